@@ -2,7 +2,7 @@
 
 use crate::{Options, Result, Times};
 use kjit_engine::{Config, Device, Engine, Error, Target};
-use kjit_kernels::matrix;
+use kjit_kernel_cases::matrix;
 use kjit_model::gpu::measure::{self, Limits};
 use std::io::Write;
 

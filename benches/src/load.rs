@@ -4,9 +4,9 @@
 
 use crate::{Options, Result, Times};
 use kjit_engine::{Config, Engine, Job, Target};
+use kjit_kernel_cases::matrix::representative;
 use kjit_kernels::Family;
 use kjit_kernels::format::Format;
-use kjit_kernels::matrix::representative;
 use kjit_kernels::matvec::MatvecSpec;
 use std::io::Write;
 use std::time::Instant;

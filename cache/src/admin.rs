@@ -1,4 +1,4 @@
-//! What an owner of a cache wants to know and do: list, count, verify, clear.
+//! Administration of a cache: list, count, verify, clear.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -13,24 +13,24 @@ use crate::record::RECORD_LIMIT;
 use crate::store::{DirStore, Kind, Place};
 use crate::warning::Warning;
 
-/// One entry of a listing.
+/// An entry of a listing.
 #[derive(Debug, Clone)]
 pub struct EntryInfo {
     /// Both keys with their fields.
     pub key: BuildKey,
-    /// The layer it lies in.
+    /// The layer that contains it.
     pub layer: Origin,
-    /// Its file; in a pack, the pack.
+    /// The path of its file, or of its pack.
     pub path: Option<PathBuf>,
-    /// Bytes of the whole entry.
+    /// Bytes of the entry.
     pub bytes: u64,
-    /// When it was made: milliseconds since 1970 by its maker's clock.
+    /// Time of creation: milliseconds since 1970 by its maker's clock.
     pub created_ms: u64,
-    /// When it was last published or used here: seconds since 1970; `None` when not known.
+    /// Time of the last publication or use here: seconds since 1970; `None` if unknown.
     pub used_s: Option<u64>,
     /// Its metadata.
     pub meta: BTreeMap<String, String>,
-    /// Its needs.
+    /// Its requirements.
     pub needs: BTreeMap<String, String>,
 }
 
@@ -54,48 +54,48 @@ impl EntryInfo {
     }
 }
 
-/// Entries, records and bytes of one layer.
+/// Entries, records and bytes of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerStat {
-    /// Which layer.
+    /// The layer.
     pub layer: Origin,
-    /// Entries in it.
+    /// Number of entries.
     pub entries: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Records in it.
+    /// Number of records.
     pub records: u64,
     /// Their bytes.
     pub record_bytes: u64,
 }
 
-/// Figures of a cache.
+/// Statistics of a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     /// The home directory.
     pub home: Option<PathBuf>,
     /// Its cap in bytes.
     pub max_bytes: u64,
-    /// Home first (when there is one), then memory, then the read-only layers in their order.
+    /// Home first (if there is one), then memory, then the read-only layers in order.
     pub layers: Vec<LayerStat>,
-    /// Folders in home of programs with another entry format (`v2`). They are left alone.
+    /// Folders in home with other entry formats (`v2`). They are not changed.
     pub other_formats: Vec<String>,
 }
 
-/// What was removed.
+/// The result of [`Cache::clear`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cleared {
     /// Entries removed.
     pub entries: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// What was picked and could not be removed, and why.
+    /// Selected entries that could not be removed, with the reason.
     pub left: Vec<(PathBuf, String)>,
 }
 
 impl Cache {
     /// All entries, verified: home first, then memory, then the read-only layers. Faulty ones are
-    /// left out (and reported as a warning).
+    /// omitted and reported as warnings.
     pub fn list(&self) -> Vec<EntryInfo> {
         let mut list = Vec::new();
         if let Some(home) = &self.home {
@@ -164,8 +164,8 @@ impl Cache {
         }
     }
 
-    /// All records of memory and home: key, and value; each key once, with the value that
-    /// [`Cache::record`] gives.
+    /// All records of memory and home as key and value. Each key occurs once, with the value that
+    /// [`Cache::record`] returns.
     pub fn records(&self) -> Vec<(Key, Vec<u8>)> {
         self.own_records().into_values().collect()
     }
@@ -183,7 +183,7 @@ impl Cache {
         records
     }
 
-    /// The same with the records of read-only layers, whose own come first: by digest.
+    /// All records including those of read-only layers, which have lower priority, by digest.
     pub(crate) fn records_everywhere(&self) -> BTreeMap<Digest, (Key, Vec<u8>)> {
         let mut records = self.own_records();
         for layer in &self.layers {
@@ -209,7 +209,7 @@ impl Cache {
         records
     }
 
-    /// Counts and sizes of every layer. Reads directories and pack indexes, no entry.
+    /// Counts and sizes of all layers. Reads directories and pack indexes, but no entries.
     pub fn stat(&self) -> Stat {
         let mut layers = Vec::new();
         let of_dir = |layer: Origin, store: &DirStore| {
@@ -255,12 +255,11 @@ impl Cache {
         Stat { home, max_bytes: self.config.max_bytes, layers, other_formats }
     }
 
-    /// Whether the home directory is there and can be read; `false` when it is still to be made, or
-    /// there is none. For commands about the cache itself, to which a cache that is refused is a
-    /// failure.
+    /// Whether the home directory exists and is readable; `false` if it does not exist yet, or
+    /// there is none. For commands about the cache itself, for which a refused cache is an error.
     ///
     /// # Errors
-    /// Why it is not used.
+    /// The reason why it is not used.
     pub fn check_home(&self) -> Result<bool, Warning> {
         let Some(home) = &self.home else { return Ok(false) };
         match home.base() {
@@ -273,8 +272,8 @@ impl Cache {
         }
     }
 
-    /// Removes the entries of home and memory that `which` picks. Read-only layers stay as they
-    /// are; what cannot be removed is told.
+    /// Removes the entries of home and memory that `which` selects. Read-only layers do not change.
+    /// The result lists entries that could not be removed.
     pub fn clear(&self, which: impl Fn(&EntryInfo) -> bool) -> Cleared {
         let mut cleared = Cleared::default();
         let mine = |info: &EntryInfo| matches!(info.layer, Origin::Home | Origin::Memory);
@@ -305,7 +304,7 @@ impl Cache {
         cleared
     }
 
-    /// Removes the records of home and memory whose key `which` picks; returns how many.
+    /// Removes the records of home and memory whose key `which` selects. Returns their number.
     pub fn clear_records(&self, which: impl Fn(&Key) -> bool) -> u64 {
         let mut removed = 0;
         for (key, _) in self.records().into_iter().filter(|(key, _)| which(key)) {
@@ -321,7 +320,7 @@ impl Cache {
     }
 }
 
-/// A directory's records that are whole, by the digests of their keys.
+/// The valid records of a directory, by the digests of their keys.
 fn records_of(store: &DirStore) -> Vec<(Digest, (Key, Vec<u8>))> {
     let walked = store.walk(Kind::Record, false).into_iter();
     let whole = walked.filter_map(|(place, _)| {

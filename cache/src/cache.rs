@@ -1,4 +1,4 @@
-//! The cache itself: look-up through the layers, making what is missing, publishing it.
+//! The cache: lookup in all layers, making missing artefacts, publishing them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ use crate::safe_dir::{Fault, is_privileged};
 use crate::store::{DirStore, Place};
 use crate::warning::{Warning, Warnings};
 
-/// After waiting for another process the entry may need a moment to show (NFS caches absence): so
-/// often and so long we look again before the work is done a second time.
+/// After another process has made an entry, it may become visible late (NFS caches its absence).
+/// Number and duration of further lookups before the work is repeated.
 const LATE_LOOKS: u32 = 3;
 const LATE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Where a found entry came from.
+/// The origin of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
@@ -33,13 +33,13 @@ pub enum Origin {
     ReadOnly(PathBuf),
     /// The process's memory.
     Memory,
-    /// Another thread of this process made it while we waited.
+    /// Made by another thread of this process while this one waited.
     Shared,
     /// Made by this call.
     Made,
 }
 
-/// An entry and where it came from.
+/// An entry and its origin.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// The verified entry.
@@ -48,27 +48,27 @@ pub struct Found {
     pub origin: Origin,
 }
 
-/// Which layers [`Cache::find`] looks through.
+/// The layers that [`Cache::find`] searches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Read-only layers alone: what somebody warmed for us. For when a maker is at hand.
+    /// Read-only layers only, with entries warmed elsewhere. For callers that have a maker.
     ReadOnly,
-    /// All layers, home first. For when nothing new can be made.
+    /// All layers, home first. For callers that cannot make new entries.
     Everywhere,
 }
 
-/// What a cache did since it was opened.
+/// Counts since the cache was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Look-ups that found an entry.
+    /// Lookups that found an entry.
     pub hits: u64,
-    /// Look-ups that did not.
+    /// Lookups that found none.
     pub misses: u64,
     /// Artefacts made by [`Cache::get_or_make`].
     pub made: u64,
     /// Entries written to the home directory.
     pub published: u64,
-    /// Faulty entries that were met and not used.
+    /// Faulty entries that were found and not used.
     pub corrupt: u64,
 }
 
@@ -85,20 +85,21 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What is remembered of a key whose artefact could not be used.
+/// The state of a key whose artefact could not be used.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Distrust {
     pub(crate) times: u32,
-    /// It could not be removed from home: not to be read from there until a new one is published.
+    /// The entry could not be removed from home, so it is not read from there until a new one is
+    /// published.
     pub(crate) home: bool,
 }
 
-/// A cache of expensive artefacts. Open it once and share it between threads; see the crate's front
-/// page.
+/// A cache of expensive artefacts. Open it once and share it between threads; see the crate's
+/// documentation.
 pub struct Cache {
     pub(crate) config: Config,
     pub(crate) home: Option<DirStore>,
-    /// Set when the home directory proved not to be ours to write: no further attempt is made.
+    /// Set after the home directory turned out to be unwritable: no further attempt is made.
     pub(crate) read_only: AtomicBool,
     pub(crate) layers: Vec<Layer>,
     pub(crate) memory: Mutex<MemoryLayer>,
@@ -111,8 +112,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache. Never fails: what cannot be used is left out, and [`Cache::warnings`] says
-    /// why.
+    /// Opens the cache. Never fails: unusable layers are omitted, and [`Cache::warnings`] states
+    /// the reason.
     pub fn open(config: Config) -> Self {
         let warnings = Warnings::new(config.on_warning.clone());
         let privileged = is_privileged();
@@ -149,7 +150,7 @@ impl Cache {
         cache
     }
 
-    /// The directory in which new entries are kept; `None` when there is none.
+    /// The directory of new entries; `None` if there is none.
     pub fn home(&self) -> Option<&std::path::Path> {
         self.home.as_ref().map(DirStore::path)
     }
@@ -159,7 +160,7 @@ impl Cache {
         self.warnings.all()
     }
 
-    /// What was done since the cache was opened.
+    /// Counts since the cache was opened.
     pub fn counters(&self) -> Counters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {
@@ -179,8 +180,8 @@ impl Cache {
         found
     }
 
-    /// The newest entry of `source` that `accept` takes, whatever made it; `accept` judges its
-    /// [`needs`](Entry::needs). Home goes before memory before read-only layers, in their order.
+    /// The newest entry of `source` that `accept` accepts, of any maker. `accept` checks its
+    /// [`needs`](Entry::needs). Home precedes memory, which precedes read-only layers in order.
     pub fn find(
         &self,
         source: &Key,
@@ -192,14 +193,14 @@ impl Cache {
         found
     }
 
-    /// The entry of this build; made by `make` and kept if there is none.
+    /// The entry of this build. If there is none, `make` makes it, and it is stored.
     ///
-    /// However many threads and processes ask at once, one makes it and the others wait, for
-    /// `deadline` at most; then they make it themselves. What a thread's maker fails with, all that
-    /// wait on it get. The maker may use the cache for other keys.
+    /// If several threads and processes request a key, one makes it and the others wait, at most
+    /// until `deadline`; then they make it themselves. If a thread's maker fails, all threads that
+    /// wait for it get the error. The maker may use the cache for other keys.
     ///
     /// # Errors
-    /// Only what `make` returns: whatever is wrong with the cache becomes a [`Warning`].
+    /// Only the error of `make`. Problems of the cache become [`Warning`]s.
     pub fn get_or_make<E, F>(&self, key: &BuildKey, deadline: Duration, make: F) -> Result<Found, E>
     where
         E: Clone + Send + Sync + 'static,
@@ -209,7 +210,7 @@ impl Cache {
             return Ok(found);
         }
         let now = Instant::now();
-        // A deadline beyond what the clock can hold is a year.
+        // A deadline beyond the clock's range is limited to a year.
         let until =
             now.checked_add(deadline).unwrap_or_else(|| now + Duration::from_secs(31_536_000));
         let ticket = loop {
@@ -220,8 +221,7 @@ impl Cache {
                 }
                 Boarding::Landed(Landing::Failed(error)) => match error.downcast_ref::<E>() {
                     Some(error) => return Err(error.clone()),
-                    // Somebody asked for the key with another type of error: ask the maker
-                    // ourselves.
+                    // The other request for the key has another error type: call our own maker.
                     None => break None,
                 },
                 Boarding::Landed(Landing::Abandoned) => {}
@@ -248,7 +248,7 @@ impl Cache {
             Ok((lock, waited)) => (lock, waited),
             Err(found) => return Ok(*found),
         };
-        // Between our look-up and the lock somebody may have finished.
+        // Another process may have finished between our lookup and the lock.
         if let Some(found) = self.look_up(key) {
             return Ok(found);
         }
@@ -267,8 +267,8 @@ impl Cache {
         Ok(Found { entry: self.put(key, &artefact), origin: Origin::Made })
     }
 
-    /// Takes the lock of a key in the home directory, where that works. `Err` is what appeared
-    /// while waiting.
+    /// Takes the lock of a key in the home directory, if locks work there. `Err` is the value that
+    /// appeared while waiting.
     pub(crate) fn lock<T>(
         &self,
         key: Digest,
@@ -294,7 +294,7 @@ impl Cache {
         }
     }
 
-    /// Keeps an artefact: in the home directory, or in memory where that cannot be. Replaces an
+    /// Stores an artefact in the home directory, or in memory if that is impossible. Replaces an
     /// entry of the same build.
     pub fn put(&self, key: &BuildKey, artefact: &Artefact) -> Entry {
         let created = self.creation_stamp(key.source().digest());
@@ -306,8 +306,8 @@ impl Cache {
         entry
     }
 
-    /// Publishes an encoded entry in the home directory; false, with a warning, where that cannot
-    /// be.
+    /// Publishes an encoded entry in the home directory; false, with a warning, if that is
+    /// impossible.
     pub(crate) fn publish_entry(&self, entry: &Entry) -> bool {
         match self.try_publish(entry) {
             Ok(()) => true,
@@ -318,7 +318,8 @@ impl Cache {
         }
     }
 
-    /// The same; the warning is the caller's to give. There is none where nothing was to be tried.
+    /// [`Cache::publish_entry`] with the warning returned instead of reported; `None` if nothing
+    /// was attempted.
     pub(crate) fn try_publish(&self, entry: &Entry) -> Result<(), Option<Warning>> {
         let Some(home) = self.writable_home() else { return Err(None) };
         let bytes = entry.as_bytes();
@@ -340,8 +341,8 @@ impl Cache {
         }
     }
 
-    /// Milliseconds since 1970, and later than every build there is of the source: with a clock set
-    /// back, the newest build is still the newest.
+    /// Milliseconds since 1970, but later than all existing builds of the source, so that the
+    /// newest build is the newest even if the clock was set back.
     fn creation_stamp(&self, source: Digest) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
         let now = u64::try_from(now).unwrap_or(u64::MAX);
@@ -352,17 +353,17 @@ impl Cache {
         newest.map_or(now, |newest| now.max(newest.saturating_add(1)))
     }
 
-    /// Sets the entry aside because what it holds could not be used, so that the next look-up
-    /// misses and it is made again. Returns how often that happened to this key in this process: a
-    /// maker whose work fails twice is not to be asked a third time.
+    /// Quarantines an entry whose contents could not be used, so that the next lookup misses and it
+    /// is made again. Returns how often this happened for this key in this process; a maker that
+    /// failed twice should not be called a third time.
     pub fn quarantine(&self, key: &BuildKey) -> u32 {
         let build = key.digest();
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(build);
         let place = Place::entry(key.source().digest(), build);
         let stays = match &self.home {
             Some(home) => {
-                // Asked of the directory and not of the call: what counts is whether it could be
-                // read again.
+                // Checks the directory instead of the call's result: what matters is whether the
+                // entry can be read again.
                 let _ = home.set_aside(&place);
                 home.peek(&place, HEADER_LEN).is_some()
             }
@@ -387,7 +388,7 @@ impl Cache {
         self.warnings.push(store.unusable(fault));
     }
 
-    /// A write failed: said once, and where it can never work, not tried again.
+    /// Reports a failed write once. If the cause is permanent, writing is not tried again.
     pub(crate) fn warn_unwritable(&self, home: &DirStore, fault: &Fault) {
         self.warnings.push(self.unwritable(home, fault));
     }
@@ -404,7 +405,7 @@ impl Cache {
     }
 }
 
-/// Faults that do not pass: the place is not ours. A full disk may have room again.
+/// Permanent faults: the directory is not ours. A full disk may have space again.
 fn is_final(fault: &Fault) -> bool {
     use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
     match fault {

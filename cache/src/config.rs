@@ -1,4 +1,4 @@
-//! Where a cache lives and how large it may grow.
+//! Configuration: the places of a cache and its size limits.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::warning::{OnWarning, Warning};
 /// Two gigabytes: 40,000 artefacts of 50 kB.
 const DEFAULT_MAX_BYTES: u64 = 2 << 30;
 const DEFAULT_MEMORY_BYTES: u64 = 256 << 20;
-/// No entry is read or written above this size.
+/// Maximum size of an entry for reading and writing.
 const DEFAULT_ENTRY_LIMIT: u64 = 1 << 30;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) enum Home {
     Memory,
 }
 
-/// How to open a [`crate::Cache`].
+/// Configuration of a [`crate::Cache`].
 #[derive(Clone)]
 pub struct Config {
     pub(crate) app: String,
@@ -35,8 +35,8 @@ pub struct Config {
 
 impl Config {
     /// The user's cache of the program `app`: `$APP_CACHE_DIR`, else the platform's cache folder +
-    /// `/app`, else memory. `$APP_PACK_PATH` (a list as in `PATH`) names packs and folders of packs
-    /// that are read.
+    /// `/app`, else memory. `$APP_PACK_PATH` (a list like `PATH`) names packs and folders of packs
+    /// for reading.
     pub fn for_app(app: &str) -> Self {
         Self {
             app: app.to_owned(),
@@ -51,65 +51,66 @@ impl Config {
         }
     }
 
-    /// Keeps everything in `dir` instead. When it cannot be used, memory is; never another
-    /// directory.
+    /// Uses `dir` as home directory. If it cannot be used, memory is used, never another directory.
     #[must_use]
     pub fn dir(mut self, dir: impl AsRef<Path>) -> Self {
         self.home = Home::Dir(dir.as_ref().to_owned());
         self
     }
 
-    /// Nothing on disk is written; read-only layers are still read.
+    /// Writes nothing to disk; read-only layers are still read.
     #[must_use]
     pub fn memory_only(mut self) -> Self {
         self.home = Home::Memory;
         self
     }
 
-    /// Pays no heed to environment variables.
+    /// Ignores environment variables.
     #[must_use]
     pub fn ignore_environment(mut self) -> Self {
         self.environment = false;
         self
     }
 
-    /// Adds a layer that is only read: a pack, a folder of packs (`*.kjitpack` for the app `kjit`),
-    /// or the root of another cache. Earlier ones win. What is not there is passed over.
+    /// Adds a read-only layer: a pack, a folder of packs (`*.kjitpack` for the app `kjit`), or the
+    /// root of another cache. Earlier layers have priority. A missing path is ignored.
     #[must_use]
     pub fn read_only(mut self, path: impl AsRef<Path>) -> Self {
         self.read_only.push(path.as_ref().to_owned());
         self
     }
 
-    /// Cap for the home directory (default 2 GiB). The least recently used entries go first.
+    /// Size limit of the home directory (default 2 GiB). The least recently used entries are
+    /// evicted first.
     #[must_use]
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// Cap for what is kept in memory because no directory takes it (default 256 MiB).
+    /// Size limit of entries in memory, which no directory accepts (default 256 MiB).
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self
     }
 
-    /// Takes packs only when this key signed them; more than one may be given.
+    /// Accepts only packs signed by this key. Several keys may be set.
     #[must_use]
     pub fn signer(mut self, key: PublicKey) -> Self {
         self.signers.push(key);
         self
     }
 
-    /// Called for each new warning, from whichever thread meets it. It must not call the cache.
+    /// Sets a callback for new warnings, called from the thread that meets them. It must not call
+    /// the cache.
     #[must_use]
     pub fn on_warning(mut self, callback: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
         self.on_warning = Some(Arc::new(callback));
         self
     }
 
-    /// `APP_SUFFIX`, as far as it may be listened to.
+    /// The variable `APP_SUFFIX`, unless the environment is ignored.
     fn variable(&self, suffix: &str) -> Option<std::ffi::OsString> {
         let mut name: String = self
             .app
@@ -120,7 +121,8 @@ impl Config {
         std::env::var_os(name).filter(|value| self.environment && !value.is_empty())
     }
 
-    /// The home directory, absolute: the process may change its working directory later.
+    /// The home directory as an absolute path, since the process may change its working directory
+    /// later.
     pub(crate) fn home_dir(&self) -> Option<PathBuf> {
         let dir = match &self.home {
             Home::Memory => None,
@@ -133,8 +135,8 @@ impl Config {
         Some(std::path::absolute(&dir).unwrap_or(dir))
     }
 
-    /// The read-only layers' paths. What the environment names was named by somebody: it is kept
-    /// even when it is not there, to be reported.
+    /// The paths of read-only layers. A missing path from the environment is kept, so that it is
+    /// reported.
     pub(crate) fn read_only_paths(&self) -> Vec<PathBuf> {
         let named = self.variable("_PACK_PATH");
         let named = named

@@ -1,4 +1,4 @@
-//! The file format of one entry: self-describing, and verified from one read.
+//! The file format of an entry: self-describing, and verified from one read.
 //!
 //! ```text
 //! magic "kjcache\n" · u32 format · u32 kind · u64 length of the whole · u64 created (ms since 1970)
@@ -6,8 +6,8 @@
 //! SHA-256 of all before it
 //! ```
 //! Numbers are little-endian; a field is a u64 length and its bytes; a map is a u32 count and pairs
-//! of fields in rising order. The digests of both keys follow from their fields, so an entry cannot
-//! lie about what it is.
+//! of fields in ascending order. The digests of both keys are derived from their fields, so an
+//! entry cannot claim another identity.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,48 +16,48 @@ use std::sync::Arc;
 use crate::key::{BuildKey, Digest, Key};
 use crate::wire::{Reader, WireError, put_bytes, put_map};
 
-/// First bytes of every entry.
+/// The first bytes of every entry.
 pub(crate) const MAGIC: [u8; 8] = *b"kjcache\n";
-/// Format of entries that this crate writes and reads. The directory's name carries it too, so that
-/// programs of different age sharing one home do not throw each other's entries out.
+/// The entry format that this crate reads and writes. It is also part of the directory's name, so
+/// that programs of different versions do not remove each other's entries in a shared home.
 pub const FORMAT: u32 = 1;
-/// Bytes from the start up to and with `created`.
+/// Bytes from the start up to and including `created`.
 pub(crate) const HEADER_LEN: usize = 32;
 const HASH_LEN: usize = 32;
 const KIND_ENTRY: u32 = 1;
 const KIND_RECORD: u32 = 2;
 
-/// Why bytes are not a usable entry.
+/// The reasons why bytes are not a usable entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// The file does not begin with the magic bytes.
+    /// The magic bytes are missing.
     #[error("no entry: the magic bytes are missing")]
     Magic,
-    /// Written by a newer or older format.
+    /// The entry has a newer or older format.
     #[error("format {found}, this program reads {FORMAT}")]
     Format {
         /// The format number found.
         found: u32,
     },
-    /// Shorter or longer than it says it is.
+    /// The length differs from the stated length.
     #[error("{found} bytes where the header says {stated}")]
     Length {
-        /// Bytes there.
+        /// Actual bytes.
         found: u64,
-        /// Bytes stated.
+        /// Stated bytes.
         stated: u64,
     },
-    /// The SHA-256 at the end does not fit what is before it.
+    /// The SHA-256 at the end does not match.
     #[error("checksum mismatch")]
     Checksum,
-    /// A field does not parse.
+    /// A field cannot be parsed.
     #[error("malformed: {0}")]
     Malformed(String),
-    /// A good entry, but of another key.
+    /// A valid entry of another key.
     #[error("this is the entry of another key ({found})")]
     OtherKey {
-        /// The digest it belongs to.
+        /// The digest of its key.
         found: Digest,
     },
 }
@@ -68,32 +68,31 @@ impl From<WireError> for EntryError {
     }
 }
 
-/// An artefact to be kept.
+/// An artefact to store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Artefact {
-    /// The bytes that were expensive to make.
+    /// The expensive bytes.
     pub payload: Vec<u8>,
-    /// What describes it; shown by `list` and used by its filters.
+    /// Its description, for listings and filters.
     pub meta: BTreeMap<String, String>,
-    /// What a machine must offer to use it; judged by the predicate given to
-    /// [`crate::Cache::find`].
+    /// The requirements for using it, checked by the predicate of [`crate::Cache::find`].
     pub needs: BTreeMap<String, String>,
 }
 
 impl Artefact {
-    /// An artefact without metadata and needs.
+    /// An artefact without metadata and requirements.
     pub fn new(payload: impl Into<Vec<u8>>) -> Self {
         Self { payload: payload.into(), ..Self::default() }
     }
 
-    /// Adds a pair of metadata.
+    /// Adds metadata.
     #[must_use]
     pub fn meta(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.meta.insert(key.into(), value.into());
         self
     }
 
-    /// Adds a need.
+    /// Adds a requirement.
     #[must_use]
     pub fn need(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.needs.insert(key.into(), value.into());
@@ -113,16 +112,16 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Encodes an artefact; `created_ms` is milliseconds since 1970 and only orders the builds of
-    /// one source.
+    /// Encodes an artefact. `created_ms`, in milliseconds since 1970, only orders the builds of a
+    /// source.
     pub fn encode(key: &BuildKey, artefact: &Artefact, created_ms: u64) -> Vec<u8> {
         encode(KIND_ENTRY, key.source().encoded(), key.build().encoded(), artefact, created_ms)
     }
 
-    /// Verifies and parses the bytes of a whole file.
+    /// Verifies and parses the bytes of a file.
     ///
     /// # Errors
-    /// Says what is wrong; nothing of a faulty entry is returned.
+    /// The reason; a faulty entry is never returned in part.
     pub fn decode(bytes: Vec<u8>) -> Result<Self, EntryError> {
         let raw = Raw::parse(&bytes, KIND_ENTRY)?;
         let key =
@@ -134,7 +133,7 @@ impl Entry {
         Ok(Self { bytes: Arc::new(bytes), key, created_ms, needs, meta, payload })
     }
 
-    /// The entry that `bytes`, just encoded from these parts, would decode to.
+    /// The entry that `bytes`, encoded from these parts, would decode to.
     pub(crate) fn of_encoded(
         key: &BuildKey,
         artefact: &Artefact,
@@ -152,10 +151,10 @@ impl Entry {
         }
     }
 
-    /// As [`Entry::decode`], and the entry must be that of `build`.
+    /// [`Entry::decode`] of an entry that must belong to `build`.
     ///
     /// # Errors
-    /// As `decode`, and [`EntryError::OtherKey`].
+    /// The errors of `decode`, and [`EntryError::OtherKey`].
     pub fn decode_for(bytes: Vec<u8>, build: Digest) -> Result<Self, EntryError> {
         let entry = Self::decode(bytes)?;
         match entry.key.digest() {
@@ -164,44 +163,44 @@ impl Entry {
         }
     }
 
-    /// Both keys with their fields in clear.
+    /// Both keys with their clear-text fields.
     pub fn key(&self) -> &BuildKey {
         &self.key
     }
 
-    /// The artefact's bytes, as they were verified.
+    /// The verified bytes of the artefact.
     pub fn payload(&self) -> &[u8] {
         self.bytes.get(self.payload.clone()).unwrap_or_default()
     }
 
-    /// Metadata given by the maker.
+    /// Metadata from the maker.
     pub fn meta(&self) -> &BTreeMap<String, String> {
         &self.meta
     }
 
-    /// What a machine must offer.
+    /// The requirements for using it.
     pub fn needs(&self) -> &BTreeMap<String, String> {
         &self.needs
     }
 
-    /// Milliseconds since 1970 by the clock of its maker, made to rise among the builds of one
+    /// Milliseconds since 1970 by its maker's clock, adjusted to increase among the builds of a
     /// source.
     pub fn created_ms(&self) -> u64 {
         self.created_ms
     }
 
-    /// The whole file.
+    /// The bytes of the file.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// A small value kept by key under the same rules: one key, a payload, and no build key.
+/// Encodes a small value under the same rules: one key, a payload, and no build key.
 pub(crate) fn encode_record(key: &Key, payload: &[u8], created_ms: u64) -> Vec<u8> {
     encode(KIND_RECORD, key.encoded(), &[], &Artefact::new(payload), created_ms)
 }
 
-/// The key and payload of a record; with `wanted`, it must be that key's.
+/// The key and payload of a record. If `wanted` is given, the key must have that digest.
 pub(crate) fn decode_record(
     bytes: &[u8],
     wanted: Option<Digest>,
@@ -217,7 +216,7 @@ pub(crate) fn decode_record(
     }
 }
 
-/// `created` out of the first [`HEADER_LEN`] bytes. Unverified: good for ordering only.
+/// `created` from the first [`HEADER_LEN`] bytes. Not verified, so only usable for ordering.
 pub(crate) fn peek_created(header: &[u8]) -> Option<u64> {
     let bytes = header.get(24..32)?.try_into().ok()?;
     header.starts_with(&MAGIC).then(|| u64::from_le_bytes(bytes))
@@ -237,7 +236,7 @@ fn encode(kind: u32, source: &[u8], build: &[u8], artefact: &Artefact, created_m
     put_bytes(&mut out, &artefact.payload);
     let total = (out.len() + HASH_LEN) as u64;
     if let Some(length) = out.get_mut(16..24) {
-        length.copy_from_slice(&total.to_le_bytes()); // where the eight zeros above stand
+        length.copy_from_slice(&total.to_le_bytes()); // in place of the eight zeros above
     }
     let hash = Digest::of(&out);
     out.extend_from_slice(&hash.0);
@@ -255,8 +254,8 @@ struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    /// Magic and format first (so that a foreign format is called that), then length and checksum,
-    /// then the fields.
+    /// Checks magic and format first (so that a foreign format is reported as such), then length
+    /// and checksum, then the fields.
     fn parse(bytes: &'a [u8], kind: u32) -> Result<Self, EntryError> {
         let mut reader = Reader::new(bytes);
         if reader.array::<8>("the magic").map_err(|_| EntryError::Magic)? != MAGIC {

@@ -1,11 +1,11 @@
-//! Keeping the home directory below its cap.
+//! Keeps the home directory below its size limit.
 //!
-//! Least recently used first, with one refinement: entries that were used again after they were
-//! published are kept before those that never were, up to [`PROTECTED_PERCENT`] of the cap. A sweep
-//! through ten times the cap's worth of entries therefore does not push out the few that every run
-//! needs.
+//! The least recently used entries are evicted first, with one exception: entries that were used
+//! after their publication are protected against entries that never were, up to
+//! [`PROTECTED_PERCENT`] of the limit. So a sweep through ten times the limit does not evict the
+//! few entries that every run needs.
 //!
-//! Removing an entry never hurts a reader: a reader holds the open file, and what it read is in its
+//! Removing an entry does not affect a reader, which holds the open file or has read it into
 //! memory.
 
 use std::sync::PoisonError;
@@ -18,9 +18,9 @@ use crate::lock;
 use crate::safe_dir::Fault;
 use crate::store::{DirStore, Kind, Place, sweep_temps, unique_name};
 
-/// Share of the cap that entries used more than once may hold against newcomers.
+/// Share of the limit that is protected for entries used more than once.
 const PROTECTED_PERCENT: u64 = 60;
-/// An eviction frees a tenth of the cap, so that walks of the directory stay rare.
+/// An eviction frees a tenth of the limit, so that the directory is rarely walked.
 const LOW_WATER_PERCENT: u64 = 90;
 const MAINTENANCE: &str = "maintenance";
 
@@ -28,7 +28,7 @@ fn percent(of: u64, percent: u64) -> u64 {
     u64::try_from(u128::from(of) * u128::from(percent) / 100).unwrap_or(u64::MAX)
 }
 
-/// An entry as eviction sees it.
+/// An entry as a candidate for eviction.
 pub(crate) struct Candidate {
     pub(crate) place: Place,
     pub(crate) bytes: u64,
@@ -38,20 +38,20 @@ pub(crate) struct Candidate {
     pub(crate) time_s: u64,
 }
 
-/// Seconds since 1970, for people to look at.
+/// Seconds since 1970, for display only.
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 impl Cache {
-    /// Notes that an entry in the home directory was used.
+    /// Records the use of an entry in the home directory.
     pub(crate) fn note_use(&self, build: Digest) {
         if let Some(home) = self.writable_home()
             && let Ok(base) = home.base()
         {
             let record = encode(Event::Used, build.into(), 0, now_s());
             let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-            // A full disk costs the entry its rank.
+            // If the disk is full, the entry only loses its rank.
             if journal.append(&base, &record).is_ok_and(Journal::is_due)
                 && journal.catch_up(&base).is_ok()
                 && journal.is_stale()
@@ -62,7 +62,7 @@ impl Cache {
         }
     }
 
-    /// Notes that an entry was published, and makes room when the total grew above the cap.
+    /// Records a published entry, and evicts entries if the total exceeds the limit.
     pub(crate) fn note_added(&self, home: &DirStore, build: Digest, bytes: u64) {
         let Ok(base) = home.base() else { return };
         let total = {
@@ -70,7 +70,7 @@ impl Cache {
             let _ = journal.append(&base, &encode(Event::Added, build.into(), bytes, now_s()));
             match journal.catch_up(&base) {
                 Ok(reading) => reading.total,
-                // No journal is to be had: only a walk tells, and the cap holds all the same.
+                // Without a journal only a walk shows the total; the limit still holds.
                 Err(_) => u64::MAX,
             }
         };
@@ -87,16 +87,16 @@ impl Cache {
         }
     }
 
-    /// Removes entries until the directory is below its low-water mark, sweeps left-overs and
-    /// rewrites the journal. One process does it at a time; the others go on. Returns entries and
-    /// bytes removed.
+    /// Evicts entries until the directory is below its low-water mark, removes leftovers and
+    /// rewrites the journal. One process at a time does this; others continue. Returns the entries
+    /// and bytes removed.
     pub(crate) fn make_room(&self, home: &DirStore, cap: u64) -> (u64, u64) {
-        // Where there are no locks two may evict at once; what one removed the other does not find.
+        // Without locks two processes may evict at once; neither finds what the other removed.
         let Ok(_guard) = lock::try_acquire(home, MAINTENANCE) else { return (0, 0) };
         let Ok(base) = home.base() else { return (0, 0) };
         lock::sweep(home);
         sweep_temps(&base);
-        // A copy, so that look-ups in other threads go on while the directory is walked.
+        // A copy, so that lookups of other threads continue during the walk.
         let reading = {
             let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
             journal.catch_up(&base).cloned().unwrap_or_default()
@@ -108,7 +108,7 @@ impl Cache {
             order_for_eviction(&mut candidates, percent(cap, PROTECTED_PERCENT));
             let goal = percent(cap, LOW_WATER_PERCENT);
             let mut kept = Vec::with_capacity(candidates.len());
-            // What was published or used last is what somebody is about to use.
+            // The entry that was published or used last is probably needed next.
             let newest = candidates.iter().map(|candidate| candidate.rank).max();
             let (newest, others): (Vec<_>, Vec<_>) = candidates
                 .into_iter()
@@ -125,7 +125,7 @@ impl Cache {
             candidates = kept;
         }
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        // Where it fails (disk full) the old journal stays.
+        // If this fails (disk full), the old journal stays.
         let _ = rewrite(&mut journal, &base, candidates, reading.offset);
         (removed, freed)
     }
@@ -153,12 +153,12 @@ fn rewrite(
     journal.rewrite(base, &unique_name("tmp"), &records, read_to)
 }
 
-/// All entries there are, with what the journal knows of them.
+/// All existing entries, with their data from the journal.
 pub(crate) fn candidates(home: &DirStore, reading: &Reading) -> Vec<Candidate> {
     let walked = home.walk(Kind::Entry, true);
     let known = walked.into_iter().filter_map(|(place, bytes)| {
         let short = ShortDigest::from(place.name().parse::<Digest>().ok()?);
-        // Unknown to the journal: its rank was lost, and it goes first.
+        // Not in the journal: its rank was lost, and it is evicted first.
         let (rank, used, time_s) = reading
             .uses
             .get(&short)
@@ -168,7 +168,7 @@ pub(crate) fn candidates(home: &DirStore, reading: &Reading) -> Vec<Candidate> {
     known.collect()
 }
 
-/// First those to be removed first.
+/// Sorts the candidates, first to be evicted first.
 fn order_for_eviction(candidates: &mut [Candidate], protected_bytes: u64) {
     candidates.sort_by_key(|candidate| std::cmp::Reverse((candidate.used, candidate.rank)));
     let mut protected = 0u64;

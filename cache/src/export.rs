@@ -1,4 +1,4 @@
-//! Writing packs, and taking their entries in.
+//! Exports entries to packs, and imports entries from packs.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -15,10 +15,10 @@ use crate::record::RECORD_LIMIT;
 use crate::store::{Kind, Place, unique_name};
 use crate::warning::Warning;
 
-/// What an unfinished pack is called.
+/// Name prefix of an unfinished pack.
 const TEMP_PREFIX: &str = ".kjit-export";
 
-/// What a pack was made of.
+/// The contents of an exported pack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Exported {
     /// Entries in the pack.
@@ -29,44 +29,44 @@ pub struct Exported {
     pub bytes: u64,
 }
 
-/// What came of an import.
+/// The result of an import.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// Entries and records taken in.
+    /// Imported entries and records.
     pub taken: u64,
-    /// Those that were there already: what was built here stays.
+    /// Entries and records that already existed; local builds are kept.
     pub present: u64,
-    /// Those that were not taken, and why.
+    /// Entries and records that were not imported, with the reason.
     pub refused: Vec<(Digest, String)>,
 }
 
-/// What to put into a pack.
+/// The selection and properties of a pack.
 pub struct Export<'a> {
-    /// What the pack says about itself.
+    /// The pack's metadata.
     pub meta: BTreeMap<String, String>,
-    /// Picks entries, from all layers.
+    /// Selects entries from all layers.
     pub entries: &'a dyn Fn(&EntryInfo) -> bool,
-    /// Picks records, from all layers.
+    /// Selects records from all layers.
     pub records: &'a dyn Fn(&Key) -> bool,
     /// Signs the pack.
     pub secret: Option<&'a SecretKey>,
 }
 
 impl Cache {
-    /// Writes a pack; it appears under its name whole or not at all. The same entries give the same
-    /// bytes. A pack of that name is replaced, any other file is not.
+    /// Writes a pack, which appears atomically under its name. Equal entries give equal bytes. An
+    /// existing pack is replaced; any other file is not.
     ///
     /// # Errors
-    /// When the file cannot be written, or an entry vanished meanwhile.
+    /// The file cannot be written, or an entry disappeared meanwhile.
     pub fn export(&self, path: impl AsRef<Path>, what: &Export<'_>) -> Result<Exported, PackError> {
         self.export_until(path, what, &|| false)
     }
 
-    /// As [`Cache::export`], asking `stop` between entries whether to leave off; then nothing is
-    /// left behind.
+    /// [`Cache::export`] that calls `stop` between entries; if it returns true, the export ends and
+    /// leaves no file.
     ///
     /// # Errors
-    /// As [`Cache::export`], and [`PackError::Stopped`].
+    /// The errors of [`Cache::export`], and [`PackError::Stopped`].
     pub fn export_until(
         &self,
         path: impl AsRef<Path>,
@@ -77,10 +77,10 @@ impl Cache {
         may_be_replaced(path)?;
         let mut picked: BTreeMap<Digest, EntryInfo> = BTreeMap::new();
         for info in self.list().into_iter().filter(|info| (what.entries)(info)) {
-            // Of one build in two layers the first counts, as it does in a look-up.
+            // If a build is in two layers, the first has priority, as in lookups.
             picked.entry(info.key.digest()).or_insert(info);
         }
-        // By digest, as the entries: the same content gives the same bytes.
+        // Sorted by digest, like the entries: equal contents give equal bytes.
         let mut records = self.records_everywhere();
         records.retain(|_, (key, _)| (what.records)(key));
 
@@ -113,7 +113,7 @@ impl Cache {
             exported.bytes = write_counted(&mut file, &head).map_err(io)?;
             for (info, line) in picked.values().zip(&lines) {
                 go_on()?;
-                // Read again instead of kept, so that a pack larger than memory can be written.
+                // Read again instead of kept in memory, so that a pack may be larger than memory.
                 let bytes = self.entry_bytes(path, info)?;
                 if index_line(Kind::Entry, info.key.source().digest(), info.key.digest(), &bytes)
                     != *line
@@ -149,12 +149,12 @@ impl Cache {
         Ok(self.look_up(&info.key).ok_or_else(gone)?.entry.as_bytes().to_vec())
     }
 
-    /// Takes a pack's entries into the home directory, each verified by itself. What is there
-    /// already stays.
+    /// Imports a pack's entries into the home directory, after verifying each. Existing entries are
+    /// kept.
     ///
     /// # Errors
-    /// When the pack as a whole is not used (unreadable, faulty, or, with `signers`, signed by
-    /// nobody of them), and when the home directory takes no more: what was taken until then stays.
+    /// The pack is unusable (unreadable, faulty, or, with `signers`, not signed by one of them), or
+    /// the home directory accepts no more entries; those imported until then stay.
     pub fn import(
         &self,
         path: impl AsRef<Path>,
@@ -214,7 +214,8 @@ impl Cache {
     }
 }
 
-/// A name that is free, or that of a pack. A slip of the keyboard must not cost anybody a model.
+/// Checks that the path is free or an existing pack, so that a typing error does not overwrite a
+/// model.
 fn may_be_replaced(path: &Path) -> Result<(), PackError> {
     let refused =
         |reason: &str| PackError::Refused { path: path.to_owned(), reason: reason.to_owned() };
@@ -237,8 +238,8 @@ fn may_be_replaced(path: &Path) -> Result<(), PackError> {
     }
 }
 
-/// The file that becomes the pack, in the same folder. Its lock tells others that its writer lives;
-/// those of writers that died are removed.
+/// Creates the temporary file of a pack in its folder. Its lock shows that the writer is alive;
+/// files of dead writers are removed.
 fn create_temp(path: &Path) -> io::Result<(PathBuf, File)> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -254,14 +255,15 @@ fn create_temp(path: &Path) -> io::Result<(PathBuf, File)> {
     }
     loop {
         let temp = folder.join(unique_name(TEMP_PREFIX));
-        // Whatever the umask, nobody else may write to it: such a pack would be refused.
+        // Independent of the umask, others must not have write permission: such a pack would be
+        // refused.
         let file = match OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temp) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             opened => opened?,
         };
-        // Where there are no locks nobody sweeps either.
+        // Without locks no process removes it either.
         let _ = file.try_lock();
-        // Somebody may have swept it just before it was locked.
+        // Another process may have removed it before it was locked.
         let (named, open) = (std::fs::symlink_metadata(&temp), file.metadata()?);
         if named.is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino())) {
             return Ok((temp, file));

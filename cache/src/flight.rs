@@ -1,4 +1,4 @@
-//! Single flight inside one process: of many threads that ask for one key, one works and the others
+//! Single flight within a process: of the threads that request a key, one works and the others
 //! wait.
 
 use std::any::Any;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::entry::Entry;
 use crate::key::Digest;
 
-/// How a flight ended: with an entry, with the maker's error, or with its thread (a panic).
+/// The end of a flight: an entry, the maker's error, or a panic of its thread.
 #[derive(Clone)]
 pub(crate) enum Landing {
     Entry(Entry),
@@ -23,23 +23,24 @@ struct Flight {
     landed: Condvar,
 }
 
-/// The keys being made in this process.
+/// The keys that this process is making.
 #[derive(Default)]
 pub(crate) struct Flights {
     open: Mutex<HashMap<Digest, Arc<Flight>>>,
 }
 
-/// What a thread that asks for a key is to do.
+/// The task of a thread that requests a key.
 pub(crate) enum Boarding<'a> {
     /// Make it, and land the ticket.
     Lead(Ticket<'a>),
-    /// Somebody else made it.
+    /// Another thread made it.
     Landed(Landing),
-    /// The one who is making it takes too long.
+    /// The thread that is making it takes too long.
     TimedOut,
 }
 
-/// The duty to land a flight; dropping it without landing tells the waiters that nothing will come.
+/// The duty to land a flight. Dropping it without landing tells the waiters that there is no
+/// result.
 pub(crate) struct Ticket<'a> {
     flights: &'a Flights,
     key: Digest,

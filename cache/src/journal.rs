@@ -1,8 +1,9 @@
-//! The order of use, kept by us: file systems lie about access times, and clocks go backwards.
+//! The order of use, in a journal of our own, since access times are unreliable and clocks may go
+//! backwards.
 //!
-//! An append-only file of small records; their order is the order of use. It also carries the sizes
-//! of what came and went, so that the total is known without a walk. It is a hint: whatever is
-//! lost, torn or forged in it costs an entry its rank and nothing else.
+//! The journal is an append-only file of small records, whose order is the order of use. It also
+//! contains the sizes of added and removed entries, so that the total is known without a walk. It
+//! is a hint: lost, torn or forged records only change an entry's rank.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,20 +15,18 @@ use crate::safe_dir::{Fault, SafeDir};
 use crate::store::open_or_clear;
 
 const NAME: &str = "journal";
-/// A record: mark (4 bytes), what happened (1), 15 bytes of the digest, size (8), time (8), check
-/// (4). 120 bits of a digest tell all entries apart that will ever be; the time is for people to
-/// look at and decides nothing.
+/// A record: mark (4 bytes), event (1), 15 bytes of the digest, size (8), time (8), check (4). 120
+/// bits of a digest distinguish all entries; the time is for display only.
 const RECORD: usize = 40;
 const MARK: [u8; 4] = *b"kjj1";
-/// The journal may have so many bytes for nothing before it is rewritten: 26,000 uses.
+/// Bytes of obsolete records that are tolerated before the journal is rewritten: 26,000 uses.
 const SLACK: u64 = 1 << 20;
-/// So many bytes lie between two looks at whether it should be.
+/// Bytes between two checks for rewriting.
 const CHECK_EVERY: u64 = 1 << 18;
-/// Longer journals than this are not read to the end: it is 32 million uses, and rewritten long
-/// before that.
+/// Maximum length that is read: 32 million uses. The journal is rewritten long before that.
 const READ_LIMIT: u64 = 1 << 30;
 
-/// The part of a build digest that the journal keeps.
+/// The part of a build digest in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ShortDigest([u8; 15]);
 
@@ -41,7 +40,7 @@ impl From<Digest> for ShortDigest {
     }
 }
 
-/// What happened to an entry.
+/// An event of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// Published, with its size.
@@ -72,7 +71,7 @@ impl Event {
 }
 
 fn check(body: &[u8]) -> [u8; 4] {
-    // FNV-1a: finds torn writes; nobody is kept out by it.
+    // FNV-1a: detects torn writes; it is no protection against forgery.
     let hash = body
         .iter()
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
@@ -102,33 +101,33 @@ fn decode(record: &[u8]) -> Option<(Event, ShortDigest, u64, u64)> {
     Some((event, build, number(20)?, number(28)?))
 }
 
-/// Rank and size of an entry as the journal knows them.
+/// Rank and size of an entry, from the journal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Use {
     /// Higher is later.
     pub(crate) rank: u64,
-    /// Used since it was published.
+    /// Used after its publication.
     pub(crate) used: bool,
-    /// When it was last published or used, in seconds since 1970, by the clock of whoever did.
+    /// Time of the last publication or use, in seconds since 1970, by that process's clock.
     pub(crate) time_s: u64,
     pub(crate) bytes: u64,
 }
 
 impl Use {
-    /// The one record that says all this.
+    /// A single record with this state.
     pub(crate) fn record(&self, build: ShortDigest) -> Vec<u8> {
         let event = if self.used { Event::AddedAndUsed } else { Event::Added };
         encode(event, build, self.bytes, self.time_s)
     }
 }
 
-/// What a journal says, read as far as it went.
+/// The contents of a journal, as far as it was read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reading {
     pub(crate) uses: HashMap<ShortDigest, Use>,
-    /// Sum of the sizes of what is there.
+    /// Total size of existing entries.
     pub(crate) total: u64,
-    /// Bytes read so far; only what comes after is read the next time.
+    /// Bytes read so far. The next read continues there.
     pub(crate) offset: u64,
     rank: u64,
 }
@@ -140,8 +139,7 @@ impl Reading {
         let known = self.uses.get(&build).copied();
         match event {
             Event::Used => {
-                // An entry that the journal does not know (it was lost) has no size here; the next
-                // walk finds it.
+                // An entry that is missing in the journal has no size here; the next walk finds it.
                 let bytes = known.map_or(0, |known| known.bytes);
                 self.uses.insert(build, Use { rank, used: true, time_s, bytes });
             }
@@ -159,8 +157,8 @@ impl Reading {
         }
     }
 
-    /// Takes in what is left of `bytes`, skipping what is no record; returns how many bytes are
-    /// done with.
+    /// Processes the records in `bytes`, skipping invalid data. Returns the number of bytes
+    /// processed.
     fn absorb(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while let Some(record) = bytes.get(at..at + RECORD) {
@@ -169,7 +167,7 @@ impl Reading {
                     self.apply(event, build, size, time_s);
                     at += RECORD;
                 }
-                // A torn record (disk full) shifts all that follow: find the next mark.
+                // A torn record (disk full) shifts all later ones: search for the next mark.
                 None => {
                     let rest = bytes.get(at + 1..).unwrap_or_default();
                     match rest.windows(MARK.len()).position(|window| window == MARK) {
@@ -191,18 +189,17 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Appends one record; a journal that was replaced meanwhile is opened anew. Returns its length
-    /// before.
+    /// Appends a record, and reopens a journal that was replaced. Returns the length before.
     pub(crate) fn append(&mut self, base: &SafeDir, record: &[u8]) -> Result<u64, Fault> {
         let len = self.open(base)?;
         if let Some(mut file) = self.file.as_ref() {
-            // One write on a handle opened for appending: records of several processes do not mix.
+            // A single write with O_APPEND: records of several processes do not mix.
             file.write_all(record)?;
         }
         Ok(len)
     }
 
-    /// Makes sure that the open file is the journal; returns its length.
+    /// Ensures that the open file is the current journal. Returns its length.
     fn open(&mut self, base: &SafeDir) -> Result<u64, Fault> {
         let state = self.file.as_ref().and_then(|file| file.metadata().ok());
         if let Some(meta) = state.filter(|meta| meta.nlink() > 0) {
@@ -215,13 +212,13 @@ impl Journal {
         Ok(len)
     }
 
-    /// Reads what was appended since the last time, by whomever.
+    /// Reads records that any process has appended since the last call.
     pub(crate) fn catch_up(&mut self, base: &SafeDir) -> Result<&Reading, Fault> {
         self.open(base)?;
         let Self { file: Some(file), reading } = self else { return Ok(&self.reading) };
         let len = file.metadata()?.len().min(READ_LIMIT);
         if len < reading.offset {
-            // Somebody cut it off: what we knew from it no longer counts.
+            // The journal was truncated, so the state read from it is invalid.
             *reading = Reading::default();
         }
         let todo = usize::try_from(len - reading.offset)
@@ -233,18 +230,18 @@ impl Journal {
         Ok(&self.reading)
     }
 
-    /// Whether most of the journal says nothing any more.
+    /// Whether most of the journal is obsolete.
     pub(crate) fn is_stale(&self) -> bool {
         self.reading.offset > SLACK.max(2 * (RECORD * self.reading.uses.len()) as u64)
     }
 
-    /// Whether a journal of this length, about to grow by a record, is to be looked at: once in a
-    /// [`CHECK_EVERY`].
+    /// Whether a journal of this length, before another record, should be checked: once per
+    /// [`CHECK_EVERY`] bytes.
     pub(crate) fn is_due(len: u64) -> bool {
         len > SLACK && len / CHECK_EVERY != len.saturating_sub(RECORD as u64) / CHECK_EVERY
     }
 
-    /// Rewrites the journal from what it says itself, without looking at the entries.
+    /// Rewrites the journal from its own contents, without checking the entries.
     pub(crate) fn compact(&mut self, base: &SafeDir, temp: &str) -> Result<(), Fault> {
         let reading = self.catch_up(base)?;
         let mut uses: Vec<(&ShortDigest, &Use)> = reading.uses.iter().collect();
@@ -255,8 +252,8 @@ impl Journal {
         self.rewrite(base, temp, &records, read_to)
     }
 
-    /// Replaces the journal by one record for each entry there is, in their order. What others
-    /// appended to the old one after `read_to` is carried over.
+    /// Replaces the journal by one record per entry, in order. Records that others appended to the
+    /// old one after `read_to` are copied.
     pub(crate) fn rewrite(
         &mut self,
         base: &SafeDir,

@@ -1,5 +1,4 @@
-//! Keys: SHA-256 over labelled, length-prefixed fields, with the fields kept in clear beside the
-//! digest.
+//! Keys: SHA-256 over labelled, length-prefixed fields, stored with the clear-text fields.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,12 +8,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::wire::{Reader, WireError, put_bytes};
 
-/// First field of every key: keys of another encoding can never be equal to ours.
+/// First field of every key, so that keys of another encoding never equal ours.
 const ENCODING: &str = "kjit-cache key 1";
 const CLEAR: u8 = 0;
 const CONTENT: u8 = 1;
 
-/// A SHA-256 digest. Printed and parsed as 64 lower-case hexadecimal digits.
+/// A SHA-256 digest, printed and parsed as 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
@@ -72,12 +71,12 @@ impl FromStr for Digest {
     }
 }
 
-/// What a key keeps of one field.
+/// The stored form of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldValue {
     /// The bytes themselves.
     Clear(Vec<u8>),
-    /// Digest and length of a text too long to be repeated in every entry.
+    /// Digest and length of a text that is too long to store in every entry.
     Content {
         /// SHA-256 of the text.
         digest: Digest,
@@ -95,26 +94,25 @@ impl fmt::Display for FieldValue {
     }
 }
 
-/// One labelled field of a key.
+/// A labelled field of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// What the field is.
+    /// Its label.
     pub label: String,
-    /// What it holds.
+    /// Its value.
     pub value: FieldValue,
 }
 
-/// A digest and the fields that it was made of. Cheap to clone.
+/// A digest and its fields. Cheap to clone.
 #[derive(Clone)]
 pub struct Key {
     digest: Digest,
-    /// The bytes that were hashed. They are what an entry stores, so reading one back re-derives
-    /// the digest.
+    /// The hashed bytes, which an entry stores. Reading them back gives the digest again.
     encoded: Arc<[u8]>,
 }
 
 impl Key {
-    /// Starts a key. `domain` keeps keys of different meaning apart ("kernel source", "tuning").
+    /// Starts a key. `domain` separates keys of different meaning ("kernel source", "tuning").
     pub fn builder(domain: &str) -> KeyBuilder {
         let mut encoded = Vec::with_capacity(256);
         put_bytes(&mut encoded, ENCODING.as_bytes());
@@ -122,7 +120,7 @@ impl Key {
         KeyBuilder { encoded }
     }
 
-    /// The digest: the key's name on disk.
+    /// The digest, which is the key's name on disk.
     pub fn digest(&self) -> Digest {
         self.digest
     }
@@ -160,12 +158,12 @@ impl Key {
         Ok((domain, fields))
     }
 
-    /// What the key was made for: the builder's `domain`.
+    /// The `domain` of the builder.
     pub fn domain(&self) -> String {
         self.parse().map(|(domain, _)| domain).unwrap_or_default()
     }
 
-    /// The fields in clear, in the order in which they were added.
+    /// The clear-text fields in the order of their addition.
     pub fn fields(&self) -> Vec<Field> {
         self.parse().map(|(_, fields)| fields).unwrap_or_default()
     }
@@ -185,8 +183,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Collects a key's fields. Labels and lengths are hashed too, so no two lists of fields run into
-/// each other; the order counts (use [`KeyBuilder::sorted`] where it should not).
+/// Builds a key. Labels and lengths are hashed too, so different field lists never have equal
+/// bytes. The order matters (use [`KeyBuilder::sorted`] if it should not).
 #[derive(Debug, Clone)]
 pub struct KeyBuilder {
     encoded: Vec<u8>,
@@ -198,7 +196,7 @@ impl KeyBuilder {
         put_bytes(&mut self.encoded, label.as_bytes());
     }
 
-    /// Adds a field that every entry repeats in clear.
+    /// Adds a field that every entry stores in clear text.
     #[must_use]
     pub fn field(mut self, label: &str, value: impl AsRef<[u8]>) -> Self {
         self.label(CLEAR, label);
@@ -206,14 +204,14 @@ impl KeyBuilder {
         self
     }
 
-    /// Adds a long text (a source file): hashed as a whole, kept in entries as digest and length.
+    /// Adds a long text (a source file): hashed as a whole, stored as digest and length.
     #[must_use]
     pub fn content(self, label: &str, text: impl AsRef<[u8]>) -> Self {
         let text = text.as_ref();
         self.content_digest(label, Digest::of(text), text.len() as u64)
     }
 
-    /// As [`KeyBuilder::content`], for a text whose digest the caller already has.
+    /// [`KeyBuilder::content`] for a text with a known digest.
     #[must_use]
     pub fn content_digest(mut self, label: &str, digest: Digest, len: u64) -> Self {
         self.label(CONTENT, label);
@@ -222,8 +220,7 @@ impl KeyBuilder {
         self
     }
 
-    /// Adds named values in the order of their names, whatever the order they come in. Each becomes
-    /// the field `label.name`.
+    /// Adds named values sorted by name. Each becomes the field `label.name`.
     #[must_use]
     pub fn sorted<N: AsRef<str>, V: AsRef<[u8]>>(
         self,
@@ -237,16 +234,15 @@ impl KeyBuilder {
         })
     }
 
-    /// The key.
+    /// The finished key.
     pub fn finish(self) -> Key {
         Key { digest: Digest::of(&self.encoded), encoded: self.encoded.into() }
     }
 }
 
-/// The two keys of an entry: what was asked for (`source`) and by what exactly it was made
-/// (`build`).
+/// The two keys of an entry: the request (`source`) and the exact build (`build`).
 ///
-/// Two compilers given the same source make two builds of one source key. Cheap to clone.
+/// Two compilers make two builds of one source key. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildKey {
     source: Key,
@@ -254,8 +250,8 @@ pub struct BuildKey {
 }
 
 impl BuildKey {
-    /// Joins the source key with the fields that `maker` adds: identity and own flags of whatever
-    /// makes the artefact.
+    /// Joins the source key with fields that `maker` adds: the identity and the flags of the
+    /// artefact's maker.
     ///
     /// ```
     /// use kjit_cache::{BuildKey, Key};
@@ -275,17 +271,17 @@ impl BuildKey {
         &self.source
     }
 
-    /// The build key with its own fields; the first is the source key's digest.
+    /// The build key with its own fields. The first is the source key's digest.
     pub fn build(&self) -> &Key {
         &self.build
     }
 
-    /// The build key's digest: the entry's name on disk.
+    /// The digest of the build key, which is the entry's name on disk.
     pub fn digest(&self) -> Digest {
         self.build.digest()
     }
 
-    /// Puts two keys read from a file together again; `None` when the build is not one of this
+    /// Joins two keys that were read from a file; `None` if the build does not belong to the
     /// source.
     pub(crate) fn join(source: Key, build: Key) -> Option<Self> {
         let first = build.fields().into_iter().next()?;

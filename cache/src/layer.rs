@@ -1,4 +1,4 @@
-//! Read-only layers: directories laid out like a home, and packs.
+//! Read-only layers: packs, and directories with the layout of a home.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -11,13 +11,13 @@ use crate::safe_dir::SafeDir;
 use crate::store::{DirStore, Kind, Place, base_name};
 use crate::warning::Warning;
 
-/// A layer that is only read.
+/// A read-only layer.
 pub(crate) enum Layer {
     Dir(DirStore),
     Pack(LazyPack),
 }
 
-/// A pack that is opened when it is first asked: a hit in the home directory never pays for it.
+/// A pack that is opened at its first use, so that a hit in home does not open it.
 pub(crate) struct LazyPack {
     path: PathBuf,
     pack: OnceLock<Option<Pack>>,
@@ -32,8 +32,7 @@ impl Layer {
     }
 }
 
-/// The layers that `path` stands for: a pack, the root of a cache, or the packs in a folder by
-/// name.
+/// The layers at `path`: a pack, the root of a cache, or the packs in a folder, sorted by name.
 pub(crate) fn layers_at(path: &Path, app: &str, warn: &dyn Fn(Warning)) -> Vec<Layer> {
     let pack = |path: PathBuf| Layer::Pack(LazyPack { path, pack: OnceLock::new() });
     if !path.is_dir() {
@@ -61,7 +60,7 @@ pub(crate) fn layers_at(path: &Path, app: &str, warn: &dyn Fn(Warning)) -> Vec<L
 }
 
 impl Cache {
-    /// The pack behind a lazy layer; one that is not good is reported once and never asked again.
+    /// The pack of a lazy layer. An unusable pack is reported once and then ignored.
     pub(crate) fn pack<'a>(&self, lazy: &'a LazyPack) -> Option<&'a Pack> {
         let opened = lazy.pack.get_or_init(|| match Pack::open(&lazy.path, &self.config.signers) {
             Ok(pack) => Some(pack),
@@ -76,8 +75,8 @@ impl Cache {
         opened.as_ref()
     }
 
-    /// The packs among the read-only layers, those that were refused left out. A caller that finds
-    /// nothing in them can say from their [`meta`](Pack::meta) what they are for.
+    /// The usable packs among the read-only layers. After a miss, their [`meta`](Pack::meta) states
+    /// what they are for.
     pub fn packs(&self) -> Vec<&Pack> {
         let lazy = self.layers.iter().filter_map(|layer| match layer {
             Layer::Pack(lazy) => Some(lazy),

@@ -1,19 +1,19 @@
 //! A cache on disk for artefacts that are expensive to make, for any Rust program on Unix.
 //!
-//! It knows bytes and keys, and has never heard of GPUs. What it promises:
+//! It stores bytes under keys and knows nothing about GPUs. It guarantees:
 //!
-//! * **A wrong artefact is never returned.** Every entry is verified (SHA-256 over all of it, both
-//!   keys re-derived from the fields in clear) from the one read that is then returned.
-//! * **It never fails its caller.** [`Cache::open`] returns a cache, always; a home that is full,
-//!   read-only, absent, hostile or on a bad network file system costs speed, and says so in a
-//!   [`Warning`].
-//! * **One maker per key**, among the threads of a process and among processes, with a deadline
-//!   after which the work is done anyway. Readers never lock.
-//! * **Nothing half-written is ever seen**, whenever the process is killed.
+//! * **A wrong artefact is never returned.** Every entry is verified in memory before it is
+//!   returned: its SHA-256, and both keys, recomputed from the key fields stored in the entry.
+//! * **The cache never fails its caller.** [`Cache::open`] always returns a cache. A home directory
+//!   that is full, read-only, absent, unsafe or on a bad network file system only costs speed and
+//!   causes a [`Warning`].
+//! * **One maker per key**, among the threads of a process and among processes. After a deadline
+//!   the work is done without waiting further. Readers never lock.
+//! * **A partly written entry is never visible**, even if the process is killed.
 //!
-//! An entry has two keys. The *source key* says what was asked for, the *build key* adds who made
-//! it. So a new compiler gives new artefacts ([`Cache::get_or_make`]), and a machine without one
-//! takes the newest that it can use ([`Cache::find`]).
+//! An entry has two keys. The *source key* identifies the request; the *build key* adds the
+//! identity of the maker. So a new compiler makes new artefacts ([`Cache::get_or_make`]), and a
+//! machine without a compiler takes the newest artefact that it can use ([`Cache::find`]).
 //!
 //! ```
 //! use std::time::Duration;
@@ -33,38 +33,37 @@
 //! # Ok::<(), String>(())
 //! ```
 //!
-//! | to … | there is |
+//! | Purpose | Items |
 //! |---|---|
-//! | open one | [`Cache::open`] with a [`Config`] |
-//! | say what is wanted, and who makes it | [`Key`], [`BuildKey`] |
-//! | take it or make it | [`Cache::get_or_make`] |
-//! | take what there is | [`Cache::get`], [`Cache::find`] |
-//! | keep a small value | [`Cache::put_record`], [`Cache::record`] |
-//! | carry entries elsewhere | [`Cache::export_until`], [`Cache::import`], [`Pack`] |
-//! | look and clear | [`Cache::list`], [`Cache::stat`], [`Cache::verify`], [`Cache::clear`] |
-//! | hear of what went wrong | [`Warning`], [`Config::on_warning`] |
+//! | Open a cache | [`Cache::open`] with a [`Config`] |
+//! | Identify a request and its maker | [`Key`], [`BuildKey`] |
+//! | Get an entry, or make it | [`Cache::get_or_make`] |
+//! | Get an existing entry | [`Cache::get`], [`Cache::find`] |
+//! | Store a small value | [`Cache::put_record`], [`Cache::record`] |
+//! | Digest a large file once | [`Cache::file_digest`] |
+//! | Move entries to another cache | [`Cache::export_until`], [`Cache::import`], [`Pack`] |
+//! | Inspect and clear | [`Cache::list`], [`Cache::stat`], [`Cache::verify`], [`Cache::clear`] |
+//! | Receive warnings | [`Warning`], [`Config::on_warning`] |
 //!
 //! # Layers
 //!
-//! The home directory ([`Config::dir`], else `$APP_CACHE_DIR`, else the user's cache folder); then
-//! memory, which holds what no directory would take; then read-only layers: [`Pack`] files, folders
-//! of them, other caches (`$APP_PACK_PATH`, [`Config::read_only`]). A local build goes before a
-//! pack's.
+//! A lookup searches, in this order:
+//!
+//! 1. the home directory: [`Config::dir`], else `$APP_CACHE_DIR`, else the user's cache folder;
+//! 2. memory, which stores entries that could not be written to a directory;
+//! 3. read-only layers ([`Config::read_only`], `$APP_PACK_PATH`): [`Pack`] files, folders of packs
+//!    and other caches.
 //!
 //! # Trust
 //!
-//! Directories are made 0700 and reached by handle, step by step, following no link; each handle is
-//! asked who owns it and who may write. What belongs to another user (root excepted) or is writable
-//! for others is refused with a reason. In a setuid program the cache is off. A checksum keeps out
-//! accidents; it is ownership, or a pack's signature, that keeps out people.
+//! Directories are created with mode 0700. The path of a cache directory may contain links, except
+//! as its last component; everything below it is opened one component at a time, without following
+//! links. Each open directory is checked for its owner and its write permissions: one that belongs
+//! to another user (except root) or that others may write to is refused, with a reason. In a setuid
+//! program the cache uses no files, only memory. A checksum detects accidental damage; protection
+//! against other people comes from ownership or from a pack's signature.
 //!
-//! # Beside entries
-//!
-//! [`Cache::put_record`] keeps small values (measured timings) by key; [`Cache::file_digest`]
-//! remembers the digest of large files. [`Cache::list`], [`Cache::stat`], [`Cache::verify`],
-//! [`Cache::clear`], [`Cache::export`] and [`Cache::import`] are for the owner.
-//!
-//! Not for Windows: nothing here has been tried there, and the crate does not build for it.
+//! Windows is not supported: the crate does not build there.
 
 #![cfg_attr(
     not(test),
@@ -109,7 +108,7 @@ pub use pack::{Pack, PackError, PublicKey, SecretKey};
 pub use verify::Verification;
 pub use warning::{OnWarning, Warning};
 
-/// The README's example, compiled.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! One lock for each key, between processes. It saves work; nothing that is correct depends on it.
+//! A lock per key between processes. It only saves work; correctness does not depend on it.
 
 use std::fs::{File, TryLockError};
 use std::path::PathBuf;
@@ -9,22 +9,22 @@ use crate::store::{DirStore, make_room, open_or_clear};
 
 const LOCKS: &str = "locks";
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// A waiter looks this often: against compile times of 0.1 to 5 s it costs nothing.
+/// Poll interval of a waiter, small compared with compile times of 0.1 to 5 s.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// What came of asking for a lock.
+/// The result of requesting a lock.
 pub(crate) enum Outcome<T> {
-    /// Ours until it is dropped. `waited`: somebody else had it before.
+    /// The lock is held until it is dropped. `waited`: another process held it before.
     Held { lock: KeyLock, waited: bool },
-    /// While waiting, what we waited for appeared.
+    /// The awaited value appeared during the wait.
     Appeared(T),
     /// The deadline passed.
     TimedOut(PathBuf),
-    /// There are no locks here.
+    /// Locks are not available.
     Unavailable(PathBuf, Fault),
 }
 
-/// A held lock; given up when dropped, and by the system when the process dies.
+/// A held lock. Released on drop, and by the system if the process dies.
 pub(crate) struct KeyLock {
     dir: SafeDir,
     name: String,
@@ -33,15 +33,15 @@ pub(crate) struct KeyLock {
 
 impl Drop for KeyLock {
     fn drop(&mut self) {
-        // Removed while it is held: whoever waits on the removed file sees that and opens the new
-        // one. If it cannot be removed it stays, free, and serves the next one.
+        // Removed while it is held: waiters on the removed file notice that and open the new one.
+        // If it cannot be removed it stays, unlocked, for the next process.
         let _ = self.dir.unlink(&self.name);
-        // Said aloud, since a forked child may hold a copy of the handle.
+        // Unlocked explicitly, since a forked child may hold a copy of the handle.
         let _ = self.file.unlock();
     }
 }
 
-/// Takes the lock `name`, polling until `deadline`; between polls `appeared` may end the wait.
+/// Takes the lock `name`, polling until `deadline`. Between polls `appeared` may end the wait.
 pub(crate) fn acquire<T>(
     store: &DirStore,
     name: &str,
@@ -84,7 +84,7 @@ pub(crate) fn acquire<T>(
         if dir.names(&name, &file) {
             return Outcome::Held { lock: KeyLock { dir, name, file }, waited };
         }
-        // The one before us removed the file that we waited on: its successor is a new file.
+        // The previous holder removed the file on which we waited; the lock is now a new file.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Outcome::TimedOut(path);
@@ -93,10 +93,10 @@ pub(crate) fn acquire<T>(
     }
 }
 
-/// Somebody else has the lock.
+/// Another process holds the lock.
 pub(crate) struct Busy;
 
-/// Takes the lock `name` if nobody has it, without waiting; `None` where there are no locks.
+/// Takes the lock `name` without waiting; `None` if locks are not available.
 pub(crate) fn try_acquire(store: &DirStore, name: &str) -> Result<Option<KeyLock>, Busy> {
     match acquire::<()>(store, name, Instant::now(), || None) {
         Outcome::Held { lock, .. } => Ok(Some(lock)),
@@ -105,7 +105,7 @@ pub(crate) fn try_acquire(store: &DirStore, name: &str) -> Result<Option<KeyLock
     }
 }
 
-/// Removes lock files that nobody holds: those of processes that died.
+/// Removes lock files of processes that died.
 pub(crate) fn sweep(store: &DirStore) {
     let Ok(dir) = store.base().and_then(|base| base.open_dir(LOCKS)) else { return };
     for name in dir.list().unwrap_or_default() {

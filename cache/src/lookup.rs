@@ -1,4 +1,4 @@
-//! Looking through the layers. Nothing here locks, and nothing unverified leaves.
+//! Lookup in the layers. It takes no locks and returns verified entries only.
 
 use std::sync::PoisonError;
 
@@ -10,7 +10,7 @@ use crate::store::{DirStore, Place};
 use crate::warning::Warning;
 
 impl Cache {
-    /// As [`Cache::get`], uncounted.
+    /// [`Cache::get`] without counting.
     pub(crate) fn look_up(&self, key: &BuildKey) -> Option<Found> {
         let build = key.digest();
         let place = Place::entry(key.source().digest(), build);
@@ -34,7 +34,7 @@ impl Cache {
         })
     }
 
-    /// As [`Cache::find`], uncounted.
+    /// [`Cache::find`] without counting.
     pub(crate) fn search(
         &self,
         source: Digest,
@@ -77,8 +77,8 @@ impl Cache {
         usable.collect()
     }
 
-    /// Reads and verifies one entry. A faulty one is reported and, in a directory of ours, set
-    /// aside.
+    /// Reads and verifies an entry. A faulty one is reported and, if the directory is ours,
+    /// quarantined.
     pub(crate) fn read_entry(
         &self,
         store: &DirStore,
@@ -121,14 +121,15 @@ impl Cache {
         count(&self.tally.corrupt);
         self.warnings.push(Warning::Corrupt { path: store.path_of(place), reason });
         if ours {
-            // Where it cannot be moved it is simply never taken: each read verifies.
+            // If it cannot be moved it is still never used, since each read verifies.
             let _ = store.set_aside(place);
         }
     }
 }
 
 fn newest(mut entries: Vec<Entry>, accept: &dyn Fn(&Entry) -> bool) -> Option<Entry> {
-    // Ties (two machines, one millisecond) go by digest, so that every reader takes the same.
+    // Ties (two machines in one millisecond) are broken by digest, so that all readers choose the
+    // same.
     entries.sort_by_key(|entry| std::cmp::Reverse((entry.created_ms(), entry.key().digest())));
     entries.into_iter().find(|entry| accept(entry))
 }

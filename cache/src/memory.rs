@@ -1,11 +1,11 @@
-//! The last layer: what no directory would take, for as long as the process lives.
+//! The memory layer: entries that no directory accepts, for the life of the process.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::entry::Entry;
 use crate::key::Digest;
 
-/// Entries in memory, the oldest out first when they grow above the limit.
+/// Entries in memory. Above the size limit the oldest are removed first.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryLayer {
     entries: HashMap<Digest, Entry>,

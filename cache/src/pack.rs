@@ -7,9 +7,9 @@
 //! SHA-256 of all before
 //! the entries, as they lie in a cache, one after another in the order of the index
 //! ```
-//! An entry's checksum in the index is the one at its own end. So the signature covers every byte
-//! of every entry, and each is verified when it is read, from one read. Packs are read with
-//! `pread`, not mapped: a pack that is cut off while it is open is an error here and not a SIGBUS.
+//! An entry's checksum in the index equals the one at its own end. So the signature covers every
+//! byte of every entry, and each entry is verified from one read. Packs are read with `pread`
+//! instead of being mapped, so that truncation of an open pack is an error instead of a SIGBUS.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -31,7 +31,7 @@ pub(crate) const MAGIC: [u8; 8] = *b"kjpack\n\0";
 const HEADER_LEN: usize = 24;
 const SEAL_LEN: usize = 32 + 64 + 32;
 const ITEM_LEN: usize = 4 + 32 + 32 + 8 + 32;
-/// Room for half a million entries; a longer index is not read.
+/// Maximum length of an index: half a million entries.
 const INDEX_LIMIT: u64 = 64 << 20;
 
 /// An Ed25519 public key: 64 hexadecimal digits.
@@ -52,17 +52,18 @@ impl fmt::Display for PublicKey {
     }
 }
 
-/// An Ed25519 secret key: 32 random bytes, as 64 hexadecimal digits in a file. Never printed.
+/// An Ed25519 secret key: 32 random bytes, stored in a file as 64 hexadecimal digits. Never
+/// printed.
 #[derive(Clone)]
 pub struct SecretKey([u8; 32]);
 
 impl SecretKey {
-    /// Takes 32 bytes from a good source of randomness (`/dev/urandom`).
+    /// Takes 32 random bytes from a secure source (`/dev/urandom`).
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The key that others verify with.
+    /// The public key for verification.
     pub fn public(&self) -> PublicKey {
         PublicKey(SigningKey::from_bytes(&self.0).verifying_key().to_bytes())
     }
@@ -82,7 +83,7 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// Why a pack is not used.
+/// The reasons why a pack is not used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
@@ -99,30 +100,30 @@ pub enum PackError {
     Refused {
         /// The pack.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It does not parse, or its checksum is wrong.
-    #[error("{path} is no good pack: {reason}")]
+    /// It cannot be parsed, or its checksum is wrong.
+    #[error("{path} is not a valid pack: {reason}")]
     Malformed {
         /// The pack.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// The cache takes no more of its entries.
+    /// The cache accepts no more of its entries.
     #[error("{path}: {taken} of {of} entries were taken, then no more: {why}")]
     NotKept {
         /// The pack.
         path: PathBuf,
-        /// Entries and records taken.
+        /// Imported entries and records.
         taken: u64,
-        /// Entries and records in it.
+        /// Entries and records in the pack.
         of: u64,
-        /// Why no more.
+        /// The reason.
         why: String,
     },
-    /// The caller asked to leave off.
+    /// The caller stopped the export.
     #[error("{path} is not written: interrupted")]
     Stopped {
         /// The pack.
@@ -130,7 +131,7 @@ pub enum PackError {
     },
 }
 
-/// One line of the index.
+/// An item of the index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item {
     pub(crate) kind: Kind,
@@ -141,7 +142,7 @@ pub(crate) struct Item {
     checksum: Digest,
 }
 
-/// A pack whose index was verified.
+/// A pack with a verified index.
 #[derive(Debug)]
 pub struct Pack {
     path: PathBuf,
@@ -154,13 +155,13 @@ pub struct Pack {
 }
 
 impl Pack {
-    /// Opens a pack and verifies its index, and its signature where it has one.
+    /// Opens a pack and verifies its index and its signature, if it has one.
     ///
     /// With `signers`, one of them must have signed it. Without, the file must belong to the user
-    /// or to root and be writable for nobody else.
+    /// or root, and others must not have write permission.
     ///
     /// # Errors
-    /// When it cannot be read, is not trusted, or is faulty.
+    /// It cannot be read, is not trusted, or is faulty.
     pub fn open(path: impl AsRef<Path>, signers: &[PublicKey]) -> Result<Self, PackError> {
         let path = path.as_ref();
         let fail = |fault| match fault {
@@ -174,7 +175,7 @@ impl Pack {
             let reason = "it is a directory; name the pack".to_owned();
             return Err(PackError::Refused { path: path.to_owned(), reason });
         }
-        // A signature by a key that the caller trusts says more than the name of the file's owner.
+        // A signature by a trusted key is stronger than the file's owner.
         let len = if signers.is_empty() {
             check_file(&file).map_err(fail)?
         } else {
@@ -225,27 +226,27 @@ impl Pack {
         Ok(pack)
     }
 
-    /// Where it lies.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What its maker said about it.
+    /// Its maker's metadata.
     pub fn meta(&self) -> &BTreeMap<String, String> {
         &self.meta
     }
 
-    /// Who signed it; the signature was verified.
+    /// The verified signer.
     pub fn signer(&self) -> Option<PublicKey> {
         self.signer
     }
 
-    /// How many entries and records it holds.
+    /// Number of entries and records.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether it holds nothing.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -259,8 +260,7 @@ impl Pack {
         items.iter().filter_map(|at| Some(self.items.get(*at)?.build)).collect()
     }
 
-    /// The bytes of an item; still to be verified by decoding, which covers all of them with the
-    /// checksum.
+    /// The bytes of an item, not verified yet: decoding verifies all of them by the checksum.
     fn read(&self, item: &Item, limit: u64) -> Result<Vec<u8>, String> {
         let len = usize::try_from(item.len)
             .ok()
@@ -314,8 +314,8 @@ fn index_len(header: &[u8]) -> Result<u64, String> {
     }
 }
 
-/// Checksum, then signature, then the index itself; the entries must fill the rest of the file
-/// exactly.
+/// Parses the checksum, then the signature, then the index. The entries must exactly fill the rest
+/// of the file.
 fn parse_head(head: &[u8], file_len: u64) -> Result<Head, String> {
     let (sealed, checksum) =
         head.split_at_checked(head.len().saturating_sub(32)).ok_or("cut off")?;
@@ -335,7 +335,7 @@ fn parse_head(head: &[u8], file_len: u64) -> Result<Head, String> {
     reader.u64("the index").map_err(text)?;
     let meta = reader.map("the pack's metadata").map_err(text)?;
     let count = reader.u64("the count").map_err(text)?;
-    // Checked before anything is reserved: a count is a claim, the bytes behind it are there.
+    // Checked before memory is allocated: the count is only a claim, the remaining bytes exist.
     let left = signed.len().saturating_sub(reader.position());
     if usize::try_from(count).ok().and_then(|count| count.checked_mul(ITEM_LEN)) != Some(left) {
         return Err(format!("{count} entries do not fill an index of {left} bytes"));
@@ -372,8 +372,7 @@ fn verify_signature(signed: &[u8], seal: &[u8]) -> Result<PublicKey, String> {
     Ok(PublicKey(public))
 }
 
-/// What goes into a pack's index for one item: kind, both digests, and the encoded bytes' length
-/// and checksum.
+/// An item of a pack's index: kind, both digests, and the length and checksum of the encoded bytes.
 pub(crate) fn index_line(kind: Kind, source: Digest, build: Digest, bytes: &[u8]) -> Vec<u8> {
     let mut line = Vec::with_capacity(ITEM_LEN);
     line.extend_from_slice(&(if kind == Kind::Entry { 1u32 } else { 2 }).to_le_bytes());
@@ -384,7 +383,7 @@ pub(crate) fn index_line(kind: Kind, source: Digest, build: Digest, bytes: &[u8]
     line
 }
 
-/// Everything before the entries.
+/// Encodes everything before the entries.
 pub(crate) fn encode_head(
     meta: &BTreeMap<String, String>,
     lines: &[Vec<u8>],

@@ -1,4 +1,4 @@
-//! Small values by key, under the rules of the entries: measured timings, digests of files.
+//! Records: small values by key, under the rules of entries, such as timings and file digests.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,15 +16,15 @@ use crate::safe_dir::Fault;
 use crate::store::{DirStore, Place};
 use crate::warning::Warning;
 
-/// A record is read as a whole on the way to something else: it stays small.
+/// Maximum size of a record, since records are read as a whole during other work.
 pub(crate) const RECORD_LIMIT: u64 = 16 << 20;
-/// A file that changed within this time may change again without its times showing it: file systems
-/// stamp in steps of up to two seconds.
+/// A file that changed within this time may change again with an equal timestamp: file systems have
+/// a resolution of up to two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 
 impl Cache {
-    /// The record kept under `key`, from memory, home or the first read-only layer that has one.
-    /// (In memory is only what home did not take, so it is newer than what home has.)
+    /// The record of `key`, from memory, home or the first read-only layer that has it. (Memory
+    /// contains only records that home did not accept, so they are newer.)
     pub fn record(&self, key: &Key) -> Option<Vec<u8>> {
         let digest = key.digest();
         let in_memory =
@@ -39,13 +39,13 @@ impl Cache {
             })
     }
 
-    /// Keeps `value` under `key`, in place of what was there.
+    /// Stores `value` under `key`, replacing an existing record.
     pub fn put_record(&self, key: &Key, value: &[u8]) {
         self.put_record_as(key, value, DirStore::publish);
     }
 
-    /// The same without waiting for the disk: the next process finds it, but a machine that stops
-    /// may take it along.
+    /// [`Cache::put_record`] without waiting for the disk. The next process finds the record, but
+    /// it may be lost if the machine stops.
     pub fn put_record_soon(&self, key: &Key, value: &[u8]) {
         self.put_record_as(key, value, DirStore::publish_soon);
     }
@@ -72,8 +72,8 @@ impl Cache {
         in_memory().insert(key.digest(), (key.clone(), value.to_vec()));
     }
 
-    /// Replaces a record by what `change` makes of it, under the key's lock, so that no other
-    /// process's update is lost. After `deadline` it goes on without the lock.
+    /// Replaces a record by the result of `change`, under the key's lock, so that no update of
+    /// another process is lost. After `deadline` it continues without the lock.
     pub fn update_record(
         &self,
         key: &Key,
@@ -88,9 +88,8 @@ impl Cache {
         drop(lock);
     }
 
-    /// Says that the record under `key` holds what no writer of its kind writes: it is set aside
-    /// where it is ours, forgotten in memory, and warned of. One in a read-only layer stays, and is
-    /// warned of once.
+    /// Rejects a record whose contents are invalid for its kind: it is quarantined if it is ours,
+    /// removed from memory, and reported. A record in a read-only layer stays and is reported once.
     pub fn reject_record(&self, key: &Key, reason: impl Into<String>) {
         let (digest, reason) = (key.digest(), reason.into());
         self.records.lock().unwrap_or_else(PoisonError::into_inner).remove(&digest);
@@ -125,13 +124,13 @@ impl Cache {
         None
     }
 
-    /// SHA-256 of a file's content, remembered by device, inode, size, modification and change time
-    /// — never by its path. A 100 MB compiler library costs its 0.1 s once; replaced under the same
-    /// name, it is read again. (The change time cannot be set by anybody, so a lying modification
-    /// time does no harm.)
+    /// SHA-256 of a file's content, cached by device, inode, size, modification time and change
+    /// time, but not by path. A compiler library of 100 MB costs 0.1 s once; if it is replaced
+    /// under the same name, it is hashed again. (Programs cannot set the change time, so a forged
+    /// modification time has no effect.)
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The file cannot be read.
     pub fn file_digest(&self, path: impl AsRef<Path>) -> io::Result<Digest> {
         let mut file = File::open(path)?;
         let before = file.metadata()?;
@@ -166,8 +165,8 @@ impl Cache {
     }
 }
 
-/// Whether a change time lies far enough back that a later change must show. With a clock before
-/// it: no.
+/// Whether a change time is so old that a later change must be visible. False if the clock is
+/// before it.
 fn is_settled(changed_s: i64) -> bool {
     let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else { return false };
     u64::try_from(changed_s)

@@ -1,8 +1,8 @@
-//! Directories that are trusted before they are used, reached by handle and never by a path twice.
+//! Directories that are checked before use, and accessed by handle instead of by path.
 //!
-//! Every step opens one name below an open directory without following links, and asks the open
-//! handle — not the name — who owns it. So a link or a directory swapped in between two calls
-//! changes nothing.
+//! Every step opens one name below an open directory without following links, and checks the owner
+//! of the open handle, not of the name. So a link or a directory that is swapped in between two
+//! calls has no effect.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,13 +14,13 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
-/// Directories are made for their owner alone.
+/// Directories are accessible to their owner only.
 const DIR_MODE: Mode = Mode::RWXU;
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 const OTHERS_WRITE: RawMode = 0o002;
 const GROUP_OR_OTHERS_WRITE: RawMode = 0o022;
 
-/// Why a directory or file is not used.
+/// The reasons why a directory or file is not used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("{0}")]
@@ -34,12 +34,12 @@ impl Fault {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::NotFound)
     }
 
-    /// The handle or name went stale under us (NFS): looking again from the top may help.
+    /// The handle or name is stale (NFS): a retry from the root may help.
     pub(crate) fn is_stale(&self) -> bool {
         matches!(self, Self::Io(error) if error.raw_os_error() == Some(Errno::STALE.raw_os_error()))
     }
 
-    /// The disk takes no more, or fails: nothing that lies in the way would be the cause.
+    /// The disk is full or fails; an existing file in the way is not the cause.
     pub(crate) fn is_of_the_disk(&self) -> bool {
         const OF_THE_DISK: [Errno; 4] = [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS];
         matches!(self, Self::Io(error) if OF_THE_DISK.iter().any(|e| error.raw_os_error() == Some(e.raw_os_error())))
@@ -72,11 +72,11 @@ fn trusted_owner(stat: &Stat) -> bool {
 }
 
 impl SafeDir {
-    /// Opens the root of a store. The way there may pass links (a home on another disk); the last
-    /// step may not be one, must belong to us or to root, and must not be writable for everybody.
+    /// Opens the root of a store. The path may contain links (a home on another disk), except as
+    /// its last step. The root must belong to us or root, and must not be writable for everybody.
     pub(crate) fn open_root(path: &Path) -> Result<Self, Fault> {
         let fd = match rustix::fs::openat(CWD, path, OPEN_DIR, Mode::empty()) {
-            // A link opened with both flags reports ENOTDIR, not ELOOP, on Linux.
+            // On Linux a link opened with both flags gives ENOTDIR instead of ELOOP.
             Err(Errno::NOTDIR) if std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()) => {
                 return Err(Fault::Refused("it is a symbolic link"));
             }
@@ -85,7 +85,7 @@ impl SafeDir {
         Self::check(fd, OTHERS_WRITE)
     }
 
-    /// Makes the root (and what is missing above it) for the owner alone, then opens it.
+    /// Creates the root and its missing parents for the owner only, then opens it.
     pub(crate) fn create_root(path: &Path) -> Result<Self, Fault> {
         use std::os::unix::fs::DirBuilderExt;
         match Self::open_root(path) {
@@ -108,7 +108,7 @@ impl SafeDir {
         Ok(Self { fd })
     }
 
-    /// Opens a directory just below this one; nobody but its owner may be able to write there.
+    /// Opens a direct subdirectory. Only its owner may have write permission.
     pub(crate) fn open_dir(&self, name: &str) -> Result<Self, Fault> {
         let fd = match rustix::fs::openat(&self.fd, name, OPEN_DIR, Mode::empty()) {
             Err(Errno::NOTDIR) => {
@@ -119,7 +119,7 @@ impl SafeDir {
         Self::check(fd, GROUP_OR_OTHERS_WRITE)
     }
 
-    /// Opens a directory just below this one, made if it is not there.
+    /// Opens a direct subdirectory, and creates it if it does not exist.
     pub(crate) fn create_dir(&self, name: &str) -> Result<Self, Fault> {
         match self.open_dir(name) {
             Err(fault) if fault.is_absent() => {
@@ -133,13 +133,13 @@ impl SafeDir {
         }
     }
 
-    /// Whether the directory behind the handle was removed.
+    /// Whether the directory of the handle was removed.
     pub(crate) fn is_removed(&self) -> bool {
         rustix::fs::fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
-    /// Opens a regular file for reading, with its length. Never follows a link and never waits on a
-    /// FIFO.
+    /// Opens a regular file for reading, with its length. Never follows a link and never waits for
+    /// a FIFO.
     pub(crate) fn open_file(&self, name: &str) -> Result<(File, u64), Fault> {
         let flags =
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -148,14 +148,13 @@ impl SafeDir {
         Ok((File::from(fd), len))
     }
 
-    /// Reads a whole file of at most `limit` bytes.
+    /// Reads a file of at most `limit` bytes.
     pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, Fault> {
         let (file, len) = self.open_file(name)?;
         if len > limit {
             return Err(Fault::Refused("it is larger than the limit for one entry"));
         }
-        // One byte more than it says: a file that grew while it was read shows, and is never half
-        // taken.
+        // One byte more than its length, so that a file that grows during the read is detected.
         let capacity =
             usize::try_from(len).map_err(|_| Fault::Refused("it does not fit in memory"))?;
         let mut bytes = Vec::new();
@@ -166,7 +165,7 @@ impl SafeDir {
         Ok(bytes)
     }
 
-    /// Makes a file that must not have been there; whatever is written goes to its end.
+    /// Creates a new file in append mode; fails if it exists.
     pub(crate) fn create_file(&self, name: &str) -> Result<File, Fault> {
         let flags = OFlags::RDWR
             | OFlags::APPEND
@@ -177,7 +176,7 @@ impl SafeDir {
         Ok(File::from(rustix::fs::openat(&self.fd, name, flags, FILE_MODE)?))
     }
 
-    /// Opens a file for locking or appending, made if it is not there.
+    /// Opens a file for locking or appending, and creates it if it does not exist.
     pub(crate) fn open_shared(&self, name: &str, append: bool) -> Result<File, Fault> {
         let mut flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -189,7 +188,7 @@ impl SafeDir {
         Ok(File::from(fd))
     }
 
-    /// Whether `name` still names the open `file`.
+    /// Whether `name` still refers to the open `file`.
     pub(crate) fn names(&self, name: &str, file: &File) -> bool {
         let by_name = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
         match (by_name, rustix::fs::fstat(file)) {
@@ -206,12 +205,12 @@ impl SafeDir {
             .flatten()
     }
 
-    /// Renames over whatever was there.
+    /// Renames, replacing an existing file.
     pub(crate) fn rename(&self, from: &str, to_dir: &Self, to: &str) -> Result<(), Fault> {
         Ok(rustix::fs::renameat(&self.fd, from, &to_dir.fd, to)?)
     }
 
-    /// Removes a name that is no directory.
+    /// Removes a name that is not a directory.
     pub(crate) fn unlink(&self, name: &str) -> Result<(), Fault> {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
     }
@@ -221,8 +220,8 @@ impl SafeDir {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Removes whatever bears the name: a file, a link, or a directory with what is in it, `depth`
-    /// levels at most. Links are removed, never followed.
+    /// Removes a file, a link, or a directory with its contents, at most `depth` levels deep. Links
+    /// are not followed.
     pub(crate) fn remove_tree(&self, name: &str, depth: u32) -> Result<(), Fault> {
         let Err(fault) = self.unlink(name).or_else(|_| self.rmdir(name)) else { return Ok(()) };
         let Some(left) = depth.checked_sub(1) else { return Err(fault) };
@@ -233,12 +232,12 @@ impl SafeDir {
         self.rmdir(name)
     }
 
-    /// Makes renames in this directory durable; best effort, as some file systems refuse it.
+    /// Makes renames in this directory durable, as far as the file system supports it.
     pub(crate) fn sync(&self) {
         let _ = rustix::fs::fsync(&self.fd);
     }
 
-    /// The names in the directory that are valid UTF-8 (we make no others), in no order.
+    /// The names in the directory that are valid UTF-8 (the cache makes no others), in any order.
     pub(crate) fn list(&self) -> Result<Vec<String>, Fault> {
         let mut names = Vec::new();
         for item in Dir::read_from(self.fd.as_fd())? {
@@ -254,15 +253,16 @@ impl SafeDir {
     }
 }
 
-/// Opens a file by its path for reading, without following a link in the last step or waiting on a
-/// FIFO. Nothing is known about it yet.
+/// Opens a file by path for reading, without following a link in the last step or waiting for a
+/// FIFO. The file is not checked.
 pub(crate) fn open_untrusted(path: &Path) -> Result<File, Fault> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     Ok(File::from(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
 }
 
-/// A regular file that belongs to us or to root and that nobody else can write; its length.
+/// Checks for a regular file that belongs to us or root and that others cannot write. Returns its
+/// length.
 pub(crate) fn check_file(fd: impl AsFd) -> Result<u64, Fault> {
     let len = regular_file_len(&fd)?;
     let stat = rustix::fs::fstat(fd)?;
@@ -275,7 +275,7 @@ pub(crate) fn check_file(fd: impl AsFd) -> Result<u64, Fault> {
     Ok(len)
 }
 
-/// The length of a regular file, whoever owns it.
+/// The length of a regular file of any owner.
 pub(crate) fn regular_file_len(fd: impl AsFd) -> Result<u64, Fault> {
     let stat = rustix::fs::fstat(fd)?;
     match FileType::from_raw_mode(stat.st_mode) {
@@ -287,15 +287,15 @@ pub(crate) fn regular_file_len(fd: impl AsFd) -> Result<u64, Fault> {
     u64::try_from(stat.st_size).map_err(|_| Fault::Refused("its length is negative"))
 }
 
-/// Whether the process runs with rights that its starter lacks (setuid, setgid, file capabilities).
+/// Whether the process has rights that its starter lacks (setuid, setgid, file capabilities).
 pub(crate) fn is_privileged() -> bool {
     rustix::process::getuid() != rustix::process::geteuid()
         || rustix::process::getgid() != rustix::process::getegid()
         || is_secure_execution()
 }
 
-/// The kernel's own word (`AT_SECURE`), which knows file capabilities too. A process that may not
-/// read its own auxiliary vector is one that was made undumpable for just that reason.
+/// The kernel's `AT_SECURE`, which includes file capabilities. A process that cannot read its own
+/// auxiliary vector was made undumpable for this reason.
 fn is_secure_execution() -> bool {
     const AT_SECURE: usize = 23;
     const WORD: usize = size_of::<usize>();

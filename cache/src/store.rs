@@ -1,4 +1,4 @@
-//! One directory of entries: reading, publishing and setting aside. It knows names and bytes, not
+//! A directory of entries: reading, publishing and quarantining. It handles names and bytes, not
 //! their meaning.
 //!
 //! ```text
@@ -20,26 +20,26 @@ use crate::key::Digest;
 use crate::safe_dir::{Fault, SafeDir};
 use crate::warning::Warning;
 
-/// So often a look-up starts again from the top when the file system says that a handle went stale.
+/// Number of lookups from the root after the file system reported a stale handle.
 const STALE_RETRIES: usize = 4;
-/// So often a publication starts again when its directory was removed under it (by eviction or by
-/// hand).
+/// Number of retries of a publication whose directory was removed meanwhile (by eviction or
+/// manually).
 const PUBLISH_RETRIES: usize = 8;
 const ASIDE: &str = "aside";
-/// So many faulty entries are kept for whoever wants to look at them.
+/// Number of faulty entries that are kept for inspection.
 const ASIDE_KEPT: usize = 16;
-/// Directories that stood in an entry's place are removed down to this depth.
+/// Maximum depth for removing a directory that is in an entry's place.
 const TREE_DEPTH: u32 = 8;
 const TEMP_PREFIX: &str = "tmp-";
 
-/// What is kept under a name.
+/// The kind of a stored item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Entry,
     Record,
 }
 
-/// Where something lies below the store's base.
+/// The path of an item below the store's base.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     dirs: Vec<String>,
@@ -65,7 +65,7 @@ impl Place {
         &self.name
     }
 
-    /// Whether this is where an entry of `source` belongs.
+    /// Whether an entry of `source` belongs here.
     pub(crate) fn is_of_source(&self, source: Digest) -> bool {
         self.dirs.last().is_some_and(|dir| *dir == source.hex())
     }
@@ -83,25 +83,25 @@ pub(crate) struct DirStore {
 }
 
 impl DirStore {
-    /// Names the directory; nothing is opened before it is needed.
+    /// Sets the directory, which is opened only when needed.
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, base: Mutex::new(None) }
     }
 
-    /// The root, as the user knows it.
+    /// The root as given by the user.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Full path of what lies at `place`, for messages.
+    /// The full path of `place`, for messages.
     pub(crate) fn path_of(&self, place: &Place) -> PathBuf {
         place.path_below(&self.path.join(base_name()))
     }
 
-    /// The base directory, if it is there.
+    /// The base directory, if it exists.
     pub(crate) fn base(&self) -> Result<Arc<SafeDir>, Fault> {
         let mut cached = self.base.lock().unwrap_or_else(PoisonError::into_inner);
-        // A handle to a directory that somebody removed still works, on nothing.
+        // A handle of a removed directory still works but is empty.
         if let Some(base) = cached.as_ref().filter(|base| !base.is_removed()) {
             return Ok(base.clone());
         }
@@ -111,7 +111,7 @@ impl DirStore {
         Ok(base)
     }
 
-    /// The base directory, made if it is not there.
+    /// The base directory, created if it does not exist.
     pub(crate) fn create_base(&self) -> Result<Arc<SafeDir>, Fault> {
         match self.base() {
             Err(fault) if fault.is_absent() => {
@@ -122,12 +122,12 @@ impl DirStore {
         }
     }
 
-    /// The root as it is now.
+    /// Opens the root.
     pub(crate) fn root(&self) -> Result<SafeDir, Fault> {
         SafeDir::open_root(&self.path)
     }
 
-    /// A fault of the root or base, as it is said to people.
+    /// The warning for a fault of the root or base.
     pub(crate) fn unusable(&self, fault: &Fault) -> Warning {
         let (path, reason) = (self.path.clone(), fault.to_string());
         match fault {
@@ -136,7 +136,7 @@ impl DirStore {
         }
     }
 
-    /// Folders beside the base that belong to other formats.
+    /// Folders next to the base that belong to other formats.
     pub(crate) fn other_formats(&self) -> Vec<String> {
         let mut names = self.root().and_then(|root| root.list()).unwrap_or_default();
         let numbered =
@@ -146,7 +146,7 @@ impl DirStore {
         names
     }
 
-    /// Drops the handle: the file system says that it leads nowhere any more.
+    /// Drops the handle after the file system reported it as stale.
     fn forget_base(&self) {
         *self.base.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -171,7 +171,7 @@ impl DirStore {
         Ok(dir)
     }
 
-    /// Runs a look-up, again from the top when a handle went stale; absence is `None`.
+    /// Runs a lookup, and repeats it from the root if a handle is stale. Absence is `None`.
     fn looking<T>(&self, look: impl Fn() -> Result<T, Fault>) -> Result<Option<T>, Fault> {
         let mut result = look();
         for _ in 0..STALE_RETRIES {
@@ -193,7 +193,7 @@ impl DirStore {
         self.looking(|| self.open_place(place)?.read(&place.name, limit))
     }
 
-    /// The first `len` bytes at `place`, or fewer. Unverified.
+    /// Up to `len` bytes from the start of `place`. Not verified.
     pub(crate) fn peek(&self, place: &Place, len: usize) -> Option<Vec<u8>> {
         use std::io::Read;
         let (file, _) = self.open_place(place).ok()?.open_file(&place.name).ok()?;
@@ -202,7 +202,7 @@ impl DirStore {
         Some(bytes)
     }
 
-    /// The builds there are of one source.
+    /// The existing builds of a source.
     pub(crate) fn builds(&self, source: Digest) -> Result<Vec<Place>, Fault> {
         let place = Place::entry(source, source);
         let listed = self.looking(|| self.open_place(&place)?.list())?.unwrap_or_default();
@@ -210,13 +210,13 @@ impl DirStore {
         Ok(builds.map(|build| Place::entry(source, build)).collect())
     }
 
-    /// Writes `bytes` so that they appear under their name whole, durably, or not at all.
+    /// Writes `bytes` atomically and durably.
     pub(crate) fn publish(&self, place: &Place, bytes: &[u8]) -> Result<(), Fault> {
         self.publish_as(place, bytes, true)
     }
 
-    /// The same without waiting for the disk: what is there outlives the process, and may not
-    /// outlive the machine. For a moment nothing is there.
+    /// [`DirStore::publish`] without waiting for the disk: the file survives the process but
+    /// perhaps not a crash of the machine. For a moment the place is empty.
     pub(crate) fn publish_soon(&self, place: &Place, bytes: &[u8]) -> Result<(), Fault> {
         self.publish_as(place, bytes, false)
     }
@@ -240,14 +240,14 @@ impl DirStore {
         sweep_temps(&dir);
         let (temp, file) = create_temp(&dir)?;
         let written = write(&file, bytes, durable).and_then(|()| {
-            // A file system that is asked to put one file in place of another writes the new one
-            // out at once (ext4: a millisecond and more).
+            // If a rename replaces a file, some file systems write the new one to disk immediately
+            // (ext4: a millisecond or more).
             if !durable {
                 let _ = dir.unlink(&place.name);
             }
             let renamed = dir.rename(&temp, &dir, &place.name);
-            // Something that no file can replace (a directory) may stand there. Where the disk is
-            // at fault, a good entry may.
+            // A directory, which a file cannot replace, may be in the place. If the disk is the
+            // cause, the place may hold a valid entry.
             if renamed.as_ref().is_err_and(|fault| !fault.is_of_the_disk())
                 && self.set_aside(place).is_ok()
             {
@@ -269,14 +269,13 @@ impl DirStore {
         }
     }
 
-    /// Takes what lies at `place` out of the way, whatever it is. Kept for inspection where that is
-    /// possible.
+    /// Moves the item at `place` away, whatever it is. It is kept for inspection if possible.
     pub(crate) fn set_aside(&self, place: &Place) -> Result<(), Fault> {
         let dir = self.open_place(place)?;
         clear_place(&*self.base()?, &dir, &place.name)
     }
 
-    /// Removes what lies at `place`, and its directory when that was the last build of its source.
+    /// Removes the item at `place`, and its directory if this was the last build of its source.
     pub(crate) fn remove(&self, place: &Place) -> Result<(), Fault> {
         let dir = self.open_place(place)?;
         dir.unlink(&place.name)
@@ -285,14 +284,14 @@ impl DirStore {
             && source.len() == 64
         {
             let parent = Place { dirs: parents.to_vec(), name: String::new() };
-            // Fails where another build is left, or comes just now: as it should.
+            // Fails, as it should, if another build remains or has just been added.
             let _ = self.open_place(&parent).and_then(|dir| dir.rmdir(source));
         }
         Ok(())
     }
 
-    /// Everything of one kind, with its size, in no order. Also sweeps what crashed writers left
-    /// behind when `sweep`.
+    /// All items of a kind with their sizes, in any order. With `sweep`, also removes leftovers of
+    /// crashed writers.
     pub(crate) fn walk(&self, kind: Kind, sweep: bool) -> Vec<(Place, u64)> {
         let mut found = Vec::new();
         let Ok(base) = self.base() else { return found };
@@ -320,7 +319,8 @@ impl DirStore {
     }
 }
 
-/// Makes a directory below `dir`; what stands in its place (a file, a link, a FIFO) is moved aside.
+/// Creates a subdirectory of `dir`. Anything else in its place (a file, a link, a FIFO) is moved
+/// away.
 pub(crate) fn make_room(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<SafeDir, Fault> {
     match dir.create_dir(name) {
         Err(Fault::Refused(_)) => {
@@ -331,8 +331,8 @@ pub(crate) fn make_room(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<Saf
     }
 }
 
-/// Opens a file of the cache's own (a lock, the journal), made if it is not there; what stands in
-/// its place and is no such file is moved aside.
+/// Opens a file of the cache itself (a lock, the journal), created if it does not exist. Anything
+/// else in its place is moved away.
 pub(crate) fn open_or_clear(
     base: &SafeDir,
     dir: &SafeDir,
@@ -340,7 +340,7 @@ pub(crate) fn open_or_clear(
     append: bool,
 ) -> Result<File, Fault> {
     match dir.open_shared(name, append) {
-        // A directory opened for writing.
+        // The error for a directory that is opened for writing.
         Err(Fault::Io(error)) if error.kind() == std::io::ErrorKind::IsADirectory => {}
         Err(Fault::Refused(_)) => {}
         result => return result,
@@ -349,7 +349,7 @@ pub(crate) fn open_or_clear(
     dir.open_shared(name, append)
 }
 
-/// Moves whatever bears the name out of the way; removes it where it cannot be moved.
+/// Moves the item with this name away, or removes it if it cannot be moved.
 pub(crate) fn clear_place(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<(), Fault> {
     let aside = base.create_dir(ASIDE).or_else(|fault| match base.remove_tree(ASIDE, TREE_DEPTH) {
         Ok(()) => base.create_dir(ASIDE),
@@ -365,7 +365,7 @@ pub(crate) fn clear_place(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<(
     }
 }
 
-/// The directory below the root that belongs to this format.
+/// The directory of this format below the root.
 pub(crate) fn base_name() -> String {
     format!("v{FORMAT}")
 }
@@ -375,7 +375,7 @@ fn subdirs(dir: &SafeDir) -> Vec<(String, SafeDir)> {
     listed.into_iter().filter_map(|name| dir.open_dir(&name).ok().map(|sub| (name, sub))).collect()
 }
 
-/// What bears a digest's name, whatever it is: a FIFO in an entry's place is found too, with no
+/// All items named by a digest, whatever they are: a FIFO in an entry's place counts, too, with no
 /// bytes.
 fn files(dir: &SafeDir, dirs: &[String]) -> Vec<(Place, u64)> {
     let listed = dir.list().unwrap_or_default();
@@ -388,12 +388,11 @@ fn files(dir: &SafeDir, dirs: &[String]) -> Vec<(Place, u64)> {
         .collect()
 }
 
-/// A name that no other process uses, with high probability; whoever creates it insists on being
-/// the first.
+/// A name that is very probably unique. Its creator requires that the file does not exist.
 pub(crate) fn unique_name(prefix: &str) -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    // The time only tells processes of one number apart (containers that share a home); O_EXCL
+    // The time distinguishes processes with equal pids (containers that share a home); O_EXCL
     // decides.
     let nanos = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -407,8 +406,8 @@ fn create_temp(dir: &SafeDir) -> Result<(String, File), Fault> {
         let name = unique_name(TEMP_PREFIX.trim_end_matches('-'));
         match dir.create_file(&name) {
             Ok(file) => {
-                // Tells sweepers that the writer lives; the lock dies with it. Without locks nobody
-                // sweeps.
+                // The lock shows that the writer is alive, and ends with it. Without locks nothing
+                // is removed.
                 let _ = file.try_lock();
                 return Ok((name, file));
             }
@@ -430,7 +429,7 @@ fn write(mut file: &File, bytes: &[u8], durable: bool) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Removes the temporary files of writers that died: those whose lock can be had.
+/// Removes the temporary files of dead writers, which are not locked.
 pub(crate) fn sweep_temps(dir: &SafeDir) {
     for name in dir.list().unwrap_or_default() {
         if name.starts_with(TEMP_PREFIX)

@@ -1,4 +1,4 @@
-//! Checking every byte of every layer, and repairing what can be.
+//! Verifies every byte of every layer, and repairs what it can.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,38 +11,36 @@ use crate::pack::Pack;
 use crate::record::RECORD_LIMIT;
 use crate::store::{DirStore, Kind, Place};
 
-/// What [`Cache::verify`] found and did.
+/// The result of [`Cache::verify`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verification {
-    /// Entries and records whose every byte was checked and found good.
+    /// Number of valid entries and records.
     pub good: u64,
-    /// Bytes of these.
+    /// Their bytes.
     pub bytes: u64,
-    /// Good entries that lay under another name, put back under their own.
+    /// Valid entries that had a wrong name and were renamed.
     pub moved: u64,
-    /// What was faulty, and why.
+    /// Faulty items, with the reason.
     pub bad: Vec<(PathBuf, String)>,
-    /// How many of the faulty were set aside, so that they are made anew. The others lie where
-    /// nothing may be changed: in read-only layers and in a home that cannot be written. They are
-    /// never used either.
+    /// Number of faulty items that were quarantined, so that they are made again. The others are in
+    /// read-only layers or in a home that cannot be written. They are never used.
     pub aside: u64,
 }
 
-/// Which good ones are counted: entries that a filter picks, or all and the records too.
+/// The valid items to count: entries that a filter selects, or all entries and records.
 type Counts<'a> = &'a dyn Fn(Option<&EntryInfo>) -> bool;
 
 impl Cache {
-    /// Reads and checks every byte of every layer. In the home directory it repairs what can be:
-    /// faulty entries are set aside (they will be made again), good ones under a wrong name are put
-    /// under their own, what crashed writers left is swept, and the journal is written anew from
-    /// what is there.
+    /// Reads and verifies every byte of every layer. In the home directory it quarantines faulty
+    /// entries (which are then made again), renames valid ones with a wrong name, removes leftovers
+    /// of crashed writers, and rewrites the journal.
     pub fn verify(&self) -> Verification {
         self.verify_counting(&|_| true)
     }
 
-    /// As [`Cache::verify`], but only entries that `which` picks count as good, and no records.
-    /// Everything is checked and repaired all the same: what is faulty has no name or metadata that
-    /// could be believed.
+    /// [`Cache::verify`] that counts only entries selected by `which`, and no records. Everything
+    /// is verified and repaired nevertheless, since names and metadata of faulty items are not
+    /// reliable.
     pub fn verify_picked(&self, which: impl Fn(&EntryInfo) -> bool) -> Verification {
         self.verify_counting(&|info| info.is_some_and(&which))
     }
@@ -51,7 +49,7 @@ impl Cache {
         let mut report = Verification::default();
         if let Some(home) = &self.home {
             self.verify_dir(home, Origin::Home, counts, &mut report);
-            // Where there is no cache yet, looking at it makes none.
+            // If there is no cache yet, none is created.
             if self.writable_home().is_some() && home.base().is_ok() {
                 self.make_room(home, self.config.max_bytes);
             }

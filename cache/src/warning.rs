@@ -1,30 +1,30 @@
-//! What went wrong without stopping anybody.
+//! Problems that do not stop the caller.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Something that cost speed and not correctness. The cache reports it and goes on.
+/// A problem that costs speed but not correctness. The cache reports it and continues.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// There is no home directory to be found.
+    /// No home directory is known.
     #[error(
         "no cache directory: neither an explicit one nor the user's is known; artefacts are kept \
          in memory only"
     )]
     NoHome,
-    /// The process runs setuid: nothing on disk is trusted.
+    /// The process runs setuid, so nothing on disk is trusted.
     #[error("the cache is off: the process runs with rights that its starter lacks (setuid)")]
     Privileged,
     /// A directory or file is not trusted.
     #[error("{path} is not used: {reason}")]
     Refused {
-        /// What is refused.
+        /// The refused path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Nothing can be written; what is there is still read.
+    /// Writing is impossible; existing entries are still read.
     #[error("cannot write to the cache at {path}: {reason}; new artefacts are kept in memory only")]
     NotWritable {
         /// The cache's directory.
@@ -32,23 +32,23 @@ pub enum Warning {
         /// The system's reason.
         reason: String,
     },
-    /// Something could not be read.
+    /// A file or directory cannot be read.
     #[error("cannot read {path}: {reason}")]
     NotReadable {
-        /// What could not be read.
+        /// The path.
         path: PathBuf,
         /// The system's reason.
         reason: String,
     },
     /// A faulty entry, which was not used.
-    #[error("{path} is no good entry ({reason}); it is set aside and made anew")]
+    #[error("{path} is not a valid entry ({reason}); it is quarantined and made again")]
     Corrupt {
         /// The entry.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The file system gives no locks; two processes may do the same work.
+    /// The file system does not support locks; two processes may do the same work.
     #[error("the file system of {path} gives no locks ({reason}); work may be done twice")]
     NoLocks {
         /// The lock file.
@@ -56,21 +56,21 @@ pub enum Warning {
         /// The system's reason.
         reason: String,
     },
-    /// Somebody held a key's lock for longer than the deadline.
+    /// A key's lock was held longer than the deadline.
     #[error("the lock {path} was held past the deadline; going on without it")]
     LockTimeout {
         /// The lock file.
         path: PathBuf,
     },
-    /// A left-over could not be removed.
+    /// A leftover could not be removed.
     #[error("cannot clean up {path}: {reason}")]
     NotCleaned {
-        /// What is left.
+        /// The remaining path.
         path: PathBuf,
         /// The system's reason.
         reason: String,
     },
-    /// The artefact alone is above the cap.
+    /// The artefact alone exceeds the size limit.
     #[error(
         "an artefact of {bytes} bytes does not fit the cache's cap of {cap}; it is kept in \
          memory only"
@@ -81,26 +81,26 @@ pub enum Warning {
         /// The cap.
         cap: u64,
     },
-    /// A pack that is not used.
+    /// A pack is not used.
     #[error("the pack {path} is not used: {reason}")]
     PackRefused {
         /// The pack.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Called for each new warning.
+/// A callback for new warnings.
 pub type OnWarning = Arc<dyn Fn(&Warning) + Send + Sync>;
 
-/// Distinct warnings so far; a thousand misses on a full disk are one warning.
+/// Distinct warnings so far: a thousand misses on a full disk are one warning.
 pub(crate) struct Warnings {
     seen: Mutex<Vec<Warning>>,
     callback: Option<OnWarning>,
 }
 
-/// So many distinct ones are kept; a directory full of faulty files must not fill the memory.
+/// Maximum number of stored warnings, so that a directory of faulty files does not fill the memory.
 const KEPT: usize = 256;
 
 impl Warnings {

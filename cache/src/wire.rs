@@ -1,12 +1,10 @@
-//! Length-prefixed little-endian fields: the one way in which anything of this crate is laid out in
-//! a file.
+//! Length-prefixed little-endian fields, the only layout in this crate's files.
 //!
-//! The reader never trusts a length: each one is checked against what is left before anything is
-//! sliced.
+//! The reader does not trust lengths: each is checked against the remaining bytes before slicing.
 
 use std::collections::BTreeMap;
 
-/// What a field reader may find wrong.
+/// The errors of reading fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
     #[error("{what} ends early at byte {at}")]
@@ -75,7 +73,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes(what)?).map_err(|_| WireError::Utf8 { what })
     }
 
-    /// A map of strings; its keys must rise strictly, so that one map has one encoding.
+    /// A map of strings. Its keys must be strictly ascending, so that a map has one encoding.
     pub(crate) fn map(
         &mut self,
         what: &'static str,
@@ -96,14 +94,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends one length-prefixed field.
+/// Appends a length-prefixed field.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
     out.extend_from_slice(bytes);
 }
 
-/// Appends a map of strings in its canonical form. The count is a u32: a map of four billion pairs
-/// does not fit in memory, so that saturating there can lose nothing.
+/// Appends a map of strings in its canonical form. The count is a u32; a map of four billion pairs
+/// does not fit in memory, so saturation loses nothing.
 pub(crate) fn put_map(out: &mut Vec<u8>, map: &BTreeMap<String, String>) {
     out.extend_from_slice(&u32::try_from(map.len()).unwrap_or(u32::MAX).to_le_bytes());
     for (key, value) in map {

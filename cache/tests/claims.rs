@@ -1,5 +1,5 @@
-//! README.md says which test shows what; this holds it to that: every test that the table names is
-//! there, under that name, in that file, and runs.
+//! `claims.txt` says which tests show which fault. Each test that it names exists, under that name,
+//! in that file, and runs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,15 +10,18 @@ const ROWS: &[&str] = &[
     "18", "19", "20", "a", "b", "c", "d", "e", "f",
 ];
 
-/// `[`name`](file)` in a line, wherever it stands.
-fn named(line: &str) -> Vec<(String, String)> {
-    let links = line.split("[`").skip(1);
-    links
-        .filter_map(|link| {
-            let (name, rest) = link.split_once("`](")?;
-            Some((name.to_owned(), rest.split_once(')')?.0.to_owned()))
-        })
-        .collect()
+/// One fault: its number, and file and name of each test.
+type Claim<'t> = (&'t str, Vec<(&'t str, &'t str)>);
+
+fn claims(text: &str) -> Vec<Claim<'_>> {
+    let mut claims: Vec<Claim<'_>> = vec![];
+    for line in text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
+        match (line.strip_prefix("  "), claims.last_mut()) {
+            (Some(test), Some((_, tests))) => tests.extend(test.split_once(' ')),
+            _ => claims.push((line.split(' ').next().unwrap_or_default(), vec![])),
+        }
+    }
+    claims
 }
 
 /// Whether the file has a test of that name that is run: a function after `#[test]`, or a name
@@ -35,22 +38,17 @@ fn is_there(text: &str, name: &str) -> bool {
 }
 
 #[test]
-fn every_fault_of_the_readmes_table_names_a_test_that_is_there() {
+fn every_fault_names_tests_that_exist() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let readme = std::fs::read_to_string(here.join("README.md")).unwrap();
+    let text = std::fs::read_to_string(here.join("tests/claims.txt")).unwrap();
     let mut rows = BTreeSet::new();
-    for line in readme.lines().filter(|line| line.starts_with("| ")) {
-        let number = line.split('|').nth(1).unwrap_or_default().trim();
-        if !ROWS.contains(&number) {
-            continue;
-        }
-        assert!(rows.insert(number.to_owned()), "{number} is there twice");
-        let tests = named(line);
+    for (number, tests) in claims(&text) {
+        assert!(ROWS.contains(&number) && rows.insert(number.to_owned()), "{number}");
         assert!(!tests.is_empty(), "{number} names no test");
-        for (name, file) in tests {
-            let text = std::fs::read_to_string(here.join(&file))
+        for (file, name) in tests {
+            let text = std::fs::read_to_string(here.join(file))
                 .unwrap_or_else(|e| panic!("{number}: {file}: {e}"));
-            assert!(is_there(&text, &name), "{number}: {file} has no test {name}");
+            assert!(is_there(&text, name), "{number}: {file} has no test {name}");
         }
     }
     let missing: Vec<_> = ROWS.iter().filter(|row| !rows.contains(**row)).collect();
@@ -65,8 +63,6 @@ fn a_name_that_is_no_test_is_not_taken_for_one() {
     for name in ["helper", "left_out", "gone", "rea", "missing"] {
         assert!(!is_there(text, name), "{name}");
     }
-    assert_eq!(
-        named("| 1 | x | [`a`](b.rs), [`c`](d/e.rs) |"),
-        [("a", "b.rs"), ("c", "d/e.rs")].map(|(a, b)| (a.into(), b.into()))
-    );
+    let one = vec![("b.rs", "a"), ("d/e.rs", "c")];
+    assert_eq!(claims("# x\n1 x\n  b.rs a\n  d/e.rs c\n"), [("1", one)]);
 }

@@ -1,6 +1,6 @@
 //! The fuzzer's seeds: what it starts from, held to the same rules on every run of the tests.
 //!
-//! `KJIT_WRITE_SEEDS=1 cargo test -p kjit-cache --test fuzz_seeds` writes them anew.
+//! `KJIT_TEST_OUT=1 cargo test -p kjit-cache --test fuzz_seeds` writes them anew.
 
 use std::path::{Path, PathBuf};
 
@@ -88,7 +88,7 @@ fn plant(dir: &Path, key: &BuildKey, bytes: &[u8]) {
 fn the_seeds_are_what_this_format_writes() {
     for (target, name, bytes) in wanted() {
         let path = seeds(target).join(name);
-        if std::env::var_os("KJIT_WRITE_SEEDS").is_some() {
+        if std::env::var_os("KJIT_TEST_OUT").is_some() {
             std::fs::create_dir_all(seeds(target)).unwrap();
             std::fs::write(&path, &bytes).unwrap();
         }

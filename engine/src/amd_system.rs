@@ -1,27 +1,25 @@
-//! What the system itself says of AMD's GPUs, without AMD's runtime: the kernel driver's list of
-//! nodes, the release of ROCm that a library belongs to, and what a distribution calls the
-//! packages.
+//! Facts about AMD GPUs without AMD's runtime: the kernel driver's nodes, the ROCm release of a
+//! library, and the names of a distribution's packages.
 
 use crate::driver::DeviceInfo;
 use std::path::Path;
 
-/// A GPU as the kernel driver lists it (`/sys/class/kfd/kfd/topology/nodes/N/properties`).
+/// A GPU in the kernel driver's list (`/sys/class/kfd/kfd/topology/nodes/N/properties`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KfdNode {
-    /// Its number in the list.
+    /// Its node number.
     pub node: u32,
-    /// Its architecture: `gfx90a`.
+    /// Its architecture, such as `gfx90a`.
     pub arch: String,
-    /// SIMDs.
+    /// Number of SIMDs.
     pub simds: u32,
-    /// Whether it is inside a processor, whose cores the same node has.
+    /// Whether it is part of a processor (an APU), whose cores are in the same node.
     pub integrated: bool,
-    /// The number of its `/dev/dri/renderD…`.
+    /// The number in `/dev/dri/renderD…`.
     pub render: u32,
 }
 
-/// The GPUs that the kernel driver lists, by the folder of its nodes; none where there is no such
-/// driver.
+/// The GPUs that the kernel driver lists in this folder; empty without the driver.
 #[must_use]
 pub fn kfd_nodes(folder: &Path) -> Vec<KfdNode> {
     let mut nodes: Vec<KfdNode> = std::fs::read_dir(folder)
@@ -37,7 +35,7 @@ pub fn kfd_nodes(folder: &Path) -> Vec<KfdNode> {
     nodes
 }
 
-/// Where the kernel driver lists them.
+/// The folder of the kernel driver's nodes.
 pub const KFD_NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 
 fn kfd_node(node: u32, properties: &str) -> Option<KfdNode> {
@@ -45,7 +43,7 @@ fn kfd_node(node: u32, properties: &str) -> Option<KfdNode> {
         let value = properties.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
         value.and_then(|v| v.trim().parse::<u64>().ok()).unwrap_or(0)
     };
-    // Of 90402, major, minor and stepping: gfx942. The last two are one hexadecimal digit each.
+    // 90402 is major, minor and stepping: gfx942. The last two are one hexadecimal digit each.
     let version = number("gfx_target_version");
     if version == 0 {
         return None; // a processor
@@ -63,8 +61,9 @@ fn kfd_node(node: u32, properties: &str) -> Option<KfdNode> {
     })
 }
 
-/// Where the runtime and the kernel driver disagree on what is here, a sentence each. What hides or
-/// disguises devices (`visibility`, see [`Inventory`](crate::Inventory)) may be meant.
+/// Disagreements between the runtime and the kernel driver about the devices, one sentence each.
+/// Settings that hide or disguise devices (`visibility`, see [`Inventory`](crate::Inventory)) may
+/// be intended.
 #[must_use]
 pub fn disagreements(
     devices: &[DeviceInfo],
@@ -102,8 +101,8 @@ pub fn disagreements(
     said
 }
 
-/// The release of ROCm that a library belongs to, and how that is known: by the folder that it lies
-/// in (`/opt/rocm-6.4.1`), or by the `.info/version` of its installation.
+/// The ROCm release of a library and its source: the library's folder (`/opt/rocm-6.4.1`) or the
+/// installation's `.info/version`.
 #[must_use]
 pub fn rocm_release(library: &Path) -> Option<(String, String)> {
     let file = library.canonicalize().ok()?;
@@ -124,8 +123,8 @@ pub fn rocm_release(library: &Path) -> Option<(String, String)> {
     None
 }
 
-/// A distribution's packages for AMD GPUs: what `/etc/os-release` calls it (or what it is like),
-/// and what to do. What is like another stands before that.
+/// Packages for AMD GPUs by distribution: ids from `/etc/os-release` (`ID` or `ID_LIKE`), and what
+/// to do. A distribution precedes the one it is like.
 pub const PACKAGES: &[(&[&str], &str)] = &[
     (
         &["ubuntu"],
@@ -137,17 +136,18 @@ pub const PACKAGES: &[(&[&str], &str)] = &[
     (&["arch"], "Arch: pacman -S hip-runtime-amd clang lld"),
 ];
 
-/// The same for a container, whatever is in it.
+/// Advice for a container of any distribution.
 pub const IN_A_CONTAINER: &str = "in a container: start it with --device /dev/kfd --device \
     /dev/dri and --group-add of \
                                   the groups that own them, and have libamdhip64 in the image \
                                   (rocm/dev-… images have it)";
 
-/// The same for any other system.
+/// Advice for any other system.
 pub const ELSEWHERE: &str = "ROCm's runtime (libamdhip64) by the distribution's packages or AMD's \
     installer; clang 19 or newer with lld";
 
-/// What to install for AMD GPUs, by the text of `/etc/os-release` and whether this is a container.
+/// The packages to install for AMD GPUs, given the text of `/etc/os-release` and whether this is a
+/// container.
 #[must_use]
 pub fn install(os_release: &str, container: bool) -> &'static str {
     if container {

@@ -1,32 +1,32 @@
-//! The typed arguments of a launch, checked against the code object's own list.
+//! The typed arguments of a launch, checked against the code object's list.
 
 use crate::code_object::{ArgInfo, ArgKind, KernelInfo};
 use crate::driver::{DeviceBuffer, Memory};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
-/// One argument of a launch. Made by `From`, gathered by [`args!`](crate::args):
-/// device buffers go as their address, numbers by value, anything else as [`Arg::Bytes`].
+/// An argument of a launch. [`args!`](crate::args) makes them by `From`: device buffers become
+/// their address, numbers are passed by value, other data as [`Arg::Bytes`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Arg<'a> {
-    /// A device address inside a buffer, which the launch (and a captured graph) keeps alive.
+    /// A device address inside a buffer. The launch (and a captured graph) keeps the buffer alive.
     Buffer {
-        /// The address handed to the kernel.
+        /// The address passed to the kernel.
         address: u64,
-        /// What it lies in.
+        /// The allocation that contains it.
         memory: &'a Arc<Memory>,
     },
     /// A number.
     Scalar {
         /// Its Rust type, for messages.
         kind: &'static str,
-        /// Its bytes, little-endian, of which `len` count.
+        /// Its bytes, little-endian; only the first `len` are used.
         bytes: [u8; 8],
         /// 1, 2, 4 or 8.
         len: u8,
     },
-    /// A struct by value, laid out as C++ does.
+    /// A struct by value, in C++ layout.
     Bytes(&'a [u8]),
     /// The null pointer, for an optional buffer.
     Null,
@@ -39,14 +39,14 @@ impl<'a, T> From<&'a DeviceBuffer<T>> for Arg<'a> {
 }
 
 impl<'a, T> From<Option<&'a DeviceBuffer<T>>> for Arg<'a> {
-    /// None is the null pointer.
+    /// `None` becomes the null pointer.
     fn from(buffer: Option<&'a DeviceBuffer<T>>) -> Self {
         buffer.map_or(Arg::Null, Arg::from)
     }
 }
 
 impl<'a> Arg<'a> {
-    /// The memory that it keeps, for a buffer.
+    /// The allocation of a buffer.
     pub(crate) fn memory(&self) -> Option<&'a Arc<Memory>> {
         match self {
             Arg::Buffer { memory, .. } => Some(memory),
@@ -54,8 +54,7 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// Bytes of memory from a buffer's address on to the end of its allocation; 0 for anything
-    /// else.
+    /// Bytes from a buffer's address to the end of its allocation; 0 for other arguments.
     #[must_use]
     pub fn room(&self) -> u64 {
         match self {
@@ -64,7 +63,7 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// A whole number that is not below 0.
+    /// The value of a non-negative integer.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         match self {
@@ -72,7 +71,7 @@ impl<'a> Arg<'a> {
                 Some(u64::from_le_bytes(*bytes))
             }
             Arg::Scalar { kind, bytes, len } if kind.starts_with('i') => {
-                // The sign's place of a number of so many bytes.
+                // The unused bits above the number's sign bit.
                 let unused = 64 - 8 * u32::from((*len).clamp(1, 8));
                 u64::try_from(i64::from_le_bytes(*bytes) << unused >> unused).ok()
             }
@@ -80,7 +79,7 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// Bytes it takes.
+    /// Its size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         match self {
@@ -116,20 +115,20 @@ macro_rules! arg_from_scalar {
 }
 arg_from_scalar!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64);
 
-/// Gathers launch arguments: `args![&x, &y, 2.0f32, n]`.
+/// Makes an array of launch arguments: `args![&x, &y, 2.0f32, n]`.
 #[macro_export]
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { [$($crate::Arg::from($arg)),*] };
 }
 
-/// Bytes of arguments that any device takes (NVIDIA from sm_70 on with driver 12.1: 32,764).
+/// Maximum bytes of arguments of any device (NVIDIA from sm_70 on with driver 12.1: 32,764).
 const MOST_BYTES: u64 = 32 << 10;
 
-/// Lays the arguments out as the code object says, or names the first one that does not fit.
+/// Lays the arguments out as the code object declares, or names the first one that does not match.
 ///
 /// # Errors
-/// [`Error::Launch`]: another count, another size, a number where the code object takes a pointer
-/// or the other way round (where the code object tells: AMD's does, a cubin gives sizes only).
+/// [`Error::Launch`] for a wrong number of arguments, a wrong size, or a number instead of a
+/// pointer or the reverse (if the code object states it: AMD's does, a cubin has sizes only).
 pub(crate) fn pack(kernel: &KernelInfo, args: &[Arg<'_>], into: &mut Vec<u8>) -> Result<()> {
     let fail = |why: String| Error::Launch { kernel: kernel.name.clone(), why };
     if args.len() != kernel.args.len() {

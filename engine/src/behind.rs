@@ -1,5 +1,4 @@
-//! Compiling behind the work: what is not needed yet is made while the caller goes on with what it
-//! has.
+//! Background compilation: kernels that are not needed yet are compiled while the caller continues.
 
 use crate::code_object::CodeObject;
 use crate::engine::{Engine, lock};
@@ -11,10 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Jobs that are compiled while the caller goes on, in the order given, after everything that
-/// somebody waits for. Nothing of a device is touched: loading is the caller's, at a moment of its
-/// choice. Dropped: what has not begun is left, what has begun is finished and kept in the cache
-/// unless the process ends first.
+/// Jobs that are compiled in the background, in the given order, after all compiles that a caller
+/// waits for. It does not use a device; the caller loads the results. If it is dropped, jobs that
+/// have not started are skipped; running ones finish and are cached, unless the process ends first.
 pub struct Behind {
     shared: Arc<Shared>,
     jobs: usize,
@@ -22,18 +20,18 @@ pub struct Behind {
 
 struct Shared {
     stop: AtomicBool,
-    /// Jobs that have their answer.
+    /// Number of finished jobs.
     done: AtomicUsize,
-    /// The answers, once the last lane has ended; none for what was not begun.
+    /// The results, after the last thread has ended; `None` for jobs that were not started.
     answers: Mutex<Option<Vec<Option<Result<CodeObject>>>>>,
     ended: Condvar,
 }
 
 impl Engine {
-    /// Begins to compile jobs on threads of their own, and returns.
+    /// Starts to compile jobs on background threads and returns.
     ///
     /// # Errors
-    /// [`Error::Io`] when the system gives no thread.
+    /// [`Error::Io`] if the system refuses a thread.
     pub fn compile_behind(&self, jobs: Vec<Job>) -> Result<Behind> {
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
@@ -60,13 +58,13 @@ impl Engine {
 }
 
 impl Behind {
-    /// How many jobs have an answer, and of how many. Costs one load.
+    /// The number of finished jobs, and of all jobs. Costs one load.
     #[must_use]
     pub fn progress(&self) -> (usize, usize) {
         (self.shared.done.load(Ordering::Relaxed), self.jobs)
     }
 
-    /// Takes the answers, one for each job in order, if all are there; once. Does not wait.
+    /// Takes the results, one per job in order, if all are finished. Works once and does not wait.
     #[must_use]
     pub fn take(&self) -> Option<Vec<Result<CodeObject>>> {
         let (done, all) = self.progress();
@@ -77,8 +75,8 @@ impl Behind {
         answers.take_if(|a| a.iter().all(Option::is_some))?.into_iter().collect()
     }
 
-    /// Begins nothing more, and waits so long at most for what has begun: it is in the cache then.
-    /// The answers that there are; none for a job that was not begun or not ended in time.
+    /// Starts no more jobs, and waits at most this long for running ones, which are then in the
+    /// cache. Returns the results; `None` for jobs that were not started or not finished in time.
     #[must_use]
     pub fn finish(self, at_most: Duration) -> Vec<Option<Result<CodeObject>>> {
         self.shared.stop.store(true, Ordering::Relaxed);

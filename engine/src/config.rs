@@ -1,4 +1,4 @@
-//! How an engine is set up.
+//! The configuration of an engine.
 
 use crate::compiler::toolchain::Wish;
 use crate::compiler::worker::{Isolation, Limits};
@@ -6,10 +6,10 @@ use crate::trace::Trace;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where system packages put packs.
+/// The folder in which system packages install packs.
 const SYSTEM_PACKS: &str = "/usr/share/kjit/packs";
 
-/// How to set up an [`crate::Engine`].
+/// The configuration of an [`crate::Engine`].
 ///
 /// ```
 /// use kjit_engine::{Config, Engine};
@@ -35,8 +35,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The user's cache, any compiler, one job a core as far as memory allows, 300 s a compile and
-    /// as many addresses as there is memory (4 to 16 GiB).
+    /// The default: the user's cache, any compiler, one job per core as far as memory allows, a
+    /// limit of 300 s per compile, and an address space of the available memory (4 to 16 GiB).
     #[must_use]
     pub fn new() -> Config {
         Config {
@@ -51,64 +51,64 @@ impl Config {
         }
     }
 
-    /// With this cache.
+    /// Sets the cache.
     #[must_use]
     pub fn cache(mut self, cache: kjit_cache::Config) -> Config {
         self.cache = cache;
         self
     }
 
-    /// With the cache in this directory.
+    /// Sets the folder of the cache.
     #[must_use]
     pub fn cache_dir(mut self, dir: impl AsRef<Path>) -> Config {
         self.cache = self.cache.dir(dir);
         self
     }
 
-    /// Keeping code objects in memory only. Packs are still read.
+    /// Keeps code objects in memory only. Packs are still read.
     #[must_use]
     pub fn no_cache(mut self) -> Config {
         self.cache = self.cache.memory_only();
         self
     }
 
-    /// With this compiler library or executable and no other.
+    /// Uses only this compiler library or executable.
     #[must_use]
     pub fn compiler_path(mut self, file: impl Into<PathBuf>) -> Config {
         self.wish.file = Some(file.into());
         self
     }
 
-    /// With compilers of this kind only: `nvrtc`, `hiprtc`, `clang`.
+    /// Uses only compilers of this kind: `nvrtc`, `hiprtc`, `clang`.
     #[must_use]
     pub fn compiler_kind(mut self, kind: impl Into<String>) -> Config {
         self.wish.kind = Some(kind.into());
         self
     }
 
-    /// So many compiles at once, at least one.
+    /// Sets the number of parallel compiles, at least one.
     #[must_use]
     pub fn jobs(mut self, jobs: usize) -> Config {
         self.jobs = jobs.max(1);
         self
     }
 
-    /// Where compilers run.
+    /// Sets the processes in which compilers run.
     #[must_use]
     pub fn isolation(mut self, isolation: Isolation) -> Config {
         self.isolation = isolation;
         self
     }
 
-    /// A compile that takes longer is an error. Not in force with [`Isolation::InProcess`].
+    /// Sets the time limit of a compile. Ignored with [`Isolation::InProcess`].
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Config {
         self.limits.timeout = timeout;
         self
     }
 
-    /// A driver that takes longer to say what devices there are is taken for one that hangs. It is
-    /// asked in a process of its own the first time after the machine was started; not with
+    /// Sets the time limit of the driver's device discovery; a slower driver is treated as hanging.
+    /// The first discovery after boot runs in a process of its own, except with
     /// [`Isolation::InProcess`].
     #[must_use]
     pub fn discovery_limit(mut self, limit: Duration) -> Config {
@@ -116,7 +116,7 @@ impl Config {
         self
     }
 
-    /// Address space of a compiler process in bytes, 0 for no limit. Not in force with
+    /// Sets the address space of a compiler process in bytes, 0 for no limit. Ignored with
     /// [`Isolation::InProcess`].
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Config {
@@ -124,7 +124,7 @@ impl Config {
         self
     }
 
-    /// Verdicts are wanted of every vendor's devices, not only of AMD's
+    /// Requires verdicts for devices of all vendors instead of AMD only
     /// ([`crate::Engine::proves`]).
     #[must_use]
     pub fn prove_all(mut self) -> Config {
@@ -132,7 +132,7 @@ impl Config {
         self
     }
 
-    /// Feeds a trace with compiles and loads.
+    /// Records compiles and loads in a trace.
     #[must_use]
     pub fn trace(mut self, trace: Trace) -> Config {
         self.trace = Some(trace);
@@ -140,7 +140,7 @@ impl Config {
     }
 }
 
-/// A job a core, as long as each has 512 MiB: nvrtc and hiprtc stay below that for kernels of our
+/// One job per core as long as each has 512 MiB: nvrtc and hiprtc need less for kernels of this
 /// size.
 fn default_jobs() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -149,13 +149,13 @@ fn default_jobs() -> usize {
     cores.min(room).max(1)
 }
 
-/// What a compiler that allocates without end gets: no more than is free, or the whole machine
-/// would suffer. The least is what run-time compilers map before they do anything.
+/// The limit for a compiler that allocates without end: the available memory, to protect the rest
+/// of the machine. The minimum is the address space that run-time compilers map at startup.
 fn default_memory() -> u64 {
     available_memory().unwrap_or(u64::MAX).clamp(4 << 30, 16 << 30)
 }
 
-/// Bytes of memory the system says it can give.
+/// Available memory in bytes, as the system reports it.
 fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;

@@ -1,4 +1,4 @@
-//! The engine: devices, compilers and the cache in one hand.
+//! The engine: devices, compilers and the cache together.
 
 use crate::arch::{Target, Vendor};
 use crate::code_object::CodeObject;
@@ -15,8 +15,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Compiles, caches and loads kernels. Cheap to clone: clones share everything. Threads may use it
-/// together.
+/// Compiles, caches and loads kernels. Cheap to clone: clones share everything. Threads may share
+/// it.
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) inner: Arc<Inner>,
@@ -26,11 +26,11 @@ pub(crate) struct Inner {
     pub config: Config,
     pub cache: Cache,
     pub workers: Workers,
-    /// Room for compiles, whichever call they are of.
+    /// Limits parallel compiles over all calls.
     pub gate: Gate,
-    /// What the search for compilers gave, by vendor; made when the first key needs it.
+    /// The results of the search for compilers, by vendor; made when a key first needs it.
     searches: Mutex<HashMap<Vendor, Arc<Search>>>,
-    /// Builds that failed: not tried again in this process.
+    /// Builds that failed. They are not repeated in this process.
     pub failed: Mutex<HashMap<Digest, Error>>,
     pub tally: Tally,
 }
@@ -43,56 +43,57 @@ pub(crate) struct Tally {
     pub microseconds: AtomicU64,
 }
 
-/// What an engine did since it was made.
+/// Counts since the engine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CompileCounts {
-    /// Code objects compiled here.
+    /// Compiled code objects.
     pub compiled: u64,
-    /// Code objects that were there already.
+    /// Code objects found in the cache.
     pub cached: u64,
     /// Jobs that failed.
     pub failed: u64,
-    /// Seconds spent compiling, summed over jobs.
+    /// Seconds of compiling, summed over jobs.
     pub seconds: f64,
 }
 
-/// A compiler that can be used, for listings.
+/// A usable compiler, for listings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompilerInfo {
     /// `nvrtc`, `hiprtc`, `clang`.
     pub kind: String,
     /// Version.
     pub version: (u32, u32),
-    /// The file, symbolic links resolved.
+    /// The file, with symbolic links resolved.
     pub file: std::path::PathBuf,
     /// How it was found: the variable, `loader path`, `Python package`.
     pub via: String,
-    /// Architectures it says it knows; empty when it cannot be asked.
+    /// Architectures that it reports; empty if it cannot list them.
     pub knows: Vec<String>,
 }
 
-/// Which compiler a target gets, and why that one.
+/// The compiler of a target, and the reason for the choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompilerChoice {
     /// The compiler.
     pub compiler: CompilerInfo,
-    /// A sentence: `clang 19.1: hiprtc 5.2 does not know gfx1100`.
+    /// A sentence such as `clang 19.1: hiprtc 5.2 does not know gfx1100`.
     pub reason: String,
 }
 
-/// The search for compilers of a vendor.
+/// The result of the search for a vendor's compilers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompilerReport {
-    /// Usable ones, the preferred first.
+    /// Usable compilers, the preferred one first.
     pub found: Vec<CompilerInfo>,
-    /// Every place looked at, in order.
+    /// All searched places in order.
     pub tried: Vec<Tried>,
-    /// Files that are there and cannot be used, with the reason.
+    /// Files that exist but cannot be used, with the reason.
     pub unusable: Vec<String>,
 }
 
 impl Engine {
-    /// An engine. Opens no library and never fails: what is missing shows when it is needed.
+    /// Makes an engine. Opens no library and never fails: missing libraries are reported when they
+    /// are needed.
     #[must_use]
     pub fn new(config: Config) -> Engine {
         let inner = Inner {
@@ -113,7 +114,7 @@ impl Engine {
         &self.inner.cache
     }
 
-    /// What was compiled and found so far.
+    /// Counts of compiled and cached code objects so far.
     #[must_use]
     pub fn counts(&self) -> CompileCounts {
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
@@ -126,23 +127,23 @@ impl Engine {
         }
     }
 
-    /// The devices there are, what hides some, and what was not found.
+    /// The devices, the settings that hide devices, and what was not found.
     #[must_use]
     pub fn devices(&self) -> Inventory {
         self.look();
         driver::inventory()
     }
 
-    /// Opens a device: `cuda:0`, `cuda`, `auto` (the first GPU; it never means the CPU).
+    /// Opens a device: `cuda:0`, `cuda`, or `auto` (the preferred GPU, never the CPU).
     ///
     /// # Errors
-    /// [`Error::NoDevice`], [`Error::NoLibrary`]: what was asked, what there is, what hides
-    /// devices.
+    /// [`Error::NoDevice`], [`Error::NoLibrary`] with the request, the existing devices, and
+    /// settings that hide devices.
     pub fn device(&self, asked: &str) -> Result<Device> {
         self.look();
-        // Whoever opens a device will look for kernels next, and for that must know the compiler:
-        // found out meanwhile. (A context takes 110 ms to make, a compiler never seen before 80 ms
-        // to hash.) Without a thread it is done then.
+        // The caller will need kernels next, and their keys need the compiler, so the search runs
+        // in parallel. (Making a context takes 110 ms, hashing a new compiler 80 ms.) If no thread
+        // can be started, the search happens later.
         let word = asked.split(':').next().unwrap_or_default();
         if let Some(vendor) =
             [Vendor::Nvidia, Vendor::Amd].into_iter().find(|v| v.device_word() == word)
@@ -155,8 +156,7 @@ impl Engine {
         driver::open(asked, self.inner.config.trace.clone())
     }
 
-    /// The file that AMD's runtime was opened from, if it opens: where the loader found it by name,
-    /// that.
+    /// The file of AMD's runtime, if it opens, or the path at which the loader found it.
     #[must_use]
     pub fn amd_library(&self) -> Option<std::path::PathBuf> {
         self.look();
@@ -174,11 +174,11 @@ impl Engine {
         }
     }
 
-    /// The compiler that would make code for a target, with the reason: the vendor's own before
-    /// clang, the newest of a kind, the first that knows the architecture.
+    /// The compiler for a target, with the reason: the vendor's own before clang, the newest of a
+    /// kind, the first that knows the architecture.
     ///
     /// # Errors
-    /// [`Error::Miss`] when none here can.
+    /// [`Error::Miss`] if no installed compiler supports it.
     pub fn compiler_for(&self, target: &Target) -> Result<CompilerChoice> {
         let search = self.search(target.vendor());
         let passed: Vec<String> = search
@@ -215,7 +215,7 @@ impl Engine {
 
     pub(crate) fn search(&self, vendor: Vendor) -> Arc<Search> {
         self.look();
-        // Held during the search: a second thread waits for the answer rather than searching too.
+        // The lock is held during the search, so that a second thread waits for its result.
         let mut searches = lock(&self.inner.searches);
         let found = searches.entry(vendor).or_insert_with(|| {
             let driver = driver::driver_version(vendor);
@@ -225,31 +225,31 @@ impl Engine {
         Arc::clone(found)
     }
 
-    /// Forgets the search: a compiler was replaced while we ran.
+    /// Discards the search result after a compiler was replaced.
     pub(crate) fn search_again(&self, vendor: Vendor) {
         lock(&self.inner.searches).remove(&vendor);
         self.inner.workers.renew();
     }
 
-    /// Compiles (or finds) and loads one job.
+    /// Compiles (or finds) and loads a job.
     ///
     /// # Errors
-    /// As [`Engine::compile_all`] and [`Device::load`].
+    /// The errors of [`Engine::compile_all`] and [`Device::load`].
     pub fn load(&self, device: &Device, job: &Job) -> Result<Module> {
         self.load_all(device, std::slice::from_ref(job)).pop().unwrap_or_else(|| Err(lost(job)))
     }
 
-    /// Compiles (or finds) all jobs in parallel and loads them. A code object that the driver does
-    /// not take is set aside in the cache and compiled once more.
+    /// Compiles (or finds) all jobs in parallel and loads them. A code object that the driver
+    /// refuses is quarantined in the cache and compiled again.
     pub fn load_all(&self, device: &Device, jobs: &[Job]) -> Vec<Result<Module>> {
         let codes = self.compile_all(jobs);
         jobs.iter().zip(codes).map(|(job, code)| self.load_code(device, job, &code?)).collect()
     }
 
-    /// Loads what was compiled of a job; as [`Engine::load_all`] where the driver does not take it.
+    /// Loads the code object of a job, with the retry of [`Engine::load_all`].
     ///
     /// # Errors
-    /// As [`Device::load`].
+    /// The errors of [`Device::load`].
     pub fn load_code(&self, device: &Device, job: &Job, code: &CodeObject) -> Result<Module> {
         let load = |code: &CodeObject| {
             let _span = self.inner.config.trace.as_ref().map(|t| t.span("load", code.name()));
@@ -258,8 +258,7 @@ impl Engine {
         match load(code) {
             Err(refused @ Error::Load { .. }) if self.distrust(code) => match self.compile(job) {
                 Ok(code) => load(&code),
-                // That it cannot be made anew either is no news to somebody whose driver refuses
-                // it.
+                // If it cannot be recompiled either, the driver's refusal is the more useful error.
                 Err(Error::Miss { .. } | Error::Worker { .. }) => Err(refused),
                 Err(error) => Err(error),
             },
@@ -267,14 +266,14 @@ impl Engine {
         }
     }
 
-    /// Sets a code object's entry aside; whether another attempt makes sense.
+    /// Quarantines a code object's entry. Returns whether another attempt makes sense.
     fn distrust(&self, code: &CodeObject) -> bool {
         let fresh = *code.origin() == crate::code_object::Origin::Compiled;
         self.inner.cache.quarantine(code.entry().key()) == 1 && !fresh
     }
 }
 
-/// A job without an answer: cannot happen, and is an error all the same.
+/// The error for a job without a result, which cannot happen.
 pub(crate) fn lost(job: &Job) -> Error {
     Error::Worker {
         kernel: job.source.name().to_owned(),

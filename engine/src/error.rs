@@ -1,29 +1,29 @@
-//! What can go wrong, told apart so that a caller can act on it: each one line that names the thing
-//! and what to do.
+//! The engine's errors, distinguished so that a caller can react: one line each that names the
+//! thing and what to do.
 
 use std::path::PathBuf;
 
-/// Every failure of the engine. Cheap to clone: failed keys are remembered and answered again.
+/// All errors of the engine. Cheap to clone: failures are cached and returned again.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The target's text names nothing that kjit can compile for.
+    /// The target's text is not one that kjit can compile for.
     #[error("target '{asked}': {why}")]
     Target {
-        /// What was asked.
+        /// The requested text.
         asked: String,
-        /// Why not, and what there is.
+        /// The reason, and what exists.
         why: String,
     },
-    /// A source, its constants or its options contradict themselves.
+    /// A source, its constants or its options are inconsistent.
     #[error("kernel source '{kernel}': {why}")]
     Source {
         /// The kernel's name.
         kernel: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// Nothing in the cache fits and no compiler can be had.
+    /// The kernel is not in the cache and there is no compiler.
     #[error(
         "kernel '{kernel}' for {target} is not in the cache and cannot be compiled here: {why}"
     )]
@@ -32,78 +32,78 @@ pub enum Error {
         kernel: String,
         /// The compile target.
         target: String,
-        /// Why no compiler: the library, the paths tried, the package that has it.
+        /// Why there is no compiler: the library, the searched paths, the package to install.
         why: String,
     },
-    /// A code object whose bytes are not what its format says.
+    /// The bytes of a code object do not match its format.
     #[error("code object of '{kernel}' is damaged: {why}")]
     Corrupt {
         /// The kernel or file.
         kernel: String,
-        /// Where and what.
+        /// Place and reason.
         why: String,
     },
-    /// The compiler refused the source.
+    /// The source has errors.
     #[error("{0}")]
     Compile(std::sync::Arc<CompileFailure>),
-    /// The compiler process died, hung or answered nonsense.
+    /// The compiler process died, hung or sent an invalid answer.
     #[error("compiler process for '{kernel}' ({compiler}) {what}{}", .log.as_ref().map(|l| format!("; log: {}", l.display())).unwrap_or_default())]
     Worker {
-        /// The kernel it was at.
+        /// The kernel being compiled.
         kernel: String,
-        /// Which compiler.
+        /// The compiler.
         compiler: String,
-        /// What happened: `was killed by signal 6`, `ran past 120 s`.
+        /// The event: `was killed by signal 6`, `ran past 120 s`.
         what: String,
-        /// Where its output was kept.
+        /// The file of its output.
         log: Option<PathBuf>,
     },
-    /// No compiler process can be started: whatever compilers there are, none of them can be asked.
+    /// No compiler process can be started, for any compiler.
     #[error("a compiler cannot be started: {why}")]
     NoProcess {
-        /// What stands against it, and what to do.
+        /// The reason, and what to do.
         why: String,
     },
-    /// The driver does not take the code object.
+    /// The driver refused the code object.
     #[error("loading '{kernel}' on {device}: {why}")]
     Load {
         /// The kernel.
         kernel: String,
         /// The device.
         device: String,
-        /// The driver's words, versions where they matter.
+        /// The driver's message, with versions if they matter.
         why: String,
     },
-    /// A launch that the code object or the device cannot take; found before the driver sees it
-    /// where possible.
+    /// A launch does not match the code object or the device; found before the driver call if
+    /// possible.
     #[error("launch of '{kernel}': {why}")]
     Launch {
         /// The kernel.
         kernel: String,
-        /// What does not fit.
+        /// The mismatch.
         why: String,
     },
-    /// No such device.
+    /// The device does not exist.
     #[error("device {asked}: {why}")]
     NoDevice {
-        /// `cuda:7`, `rocm:0`, `auto`.
+        /// The request: `cuda:7`, `rocm:0`, `auto`.
         asked: String,
-        /// What there is instead, what hides devices.
+        /// The existing devices, and settings that hide devices.
         why: String,
     },
-    /// A library that had to be opened is not there.
+    /// A required library is missing.
     #[error("{library} not found: {why}; {}{package}", looked(.tried))]
     NoLibrary {
         /// `libcuda.so.1`, `libnvrtc`.
         library: String,
-        /// Why it is needed or what the loader said.
+        /// Why it is needed, or the loader's message.
         why: String,
-        /// Every place looked at.
+        /// All searched places.
         tried: Vec<String>,
-        /// What to install.
+        /// The package to install.
         package: String,
     },
-    /// The device has not that much memory left.
+    /// The device has not enough free memory.
     #[error(
         "out of device memory on {device}: asked {} for {what}, free {} of {}",
         bytes(*.asked), bytes(*.free), bytes(*.total)
@@ -111,16 +111,16 @@ pub enum Error {
     OutOfMemory {
         /// The device.
         device: String,
-        /// For what.
+        /// The purpose of the allocation.
         what: String,
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
-        /// Bytes free: what would fit.
+        /// Free bytes.
         free: u64,
-        /// Bytes the device has.
+        /// Total bytes of the device.
         total: u64,
     },
-    /// The system or the driver gives no page-locked memory.
+    /// The system or the driver refused page-locked memory.
     #[error(
         "{device} is given no page-locked memory of the system ({} asked; {call}: {says}): too \
          little of it is free, \
@@ -130,57 +130,57 @@ pub enum Error {
     Pinned {
         /// The device.
         device: String,
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
-        /// The call that was refused.
+        /// The call that failed.
         call: &'static str,
-        /// The driver's words.
+        /// The driver's message.
         says: String,
     },
-    /// A driver call failed in a way that nothing above names better.
+    /// A driver call failed for another reason.
     #[error("{call} on {device}: {says} (code {code})")]
     Driver {
         /// The call.
         call: &'static str,
         /// The device.
         device: String,
-        /// The driver's number.
+        /// The driver's code.
         code: u32,
-        /// The driver's sentence.
+        /// The driver's message.
         says: String,
     },
-    /// What a kernel did wrong has ended all work on a device: nothing that was made on it can be
-    /// used any more. once all that is dropped, `Engine::device` opens it anew where the driver
-    /// allows that; where it answers with this error again, only a new process has the device.
+    /// A kernel fault ended all work on a device: no object on it can be used. After everything on
+    /// it is dropped, `Engine::device` reopens it if the driver supports that. If this error is
+    /// returned again, a new process is needed.
     #[error(
-        "{device} is lost: {says} ({call}, code {code}): what a kernel did ends all that this \
-         process has there"
+        "{device} is lost: {says} ({call}, code {code}): a kernel fault ended everything that \
+         this process has there"
     )]
     DeviceLost {
-        /// The call that told.
+        /// The call that reported it.
         call: &'static str,
         /// The device.
         device: String,
-        /// The driver's number.
+        /// The driver's code.
         code: u32,
-        /// The driver's sentence.
+        /// The driver's message.
         says: String,
     },
-    /// A range, size or alignment that a buffer does not have.
+    /// An invalid range, size or alignment of a buffer.
     #[error("buffer: {0}")]
     Buffer(String),
-    /// The disk said no to something that is not the cache.
+    /// A file operation outside the cache failed.
     #[error("{path}: {why}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's message.
         why: String,
     },
 }
 
 impl Error {
-    /// The same without the places that were looked into: for a line that has room for one clause.
+    /// The text without the searched places, for lines with little room.
     #[must_use]
     pub fn brief(&self) -> String {
         match self {
@@ -191,28 +191,28 @@ impl Error {
     }
 }
 
-/// The places, if any were looked into.
+/// The searched places, if there are any.
 fn looked(places: &[String]) -> String {
     if places.is_empty() { String::new() } else { format!("tried {}; ", places.join(", ")) }
 }
 
-/// A compile error with all that is needed to see it again.
+/// A compile error with everything needed to reproduce it.
 #[derive(Clone, Debug)]
 pub struct CompileFailure {
     /// The kernel's name.
     pub kernel: String,
     /// The compile target (`sm_90a`).
     pub target: String,
-    /// Which compiler and version.
+    /// The compiler and its version.
     pub compiler: String,
     /// The constants, as `NAME=value`, sorted.
     pub constants: String,
-    /// The whole command line.
+    /// All arguments.
     pub arguments: Vec<String>,
-    /// The compiler's own output.
+    /// The compiler's output.
     pub log: String,
-    /// The directory with log, options, constants and rendered source; none when no directory could
-    /// be written.
+    /// The folder with log, options, constants and rendered source; `None` if it could not be
+    /// written.
     pub kept: Option<PathBuf>,
 }
 
@@ -243,7 +243,7 @@ impl std::fmt::Display for CompileFailure {
     }
 }
 
-/// Bytes as people read them: `512 B`, `1.5 MiB`.
+/// Bytes in a readable form: `512 B`, `1.5 MiB`.
 #[must_use]
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -1,20 +1,20 @@
-//! How many compiles run at once, whoever asks: what somebody waits for goes before what is
-//! compiled behind the work.
+//! Limits parallel compiles over all callers. Compiles that a caller waits for precede background
+//! compiles.
 
 use crate::engine::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How soon a compile is wanted.
+/// The urgency of a compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Somebody waits.
+    /// A caller waits for it.
     Now,
-    /// The work goes on without it.
+    /// A background compile.
     Behind,
 }
 
-/// Room for so many compiles.
+/// The limiter of parallel compiles.
 pub(crate) struct Gate {
     state: Mutex<State>,
     changed: Condvar,
@@ -22,20 +22,19 @@ pub(crate) struct Gate {
 
 struct State {
     free: usize,
-    /// Jobs that somebody waits for and that have not begun: while there are any, others stand
-    /// back.
+    /// Number of urgent jobs that have not started. While there are any, background jobs wait.
     urgent: usize,
 }
 
-/// The jobs of one call: urgent ones count from the call on, so that what is compiled behind does
-/// not slip in while they are looked up.
+/// The jobs of one call. Urgent jobs count from the call on, so that no background job starts while
+/// they are looked up.
 pub(crate) struct Line<'a> {
     gate: &'a Gate,
     urgency: Urgency,
     left: AtomicUsize,
 }
 
-/// Leave to compile; gives its place back when dropped.
+/// Permission to compile, returned on drop.
 pub(crate) struct Pass<'a>(&'a Gate);
 
 impl Gate {
@@ -43,7 +42,7 @@ impl Gate {
         Gate { state: Mutex::new(State { free: room.max(1), urgent: 0 }), changed: Condvar::new() }
     }
 
-    /// Lines up so many jobs.
+    /// Registers the jobs of a call.
     pub fn line(&self, urgency: Urgency, jobs: usize) -> Line<'_> {
         let left = if urgency == Urgency::Now { jobs } else { 0 };
         lock(&self.state).urgent += left;
@@ -52,13 +51,13 @@ impl Gate {
 }
 
 impl<'a> Line<'a> {
-    /// One job needs no compile after all.
+    /// Removes a job that needs no compile.
     pub fn leave(&self) {
         self.count_one(&mut lock(&self.gate.state));
         self.gate.changed.notify_all();
     }
 
-    /// Waits for a place.
+    /// Waits for permission to compile.
     pub fn enter(&self) -> Pass<'a> {
         let mut state = lock(&self.gate.state);
         while state.free == 0 || (self.urgency == Urgency::Behind && state.urgent > 0) {
@@ -66,7 +65,7 @@ impl<'a> Line<'a> {
         }
         state.free -= 1;
         self.count_one(&mut state);
-        // It may have been the one that others stood back for.
+        // This may have been the last urgent job, for which background jobs wait.
         self.gate.changed.notify_all();
         Pass(self.gate)
     }
@@ -129,7 +128,7 @@ mod tests {
     fn what_is_waited_for_goes_before_what_came_first() {
         let gate = Gate::new(1);
         let order = Mutex::new(Vec::new());
-        // Three are waited for and not even looked up yet: nothing slips in.
+        // Three urgent jobs are not even looked up yet: no background job may start.
         let urgent = gate.line(Urgency::Now, 4);
         std::thread::scope(|scope| {
             let (gate, order, urgent) = (&gate, &order, &urgent);

@@ -12,17 +12,17 @@
 pub struct Geometry {
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
-    /// Threads of a block in x, y, z. Our kernels have it as the constant `KJ_BLOCK` and never read
-    /// it.
+    /// Threads of a block in x, y, z. kjit's kernels have it as the constant `KJ_BLOCK` and do not
+    /// read the dimensions.
     pub block: [u32; 3],
-    /// Dynamic LDS / shared memory a block gets, in bytes.
+    /// Dynamic LDS / shared memory per block in bytes.
     pub shared: u32,
-    /// All blocks must be resident at once (kernels with a grid barrier); refused when they cannot
-    /// be.
+    /// Whether all blocks must be resident at once (kernels with a grid barrier). The launch is
+    /// refused if they cannot be.
     pub cooperative: bool,
-    /// May start before the kernel before it in the stream has ended (programmatic dependent
-    /// launch): the kernel must wait by itself before it reads what that one wrote. Drivers without
-    /// it order the two as usual.
+    /// Whether the kernel may start before the previous one in the stream has ended (programmatic
+    /// dependent launch). The kernel must then wait before it reads the other's results. Drivers
+    /// without this feature run them in order.
     pub dependent: bool,
 }
 
@@ -33,43 +33,43 @@ impl Geometry {
         Geometry::of([grid, 1, 1], [block, 1, 1])
     }
 
-    /// In up to three dimensions.
+    /// A geometry of up to three dimensions.
     #[must_use]
     pub const fn of(grid: [u32; 3], block: [u32; 3]) -> Geometry {
         Geometry { grid, block, shared: 0, cooperative: false, dependent: false }
     }
 
-    /// With dynamic shared memory, in bytes.
+    /// Sets the dynamic shared memory in bytes.
     #[must_use]
     pub const fn shared(mut self, bytes: u32) -> Geometry {
         self.shared = bytes;
         self
     }
 
-    /// With all blocks resident at once.
+    /// Requires all blocks to be resident at once.
     #[must_use]
     pub const fn cooperative(mut self, on: bool) -> Geometry {
         self.cooperative = on;
         self
     }
 
-    /// As a dependent launch.
+    /// Makes it a dependent launch.
     #[must_use]
     pub const fn dependent(mut self, on: bool) -> Geometry {
         self.dependent = on;
         self
     }
 
-    /// Threads of a block.
+    /// Threads per block.
     #[must_use]
     pub fn threads(&self) -> u64 {
         self.block.iter().map(|&n| u64::from(n)).product()
     }
 
-    /// Blocks of the grid.
+    /// Blocks in the grid.
     #[must_use]
     pub fn blocks(&self) -> u64 {
-        // Three u32 can pass u64; a saturated count is refused like any other that is too large.
+        // Three u32 can exceed u64; a saturated count is refused as too large.
         self.grid.iter().fold(1u64, |all, &n| all.saturating_mul(u64::from(n)))
     }
 }

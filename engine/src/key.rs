@@ -1,35 +1,35 @@
-//! The two keys of a code object: what was asked for, and by what exactly it was made.
+//! The two keys of a code object: for the request, and for the exact build.
 
 use crate::arch::Target;
 use crate::error::{Error, Result};
 use crate::source::{Constants, Options, Source};
 use kjit_cache::{BuildKey, Digest, Key};
 
-/// Number of the contract between kernels and the engine (what is defined before a kernel, how
-/// arguments are passed). Raised when old machine code could no longer be launched rightly.
+/// Version of the contract between kernels and the engine (definitions before a kernel, passing of
+/// arguments). Incremented when old machine code can no longer be launched correctly.
 pub const KERNEL_ABI: u32 = 1;
 
-/// One thing to compile.
+/// A compile job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// The text.
+    /// The source.
     pub source: Source,
-    /// What is baked in.
+    /// The compile-time constants.
     pub constants: Constants,
-    /// Wave width, fast math and the like.
+    /// Wave width, fast math and others.
     pub options: Options,
-    /// For what.
+    /// The target.
     pub target: Target,
 }
 
 impl Job {
-    /// A job.
+    /// Makes a job.
     #[must_use]
     pub fn new(source: Source, constants: Constants, options: Options, target: Target) -> Job {
         Job { source, constants, options, target }
     }
 
-    /// The id that the compiler is given.
+    /// The id for the compiler.
     ///
     /// # Errors
     /// [`Error::Target`] for a feature flag that the target does not state.
@@ -38,7 +38,7 @@ impl Job {
         self.target.compile_id(self.options.arch_specific, &features)
     }
 
-    /// Checks everything that can be wrong before a compiler sees it.
+    /// Checks for errors before compiling.
     ///
     /// # Errors
     /// [`Error::Source`], [`Error::Target`].
@@ -60,10 +60,10 @@ impl Job {
     }
 
     /// The source key: source and headers, sorted constants, semantic options, compile target, ABI.
-    /// No path, no time, nothing that only a live device tells.
+    /// It contains no path, no time, and no property that requires a device.
     ///
     /// # Errors
-    /// As [`Job::check`].
+    /// The errors of [`Job::check`].
     pub fn source_key(&self) -> Result<Key> {
         self.check()?;
         let mut key = Key::builder("kjit kernel source")
@@ -74,7 +74,7 @@ impl Job {
             .field("wave", self.options.wave.to_string())
             .field("fast-math", if self.options.fast_math { "yes" } else { "no" })
             .content("main", self.source.main_text())
-            // The file's name is in what the compiler gets (`#line`, `__FILE__`).
+            // The compiler's output may contain the file name (`#line`, `__FILE__`).
             .field("main file", self.source.main_file());
         for (name, text) in self.source.reached()? {
             key = key.field("header", name).content("text", text);
@@ -83,7 +83,7 @@ impl Job {
     }
 }
 
-/// The build key: the source key, the compiler's identity by content, and its whole command line.
+/// The build key: the source key, the digest of the compiler, and all its arguments.
 pub(crate) fn build_key(
     source: &Key,
     kind: &str,
@@ -130,8 +130,8 @@ mod tests {
         assert!(differs(&|j| j.target = Target::parse("sm_89").unwrap()));
         assert!(differs(&|j| j.source = j.source.clone().file("a.h", "int a; ")));
         assert!(differs(&|j| j.source = Source::new("k", "k.hip", "int x;")));
-        // A header that nothing includes, the order of constants, the a of sm_90a that no option
-        // asked for.
+        // No effect: a header that is not included, the order of constants, and the a of sm_90a
+        // without an option that needs it.
         assert!(!differs(&|j| j.source = j.source.clone().file("b.h", "changed")));
         assert!(!differs(&|j| j.target = Target::parse("sm_90a").unwrap()));
     }

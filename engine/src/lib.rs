@@ -1,14 +1,13 @@
-//! Compile, load, launch: GPU kernels compiled at run time for exactly one target, kept on disk,
-//! launched on a device.
+//! Compiles GPU kernels at run time for one exact target, caches them on disk, and launches them.
 //!
-//! No SDK is needed to build with it, and no library to start: drivers and compilers are opened
-//! when they are used, and one that is missing is an error that names it, the places tried and the
-//! package that has it.
+//! Building needs no SDK, and starting needs no library: drivers and compilers are opened when they
+//! are used. A missing one is an error that names it, the searched places and the package to
+//! install.
 //!
 //! ```no_run
 //! use kjit_engine::{Config, Constants, Engine, Geometry, Job, Options, Source, args};
 //!
-//! kjit_engine::child_main(); // compilers run in a child process: this program, started again
+//! kjit_engine::child_main(); // compilers run in a child process of this program
 //! let engine = Engine::new(Config::new());
 //! let device = engine.device("auto")?;
 //! let text = r#"
@@ -20,58 +19,59 @@
 //! let source = Source::new("twice", "twice.cu", text).words().entry("twice");
 //! let options = Options::wave(device.target().default_wave());
 //! let job = Job::new(source, Constants::new().set("BLOCK", 256), options, device.target().clone());
-//! let twice = engine.load(&device, &job)?.kernel("twice")?; // compiled once in the life of the cache
+//! let twice = engine.load(&device, &job)?.kernel("twice")?; // compiled once, then cached
 //! let stream = device.stream()?;
 //! let x = stream.upload(&[1.0f32; 1000])?;
-//! // SAFETY: x has 1000 values, and the kernel touches none behind them.
+//! // SAFETY: x has 1000 values, and the kernel accesses only these.
 //! unsafe { stream.launch(&twice, &Geometry::new(4, 256), &args![&x, 1000u32])? };
 //! assert_eq!(stream.read(&x)?, [2.0; 1000]);
 //! # Ok::<(), kjit_engine::Error>(())
 //! ```
 //!
-//! Everything up to the launch works without hardware, since a target can be a string:
+//! Everything except the launch works without hardware, since a target can be a string:
 //!
 //! ```
 //! use kjit_engine::Target;
 //! let card: Target = "gfx90a:sramecc+:xnack-".parse()?;
 //! assert_eq!((card.waves(), card.default_wave()), (&[64][..], 64));
-//! // How many waves of a kernel with 128 registers and 16 KiB of LDS in blocks of 256 a unit holds, of all.
+//! // Waves per unit of a kernel with 128 registers and 16 KiB of LDS, and the maximum.
 //! let occupancy = card.occupancy(256, 128, 16 << 10, 64);
 //! assert_eq!((occupancy.waves, occupancy.max_waves), (16, 32));
 //! # Ok::<(), kjit_engine::Error>(())
 //! ```
 //!
-//! | to … | there is |
+//! | Purpose | Items |
 //! |---|---|
-//! | begin | [`Engine`] with a [`Config`]: cache, limits, which compiler |
-//! | be one's own compiler process | [`child_main`], first in `main` |
-//! | name a card | [`Target`]: a string such as `gfx1100`, or a [`Device`]'s |
-//! | say what to compile | [`Source`], [`Constants`], [`Options`]: together a [`Job`] |
+//! | start | [`Engine`] with a [`Config`]: cache, limits, compiler |
+//! | run compilers in child processes of this program | [`child_main`], first in `main` |
+//! | name a card | [`Target`]: from text such as `gfx1100`, or from a [`Device`] |
+//! | describe a kernel | [`Source`], [`Constants`] and [`Options`], which make a [`Job`] |
 //! | compile, or find in the cache | [`Engine::compile_all`], [`Engine::load`] |
 //! | launch | [`Stream::launch`] of a [`Kernel`] with a [`Geometry`] and [`args!`] |
-//! | move data | [`DeviceBuffer`], [`PinnedBuffer`], [`Pool`]; [`Graph`] to replay many launches as one |
-//! | act on a failure | [`Error`]: each variant says what can be done about it |
+//! | move data | [`DeviceBuffer`], [`PinnedBuffer`], [`Pool`] |
+//! | replay many launches as one | [`Graph`] |
+//! | react to a failure | [`Error`]: each variant states what can be done |
 //!
-//! Inside:
+//! Modules:
 //!
-//! | where | what |
+//! | module | contents |
 //! |---|---|
-//! | [`arch`] | targets: a table of architectures, strings and devices to targets, occupancy |
-//! | [`source`] | source, constants, options: what a kernel is compiled from |
-//! | [`code_object`] | machine code, and what the file itself says of its kernels |
-//! | `key`, `service`, `engine` | both cache keys; look up, else compile in parallel; everything in one hand
-//! |
-//! | `gate`, `behind` | how many compiles run at once, and which first; compiling while the caller goes on |
-//! | `compiler` | vendors' compilers behind one trait, found, identified by content, run in child processes |
-//! | `tuning` | what was measured of a kernel's variants, and which of them is in force: records beside the
-//! code objects |
-//! | `driver` | vendors' runtimes behind one trait: devices, memory, streams, events, graphs, modules |
+//! | [`arch`] | targets: the table of architectures, parsing, occupancy |
+//! | [`source`] | source, constants and options of a kernel |
+//! | [`code_object`] | machine code, and the properties of its kernels |
+//! | `key`, `service`, `engine` | cache keys; lookup and parallel compiles; all parts together |
+//! | `gate`, `behind` | the limit of parallel compiles; background compiles |
+//! | `compiler` | the vendors' compilers, their discovery and their child processes |
+//! | `tuning` | measurements of a kernel's variants, and the variant in use |
+//! | `driver` | the vendors' runtimes: devices, memory, streams, events, graphs, modules |
 //!
-//! Invariants: a vendor is visible only in `compiler`, `driver` and the rows of [`arch::ARCHS`];
-//! unsafe code only in `driver` and in the compilers' own calls; nothing waits for the device,
-//! allocates on it or compiles unless the function's documentation says so, and [`Counts`] and
-//! [`CompileCounts`] count all of it; the engine has no kernel of its own and has never heard of
-//! models.
+//! Invariants:
+//!
+//! - Only `compiler`, `driver` and the rows of [`arch::ARCHS`] distinguish vendors.
+//! - Unsafe code is only in `driver` and in the compilers' own calls.
+//! - No function waits for the device, allocates on it or compiles unless its documentation says
+//!   so; [`Counts`] and [`CompileCounts`] count these operations.
+//! - The engine has no kernels and does not depend on models.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -90,10 +90,10 @@ pub mod arch;
 mod args;
 mod behind;
 pub mod code_object;
-#[allow(unsafe_code, reason = "the compilers' own calls, and the process that they run in")]
+#[allow(unsafe_code, reason = "calls of the compilers' libraries, and of their process")]
 mod compiler;
 mod config;
-#[allow(unsafe_code, reason = "the vendors' calls, and the owners of what they give")]
+#[allow(unsafe_code, reason = "calls of the vendors' libraries, and owners of their handles")]
 mod driver;
 mod engine;
 pub mod error;
@@ -133,7 +133,7 @@ pub use source::{Constants, Options, Source, Value};
 pub use trace::{DeviceClock, Span, Trace};
 pub use tuning::{TuningSubject, tuned_arch};
 
-/// The README's example, compiled.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,9 +1,9 @@
-//! Whether a vendor's runtime answers at all: found out in a process of its own, with a deadline.
+//! Checks in a separate process, with a time limit, whether a vendor's runtime answers.
 //!
-//! A kernel driver that hangs (after a fault that it could not reset, or with a card that it half
-//! knows) holds whoever asks it for ever, in a call that nothing ends, and some runtimes end the
-//! process that asks. So the first question after the machine was started is put by a child. It is
-//! remembered that it was answered: the next start asks at once.
+//! A kernel driver that hangs (after a failed reset, or with a card that it supports only in part)
+//! blocks its callers forever in a system call, and some runtimes abort the calling process. So a
+//! child process makes the first query after boot. Success is recorded, and later starts query
+//! directly.
 
 use crate::compiler::child::LOOK;
 use crate::driver;
@@ -15,17 +15,17 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-/// What the answer depends on, beside which start of the machine this is.
+/// Variables that influence the answer, besides the boot.
 const VARIABLES: &[&str] = &["KJIT_HIP_LIBRARY", "ROCM_PATH", "LD_LIBRARY_PATH"];
 
-/// The child: asks for devices, and ends well whatever it is told. What it is told, the parent
-/// hears itself.
+/// The child: queries devices and exits with 0 whatever the answer is. The parent then queries them
+/// itself.
 pub(crate) fn look(word: &str) -> i32 {
     driver::ask(word);
     0
 }
 
-/// Which start of the machine this is.
+/// The id of the current boot.
 fn boot() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()
 }
@@ -44,9 +44,9 @@ fn key(word: &str, boot: &str) -> Key {
 }
 
 impl Engine {
-    /// Sees to it that drivers can be asked: one that does not answer is refused from then on.
+    /// Checks that drivers answer. A driver that does not answer is not used again.
     pub(crate) fn look(&self) {
-        // Once for all engines: a driver is opened once for the process.
+        // Once for all engines, since a driver is opened once per process.
         static LOOKED: Once = Once::new();
         LOOKED.call_once(|| driver::asked_apart().into_iter().for_each(|word| self.look_at(word)));
     }
@@ -62,13 +62,13 @@ impl Engine {
                     self.cache().put_record(&key, b"answers");
                 }
             }
-            // No such process can be started: it is asked here, as it would be without all this.
+            // No child process can be started, so the driver is queried directly.
             Ok(false) => {}
             Err(why) => driver::refuse(word, why),
         }
     }
 
-    /// Whether a child could ask and came back; why not, if the driver held or ended it.
+    /// Whether a child process got an answer; the error states how the driver blocked or ended it.
     fn ask_apart(&self, word: &str) -> Result<bool, String> {
         let (Some(program), Ok(mut log)) = (self.inner.workers.apart(), tempfile::tempfile())
         else {
@@ -108,8 +108,8 @@ impl Engine {
     }
 }
 
-/// How the child ended; none, and it is left to its fate, where it did not in that time.
-fn wait(mut child: Child, patience: Duration) -> Option<ExitStatus> {
+/// The exit status of the child; `None` if it did not end in time, and it is abandoned.
+pub(crate) fn wait(mut child: Child, patience: Duration) -> Option<ExitStatus> {
     let start = Instant::now();
     while start.elapsed() < patience {
         match child.try_wait() {
@@ -119,7 +119,8 @@ fn wait(mut child: Child, patience: Duration) -> Option<ExitStatus> {
         }
     }
     let _ = child.kill();
-    // One that hangs in the kernel does not even end then: nobody waits for it but a thread.
+    // A child that hangs in the kernel does not end even when killed, so only a thread waits for
+    // it.
     let reap = move || drop(child.wait());
     let _ = std::thread::Builder::new().name("kjit waits".into()).stack_size(64 << 10).spawn(reap);
     None

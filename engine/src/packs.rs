@@ -1,5 +1,5 @@
-//! What those are told who looked in vain: which packs there are for what, and which code is there
-//! and cannot be run.
+//! Explanations for a cache miss: the architectures of the existing packs, and code that exists but
+//! cannot run here.
 
 use crate::arch::Target;
 use crate::driver;
@@ -8,12 +8,12 @@ use crate::key::Job;
 use kjit_cache::{Key, Origin, Pack, Scope};
 use std::collections::BTreeSet;
 
-/// The key in a pack's metadata under which its maker lists the architectures, separated by commas.
+/// The key of a pack's metadata with its architectures, separated by commas.
 pub const PACK_ARCHS: &str = "archs";
 
 impl Engine {
-    /// Why the packs that are there gave nothing for a target: each with the architectures that it
-    /// has, in one sentence. None when there are no packs.
+    /// Why the existing packs have nothing for a target: one sentence with the architectures of
+    /// each. `None` without packs.
     #[must_use]
     pub fn packs_lack(&self, target: &Target) -> Option<String> {
         let packs: Vec<_> = self
@@ -39,7 +39,7 @@ impl Engine {
         (!packs.is_empty()).then(|| packs.iter().map(lacks).collect::<Vec<_>>().join("; "))
     }
 
-    /// Why code of this source that is there is not used: its maker is newer than the driver. Names
+    /// Why existing code of this source is not used: its compiler is newer than the driver. Names
     /// both versions.
     pub(crate) fn too_new(&self, job: &Job, source: &Key) -> Option<String> {
         let (major, minor) = driver::driver_version(job.target.vendor())?;
@@ -58,7 +58,7 @@ impl Engine {
             Some(said) => {
                 said.split(',').filter(|arch| !arch.is_empty()).map(str::to_owned).collect()
             }
-            // A pack that another program made: its entries know.
+            // A pack of another program: its entries state the architectures.
             None => {
                 let here = Origin::ReadOnly(pack.path().to_owned());
                 let entries =

@@ -1,18 +1,19 @@
-//! Verdicts on code objects that were run on a device before they are used there, in the cache
-//! beside the code objects and under the same rules.
+//! Verdicts on code objects that were tested on a device before use. They are stored in the cache
+//! next to the code objects, under the same rules.
 //!
-//! A verdict is about a kind of device (its name, architecture and units, not its number), a
-//! version of its driver and one build: another compiler's code object of the same source is
-//! another subject. All verdicts of a kind and a driver are one record: a start reads one file, and
-//! waits for the disk twice, however many kernels are new.
+//! A verdict holds for a kind of device (name, architecture and units, not its number), a driver
+//! version and one build; another compiler's build of the same source is another subject. All
+//! verdicts of a kind and a driver are one record, so a start reads one file, and waits for the
+//! disk twice however many kernels are new.
 //!
-//! A second record, of each device, says what is being run there now, and by which process: a
-//! kernel that takes its process down is known at the next start. It is written before each run and
-//! taken back behind it, without waiting for the disk, which outlives the process: who ends a
-//! process between two runs condemns no kernel. A machine that stops as well may have lost the last
-//! of these, or a part of it, and what is left may name another kernel than the one that ran: a
-//! mark that was not waited for counts for nothing once the machine has started anew, and then the
-//! next start waits for the disk before each run and behind it.
+//! A second record per device names the code object that is being tested and the process that tests
+//! it, so that a kernel that kills its process is known at the next start. It is written before
+//! each test and cleared after it, without waiting for the disk: the page cache outlives the
+//! process. Killing the process between tests blames no kernel.
+//!
+//! If the whole machine stops, the last of these writes may be lost, and the record may name
+//! another kernel. So after a reboot a mark that was not synced is ignored, and the next start
+//! syncs before and after each test.
 
 use crate::arch::Vendor;
 use crate::code_object::CodeObject;
@@ -23,12 +24,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What a verdict is about.
+/// The subject of a verdict.
 #[derive(Debug, Clone, Copy)]
 pub struct ProofSubject<'a> {
-    /// What ran.
+    /// The tested code object.
     pub code: &'a CodeObject,
-    /// What it was to compute: a text that the caller makes the same every time.
+    /// The tested computation: a text that is always equal for the same test.
     pub what: &'a str,
 }
 
@@ -41,40 +42,38 @@ impl ProofSubject<'_> {
     }
 }
 
-/// Goes up when cases or bounds change in what they let pass: verdicts of the former ones are
-/// forgotten.
+/// Incremented when cases or tolerances change what they accept. Older verdicts are then ignored.
 const REVISION: &str = "2";
-/// The verdict on what ended the process that ran it.
+/// The verdict on a code object that ended its process.
 const ENDED: &str = "the process that proved it was ended by it";
-/// How long another process may keep the record before it is written all the same.
+/// Maximum time to wait for another process to release the record; then it is written anyway.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How old the mark of a process that cannot be looked at must be before that process counts as
-/// ended: a run takes milliseconds, and a device's driver ends one that hangs within a minute.
+/// Age in seconds from which a mark counts as that of an ended process, if the process cannot be
+/// inspected. A test takes milliseconds, and the driver ends a hanging kernel within a minute.
 const STRANGERS: u64 = 120;
-/// Devices of one process take turns: when it ends in a run, one kernel is to blame.
+/// Serialises tests of one process over its devices: if the process dies, one kernel is to blame.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The verdicts on a kind of device and its driver, and what comes to them. Kept when it is
-/// dropped.
+/// The verdicts on a kind of device and its driver, including new ones. Saved on drop.
 pub struct Verdicts {
     engine: Engine,
-    /// The record of all, and that of what is being run.
+    /// The key of all verdicts, and that of the current test.
     all: Key,
     now: Key,
     known: BTreeMap<Digest, String>,
-    /// What came in this process.
+    /// Verdicts of this process.
     new: BTreeMap<Digest, String>,
-    /// Whether a machine may have stopped at the last run that was said: each is on the disk before
-    /// it begins.
+    /// Whether the machine may have stopped during the last test. Then each mark is synced before
+    /// its test.
     careful: bool,
     begun: bool,
-    /// There is a record of all.
+    /// Whether there is a record of verdicts.
     recorded: bool,
 }
 
 impl Engine {
-    /// Whether code objects are to be proven on a device before they are used there. NVIDIA's ran
-    /// on a card before they were released, AMD's did not.
+    /// Whether code objects must be tested on a device before use. Kernels for NVIDIA were tested
+    /// on cards before release; kernels for AMD were not.
     #[must_use]
     pub fn proves(&self, device: &DeviceInfo) -> bool {
         device.vendor == Vendor::Amd || self.inner.config.prove_all
@@ -99,19 +98,18 @@ impl Engine {
         let known = parsed(all_read.as_deref().unwrap_or_default());
         let (mut new, mut careful) = (BTreeMap::new(), false);
         match read(&now) {
-            // Every proof leaves a mark, if only an empty one: none is one that was lost.
+            // Every test leaves a mark, at least an empty one, so a missing mark was lost.
             None => careful = all_read.is_some(),
             Some(text) if text.is_empty() => {}
             Some(text) => match Mark::parse(&text) {
                 Some(mark) if mark.may_run() => {}
-                // The disk may lag behind what that machine was at.
+                // The disk may lag behind the test that was running.
                 Some(mark) if !mark.waited && mark.process.boot != boot() => careful = true,
                 Some(Mark { at: Some(ended), .. }) => drop(new.insert(ended, ENDED.to_owned())),
                 Some(Mark { at: None, .. }) | None => careful = true,
             },
         }
-        // One that was judged after all ended nothing: its verdict was kept, the mark was not taken
-        // back.
+        // A code object with a verdict did not end its process: only its mark was not cleared.
         new.retain(|digest, _| !known.contains_key(digest));
         let recorded = all_read.is_some();
         let mut verdicts = Verdicts {
@@ -124,7 +122,7 @@ impl Engine {
             begun: false,
             recorded,
         };
-        // Before another mark takes the place of the one that told of it.
+        // Saved before another mark replaces the one that showed this.
         verdicts.save();
         verdicts
     }
@@ -138,8 +136,8 @@ impl Verdicts {
         self.new.get(&digest).or_else(|| self.known.get(&digest)).map(String::as_str)
     }
 
-    /// Runs it: `run` says what came of it, in a line; nothing, if it did not come to a verdict. No
-    /// other device of this process is at one meanwhile.
+    /// Runs a test. `run` returns the verdict in one line, or `None` if there is none. No other
+    /// device of this process runs a test meanwhile.
     pub fn prove<T>(
         &mut self,
         subject: &ProofSubject<'_>,
@@ -159,8 +157,8 @@ impl Verdicts {
         of
     }
 
-    /// Says that there will be runs, which waits for the disk: who has something else to do
-    /// meanwhile says so before the first.
+    /// Announces tests, which waits for the disk. Callers with other work to do call it before the
+    /// first test.
     pub fn begin(&mut self) {
         if self.begun {
             return;
@@ -168,8 +166,8 @@ impl Verdicts {
         self.begun = true;
         let cache = self.engine.cache();
         if !self.recorded {
-            // From now on a mark that is not there is one that was lost.
-            // What another process has kept since stays.
+            // From now on a missing mark means that it was lost. Verdicts that another process
+            // saved meanwhile are kept.
             cache.update_record(&self.all, PATIENCE, |kept| kept.unwrap_or_default().to_vec());
         }
         cache.put_record(&self.now, Mark::now(None, true).text().as_bytes());
@@ -186,14 +184,14 @@ impl Verdicts {
         }
     }
 
-    /// Keeps what came so far.
+    /// Saves the new verdicts.
     pub fn save(&mut self) {
         if self.new.is_empty() {
             return;
         }
         let new = std::mem::take(&mut self.new);
         self.known.extend(new.clone());
-        // Another process may have added its own.
+        // Another process may have added verdicts.
         self.engine.cache().update_record(&self.all, PATIENCE, |old| {
             let mut all = parsed(&String::from_utf8_lossy(old.unwrap_or_default()));
             all.extend(new);
@@ -214,7 +212,7 @@ impl Drop for Verdicts {
     }
 }
 
-/// A line for each verdict. What is none is passed over: it is proven again.
+/// Parses one verdict per line. Invalid lines are skipped, so their subjects are tested again.
 fn parsed(text: &str) -> BTreeMap<Digest, String> {
     let line = |line: &str| {
         let (digest, verdict) = line.split_once(' ')?;
@@ -223,15 +221,15 @@ fn parsed(text: &str) -> BTreeMap<Digest, String> {
     text.lines().filter_map(line).collect()
 }
 
-/// What is being run, and by whom.
+/// The current test and its process.
 #[derive(Debug, PartialEq, Eq)]
 struct Mark {
     process: Process,
     /// Seconds since 1970.
     since: u64,
-    /// The disk was waited for.
+    /// Whether the disk was waited for.
     waited: bool,
-    /// None between two runs.
+    /// `None` between two tests.
     at: Option<Digest>,
 }
 
@@ -240,8 +238,8 @@ impl Mark {
         Mark { process: Process::this(), since: seconds(), waited, at }
     }
 
-    /// Whether its process may still be there: this machine's are looked at; those of others that
-    /// share the cache, and of other containers, cannot be.
+    /// Whether its process may still run. Processes of this machine can be inspected; those of
+    /// other machines that share the cache, and of other containers, cannot.
     fn may_run(&self) -> bool {
         if self.process.place == place() {
             self.process.boot == boot() && began(self.process.id) == Some(self.process.start)
@@ -267,8 +265,8 @@ impl Mark {
     }
 }
 
-/// A process: its number, when it began, since numbers come again, where numbers are its own, and
-/// since which start of the machine.
+/// A process: its pid, its start time (pids are reused), its machine and pid namespace, and the
+/// boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Process {
     id: u32,
@@ -284,13 +282,13 @@ impl Process {
     }
 }
 
-/// Which start of the machine this is: the kernel's word for it, `-` where it has none.
+/// The kernel's id of the current boot; `-` if there is none.
 fn boot() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     if boot.trim().is_empty() { "-".to_owned() } else { boot.trim().to_owned() }
 }
 
-/// The host's name and the namespace of its process numbers, in one word.
+/// The host name and the pid namespace, in one word.
 fn place() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -301,14 +299,14 @@ fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// When a process of this machine began, in ticks of its own clock; none if there is no such.
+/// The start time of a process of this machine in clock ticks; `None` if it does not exist.
 fn began(id: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The program's name, in parentheses, may have anything in it. Behind it: the state is the
-    // first word.
+    // The program's name, in parentheses, may contain any character. The first word after it is the
+    // state.
     let (_, behind) = stat.rsplit_once(')')?;
     let mut words = behind.split_whitespace();
-    // One that has ended, and that nobody has asked for yet what came of it, runs nothing any more.
+    // A zombie has ended and runs nothing.
     let state = words.next().filter(|state| !matches!(*state, "Z" | "X" | "x"));
     state.and_then(|_| words.nth(18)?.parse().ok())
 }
@@ -338,14 +336,14 @@ mod tests {
         let ended =
             Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(None, false) };
         assert!(!ended.may_run());
-        // Of another machine, or of another container: by its age alone.
+        // Of another machine or container: only its age counts.
         let process = Process { place: "elsewhere/pid:[1]".to_owned(), ..Process::this() };
         let fresh = Mark { process, ..Mark::now(None, false) };
         assert!(fresh.may_run());
         assert!(!Mark { since: fresh.since - STRANGERS, ..fresh }.may_run());
     }
 
-    /// Between its end and somebody's asking for what came of it.
+    /// A zombie, which has ended but has not been waited for.
     #[test]
     fn a_process_that_has_ended_runs_nothing() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
@@ -359,8 +357,8 @@ mod tests {
         assert_eq!(began(child.id()), None);
     }
 
-    /// A process that is ended between two runs (Ctrl-C while the weights are on their way)
-    /// condemns none; one that is ended in a run condemns what it ran, and nothing else.
+    /// A process that is killed between two tests (Ctrl-C during the upload of weights) blames no
+    /// kernel; one that is killed during a test blames that kernel only.
     #[test]
     fn what_was_not_being_run_when_a_process_ended_is_not_to_blame() {
         let dir = tempfile::tempdir().unwrap();
@@ -368,7 +366,8 @@ mod tests {
         let device = crate::driver::amd(0, "gfx1100", false);
         let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
         let ended = |verdicts: Verdicts, at| {
-            // As if its process were no more: nothing is dropped, and its mark is another's.
+            // As if its process had ended: nothing is dropped, and the mark belongs to another
+            // process.
             let mark =
                 Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(at, false) };
             verdicts.engine.cache().put_record(&verdicts.now, mark.text().as_bytes());
@@ -390,16 +389,14 @@ mod tests {
         let mut third = engine.verdicts(&device);
         assert_eq!(third.known.get(&one).map(String::as_str), Some("right"));
         assert_eq!(third.known.get(&two).map(String::as_str), Some(ENDED));
-        // A mark of which a part was lost, and one that was lost as a whole: nothing is known of
-        // what ran.
+        // A mark that is partly or completely lost: the tested code object is unknown.
         third.at(one, || ((), None));
         let torn = |mark: &[u8]| {
             engine.cache().put_record(&third.now, mark);
             engine.verdicts(&device)
         };
         assert!(torn(b"12 34").careful && torn(b"\0\0\0\0").careful && !torn(b"").careful);
-        // Of a machine that has started anew since: it may lag behind what ran there, unless the
-        // disk was waited for.
+        // A mark from before a reboot may be outdated, unless it was synced.
         let three = Digest::of(b"3");
         let before = |waited| {
             let process = Process { boot: "before".to_owned(), ..Process::this() };

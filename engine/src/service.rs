@@ -1,5 +1,5 @@
-//! The compile service: look up, else compile in parallel, each distinct key once, and keep what
-//! came of it.
+//! The compile service: looks jobs up in the cache, compiles missing ones in parallel, each
+//! distinct key once, and caches the results.
 
 use crate::code_object::{CodeObject, Inner as CodeInner, Origin, inspect};
 use crate::compiler::protocol::{Answer, Ask, Request};
@@ -18,29 +18,28 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Called when a job is done, with its index; from whichever thread did it.
+/// Called with the index of a finished job, from the thread that finished it.
 pub type OnDone<'a> = &'a (dyn Fn(usize, &Result<CodeObject>) + Sync);
 
-/// How jobs are asked for.
+/// Options of a request.
 pub(crate) struct Asked<'a> {
     pub urgency: Urgency,
-    /// When set, nothing more is begun.
+    /// When set, no further jobs are started.
     pub stop: Option<&'a AtomicBool>,
-    /// What packs have of another compiler than the one that is here does not count.
+    /// Ignore code of other compilers in packs.
     pub own: bool,
 }
 
-/// A lane for so many kernels at first. A lane is a process that opens a compiler, and processes
-/// that start together hold each other up: on a machine with 16 cores the first kernel took 40 ms
-/// in one process, 80 in each of 4, 260 in each of 16, any other 25 ms (with nvrtc's own cache on,
-/// so that hardly more than starting was seen). 30 such kernels took 0.36 s on 8 lanes and 0.46 s
-/// on 16.
+/// Initial number of kernels per lane. A lane is a process that opens a compiler, and processes
+/// that start together slow each other down. With 16 cores the first kernel took 40 ms in one
+/// process, 80 ms in each of 4, 260 ms in each of 16; any further kernel took 25 ms (with nvrtc's
+/// own cache enabled, so mostly startup). 30 such kernels took 0.36 s on 8 lanes and 0.46 s on 16.
 const PER_LANE: usize = 3;
-/// If then there are still kernels that have not begun, they are slow ones (nvrtc really takes 50
-/// to 900 ms): all lanes start.
+/// If kernels remain after this time they are slow ones (nvrtc without its cache takes 50 to 900
+/// ms), and all lanes start.
 const RAMP: Duration = Duration::from_millis(80);
 
-/// A job with its keys and the compiler that would make it.
+/// A job with its keys and its compiler.
 struct Prepared {
     source: Key,
     compile_id: String,
@@ -48,40 +47,39 @@ struct Prepared {
 }
 
 impl Engine {
-    /// Compiles one job, or finds it.
+    /// Compiles a job, or finds it in the cache.
     ///
     /// # Errors
-    /// As [`Engine::compile_all`].
+    /// The errors of [`Engine::compile_all`].
     pub fn compile(&self, job: &Job) -> Result<CodeObject> {
         self.compile_all(std::slice::from_ref(job)).pop().unwrap_or_else(|| Err(lost(job)))
     }
 
-    /// Compiles all jobs, up to `jobs` of them at once, or finds them in the cache: by build key;
-    /// else in packs, or anywhere when there is no compiler, the newest build of the same source
-    /// that this machine can run. The same key is compiled once, however many ask, here or in other
-    /// processes. One answer for each job, in order.
+    /// Compiles all jobs, up to `jobs` in parallel, or finds them in the cache by build key. Packs
+    /// also match by source key, as does every layer if there is no compiler; then the newest build
+    /// that this machine can run is used. Equal keys are compiled once, over all callers and
+    /// processes. Returns one result per job, in order.
     ///
-    /// Errors, job by job: [`Error::Source`] and [`Error::Target`] before anything is compiled;
-    /// [`Error::Compile`] with log and kept source (remembered: asked again, the same answer comes
-    /// at once); [`Error::Worker`]; [`Error::Miss`] when it is neither there nor can be made;
+    /// Errors per job: [`Error::Source`] and [`Error::Target`] before anything is compiled;
+    /// [`Error::Compile`] with log and kept source (cached: a repeated request fails at once);
+    /// [`Error::Worker`]; [`Error::Miss`] if it is not in the cache and cannot be compiled;
     /// [`Error::Corrupt`].
     pub fn compile_all(&self, jobs: &[Job]) -> Vec<Result<CodeObject>> {
         self.compile_each(jobs, &|_, _| {})
     }
 
-    /// As [`Engine::compile`] of what tells something about the compiler: where one is here
-    /// ([`Engine::compiler_for`]), its own code and no other, whatever packs have of the same
-    /// source. Where none is, nothing will be compiled, and what there is counts.
+    /// [`Engine::compile`] for tests of the compiler: if there is one ([`Engine::compiler_for`]),
+    /// only its own code is used, not that of packs. Without a compiler any code is used.
     ///
     /// # Errors
-    /// As [`Engine::compile_all`].
+    /// The errors of [`Engine::compile_all`].
     pub fn compile_own(&self, job: &Job) -> Result<CodeObject> {
         let asked = Asked { urgency: Urgency::Now, stop: None, own: true };
         let mut results = self.compile_asked(std::slice::from_ref(job), &asked, &|_, _| {});
         results.pop().flatten().unwrap_or_else(|| Err(lost(job)))
     }
 
-    /// As [`Engine::compile_all`], telling of each job as it is done: for progress bars.
+    /// [`Engine::compile_all`] with a callback per finished job, for progress bars.
     pub fn compile_each(&self, jobs: &[Job], on_done: OnDone<'_>) -> Vec<Result<CodeObject>> {
         let asked = Asked { urgency: Urgency::Now, stop: None, own: false };
         let results = self.compile_asked(jobs, &asked, on_done);
@@ -91,7 +89,8 @@ impl Engine {
             .collect()
     }
 
-    /// The same, with an urgency. None for a job that was not begun because of a stop.
+    /// [`Engine::compile_each`] with options. `None` for jobs that were not started because of a
+    /// stop.
     pub(crate) fn compile_asked(
         &self,
         jobs: &[Job],
@@ -114,8 +113,8 @@ impl Engine {
                 *lock(slot) = Some(result);
             }
         };
-        // What is there already costs no thread. Of equal jobs the first is done, the others take
-        // its answer.
+        // Cached jobs need no thread. Of equal jobs only the first is compiled; the others share
+        // its result.
         let mut open: Vec<(usize, &Job, Prepared)> = Vec::new();
         let mut same: HashMap<kjit_cache::Digest, Vec<usize>> = HashMap::new();
         for (index, job) in jobs.iter().enumerate() {
@@ -136,11 +135,10 @@ impl Engine {
             }
             line.leave();
         }
-        // The longest first, lest one be begun last and all lanes but its own stand idle. How long
-        // a compile takes nobody knows before; how much text it reads says it well enough: of 210
-        // kernels by nvrtc (1 : 40 between the shortest and the longest) 16 lanes would have taken
-        // 29 % more than a sixteenth of the whole in the order of the models, 2.3 % in this one,
-        // 0.7 % in that of the true times.
+        // The longest first, so that no long job starts last while other lanes idle. The time is
+        // not known in advance, but the length of the text is a good estimate. For 210 kernels by
+        // nvrtc (1 : 40 between shortest and longest), 16 lanes took 29 % more than the ideal in
+        // the order of the models, 2.3 % in this order, and 0.7 % in the order of the true times.
         open.sort_by_cached_key(|(_, job, _)| std::cmp::Reverse(job.source.length()));
         let next = AtomicUsize::new(0);
         let work = |lane: usize| {
@@ -153,7 +151,7 @@ impl Engine {
                     .flatten()
                     .filter(|i| *i != index)
                 {
-                    // The others were not compiled: they share what was.
+                    // The other jobs share the compiled result.
                     let shared = result
                         .clone()
                         .map(|code| code.with_origin(Origin::Cached("this process".to_owned())));
@@ -186,10 +184,10 @@ impl Engine {
         results.into_iter().map(answer).collect()
     }
 
-    /// The job's code object if it is there already; compiles nothing.
+    /// The job's code object if it is in the cache. Compiles nothing.
     ///
     /// # Errors
-    /// [`Error::Source`], [`Error::Target`]; [`Error::Miss`] when it could not be compiled either.
+    /// [`Error::Source`], [`Error::Target`]; [`Error::Miss`] if it could not be compiled either.
     pub fn cached(&self, job: &Job) -> Result<Option<CodeObject>> {
         self.prepare(job).and_then(|prepared| self.find(job, &prepared, false))
     }
@@ -206,7 +204,7 @@ impl Engine {
         Ok(Prepared { source, compile_id, made_by })
     }
 
-    /// Looks through the layers; for code of the compiler that is here alone, if `own`.
+    /// Searches the layers; with `own`, only for code of the installed compiler.
     fn find(&self, job: &Job, prepared: &Prepared, own: bool) -> Result<Option<CodeObject>> {
         let vendor = job.target.vendor();
         let found = match &prepared.made_by {
@@ -231,8 +229,8 @@ impl Engine {
                         Some(there) => format!("{there}; {why}"),
                         None => why,
                     };
-                    // The card's name, not the id of this kernel's code: of one cause, one
-                    // sentence.
+                    // Names the card instead of this kernel's compile id, so that one cause gives
+                    // one message.
                     Error::Miss {
                         kernel: job.source.name().to_owned(),
                         target: job.target.to_string(),
@@ -244,7 +242,8 @@ impl Engine {
         let Some(found) = found else { return Ok(None) };
         match self.open(job, &found) {
             Ok(code) => Ok(Some(code)),
-            // Its hash was right, so it was written so: never run it, make it anew if that can be.
+            // The hash was correct, so it was stored like this. It is never run, and compiled again
+            // if possible.
             Err(error) => {
                 self.inner.cache.quarantine(found.entry.key());
                 if prepared.made_by.is_some() { Ok(None) } else { Err(error) }
@@ -257,7 +256,7 @@ impl Engine {
         self.inner.cache.find(&prepared.source, scope, |entry| meets(entry.needs(), driver))
     }
 
-    /// Compiles, under the cache's single flight and lock. None when a stop came before it began.
+    /// Compiles, under the cache's single flight and lock. `None` if a stop came before it started.
     fn make(
         &self,
         job: &Job,
@@ -278,8 +277,7 @@ impl Engine {
         if made.is_ok() || !prepared.made_by.as_ref().is_some_and(replaced) {
             return Some(made);
         }
-        // Whatever went wrong, the compiler was replaced under it: once more, with the one that is
-        // there now.
+        // The compiler was replaced during the compile: try once more with the new one.
         self.search_again(job.target.vendor());
         Some(self.prepare(job).and_then(|prepared| match self.find(job, &prepared, asked.own)? {
             Some(code) => Ok(code),
@@ -356,7 +354,7 @@ impl Engine {
             Answer::Compiled(Compiled::Broken { why }) => return Err(broken(why)),
             Answer::Probe(_) => return Err(broken("answered another question".to_owned())),
         };
-        // The library may have been replaced since its identity was taken: then the key would lie.
+        // If the library was replaced since its digest was computed, the key would be wrong.
         if self.inner.cache.file_digest(&toolchain.file).ok() != Some(toolchain.own) {
             return Err(broken(format!(
                 "{} was replaced during the compile; run again",
@@ -381,7 +379,7 @@ impl Engine {
         Ok(artefact)
     }
 
-    /// A compile error, with all that is needed to see it again kept in a folder.
+    /// The error for a source with errors, with everything needed to reproduce it in a folder.
     fn refused(
         &self,
         job: &Job,
@@ -408,7 +406,7 @@ impl Engine {
         }))
     }
 
-    /// A code object out of a verified entry.
+    /// The code object of a verified entry.
     fn open(&self, job: &Job, found: &Found) -> Result<CodeObject> {
         let entry = &found.entry;
         let mut kernels = inspect(job.source.name(), entry.payload())?;
@@ -442,7 +440,7 @@ impl Engine {
     }
 }
 
-/// Whether this machine has what an entry needs. Needs that we do not know are not met.
+/// Whether this machine has what an entry needs. Unknown needs count as not met.
 fn meets(needs: &BTreeMap<String, String>, driver: Option<(u32, u32)>) -> bool {
     needs.iter().all(|(need, value)| match need.as_str() {
         "driver" => {
@@ -452,7 +450,7 @@ fn meets(needs: &BTreeMap<String, String>, driver: Option<(u32, u32)>) -> bool {
             else {
                 return false;
             };
-            // Without a driver nothing will run it here; it may be exported.
+            // Without a driver the code cannot run here, but it may be exported.
             driver.is_none_or(|driver| driver >= (major, minor))
         }
         _ => false,
@@ -478,8 +476,8 @@ fn missing_entry(job: &Job, kernels: &[crate::code_object::KernelInfo]) -> Resul
 /// The script in a kept folder that repeats the compile.
 pub(crate) const AGAIN: &str = "again.sh";
 
-/// Writes rendered source, headers, options and log into a new folder, with the request that
-/// repeats the compile.
+/// Writes rendered source, headers, options and log to a new folder, with the request that repeats
+/// the compile.
 fn keep(
     job: &Job,
     toolchain: &Toolchain,

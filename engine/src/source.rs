@@ -1,4 +1,4 @@
-//! A kernel's text: one main file, the headers it includes, and the functions that come out of it.
+//! A kernel's source: a main file, its headers, and the names of its kernels.
 
 use crate::error::{Error, Result};
 use std::borrow::Cow;
@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 type Text = Cow<'static, str>;
 
 /// The source of one or more kernels. Headers are resolved by the name in `#include "name"`; only
-/// those that the main file reaches count (for the compiler and for the key). `#include <name>` is
-/// left to the compiler, whose bundled headers are part of its identity: no include path is ever
-/// given.
+/// those that the main file reaches are used (for the compiler and for the key). `#include <name>`
+/// is left to the compiler, whose bundled headers are part of its identity. No include path is
+/// used.
 ///
 /// ```
 /// use kjit_engine::Source;
@@ -27,7 +27,7 @@ pub struct Source {
     entries: Vec<Text>,
 }
 
-/// Texts in the same place are not read: kernels have the same 445 KB of headers.
+/// Texts at the same address are not compared, since kernels share 445 KB of headers.
 impl PartialEq for Source {
     fn eq(&self, other: &Source) -> bool {
         let same = |a: &Text, b: &Text| std::ptr::eq::<str>(a.as_ref(), b.as_ref()) || a == b;
@@ -45,7 +45,7 @@ impl PartialEq for Source {
 }
 
 impl Source {
-    /// A source called `name` in messages and listings, whose main file is `file` with text `text`.
+    /// A source with a name for messages and listings, and a main file with its text.
     #[must_use]
     pub fn new(name: impl Into<Text>, file: impl Into<Text>, text: impl Into<Text>) -> Source {
         Source {
@@ -56,23 +56,23 @@ impl Source {
         }
     }
 
-    /// Adds a header that `#include "name"` finds. The last one of a name counts.
+    /// Adds a header for `#include "name"`. A later header with the same name replaces it.
     #[must_use]
     pub fn file(mut self, name: impl Into<Text>, text: impl Into<Text>) -> Source {
         self.headers.insert(name.into(), text.into());
         self
     }
 
-    /// Adds the header `words.h`, for a source in plain CUDA or HIP: the words that run-time
-    /// compilers know by themselves and a bare clang (AMD without ROCm) does not, from
-    /// `__global__`, `threadIdx` and `blockDim` to shuffles, atomics, functions of floats and
-    /// halves. docs/embed.md lists them. On a bare clang `printf` is refused by name.
+    /// Adds the header `words.h`, for plain CUDA or HIP sources. It defines names that run-time
+    /// compilers provide and a bare clang (AMD without ROCm) does not: from `__global__`,
+    /// `threadIdx` and `blockDim` to shuffles, atomics, and functions of floats and halves.
+    /// docs/embed.md lists them. With a bare clang, `printf` is an error that names it.
     #[must_use]
     pub fn words(self) -> Source {
         self.file("words.h", include_str!("words.h"))
     }
 
-    /// Names a kernel (an `extern "C"` function) that the code object must have.
+    /// Names a kernel (an `extern "C"` function) that the code object must contain.
     #[must_use]
     pub fn entry(mut self, name: impl Into<Text>) -> Source {
         self.entries.push(name.into());
@@ -97,15 +97,15 @@ impl Source {
         &self.main.1
     }
 
-    /// The kernels that must come out.
+    /// The kernels that the code object must contain.
     pub fn entries(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(AsRef::as_ref)
     }
 
-    /// The headers that the main file includes, directly or through another, sorted by name.
+    /// The headers that the main file includes, directly or indirectly, sorted by name.
     ///
     /// # Errors
-    /// [`Error::Source`] when one is included that was not given.
+    /// [`Error::Source`] if an included header is missing.
     pub fn reached(&self) -> Result<Vec<(&str, &str)>> {
         let mut found: BTreeMap<&str, &str> = BTreeMap::new();
         let mut open = vec![(self.main_file(), self.main_text())];
@@ -131,8 +131,8 @@ impl Source {
         Ok(found.into_iter().collect())
     }
 
-    /// Bytes of text that a compiler reads of it: the main file and what it includes, each once
-    /// (without what is not there, which is [`Source::reached`]'s to tell).
+    /// Bytes of text that the compiler reads: the main file and its headers, each once. Missing
+    /// headers are ignored here; [`Source::reached`] reports them.
     #[must_use]
     pub fn length(&self) -> usize {
         let included = self
@@ -144,8 +144,8 @@ impl Source {
         self.main_text().len() + included
     }
 
-    /// The main file as the compiler gets it: the constants as `#define`s, then our own text from
-    /// its line 1 on, so that messages carry the lines of *our* file.
+    /// The main file for the compiler: the constants as `#define`s, then the text from its line 1
+    /// on, so that messages have the line numbers of the original file.
     #[must_use]
     pub fn render(&self, constants: &Constants, options: &Options) -> String {
         let mut text = String::with_capacity(self.main_text().len() + 512);
@@ -162,36 +162,36 @@ impl Source {
     }
 }
 
-/// The name in `#include "name"`, spaces where the preprocessor allows them.
+/// The name in `#include "name"`, with spaces where the preprocessor allows them.
 fn quoted_include(line: &str) -> Option<&str> {
     let rest =
         line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?.trim_start();
     rest.strip_prefix('"')?.split('"').next()
 }
 
-/// The value of a constant, written into the source exactly.
+/// The value of a constant, written exactly into the source.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
     /// An integer.
     Int(i64),
-    /// A float, written so that the compiler reads back the same bits; infinities and NaN are
-    /// refused by [`Constants::set`].
+    /// A float, written so that the compiler reads the same bits. [`Constants::set`] refuses
+    /// infinities and NaN.
     Float(f32),
-    /// Tokens as they are: a type, an identifier, a brace list.
+    /// Literal tokens: a type, an identifier, a brace list.
     Text(String),
 }
 
 impl std::fmt::Display for Value {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // i64::MIN has no literal of its own in C++.
+            // C++ has no literal for i64::MIN.
             Value::Int(i64::MIN) => f.write_str("(-9223372036854775807LL - 1)"),
             Value::Int(v) if i32::try_from(*v).is_ok() && *v >= 0 => write!(f, "{v}"),
             Value::Int(v) if i32::try_from(*v).is_ok() => write!(f, "({v})"),
             Value::Int(v) => write!(f, "({v}LL)"),
-            // Rust's shortest form that reads back to the same bits; the exponent makes it a float
-            // literal in C++.
+            // Rust's shortest form that parses to the same bits; the exponent makes it a C++ float
+            // literal.
             Value::Float(v) => write!(f, "({v:e}f)"),
             Value::Text(text) => f.write_str(text),
         }
@@ -229,28 +229,27 @@ impl TryFrom<usize> for Value {
     }
 }
 
-/// The constants of one compilation, sorted by name, so that the same set is the same key whatever
-/// order it was made in. None may depend on what only a live device tells (units, clocks, memory):
-/// those are launch arguments.
+/// The constants of a compilation, sorted by name, so that the key does not depend on their order.
+/// They must not depend on facts of a device (units, clocks, memory); those are launch arguments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Constants {
     values: BTreeMap<Text, Value>,
-    /// Those that the source has in text of its own, for messages and manifests.
+    /// Constants that the source defines in its own text, for messages and manifests.
     told: BTreeMap<Text, Value>,
-    /// The first thing wrong, told by [`Constants::check`]: setting stays chainable.
+    /// The first error, returned by [`Constants::check`], so that calls can be chained.
     wrong: Option<String>,
 }
 
 impl Constants {
-    /// None yet.
+    /// An empty set.
     #[must_use]
     pub fn new() -> Constants {
         Constants::default()
     }
 
-    /// Sets `name`; an earlier value is replaced. A name that is no identifier, a reserved one
-    /// (`KJ_WAVE`), a value of several lines or a float that is not finite makes
-    /// [`Constants::check`], and so the compile, fail.
+    /// Sets `name`, replacing an earlier value. [`Constants::check`], and so the compile, fails for
+    /// a name that is not an identifier, a reserved name (`KJ_WAVE`), a value with several lines or
+    /// a float that is not finite.
     #[must_use]
     pub fn set(mut self, name: impl Into<Text>, value: impl Into<Value>) -> Constants {
         let (name, value) = (name.into(), value.into());
@@ -277,29 +276,29 @@ impl Constants {
         self
     }
 
-    /// Tells of a constant that the source has in text of its own (a rendered header). It stands
-    /// wherever constants are shown, and is not defined. The source's text decides the key, so this
-    /// changes none.
+    /// Records a constant that the source defines in its own text (a rendered header). It is shown
+    /// with the others but not defined, and it does not change the key, which depends on the
+    /// source's text.
     #[must_use]
     pub fn tell(mut self, name: impl Into<Text>, value: impl Into<Value>) -> Constants {
         self.told.insert(name.into(), value.into());
         self
     }
 
-    /// Name and value of those that [`Constants::tell`] told of, sorted by name.
+    /// The constants recorded by [`Constants::tell`], sorted by name.
     pub fn told(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.told.iter().map(|(n, v)| (n.as_ref(), v))
     }
 
-    /// What is wrong with them, if anything.
+    /// Checks the constants.
     ///
     /// # Errors
-    /// The first wrong name or value, as a sentence.
+    /// The first invalid name or value, as a sentence.
     pub fn check(&self) -> std::result::Result<(), String> {
         self.wrong.clone().map_or(Ok(()), Err)
     }
 
-    /// Name and value, sorted by name.
+    /// The constants, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.values.iter().map(|(n, v)| (n.as_ref(), v))
     }
@@ -320,42 +319,42 @@ impl std::fmt::Display for Constants {
     }
 }
 
-/// The options that change what the code means; every compiler has its own flags for them.
+/// The options that change the meaning of the code. Each compiler has its own flags for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Lanes in a wave; the kernel sees it as `KJ_WAVE`. Must be one of the target's.
+    /// Lanes per wave, one of the target's widths; the kernel sees it as `KJ_WAVE`.
     pub wave: u32,
-    /// Contractions, reciprocals and flushes that IEEE forbids.
+    /// Allow contractions, reciprocals and flushes that IEEE forbids.
     pub fast_math: bool,
-    /// Compile for the architecture-specific instruction set (`sm_90` → `sm_90a`) where the target
-    /// has one.
+    /// Compile for the architecture-specific instruction set (`sm_90` → `sm_90a`) if the target has
+    /// one.
     pub arch_specific: bool,
-    /// Feature flags of the target that the kernel's code depends on (`xnack`).
+    /// Feature flags of the target that the code depends on (`xnack`).
     pub features: Vec<Text>,
 }
 
 impl Options {
-    /// Waves of `wave` lanes, everything else off.
+    /// Waves of `wave` lanes; everything else is off.
     #[must_use]
     pub fn wave(wave: u32) -> Options {
         Options { wave, fast_math: false, arch_specific: false, features: Vec::new() }
     }
 
-    /// With fast math.
+    /// Sets fast math.
     #[must_use]
     pub fn fast_math(mut self, on: bool) -> Options {
         self.fast_math = on;
         self
     }
 
-    /// With architecture-specific instructions.
+    /// Sets the use of architecture-specific instructions.
     #[must_use]
     pub fn arch_specific(mut self, on: bool) -> Options {
         self.arch_specific = on;
         self
     }
 
-    /// With a dependence on one of the target's feature flags.
+    /// Adds a dependence on a feature flag of the target.
     #[must_use]
     pub fn feature(mut self, name: impl Into<Text>) -> Options {
         self.features.push(name.into());

@@ -1,4 +1,4 @@
-//! What happened when, in Chrome's trace format: host spans and device spans on one clock.
+//! Traces in Chrome's format: host and device spans on one clock.
 
 use crate::driver::{Event, Stream};
 use crate::error::{Error, Result};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Collects spans. Cheap to clone: clones feed the same trace.
+/// Collects spans. Cheap to clone: clones share the trace.
 #[derive(Clone)]
 pub struct Trace {
     inner: Arc<Inner>,
@@ -27,7 +27,7 @@ struct Done {
     detail: Vec<(&'static str, String)>,
 }
 
-/// A span that is open; it ends when dropped.
+/// An open span, which ends on drop.
 pub struct Span {
     trace: Trace,
     name: String,
@@ -49,7 +49,7 @@ impl Trace {
         Trace { inner: Arc::new(Inner { start: Instant::now(), spans: Mutex::default() }) }
     }
 
-    /// Opens a span on a track (`compile 3`, `upload`, `load`): one row of the picture each.
+    /// Opens a span on a track (`compile 3`, `upload`, `load`), which is a row of the picture.
     #[must_use]
     pub fn span(&self, track: impl Into<String>, name: impl Into<String>) -> Span {
         Span {
@@ -61,13 +61,13 @@ impl Trace {
         }
     }
 
-    /// Microseconds since the trace started: the clock of [`Trace::add`].
+    /// Microseconds since the start of the trace: the clock of [`Trace::add`].
     #[must_use]
     pub fn now_us(&self) -> f64 {
         self.inner.start.elapsed().as_secs_f64() * 1e6
     }
 
-    /// Ties a device's clock to this trace's: waits until the stream is idle, so for set-up only.
+    /// Relates a device's clock to the trace's. Waits until the stream is idle, so for setup only.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -76,8 +76,7 @@ impl Trace {
         stream.synchronize()?;
         stream.record(&zero)?;
         zero.synchronize()?;
-        // The host sees the event some microseconds late: that much later the device's rows are
-        // drawn.
+        // The host sees the event some microseconds late, so device rows are drawn that much later.
         Ok(DeviceClock {
             trace: self.clone(),
             zero,
@@ -86,7 +85,7 @@ impl Trace {
         })
     }
 
-    /// Adds a span that is over, by the clock of [`Trace::now_us`].
+    /// Adds a finished span, with times of [`Trace::now_us`].
     pub fn add(
         &self,
         track: impl Into<String>,
@@ -107,13 +106,13 @@ impl Trace {
         self.inner.spans.lock().unwrap_or_else(PoisonError::into_inner).push(done);
     }
 
-    /// Spans that are over.
+    /// Number of finished spans.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner.spans.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no finished spans.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -180,7 +179,7 @@ pub struct DeviceClock {
 }
 
 impl DeviceClock {
-    /// The same clock for another row of the picture, named behind the device.
+    /// The clock for another row, with a name after the device's.
     #[must_use]
     pub fn row(&self, name: &str) -> DeviceClock {
         let DeviceClock { trace, zero, at_us, track } = self;
@@ -192,10 +191,10 @@ impl DeviceClock {
         }
     }
 
-    /// Adds what ran between two timed events that have passed.
+    /// Adds the span between two timed events that have completed.
     ///
     /// # Errors
-    /// [`Error::Driver`] when one was not recorded or has not passed.
+    /// [`Error::Driver`] if an event was not recorded or has not completed.
     pub fn span(&self, name: impl Into<String>, from: &Event, to: &Event) -> Result<()> {
         let at = self.at_us + f64::from(from.milliseconds_since(&self.zero)?) * 1e3;
         self.trace.add(

@@ -1,10 +1,10 @@
-//! Tuning results in the cache, beside the code objects and under the same rules: checked by their
-//! hash, written whole or not at all, in packs and read-only layers too.
+//! Tuning results in the cache, next to the code objects and under the same rules: verified by
+//! hash, written atomically, also in packs and read-only layers.
 //!
-//! There are two kinds. *Timings* are all that was measured of a subject's variants, kept by
-//! target, driver version, source and subject. The *choice* is the variant in force, kept without
-//! the driver: `warm` on a machine without a card must find what `run` will ask for. Neither knows
-//! the number of a device.
+//! There are two kinds. *Timings* are all measurements of a subject's variants, by target, driver
+//! version, source and subject. The *choice* is the variant in use, without the driver version,
+//! since `warm` on a machine without a card must find what `run` will request. Both are independent
+//! of a device's number.
 
 use crate::arch::Target;
 use crate::engine::Engine;
@@ -13,15 +13,14 @@ use crate::key::KERNEL_ABI;
 use crate::source::Source;
 use kjit_cache::{Key, KeyBuilder};
 
-/// What a tuning result is about.
+/// The subject of a tuning result.
 #[derive(Debug, Clone, Copy)]
 pub struct TuningSubject<'a> {
-    /// What it was measured on; its feature flags do not matter, what it does without does: other
-    /// kernels.
+    /// The target. Its feature flags do not matter, but its variant does, since the kernels differ.
     pub target: &'a Target,
-    /// The kernel's source as it is by default: another text is another subject.
+    /// The kernel's default source. Another text is another subject.
     pub source: &'a Source,
-    /// What it computes, at which sizes: a text that the caller makes the same every time.
+    /// The computation and its sizes: a text that is always equal for the same subject.
     pub what: &'a str,
 }
 
@@ -53,8 +52,7 @@ impl TuningSubject<'_> {
 const CHOICE: &str = "kjit tuning choice";
 const TIMINGS: &str = "kjit tuning timings";
 
-/// The architecture that a record of the cache is a tuning result for; none when it is something
-/// else.
+/// The architecture of a tuning record; `None` for other records.
 #[must_use]
 pub fn tuned_arch(key: &Key) -> Option<String> {
     let ours = [CHOICE, TIMINGS].contains(&key.domain().as_str());
@@ -63,28 +61,27 @@ pub fn tuned_arch(key: &Key) -> Option<String> {
 }
 
 impl Engine {
-    /// The choice in force, as it was kept. Who reads it believes nothing of it that it has not
-    /// checked.
+    /// The stored choice. The caller must validate it.
     ///
     /// # Errors
-    /// A source that includes what is not there.
+    /// The source includes a missing header.
     pub fn tuning_choice(&self, subject: &TuningSubject<'_>) -> Result<Option<Vec<u8>>> {
         Ok(self.cache().record(&subject.choice()?))
     }
 
-    /// Keeps a choice, in place of the one before.
+    /// Stores a choice, replacing the previous one.
     ///
     /// # Errors
-    /// As [`Engine::tuning_choice`].
+    /// The errors of [`Engine::tuning_choice`].
     pub fn keep_tuning_choice(&self, subject: &TuningSubject<'_>, value: &[u8]) -> Result<()> {
         self.cache().put_record(&subject.choice()?, value);
         Ok(())
     }
 
-    /// Sets aside a choice that is none, and warns of it.
+    /// Rejects an invalid choice, with a warning.
     ///
     /// # Errors
-    /// As [`Engine::tuning_choice`].
+    /// The errors of [`Engine::tuning_choice`].
     pub fn reject_tuning_choice(&self, subject: &TuningSubject<'_>, why: &str) -> Result<()> {
         let why =
             format!("a tuned choice for '{}' on {}: {why}", subject.what, subject.target.id());
@@ -92,10 +89,10 @@ impl Engine {
         Ok(())
     }
 
-    /// All timings that were kept of a subject under a driver of this version.
+    /// All timings of a subject for this driver version.
     ///
     /// # Errors
-    /// As [`Engine::tuning_choice`].
+    /// The errors of [`Engine::tuning_choice`].
     pub fn tuning_timings(
         &self,
         subject: &TuningSubject<'_>,
@@ -104,10 +101,10 @@ impl Engine {
         Ok(self.cache().record(&subject.timings(driver)?))
     }
 
-    /// Keeps timings, in place of those before.
+    /// Stores timings, replacing the previous ones.
     ///
     /// # Errors
-    /// As [`Engine::tuning_choice`].
+    /// The errors of [`Engine::tuning_choice`].
     pub fn keep_tuning_timings(
         &self,
         subject: &TuningSubject<'_>,
@@ -140,7 +137,7 @@ mod tests {
         let found = |s: TuningSubject<'_>| engine.tuning_choice(&s).unwrap().is_some();
         assert!(found(subject) && found(TuningSubject { target: &flagged, ..subject }));
         assert!(!found(TuningSubject { target: &other, ..subject }));
-        // The same chip with other kernels: what was measured of these says nothing of those.
+        // The same chip with other kernels: their measurements are independent.
         for variant in [plain.f32_alone(), plain.at_wave(64).unwrap()] {
             assert!(!found(TuningSubject { target: &variant, ..subject }), "{variant}");
         }

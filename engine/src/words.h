@@ -34,13 +34,13 @@ typedef __UINT16_TYPE__ uint16_t;
 typedef __UINT32_TYPE__ uint32_t;
 typedef __UINT64_TYPE__ uint64_t;
 typedef __SIZE_TYPE__ size_t;
-#define KJ_VECTORS(type, name, two, four)                                                                 \
-    struct alignas(two) name##2 { type x, y; };                                                           \
-    struct name##3 { type x, y, z; };                                                                     \
-    struct alignas(four) name##4 { type x, y, z, w; };                                                    \
-    KJ_WORD name##2 make_##name##2(type x, type y) { return name##2{x, y}; }                              \
-    KJ_WORD name##3 make_##name##3(type x, type y, type z) { return name##3{x, y, z}; }                   \
-    KJ_WORD name##4 make_##name##4(type x, type y, type z, type w) { return name##4{x, y, z, w}; }
+#define KJ_VECTORS(type, name, two, four)                                                \
+    struct alignas(two) name##2 { type x, y; };                                          \
+    struct name##3 { type x, y, z; };                                                    \
+    struct alignas(four) name##4 { type x, y, z, w; };                                   \
+    KJ_WORD name##2 make_##name##2(type x, type y) { return name##2 {x, y}; }            \
+    KJ_WORD name##3 make_##name##3(type x, type y, type z) { return name##3 {x, y, z}; } \
+    KJ_WORD name##4 make_##name##4(type x, type y, type z, type w) { return name##4 {x, y, z, w}; }
 KJ_VECTORS(signed char, char, 2, 4)
 KJ_VECTORS(unsigned char, uchar, 2, 4)
 KJ_VECTORS(short, short, 4, 8)
@@ -52,17 +52,20 @@ KJ_VECTORS(double, double, 16, 16)
 #undef KJ_VECTORS
 struct dim3 {
     unsigned x, y, z;
-    constexpr __attribute__((device, host)) dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+    constexpr __attribute__((device, host)) dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1)
+        : x(x), y(y), z(z) {}
 };
 
 // ----------------------------------------------------------------------------- where a thread is
 // The host puts the grid and the block's size in front of the arguments that nobody sees, as code
 // objects of version 5 have them (kjit compiles those).
 KJ_WORD unsigned kj_blocks(unsigned axis) {
-    return ((const __attribute__((address_space(4))) unsigned*)__builtin_amdgcn_implicitarg_ptr())[axis];
+    return ((const
+             __attribute__((address_space(4))) unsigned*)__builtin_amdgcn_implicitarg_ptr())[axis];
 }
 KJ_WORD unsigned kj_threads(unsigned axis) {
-    return ((const __attribute__((address_space(4))) unsigned short*)__builtin_amdgcn_implicitarg_ptr())[6 + axis];
+    return ((const __attribute__((
+        address_space(4))) unsigned short*)__builtin_amdgcn_implicitarg_ptr())[6 + axis];
 }
 #define KJ_PLACE(type, name, of_x, of_y, of_z)                                    \
     struct type {                                                                 \
@@ -84,7 +87,9 @@ KJ_PLACE(KjBlockDim, blockDim, kj_threads(0), kj_threads(1), kj_threads(2))
 KJ_PLACE(KjGridDim, gridDim, kj_blocks(0), kj_blocks(1), kj_blocks(2))
 #undef KJ_PLACE
 constexpr int warpSize = KJ_WAVE;
-KJ_WORD unsigned kj_lane() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0)); }
+KJ_WORD unsigned kj_lane() {
+    return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0));
+}
 
 // ------------------------------------------------------------------------------ barriers and
 // fences
@@ -120,7 +125,8 @@ KJ_WORD int kj_other_half(int v) {
 #endif
 }
 KJ_WORD int kj_get(int v, int lane) {
-    int near = __builtin_amdgcn_ds_bpermute(lane << 2, v), far = __builtin_amdgcn_ds_bpermute(lane << 2, kj_other_half(v));
+    int near = __builtin_amdgcn_ds_bpermute(lane << 2, v),
+        far = __builtin_amdgcn_ds_bpermute(lane << 2, kj_other_half(v));
     return ((kj_lane() ^ (unsigned)lane) & 32) ? far : near;
 }
 #else
@@ -165,37 +171,44 @@ KJ_WORD int __all(int p) { return __ballot(p) == __activemask(); }
 template <class T> KJ_WORD T __shfl_sync(unsigned long long, T v, int from, int width = warpSize) {
     return __shfl(v, from, width);
 }
-template <class T> KJ_WORD T __shfl_up_sync(unsigned long long, T v, unsigned by, int width = warpSize) {
+template <class T>
+KJ_WORD T __shfl_up_sync(unsigned long long, T v, unsigned by, int width = warpSize) {
     return __shfl_up(v, by, width);
 }
-template <class T> KJ_WORD T __shfl_down_sync(unsigned long long, T v, unsigned by, int width = warpSize) {
+template <class T>
+KJ_WORD T __shfl_down_sync(unsigned long long, T v, unsigned by, int width = warpSize) {
     return __shfl_down(v, by, width);
 }
-template <class T> KJ_WORD T __shfl_xor_sync(unsigned long long, T v, int mask, int width = warpSize) {
+template <class T>
+KJ_WORD T __shfl_xor_sync(unsigned long long, T v, int mask, int width = warpSize) {
     return __shfl_xor(v, mask, width);
 }
-KJ_WORD unsigned long long __ballot_sync(unsigned long long mask, int p) { return __ballot(p) & mask; }
+KJ_WORD unsigned long long __ballot_sync(unsigned long long mask, int p) {
+    return __ballot(p) & mask;
+}
 KJ_WORD int __any_sync(unsigned long long mask, int p) { return (__ballot(p) & mask) != 0; }
 KJ_WORD int __all_sync(unsigned long long mask, int p) {
     return (__ballot(p) & mask) == (__activemask() & mask);
 }
 
-// ------------------------------------------------------------------------------------------
-// atomics Of the device, in no order with anything else, as in CUDA; the value before.
+// ----------------------------------------------------------------------------------------- atomics
+// Of the device, in no order with anything else, as in CUDA; the value before.
 #define KJ_SCOPE __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT
 template <class T> KJ_WORD T kj_exchange_if(T* p, T compare, T v) {
     __hip_atomic_compare_exchange_strong(p, &compare, v, __ATOMIC_RELAXED, KJ_SCOPE);
     return compare;
 }
-#define KJ_ATOMICS(type)                                                                                  \
-    KJ_WORD type atomicAdd(type* p, type v) { return __hip_atomic_fetch_add(p, v, KJ_SCOPE); }            \
-    KJ_WORD type atomicSub(type* p, type v) { return __hip_atomic_fetch_add(p, (type)(0 - v), KJ_SCOPE); } \
-    KJ_WORD type atomicExch(type* p, type v) { return __hip_atomic_exchange(p, v, KJ_SCOPE); }            \
-    KJ_WORD type atomicMin(type* p, type v) { return __hip_atomic_fetch_min(p, v, KJ_SCOPE); }            \
-    KJ_WORD type atomicMax(type* p, type v) { return __hip_atomic_fetch_max(p, v, KJ_SCOPE); }            \
-    KJ_WORD type atomicAnd(type* p, type v) { return __hip_atomic_fetch_and(p, v, KJ_SCOPE); }            \
-    KJ_WORD type atomicOr(type* p, type v) { return __hip_atomic_fetch_or(p, v, KJ_SCOPE); }              \
-    KJ_WORD type atomicXor(type* p, type v) { return __hip_atomic_fetch_xor(p, v, KJ_SCOPE); }            \
+#define KJ_ATOMICS(type)                                                                       \
+    KJ_WORD type atomicAdd(type* p, type v) { return __hip_atomic_fetch_add(p, v, KJ_SCOPE); } \
+    KJ_WORD type atomicSub(type* p, type v) {                                                  \
+        return __hip_atomic_fetch_add(p, (type)(0 - v), KJ_SCOPE);                             \
+    }                                                                                          \
+    KJ_WORD type atomicExch(type* p, type v) { return __hip_atomic_exchange(p, v, KJ_SCOPE); } \
+    KJ_WORD type atomicMin(type* p, type v) { return __hip_atomic_fetch_min(p, v, KJ_SCOPE); } \
+    KJ_WORD type atomicMax(type* p, type v) { return __hip_atomic_fetch_max(p, v, KJ_SCOPE); } \
+    KJ_WORD type atomicAnd(type* p, type v) { return __hip_atomic_fetch_and(p, v, KJ_SCOPE); } \
+    KJ_WORD type atomicOr(type* p, type v) { return __hip_atomic_fetch_or(p, v, KJ_SCOPE); }   \
+    KJ_WORD type atomicXor(type* p, type v) { return __hip_atomic_fetch_xor(p, v, KJ_SCOPE); } \
     KJ_WORD type atomicCAS(type* p, type compare, type v) { return kj_exchange_if(p, compare, v); }
 KJ_ATOMICS(int)
 KJ_ATOMICS(unsigned)
@@ -210,7 +223,9 @@ template <class Word, class F> KJ_WORD Word kj_change(Word* p, F change) {
     }
 }
 KJ_WORD float atomicAdd(float* p, float v) {
-    auto sum = [=](unsigned old) { return __builtin_bit_cast(unsigned, __builtin_bit_cast(float, old) + v); };
+    auto sum = [=](unsigned old) {
+        return __builtin_bit_cast(unsigned, __builtin_bit_cast(float, old) + v);
+    };
     return __builtin_bit_cast(float, kj_change((unsigned*)p, sum));
 }
 KJ_WORD double atomicAdd(double* p, double v) {
@@ -228,8 +243,7 @@ KJ_WORD unsigned atomicDec(unsigned* p, unsigned most) {
 }
 #undef KJ_SCOPE
 
-// ------------------------------------------------------------------------------------------
-// integers
+// ---------------------------------------------------------------------------------------- integers
 #define KJ_CHOICES(type)                                             \
     KJ_WORD type min(type a, type b) { return a < b ? a : b; }       \
     KJ_WORD type max(type a, type b) { return a > b ? a : b; }
@@ -256,8 +270,13 @@ KJ_WORD int __ffsll(long long v) { return v == 0 ? 0 : __builtin_ctzll((unsigned
 KJ_WORD unsigned __brev(unsigned v) { return __builtin_bitreverse32(v); }
 KJ_WORD unsigned long long __brevll(unsigned long long v) { return __builtin_bitreverse64(v); }
 KJ_WORD int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
-KJ_WORD unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
-KJ_WORD int __mul24(int a, int b) { return (int)((unsigned)((int)((unsigned)a << 8) >> 8) * (unsigned)((int)((unsigned)b << 8) >> 8)); }
+KJ_WORD unsigned __umulhi(unsigned a, unsigned b) {
+    return (unsigned)((unsigned long long)a * b >> 32);
+}
+KJ_WORD int __mul24(int a, int b) {
+    return (int)((unsigned)((int)((unsigned)a << 8) >> 8) *
+                 (unsigned)((int)((unsigned)b << 8) >> 8));
+}
 KJ_WORD unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffffu) * (b & 0xffffffu); }
 KJ_WORD int __dp4a(int a, int b, int c) {
     for (int i = 0; i < 32; i += 8) c += (int)(signed char)(a >> i) * (int)(signed char)(b >> i);
@@ -284,19 +303,19 @@ KJ_WORD float __int2float_rn(int v) { return (float)v; }
 KJ_WORD float __uint2float_rn(unsigned v) { return (float)v; }
 // Right to the last bit, in both precisions. `round` goes away from 0 half-way, `rint` to even
 // numbers.
-#define KJ_EXACT(type, f)                                                                            \
-    KJ_WORD type fabs##f(type x) { return __builtin_elementwise_abs(x); }                            \
-    KJ_WORD type floor##f(type x) { return __builtin_elementwise_floor(x); }                         \
-    KJ_WORD type ceil##f(type x) { return __builtin_elementwise_ceil(x); }                           \
-    KJ_WORD type trunc##f(type x) { return __builtin_elementwise_trunc(x); }                         \
-    KJ_WORD type round##f(type x) { return __builtin_elementwise_round(x); }                         \
-    KJ_WORD type rint##f(type x) { return __builtin_elementwise_rint(x); }                           \
-    KJ_WORD type nearbyint##f(type x) { return __builtin_elementwise_rint(x); }                      \
-    KJ_WORD type sqrt##f(type x) { return __builtin_elementwise_sqrt(x); }                           \
-    KJ_WORD type fma##f(type a, type b, type c) { return __builtin_elementwise_fma(a, b, c); }       \
-    KJ_WORD type copysign##f(type a, type b) { return __builtin_elementwise_copysign(a, b); }        \
-    KJ_WORD type fmax##f(type a, type b) { return a != a ? b : b != b ? a : a > b ? a : b; }         \
-    KJ_WORD type fmin##f(type a, type b) { return a != a ? b : b != b ? a : a < b ? a : b; }         \
+#define KJ_EXACT(type, f)                                                                      \
+    KJ_WORD type fabs##f(type x) { return __builtin_elementwise_abs(x); }                      \
+    KJ_WORD type floor##f(type x) { return __builtin_elementwise_floor(x); }                   \
+    KJ_WORD type ceil##f(type x) { return __builtin_elementwise_ceil(x); }                     \
+    KJ_WORD type trunc##f(type x) { return __builtin_elementwise_trunc(x); }                   \
+    KJ_WORD type round##f(type x) { return __builtin_elementwise_round(x); }                   \
+    KJ_WORD type rint##f(type x) { return __builtin_elementwise_rint(x); }                     \
+    KJ_WORD type nearbyint##f(type x) { return __builtin_elementwise_rint(x); }                \
+    KJ_WORD type sqrt##f(type x) { return __builtin_elementwise_sqrt(x); }                     \
+    KJ_WORD type fma##f(type a, type b, type c) { return __builtin_elementwise_fma(a, b, c); } \
+    KJ_WORD type copysign##f(type a, type b) { return __builtin_elementwise_copysign(a, b); }  \
+    KJ_WORD type fmax##f(type a, type b) { return a != a ? b : b != b ? a : a > b ? a : b; }   \
+    KJ_WORD type fmin##f(type a, type b) { return a != a ? b : b != b ? a : a < b ? a : b; }   \
     KJ_WORD type fdim##f(type a, type b) { return a != a || b != b ? a + b : a > b ? a - b : 0; }
 KJ_EXACT(float, f)
 KJ_EXACT(double, )
@@ -337,9 +356,15 @@ KJ_WORD float __exp10f(float x) { return __builtin_amdgcn_exp2f(x * 3.32192809f)
 KJ_WORD float __log2f(float x) { return __builtin_amdgcn_logf(x); }
 KJ_WORD float __logf(float x) { return __builtin_amdgcn_logf(x) * 0.693147181f; }
 KJ_WORD float __log10f(float x) { return __builtin_amdgcn_logf(x) * 0.301029996f; }
-KJ_WORD float __powf(float x, float y) { return __builtin_amdgcn_exp2f(y * __builtin_amdgcn_logf(x)); }
-KJ_WORD float __sinf(float x) { return __builtin_amdgcn_sinf(__builtin_amdgcn_fractf(x * 0.159154943f)); }
-KJ_WORD float __cosf(float x) { return __builtin_amdgcn_cosf(__builtin_amdgcn_fractf(x * 0.159154943f)); }
+KJ_WORD float __powf(float x, float y) {
+    return __builtin_amdgcn_exp2f(y * __builtin_amdgcn_logf(x));
+}
+KJ_WORD float __sinf(float x) {
+    return __builtin_amdgcn_sinf(__builtin_amdgcn_fractf(x * 0.159154943f));
+}
+KJ_WORD float __cosf(float x) {
+    return __builtin_amdgcn_cosf(__builtin_amdgcn_fractf(x * 0.159154943f));
+}
 
 // Of floats, through doubles: a relative error of 1e-9 in between, so the result is next to the
 // right one: 1 ULP. 2^x; x × ln 2 as a series of the part that is no whole number.
@@ -405,7 +430,8 @@ KJ_WORD float rsqrtf(float x) {
 KJ_WORD float tanhf(float x) {
     double v = x, z = v * v;
     if (fabsf(x) < 0.05f)
-        return (float)__builtin_elementwise_fma(v * z, -1.0 / 3 + z * (2.0 / 15 - z * (17.0 / 315)), v);
+        return (float)__builtin_elementwise_fma(v * z, -1.0 / 3 + z * (2.0 / 15 - z * (17.0 / 315)),
+                                                v);
     return (float)(1.0 - 2.0 * kj_rcp(kj_exp2(v * 2.88539008177792681) + 1.0));
 }
 KJ_WORD float powf(float x, float y) {
@@ -422,7 +448,8 @@ KJ_WORD float powf(float x, float y) {
 KJ_WORD float kj_quarter(float x, int& which) {
     double n = kj_rint(x * 0.636619772367581343);
     which = (int)n;
-    return (float)__builtin_elementwise_fma(-n, 6.123233995736766e-17, __builtin_elementwise_fma(-n, 1.5707963267948966, (double)x));
+    return (float)__builtin_elementwise_fma(
+        -n, 6.123233995736766e-17, __builtin_elementwise_fma(-n, 1.5707963267948966, (double)x));
 }
 KJ_WORD float kj_sine(float x, int turn) {
     int which;
@@ -497,8 +524,7 @@ KJ_WORD half2 __hsub2(half2 a, half2 b) { return a - b; }
 KJ_WORD half2 __hmul2(half2 a, half2 b) { return a * b; }
 KJ_WORD half2 __hfma2(half2 a, half2 b, half2 c) { return __builtin_elementwise_fma(a, b, c); }
 
-// ------------------------------------------------------------------------------------------
-// refused
+// ----------------------------------------------------------------------------------------- refused
 template <class... A>
 __attribute__((unavailable("a bare clang has no printf on the device: write values to a buffer, and read that"))) __device__ int
 printf(const char*, A...);

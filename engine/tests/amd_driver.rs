@@ -10,7 +10,7 @@ use std::process::Command;
 /// In a process of its own, because the runtime is opened once a process and by what the
 /// environment says then.
 fn in_a_process(test: &str, set: &[(&str, &str)]) -> bool {
-    const INNER: &str = "KJIT_TEST_INNER";
+    const INNER: &str = "TEST_INNER";
     if std::env::var_os(INNER).is_some() {
         return true;
     }

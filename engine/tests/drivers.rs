@@ -62,7 +62,7 @@ fn told_with(dir: &Path, variables: &[(&str, &Path)]) -> String {
     let exe = std::env::current_exe().unwrap();
     let output = Command::new(exe)
         .args(["--exact", "in_a_child_process", "--nocapture"])
-        .env("KJIT_TEST_TELL", "1")
+        .env("TEST_TELL", "1")
         .env("CUDA_VISIBLE_DEVICES", "7")
         .env("LD_LIBRARY_PATH", dir)
         .envs(variables.iter().copied())
@@ -75,7 +75,7 @@ fn told_with(dir: &Path, variables: &[(&str, &Path)]) -> String {
 
 #[test]
 fn in_a_child_process() {
-    if std::env::var_os("KJIT_TEST_TELL").is_none() {
+    if std::env::var_os("TEST_TELL").is_none() {
         return; // the others' child
     }
     let engine = Engine::new(Config::new().no_cache());
@@ -85,7 +85,7 @@ fn in_a_child_process() {
         Ok(device) => eprintln!("DEVICE {device:?}"),
         Err(error) => eprintln!("ERROR {error}"),
     }
-    if let Some(dir) = std::env::var_os("KJIT_TEST_COMPILE") {
+    if let Some(dir) = std::env::var_os("TEST_COMPILE") {
         let engine = Engine::new(config(Path::new(&dir)));
         match engine.compile(&job("sm_90")) {
             Ok(code) => eprintln!("COMPILED {code:?}"),
@@ -122,8 +122,7 @@ fn code_by_a_newer_compiler_than_the_driver_takes_is_told_with_both_versions_and
         .need("driver", "13.0");
     Engine::new(config(&cache)).cache().put(&key, &code);
     let none = dir.path().join("no-such-nvrtc");
-    let text =
-        told_with(dir.path(), &[("KJIT_TEST_COMPILE", &cache), ("KJIT_NVRTC_LIBRARY", &none)]);
+    let text = told_with(dir.path(), &[("TEST_COMPILE", &cache), ("KJIT_NVRTC_LIBRARY", &none)]);
     let line = error_with(&text, "nvrtc 13.5");
     for word in ["'saxpy'", "needs driver 13.0", "the driver is 12.4", "update the driver"] {
         assert!(line.contains(word), "{word}: {line}");
@@ -139,7 +138,7 @@ fn a_compiler_newer_than_the_driver_is_not_taken_and_told_with_both_versions() {
     std::fs::write(dir.path().join("libnvrtc.so.13"), "").unwrap();
     let text = told_with(
         dir.path(),
-        &[("KJIT_TEST_COMPILE", &dir.path().join("cache")), ("KJIT_NVRTC_LIBRARY", Path::new(""))],
+        &[("TEST_COMPILE", &dir.path().join("cache")), ("KJIT_NVRTC_LIBRARY", Path::new(""))],
     );
     if text.contains("COMPILED") {
         eprintln!("SKIPPED: this machine has an nvrtc that goes with driver 12.4");
@@ -179,8 +178,7 @@ fn a_driver_that_refuses_what_a_newer_compiler_made_is_told_with_both_versions()
         .meta("arch", "sm_90");
     Engine::new(config(&cache)).cache().put(&maker.cache().list()[0].key, &entry);
     let none = dir.path().join("no-such-nvrtc");
-    let text =
-        told_with(dir.path(), &[("KJIT_TEST_COMPILE", &cache), ("KJIT_NVRTC_LIBRARY", &none)]);
+    let text = told_with(dir.path(), &[("TEST_COMPILE", &cache), ("KJIT_NVRTC_LIBRARY", &none)]);
     let line = error_with(&text, "does not take code");
     let (major, minor) = compiler.version;
     for word in

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Set in a copy of this program that calls no `child_main()` and lies alone.
-const ALONE: &str = "KJIT_TEST_ALONE";
+const ALONE: &str = "TEST_ALONE";
 
 fn main() {
     if let Some(folder) = std::env::var_os(ALONE) {

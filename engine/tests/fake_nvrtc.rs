@@ -175,7 +175,7 @@ fn the_longest_source_is_compiled_first_whatever_the_order_asked_for() {
 #[test]
 fn a_compiler_process_and_what_it_had_lying_go_with_their_starter() {
     // This test again, as the starter: it is killed while its compiler loops.
-    if let Some(dir) = std::env::var_os("KJIT_TEST_STARTER") {
+    if let Some(dir) = std::env::var_os("TEST_STARTER") {
         let dir = PathBuf::from(dir);
         let _ = engine(&dir, &dir.join("libnvrtc.so.13")).compile(&job("bad", "fake: loop"));
         return;
@@ -187,7 +187,7 @@ fn a_compiler_process_and_what_it_had_lying_go_with_their_starter() {
     let mut starter = Command::new(std::env::current_exe().unwrap());
     starter.args(["a_compiler_process_and_what_it_had_lying_go_with_their_starter", "--exact"]);
     let mut starter =
-        starter.env("KJIT_TEST_STARTER", dir.path()).env("TMPDIR", &temporary).spawn().unwrap();
+        starter.env("TEST_STARTER", dir.path()).env("TMPDIR", &temporary).spawn().unwrap();
     let lying = || std::fs::read_dir(&temporary).unwrap().count();
     let wait_for = |what: &str, ready: &dyn Fn() -> bool| {
         let began = Instant::now();

@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../model/tests/support/exercise.rs"]
+#[path = "../../model/gguf/tests/it/support/exercise.rs"]
 mod exercise;
 
 fuzz_target!(|bytes: &[u8]| exercise::exercise(bytes));

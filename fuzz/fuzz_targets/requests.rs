@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../server/tests/support/connection.rs"]
+#[path = "../../server/tests/it/support/connection.rs"]
 mod connection;
 
 fuzz_target!(|bytes: &[u8]| drop(connection::exercise(bytes)));

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use kjit_model::chat::{ChatTemplate, Message};
+use kjit_chat::{ChatTemplate, Message};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use kjit_model::tokenizer::{EncodeOptions, SpecialIds, Tokenizer, Vocabulary};
+use kjit_tokenizer::{EncodeOptions, SpecialIds, Tokenizer, Vocabulary};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 

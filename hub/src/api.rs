@@ -1,4 +1,4 @@
-//! What the hub says of a repository and of a file.
+//! The hub's API: a repository's files, and a file's commit, etag and length.
 
 use crate::error::{Error, Fault, shown};
 use crate::http::{Answer, Http, strange};
@@ -7,18 +7,18 @@ use serde::Deserialize;
 use std::io::{self, Read};
 use std::time::Duration;
 
-/// The most that is read of a list: ten times the largest repository's.
+/// Limit of a file list in bytes: ten times the list of the largest repository.
 const LIST_LIMIT: u64 = 64 << 20;
 
 /// A repository at a revision.
 pub(crate) struct Listing {
-    /// The commit that the revision is.
+    /// The commit that the revision points to.
     pub commit: String,
     /// Paths of all files.
     pub files: Vec<String>,
 }
 
-/// Of the hub's answer what is read; the rest of it is not kept.
+/// The fields that are read of the hub's answer. All others are skipped.
 #[derive(Deserialize)]
 struct Said {
     sha: Option<String>,
@@ -33,12 +33,12 @@ struct Sibling {
 /// A file at a commit.
 pub(crate) struct FileMeta {
     pub commit: String,
-    /// What the hub calls this content; of large files, their sha256.
+    /// The content's etag. For large files it is the sha256.
     pub etag: String,
     pub bytes: u64,
 }
 
-/// Said before each further try.
+/// Called before each further try.
 pub(crate) type Told<'a> = &'a dyn Fn(&str, Duration);
 
 impl Http {
@@ -88,7 +88,7 @@ impl Http {
         self.url(&[org, name, "resolve", revision], file)
     }
 
-    /// What the hub says of a file; none if the revision has no such file.
+    /// The hub's data about a file. `None` if the revision has no such file.
     pub fn meta(
         &self,
         repo: &str,
@@ -104,7 +104,7 @@ impl Http {
             if code == Some("EntryNotFound") {
                 return Ok(None);
             }
-            // Hubs that do not say what is not there: the list of files will.
+            // Some hubs do not say what is missing, file or revision. The file list will show it.
             if status.as_u16() == 404 && code.is_none() && answer.commit.is_some() {
                 return Ok(None);
             }
@@ -127,7 +127,7 @@ impl Http {
         })
     }
 
-    /// An answer that broke off.
+    /// The fault of an answer that broke off.
     fn cut(&self, why: &str) -> Fault {
         let (host, why) = (self.host(), shown(why));
         let said = why.clone();
@@ -139,23 +139,23 @@ impl Http {
     }
 }
 
-/// An etag without its quotes, and without the mark of a weak one.
+/// An etag without its quotes and without the mark `W/` of a weak one.
 fn bare(etag: &str) -> &str {
     etag.trim_start_matches("W/").trim_matches('"')
 }
 
-/// It becomes the name of a folder.
+/// Whether the text is safe as a folder's name.
 pub(crate) fn is_commit(text: &str) -> bool {
     text.len() == 40 && is_hex(text)
 }
 
-/// It becomes the name of a file.
+/// Whether the text is safe as a file's name.
 fn is_etag(text: &str) -> bool {
     let inside = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     (1..=128).contains(&text.len()) && text.bytes().all(inside)
 }
 
-/// Of large files the etag is the sha256 of the content.
+/// The sha256 of a large file's content, which is its etag. `None` for small files.
 pub(crate) fn as_sha256(etag: &str) -> Option<&str> {
     (etag.len() == 64 && is_hex(etag)).then_some(etag)
 }

@@ -1,22 +1,22 @@
-//! What can go wrong: each is one line that says what, where and what to do.
+//! Errors of fetching. Each is one line that names the thing, the place and the cure.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a file is not there.
+/// Errors of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A variable, or what it names, cannot be used.
+    /// A variable, or the thing that it names, is unusable.
     #[error("{variable} {why}")]
     Setting {
         /// Its name.
         variable: &'static str,
-        /// What is wrong and what to do.
+        /// The fault and the cure.
         why: String,
     },
-    /// Not in the cache, and the network is not to be asked.
+    /// The model is not in the cache, and the network is off.
     #[error(
         "{what} is not in {cache}, and HF_HUB_OFFLINE is set: unset it to fetch, or look what is \
          there with `kjit list`"
@@ -27,15 +27,15 @@ pub enum Error {
         /// The cache folder.
         cache: PathBuf,
     },
-    /// Not in the cache, where only that was looked into.
-    #[error("{what} is not in {cache}: `kjit list` says what is")]
+    /// The model is not in the cache. The network was not asked.
+    #[error("{what} is not in {cache}: `kjit list` lists the models there")]
     NotHere {
         /// The reference.
         what: String,
         /// The cache folder.
         cache: PathBuf,
     },
-    /// No connection, or none that lasts.
+    /// No connection, or one that breaks off.
     #[error(
         "cannot reach {host} ({why}), after {tries} tries: look at the network, at HTTPS_PROXY \
          and at HF_ENDPOINT"
@@ -48,10 +48,10 @@ pub enum Error {
         /// How often it was tried.
         tries: u32,
     },
-    /// A host that is who it says cannot be told.
+    /// The host's certificate cannot be trusted.
     #[error(
-        "{host} shows no certificate that can be trusted ({why}): SSL_CERT_FILE names a file of \
-         those that you trust besides"
+        "{host} shows no certificate that can be trusted ({why}): set SSL_CERT_FILE to a \
+         file of trusted certificates"
     )]
     Certificate {
         /// Scheme, name and port.
@@ -59,7 +59,7 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// The transfer broke off again and again.
+    /// The transfer broke off in every try.
     #[error(
         "{file}: the transfer from {host} broke off {tries} times in a row ({why}): what came is \
          kept, the same command goes on from there"
@@ -71,10 +71,10 @@ pub enum Error {
         host: String,
         /// The last reason.
         why: String,
-        /// How often.
+        /// Number of tries.
         tries: u32,
     },
-    /// The host sends less than it must.
+    /// The host sends less than the minimum rate.
     #[error(
         "{file}: {host} sends {rate} a second, less than {least} over {seconds} s: try later, or \
          allow less (--min-rate); what came is kept"
@@ -84,34 +84,34 @@ pub enum Error {
         file: String,
         /// Scheme, name and port.
         host: String,
-        /// What came in a second.
+        /// Rate that was measured, per second.
         rate: String,
-        /// What must come in a second.
+        /// Minimum rate per second.
         least: String,
-        /// Over how many seconds that is measured.
+        /// Seconds over which the rate was measured.
         seconds: u64,
     },
-    /// There is no such repository, or none that is shown without a token.
+    /// The repository does not exist, or needs a token.
     #[error("{host} has no repository {repo}, or shows it only to some: look at the name{token}")]
     NoRepository {
         /// Scheme, name and port.
         host: String,
         /// `ORG/REPO`.
         repo: String,
-        /// What a token has to do with it.
+        /// Advice about a token.
         token: &'static str,
     },
-    /// The repository has terms to be accepted.
+    /// The repository is gated: its terms must be accepted.
     #[error("{repo} is gated: accept its terms at {host}/{repo}{token}")]
     Gated {
         /// Scheme, name and port.
         host: String,
         /// `ORG/REPO`.
         repo: String,
-        /// What a token has to do with it.
+        /// Advice about a token.
         token: &'static str,
     },
-    /// The token is none, or no more.
+    /// The token is invalid or expired.
     #[error(
         "{host} refuses the token (HF_TOKEN, or the file that `hf auth login` writes): make one \
          at {host}/settings/tokens"
@@ -127,7 +127,7 @@ pub enum Error {
         host: String,
         /// `ORG/REPO`.
         repo: String,
-        /// What was asked for.
+        /// The revision of the reference.
         revision: String,
     },
     /// No file fits.
@@ -135,9 +135,9 @@ pub enum Error {
     NoFile {
         /// The reference.
         what: String,
-        /// Where was looked.
+        /// The place that was searched.
         place: String,
-        /// What there is, and what to do.
+        /// The files that are there, and the cure.
         there: String,
     },
     /// Several files fit.
@@ -150,75 +150,75 @@ pub enum Error {
         /// A reference to one of them.
         example: String,
     },
-    /// A split model that is not whole.
+    /// A split model lacks a part.
     #[error("{what}: {place} has not all parts of it: {missing} is missing")]
     Missing {
         /// The reference.
         what: String,
-        /// Where was looked.
+        /// The place that was searched.
         place: String,
-        /// The first that is missing.
+        /// The first missing part.
         missing: String,
     },
-    /// The host has had enough of us.
+    /// The host limits the rate of requests.
     #[error("{host} asks to be left alone (429, Too Many Requests{wait}): try later{token}")]
     TooMany {
         /// Scheme, name and port.
         host: String,
-        /// How long, if it said so.
+        /// Pause that the host asks for, if it named one.
         wait: String,
-        /// What a token has to do with it.
+        /// Advice about a token.
         token: &'static str,
     },
-    /// An answer that is none of those above.
+    /// Any other unsuccessful answer.
     #[error("{url} was answered with {status}{tries}: try later, or look at HF_ENDPOINT")]
     Status {
-        /// What was asked for, without what is secret in it.
+        /// The address, without its secret parts.
         url: String,
         /// The number and its name.
         status: String,
-        /// How often it was tried.
+        /// Number of tries.
         tries: String,
     },
-    /// What is not as the hub's API says.
+    /// The answer is not one of the hub's API.
     #[error("{url} was not answered as the hub does ({why}): look at HF_ENDPOINT")]
     Strange {
-        /// What was asked for, without what is secret in it.
+        /// The address, without its secret parts.
         url: String,
-        /// What is wrong.
+        /// The difference.
         why: String,
     },
-    /// Other bytes than the hub's.
+    /// The content's digest differs from the hub's.
     #[error(
         "{file}: what {host} sent has the sha256 {got}, and the hub's file has {want}: nothing \
-         was kept; try again, or look at what is between"
+         was kept; try again, or check any proxy in between"
     )]
     Hash {
         /// The file.
         file: String,
         /// Scheme, name and port.
         host: String,
-        /// What came.
+        /// Digest of the bytes that came.
         got: String,
-        /// What it should be.
+        /// Digest that the hub announced.
         want: String,
     },
-    /// Another length than the hub's.
+    /// The content's length differs from the hub's.
     #[error(
-        "{file}: {host} has {got} bytes for it, and the hub {want}: try again, or look at what is \
-         between"
+        "{file}: {host} has {got} bytes for it, and the hub {want}: try again, or check any \
+         proxy in between"
     )]
     Length {
         /// The file.
         file: String,
         /// Scheme, name and port.
         host: String,
-        /// What came, or would.
+        /// Length of the bytes that came or were announced.
         got: u64,
-        /// What it should be.
+        /// Length that the hub announced.
         want: u64,
     },
-    /// The disk is full, or would be.
+    /// The disk has too little free space.
     #[error(
         "{file} needs {need} more, and {path} has {free} free: make room, or name another folder \
          by HF_HUB_CACHE; what came is kept"
@@ -228,30 +228,30 @@ pub enum Error {
         file: String,
         /// The folder.
         path: PathBuf,
-        /// How much.
+        /// Space that the rest needs.
         need: String,
-        /// How much there is.
+        /// Space that is free.
         free: String,
     },
-    /// The cache takes nothing.
+    /// The cache cannot be written.
     #[error("cannot {doing} {path} ({source}): name a folder that can be written by HF_HUB_CACHE")]
     Write {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// On what.
+        /// Its file or folder.
         path: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
     /// The cache cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// What.
+        /// The file or folder.
         path: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
-    /// Somebody fetches it at this moment.
+    /// Another process fetches the model now.
     #[error("{what} is being fetched by another process: wait for that, or end it")]
     Busy {
         /// The reference.
@@ -259,17 +259,17 @@ pub enum Error {
     },
 }
 
-/// What one try came to.
+/// The error of one try.
 pub(crate) enum Fault {
-    /// Trying again makes nothing better.
+    /// Another try would fail in the same way.
     Last(Error),
-    /// Trying again may help, after so long if the host says so.
+    /// Another try may succeed. A host may ask for a pause before it.
     Again {
-        /// What went wrong.
+        /// The reason.
         why: String,
-        /// What the host asks for.
+        /// The pause that the host asks for.
         after: Option<Duration>,
-        /// What is said once it was tried often enough.
+        /// The error after the last try; gets the number of tries.
         last: Box<dyn FnOnce(u32) -> Error>,
     },
 }
@@ -280,9 +280,9 @@ impl From<Error> for Fault {
     }
 }
 
-/// Names as a line shows them: the first ones of many.
+/// Names for an error line: the first ones of many.
 pub(crate) fn listed(names: &[String]) -> String {
-    /// A line says more than names, and a screen has room for few of them.
+    /// Limit in characters. An error line holds more than names.
     const ROOM: usize = 200;
     let (mut list, mut left) = (String::new(), names.len());
     for name in names.iter().map(|name| shown(name)) {
@@ -299,7 +299,7 @@ pub(crate) fn listed(names: &[String]) -> String {
     }
 }
 
-/// What a host or a repository said, as a line shows it: long ones lose their middle.
+/// Text of a host or a repository for an error line. The middle of a long text is left out.
 pub(crate) fn shown(text: &str) -> String {
     const EACH_END: usize = 50;
     let chars = text.chars().count();

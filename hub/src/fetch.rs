@@ -1,4 +1,5 @@
-//! One file, fetched: locked, resumed, checked, and put in place whole.
+//! Fetches one file: locks it, resumes a partial download, checks the digest, and puts the file in
+//! place.
 
 use crate::api::{FileMeta, as_sha256};
 use crate::error::{Error, Fault, bytes, shown};
@@ -14,20 +15,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 use ureq::http::header;
 
-/// Read, hashed and written at once.
+/// Bytes that are read, hashed and written at a time.
 const PIECE: usize = 256 << 10;
 
-/// Behind the name of a content of which only a part came.
+/// The end of a partial download's name.
 pub(crate) const PARTIAL: &str = ".incomplete";
 
-/// What is to be fetched.
+/// A file to fetch.
 pub(crate) struct Wanted<'a> {
     pub repo: &'a str,
     pub path: &'a str,
     pub meta: &'a FileMeta,
 }
 
-/// Puts a file into its snapshot, unless it is there; says how many bytes came over the network.
+/// Puts a file into its snapshot, unless it is there. Returns the bytes that came over the network.
 pub(crate) fn fetch(
     http: &Http,
     folder: &Folder,
@@ -62,13 +63,13 @@ struct Transfer<'a> {
     http: &'a Http,
     wanted: &'a Wanted<'a>,
     watch: Watch<'a>,
-    /// Where contents are put.
+    /// The folder of contents.
     blobs: &'a Place,
-    /// The name in it of what came so far.
+    /// Name of the partial download in this folder.
     partial: String,
 }
 
-/// The file so far, and its digest.
+/// The part that is here, and its digest.
 struct Sink {
     file: File,
     hash: Sha256,
@@ -77,7 +78,7 @@ struct Sink {
 }
 
 impl Transfer<'_> {
-    /// The whole content, checked and in its place; how much came.
+    /// Fetches the whole content, checks it and puts it in place. Returns the bytes that came.
     fn run(&self) -> Result<u64, Error> {
         let meta = self.wanted.meta;
         let gone = |why: &str| (self.watch)(Event::Removed { path: &self.path(), why });
@@ -96,8 +97,8 @@ impl Transfer<'_> {
             match as_sha256(&meta.etag) {
                 Some(want) if want != got => {
                     self.clear(&mut sink)?;
-                    // What another process left may have been damaged: once more from the start.
-                    // What came whole was not.
+                    // A partial download of another process may be damaged: fetch once more from
+                    // the start. A download of this process is never retried so.
                     if !std::mem::take(&mut resumed) {
                         let _ = self.blobs.remove(&self.partial);
                         return Err(Error::Hash {
@@ -108,7 +109,7 @@ impl Transfer<'_> {
                         });
                     }
                     (self.watch)(Event::Again {
-                        why: "what an earlier fetch left is damaged",
+                        why: "an earlier partial download is damaged",
                         pause: Duration::ZERO,
                     });
                     (self.watch)(Event::At(0));
@@ -116,9 +117,10 @@ impl Transfer<'_> {
                 _ => break,
             }
         }
-        // In place means whole, also after the power failed.
+        // The content is synced before it gets its name, so that it is whole also after a power
+        // failure.
         sink.file.sync_data().map_err(|e| self.write_error(e, 0))?;
-        // Where there are no locks, another may have begun anew: its file is not whole.
+        // On a file system without locks, another process may have replaced the file.
         let named = match self.blobs.is_named(&self.partial, &sink.file) {
             true => self.blobs.rename(&self.partial, &meta.etag),
             false => Err(io::Error::other("another process has put another file in its place")),
@@ -127,12 +129,12 @@ impl Transfer<'_> {
         Ok(sink.came)
     }
 
-    /// Where what came so far is, for errors.
+    /// Path of the partial download, for errors.
     fn path(&self) -> PathBuf {
         self.blobs.path().join(&self.partial)
     }
 
-    /// Reads what an earlier process left.
+    /// Reads and hashes the partial download of an earlier process.
     fn take_up(&self, sink: &mut Sink) -> Result<(), Error> {
         let left = sink.file.metadata().map_or(0, |m| m.len());
         if left > self.wanted.meta.bytes {
@@ -157,9 +159,9 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// Whether the disk takes what is still to come.
+    /// Checks the free space for the rest of the file.
     fn room(&self, have: u64) -> Result<(), Error> {
-        // A file system that does not say is asked by writing.
+        // If the file system gives no number, writing will show it.
         let Some(free) = self.blobs.free() else { return Ok(()) };
         let need = self.wanted.meta.bytes - have;
         if free < need { Err(self.no_room(need, free)) } else { Ok(()) }
@@ -179,7 +181,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Everything behind what is there; who sent it.
+    /// Fetches the bytes after the partial download. Returns the host that sent them.
     fn rest(&self, sink: &mut Sink) -> Result<String, Error> {
         let meta = self.wanted.meta;
         let url = self.http.file_url(self.wanted.repo, &meta.commit, self.wanted.path);
@@ -199,11 +201,11 @@ impl Transfer<'_> {
         Ok(host)
     }
 
-    /// One answer's bytes.
+    /// Writes the bytes of one answer.
     fn body(&self, answer: Answer, url: &str, sink: &mut Sink) -> Result<(), Fault> {
         let (meta, file) = (self.wanted.meta, shown(self.wanted.path));
         let (status, host) = (answer.response.status().as_u16(), answer.host.clone());
-        // What of this answer is there already: all before it, where the host knows no ranges.
+        // The part of this answer that is here already: everything, if the host ignores ranges.
         let mut skip = match status {
             200 => sink.at,
             206 if starts_at(&answer) == Some(sink.at) => 0,
@@ -271,7 +273,7 @@ impl Transfer<'_> {
     }
 }
 
-/// Where a part begins, by its `Content-Range: bytes 100-199/200`.
+/// The first byte of an answer, by its `Content-Range: bytes 100-199/200`.
 fn starts_at(answer: &Answer) -> Option<u64> {
     let range = answer.response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
     range.trim().strip_prefix("bytes ")?.split('-').next()?.parse().ok()

@@ -1,11 +1,11 @@
-//! The cache folder, as Python's `huggingface_hub` lays it out, so that each finds what the other
-//! fetched:
+//! The cache folder, in the layout of Python's `huggingface_hub`, so that both programs find each
+//! other's files:
 //!
 //! ```text
-//! models--ORG--REPO/blobs/ETAG                 contents; ETAG.incomplete: what came of one so far
+//! models--ORG--REPO/blobs/ETAG                 contents; ETAG.incomplete: a partial download
 //! models--ORG--REPO/snapshots/COMMIT/PATH      a link to the content
-//! models--ORG--REPO/refs/BRANCH                the commit that it was
-//! .locks/models--ORG--REPO/ETAG.lock           held (flock) by who fetches
+//! models--ORG--REPO/refs/BRANCH                its commit
+//! .locks/models--ORG--REPO/ETAG.lock           held (flock) by the process that fetches
 //! ```
 
 use crate::api::is_commit;
@@ -20,30 +20,30 @@ use std::time::Duration;
 const PREFIX: &str = "models--";
 const SNAPSHOTS: &str = "snapshots";
 const LOCKS: &str = ".locks";
-/// Folders inside a repository are not deeper than this.
+/// Limit of the depth of folders in a repository.
 pub(crate) const DEEPEST: usize = 8;
-/// A waiter looks this often.
+/// Interval at which a waiter looks at a lock.
 const LOOK: Duration = Duration::from_millis(100);
-/// A reference is a commit, perhaps with the end of a line.
+/// Limit of a ref file in bytes: a commit (40) and an end of line.
 const LONGEST_REFERENCE: u64 = 64;
 
-/// A repository's part of the cache.
+/// One repository's folders in the cache.
 pub(crate) struct Folder {
     cache: PathBuf,
     name: String,
 }
 
-/// A commit of which files are here.
+/// A commit with files in the cache.
 pub(crate) struct Snapshot {
     pub commit: String,
-    /// Paths inside the repository whose content is here.
+    /// Paths inside the repository of files whose content is in the cache.
     pub files: Vec<String>,
 }
 
-/// Is told what was passed over, and why.
+/// Receives each path that was skipped, and the error.
 pub(crate) type Skipped<'a> = &'a mut dyn FnMut(&Path, io::Error);
 
-/// A lock, given up when dropped.
+/// A lock. Dropping it releases it.
 pub(crate) struct Lock {
     file: File,
 }
@@ -59,7 +59,7 @@ impl Folder {
         Folder { cache: cache.to_owned(), name: format!("{PREFIX}{}", repo.replace('/', "--")) }
     }
 
-    /// The repositories that have a folder in a cache.
+    /// Lists the repositories that have a folder in a cache.
     pub fn all(cache: &Path) -> Result<Vec<String>, Error> {
         let repo = |name: &str| Some(name.strip_prefix(PREFIX)?.replacen("--", "/", 1));
         let Some(root) = present(Place::root(cache)).map_err(|e| read(cache, e))? else {
@@ -84,14 +84,14 @@ impl Folder {
         present(Place::root(&self.cache))
     }
 
-    /// A folder below this repository's, if it is there.
+    /// A folder of this repository, if it is there.
     fn there(&self, below: &str) -> io::Result<Option<Place>> {
         let steps = below.split('/').filter(|name| !name.is_empty());
         let from = Place::root(&self.cache).and_then(|root| root.open(&self.name));
         present(steps.fold(from, |place, name| place?.open(name)))
     }
 
-    /// A folder below the cache, made if it is not there.
+    /// A folder in the cache. It is made if it is missing.
     fn made<'a>(&self, steps: impl IntoIterator<Item = &'a str>) -> Result<Place, Error> {
         fs::create_dir_all(&self.cache).map_err(|e| write("make the folder", &self.cache, e))?;
         let mut place = Place::root(&self.cache).map_err(|e| write("open", &self.cache, e))?;
@@ -103,12 +103,12 @@ impl Folder {
         Ok(place)
     }
 
-    /// Where contents are, if there are any.
+    /// The folder of contents, if it is there.
     pub fn contents(&self) -> Result<Option<Place>, Error> {
         self.there("blobs").map_err(|e| read(&self.path().join("blobs"), e))
     }
 
-    /// Where contents are put.
+    /// The folder of contents. It is made if it is missing.
     pub fn make_contents(&self) -> Result<Place, Error> {
         self.made([self.name.as_str(), "blobs"])
     }
@@ -124,8 +124,8 @@ impl Folder {
         Ok((place.map_err(|e| read(&self.file(commit, folders), e))?, name))
     }
 
-    /// The commits of which something is here: that of the revision first, then, if none was named,
-    /// the others, the newest first. What cannot be read is passed over, and `skipped` is told.
+    /// The commits with files in the cache: first the revision's, then, if the reference names no
+    /// revision, the others, newest first. Unreadable parts are skipped and passed to `skipped`.
     pub fn snapshots(&self, revision: Option<&str>, skipped: Skipped) -> Vec<Snapshot> {
         let wanted = match revision {
             Some(commit) if is_commit(commit) => Some(commit.to_owned()),
@@ -151,7 +151,7 @@ impl Folder {
             }
             others.sort_by(|a, b| b.cmp(a));
         }
-        // A link of somebody else's leads to a content of the same repository, or it is none.
+        // A link of another user counts only if it leads to a content of this repository.
         let within = self.path().canonicalize().ok();
         let mut walk = Walk { within: within.as_deref(), skipped, found: vec![] };
         let mut snapshots = vec![];
@@ -168,7 +168,7 @@ impl Folder {
         commit_in(&self.there(&format!("refs/{folders}")).ok()??, name)
     }
 
-    /// The branches and tags that are known, by the commit that each is.
+    /// The known branches and tags of each commit.
     pub fn references(&self) -> BTreeMap<String, Vec<String>> {
         let mut known: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let Ok(Some(repository)) = self.there("") else { return known };
@@ -183,7 +183,7 @@ impl Folder {
         known
     }
 
-    /// Notes which commit a branch or tag is.
+    /// Writes the commit of a branch or tag.
     pub fn note(&self, revision: &str, commit: &str) -> Result<(), Error> {
         if revision == commit || self.reference(revision).as_deref() == Some(commit) {
             return Ok(());
@@ -195,7 +195,7 @@ impl Folder {
             .map_err(|e| write("write", &place.path().join(name), e))
     }
 
-    /// Where the link of a file leads, as it is written.
+    /// The text of a file's link.
     fn link_to(etag: &str, path: &str) -> String {
         format!("{}blobs/{etag}", "../".repeat(2 + path.matches('/').count()))
     }
@@ -220,7 +220,7 @@ impl Folder {
         made.map_err(|e| write("link", &place.path().join(name), e))
     }
 
-    /// Waits for the lock of a content; `waiting` is told once if somebody has it.
+    /// Waits for a content's lock. `waiting` is called once if another process holds it.
     pub fn lock(&self, etag: &str, waiting: &dyn Fn()) -> Result<Lock, Error> {
         let mut told = false;
         loop {
@@ -234,8 +234,8 @@ impl Folder {
         }
     }
 
-    /// The lock of a content, if nobody has it. A file system without locks has no lock to wait
-    /// for: what is fetched is checked in any case.
+    /// Takes a content's lock if it is free. On a file system without locks there is nothing to
+    /// wait for; the digest of a fetched file is checked in any case.
     pub fn try_lock(&self, etag: &str) -> Result<Option<Lock>, Error> {
         let place = self.made([LOCKS, self.name.as_str()])?;
         let name = format!("{etag}.lock");
@@ -248,12 +248,12 @@ impl Folder {
             }
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
-        // The one before us may have removed the file that we waited on: its successor is a new
-        // file.
+        // The previous holder may have removed the lock file that was waited for. Then the name
+        // belongs to a new file.
         Ok(place.is_named(&name, &file).then_some(Lock { file }))
     }
 
-    /// Removes folders that hold nothing any more; the repository's whole if no file of it is left.
+    /// Removes empty folders. Removes the whole repository if it has no file left.
     pub fn tidy(&self) -> Result<(), Error> {
         let gone = |path: PathBuf| move |e| write("remove", &path, e);
         let Some(root) = self.root().map_err(gone(self.cache.clone()))? else { return Ok(()) };
@@ -282,13 +282,13 @@ fn steps(folders: &str) -> impl Iterator<Item = &str> {
     folders.split('/').filter(|name| !name.is_empty())
 }
 
-/// The commit that a file names.
+/// The commit in a ref file.
 fn commit_in(place: &Place, name: &str) -> Option<String> {
     let text = String::from_utf8(place.read(name, LONGEST_REFERENCE).ok()?).ok()?;
     Some(text.trim().to_owned()).filter(|c| is_commit(c))
 }
 
-/// What is not there is nothing, and no fault.
+/// A missing folder is `None`, not an error.
 fn present(place: io::Result<Place>) -> io::Result<Option<Place>> {
     match place {
         Ok(place) => Ok(Some(place)),
@@ -299,7 +299,7 @@ fn present(place: io::Result<Place>) -> io::Result<Option<Place>> {
     }
 }
 
-/// Paths of the files below folders.
+/// Lists the files below a folder.
 struct Walk<'a> {
     within: Option<&'a Path>,
     skipped: Skipped<'a>,
@@ -307,8 +307,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Those of one folder. Links whose content is gone are none, and links to folders are
-    /// nobody's: both Python and we link files.
+    /// Lists one folder. Links without a content are skipped. Links to folders are skipped too:
+    /// this program and Python link files only.
     fn below(&mut self, above: &Place, name: &str, prefix: &str, depth: usize) {
         let place = match above.open(name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return,
@@ -337,7 +337,7 @@ impl Walk<'_> {
     }
 }
 
-/// Removes the folders below this name that hold nothing, and this one then.
+/// Removes empty folders below this name, and then the folder of this name if it is empty.
 fn remove_empty(above: &Place, name: &str, depth: usize) {
     if above.kind(name, None) != Some(Kind::Folder) || depth == 0 {
         return;
@@ -346,7 +346,7 @@ fn remove_empty(above: &Place, name: &str, depth: usize) {
     for below in place.names().unwrap_or_default() {
         remove_empty(&place, &below, depth - 1);
     }
-    // One that is not empty stays.
+    // Fails for a folder that is not empty, which stays.
     above.remove_empty(name);
 }
 

@@ -1,4 +1,4 @@
-//! Requests: redirects that take the token nowhere else, and answers as errors.
+//! HTTP requests. Redirects never take the token to another host. Failures become typed errors.
 
 use crate::error::{Error, Fault, bytes, shown};
 use crate::pace::Least;
@@ -8,9 +8,9 @@ use ureq::http::{Response, StatusCode, Uri, header};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, Proxy};
 
-/// So often a request is tried before it is given up, unless something came meanwhile.
+/// Tries of a request. The count begins anew when enough bytes came meanwhile.
 pub(crate) const TRIES: u32 = 5;
-/// A host that asks for a longer pause than this is taken at its word: the command ends.
+/// The longest pause that a host may ask for. If it asks for more, the command ends and says so.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const MOST_HOPS: usize = 10;
 
@@ -20,16 +20,16 @@ pub(crate) struct Http {
     endpoint: Uri,
     bearer: Option<String>,
     pause: Duration,
-    /// What a host must send to be waited for.
+    /// The minimum rate of a host.
     pub pace: Least,
 }
 
-/// Where an answer came from, and what the hub said on the way there.
+/// The host that an answer came from, and headers of the hub on the way there.
 pub(crate) struct Answer {
     pub response: Response<Body>,
-    /// Scheme, name and port of who answered.
+    /// Scheme, name and port of the host that answered.
     pub host: String,
-    /// The first that was said: by the hub of the file, not by who keeps it.
+    /// The first value among the redirects: the hub's, not the storage host's.
     pub commit: Option<String>,
     pub etag: Option<String>,
     pub size: Option<u64>,
@@ -95,8 +95,8 @@ impl Http {
         self.bearer.is_some()
     }
 
-    /// An address below the endpoint, of such parts; what users or hosts said in them is encoded. A
-    /// file alone may have folders.
+    /// An address below the endpoint. Parts that came from a user or a host are percent-encoded. A
+    /// file's path may have folders.
     pub fn url(&self, parts: &[&str], file: &str) -> String {
         let mut url = self.endpoint.to_string().trim_end_matches('/').to_owned();
         for part in parts.iter().copied().chain(file.split('/').filter(|p| !p.is_empty())) {
@@ -106,7 +106,7 @@ impl Http {
         url
     }
 
-    /// Asks, and follows redirects; with `head`, only as far as the hub goes: who keeps the file is
+    /// Sends a request and follows redirects. With `head` it stays on the hub: the storage host is
     /// not asked.
     pub fn ask(&self, url: &str, head: bool, from: u64) -> Result<Answer, Fault> {
         let (mut commit, mut etag, mut size) = (None, None, None);
@@ -155,14 +155,14 @@ impl Http {
         if let Some(bearer) = self.bearer.as_ref().filter(|_| same_host(at, &self.endpoint)) {
             request = request.header(header::AUTHORIZATION, bearer);
         }
-        // The file's own bytes, whatever stands between.
+        // The file's bytes, without a proxy's compression.
         request
             .header(header::ACCEPT_ENCODING, "identity")
             .call()
             .map_err(|e| unreachable_host(at, e))
     }
 
-    /// An answer that is no success, as what it means.
+    /// The error that an unsuccessful answer stands for.
     pub fn refused(&self, answer: &Answer, url: &str, repo: &str, revision: &str) -> Fault {
         let (status, host) = (answer.response.status(), self.host());
         let said = |name: &str| answer.response.headers().get(name).and_then(|v| v.to_str().ok());
@@ -171,7 +171,7 @@ impl Http {
         let error = match (said("x-error-code").unwrap_or_default(), status.as_u16()) {
             ("GatedRepo", _) => {
                 let token =
-                    if token { ", as the one whose token this is" } else { ", then set HF_TOKEN" };
+                    if token { ", with the account of this token" } else { ", then set HF_TOKEN" };
                 Error::Gated { host, repo, token }
             }
             ("RevisionNotFound", _) => Error::NoRevision { host, repo, revision },
@@ -187,7 +187,7 @@ impl Http {
             (_, 401) if own => Error::Token { host },
             (_, 403) if own => {
                 let token = if token {
-                    ", as the one whose token this is, and let the token read it"
+                    ", with the account of this token, and let the token read it"
                 } else {
                     ", then set HF_TOKEN"
                 };
@@ -203,15 +203,15 @@ impl Http {
         Fault::Last(error)
     }
 
-    /// A host that sends so many bytes a second, which are too few.
+    /// A host that sends this many bytes a second, which is below the minimum.
     pub fn slow(&self, file: &str, host: &str, rate: u64) -> Error {
         let (file, host, seconds) = (shown(file), host.to_owned(), self.pace.window.as_secs());
         Error::Slow { file, host, rate: bytes(rate), least: bytes(self.pace.rate), seconds }
     }
 
-    /// Tries as long as that may help. `came` says how much has come so far: where enough has come
-    /// since, the count begins anew. Enough is what a host must send in a window: one that closes
-    /// after every byte would else be asked for ever.
+    /// Tries as long as that may help. `came` is the number of bytes so far: once a full window's
+    /// minimum has come since the last count, the count begins anew. Without the minimum, a host
+    /// that closes after every byte would be tried without end.
     pub fn retry<T>(
         &self,
         told: &dyn Fn(&str, Duration),
@@ -239,7 +239,7 @@ impl Http {
     }
 }
 
-/// What is worth another try, and what is not.
+/// Says which errors are worth another try.
 fn status_fault(
     status: StatusCode,
     code: u16,
@@ -272,7 +272,7 @@ fn status_fault(
     }
 }
 
-/// No answer at all.
+/// The error of a host that gave no answer.
 fn unreachable_host(at: &Uri, error: ureq::Error) -> Fault {
     let host = host(at);
     let why = match &error {
@@ -303,7 +303,7 @@ fn host(at: &Uri) -> String {
     format!("{}://{name}", at.scheme_str().unwrap_or("http"))
 }
 
-/// Without the part that may be a signature.
+/// The address without its query, which may hold a signature.
 fn address(at: &Uri) -> String {
     format!("{}{}", host(at), at.path())
 }
@@ -315,7 +315,7 @@ fn same_host(a: &Uri, b: &Uri) -> bool {
     (a.scheme_str(), name(a), port(a)) == (b.scheme_str(), name(b), port(b))
 }
 
-/// Where a redirect leads.
+/// The target of a redirect.
 fn join(at: &Uri, to: &str) -> Result<Uri, Error> {
     let whole = match to {
         _ if to.starts_with("http://") || to.starts_with("https://") => to.to_owned(),
@@ -330,7 +330,7 @@ fn join(at: &Uri, to: &str) -> Result<Uri, Error> {
     whole.parse().map_err(|e| strange(&address(at), format!("it leads to no address: {e}")))
 }
 
-/// All but what stands for itself in a part of a path.
+/// Everything but the characters that a path's part may hold unencoded.
 fn encoded(part: &str) -> String {
     let mut out = String::with_capacity(part.len());
     for byte in part.bytes() {

@@ -1,4 +1,4 @@
-//! A reference, found here or fetched.
+//! Finds a model by its reference, in the cache or by fetching it.
 
 use crate::api::FileMeta;
 use crate::error::{Error, listed, shown};
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The hub, and what of it is here.
+/// The hub, and the models in its cache.
 pub struct Hub {
     settings: Settings,
 }
@@ -21,17 +21,17 @@ pub struct Hub {
 /// A model whose files are here.
 #[derive(Debug, Clone)]
 pub struct Local {
-    /// What to write to mean exactly this file.
+    /// The reference that names exactly this file.
     pub reference: Reference,
-    /// The commit it is of.
+    /// Its commit.
     pub commit: String,
-    /// The branches and tags that were this commit when they were last asked for.
+    /// Branches and tags that pointed to this commit when the hub was last asked.
     pub revisions: Vec<String>,
     /// The file, or all parts of a split one in order.
     pub files: Vec<PathBuf>,
-    /// Of all of them.
+    /// Bytes of all files.
     pub bytes: u64,
-    /// A part that is not here, as a path inside the repository.
+    /// A part that is missing, as a path inside the repository.
     pub missing: Option<String>,
 }
 
@@ -42,17 +42,17 @@ impl Local {
     }
 }
 
-/// What a fetch came to.
+/// The result of a fetch.
 #[derive(Debug)]
 pub struct Pulled {
     /// The model.
     pub local: Local,
-    /// So many bytes came over the network.
+    /// Bytes that came over the network.
     pub fetched: u64,
 }
 
 impl Hub {
-    /// With these settings. Nothing is asked or opened yet.
+    /// A hub with these settings. Nothing is sent or opened yet.
     pub fn new(settings: Settings) -> Hub {
         Hub { settings }
     }
@@ -62,10 +62,10 @@ impl Hub {
         &self.settings.cache
     }
 
-    /// The model, from here if it is here, else fetched.
+    /// The model. It is fetched if it is not here.
     ///
     /// # Errors
-    /// It cannot be had; see [`Error`].
+    /// The model cannot be found or fetched; see [`Error`].
     pub fn get(&self, reference: &Reference, watch: Watch) -> Result<Local, Error> {
         match self.here(reference)? {
             Some(local) => Ok(local),
@@ -73,8 +73,8 @@ impl Hub {
         }
     }
 
-    /// The model if it is here, whole; nobody is asked. Where the reference names no revision, what
-    /// `main` was when it was last asked for goes before what is here of other commits.
+    /// The model, if all of it is here. Sends nothing. If the reference names no revision, the last
+    /// known commit of `main` is preferred to other commits.
     ///
     /// # Errors
     /// The cache cannot be read, or several models that are here fit.
@@ -102,13 +102,12 @@ impl Hub {
                 Err(Unclear::Several(names)) => return Err(several(reference, &names)),
             }
         }
-        // What may not be read may be here.
+        // A folder that cannot be read may hold the model.
         denied.map_or(Ok(None), Err)
     }
 
-    /// Every model that is here, also those of which parts are missing. A part of the cache that
-    /// cannot be read hides nothing else: it is passed over, and `watch` is told
-    /// ([`Event::Skipped`]).
+    /// All models in the cache, including incomplete ones. A part of the cache that cannot be read
+    /// is skipped, and `watch` gets [`Event::Skipped`].
     ///
     /// # Errors
     /// The cache itself cannot be read.
@@ -118,7 +117,7 @@ impl Hub {
         for repo in Folder::all(&self.settings.cache)?.into_iter().filter(|repo| is_repo(repo)) {
             let folder = Folder::new(&self.settings.cache, &repo);
             let references = folder.references();
-            // Of several commits the one that a reference to this file finds.
+            // Of several commits, this is the one that a reference to the file finds.
             let mut seen = BTreeSet::new();
             for snapshot in folder.snapshots(None, &mut skipped) {
                 for model in models(snapshot.files.iter().map(String::as_str)) {
@@ -134,10 +133,10 @@ impl Hub {
         Ok(all)
     }
 
-    /// The model as the hub has it now: what is here already is not fetched again.
+    /// The hub's current version of the model. Files that are here already are not fetched again.
     ///
     /// # Errors
-    /// It cannot be had; see [`Error`].
+    /// The model cannot be fetched; see [`Error`].
     pub fn pull(&self, reference: &Reference, watch: Watch) -> Result<Pulled, Error> {
         if self.settings.offline {
             return Err(Error::Offline {
@@ -164,7 +163,7 @@ impl Hub {
         })
     }
 
-    /// The files that are meant, and what the hub says of them, all of one commit.
+    /// The files of the model and the hub's data about them, all of one commit.
     fn metas(
         &self,
         http: &Http,
@@ -174,8 +173,8 @@ impl Hub {
     ) -> Result<Vec<(String, FileMeta)>, Error> {
         let told = |why: &str, pause| watch(Event::Again { why, pause });
         let repo = reference.repo();
-        // Of one whole file no list is needed. Of how many parts a name speaks is the name's word
-        // alone: the list says which there are.
+        // A single file needs no list. A file's name says how many parts a model has, but only the
+        // list shows which parts exist.
         let (files, mut commit) = match reference.pick() {
             Pick::File(file) if !is_part(file) => (vec![file.clone()], None),
             _ => {
@@ -187,7 +186,7 @@ impl Hub {
         for path in files {
             let at = commit.as_deref().unwrap_or(revision);
             let Some(meta) = http.meta(repo, at, &path, &told)? else {
-                // The list says what there is instead.
+                // The list shows which files exist instead.
                 let place = || format!("{} at {}", repo, http.host());
                 self.chosen(http, reference, revision, watch)?;
                 return Err(Error::Missing {
@@ -202,7 +201,8 @@ impl Hub {
         Ok(metas)
     }
 
-    /// The model that is meant, by the repository's list of files, and the commit of that list.
+    /// The model that a reference means, by the repository's list of files, and the commit of that
+    /// list.
     fn chosen(
         &self,
         http: &Http,
@@ -247,7 +247,7 @@ impl Hub {
     }
 }
 
-/// A model as it lies in the cache; `references` are the folder's.
+/// A model in the cache. `references` are the folder's.
 fn local(
     folder: &Folder,
     reference: &Reference,

@@ -11,17 +11,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | to … | there is |
+//! | task | call |
 //! |---|---|
-//! | have a model, fetched if it is not here | [`Hub::get`] |
-//! | look what is here, ask nobody | [`Hub::here`], [`Hub::list`] |
-//! | have what the hub has now | [`Hub::pull`] |
-//! | remove one | [`Hub::remove`] |
-//! | say where all that is | [`Settings`] |
+//! | get a model, fetched if it is missing | [`Hub::get`] |
+//! | list local models, without a request | [`Hub::here`], [`Hub::list`] |
+//! | update a model to the hub's version | [`Hub::pull`] |
+//! | remove a model | [`Hub::remove`] |
+//! | set the hub's address and the cache folder | [`Settings`] |
 //!
-//! It knows names, bytes and digests; it opens no model. A file that is in place is whole and has
-//! the sha256 that the hub said. What came of one that is not is kept, and the next fetch goes on
-//! from there. The token goes to the endpoint's host and, by redirects, to no other.
+//! This crate knows names, bytes and digests; it opens no model. A file in its place is whole and
+//! has the sha256 that the hub announced. Partial downloads are kept and resumed. The token goes to
+//! the endpoint's host only, redirects included.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -59,7 +59,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// What happens during a fetch.
+/// Progress of a fetch.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A file begins.
@@ -68,40 +68,40 @@ pub enum Event<'a> {
         file: &'a str,
         /// Its length.
         bytes: u64,
-        /// So much came in an earlier fetch.
+        /// Bytes that an earlier fetch left.
         have: u64,
     },
-    /// So much of the file is here.
+    /// Bytes of the file that are here.
     At(u64),
-    /// It is tried again.
+    /// Another try follows.
     Again {
         /// What went wrong.
         why: &'a str,
-        /// After this pause.
+        /// The pause before it.
         pause: Duration,
     },
-    /// A part of the cache cannot be used and is passed over.
+    /// A part of the cache is unusable and is skipped.
     Skipped {
         /// Where it is.
         path: &'a Path,
-        /// The system's word.
+        /// The system's error.
         why: &'a io::Error,
     },
-    /// What stood where a fetch keeps what comes was none of our files, and is removed.
+    /// A file that is not ours stood in the place of a partial download. It was removed.
     Removed {
         /// Where it was.
         path: &'a Path,
-        /// What it was: `is a symbolic link`.
+        /// A description: `is a symbolic link`.
         why: &'a str,
     },
-    /// Another process fetches this file: its end is waited for.
+    /// Another process fetches this file. This process waits for it.
     Waiting {
         /// Its path inside the repository.
         file: &'a str,
     },
 }
 
-/// Is told what happens.
+/// Receives the progress.
 pub type Watch<'a> = &'a dyn Fn(Event<'_>);
 
 /// The README's example, compiled.

@@ -1,18 +1,18 @@
-//! Names of GGUF files: which belong together as parts of one model, and which one a word means.
-//! Nothing is opened.
+//! Names of GGUF files: which files are parts of one model, and which model a word means. Nothing
+//! is opened.
 
 use crate::reference::{Pick, is_gguf, is_path};
 use std::collections::BTreeMap;
 
-/// What is taken where a repository has several models and none is named.
+/// The quantisation that is taken if a repository has several models and the reference names none.
 pub const USUAL: &str = "Q4_K_M";
 
 /// A model among the files of a repository: one file, or the parts of a split one in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
-    /// Paths inside the repository; the first is the one that is opened.
+    /// Paths inside the repository. The first one is opened.
     pub files: Vec<String>,
-    /// The first path that should be there and is not.
+    /// The first missing path.
     pub missing: Option<String>,
 }
 
@@ -27,16 +27,16 @@ impl Named {
     }
 }
 
-/// Which model is meant is not clear; the names are those that there are to choose from.
+/// Why no single model is meant. The names are the choices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unclear {
-    /// None.
+    /// No model fits.
     Nothing(Vec<String>),
-    /// All of these.
+    /// These models fit.
     Several(Vec<String>),
 }
 
-/// What stands before `-00001-of-00003.gguf`, the number and the count.
+/// The name before `-00001-of-00003.gguf`, the number and the count.
 fn split(path: &str) -> Option<(&str, u32, u32)> {
     let stem = path.get(..path.len().checked_sub(5)?).filter(|_| is_gguf(path))?;
     let (rest, count) = stem.rsplit_once("-of-")?;
@@ -48,17 +48,16 @@ fn split(path: &str) -> Option<(&str, u32, u32)> {
     (1 <= no && no <= count).then_some((prefix, no, count))
 }
 
-/// Whether the name says that the file is a part of several.
+/// Whether the name is that of a part of a split model.
 pub(crate) fn is_part(path: &str) -> bool {
     split(path).is_some_and(|(.., count)| count > 1)
 }
 
-/// The models among these paths, by name. Projectors of images and matrices of importance are files
-/// beside models and no models. How many parts a name speaks of costs nothing: only those that are
-/// there are looked at.
+/// The models among these paths, by name. Image projectors (mmproj) and importance matrices
+/// (imatrix) are not models. The work depends on the parts that exist, not on the count that a name
+/// claims.
 pub fn models<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Named> {
-    // What stands before and behind the number, and the count: parts that have them in common are
-    // one model's.
+    // Parts with the same text before and after the number, and the same count, are one model.
     let mut split_models: BTreeMap<(&str, u32, &str), BTreeMap<u32, &str>> = BTreeMap::new();
     let mut found: Vec<Named> = vec![];
     for path in paths.into_iter().filter(|p| is_gguf(p) && is_path(p) && !is_beside(p)) {
@@ -91,8 +90,8 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// How well a word fits: 2 it ends the name, 1 it stands in it, 0 not at all. `Q4_K` is not in
-/// `Q4_K_M`, nor `Q4_0` in `IQ4_0`.
+/// How well a word fits a name: 2 at its end, 1 inside, 0 not at all. `Q4_K` is not in `Q4_K_M`,
+/// and `Q4_0` not in `IQ4_0`.
 fn fits(model: &Named, word: &str) -> u8 {
     let path = model.first();
     let name = file_name(split(path).map_or(path, |(prefix, ..)| prefix));
@@ -107,7 +106,7 @@ fn fits(model: &Named, word: &str) -> u8 {
     best.map(|(at, _)| if after(at).is_empty() { 2 } else { 1 }).max().unwrap_or(0)
 }
 
-/// The model that is meant.
+/// The model that the reference means.
 pub(crate) fn choose(models: &[Named], pick: &Pick) -> Result<Named, Unclear> {
     let firsts = |of: &[&Named]| of.iter().map(|m| m.first().to_owned()).collect::<Vec<_>>();
     let all: Vec<&Named> = models.iter().collect();
@@ -232,7 +231,7 @@ mod tests {
         ] {
             assert_eq!(models([name]), [Named { files: vec![name.into()], missing: None }]);
         }
-        // What a hostile list says is no path that leaves its folder.
+        // Paths that would leave their folder are no models.
         assert!(models(["../x.gguf", "/x.gguf", "a/../x.gguf", "a//x.gguf", ""]).is_empty());
     }
 }

@@ -1,25 +1,25 @@
-//! Whether a host sends fast enough to be waited for.
+//! The minimum rate of a transfer.
 
 use std::time::{Duration, Instant};
 
-/// What a host must send.
+/// A minimum rate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Least {
-    /// Bytes a second; 0: nothing.
+    /// Bytes per second; 0: no minimum.
     pub rate: u64,
-    /// Over so long.
+    /// Time over which the rate is measured.
     pub window: Duration,
 }
 
 impl Least {
-    /// The bytes of one window.
+    /// Minimum bytes in one window.
     pub fn of_window(&self) -> u64 {
-        // Far below 2^53 for any rate that is one.
+        // Realistic rates are far below 2^53, so the product is exact.
         (self.rate as f64 * self.window.as_secs_f64()) as u64
     }
 }
 
-/// One answer's bytes against the clock.
+/// Measures the rate of one answer.
 pub(crate) struct Pace {
     least: Least,
     since: Instant,
@@ -31,10 +31,10 @@ impl Pace {
         Pace { least, since: Instant::now(), came: 0 }
     }
 
-    /// So many bytes more have come.
+    /// Adds bytes that came.
     ///
     /// # Errors
-    /// The bytes a second of a window that has ended, where they are too few.
+    /// A window ended with too few bytes: its rate in bytes per second.
     pub fn came(&mut self, bytes: usize) -> Result<(), u64> {
         self.came += bytes as u64;
         let took = self.since.elapsed();

@@ -1,8 +1,7 @@
-//! One folder of the cache, by handle. The cache may be shared with other users, so nothing in it
-//! is trusted to be what its name says: no link of somebody else's is followed, nothing is waited
-//! for that is no plain file, and what is written goes into a file of our own or into none. Every
-//! step opens one name below an open folder and asks the open handle, so that what is swapped in
-//! between two calls changes nothing.
+//! A folder of the cache, reached by its handle. Other users may share the cache, so no name is
+//! trusted: links of other users are not followed, only plain files are read, and only own files
+//! are written. Each step opens one name below an open folder and asks the open handle about it. A
+//! file that is swapped between two calls therefore changes nothing.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -13,27 +12,27 @@ use std::path::{Path, PathBuf};
 
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
-/// No link is followed, no pipe waited for, no terminal taken.
+/// Flags of every opening: no links, no waiting for a pipe, no controlling terminal.
 const FILE: OFlags =
     OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
-/// As far as the user's umask lets others.
+/// Mode of new files. The umask narrows it.
 const ANY: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO);
 const ANY_FILE: Mode = Mode::from_raw_mode(0o666);
 
 /// An open folder.
 pub(crate) struct Place {
     fd: OwnedFd,
-    /// For errors alone.
+    /// The path, for errors only.
     path: PathBuf,
 }
 
-/// What bears a name.
+/// What a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Folder,
-    /// A plain file of so many bytes, or a link to one that may be followed.
+    /// A plain file of this many bytes, or a permitted link to one.
     File(u64),
-    /// A link whose content is gone, or that leads where it should not.
+    /// A link whose target is missing or not permitted.
     Link,
     /// A pipe, a socket, a device.
     Other,
@@ -56,7 +55,7 @@ fn refused(why: &str) -> io::Error {
 }
 
 impl Place {
-    /// The cache folder. The way there is the user's own word, links and all.
+    /// Opens the cache folder. Its path is the user's own choice and may have links.
     pub fn root(path: &Path) -> io::Result<Place> {
         let fd = rustix::fs::openat(CWD, path, FOLDER, Mode::empty())?;
         Ok(Place { fd, path: path.to_owned() })
@@ -66,8 +65,8 @@ impl Place {
         &self.path
     }
 
-    /// The folder of this name in this one. A link is followed if we or root made it: people lay
-    /// large repositories on other disks.
+    /// Opens a folder below this one. A link is followed if this user or root made it, since people
+    /// keep large repositories on other disks.
     pub fn open(&self, name: &str) -> io::Result<Place> {
         let fd = match rustix::fs::openat(&self.fd, name, FOLDER | OFlags::NOFOLLOW, Mode::empty())
         {
@@ -90,7 +89,7 @@ impl Place {
         }
     }
 
-    /// The folder of this name in this one, made if it is not there.
+    /// Opens a folder below this one. It is made if it is missing.
     pub fn make(&self, name: &str) -> io::Result<Place> {
         match self.open(name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -103,7 +102,8 @@ impl Place {
         }
     }
 
-    /// The names in the folder, in no order. What is no text is nothing that the hub named.
+    /// The names in the folder, in no order. Names that are not UTF-8 are skipped: the hub has
+    /// none.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let mut names = vec![];
         for entry in Dir::read_from(self.fd.as_fd())? {
@@ -120,8 +120,8 @@ impl Place {
         Ok(names)
     }
 
-    /// What bears this name. A link of somebody else's is followed as far as `within`, a path
-    /// without links.
+    /// What a name stands for. A link of another user is followed only if it leads below `within`,
+    /// a path without links.
     pub fn kind(&self, name: &str, within: Option<&Path>) -> Option<Kind> {
         let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some(match kind(&stat) {
@@ -147,7 +147,7 @@ impl Place {
         })
     }
 
-    /// The length of the plain file of this name.
+    /// The length of a plain file.
     pub fn length(&self, name: &str) -> Option<u64> {
         match self.kind(name, None)? {
             Kind::File(bytes) => Some(bytes),
@@ -155,32 +155,32 @@ impl Place {
         }
     }
 
-    /// When the folder itself last changed, in seconds: only an order follows from it.
+    /// Time of the folder's last change in seconds. It is used only to order commits.
     pub fn changed(&self) -> i64 {
         rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_mtime)
     }
 
-    /// Where a link leads, as it is written.
+    /// The target of a link, as it is written.
     pub fn link(&self, name: &str) -> Option<String> {
         rustix::fs::readlinkat(&self.fd, name, vec![]).ok()?.into_string().ok()
     }
 
-    /// A plain file of at most `limit` bytes, whole.
+    /// Reads a plain file of at most `limit` bytes.
     pub fn read(&self, name: &str, limit: u64) -> io::Result<Vec<u8>> {
         let file =
             File::from(rustix::fs::openat(&self.fd, name, OFlags::RDONLY | FILE, Mode::empty())?);
         let stat = rustix::fs::fstat(&file)?;
         if kind(&stat) != FileType::RegularFile || length(&stat) > limit {
-            return Err(refused("it is no plain file, or too long for what it should be"));
+            return Err(refused("it is not a plain file, or too long"));
         }
         let mut bytes = vec![];
         file.take(limit).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// The file of this name to be gone on with, made if it is not there. What stands there and is
-    /// no plain file of our own, with this name alone, is taken away first, and `gone` is told
-    /// that.
+    /// Opens a partial download to append to it. It is made if it is missing. Anything at this name
+    /// that is not a plain file of this user with a single name is removed first; `gone` receives a
+    /// description of it.
     pub fn own_file(&self, name: &str, gone: &dyn Fn(&str)) -> io::Result<File> {
         let why = match rustix::fs::openat(&self.fd, name, OFlags::RDWR | FILE, Mode::empty()) {
             Ok(fd) => {
@@ -203,13 +203,13 @@ impl Place {
         self.create(name)
     }
 
-    /// A new file.
+    /// Makes a file. Its name must be free.
     fn create(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | FILE;
         Ok(File::from(rustix::fs::openat(&self.fd, name, flags, ANY_FILE)?))
     }
 
-    /// A file to be locked, made if it is not there, whoever made it.
+    /// Opens a lock file, whoever made it. It is made if it is missing.
     pub fn lock_file(&self, name: &str) -> io::Result<File> {
         let fd = rustix::fs::openat(&self.fd, name, OFlags::RDWR | OFlags::CREATE | FILE, ANY_FILE);
         let fd = fd.map_err(|errno| {
@@ -221,24 +221,24 @@ impl Place {
         }
     }
 
-    /// Whether the name still is this open file's.
+    /// Whether the name still belongs to this open file.
     pub fn is_named(&self, name: &str, file: &File) -> bool {
         let by_name = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
         matches!((by_name, rustix::fs::fstat(file)), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
     }
 
-    /// Writes a small file: a reader sees the old one or the new one.
+    /// Writes a small file. A reader sees the old content or the new one.
     pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.replaced(name, |new| self.create(new)?.write_all(bytes))
     }
 
-    /// Makes a link that leads there, in place of what was there.
+    /// Makes a link, replacing what has the name.
     pub fn make_link(&self, name: &str, to: &str) -> io::Result<()> {
         self.replaced(name, |new| Ok(rustix::fs::symlinkat(to, &self.fd, new)?))
     }
 
     fn replaced(&self, name: &str, make: impl Fn(&str) -> io::Result<()>) -> io::Result<()> {
-        // Short: a file's name may be as long as a name can be.
+        // A short name: the file's own name may already have the maximum length.
         let new = format!(".kjit-{}.new", std::process::id());
         let made = match make(&new) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
@@ -249,12 +249,12 @@ impl Place {
         made.and_then(|()| self.rename(&new, name))
     }
 
-    /// Gives the file another name in this folder, in place of what had it.
+    /// Renames a file in this folder, replacing what has the new name.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// Removes a name that is no folder; a link itself, not where it leads.
+    /// Removes a file or a link. The link's target stays.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -262,13 +262,12 @@ impl Place {
         }
     }
 
-    /// Removes a folder, if nothing is in it.
+    /// Removes a folder if it is empty.
     pub fn remove_empty(&self, name: &str) {
         let _ = rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR);
     }
 
-    /// Removes whatever bears the name, with what is in it, so many levels deep. No link is
-    /// followed.
+    /// Removes a file or a folder with its content, up to this depth. Links are not followed.
     pub fn remove_all(&self, name: &str, depth: usize) -> io::Result<()> {
         let stat = match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(()),
@@ -288,7 +287,7 @@ impl Place {
         Ok(())
     }
 
-    /// Bytes that the disk has free for us; none where it does not say.
+    /// Free bytes of the file system for this user. `None` if it does not say.
     pub fn free(&self) -> Option<u64> {
         let disk = rustix::fs::fstatvfs(&self.fd).ok()?;
         Some(disk.f_bavail.saturating_mul(disk.f_frsize))

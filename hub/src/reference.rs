@@ -1,4 +1,4 @@
-//! What a user writes: `hf:org/repo`, which file of it, and at which revision.
+//! References: `hf:org/repo`, with a file and a revision.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,18 +21,18 @@ pub struct Reference {
     pick: Pick,
 }
 
-/// Which file of a repository.
+/// The file of a repository that a reference means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pick {
-    /// The only model that is there, else the one of `Q4_K_M`.
+    /// The only model of the repository, else the `Q4_K_M` one.
     Default,
-    /// The one with this word in its name: `Q4_K_M`.
+    /// The model with this word in its name, such as `Q4_K_M`.
     Tag(String),
-    /// This one: a path inside the repository.
+    /// The file with this path inside the repository.
     File(String),
 }
 
-/// What was written is no reference.
+/// The text is not a reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' {why}: write hf:ORG/REPO, hf:ORG/REPO:QUANT or hf:ORG/REPO/FILE.gguf")]
 pub struct BadReference {
@@ -40,10 +40,10 @@ pub struct BadReference {
     why: &'static str,
 }
 
-/// What every reference begins with.
+/// The beginning of every reference.
 pub const SCHEME: &str = "hf:";
 
-/// The revision where none is named.
+/// The revision of a reference that names none.
 pub const MAIN: &str = "main";
 
 impl Reference {
@@ -52,22 +52,22 @@ impl Reference {
         &self.repo
     }
 
-    /// A branch, a tag or a commit, if one is named.
+    /// The branch, tag or commit that the reference names.
     pub fn revision(&self) -> Option<&str> {
         self.revision.as_deref()
     }
 
-    /// Which file.
+    /// The file that the reference means.
     pub fn pick(&self) -> &Pick {
         &self.pick
     }
 
-    /// The same repository and revision, and this file.
+    /// A reference to a file of the same repository and revision.
     pub(crate) fn with_file(&self, file: &str) -> Reference {
         Reference { pick: Pick::File(file.to_owned()), ..self.clone() }
     }
 
-    /// A file of a repository; none if the names are no possible ones.
+    /// A reference to a file of a repository. `None` if the names are impossible ones.
     pub(crate) fn to_file(repo: &str, file: &str) -> Option<Reference> {
         let pick = Pick::File(file.to_owned());
         (is_repo(repo) && is_path(file)).then(|| Reference {
@@ -104,7 +104,7 @@ impl FromStr for Reference {
             rest.split_once(':').map_or((rest, None), |(place, word)| (place, Some(word)));
         let (place, revision) =
             place.split_once('@').map_or((place, None), |(place, rev)| (place, Some(rev)));
-        // A third part of the place is a file.
+        // The third part of the path and the rest are a file.
         let second = place.match_indices('/').nth(1).map(|(at, _)| at);
         let (repo, file) = match second.and_then(|at| place.split_at_checked(at)) {
             Some((repo, file)) => (repo, file.strip_prefix('/')),
@@ -140,8 +140,8 @@ impl FromStr for Reference {
     }
 }
 
-/// `hf:…` for an address of the hub's pages: `https://huggingface.co/ORG/REPO/blob/REVISION/FILE`
-/// and the like.
+/// The reference `hf:…` of an address of the hub's pages, such as
+/// `https://huggingface.co/ORG/REPO/blob/REVISION/FILE`.
 fn address(text: &str) -> Option<String> {
     let bare =
         text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
@@ -157,20 +157,20 @@ fn address(text: &str) -> Option<String> {
     })
 }
 
-/// Whether a text begins as an address of the hub does.
+/// Whether a text begins like an address of the hub.
 pub fn is_address(text: &str) -> bool {
     address(text).is_some()
 }
 
 const HOSTS: [&str; 4] = ["huggingface.co/", "hf.co/", "www.huggingface.co/", "www.hf.co/"];
 
-/// Letters, digits, and what joins them.
+/// Letters, digits and joining characters.
 fn of_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
-/// By the hub's rules, which also keep two repositories from having one folder: `--` stands for `/`
-/// there.
+/// Whether this is a name by the hub's rules. They forbid `--`, which stands for `/` in a folder's
+/// name, so two repositories never share a folder.
 pub(crate) fn is_repo(text: &str) -> bool {
     let part = |p: &str| {
         let edge = |b: Option<&u8>| matches!(b, Some(b'-' | b'.') | None);
@@ -184,13 +184,13 @@ pub(crate) fn is_repo(text: &str) -> bool {
         && !text.contains("..")
 }
 
-/// A branch, tag or commit: it becomes a file name below `refs`.
+/// Whether this is a branch, tag or commit. It becomes a file's name below `refs`.
 fn is_revision(text: &str) -> bool {
     let part = |p: &str| !p.is_empty() && !p.starts_with('.') && p.bytes().all(of_name);
     text.len() <= 200 && !is_gguf(text) && text.split('/').all(part)
 }
 
-/// A path that stays where it is put, whoever names it.
+/// Whether this is a path that stays inside its folder.
 pub(crate) fn is_path(text: &str) -> bool {
     let part = |p: &str| {
         !matches!(p, "" | "." | "..")

@@ -1,4 +1,4 @@
-//! Removes what was fetched: the links of a model, and the contents that nothing else links.
+//! Removes models: their links, and contents that no other file links to.
 
 use crate::error::Error;
 use crate::fetch::PARTIAL;
@@ -10,12 +10,12 @@ use crate::reference::{Pick, Reference};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What was removed.
+/// The result of a removal.
 #[derive(Debug, Default)]
 pub struct Removed {
-    /// Paths inside the repository, each once.
+    /// Paths inside the repository, without repetition.
     pub files: BTreeSet<String>,
-    /// So much room it took.
+    /// Bytes that became free.
     pub bytes: u64,
 }
 
@@ -28,12 +28,13 @@ struct Link {
 }
 
 impl Hub {
-    /// Removes a model from the cache, of the revision that is named or else of all commits;
-    /// without a word or a file all models of the repository, and what came of those that were
-    /// never fetched whole. What else Python has fetched of it stays.
+    /// Removes a model from the cache: of the named revision, else of all commits. A reference
+    /// without a word or a file means all models of the repository, including partial downloads.
+    /// Other files that Python fetched stay.
     ///
     /// # Errors
-    /// It is not here, several fit, another process fetches it, or the cache cannot be written.
+    /// The model is not here, several fit, another process fetches it, or the cache cannot be
+    /// written.
     pub fn remove(&self, reference: &Reference) -> Result<Removed, Error> {
         let folder = self.folder(reference);
         let all = links(&folder)?;
@@ -41,7 +42,7 @@ impl Hub {
         let mut unread = None;
         let snapshots =
             folder.snapshots(reference.revision(), &mut |path, e| unread = Some(read(path, e)));
-        // What cannot be read may need a content that would go.
+        // Stops at an unreadable folder: its files may need a content that would be removed.
         if let Some(error) = unread {
             return Err(error);
         }
@@ -72,12 +73,12 @@ impl Hub {
                 cache: self.cache().to_owned(),
             });
         }
-        // Contents that other commits' files have, too, stay.
+        // Contents that files of other commits use stay.
         let kept: BTreeSet<&String> =
             all.iter().filter(|l| !gone.contains(l)).filter_map(|l| l.etag.as_ref()).collect();
         let blobs: BTreeSet<&String> =
             gone.iter().filter_map(|l| l.etag.as_ref()).filter(|e| !kept.contains(e)).collect();
-        // All locks before the first file goes.
+        // All locks are taken before the first file is removed.
         let busy = || Error::Busy { what: reference.to_string() };
         let mut locks: Vec<Lock> = vec![];
         for etag in blobs.iter().copied().chain(&partial) {
@@ -104,7 +105,7 @@ impl Hub {
     }
 }
 
-/// Every link of every commit.
+/// All links of all commits.
 fn links(folder: &Folder) -> Result<Vec<Link>, Error> {
     let mut links = vec![];
     let mut unread = None;
@@ -119,14 +120,14 @@ fn links(folder: &Folder) -> Result<Vec<Link>, Error> {
     unread.map_or(Ok(links), Err)
 }
 
-/// Contents of which only a part came.
+/// Contents with partial downloads.
 fn partials(folder: &Folder) -> Result<Vec<String>, Error> {
     let Some(blobs) = folder.contents()? else { return Ok(vec![]) };
     let names = blobs.names().map_err(|e| read(blobs.path(), e))?;
     Ok(names.iter().filter_map(|name| Some(name.strip_suffix(PARTIAL)?.to_owned())).collect())
 }
 
-/// Removes a link or a file, never where a link leads.
+/// Removes a link or a file. A link's target stays.
 fn remove_name(place: Option<&Place>, name: &str) -> Result<(), Error> {
     let Some(place) = place else { return Ok(()) };
     place.remove(name).map_err(|e| write("remove", &place.path().join(name), e))

@@ -1,5 +1,5 @@
-//! Where the hub is, where files are kept, who asks: by the variables that Python's
-//! `huggingface_hub` reads.
+//! Settings: the hub's address, the cache folder and the token, from the variables of Python's
+//! `huggingface_hub`.
 
 use crate::error::Error;
 use std::env;
@@ -11,41 +11,41 @@ use std::time::Duration;
 /// The hub's own address.
 pub const ENDPOINT: &str = "https://huggingface.co";
 
-/// Bytes a second that a host must send: a modem's third. Slower ones would hold a fetch for weeks.
+/// Minimum bytes per second: a third of a modem's rate. A slower host would hold a fetch for weeks.
 pub const MIN_RATE: u64 = 1000;
 
 /// How files are fetched and where they are kept.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The hub: scheme, name, port, perhaps the beginning of a path.
+    /// The hub's address: scheme, name, port, and a path's beginning if it has one.
     pub endpoint: String,
     /// The cache folder.
     pub cache: PathBuf,
-    /// Sent to the endpoint's host and to no other.
+    /// Token for the endpoint's host. It is sent to no other host.
     pub token: Option<Token>,
-    /// The network is not asked.
+    /// Whether the network is off.
     pub offline: bool,
-    /// `HTTPS_PROXY` and its relatives are obeyed.
+    /// Whether `HTTPS_PROXY` and related variables are used.
     pub proxies: bool,
-    /// A file of certificates (PEM) to be trusted instead of those that are built in.
+    /// File of trusted certificates (PEM). It replaces the built-in ones.
     pub certificates: Option<PathBuf>,
-    /// How long is waited before the second try; before each later one twice as long.
+    /// Pause before the second try. It doubles before each later try.
     pub pause: Duration,
-    /// A host that sends nothing for so long is given up.
+    /// Time without a byte after which a host is given up.
     pub patience: Duration,
-    /// A host that sends fewer bytes a second than this, over [`Settings::window`], is given up; 0:
-    /// none is.
+    /// Minimum bytes per second over [`Settings::window`]. A slower host is given up; 0: no
+    /// minimum.
     pub min_rate: u64,
-    /// How long the rate is measured.
+    /// Time over which the rate is measured.
     pub window: Duration,
 }
 
-/// A secret: not shown.
+/// A token. It is never printed.
 #[derive(Clone)]
 pub struct Token(String);
 
 impl Token {
-    /// As text.
+    /// The token's text.
     pub fn new(text: impl Into<String>) -> Token {
         Token(text.into())
     }
@@ -62,7 +62,7 @@ impl fmt::Debug for Token {
 }
 
 impl Settings {
-    /// With nothing of the environment.
+    /// Settings without any environment variable.
     pub fn new(endpoint: impl Into<String>, cache: impl Into<PathBuf>) -> Settings {
         Settings {
             endpoint: endpoint.into().trim_end_matches('/').to_owned(),
@@ -78,11 +78,11 @@ impl Settings {
         }
     }
 
-    /// `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`,
-    /// `SSL_CERT_FILE`.
+    /// Settings from `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `HF_TOKEN`, `HF_TOKEN_PATH`,
+    /// `HF_HUB_OFFLINE`, `SSL_CERT_FILE`.
     ///
     /// # Errors
-    /// A variable whose value cannot be used, or no home folder.
+    /// A variable has an unusable value, or the user has no home folder.
     pub fn from_env() -> Result<Settings, Error> {
         let home =
             folder(&["HF_HOME"]).or_else(|| Some(folder(&["XDG_CACHE_HOME"])?.join("huggingface")));
@@ -129,7 +129,7 @@ fn text(variable: &'static str) -> Result<Option<String>, Error> {
         .map_err(|_| Error::Setting { variable, why: "is no UTF-8: set it anew".to_owned() })
 }
 
-/// The first of these that is set, as a path whose `~` is the home folder.
+/// The first variable that is set, as a path. `~` stands for the home folder.
 fn folder(names: &[&str]) -> Option<PathBuf> {
     let path = PathBuf::from(names.iter().find_map(|name| value(name))?);
     match path.strip_prefix("~") {
@@ -138,7 +138,7 @@ fn folder(names: &[&str]) -> Option<PathBuf> {
     }
 }
 
-/// The token of the environment, else of the file that `hf auth login` writes.
+/// The token of the environment, else the one in the file that `hf auth login` writes.
 fn token(home: Option<&Path>) -> Result<Option<Token>, Error> {
     let (mut name, mut found) = ("HF_TOKEN", text("HF_TOKEN")?);
     if found.is_none() {
@@ -147,7 +147,7 @@ fn token(home: Option<&Path>) -> Result<Option<Token>, Error> {
     if found.is_none() {
         name = "HF_TOKEN_PATH";
         let file = folder(&["HF_TOKEN_PATH"]).or_else(|| Some(home?.join("token")));
-        // No file, no token; public files need none.
+        // Without a file there is no token. Public files need none.
         found = file.and_then(|file| std::fs::read_to_string(file).ok());
     }
     let Some(token) = found.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()) else {

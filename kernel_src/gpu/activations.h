@@ -1,17 +1,22 @@
 // activations.h: a column of activations made ready for the dot products of a matvec.
 //
-// Form::Quantised: 16-bit integers per group of 32, x ≈ scale·q with |q| ≤ 32639, kept as two
-// planes of signed bytes, q = 256·high + low. Integer dot products by bytes stay exact, and the
-// error is 2^-16 of the group's largest (a half has 2^-11 of each). In vectors of 16 bytes, G =
-// COLS / 32:
-//   2G  high bytes    2G  low bytes    G  {scale as f32, Σ q of the first 16, Σ q of the second 16,
-//   Σ q}
-// The two vectors of group g are at g and G + g (X_SPLIT: lanes take a group each, reads do not
-// collide) or at 2g and 2g + 1. Form::Plain (for f32, f16 and bf16 weights): f32 in units of
-// X_UNIT, zeros behind the end; the quads of unit u are at u, UNITS + u.
+// Form::Quantised: 16-bit integers in groups of 32, x ≈ scale · q with |q| ≤ 32639, stored as two
+// planes of signed bytes, q = 256 · high + low. Integer dot products by bytes stay exact. The error
+// is 2^-16 of the group's largest value (a half has 2^-11 of each value). A column is vectors of
+// 16 bytes, with G = COLS / 32:
+//
+//   2G  high bytes
+//   2G  low bytes
+//   G   {scale as f32, Σ q of the first 16, Σ q of the second 16, Σ q of all}
+//
+// With X_SPLIT the two vectors of group g are at g and G + g: each lane takes one group, and reads
+// use different banks. Without it they are at 2g and 2g + 1.
+//
+// Form::Plain (weights of f32, f16, bf16): f32 in units of X_UNIT, zeros after the end. The quads
+// of unit u are at u and UNITS + u.
 //
 // S: COLS, FORM, X_SPLIT, X_UNIT (4 or 8), PROLOGUE (Norm: aux is the norm's weight; Silu, Gelu:
-// the other factor).
+// aux is the other factor).
 #pragma once
 #include "gate.h"
 
@@ -29,7 +34,7 @@ template <class S> struct Activations {
     static constexpr u32 VECTORS = PLAIN ? QUADS : 5 * GROUPS;
     static constexpr u32 PASSES = CEIL_DIV(QUADS, KJ_BLOCK);
 
-    // Elements 4q … 4q + 3 of a row of COLS floats; zeros behind its end.
+    // Elements 4q … 4q + 3 of a row of COLS floats; zeros after its end.
     STEP void load_quad(const float* row, u32 q, float (&v)[4]) {
         if constexpr (COLS % 4 == 0) {
             u32x4 w = q < COLS / 4 ? load16(row + 4 * q) : u32x4{0, 0, 0, 0};
@@ -39,22 +44,21 @@ template <class S> struct Activations {
         }
     }
 
-    // Stores quad q. Quantised: all threads arrive, eight neighbours share a group; `active` is the
-    // same for the eight.
+    // Stores quad q. Quantised: all threads must call it; eight neighbours share a group, and
+    // `active` is equal in the eight.
     STEP void keep_quad(u32x4* column, u32 q, const float (&v)[4], bool active) {
         if constexpr (PLAIN) {
             u32 at = S::X_UNIT == 8 ? (q % 2) * UNITS + q / 2 : q;
             if (active) column[at] = u32x4{as_u32(v[0]), as_u32(v[1]), as_u32(v[2]), as_u32(v[3])};
         } else {
-            float most =
-                max_f32(max_f32(abs_f32(v[0]), abs_f32(v[1])), max_f32(abs_f32(v[2]), abs_f32(v[3])));
+            float most = max_f32(max_f32(abs_f32(v[0]), abs_f32(v[1])),
+                                 max_f32(abs_f32(v[2]), abs_f32(v[3])));
             most = group_max(most, 8);
             float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
             if (inverse > 3.0e38f) inverse = 3.0e38f;  // a group of subnormals
             u32 high = 0, low = 0;
             i32 sum = 0;
-            // NaN if any element is NaN or infinite: it goes into the scale, so that the result
-            // shows it.
+            // NaN if any element is NaN or infinite: added to the scale, so the result shows it.
             float bad = 0.0f;
             UNROLL for (u32 i = 0; i < 4; i++) {
                 i32 whole = round_int(v[i] * inverse);
@@ -73,25 +77,26 @@ template <class S> struct Activations {
                 ((u32*)(column + at))[q % 4] = high;
                 ((u32*)(column + 2 * GROUPS + at))[q % 4] = low;
                 if (q % 8 == 0)
-                    column[4 * GROUPS + group] =
-                        u32x4{as_u32(most / 32639.0f + bad), (u32)half, (u32)other, (u32)(half + other)};
+                    column[4 * GROUPS + group] = u32x4{as_u32(most / 32639.0f + bad), (u32)half,
+                                                       (u32)other, (u32)(half + other)};
             }
         }
     }
 
-    // A norm's weights, asked for before the activations are waited for: they come from memory, not
-    // from a cache, and after the norm's sum their way would be waited for a second time. Rows of
-    // many passes load them where they are used.
+    // A norm's weights, loaded before the wait for the activations: they come from memory, not from
+    // a cache, and after the norm's sum their latency would be paid a second time. Rows of many
+    // passes load them where they are used.
     static constexpr bool NORM_AHEAD = NORMED && PASSES <= 4;
     struct Norm { float w[NORM_AHEAD ? PASSES : 1][4]; };
     STEP void load_norm(Norm& norm, const float* aux) {
         if constexpr (NORM_AHEAD) {
-            UNROLL for (u32 i = 0; i < PASSES; i++) load_quad(aux, thread_id() + i * KJ_BLOCK, norm.w[i]);
+            UNROLL for (u32 i = 0; i < PASSES; i++)
+                load_quad(aux, thread_id() + i * KJ_BLOCK, norm.w[i]);
         }
     }
 
-    // N columns that lie one after the other (and the other factors so too), by the whole block.
-    // Ends without a barrier.
+    // N columns one after another (and the other factors too), by the whole block. Ends without a
+    // barrier.
     template <u32 N>
     STEP void make(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
         if constexpr (NORMED) make_normed<N>(x, aux, norm, eps, columns);
@@ -99,11 +104,13 @@ template <class S> struct Activations {
     }
 
     template <u32 N>
-    STEP void make_normed(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
+    STEP void make_normed(const float* x, const float* aux, const Norm& norm, float eps,
+                          u32x4* columns) {
         NO_UNROLL for (u32 n = 0; n < N; n++) {
             float v[PASSES][4];  // the row stays in registers between the two passes
             float squares = 0.0f;
-            UNROLL for (u32 i = 0; i < PASSES; i++) load_quad(x + n * COLS, thread_id() + i * KJ_BLOCK, v[i]);
+            UNROLL for (u32 i = 0; i < PASSES; i++)
+                load_quad(x + n * COLS, thread_id() + i * KJ_BLOCK, v[i]);
             UNROLL for (u32 i = 0; i < PASSES; i++)
                 UNROLL for (u32 e = 0; e < 4; e++) squares += v[i][e] * v[i][e];
             float scale = rsqrt_f32(block_sum(squares) / COLS + eps);
@@ -121,8 +128,8 @@ template <class S> struct Activations {
         }
     }
 
-    // All columns as one, a few quads on their way at a time. One after the other, a row of 14336
-    // would wait seven times for the second cache, and the eight short columns of a token's experts
+    // All columns as one, a few quads in flight at a time. One after another, a row of 14336 would
+    // wait seven times for the second-level cache, and the eight short columns of a token's experts
     // eight times.
     template <u32 N> STEP void make_plain(const float* x, const float* aux, u32x4* columns) {
         constexpr u32 quads = N * QUADS, passes = CEIL_DIV(quads, KJ_BLOCK);
@@ -144,7 +151,8 @@ template <class S> struct Activations {
                 u32 q = thread_id() + (from + i) * KJ_BLOCK, n = N == 1 ? 0 : q / QUADS;
                 if constexpr (GATED) {
                     UNROLL for (u32 e = 0; e < 4; e++)
-                        v[i][e] = (PROLOGUE == Prologue::Silu ? silu(v[i][e]) : gelu(v[i][e])) * up[i][e];
+                        v[i][e] =
+                            (PROLOGUE == Prologue::Silu ? silu(v[i][e]) : gelu(v[i][e])) * up[i][e];
                 }
                 keep_quad(columns + n * VECTORS, q - n * QUADS, v[i], q < quads);
             }

@@ -1,16 +1,17 @@
-// adjust: what samplers do to a row of logits before a token is chosen: biases, a mask, penalties
-// (model/src/sample.rs is the definition, and has the order)
+// adjust: biases, a mask and penalties for a row of logits, before a token is chosen.
+// model/src/sample.rs is the definition, and has the order.
 //
-//   logits SEQUENCES × VOCAB f32, in place; slots  SEQUENCES u32: the slot of each (null: the same)
-//   lists  SLOTS × STRIDE u32: entries, 1 where there is a mask, the penalty of repeated tokens
-//   (f32), 0 that
-//     no compiler knows of;
-//     MOST × (id, bias f32, what is subtracted f32, 1 where it is a repeated token), each id once;
-//     then a bit for each token, of those that may be chosen
+//   logits  SEQUENCES × VOCAB f32, in place
+//   slots   SEQUENCES u32: the slot of each sequence; null: sequence s has slot s
+//   lists   SLOTS × STRIDE u32:
+//             4 words: entries, 1 if there is a mask, the repetition penalty (f32), a 0 that is
+//               unknown to the compiler
+//             MOST × (id, bias f32, f32 to subtract, 1 for a repeated token); each id once
+//             one bit for each token: 1 if it may be chosen
 //
-// A row whose slot has no entries and no mask is left as it is.
+// A row stays as it is if its slot has no entries and no mask.
 //
-// S: VOCAB, MOST, STRIDE. Share: x of `blocks`, each with a range of the ids, y the sequence.
+// S: VOCAB, MOST, STRIDE. Share: x of `blocks`, each with a range of ids; y the sequence.
 #pragma once
 #include "sample.h"
 
@@ -40,13 +41,15 @@ template <class S> struct Adjust {
             for (u32 i = from + thread_id(); i < to; i += KJ_BLOCK)
                 if (!allowed(i)) x[i] = as_f32(0xff800000u);  // −∞
         }
-        // Nobody else writes what an entry is of: what is not allowed has no more to be done to it.
+        // No other thread writes the logit of an entry: for a token that is masked out nothing more
+        // is done.
         for (u32 e = thread_id(); e < entries; e += KJ_BLOCK) {
             u32x4 entry = load16(list + HEAD + 4 * e);
             if (entry.x < from || entry.x >= to || !allowed(entry.x)) continue;
             float v = x[entry.x] + as_f32(entry.y);
             if (entry.w != 0) v = v > 0.0f ? v / repeat : v * repeat;
-            // Two roundings, as on the host: what goes through a word that may change is not fused.
+            // Two roundings, as on the host: the compiler does not fuse operations through a word
+            // that may change.
             x[entry.x] = as_f32(as_u32(v) ^ list[3]) - as_f32(entry.z);
         }
     }

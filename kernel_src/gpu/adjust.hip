@@ -1,4 +1,4 @@
-// adjust.h says what the arguments are.
+// The arguments are described in adjust.h.
 #include "adjust.h"
 #include "shape.h"
 

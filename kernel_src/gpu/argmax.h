@@ -1,9 +1,12 @@
-// argmax: the largest logit's token, the lower id first among equals, NaN never; and the sequence
-// moves on by one.
+// argmax: the token of the largest logit. Among equals the lowest id is taken, NaN never. Then the
+// sequence advances by one token.
 //
-//   logits    SEQUENCES × VOCAB f32; slots  SEQUENCES u32: the slot of each (null: the same)
-//   tokens    SLOTS × capacity u32: position p + 1 gets the token; position  SLOTS u32: +1
-//   part      SEQUENCES × blocks u64; counters  SEQUENCES u32 (zero before and after)
+//   logits    SEQUENCES × VOCAB f32
+//   slots     SEQUENCES u32: the slot of each sequence; null: sequence s has slot s
+//   tokens    SLOTS × capacity u32: position p + 1 gets the token
+//   position  SLOTS u32: + 1
+//   part      SEQUENCES × blocks u64
+//   counters  SEQUENCES u32, zero before and after
 //
 // S: VOCAB. Share: x of `blocks`, y the sequence.
 #pragma once
@@ -23,7 +26,8 @@ template <class S> struct Argmax {
         u32 sequence = share.y;
         u64 best = 0;
         for (u32 i = share.x * KJ_BLOCK + thread_id(); i < S::VOCAB; i += a.blocks * KJ_BLOCK) {
-            u64 key = (u64)order_bits(a.logits[(u64)sequence * S::VOCAB + i]) << 32 | (0xffffffffu - i);
+            u64 key =
+                (u64)order_bits(a.logits[(u64)sequence * S::VOCAB + i]) << 32 | (0xffffffffu - i);
             best = key > best ? key : best;
         }
         best = block_largest(best);
@@ -31,9 +35,11 @@ template <class S> struct Argmax {
         if (thread_id() == 0) part[share.x] = best;
         if (!last_block(a.counters + sequence, a.blocks)) return;
         best = 0;
-        for (u32 i = thread_id(); i < a.blocks; i += KJ_BLOCK) best = part[i] > best ? part[i] : best;
+        for (u32 i = thread_id(); i < a.blocks; i += KJ_BLOCK)
+            best = part[i] > best ? part[i] : best;
         best = block_largest(best);
         u32 token = best >> 32 ? 0xffffffffu - (u32)best : 0;
-        if (thread_id() == 0) move_on(a.tokens, a.position, slot_of(a.slots, sequence), a.capacity, token);
+        if (thread_id() == 0)
+            move_on(a.tokens, a.position, slot_of(a.slots, sequence), a.capacity, token);
     }
 };

@@ -1,26 +1,31 @@
-// attend: one new token of each sequence attends to its past; its own key and value are made ready
-// and kept on the way.
+// attend: attention of one new token of each sequence to its past. The kernel also normalises and
+// rotates the new key, and stores the new key and value.
 //
-//   q         SEQS × HEADS × HEAD_DIM f32, k, v  SEQS × KV_HEADS × HEAD_DIM f32, as projected; out
-//   as q q_norm, k_norm  HEAD_DIM f32 where QK_NORM; angles  capacity × ROPE_DIMS/2 pairs sinks
-//   HEADS f32 where SINKS slots     SEQS u32: the slot of each sequence; null: sequence s has slot
-//   s position  u32 by slot: tokens before this one keys, values    caches (kv.h) of `capacity`
-//   positions; slot s starts `sequence_bytes`·s further on table     pages of each slot (paged.h)
-//   part      SEQS × HEADS × splits × (HEAD_DIM + 2) f32 and counters, SEQS × KV_HEADS × HEAD_PARTS
-//   u32 (zero
-//             before and after)
+//   q         SEQS × HEADS × HEAD_DIM f32, as projected
+//   k, v      SEQS × KV_HEADS × HEAD_DIM f32, as projected
+//   out       as q
+//   q_norm, k_norm  HEAD_DIM f32 where QK_NORM
+//   angles    capacity × ROPE_DIMS/2 pairs
+//   sinks     HEADS f32 where SINKS
+//   slots     SEQS u32: the slot of each sequence; null: sequence s has slot s
+//   position  u32 by slot: tokens before this one
+//   keys, values  caches (kv.h) of `capacity` positions; slot s starts at `sequence_bytes` · s
+//   table     pages of each slot (paged.h)
+//   part      SEQS × HEADS × splits × (HEAD_DIM + 2) f32
+//   counters  SEQS × KV_HEADS × HEAD_PARTS u32, zero before and after
+//
 // Share: x of `splits`, y of KV_HEADS · HEAD_PARTS, z of SEQS. Each block takes a slice of the
-// positions for GROUP query heads that share a key head; the last block of a head to finish
+// positions for GROUP query heads that share a key head. The last block of a head to finish
 // combines the slices (online softmax: Milakov & Gimelshein 2018, arXiv 1805.02867; splitting the
 // context: Dao et al. 2023, "Flash-Decoding").
 //
-// LANES lanes share a position, eight elements each. A wave has SUBS of them at a time, and takes
-// TILE positions for each before it looks at the scores: one reduction then serves all (position,
+// LANES lanes share a position, eight elements each. A wave has SUBS positions at a time, and takes
+// TILE positions for each before it reduces the scores: one reduction then serves all (position,
 // head) pairs, and each lane ends with the score of one pair.
 //
 // S: HEADS, KV_HEADS, GROUP (query heads of a block), GROUP_P (the next power of two), LANES, TILE,
-// SOFT_CAP (0: none), KEPT_BEFORE (the new key and value are there already), and those of kv.h,
-// rope.h and scores.h.
+// SOFT_CAP (0: none), KEPT_BEFORE (the new key and value are in the cache already), and those of
+// kv.h, rope.h and scores.h.
 #pragma once
 #include "attend_args.h"
 #include "kv.h"
@@ -49,7 +54,7 @@ template <class S> struct Attend {
         float out[kj_waves][GROUP][HEAD_DIM];
     };
 
-    // Sums v[i] over the LANES lanes of a position, leaving sum i with the lanes of index i ·
+    // Sums v[i] over the LANES lanes of a position; sum i ends in the lanes of index i ·
     // LANES/PAIRS …
     STEP float scatter_sum(float (&v)[PAIRS]) {
         UNROLL for (u32 n = PAIRS, mask = LANES / 2; mask > 0; mask /= 2) {
@@ -70,8 +75,8 @@ template <class S> struct Attend {
 
     STEP u32 lane_of(u32 pair) { return lane_id() / LANES * LANES + pair * (LANES / PAIRS); }
 
-    STEP void load_tile(Eight (&t)[TILE], const u8* cache, Pages pages, u64 rows, u64 head_row, u32 from,
-                        u32 end) {
+    STEP void load_tile(Eight (&t)[TILE], const u8* cache, Pages pages, u64 rows, u64 head_row,
+                        u32 from, u32 end) {
         UNROLL for (u32 i = 0; i < TILE; i++) {
             u32 p = min_u32(from + i * SUBS + lane_id() / LANES, end - 1);
             u32 c = lane_id() % LANES;
@@ -80,10 +85,10 @@ template <class S> struct Attend {
         }
     }
 
-    // The slice [from, end) for one key head, seen from `here` by GROUP heads from `head` on:
-    // leaves out, most and sum of each wave in `lds`.
-    STEP void attend_slice(Shared& lds, const u8* keys, const u8* values, Pages pages, u64 rows, u64 head_row,
-                           u32 from, u32 end, u32 here, u32 head, float scale) {
+    // The slice [from, end) for one key head, seen from `here` by GROUP heads from `head` on.
+    // Leaves out, most and sum of each wave in `lds`.
+    STEP void attend_slice(Shared& lds, const u8* keys, const u8* values, Pages pages, u64 rows,
+                           u64 head_row, u32 from, u32 end, u32 here, u32 head, float scale) {
         float q[GROUP][8], acc[GROUP][8];
         bool inside = HEAD_DIM / 8 == LANES || lane_id() % LANES < HEAD_DIM / 8;
         UNROLL for (u32 h = 0; h < GROUP; h++)
@@ -150,8 +155,9 @@ template <class S> struct Attend {
             at = next;
         }
 
-        // The positions of the tile, then those side by side in the wave.
-        UNROLL for (u32 m = LANES / 2; m >= LANES / TILE && m > 0; m /= 2) mine.sum += wave_xor(mine.sum, m);
+        // Over the positions of the tile, then over those side by side in the wave.
+        UNROLL for (u32 m = LANES / 2; m >= LANES / TILE && m > 0; m /= 2)
+            mine.sum += wave_xor(mine.sum, m);
         float most = mine.most;
         UNROLL for (u32 m = LANES; m < KJ_WAVE; m *= 2) most = max_f32(most, wave_xor(most, m));
         float by = exp2_hw(mine.most - most);
@@ -163,9 +169,11 @@ template <class S> struct Attend {
             UNROLL for (u32 e = 0; e < 8; e++) {
                 acc[h][e] *= factor;
                 UNROLL for (u32 m = LANES; m < KJ_WAVE; m *= 2) acc[h][e] += wave_xor(acc[h][e], m);
-                if (lane_id() < LANES && inside) lds.out[wave_id()][h][lane_id() * 8 + e] = acc[h][e];
+                if (lane_id() < LANES && inside)
+                    lds.out[wave_id()][h][lane_id() * 8 + e] = acc[h][e];
             }
-            if (lane_id() == 0) lds.most[wave_id()][h] = head_most, lds.sum[wave_id()][h] = head_sum;
+            if (lane_id() == 0)
+                lds.most[wave_id()][h] = head_most, lds.sum[wave_id()][h] = head_sum;
         }
     }
 
@@ -174,7 +182,7 @@ template <class S> struct Attend {
         u32 head = kv_head * (HEADS / KV_HEADS) + share.y % HEAD_PARTS * GROUP;
         u32 slot = a.slots ? a.slots[sequence] : sequence, here = a.position[slot], end = here + 1;
         u32 first = Scores<S>::seen_from(here);
-        // Slices in whole steps: a short context keeps few blocks busy, the others leave at once.
+        // Slices of whole steps: a short context keeps few blocks busy; the others leave at once.
         u32 slice = CEIL_DIV(CEIL_DIV(end - first, a.splits), STEP_POSITIONS) * STEP_POSITIONS;
         u32 busy = CEIL_DIV(end - first, slice);
         if (share.x >= busy) return;
@@ -189,13 +197,16 @@ template <class S> struct Attend {
         for (u32 h = wave_id(); h < GROUP + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
             u64 kv_at = ((u64)sequence * KV_HEADS + kv_head) * HEAD_DIM;
             if (h < GROUP) {
-                Rope<S>::ready_head(lds.head[h], a.q + ((u64)sequence * HEADS + head + h) * HEAD_DIM,
-                                    a.q_norm, a.eps, angles);
+                Rope<S>::ready_head(lds.head[h],
+                                    a.q + ((u64)sequence * HEADS + head + h) * HEAD_DIM, a.q_norm,
+                                    a.eps, angles);
             } else if (h == GROUP) {
                 Rope<S>::ready_head(lds.head[h], a.k + kv_at, a.k_norm, a.eps, angles);
-                K::store_row(K::page(keys, pages, here), rows, head_row + within(here), lds.head[h]);
+                K::store_row(K::page(keys, pages, here), rows, head_row + within(here),
+                             lds.head[h]);
             } else {
-                K::store_row(K::page(values, pages, here), rows, head_row + within(here), a.v + kv_at);
+                K::store_row(K::page(values, pages, here), rows, head_row + within(here),
+                             a.v + kv_at);
             }
         }
         block_sync();
@@ -205,7 +216,8 @@ template <class S> struct Attend {
 
         // The waves' parts, one element a thread at a time.
         u64 out_at = ((u64)sequence * HEADS + head) * HEAD_DIM;
-        float* mine = a.part + (((u64)sequence * HEADS + head) * a.splits + share.x) * (HEAD_DIM + 2);
+        float* mine =
+            a.part + (((u64)sequence * HEADS + head) * a.splits + share.x) * (HEAD_DIM + 2);
         for (u32 i = thread_id(); i < GROUP * HEAD_DIM; i += KJ_BLOCK) {
             u32 h = i / HEAD_DIM, e = i % HEAD_DIM;
             float most = lds.most[0][h];
@@ -217,7 +229,8 @@ template <class S> struct Attend {
                 value += by * lds.out[w][h][e];
             }
             if (busy == 1) {
-                a.out[out_at + i] = value / Scores<S>::all_shares(most, sum, a.sinks, head + h, 0.0f);
+                a.out[out_at + i] =
+                    value / Scores<S>::all_shares(most, sum, a.sinks, head + h, 0.0f);
             } else {
                 float* p = mine + (u64)h * a.splits * (HEAD_DIM + 2);
                 p[e] = value;
@@ -228,7 +241,8 @@ template <class S> struct Attend {
         if (!last_block(a.counters + (u64)sequence * KV_HEADS * HEAD_PARTS + share.y, busy)) return;
         for (u32 i = thread_id(); i < GROUP * HEAD_DIM; i += KJ_BLOCK) {
             u32 h = i / HEAD_DIM, e = i % HEAD_DIM;
-            const float* p = a.part + ((u64)sequence * HEADS + head + h) * a.splits * (HEAD_DIM + 2);
+            const float* p =
+                a.part + ((u64)sequence * HEADS + head + h) * a.splits * (HEAD_DIM + 2);
             float most = NEVER, sum = 0.0f, value = 0.0f;
             for (u32 s = 0; s < busy; s++, p += HEAD_DIM + 2) {
                 float now = max_f32(most, p[HEAD_DIM]);

@@ -1,4 +1,5 @@
-// attend_args.h: the arguments of both kinds of decode attention (attend.h, attend_mma.h).
+// attend_args.h: the arguments of all kinds of decode attention (attend.h, attend_mma.h,
+// attend_wide.h).
 #pragma once
 #include "paged.h"
 

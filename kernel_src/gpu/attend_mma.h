@@ -1,27 +1,27 @@
-// attend_mma: attend.h's attention of one new token, same arguments, on mma.sync (sm_80 and later),
-// keys and values in halves or bytes. (`part` is SEQS × HEADS × splits × (HEAD_DIM + 4) f32.)
+// attend_mma: the attention of attend.h, with the same arguments, on mma.sync (sm_80 and later).
+// Keys and values are halves or bytes. `part` is SEQS × HEADS × splits × (HEAD_DIM + 4) f32.
 //
-// What bounds it is reading keys and values once, so everything else has to stay small beside 35
-// bytes a nanosecond and SM. A wave takes sixteen positions at a time from a ring of its own in
-// shared memory, filled by asynchronous copies: no register waits for memory, and there is no
-// barrier in the loop. GROUP heads share two products of the matrix units. Those have sixteen rows,
-// twice the heads: row h is the half nearest to a query, row h + 8 the half nearest to what is left
-// of it, so that scores keep 22 bits of the query. The result of a probability with values in
-// halves is summed likewise. Both rows of a head are in one lane. 8-bit keys are multiplied as they
-// are, by queries of 15 bits in two bytes, a product for each scale. A value's scale goes to its
-// probability, the half of which suffices beside 8 bits.
+// The bound is reading keys and values once: 35 bytes a nanosecond and SM. All other work must be
+// small beside that. A wave takes sixteen positions at a time from a ring of its own in shared
+// memory, filled by asynchronous copies: no register waits for memory, and the loop has no barrier.
+// GROUP heads share two products of the matrix units. These have sixteen rows, twice the heads:
+// row h is the half nearest to a query, row h + 8 the half nearest to the remainder, so scores keep
+// 22 bits of the query. The product of a probability with values in halves is summed in the same
+// way. Both rows of a head are in one lane. 8-bit keys are multiplied as they are, by queries of 15
+// bits in two bytes, one product for each scale. A value's scale multiplies its probability; a half
+// is precise enough for that beside 8 bits.
 //
-// Old positions are read before the wait for the kernel before: no kernel of this replay writes
-// them (kept tokens come from replays and prompts before), nor the position. The new token's row is
-// put into the ring by hand.
+// Old positions are read before the wait for the previous kernel: no kernel of this replay writes
+// them (they come from earlier replays and prompts), nor the position. The wave stores the new
+// token's row into the ring itself.
 //
-// A tile of ROWS positions starts at a multiple of ROWS. Tiles are dealt round: as even as can be
-// at any length.
+// A tile of ROWS positions starts at a multiple of ROWS. Tiles go to waves in turn, which is as
+// even as possible at any length.
 //
-// S: those of attend.h without LANES, TILE and GROUP_P; STAGES (tiles on their way to each wave),
-// LEAST (tiles worth a block), HOLD_Q (queries stay in registers), BLOCKS (that share a group's
-// heads where the past is one block's, and its slices where it is not; 1 in a launch). KJ_MMA is 1.
-// Share: as attend.h's, but y of KV_HEADS · HEAD_PARTS · BLOCKS.
+// S: those of attend.h without LANES, TILE and GROUP_P; STAGES (tiles in flight for each wave),
+// LEAST (tiles worth a block), HOLD_Q (queries stay in registers), BLOCKS (blocks that share a
+// group's heads where one block has the whole past, and its slices where it has not; 1 in a
+// launch). KJ_MMA is 1. Share: as for attend.h, but y of KV_HEADS · HEAD_PARTS · BLOCKS.
 #pragma once
 #include "attend_args.h"
 #include "dequant.h"
@@ -29,23 +29,24 @@
 #include "rope.h"
 #include "scores.h"
 
-// Sixteen, or four, bytes to shared memory, zeros if they are not there. All travel through the
-// second cache.
+// Copies sixteen, or four, bytes to shared memory; zeros where `bytes` is 0. All copies go through
+// the second-level cache.
 STEP void copy16_or_zero(void* to, const void* from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(to)), "l"(from),
                  "r"(there ? 16 : 0)
                  : "memory");
 }
-// The first `bytes` of four, zeros behind them.
+// The first `bytes` of four, zeros after them.
 STEP void copy4_or_zero(void* to, const void* from, u32 bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_at(to)), "l"(from), "r"(bytes)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_at(to)), "l"(from),
+                 "r"(bytes)
                  : "memory");
 }
 // Signed bytes 0 and 2 of a word as halves.
 // 1024 + 128 + code.
 STEP u32 codes_to_halves(u32 w) { return h2_sub((w & 0x00ff00ffu) ^ 0x64806480u, 0x64806480u); }
 
-// A product's input in two halves: rows of heads, and eight rows on what their rounding lost.
+// A product's input in two halves: eight rows of heads, and eight rows of their rounding errors.
 STEP void split_pair(u32& nearest, u32& rest, float a, float b) {
     nearest = pack_input(a, b);
     rest = pack_input(a - half_low(nearest), b - half_high(nearest));
@@ -53,8 +54,8 @@ STEP void split_pair(u32& nearest, u32& rest, float a, float b) {
 
 template <class S> struct AttendMma {
     using K = Kv<S>;
-    static constexpr u32 HEADS = S::HEADS, KV_HEADS = S::KV_HEADS, HEAD_DIM = S::HEAD_DIM, GROUP = S::GROUP,
-                         STAGES = S::STAGES;
+    static constexpr u32 HEADS = S::HEADS, KV_HEADS = S::KV_HEADS, HEAD_DIM = S::HEAD_DIM,
+                         GROUP = S::GROUP, STAGES = S::STAGES;
     static constexpr u32 ROWS = 16;
     static constexpr u32 HEAD_PARTS = HEADS / KV_HEADS / GROUP, BLOCKS = S::BLOCKS;
     static constexpr u32 Q_TILES = CEIL_DIV(HEAD_DIM, 64);
@@ -63,27 +64,28 @@ template <class S> struct AttendMma {
                   "two rows of a product for each head");
     static constexpr float CAP = S::SOFT_CAP != 0.0f ? S::SOFT_CAP : 1.0f;
     static constexpr float NEVER = -1e30f;  // a maximum before any score
-    // Probabilities are 2^SHIFT times as large, above the halves that lose bits: many positions
-    // with small shares are a large share together. What they are multiplied by (scales of codes,
-    // at most 65504 / 127) keeps them finite.
+    // Probabilities are multiplied by 2^SHIFT, above the halves that lose bits: many positions with
+    // small shares have a large share together. The other factors (scales of codes, at most 65504 /
+    // 127) keep the products finite.
     static constexpr float SHIFT = K::BYTES ? 6.0f : 10.0f;
 
-    // A tile of keys or of values: rows as they are in memory, chunks of 16 bytes swizzled within
-    // their 128, so that eight rows' same chunk lies in different banks (`swizzled`). Then the
-    // scales of ROWS rows, from one half further on where the first lies in the upper half of a
-    // word. 128 bytes of memory have to stay 128 of shared memory: with 16 more behind each row
-    // copies had 93 % of this rate, in tiles of 64 columns 75 %.
+    // A tile of keys or of values: rows as in memory, chunks of 16 bytes swizzled within their 128,
+    // so that the same chunk of eight rows is in different banks (`swizzled`). Then the scales of
+    // ROWS rows, one half further on where the first is in the upper half of a word. 128 bytes of
+    // memory must stay 128 of shared memory: with 16 more after each row copies had 93 % of this
+    // rate, in tiles of 64 columns 75 %.
     static constexpr u32 SCALES_AT = ROWS * K::ROW;
     static constexpr u32 SCALE_WORDS = K::BYTES ? CEIL_DIV(ROWS * K::SCALES + K::SCALES % 2, 2) : 0;
     static constexpr u32 SIDE = CEIL_DIV(SCALES_AT + 4 * SCALE_WORDS, 128) * 128;
     static constexpr u32 RING = STAGES * 2 * SIDE;  // bytes of a wave
     // Bytes of dynamic shared memory.
     static constexpr u32 POOL = 128 + kj_waves * RING + Q_TILES * ROWS * 128;
-    // Parts of a result that are summed at once: the waves', then those of the slices, four
+    // Parts of a result that are summed at once: those of the waves, then those of the slices, four
     // elements a thread.
     static constexpr u32 PART_THREADS = HEAD_DIM / 4, PART_TEAMS = KJ_BLOCK / PART_THREADS;
     static constexpr u32 PARTS = PART_TEAMS > kj_waves ? PART_TEAMS : kj_waves;
-    static_assert(PARTS * GROUP * HEAD_DIM * 4 <= kj_waves * RING, "results have room where the rings were");
+    static_assert(PARTS * GROUP * HEAD_DIM * 4 <= kj_waves * RING,
+                  "results have room where the rings were");
 
     struct Shared {
         // queries, key; a value that is handed over
@@ -114,8 +116,9 @@ template <class S> struct AttendMma {
         } else {
             UNROLL for (u32 i = 0; i < CEIL_DIV(K::SCALES, 2); i++) {
                 const u16* h = (const u16*)from + 2 * i;
-                s.pair[i] = K::SCALES % 2 == 0 ? *(const u32*)h
-                                               : (u32)h[0] | (2 * i + 1 < K::SCALES ? (u32)h[1] << 16 : 0);
+                s.pair[i] = K::SCALES % 2 == 0
+                                ? *(const u32*)h
+                                : (u32)h[0] | (2 * i + 1 < K::SCALES ? (u32)h[1] << 16 : 0);
             }
         }
         return s;
@@ -125,7 +128,8 @@ template <class S> struct AttendMma {
         return kj_prmt(a.pair[g / 2], b.pair[g / 2], g % 2 ? 0x7632 : 0x5410);
     }
 
-    // The first `old` rows of the cache from `row` on to a tile, by a wave; zeros behind them.
+    // Copies the first `old` rows of the cache from `row` on to a tile, by a wave; zeros after
+    // them.
     STEP void fetch(u8* to, const u8* cache, u64 rows, u64 row, u32 old) {
         constexpr u32 chunks = K::ROW / 16;
         UNROLL for (u32 i = 0; i < CEIL_DIV(ROWS * chunks, KJ_WAVE); i++) {
@@ -139,15 +143,15 @@ template <class S> struct AttendMma {
             u32 n = old * K::SCALES + skew;
             UNROLL for (u32 i = 0; i < CEIL_DIV(SCALE_WORDS, KJ_WAVE); i++) {
                 u32 w = lane_id() + i * KJ_WAVE;
-                // Half of the last word of an odd number belongs to a row that nobody wrote. NaN
-                // there would make 0 · scale NaN.
+                // With an odd number of scales half of the last word belongs to a row that was
+                // never written. NaN there would make 0 · scale NaN.
                 u32 bytes = 2 * w >= n ? 0 : K::SCALES % 2 != 0 && 2 * w + 1 == n ? 2 : 4;
                 if (w < SCALE_WORDS) copy4_or_zero(to + SCALES_AT + 4 * w, scales + 4 * w, bytes);
             }
         }
     }
 
-    // A row as it is stored to the cache, and to a tile, by a wave.
+    // Stores a row to the cache and to a tile, by a wave.
     STEP void keep_row(u8* cache, u64 rows, u64 row, const u32x4* from) {
         for (u32 k = lane_id(); k < K::ROW / 16; k += KJ_WAVE)
             *(u32x4*)(cache + row * K::ROW + 16 * k) = from[k];
@@ -157,18 +161,22 @@ template <class S> struct AttendMma {
                     scales_behind(from)[lane_id()];
     }
     STEP void put_row(u8* to, u32 r, const u32x4* from, u32 skew) {
-        for (u32 k = lane_id(); k < K::ROW / 16; k += KJ_WAVE) *(u32x4*)(to + swizzled(r, 16 * k)) = from[k];
+        for (u32 k = lane_id(); k < K::ROW / 16; k += KJ_WAVE)
+            *(u32x4*)(to + swizzled(r, 16 * k)) = from[k];
         if constexpr (K::BYTES)
             if (lane_id() < K::SCALES)
-                ((u16*)(to + SCALES_AT))[r * K::SCALES + lane_id() + skew] = scales_behind(from)[lane_id()];
+                ((u16*)(to + SCALES_AT))[r * K::SCALES + lane_id() + skew] =
+                    scales_behind(from)[lane_id()];
     }
-    STEP const u16* scales_behind(const u32x4* row) { return (const u16*)((const u8*)row + K::ROW); }
+    STEP const u16* scales_behind(const u32x4* row) {
+        return (const u16*)((const u8*)row + K::ROW);
+    }
 
     // In mma.h's tiles.
     STEP u32 query_at(u32 row, u32 col) { return col / 64 * (ROWS * 64) + tile_at(row, col % 64); }
 
-    // The queries as a lane multiplies them: fragments of halves, or words of codes and what they
-    // stand for.
+    // The queries as a lane multiplies them: fragments of halves, or words of codes and their
+    // scales.
     static constexpr u32 DK = HEAD_DIM / MMA_K;
     // Neighbouring codes that a lane takes of each group, in words.
     static constexpr u32 WORDS = K::GROUP / 16;
@@ -178,17 +186,18 @@ template <class S> struct AttendMma {
     template <class A, class B> struct Either<true, A, B> { using type = B; };
     using Queries = typename Either<K::BYTES, Fragments, Codes>::type;
 
-    // Results of bytes' products as floats: with this in the sum before, they are its bits' last
-    // (below 2^22: 32 products of 127 · 127).
+    // Results of bytes' products as floats: with MAGIC added, the result is the last bits of the
+    // sum (below 2^22: 32 products of 127 · 127).
     static constexpr u32 MAGIC = 0x4b400000u;
     STEP void mma_bytes(u32 (&d)[4], const u32 (&a)[2 * WORDS], const u32 (&b)[WORDS]) {
         if constexpr (WORDS == 2)
-            asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                "{%10,%10,%10,%10};"
+            asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                "{%8,%9}, {%10,%10,%10,%10};"
                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(MAGIC));
         else
-            asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+            asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+                "{%7,%7,%7,%7};"
                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
                 : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(MAGIC));
     }
@@ -204,7 +213,8 @@ template <class S> struct AttendMma {
         if constexpr (!K::BYTES) {
             if constexpr (S::HOLD_Q)
                 UNROLL for (u32 d = 0; d < DK; d++)
-                    load_a(q.held[d], (const u16*)tile + d * MMA_K / 64 * (ROWS * 64), 0, d * MMA_K % 64);
+                    load_a(q.held[d], (const u16*)tile + d * MMA_K / 64 * (ROWS * 64), 0,
+                           d * MMA_K % 64);
         } else {
             UNROLL for (u32 g = 0; g < K::SCALES; g++)
                 UNROLL for (u32 r = 0; r < 2; r++) {
@@ -216,7 +226,7 @@ template <class S> struct AttendMma {
             q.unit = lane_id() / 4 < GROUP ? unit[lane_id() / 4] : 0.0f;
         }
     }
-    // A ready query to rows h and h + 8 of the tile, by a wave.
+    // Stores a query to rows h and h + 8 of the tile, by a wave.
     STEP void put_query(u8* tile, u32 h, const float* row, float scale, float* unit) {
         if constexpr (!K::BYTES) {
             for (u32 e = 2 * lane_id(); e < HEAD_DIM; e += 2 * KJ_WAVE) {
@@ -226,7 +236,7 @@ template <class S> struct AttendMma {
                 *(u32*)(tile + 2 * query_at(h + 8, e)) = rest;
             }
         } else {
-            // what is no number, or infinite, makes all scores no numbers
+            // NaN or infinity makes all scores NaN
             float most = 0.0f, none = 0.0f;
             for (u32 e = lane_id(); e < HEAD_DIM; e += KJ_WAVE)
                 most = max_f32(most, abs_f32(row[e] * scale)), none += row[e] * 0.0f;
@@ -257,15 +267,18 @@ template <class S> struct AttendMma {
                 FragB b;
                 if (S::HOLD_Q) a = q.held[S::HOLD_Q ? d : 0];
                 else load_a(a, (const u16*)tile + d * MMA_K / 64 * (ROWS * 64), 0, d * MMA_K % 64);
-                ldmatrix4(b.v, (const u16*)(keys + swizzled(lane_id() % 8 + lane_id() / 16 * 8,
-                                                            2 * d * MMA_K + lane_id() / 8 % 2 * 16)));
+                ldmatrix4(b.v,
+                          (const u16*)(keys + swizzled(lane_id() % 8 + lane_id() / 16 * 8,
+                                                       2 * d * MMA_K + lane_id() / 8 % 2 * 16)));
                 mma(c, a, b);
             }
-            UNROLL for (u32 e = 0; e < 4; e++) s[e] = c.v[e / 2 * 4 + e % 2] + c.v[e / 2 * 4 + 2 + e % 2];
+            UNROLL for (u32 e = 0; e < 4; e++)
+                s[e] = c.v[e / 2 * 4 + e % 2] + c.v[e / 2 * 4 + 2 + e % 2];
         } else {
             UNROLL for (u32 r = 0; r < 2; r++) {
                 const u32 row = 8 * r + lane_id() % 4 * 2;
-                const Scales scale[2] = {scales_of(keys, row, skew), scales_of(keys, row + 1, skew)};
+                const Scales scale[2] = {scales_of(keys, row, skew),
+                                         scales_of(keys, row + 1, skew)};
                 s[2 * r] = s[2 * r + 1] = 0.0f;
                 UNROLL for (u32 g = 0; g < K::SCALES; g++) {
                     u32 w[WORDS], d[4];
@@ -273,10 +286,11 @@ template <class S> struct AttendMma {
                                                   g * K::GROUP + lane_id() % 4 * (4 * WORDS)));
                     mma_bytes(d, q.word[g], w);
                     UNROLL for (u32 e = 0; e < 2; e++) {
-                        float dot =
-                            fma_f32(as_f32(d[e]) - as_f32(MAGIC), 128.0f, as_f32(d[2 + e]) - as_f32(MAGIC));
+                        float dot = fma_f32(as_f32(d[e]) - as_f32(MAGIC), 128.0f,
+                                            as_f32(d[2 + e]) - as_f32(MAGIC));
                         u32 pair = scale[e].pair[g / 2];
-                        s[2 * r + e] = fma_f32(g % 2 ? half_high(pair) : half_low(pair), dot, s[2 * r + e]);
+                        s[2 * r + e] =
+                            fma_f32(g % 2 ? half_high(pair) : half_low(pair), dot, s[2 * r + e]);
                     }
                 }
             }
@@ -284,8 +298,8 @@ template <class S> struct AttendMma {
         }
     }
 
-    // out += probabilities · values. out[n][0..2] (and [2..4], of the rests, if there are) are
-    // columns 2c, 2c + 1 of the n-th eight, those of `out_dim`.
+    // out += probabilities · values. out[n][0..2] (and [2..4], of the rounding errors, if there are
+    // any) are columns 2c, 2c + 1 of the n-th eight, as `out_dim` says.
     STEP void mix(float (&out)[HEAD_DIM / 8][4], const float (&p)[4], const u8* values, u32 skew) {
         if constexpr (!K::BYTES) {
             FragA a;
@@ -293,8 +307,8 @@ template <class S> struct AttendMma {
             split_pair(a.v[2], a.v[3], p[2], p[3]);
             UNROLL for (u32 n = 0; n < DK; n++) {
                 FragB b;
-                ldmatrix4_t(b.v,
-                            (const u16*)(values + swizzled(lane_id() % 16, 32 * n + lane_id() / 16 * 16)));
+                ldmatrix4_t(b.v, (const u16*)(values + swizzled(lane_id() % 16,
+                                                                32 * n + lane_id() / 16 * 16)));
                 mma_m16n8k16(out[2 * n], a.v, b.v);
                 mma_m16n8k16(out[2 * n + 1], a.v, b.v + 2);
             }
@@ -302,21 +316,23 @@ template <class S> struct AttendMma {
             constexpr u32 each = K::GROUP / 8;  // codes of a row that a lane takes: four, or two
             u32 row = lane_id() % 4 * 2;
             Scales scale[4];
-            UNROLL for (u32 e = 0; e < 4; e++) scale[e] = scales_of(values, row + e % 2 + e / 2 * 8, skew);
+            UNROLL for (u32 e = 0; e < 4; e++)
+                scale[e] = scales_of(values, row + e % 2 + e / 2 * 8, skew);
             const u32 share[2] = {pack_input(p[0], p[1]), pack_input(p[2], p[3])};
             UNROLL for (u32 g = 0; g < K::SCALES; g++) {
                 FragA a{{h2_mul(share[0], scale_pair(scale[0], scale[1], g)), 0,
                          h2_mul(share[1], scale_pair(scale[2], scale[3], g)), 0}};
                 u32 w[4];
                 UNROLL for (u32 e = 0; e < 4; e++) {
-                    const u8* from =
-                        values + swizzled(row + e % 2 + e / 2 * 8, g * K::GROUP + lane_id() / 4 * each);
+                    const u8* from = values + swizzled(row + e % 2 + e / 2 * 8,
+                                                       g * K::GROUP + lane_id() / 4 * each);
                     w[e] = each == 4 ? *(const u32*)from : (u32)*(const u16*)from;
                 }
                 UNROLL for (u32 i = 0; i < each; i++) {
                     u32 b[2];
                     UNROLL for (u32 h = 0; h < 2; h++)
-                        b[h] = codes_to_halves(kj_prmt(w[2 * h], w[2 * h + 1], i * 0x11 + (4 + i) * 0x1100));
+                        b[h] = codes_to_halves(
+                            kj_prmt(w[2 * h], w[2 * h + 1], i * 0x11 + (4 + i) * 0x1100));
                     mma_m16n8k16(out[g * each + i], a.v, b);
                 }
             }
@@ -325,12 +341,13 @@ template <class S> struct AttendMma {
     // The element of the head in column 2c + e of the n-th eight.
     STEP u32 out_dim(u32 n, u32 e) {
         constexpr u32 each = K::GROUP / 8;
-        if constexpr (K::BYTES) return n / each * K::GROUP + (lane_id() % 4 * 2 + e) * each + n % each;
+        if constexpr (K::BYTES)
+            return n / each * K::GROUP + (lane_id() % 4 * 2 + e) * each + n % each;
         else return 8 * n + lane_id() % 4 * 2 + e;
     }
 
     // Element i of GROUP × HEAD_DIM from `n` parts in shared memory: the sum weighted by the
-    // maxima, that maximum, and the sum of shares.
+    // maxima, the maximum, and the sum of shares.
     STEP float merge(const Shared& lds, const float* parts, u32 n, u32 i, float& most, float& sum) {
         u32 h = i / HEAD_DIM;
         most = NEVER, sum = 0.0f;
@@ -345,10 +362,10 @@ template <class S> struct AttendMma {
         return value;
     }
 
-    // last_block (kjit.h) with one thread's release and acquire for all of the block's: the fence
-    // of every thread was half of a µs. The counter goes back to 0 in the same operation as the
-    // last one counts: a store of its own would be ordered before nothing that the next layer of
-    // one launch adds.
+    // last_block (kjit.h) with one thread's release and acquire for the whole block: a fence in
+    // every thread took half a µs. The counter returns to 0 in the same operation that counts the
+    // last block: a store of its own would not be ordered before the additions of the next layer in
+    // the same launch.
     STEP bool last_slice(u32* counter, u32 blocks, u32& is_last) {
         block_sync();
         if (thread_id() == 0) {
@@ -376,15 +393,16 @@ template <class S> struct AttendMma {
             here = before.position(a.position + slot);
         u32 end = here + 1;
         u32 first = Scores<S>::seen_from(here), base = first / ROWS * ROWS;
-        // Summing slices costs as much as a few tiles: a short past is one block's.
+        // Summing slices costs as much as a few tiles: a short past stays in one block.
         u32 tiles = CEIL_DIV(end - base, ROWS),
             busy = tiles < 3 * S::LEAST ? 1 : min_u32(slices, tiles / S::LEAST);
         const u32 slice = busy == 1 ? share.x : share.x * BLOCKS + member;
-        // The blocks that stay do wait, so this launch ends after the one before.
+        // The remaining blocks do wait, so this launch ends after the previous one.
         if (slice >= busy) return;
         // This block's heads.
-        const u32 own = busy == 1 ? GROUP / BLOCKS : GROUP, from_head = busy == 1 ? member * own : 0;
-        // This wave's first tile, and tiles from one to the next.
+        const u32 own = busy == 1 ? GROUP / BLOCKS : GROUP,
+                  from_head = busy == 1 ? member * own : 0;
+        // This wave's first tile, and the distance to its next.
         const u32 mine = slice + wave_id() * busy, round = busy * kj_waves;
         u8 *keys = a.keys + slot * a.sequence_bytes, *values = a.values + slot * a.sequence_bytes;
         const u32 each = stretch(a.capacity);
@@ -395,13 +413,15 @@ template <class S> struct AttendMma {
         u8* ring = pool + wave_id() * RING;
         auto fetch_one = [&](u8* to, const u8* cache, u32 t) {
             if (t < tiles)
-                fetch(to, K::page(cache, pages, base + t * ROWS), rows, head_row + within(base + t * ROWS),
+                fetch(to, K::page(cache, pages, base + t * ROWS), rows,
+                      head_row + within(base + t * ROWS),
                       min_u32(ROWS, (S::KEPT_BEFORE ? end : here) - (base + t * ROWS)));
             copy_commit();
         };
         NO_UNROLL for (u32 s = 0; s < 2 * STAGES; s++)
             fetch_one(ring + s * SIDE, s % 2 ? values : keys, mine + s / 2 * round);
-        // Of this wave's first head, if it has one. (Keys that were kept before have no norm here.)
+        // Of this wave's first head, if it has one. (Keys that are in the cache already have no
+        // norm here.)
         auto asks = [&](u32 h) {
             const float* norm = h == own && !S::KEPT_BEFORE ? a.k_norm : a.q_norm;
             return Rope<S>::ask(norm, a.angles + (u64)here * Rope<S>::PAIRS);
@@ -416,7 +436,7 @@ template <class S> struct AttendMma {
         const float scale = S::SOFT_CAP == 0.0f ? a.scale * 1.44269504f : a.scale;
         for (u32 h = wave_id(); h < own + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
             const u32 q_at = (head + from_head + h) * HEAD_DIM, kv_at = kv_head * HEAD_DIM;
-            // Handed over, a sequence's queries, keys and values follow one another.
+            // When they are handed over, a sequence's queries, keys and values follow one another.
             constexpr u32 KEYS_AT = HEADS * HEAD_DIM, VALUES_AT = KEYS_AT + KV_HEADS * HEAD_DIM,
                           ALL = VALUES_AT + KV_HEADS * HEAD_DIM;
             float* row = lds.head[h < own ? from_head + h : GROUP + h - own];
@@ -429,13 +449,13 @@ template <class S> struct AttendMma {
             } else {
                 u32x4* fresh = lds.fresh[h - own];
                 const float* x = (h == own ? a.k : a.v) + sequence * (KV_HEADS * HEAD_DIM) + kv_at;
-                x = before.template head<HEAD_DIM>(row, x,
-                                                   sequence * ALL + (h == own ? KEYS_AT : VALUES_AT) + kv_at);
+                x = before.template head<HEAD_DIM>(
+                    row, x, sequence * ALL + (h == own ? KEYS_AT : VALUES_AT) + kv_at);
                 if (h == own) Rope<S>::ready_asked(row, x, a.eps, asked);
                 K::store_row((u8*)fresh, 1, 0, h == own ? row : x);
                 wave_sync();
-                keep_row(K::page(h == own ? keys : values, pages, here), rows, head_row + within(here),
-                         fresh);
+                keep_row(K::page(h == own ? keys : values, pages, here), rows,
+                         head_row + within(here), fresh);
             }
         }
         block_sync();
@@ -470,7 +490,8 @@ template <class S> struct AttendMma {
                 UNROLL for (u32 e = 0; e < 4; e++) p[e] = CAP * 1.44269504f * tanh_f32(p[e] / CAP);
             if constexpr (S::ALIBI != 0.0f)
                 UNROLL for (u32 e = 0; e < 4; e++)
-                    p[e] -= Scores<S>::lost(slope, here, from + lane_id() % 4 * 2 + e % 2 + e / 2 * 8);
+                    p[e] -=
+                        Scores<S>::lost(slope, here, from + lane_id() % 4 * 2 + e % 2 + e / 2 * 8);
             if (t == tiles - 1 || ((S::WINDOW != 0 || S::CHUNK != 0) && from < first))
                 UNROLL for (u32 e = 0; e < 4; e++) {
                     u32 j = from + lane_id() % 4 * 2 + e % 2 + e / 2 * 8;
@@ -505,21 +526,23 @@ template <class S> struct AttendMma {
             u32 h = lane_id() / 4;
             UNROLL for (u32 n = 0; n < HEAD_DIM / 8; n++) UNROLL
                 for (u32 e = 0; e < 2; e++)
-                    parts[(wave_id() * GROUP + h) * HEAD_DIM + out_dim(n, e)] = acc[n][e] + acc[n][2 + e];
+                    parts[(wave_id() * GROUP + h) * HEAD_DIM + out_dim(n, e)] =
+                        acc[n][e] + acc[n][2 + e];
             if (lane_id() % 4 == 0) lds.most[wave_id()][h] = most, lds.sum[wave_id()][h] = sum;
         }
         block_sync();
-        // In device memory, of each head: values of all slices, then (maximum, sum) of all slices.
+        // In device memory, for each head: values of all slices, then (maximum, sum) of all slices.
         const u32 made = (sequence * HEADS + head) * HEAD_DIM;  // the first result's number
         const u64 head_part = (u64)slices * (HEAD_DIM + 4);
         float* part = a.part + ((u64)sequence * HEADS + head) * head_part;
-        // To whole waves: their lanes hand over together.
+        // Rounded up to whole waves: their lanes hand over together.
         for (u32 n = thread_id(); n < CEIL_DIV(own * HEAD_DIM, KJ_WAVE) * KJ_WAVE; n += KJ_BLOCK) {
             const bool inside = n < own * HEAD_DIM;
             const u32 i = from_head * HEAD_DIM + (inside ? n : 0);
             float value = merge(lds, parts, kj_waves, i, most, sum);
             if (busy == 1) {
-                const float all = Scores<S>::all_shares(most, sum, a.sinks, head + i / HEAD_DIM, SHIFT);
+                const float all =
+                    Scores<S>::all_shares(most, sum, a.sinks, head + i / HEAD_DIM, SHIFT);
                 before.made(a.out, made + from_head * HEAD_DIM + n, inside, value / all);
             } else if (inside) {
                 float* p = part + i / HEAD_DIM * head_part;
@@ -529,7 +552,8 @@ template <class S> struct AttendMma {
             }
         }
         if (busy == 1) return;
-        if (!last_slice(a.counters + (u64)sequence * KV_HEADS * HEAD_PARTS + group, busy, lds.is_last))
+        if (!last_slice(a.counters + (u64)sequence * KV_HEADS * HEAD_PARTS + group, busy,
+                        lds.is_last))
             return;
 
         // Teams of threads take slices in turn, four elements a thread, all heads; then as above.
@@ -550,7 +574,8 @@ template <class S> struct AttendMma {
                 UNROLL for (u32 h = 0; h < GROUP; h++) {
                     float now = max_f32(team_most[h], as_f32(y[h].x));
                     float old = exp2_hw(team_most[h] - now), by = exp2_hw(as_f32(y[h].x) - now);
-                    const float part_of[4] = {as_f32(x[h].x), as_f32(x[h].y), as_f32(x[h].z), as_f32(x[h].w)};
+                    const float part_of[4] = {as_f32(x[h].x), as_f32(x[h].y), as_f32(x[h].z),
+                                              as_f32(x[h].w)};
                     team_most[h] = now;
                     team_sum[h] = fma_f32(as_f32(y[h].y), by, team_sum[h] * old);
                     UNROLL for (u32 e = 0; e < 4; e++)
@@ -564,7 +589,8 @@ template <class S> struct AttendMma {
             }
         }
         block_sync();
-        for (u32 n = thread_id(); n < CEIL_DIV(GROUP * HEAD_DIM, KJ_WAVE) * KJ_WAVE; n += KJ_BLOCK) {
+        for (u32 n = thread_id(); n < CEIL_DIV(GROUP * HEAD_DIM, KJ_WAVE) * KJ_WAVE;
+             n += KJ_BLOCK) {
             const bool inside = n < GROUP * HEAD_DIM;
             const u32 i = inside ? n : 0;
             float value = merge(lds, parts, PART_TEAMS, i, most, sum);

@@ -1,12 +1,12 @@
-// attend_wide: attend.h for heads that are too wide for its lanes' registers: same arguments, same
-// results.
+// attend_wide: attend.h for heads too wide for its lanes' registers. Same arguments, same results.
 //
-// A wave has POSITIONS positions of a tile for its scores, eight elements a lane at a time, and
-// queries in registers. Then each thread has eight columns of the result and every PARTS-th
-// position of the tile; at the end the parts are added up.
+// For scores a wave has POSITIONS positions of a tile, eight elements a lane at a time, and queries
+// in registers. For results each thread has eight columns and every PARTS-th position of the tile;
+// the parts are added at the end.
 //
 // S: HEADS, KV_HEADS, GROUP (query heads of a block), SOFT_CAP (0: none), KEPT_BEFORE (the new key
-// and value are there already), and those of kv.h, rope.h and scores.h. Share: as attend.h has it.
+// and value are in the cache already), and those of kv.h, rope.h and scores.h. Share: as for
+// attend.h.
 #pragma once
 #include "attend_args.h"
 #include "kv.h"
@@ -18,13 +18,15 @@ template <class S> struct AttendWide {
     using K = Kv<S>;
     using Eight = typename K::Eight;
     using Sum = Slices<S::GROUP, S::HEAD_DIM>;
-    static constexpr u32 HEADS = S::HEADS, KV_HEADS = S::KV_HEADS, HEAD_DIM = S::HEAD_DIM, GROUP = S::GROUP;
+    static constexpr u32 HEADS = S::HEADS, KV_HEADS = S::KV_HEADS, HEAD_DIM = S::HEAD_DIM,
+                         GROUP = S::GROUP;
     static constexpr u32 HEAD_PARTS = HEADS / KV_HEADS / GROUP;
     // of a row, and of a lane
     static constexpr u32 CHUNKS = HEAD_DIM / 8, EACH = CEIL_DIV(CHUNKS, KJ_WAVE);
     static constexpr u32 PARTS = KJ_BLOCK / CHUNKS;
     static constexpr u32 TILE = 32, POSITIONS = TILE / kj_waves;
-    static_assert(POSITIONS * kj_waves == TILE && TILE <= KJ_WAVE && PARTS > 0, "a lane for each position");
+    static_assert(POSITIONS * kj_waves == TILE && TILE <= KJ_WAVE && PARTS > 0,
+                  "a lane for each position");
     static_assert(GROUP * HEAD_PARTS * KV_HEADS == HEADS, "whole groups");
     static constexpr float CAP = S::SOFT_CAP != 0.0f ? S::SOFT_CAP : 1.0f;
     static constexpr float NEVER = -1e30f;  // a maximum before any score
@@ -37,7 +39,7 @@ template <class S> struct AttendWide {
         typename Sum::Shared slices;
     };
 
-    // Where a cache's rows of one key head are.
+    // The rows of one key head in a cache.
     struct Rows {
         Pages pages;
         u64 all, first;
@@ -49,8 +51,8 @@ template <class S> struct AttendWide {
     }
 
     // Scores of a tile for GROUP heads from `head` on.
-    STEP void score(Shared& lds, const float (&q)[GROUP][EACH][8], const u8* keys, const Rows& rows, u32 at,
-                    u32 end, u32 here, u32 head) {
+    STEP void score(Shared& lds, const float (&q)[GROUP][EACH][8], const u8* keys, const Rows& rows,
+                    u32 at, u32 end, u32 here, u32 head) {
         NO_UNROLL for (u32 i = 0; i < POSITIONS; i++) {
             const u32 t = wave_id() * POSITIONS + i, position = min_u32(at + t, end - 1);
             float s[GROUP];
@@ -58,7 +60,8 @@ template <class S> struct AttendWide {
             UNROLL for (u32 n = 0; n < EACH; n++) {
                 const u32 chunk = lane_id() + n * KJ_WAVE;
                 float x[8];
-                load_row(x, keys, rows, position, CHUNKS % KJ_WAVE == 0 || chunk < CHUNKS ? chunk : 0);
+                load_row(x, keys, rows, position,
+                         CHUNKS % KJ_WAVE == 0 || chunk < CHUNKS ? chunk : 0);
                 UNROLL for (u32 h = 0; h < GROUP; h++)
                     UNROLL for (u32 e = 0; e < 8; e++) s[h] = fma_f32(x[e], q[h][n][e], s[h]);
             }
@@ -78,7 +81,7 @@ template <class S> struct AttendWide {
             float score = lane_id() < TILE ? lds.share[h][lane_id() % TILE] : as_f32(0xff800000u);
             float before = lds.most[h], most = max_f32(before, wave_max(score));
             float p = exp2_hw(score - most), sum = wave_sum(p);
-            wave_sync();  // everybody has read
+            wave_sync();  // all threads have read
             if (lane_id() < TILE) lds.share[h][lane_id() % TILE] = p;
             if (lane_id() == 0) {
                 float by = exp2_hw(before - most);
@@ -90,28 +93,31 @@ template <class S> struct AttendWide {
     STEP void step(AttendArgs a, Share share, Shared& lds) {
         const u32 sequence = share.z, kv_head = share.y / HEAD_PARTS;
         const u32 head = kv_head * (HEADS / KV_HEADS) + share.y % HEAD_PARTS * GROUP;
-        const u32 slot = a.slots ? a.slots[sequence] : sequence, here = a.position[slot], end = here + 1;
+        const u32 slot = a.slots ? a.slots[sequence] : sequence, here = a.position[slot],
+                  end = here + 1;
         const u32 first = Scores<S>::seen_from(here);
-        // Slices in whole tiles: a short context keeps few blocks busy, the others leave at once.
+        // Slices of whole tiles: a short context keeps few blocks busy; the others leave at once.
         const u32 slice = CEIL_DIV(CEIL_DIV(end - first, a.splits), TILE) * TILE;
         const u32 busy = CEIL_DIV(end - first, slice);
         if (share.x >= busy) return;
         const u32 from = first + share.x * slice, to = min_u32(from + slice, end);
         u8 *keys = a.keys + slot * a.sequence_bytes, *values = a.values + slot * a.sequence_bytes;
         const u32 stretch_of = stretch(a.capacity);
-        const Rows rows{Pages{PAGED(pages_of(a.table, slot, a.capacity).table)}, (u64)KV_HEADS * stretch_of,
-                        (u64)kv_head * stretch_of};
+        const Rows rows{Pages{PAGED(pages_of(a.table, slot, a.capacity).table)},
+                        (u64)KV_HEADS * stretch_of, (u64)kv_head * stretch_of};
 
         const u32x2* angles = a.angles + (u64)here * (S::ROPE_DIMS / 2);
         const bool owner = to == end;  // of the new position
         for (u32 h = wave_id(); h < GROUP + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
             const u64 kv_at = ((u64)sequence * KV_HEADS + kv_head) * HEAD_DIM;
             if (h < GROUP) {
-                Rope<S>::ready_head(lds.head[h], a.q + ((u64)sequence * HEADS + head + h) * HEAD_DIM,
-                                    a.q_norm, a.eps, angles);
+                Rope<S>::ready_head(lds.head[h],
+                                    a.q + ((u64)sequence * HEADS + head + h) * HEAD_DIM, a.q_norm,
+                                    a.eps, angles);
             } else if (h == GROUP) {
                 Rope<S>::ready_head(lds.key, a.k + kv_at, a.k_norm, a.eps, angles);
-                K::store_row(K::page(keys, rows.pages, here), rows.all, rows.first + within(here), lds.key);
+                K::store_row(K::page(keys, rows.pages, here), rows.all, rows.first + within(here),
+                             lds.key);
             } else {
                 K::store_row(K::page(values, rows.pages, here), rows.all, rows.first + within(here),
                              a.v + kv_at);
@@ -144,9 +150,10 @@ template <class S> struct AttendWide {
                 float x[8];
                 load_row(x, values, rows, at + t, column / 8);
                 UNROLL for (u32 h = 0; h < GROUP; h++)
-                    UNROLL for (u32 e = 0; e < 8; e++) acc[h][e] = fma_f32(lds.share[h][t], x[e], acc[h][e]);
+                    UNROLL for (u32 e = 0; e < 8; e++)
+                        acc[h][e] = fma_f32(lds.share[h][t], x[e], acc[h][e]);
             }
-            block_sync();  // everybody has read the shares
+            block_sync();  // all threads have read the shares
         }
         NO_UNROLL for (u32 p = 0; p < PARTS; p++) {
             if (part == p)
@@ -179,8 +186,8 @@ template <class S> struct AttendWide {
         for (u32 i = thread_id(); i < GROUP * HEAD_DIM / 4; i += KJ_BLOCK) {
             const u32 h = i / (HEAD_DIM / 4);
             const u32x4 v = Sum::columns(lds.slices, slices, a.splits, busy, h, i % (HEAD_DIM / 4));
-            const float all =
-                Scores<S>::all_shares(lds.slices.most[h], lds.slices.sum[h], a.sinks, head + h, 0.0f);
+            const float all = Scores<S>::all_shares(lds.slices.most[h], lds.slices.sum[h], a.sinks,
+                                                    head + h, 0.0f);
             float* out = a.out + out_at + 4 * i;
             out[0] = as_f32(v.x) / all, out[1] = as_f32(v.y) / all;
             out[2] = as_f32(v.z) / all, out[3] = as_f32(v.w) / all;

@@ -1,8 +1,8 @@
-// chosen.h: attention that reads chosen positions alone.
+// chosen.h: attention to chosen positions only.
 //
-// Where KJ_CHOSEN is set, a list of so many positions for each token, in rising order, ~0 behind
-// the last (top_keys.h), is the kernel's last argument, and a token sees what stands in its list.
-// What runs over a sequence's positions then runs over the list's places.
+// With KJ_CHOSEN the kernel's last argument is a list of KJ_CHOSEN positions for each token, in
+// rising order, ~0 after the last (top_keys.h). A token sees the positions of its list. Loops over
+// a sequence's positions then run over the places of the list.
 #pragma once
 #include "kjit.h"
 
@@ -20,5 +20,5 @@ struct Chosen {};
 STEP u32 chosen_at(Chosen, u32 place) { return place; }
 #endif
 
-// Places of a token that sees so many positions.
+// Places in the list of a token that sees so many positions.
 STEP u32 chosen_of(u32 seen) { return kj_chosen != 0 ? min_u32(seen, kj_chosen) : seen; }

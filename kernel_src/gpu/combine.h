@@ -1,5 +1,5 @@
-// combine: y = a + b (Combine::Add), silu(a)·b (Silu) or gelu(a)·b (Gelu), element by element; y
-// may be a or b.
+// combine: y = a + b (Combine::Add), silu(a) · b (Silu) or gelu(a) · b (Gelu), by element. y may be
+// a or b.
 //
 // S: OP. Share: x of `blocks`.
 #pragma once
@@ -15,7 +15,8 @@ struct CombineArgs {
 template <class S> struct Combined {
     STEP void step(CombineArgs a, Share share) {
         for (u64 i = (u64)share.x * KJ_BLOCK + thread_id(); i < a.n; i += (u64)a.blocks * KJ_BLOCK)
-            a.y[i] = S::OP == Combine::Add ? a.a[i] + a.b[i]
-                                           : (S::OP == Combine::Silu ? silu(a.a[i]) : gelu(a.a[i])) * a.b[i];
+            a.y[i] = S::OP == Combine::Add
+                         ? a.a[i] + a.b[i]
+                         : (S::OP == Combine::Silu ? silu(a.a[i]) : gelu(a.a[i])) * a.b[i];
     }
 };

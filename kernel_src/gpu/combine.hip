@@ -1,4 +1,4 @@
-// combine.h says what the arguments are.
+// The arguments are described in combine.h.
 #include "combine.h"
 #include "shape.h"
 

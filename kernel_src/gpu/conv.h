@@ -1,22 +1,24 @@
-// conv: a causal convolution of each channel by itself over the last TAPS tokens, a thread for each
+// conv: a causal convolution of each channel over the last TAPS tokens, one thread for each
 // channel.
 //
 //   y[t][c] = f(b[c] + Σ_k w[c][k] · x[t − (TAPS − 1) + k][c])
 //
-//   x, y      rows of CHANNELS f32, a row for each token w         CHANNELS × TAPS f32; without
-//   WEIGHTS y is the oldest of these tokens b         CHANNELS f32, with BIAS f         silu, with
-//   SILU slots, position, state, sequence_bytes   kept.h; the state is the TAPS − 1 tokens before,
-//   the oldest
-//             first
-// Share: x of CHANNELS / KJ_BLOCK; y: ONE: of tokens / SLAB, else of the sequences.
+//   x, y      rows of CHANNELS f32, one for each token
+//   w         CHANNELS × TAPS f32; without WEIGHTS y is the oldest of these tokens
+//   b         CHANNELS f32, with BIAS
+//   f         silu, with SILU
+//   slots, position, state, sequence_bytes   state.h; the state is the TAPS − 1 tokens before, the
+//             oldest first
 //
-// The first slab alone reads the state, and it writes the new one: that follows from x and the old
-// one.
+// Share: x of CHANNELS / KJ_BLOCK; y: with ONE of tokens / SLAB, else of the sequences.
+//
+// Only the first slab reads the state. It also writes the new one, which follows from x and the old
+// state.
 //
 // S: CHANNELS, TAPS, SLAB, WEIGHTS, BIAS, SILU, ONE.
 #pragma once
 #include "gate.h"
-#include "kept.h"
+#include "state.h"
 
 struct ConvArgs {
     const float *x, *w, *b;
@@ -34,7 +36,8 @@ template <class S> struct Conv {
     STEP void step(ConvArgs a, Share share) {
         u32 c = share.x * KJ_BLOCK + thread_id();
         if (c >= CHANNELS) return;
-        auto past = Past<S::ONE>::of(a.slots, a.position, a.state, a.sequence_bytes, share.y, a.tokens);
+        auto past =
+            Past<S::ONE>::of(a.slots, a.position, a.state, a.sequence_bytes, share.y, a.tokens);
         u32 from = S::ONE ? share.y * S::SLAB : 0, to = min_u32(from + S::SLAB, past.tokens);
         const float* x = a.x + (u64)past.first * CHANNELS + c;
         float* y = a.y + (u64)past.first * CHANNELS + c;
@@ -58,7 +61,7 @@ template <class S> struct Conv {
             }
             y[(u64)t * CHANNELS] = S::SILU ? silu(v) : v;
         }
-        // Later rows of the state go to earlier places, so none is overwritten before it is read.
+        // Later rows of the state move to earlier places, so each is read before it is overwritten.
         if (from == 0) {
             UNROLL for (u32 k = 0; k < BEFORE; k++) state[k * CHANNELS] = token(past.tokens + k);
         }

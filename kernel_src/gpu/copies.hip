@@ -1,6 +1,7 @@
-// Asks a compiler for gfx908 whether it copies accumulation registers rightly (src/copies.rs):
-// nobody runs it. Sums that are scaled in vector registers and stay from turn to turn, and a last
-// turn that does something else: there a compiler copies them to other accumulation registers.
+// Compiled to test whether a compiler for gfx908 copies accumulation registers correctly
+// (src/copies.rs); never run. Sums that are scaled in vector registers and stay from iteration to
+// iteration, with a last iteration that does something else: there a compiler copies them to other
+// accumulation registers.
 typedef float sums __attribute__((ext_vector_type(4)));
 typedef _Float16 halves __attribute__((ext_vector_type(4)));
 __attribute__((shared)) static float copies_lds[1024];

@@ -1,13 +1,14 @@
-// decay: what stays of a state, from what a model projects: rows made element by element.
+// decay: what remains of a state after a token, from what a model projects. Rows by element.
 //
 //   y[c] = e^(p · a[c / EACH mod FACTORS] · f(x[c] + b[c]))
 //
 //   x, y      rows of COLS f32
-//   a         FACTORS f32; without FACTORS, without it
+//   a         FACTORS f32; left out where FACTORS is 0
 //   b         COLS f32, with OFFSETS
+//
 // Share: x of COLS / KJ_BLOCK, y of the rows.
 //
-// S: COLS, FUNCTION (one without numbers), FACTORS, EACH, OFFSETS.
+// S: COLS, FUNCTION (one without parameters), FACTORS, EACH, OFFSETS.
 #pragma once
 #include "map.h"
 

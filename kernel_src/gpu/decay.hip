@@ -1,4 +1,4 @@
-// decay.h says what the arguments are.
+// The arguments are described in decay.h.
 #include "decay.h"
 #include "shape.h"
 

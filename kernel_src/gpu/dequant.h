@@ -1,10 +1,10 @@
 // dequant.h: thirty-two weights of a row record from device memory to halves in a tile, for any
 // block format.
 //
-// A *span* of 32 weights is fetched into registers well before it is expanded, so that its latency
-// passes behind products. Codes become halves exactly (1024 + code is the half whose low bits are
-// the code), then one multiply (and add) in halves by the group's scale: two roundings of 2^-11 on
-// a weight, as small as the one that an activation has had.
+// A *span* of 32 weights is fetched into registers long before it is expanded, so products hide its
+// latency. Codes become halves exactly (1024 + code is the half whose low bits are the code). One
+// multiplication (and addition) in halves by the group's scale follows: two roundings of 2^-11 on a
+// weight, as small as the rounding of an activation.
 #pragma once
 #include "halves.h"
 #include "mma.h"
@@ -12,13 +12,13 @@
 
 template <class W> struct Span { Unit<W> unit[32 / W::UNIT]; };
 
-// Weights 32·p … 32·p + 31 of the row whose record is `row`.
+// Fetches weights 32·p … 32·p + 31 of the row whose record is `row`.
 template <class W> STEP void fetch_span(Span<W>& q, const u8* row, u32 p) {
     constexpr u32 n = 32 / W::UNIT;
     UNROLL for (u32 i = 0; i < n; i++) q.unit[i] = load_unit<W>(row, n * p + i);
 }
 
-// Zeros instead of `chunks` chunks from `first`, a multiple of them, on: the row ends before.
+// Zeros for `chunks` chunks from `first` (a multiple of `chunks`) on: the row has ended.
 STEP void zero_chunks(u16* tile, u32 row, u32 first, u32 chunks) {
     UNROLL for (u32 i = 0; i < chunks; i++)
         *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{0, 0, 0, 0};
@@ -35,9 +35,10 @@ template <class W> STEP void span_pairs(const Span<W>& q, u32 (&pair)[16]) {
                 pair[2 * u + 1] = half_pair(as_f32(v[2]), as_f32(v[3]));
             } else {
                 UNROLL for (u32 i = 0; i < 4; i++)
-                    pair[4 * u + i] = W::ENCODING == Encoding::F16
-                                          ? v[i]
-                                          : half_pair(as_f32(v[i] << 16), as_f32(v[i] & 0xffff0000u));
+                    pair[4 * u + i] =
+                        W::ENCODING == Encoding::F16
+                            ? v[i]
+                            : half_pair(as_f32(v[i] << 16), as_f32(v[i] & 0xffff0000u));
             }
         }
     } else {
@@ -58,8 +59,8 @@ template <class W> STEP void span_pairs(const Span<W>& q, u32 (&pair)[16]) {
                 bytes_to_halves(sign ? quad[i] ^ 0x80808080u : quad[i], pair[at], pair[at + 1]);
                 UNROLL for (u32 h = 0; h < 2; h++) {
                     u32 v = h2_sub(pair[at + h], zero);
-                    pair[at + h] =
-                        W::OFFSET != Offset::None ? h2_fma(v, scale[g], offset[g]) : h2_mul(v, scale[g]);
+                    pair[at + h] = W::OFFSET != Offset::None ? h2_fma(v, scale[g], offset[g])
+                                                             : h2_mul(v, scale[g]);
                 }
             }
         }
@@ -75,7 +76,7 @@ template <class W> STEP void expand_span(const Span<W>& q, u16* tile, u32 row, u
             u32x4{pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]};
 }
 
-// The same with one unit of sixteen 8-bit codes: chunks `first` and `first` + 1.
+// As above, for one unit of sixteen 8-bit codes: chunks `first` and `first` + 1.
 template <class W> STEP void expand_unit(const Unit<W>& t, u16* tile, u32 row, u32 first) {
     static_assert(W::UNIT == 16 && !SIXTEENS<W>, "one group");
     Factors f = unit_factors<W>(t);
@@ -87,7 +88,8 @@ template <class W> STEP void expand_unit(const Unit<W>& t, u16* tile, u32 row, u
         bytes_to_halves(quad[i] ^ 0x80808080u, pair[2 * i], pair[2 * i + 1]);
         UNROLL for (u32 h = 0; h < 2; h++) {
             u32 v = h2_sub(pair[2 * i + h], zero);
-            pair[2 * i + h] = W::OFFSET != Offset::None ? h2_fma(v, scale, offset) : h2_mul(v, scale);
+            pair[2 * i + h] =
+                W::OFFSET != Offset::None ? h2_fma(v, scale, offset) : h2_mul(v, scale);
         }
     }
     UNROLL for (u32 i = 0; i < 2; i++)

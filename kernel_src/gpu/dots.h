@@ -1,21 +1,22 @@
-// dots.h: rows of weights against columns of activations, one or a few: what products with a vector
-// have alike.
+// dots.h: rows of weights times one or a few columns of activations: shared by all products with
+// vectors.
 //
-// A *team* of TEAM lanes shares a row, each lane a unit of it at a time, IN_FLIGHT units of ROWS
-// rows in flight. A *tile* is the rows that a worker computes together: the worker is a wave where
-// a team fits into one, else the block. Tiles go round over all workers of the grid. While the
-// units of one step are multiplied, the next is on its way from memory; the first is asked for
-// before the activations are waited for.
+// A *team* of TEAM lanes shares a row, each lane one unit of it at a time, with IN_FLIGHT units of
+// ROWS rows in flight. A *tile* is the rows that a worker computes together. The worker is a wave
+// if a team fits into one, else the block. Tiles go in turn to all workers of the grid. The units
+// of the next step are loaded while those of one step are multiplied; the first load comes before
+// the wait for the activations.
 //
-// S: COLUMNS (dotted with each row), TEAM, ROWS, IN_FLIGHT, GATE (not None: two matrices, gate and
-// up, make one result), and those of activations.h. W: a format (weights.h).
+// S: COLUMNS (multiplied with each row), TEAM, ROWS, IN_FLIGHT, GATE (not None: two matrices, gate
+// and up, make one result), and those of activations.h. W: a format (weights.h).
 #pragma once
 #include "activations.h"
 #include "weights.h"
 
 template <class S> struct Dots {
     using X = Activations<S>;
-    static constexpr u32 TEAM = S::TEAM, ROWS = S::ROWS, IN_FLIGHT = S::IN_FLIGHT, COLUMNS = S::COLUMNS;
+    static constexpr u32 TEAM = S::TEAM, ROWS = S::ROWS, IN_FLIGHT = S::IN_FLIGHT,
+                         COLUMNS = S::COLUMNS;
     // matrices of a result
     static constexpr u32 LISTS = S::GATE != Gate::None ? 2 : 1;
     static constexpr bool TEAM_IN_WAVE = TEAM <= KJ_WAVE;
@@ -23,40 +24,43 @@ template <class S> struct Dots {
     static constexpr u32 TEAMS = (TEAM_IN_WAVE ? KJ_WAVE : KJ_BLOCK) / TEAM;          // in a worker
     // rows of a tile
     static constexpr u32 TILE = TEAMS * ROWS;
-    static_assert((TEAM & (TEAM - 1)) == 0 && TEAM <= KJ_BLOCK, "a team is a power of two of lanes");
+    static_assert((TEAM & (TEAM - 1)) == 0 && TEAM <= KJ_BLOCK,
+                  "a team is a power of two of lanes");
 
-    // Shared memory where the waves of a team meet; static: a team within a wave needs none.
+    // Shared memory in which the waves of a team add up; empty if a team fits into a wave.
     struct Shared { float part[TEAM_IN_WAVE ? 1 : kj_waves * LISTS * ROWS * COLUMNS]; };
     using Sums = float[LISTS * ROWS][COLUMNS];
 
     STEP u32 team_lane() { return thread_id() % TEAM; }
     STEP u32 team_id() { return (TEAM_IN_WAVE ? lane_id() : thread_id()) / TEAM; }
 
-    // The tiles of a worker: from `tile` below `end`, `stride` apart. A block's tiles lie one after
-    // the other, so that it reads one stretch of the matrix: dealt round over the grid, every unit
-    // touched every page, and an 8b F16 model of 15 GB on an H200 decoded at 205 tokens/s instead
-    // of 222.
+    // The tiles of a worker: from `tile` below `end`, `stride` apart. A block's tiles are
+    // neighbours, so it reads one stretch of the matrix. When tiles were dealt over the whole grid,
+    // every unit touched every page, and an 8b F16 model of 15 GB on an H200 decoded at 205
+    // tokens/s instead of 222.
     struct Work { u32 tile, end, stride; };
     STEP Work work_of(u32 tiles, u32 block, u32 blocks) {
         u32 each = tiles / blocks, more = tiles % blocks;
         u32 first = block * each + min_u32(block, more);
-        return Work{first + (TEAM_IN_WAVE ? wave_id() : 0), first + each + (block < more ? 1 : 0), WORKERS};
+        return Work{first + (TEAM_IN_WAVE ? wave_id() : 0), first + each + (block < more ? 1 : 0),
+                    WORKERS};
     }
 
     template <class W> struct Units { Unit<W> unit[LISTS * ROWS][IN_FLIGHT]; };
-    // Whether every step is full: then nothing is behind a row's end.
+    // Whether every step is full: then no step reaches past a row's end.
     template <class W>
     static constexpr bool FULL = W::UNITS % TEAM == 0 && CEIL_DIV(W::UNITS, TEAM) % IN_FLIGHT == 0;
 
-    // Units `step`·TEAM … of rows first … first + ROWS − 1 of a list; rows behind the end repeat
-    // the last one.
+    // Units `step`·TEAM … of rows first … first + ROWS − 1 of a list; rows after the end repeat the
+    // last one.
     template <class W>
     STEP void load_rows(Units<W>& b, u32 list, const u8* w, u32 first, u32 rows, u32 step) {
         UNROLL for (u32 r = 0; r < ROWS; r++) {
             const u8* row = w + (u64)min_u32(first + r, rows - 1) * W::ROW_BYTES;
             UNROLL for (u32 k = 0; k < IN_FLIGHT; k++) {
                 u32 u = (step + k) * TEAM + team_lane();
-                b.unit[list * ROWS + r][k] = FULL<W> || u < W::UNITS ? load_unit<W>(row, u) : zero_unit<W>();
+                b.unit[list * ROWS + r][k] =
+                    FULL<W> || u < W::UNITS ? load_unit<W>(row, u) : zero_unit<W>();
             }
         }
     }
@@ -88,10 +92,12 @@ template <class S> struct Dots {
     }
 
     STEP i32 dot16(const u32* codes, u32x4 x) {
-        return dot4(codes[0], x.x, dot4(codes[1], x.y, dot4(codes[2], x.z, dot4(codes[3], x.w, 0))));
+        return dot4(codes[0], x.x,
+                    dot4(codes[1], x.y, dot4(codes[2], x.z, dot4(codes[3], x.w, 0))));
     }
 
-    template <class W> STEP void dot_quantised(Sums& acc, const Units<W>& b, const u32x4* x, u32 step) {
+    template <class W>
+    STEP void dot_quantised(Sums& acc, const Units<W>& b, const u32x4* x, u32 step) {
         constexpr u32 halves = W::UNIT / 16;
         constexpr bool sixteens = SIXTEENS<W>;
         constexpr bool offset = W::OFFSET != Offset::None;
@@ -117,7 +123,8 @@ template <class S> struct Dots {
                     u32 at = S::X_SPLIT ? vector * X::GROUPS + group : 2 * group + vector;
                     u32x4 high = column[at], low = column[2 * X::GROUPS + at];
                     UNROLL for (u32 r = 0; r < LISTS * ROWS; r++)
-                        dot[r][h] = dot16(codes[r] + 4 * h, high) * 256 + dot16(codes[r] + 4 * h, low);
+                        dot[r][h] =
+                            dot16(codes[r] + 4 * h, high) * 256 + dot16(codes[r] + 4 * h, low);
                 }
                 UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) {
                     float sum;
@@ -127,9 +134,11 @@ template <class S> struct Dots {
                         sum = f[r].scale[0] * (float)(dot[r][0] - W::BIAS * sums[0]) +
                               f[r].scale[1] * (float)(dot[r][1] - W::BIAS * sums[1]);
                         if constexpr (offset)
-                            sum += f[r].offset[0] * (float)sums[0] + f[r].offset[1] * (float)sums[1];
+                            sum +=
+                                f[r].offset[0] * (float)sums[0] + f[r].offset[1] * (float)sums[1];
                     } else {
-                        sum = f[r].scale[0] * (float)(dot[r][0] + dot[r][1] - W::BIAS * (i32)info.w);
+                        sum =
+                            f[r].scale[0] * (float)(dot[r][0] + dot[r][1] - W::BIAS * (i32)info.w);
                         if constexpr (offset) sum += f[r].offset[0] * (float)(i32)info.w;
                     }
                     acc[r][n] = fma_f32(scale, sum, acc[r][n]);
@@ -138,11 +147,12 @@ template <class S> struct Dots {
         }
     }
 
-    // Sums the team's parts; every lane of the team's first wave then has the whole. A team wider
-    // than a wave meets in shared memory: all threads of the block arrive.
+    // Sums the team's parts; every lane of the team's first wave then has the whole sum. A team
+    // wider than a wave uses shared memory: all threads of the block must call it.
     STEP void sum_team(Sums& acc, Shared& lds) {
         UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) UNROLL
-            for (u32 n = 0; n < COLUMNS; n++) acc[r][n] = group_sum(acc[r][n], TEAM_IN_WAVE ? TEAM : KJ_WAVE);
+            for (u32 n = 0; n < COLUMNS; n++)
+                acc[r][n] = group_sum(acc[r][n], TEAM_IN_WAVE ? TEAM : KJ_WAVE);
         if constexpr (!TEAM_IN_WAVE) {
             constexpr u32 waves = TEAM / KJ_WAVE, each = LISTS * ROWS * COLUMNS;
             if (lane_id() == 0)

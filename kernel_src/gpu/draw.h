@@ -1,25 +1,27 @@
-// draw: a token drawn from each sequence's logits; and the sequence moves on by one.
+// draw: a token drawn from each sequence's logits. Then the sequence advances by one token.
 //
-//   logits    SEQUENCES × VOCAB f32; slots  SEQUENCES u32: the slot of each (null: the same) tokens
-//   SLOTS × capacity u32: position p + 1 gets the token; position  SLOTS u32: +1 seeds     SLOTS
-//   u64: with the token's position and id, noise.h's options   SLOTS × (top_k u32, inverse, top_p,
-//   min_p f32), or null: the arguments hold for all; inverse:
-//     1 / temperature, made by the host, since compilers divide in their own ways
-//   work      SEQUENCES × Meeting, zero before the first launch and after every one; said
-//   SEQUENCES × Said
+//   logits    SEQUENCES × VOCAB f32
+//   slots     SEQUENCES u32: the slot of each sequence; null: sequence s has slot s
+//   tokens    SLOTS × capacity u32: position p + 1 gets the token
+//   position  SLOTS u32: + 1
+//   seeds     SLOTS u64: the seed of noise.h, with the token's position and id
+//   options   SLOTS × (top_k u32, inverse, top_p, min_p f32); null: the arguments hold for all.
+//             inverse is 1 / temperature, made by the host, since compilers divide differently
+//   work      SEQUENCES × Meeting, zero before the first launch and after every one
+//   said      SEQUENCES × Said
 //
-// The host's definition (model/src/sample.rs) with cuts in fixed point: top-k, then temperature,
-// top-p, min-p; of what is left the token with the greatest score (noise.h). A weight exp((logit −
-// largest) / temperature) is an integer of 40 fractional bits, so sums do not depend on their order
-// and the same seed gives the same token, however many blocks share a sequence.
+// The host's definition is model/src/sample.rs; here cuts are in fixed point. Order: top-k, then
+// temperature, top-p, min-p; of the rest the token with the greatest score (noise.h). A weight
+// exp((logit − largest) / temperature) is an integer of 40 fractional bits. So sums do not depend
+// on their order, and the same seed gives the same token for any number of blocks.
 //
-// Share: x of `blocks`, up to MOST_BLOCKS, y the sequence. Each block has a range of the ids. Among
-// at most DRAW_FEW of the likeliest draw_few.h draws. Else the first TEAM blocks do it together:
-// each reads its logits once for each step: the extremes, where top-k cuts, where top-p cuts, the
-// scores of what is left. Between the steps the blocks of a sequence meet in `work`: a launch of
-// more than one block is cooperative, so they are all resident. On an H200 one block took 64 µs for
-// 49,152 logits and 134 for 128,256; sixteen take 44 and 54. In waves of 64 one block draws and the
-// others leave at once: there 6 to 39 scalar registers spilled.
+// Share: x of `blocks`, up to MOST_BLOCKS; y the sequence. Each block has a range of the ids. For a
+// top-k up to DRAW_FEW draw_few.h draws. Otherwise the first TEAM blocks draw together. Each reads
+// its logits once for each step: the extremes, the cut of top-k, the cut of top-p, the scores of
+// the rest. Between steps the blocks of a sequence meet in `work`: a launch of more than one block
+// is cooperative, so all are resident. On an H200 one block took 64 µs for 49,152 logits and 134
+// for 128,256; sixteen take 44 and 54. In waves of 64 one block draws and the others leave at once:
+// with more, 6 to 39 scalar registers spilled.
 //
 // S: VOCAB, FEW (whether draw_few.h is used).
 #pragma once
@@ -27,20 +29,20 @@
 
 constexpr u32 DRAW_BINS = 2048, DRAW_MOST_BLOCKS = 32, DRAW_TEAM = 16;
 
-// Where the blocks of a sequence meet. Three sets of bins: while one is filled, the one before may
-// still be read.
+// Memory in which the blocks of a sequence meet. There are three sets of bins: while one is filled,
+// the previous one may still be read.
 constexpr u32 DRAW_SETS = 3;
 struct DrawMeeting {
     u64 weights[DRAW_SETS][DRAW_BINS];
     u32 counts[DRAW_SETS][DRAW_BINS];
-    u32 arrived, left;  // blocks, over all meetings; and those that are done
+    u32 arrived, left;  // blocks that arrived, over all meetings; blocks that are done
 };
 
-// What each block says to the others.
+// Results of each block for the others.
 struct DrawSaid {
     u64 few[DRAW_MOST_BLOCKS * DRAW_FEW];  // the likeliest of each block's range
     u64 extremes[DRAW_TEAM][2], sums[DRAW_TEAM];
-    u32 id, none;  // a token that one found for all
+    u32 id, none;  // the token, if one block found it for all
 };
 
 struct DrawArgs {
@@ -58,7 +60,8 @@ struct DrawArgs {
 
 template <class S> struct Draw {
     static constexpr u32 BINS = DRAW_BINS, SETS = DRAW_SETS;
-    static_assert(kj_waves > 1 && kj_waves <= KJ_WAVE, "parts grow smaller, and a wave holds their sums");
+    static_assert(kj_waves > 1 && kj_waves <= KJ_WAVE,
+                  "parts grow smaller, and a wave holds their sums");
     static_assert(DRAW_TEAM <= KJ_WAVE, "a wave holds the blocks' sums");
 
     using Few = DrawFew<S>;
@@ -66,12 +69,12 @@ template <class S> struct Draw {
         u64 weights[BINS];
         u32 counts[BINS];
         u64 sums[kj_waves], last[KJ_WAVE];
-        // What is wanted again at the end: on sm_120 three registers were spilled for them.
+        // Loaded again at the end: held in registers, sm_120 spilled three.
         u32 slot, likeliest, position;
         u64 seed;
     };
 
-    // This block among those of its sequence: `meetings` so far, and which set of bins is next.
+    // This block among those of its sequence: `meetings` so far, and the set of bins that is next.
     struct Team {
         DrawMeeting* at;
         DrawSaid* said;
@@ -79,7 +82,7 @@ template <class S> struct Draw {
         u32 from, to;  // its ids
     };
 
-    // Every block of the sequence arrives, and sees what the others wrote before.
+    // Called by every block of the sequence: all then see what the others wrote before.
     STEP void meet(Team& team) {
         if (team.blocks == 1) {
             block_sync();
@@ -95,7 +98,7 @@ template <class S> struct Draw {
         block_sync();
     }
 
-    // This block's share of a set of bins is emptied.
+    // Empties this block's share of a set of bins.
     STEP void empty_set(const Team& team, u32 set) {
         for (u32 b = team.block * KJ_BLOCK + thread_id(); b < BINS; b += team.blocks * KJ_BLOCK)
             team.at->weights[set][b] = 0, team.at->counts[set][b] = 0;
@@ -136,10 +139,10 @@ template <class S> struct Draw {
         return high;
     }
 
-    // f(id, logit) for the ids from `from` up to `to`, by threads of which this is number `t`. Both
-    // ends are multiples of 4 where VOCAB is. Two loads of 16 bytes are on their way together: with
-    // a thousand threads as many as one unit's share of L2 wants. Four single ones: with eight
-    // ptxas spilled.
+    // Calls f(id, logit) for ids `from` up to `to`, by the threads numbered `t`. Both ends are
+    // multiples of 4 where VOCAB is. Two loads of 16 bytes are in flight together: with a thousand
+    // threads that is one unit's share of the second-level cache's bandwidth. Four single loads:
+    // with eight ptxas spilled.
     template <class F> STEP void each(const float* x, u32 from, u32 to, u32 t, u32 threads, F f) {
         constexpr u32 WIDE = S::VOCAB % 4 == 0 ? 4 : 1, AHEAD = WIDE == 4 ? 2 : 4;
         NO_UNROLL for (u32 base = from + t * WIDE; base < to; base += AHEAD * WIDE * threads) {
@@ -168,8 +171,8 @@ template <class S> struct Draw {
         return v;
     }
 
-    // The first lane whose running sum exceeds `rest` (the total does), and what of it is left for
-    // that lane.
+    // The first lane whose running sum exceeds `rest` (the total does), and the part of `rest` that
+    // is left for it.
     STEP u32 find_lane(u64 v, u64& rest) {
         auto from = [](u64 all, u32 lane) {
             return (u64)wave_get((u32)(all >> 32), lane) << 32 | wave_get((u32)all, lane);
@@ -184,13 +187,13 @@ template <class S> struct Draw {
         return lane;
     }
 
-    // The first of `n` whose running sum exceeds a goal, and what of the goal is left for it; `n`
-    // where the total does not.
+    // The first of `n` whose running sum exceeds a goal, and the part of the goal that is left for
+    // it; `n` if the total does not exceed it.
     struct Found { u32 index; u64 rest; };
 
-    // `sum(a, b)` is this lane's share of those from a up to b, `one(i)` a single one,
+    // `sum(a, b)` is this lane's share of elements a up to b, `one(i)` a single element,
     // `goal(total)` the goal. Each wave sums a part; the part with the goal is divided again until
-    // a wave has one each.
+    // a wave has one element each.
     template <class Sum, class One, class Goal>
     STEP Found find(Shared& lds, u32 n, Sum sum, One one, Goal goal) {
         u32 from = 0, size = n;
@@ -224,8 +227,8 @@ template <class S> struct Draw {
         return Found{from + i, rest};
     }
 
-    // The same over the tokens of all blocks; `measure(id, logit)`. All get its id, or VOCAB where
-    // the total does not exceed the goal.
+    // A search over the tokens of all blocks; `measure(id, logit)` is a token's value. All blocks
+    // get the id, or VOCAB if the total does not exceed the goal.
     template <class Measure>
     STEP u32 find_token(Shared& lds, Team& team, const Row& row, Measure measure, u64 goal) {
         auto sum = [&](u32 a, u32 b) {
@@ -248,7 +251,7 @@ template <class S> struct Draw {
                 u64 all = 0;
                 UNROLL for (u32 w = 0; w < kj_waves; w++) all += lds.sums[w];
                 team.said->sums[team.block] = all;
-                // Unless one finds it.
+                // Unless a block finds it.
                 if (team.block == 0) team.said->id = S::VOCAB;
             }
             meet(team);
@@ -265,7 +268,7 @@ template <class S> struct Draw {
         return found.index < n ? team.from + found.index : S::VOCAB;
     }
 
-    // The tokens that are kept: those with a key above `key`, and of those with that key the ones
+    // The tokens that remain: those with a key above `key`, and of those with that key the ones
     // before id `until`.
     struct Kept { u32 key, until; };
     STEP bool is_kept(const Kept& k, u32 key, u32 id) {
@@ -290,19 +293,20 @@ template <class S> struct Draw {
         block_sync();
     }
 
-    // Keeps the likeliest of those kept until they are `top_k`, or (weighted) until their weights
-    // reach `top_p` of all. The bins are at first in proportion to the distance from the largest: a
-    // few tokens each, where a float's leading bits would have put thousands into one and made its
-    // counter a queue (1.9 ms for 128,256 tokens on an H200, more than a whole 8b step). A bin that
-    // is cut through is looked at by key, and equals by id.
-    STEP Kept cut(Shared& lds, Team& team, const Row& row, const Kept& kept, bool weighted, u32 top_k,
-                  float top_p) {
+    // Cuts the remaining tokens to the likeliest `top_k`, or (weighted) to the likeliest whose
+    // weights reach `top_p` of all. Bins are first in proportion to the distance from the largest:
+    // a few tokens each. Bins by a float's leading bits had thousands of tokens in one bin, whose
+    // counter became a queue (1.9 ms for 128,256 tokens on an H200, more than a whole 8b step). The
+    // bin with the cut is divided again by key, and equal keys by id.
+    STEP Kept cut(Shared& lds, Team& team, const Row& row, const Kept& kept, bool weighted,
+                  u32 top_k, float top_p) {
         u64 want = top_k;
         // 32: by distance; else bins of 2^shift keys from `high` down to `low`.
         u32 low = 0, high = 0, shift = 32;
         bool whole = false;
         NO_UNROLL do {
-            for (u32 b = thread_id(); b < BINS; b += KJ_BLOCK) lds.weights[b] = 0, lds.counts[b] = 0;
+            for (u32 b = thread_id(); b < BINS; b += KJ_BLOCK)
+                lds.weights[b] = 0, lds.counts[b] = 0;
             block_sync();
             each(row.x, team.from, team.to, thread_id(), KJ_BLOCK, [&](u32 i, float v) {
                 u32 key = order_bits(v);
@@ -328,7 +332,7 @@ template <class S> struct Draw {
                 if (weighted && shift == 32) want = (u64)((double)total * (double)top_p);
                 return want > 1 ? want - 1 : 0;
             });
-            if (bin.index >= BINS) return kept;  // there are no more than that
+            if (bin.index >= BINS) return kept;  // there are no more tokens than that
             want = bin.rest + 1;                 // of this bin
             whole = lds.counts[bin.index] == 1 || want == measure(bin.index);
             if (shift == 32) {
@@ -345,7 +349,9 @@ template <class S> struct Draw {
         if (whole) return low <= kept.key ? kept : Kept{low, S::VOCAB};
         u64 each_has = weighted ? weight_of(row, logit_of_order(low)) : 1;
         u64 wanted = each_has > 1 ? CEIL_DIV(want, each_has) : want;
-        auto equal = [&](u32 i, float v) { return (u64)(order_bits(v) == low && is_kept(kept, low, i)); };
+        auto equal = [&](u32 i, float v) {
+            return (u64)(order_bits(v) == low && is_kept(kept, low, i));
+        };
         return Kept{low, find_token(lds, team, row, equal, wanted - 1) + 1};
     }
 
@@ -371,20 +377,23 @@ template <class S> struct Draw {
         o.seed = a.seeds[slot], o.position = a.position[slot] + 1;
     }
 
-    // The greatest score of this block's tokens that `takes(id, logit)`; at least the likeliest's.
-    // Most are too far from the largest for any noise that begins with so many bits: those cost no
-    // logarithm.
-    template <class Takes> STEP u64 race(const Shared& lds, const Team& team, const Row& row, Takes takes) {
-        block_sync();  // one thread has said so
+    // The greatest score of this block's tokens for which `takes(id, logit)` is true; at least the
+    // likeliest's. Most are too far from the largest for any noise with the same leading bits: for
+    // those no logarithm is computed.
+    template <class Takes>
+    STEP u64 race(const Shared& lds, const Team& team, const Row& row, Takes takes) {
+        block_sync();  // one thread has written it
         const u64 seed = lds.seed;
         const u32 position = lds.position, likeliest = lds.likeliest;
         const u32 first = noise_word(seed, position, likeliest);
         u64 best = draw_key(row.largest, row.largest, row.inverse, first, likeliest);
-        NO_UNROLL for (u32 base = team.from + thread_id() * 4; base < team.to; base += KJ_BLOCK * 4) {
+        NO_UNROLL for (u32 base = team.from + thread_id() * 4; base < team.to;
+                       base += KJ_BLOCK * 4) {
             float v[4];
             if constexpr (S::VOCAB % 4 == 0) {
                 const u32x4 four = load16(row.x + base);
-                v[0] = as_f32(four.x), v[1] = as_f32(four.y), v[2] = as_f32(four.z), v[3] = as_f32(four.w);
+                v[0] = as_f32(four.x), v[1] = as_f32(four.y), v[2] = as_f32(four.z),
+                v[3] = as_f32(four.w);
             } else {
                 UNROLL for (u32 j = 0; j < 4; j++)
                     v[j] = base + j < team.to ? row.x[base + j] : as_f32(0xff800000u);
@@ -405,39 +414,42 @@ template <class S> struct Draw {
     STEP void step(DrawArgs a, Share share, Memory& memory) {
         u32 sequence = share.y, slot = slot_of(a.slots, sequence), t = thread_id();
         const float* x = a.logits + (u64)sequence * S::VOCAB;
-        // On their way together with what says how many are asked for; in waves of 64 behind that:
-        // held over it, scalar registers spilled on gfx906.
+        // Loaded together with the number that are asked for; in waves of 64 after it: held across
+        // that load, scalar registers spilled on gfx906.
         constexpr bool AHEAD = S::FEW && KJ_WAVE == 32;
         typename Few::Some some;
         if constexpr (AHEAD)
-            some = Few::read_logits(x, range_start(share.x, a.blocks), range_start(share.x + 1, a.blocks));
+            some = Few::read_logits(x, range_start(share.x, a.blocks),
+                                    range_start(share.x + 1, a.blocks));
         Options o = options_of(a, slot);
         u32 top_k = o.top_k;
         if (S::FEW && top_k >= 1 && top_k <= DRAW_FEW) {
-            // Where the last block finds them.
+            // Stored for the last block.
             if (!AHEAD && t == 0) {
                 set_noise(o, a, slot);
                 memory.few.options = o;
             }
             u64* said = a.said[sequence].few;
-            const u32 first = range_start(share.x, a.blocks), end = range_start(share.x + 1, a.blocks);
+            const u32 first = range_start(share.x, a.blocks),
+                      end = range_start(share.x + 1, a.blocks);
             if constexpr (!AHEAD) some = Few::read_logits(x, first, end);
             Few::keep_logits(memory.few, top_k, x, first, end, some);
             Few::say(memory.few, top_k, said, share.x, a.blocks);
             if (!last_block(&a.work[sequence].left, a.blocks)) return;
-            // Nobody else moves on: the seed comes while the others' likeliest do.
+            // No other block advances the sequence: the seed is loaded while the others' likeliest
+            // are.
             if constexpr (AHEAD) set_noise(o, a, slot);
             if (a.blocks > 1) Few::keep_said(memory.few, top_k, said, a.blocks * top_k);
             if (!AHEAD) o = memory.few.options;
             u32 token = Few::choose(memory.few, top_k, o, [&](float v, float largest) {
                 return weight(v, largest, o.inverse);
             });
-            block_sync();  // all have read the position, which one of them moves on
+            block_sync();  // all have read the position, which one block advances
             if (token != Few::NONE) move_on(a.tokens, a.position, slot, a.capacity, token);
             return;
         }
         float inverse = o.inverse, top_p = o.top_p, min_p = o.min_p;
-        // A constant where nobody meets: less code, and no scalar register is spilled for it.
+        // A constant where blocks do not meet: less code, and no scalar register is spilled for it.
         u32 blocks = KJ_WAVE == 32 ? min_u32(a.blocks, DRAW_TEAM) : 1;
         if (share.x >= blocks) return;
         u32 from = range_start(share.x, blocks), to = range_start(share.x + 1, blocks);
@@ -457,7 +469,9 @@ template <class S> struct Draw {
         best = block_largest(best);
         least = block_largest(least);
         if (blocks > 1) {
-            if (t == 0) team.said->extremes[team.block][0] = best, team.said->extremes[team.block][1] = least;
+            if (t == 0)
+                team.said->extremes[team.block][0] = best,
+                team.said->extremes[team.block][1] = least;
             meet(team);
             NO_UNROLL for (u32 b = 0; b < blocks; b++) {
                 u64 high = team.said->extremes[b][0], low = team.said->extremes[b][1];
@@ -468,9 +482,10 @@ template <class S> struct Draw {
         u32 likeliest = best >> 32 ? 0xffffffffu - (u32)best : 0;
         if (t == 0) lds.likeliest = likeliest;
         float largest = x[likeliest];
-        // Infinite, or nothing is a number.
+        // The largest is infinite, or all logits are NaN.
         if (!(abs_f32(largest) < as_f32(0x7f800000u))) {
-            if (t == 0 && team.block == 0) move_on(a.tokens, a.position, lds.slot, a.capacity, likeliest);
+            if (t == 0 && team.block == 0)
+                move_on(a.tokens, a.position, lds.slot, a.capacity, likeliest);
             leave(team);
             return;
         }

@@ -1,21 +1,22 @@
-// draw_few: a token drawn among the K likeliest, K at most DRAW_FEW. What most people ask for
-// (top-k 40) needs no other look at the vocabulary: each block finds the K likeliest of its range
-// and says them to the others, and the block that comes last does the same with what all said, and
-// draws. Nobody waits for anybody.
+// draw_few: a token drawn among the K likeliest, K up to DRAW_FEW. The usual request (top-k 40)
+// needs one reading of the vocabulary: each block finds the K likeliest of its range and stores
+// them for the others. The last block does the same with what all stored, and draws. No block waits
+// for another.
 //
-// The K likeliest of a range: MOST groups of lanes have each the largest of what they read, its
-// head. At least K tokens are no less than the K-th largest head, and they are all in the K groups
-// whose heads are: so few (some 60 of 2048, for 40) that each of them counts how many are larger,
-// which is its rank. Heads and ranks are counted by all lanes of a group together. A token is a key
-// of 64 bits, its logit's order_bits above the complement of its id: no two are equal, and of equal
-// logits the lower id is the larger key. 0 is none, and what is no number.
+// The K likeliest of a range: each of MOST groups of lanes has the largest of what it read, its
+// head. At least K tokens are no less than the K-th largest head, and all of them are in the K
+// groups of the largest heads. These tokens are few (about 60 of 2048 for K = 40), so for each the
+// number of larger ones is counted, which is its rank. All lanes of a group count heads and ranks
+// together. A token is a key of 64 bits: its logit's order_bits above the complement of its id. No
+// two keys are equal, and of equal logits the lower id has the larger key. 0 is no token, and the
+// key of NaN.
 #pragma once
 #include "noise.h"
 #include "sample.h"
 
 constexpr u32 DRAW_FEW = 64;
 
-// How a token is drawn, and of what its noise is made: the position is the token's own.
+// Options of a draw and the inputs of its noise; the position is the token's own.
 struct DrawOptions {
     u32 top_k;
     float inverse, top_p, min_p;
@@ -23,9 +24,11 @@ struct DrawOptions {
     u32 position;
 };
 
-// A token's score above the complement of its id: the greatest is drawn, of equals the lowest id.
+// A token's score above the complement of its id: the greatest is drawn, among equals the lowest
+// id.
 STEP u64 draw_key(float v, float largest, float inverse, u32 word, u32 id) {
-    return (u64)order_bits(fma_f32(v - largest, inverse, noise_of(word))) << 32 | (0xffffffffu - id);
+    return (u64)order_bits(fma_f32(v - largest, inverse, noise_of(word))) << 32 |
+           (0xffffffffu - id);
 }
 
 template <class S> struct DrawFew {
@@ -36,7 +39,7 @@ template <class S> struct DrawFew {
 
     struct Shared {
         u64 heads[GROUPS], best[MOST], weights[MOST];
-        u64 list[MOST + KJ_BLOCK * EACH];  // the best so far, and those that may be better
+        u64 list[MOST + KJ_BLOCK * EACH];  // the best so far, and candidates that may be better
         u64 threshold;
         u32 count;
         DrawOptions options;
@@ -48,7 +51,7 @@ template <class S> struct DrawFew {
         return v;
     }
 
-    // The k largest keys, in falling order, in `best`; zeros behind the last. `read(base, keys)`
+    // The k largest keys, in falling order, in `best`; zeros after the last. `read(base, keys)`
     // gives a thread its keys of those from `base` on, of which there are `n`.
     template <class Read> STEP void keep(Shared& lds, u32 k, u32 n, Read read) {
         const u32 t = thread_id(), group = t / LANES, lane = t % LANES;
@@ -64,7 +67,8 @@ template <class S> struct DrawFew {
             if (t == 0) lds.threshold = 0, lds.count = more ? MOST : 0;
             block_sync();
             u32 rank = 0;
-            UNROLL for (u32 g = 0; g < GROUPS / LANES; g++) rank += lds.heads[g * LANES + lane] > head;
+            UNROLL for (u32 g = 0; g < GROUPS / LANES; g++)
+                rank += lds.heads[g * LANES + lane] > head;
             rank = group_count(rank);
             if (lane == 0 && rank == k - 1 && head != 0) lds.threshold = head;
             block_sync();
@@ -90,8 +94,7 @@ template <class S> struct DrawFew {
         }
     }
 
-    // A thread's logits of those from `from` on, up to `to`. Both are multiples of 4 where VOCAB
-    // is.
+    // A thread's logits of ids `from` up to `to`. Both are multiples of 4 where VOCAB is.
     struct Some { float v[EACH]; };
     STEP Some read_logits(const float* x, u32 from, u32 to) {
         Some some;
@@ -112,7 +115,7 @@ template <class S> struct DrawFew {
         return some;
     }
 
-    // Ids `from` up to `to` of a row of logits, of which the first were read.
+    // Ids `from` up to `to` of a row of logits, of which the first were already read.
     STEP void keep_logits(Shared& lds, u32 k, const float* x, u32 from, u32 to, const Some& first) {
         keep(lds, k, to - from, [&](u32 base, u64(&key)[EACH]) {
             Some some = first;
@@ -125,7 +128,7 @@ template <class S> struct DrawFew {
         });
     }
 
-    // What the blocks say: the n-th likeliest of each, one behind the other, for each n. So heads
+    // The tokens that blocks stored: the n-th likeliest of each block, for each n in turn. So heads
     // are the likeliest two or three of each block.
     STEP void say(const Shared& lds, u32 k, u64* said, u32 block, u32 blocks) {
         if (thread_id() < k) said[thread_id() * blocks + block] = lds.best[thread_id()];
@@ -133,17 +136,18 @@ template <class S> struct DrawFew {
     STEP void keep_said(Shared& lds, u32 k, const u64* said, u32 n) {
         keep(lds, k, n, [&](u32 base, u64(&key)[EACH]) {
             UNROLL for (u32 e = 0; e < EACH; e++) {
-                const u32 i = base + (e * LANES + thread_id() % LANES) * GROUPS + thread_id() / LANES;
+                const u32 i =
+                    base + (e * LANES + thread_id() % LANES) * GROUPS + thread_id() / LANES;
                 key[e] = i < n ? said[i] : 0;
             }
         });
     }
 
-    // The sum of the weights of those that are likelier than this thread's, and of all.
+    // The sum of the weights of tokens likelier than this thread's, and of all.
     struct Place { u64 before, total; };
     STEP Place place(const Shared& lds, u32 k, u64 mine) {
         Place p{0, 0};
-        // The others have none.
+        // Other threads have no token.
         if (thread_id() >= MOST) return p;
         for (u32 j = 0; j < k; j++) {
             u64 w = lds.weights[j];
@@ -153,8 +157,8 @@ template <class S> struct DrawFew {
         return p;
     }
 
-    // The token drawn from the k in `best`, by the one thread that has it; NONE in the others.
-    // `weight(logit, largest)` as draw.h has it.
+    // The token drawn from the k in `best`, in the one thread that has it; NONE in the others.
+    // `weight(logit, largest)` as in draw.h.
     static constexpr u32 NONE = 0xffffffffu;
     template <class Weight>
     STEP u32 choose(Shared& lds, u32 k, const DrawOptions& options, Weight weight) {
@@ -162,7 +166,7 @@ template <class S> struct DrawFew {
         u64 first = lds.best[0], mine = t < k ? lds.best[t] : 0;
         u32 likeliest = first != 0 ? 0xffffffffu - (u32)first : 0;
         float largest = logit_of_order(first >> 32);
-        // Greedy, nothing is a number, or infinite.
+        // Greedy; or all logits are NaN; or the largest is infinite.
         bool drawn = k > 1 && first != 0 && abs_f32(largest) < as_f32(0x7f800000u);
         if (!drawn) return t == 0 ? likeliest : NONE;
         u64 w = mine != 0 ? weight(logit_of_order(mine >> 32), largest) : 0;
@@ -170,7 +174,8 @@ template <class S> struct DrawFew {
         block_sync();
         if (options.top_p < 1.0f) {
             Place p = place(lds, k, mine);
-            u64 want = (u64)((double)p.total * (double)options.top_p), goal = want > 1 ? want - 1 : 0;
+            u64 want = (u64)((double)p.total * (double)options.top_p),
+                goal = want > 1 ? want - 1 : 0;
             if (goal < p.total && p.before > goal) w = 0;
         }
         if (w < (u64)(options.min_p * 1099511627776.0f)) w = 0;

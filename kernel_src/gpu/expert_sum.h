@@ -1,8 +1,8 @@
 // expert_sum: out[t, c] = residual[t, c] + Σ over slots of shares[t, slot] · x[t, slot, c]
 //
-//   x  tokens × TOP × COLS f32; shares tokens × TOP f32; residual tokens × COLS f32 where RESIDUAL
-//   (may be
-//      out)
+//   x         tokens × TOP × COLS f32
+//   shares    tokens × TOP f32
+//   residual  tokens × COLS f32 where RESIDUAL; may be out
 //
 // S: COLS, TOP, RESIDUAL. Share: x a block of columns, y the token.
 #pragma once

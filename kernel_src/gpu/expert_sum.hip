@@ -1,4 +1,4 @@
-// expert_sum.h says what the arguments are.
+// The arguments are described in expert_sum.h.
 #include "expert_sum.h"
 #include "shape.h"
 

@@ -1,20 +1,20 @@
 // experts: matrix × vector through the matrices of chosen experts: y[t, s] = W[chosen[t, s]] · x.
 //
-//   x       TOKENS × COLS f32 (one for all slots), TOKENS × TOP × COLS f32 (X_PER_SLOT), or such
-//   columns as
-//           activations.h
-//           lays them out (X_GLOBAL); aux as activations.h has it
-//   chosen  TOKENS × TOP u32 (ALL: none, slot s has matrix s); shares  TOKENS × TOP f32 where SUM
-//   w0, w1  row records of all experts, ROWS_0 rows each; y TOKENS × TOP × ROWS_0 f32, or TOKENS ×
-//   ROWS_0
-//           where SUM
-//   tokens  rows in use, TOKENS at most. Nobody wrote `chosen` of the others: no matrix is chosen
-//   by them,
-//           and their y stays as it is
-//   BIAS: a row of offsets for each expert, b0 for w0, b1 for w1 GATE: w0 is the gate and w1 the
-//   other factor, y = act(gate)·up; CLAMPED: both bounded by `limit` (gate.h) SUM: y[t] = Σ over
-//   slots of shares[t, s] · W[chosen[t, s]] · x[t, s], + residual[t] where RESIDUAL (may
-//     be y)
+//   x       TOKENS × COLS f32 (one column for all slots), TOKENS × TOP × COLS f32 (X_PER_SLOT), or
+//           such columns in the layout of activations.h (X_GLOBAL)
+//   aux     as for activations.h
+//   chosen  TOKENS × TOP u32 (ALL: none, slot s has matrix s)
+//   shares  TOKENS × TOP f32 where SUM
+//   w0, w1  row records of all experts, ROWS_0 rows each
+//   b0, b1  BIAS: a row of offsets for each expert, of w0 and of w1
+//   y       TOKENS × TOP × ROWS_0 f32, or TOKENS × ROWS_0 where SUM
+//   tokens  rows in use, up to TOKENS. `chosen` of the other rows is not initialised: they choose
+//           no matrix, and their y stays as it is
+//
+//   GATE    w0 is the gate and w1 the other factor, y = act(gate) · up; CLAMPED: both bounded by
+//           `limit` (gate.h)
+//   SUM     y[t] = Σ over slots of shares[t, s] · W[chosen[t, s]] · x[t, s], + residual[t] where
+//           RESIDUAL (may be y)
 //
 // S: those of dots.h (COLUMNS is 1), TOKENS, TOP, ROWS_0, Run0 (the format), X_PER_SLOT, X_GLOBAL,
 // SUM, BIAS, CLAMPED, ALL, RESIDUAL. Share: x of `blocks`.
@@ -44,8 +44,8 @@ template <class S> struct Experts {
     // Of all a token's matrices.
     static constexpr u32 TOKEN_TILES = TILES * (S::SUM ? 1 : TOP);
     static constexpr u32 STEPS = CEIL_DIV(W::UNITS, D::TEAM), LOADS = CEIL_DIV(STEPS, D::IN_FLIGHT);
-    // Slots whose weights are on their way together: where a lane's part of a row is one load, one
-    // slot after the other would wait for memory once for each.
+    // Slots whose weights are in flight together: where a lane's part of a row is one load, slot
+    // after slot would pay the memory latency once for each.
     static constexpr u32 TOGETHER = !S::SUM || LOADS > 1 || ROWS* D::IN_FLIGHT > 1 ? 1
                                     : TOP % 4 == 0                                 ? 4
                                     : TOP % 2 == 0                                 ? 2
@@ -56,7 +56,7 @@ template <class S> struct Experts {
     // Of dynamic shared memory.
     static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : X_COLUMNS * X::VECTORS * 16;
 
-    // Load `b` of a tile: rounds one after the other, LOADS for each; the first slot of its round.
+    // Load `b` of a tile: rounds in order, LOADS for each; `first` is the first slot of its round.
     STEP u32 slot_of(u32 tile, u32 b) {
         return S::SUM ? tile / TILES * TOP + b / LOADS * TOGETHER : tile / TILES;
     }
@@ -78,7 +78,8 @@ template <class S> struct Experts {
         }
     }
 
-    // What the chosen experts add to a row: one, or all of a token by their shares.
+    // Contributions of the chosen experts to a row: of one slot, or of all slots of a token by
+    // their shares.
     STEP float offset(ExpertsArgs a, const float* b, u32 tile, u32 row) {
         u32 at = tile / TILES;
         if constexpr (!S::SUM) return b[(u64)matrix_of(a, at) * S::ROWS_0 + row];
@@ -113,7 +114,8 @@ template <class S> struct Experts {
         if constexpr (!S::X_GLOBAL) X::load_norm(norm, a.aux);
         Before::release();
         Before::wait();
-        typename D::Work work = D::work_of(TOKEN_TILES * (S::TOKENS == 1 ? 1 : a.tokens), share.x, a.blocks);
+        typename D::Work work =
+            D::work_of(TOKEN_TILES * (S::TOKENS == 1 ? 1 : a.tokens), share.x, a.blocks);
         u32 tile = work.tile, stride = work.stride, b = 0;
         Slots units;
         if (tile < work.end) load_slots(units, a, tile, 0);
@@ -134,8 +136,9 @@ template <class S> struct Experts {
             }
             UNROLL for (u32 i = 0; i < TOGETHER; i++) {
                 u32 which = slot_of(tile, b) + i, column = S::X_PER_SLOT ? which : which / TOP;
-                D::template dot_units<W>(slot, units[i], x + column * X::VECTORS, b % LOADS * D::IN_FLIGHT);
-                if (next % LOADS == 0) {  // a slot is through
+                D::template dot_units<W>(slot, units[i], x + column * X::VECTORS,
+                                         b % LOADS * D::IN_FLIGHT);
+                if (next % LOADS == 0) {  // a slot is done
                     float part = S::SUM ? a.shares[which] : 1.0f;
                     UNROLL for (u32 r = 0; r < LISTS * ROWS; r++)
                         acc[r][0] = fma_f32(part, slot[r][0], acc[r][0]), slot[r][0] = 0.0f;

@@ -1,27 +1,27 @@
-// flash: causal attention of a prompt's new tokens over the cache, softmax as it goes (Dao 2023,
+// flash: causal attention of a prompt's new tokens to the cache, with online softmax (Dao 2023,
 // arXiv 2307.08691).
 //
-//   y[t, h] = softmax_j(cap(scale · q[t, h] · k[j, h/G])) · v[j, h/G]      G = HEADS / KV_HEADS, j
-//   ≤ past +
-//               t, and what scores.h says
+//   y[t, h] = softmax_j(cap(scale · q[t, h] · k[j, h/G])) · v[j, h/G],  G = HEADS / KV_HEADS,
+//             j ≤ past + t, within the bounds of scores.h
 //
-//   q      f32, tokens × HEADS·HEAD_DIM, rotated k, v caches (kv.h) of `capacity` positions, these
-//   tokens'
-//          keys and values included
-//   position   u32: tokens before these; sinks  HEADS f32 where SINKS; table  the sequence's pages
-//   (paged.h) y      tiles of halves (mma.h, gemm.h), tokens × HEADS·HEAD_DIM, zeros behind
+//   q         f32, tokens × HEADS·HEAD_DIM, rotated
+//   k, v      caches (kv.h) of `capacity` positions, these tokens' keys and values included
+//   position  u32: tokens before these
+//   sinks     HEADS f32 where SINKS
+//   table     the sequence's pages (paged.h)
+//   y         tiles of halves (mma.h, gemm.h), tokens × HEADS·HEAD_DIM, zeros after the end
 //
-// A block takes BQ = WAVES·MI·MMA_M tokens of one head, each wave MI·MMA_M of them with their
-// running maximum, sum and result in registers; keys and values pass through shared memory BK at a
-// time, the next tile on its way while one is multiplied. Scores are in units of log 2, so that the
+// A block takes BQ = WAVES·MI·MMA_M tokens of one head; each wave MI·MMA_M of them, with their
+// running maximum, sum and result in registers. Keys and values pass through shared memory BK at a
+// time; the next tile is loaded while one is multiplied. Scores are in units of log 2, so the
 // exponential is the hardware's 2^x.
 //
-// KJ_AROUND: no mask by time; positions up to so many away are seen on both sides (encoders).
+// KJ_AROUND: no mask by time; positions up to KJ_AROUND away are seen on both sides (encoders).
 //
 // S: HEADS, KV_HEADS, SCALE, SOFT_CAP (0: none), MI, BK, HOLD_Q (queries stay in registers),
 // KV_STAGES (1 or 2 tiles in shared memory), OUT_PARTS (blocks that share a result's columns, where
-// one has not the registers for all), and those of kv.h and scores.h. Share: x of ⌈tokens/BQ⌉, y
-// the head, z of OUT_PARTS.
+// one block has too few registers for all), and those of kv.h and scores.h. Share: x of
+// ⌈tokens/BQ⌉, y the head, z of OUT_PARTS.
 #pragma once
 #include "flash_args.h"
 #include "kv_tiles.h"
@@ -38,7 +38,7 @@ template <class S> struct Flash {
     // columns of the result that a block makes
     static constexpr u32 OUT_DIM = HEAD_DIM / OUT_PARTS;
     static constexpr u32 SN = BK / MMA_N, ON = CEIL_DIV(OUT_DIM, MMA_N);
-    // Chunks behind HEAD_DIM that products read.
+    // Chunks after HEAD_DIM that products read.
     static constexpr u32 PAD = ON * MMA_N > OUT_DIM ? (ON * MMA_N - OUT_DIM) / 8 : 1;
     static constexpr u32 KEY_TILE = D_BLOCKS * BK * 64;     // halves
     static constexpr u32 OUT_TILES = CEIL_DIV(S::HEADS * HEAD_DIM, 64);
@@ -68,12 +68,15 @@ template <class S> struct Flash {
 #endif
 
         constexpr float log2e = 1.4426950408889634f;
-        const float factor = S::SOFT_CAP > 0 ? S::SCALE / S::SOFT_CAP * 2.0f * log2e : S::SCALE * log2e;
+        const float factor =
+            S::SOFT_CAP > 0 ? S::SCALE / S::SOFT_CAP * 2.0f * log2e : S::SCALE * log2e;
         for (u32 c = thread_id(); c < BQ * (HEAD_DIM / 8); c += KJ_BLOCK) {
             u32 row = c / (HEAD_DIM / 8), col = c % (HEAD_DIM / 8) * 8;
             const float* p =
-                args.q + ((u64)min_u32(q0 + row, args.tokens - 1) * S::HEADS + head) * HEAD_DIM + col;
-            *(u32x4*)(qs + kv_tile_at(BQ, row, col)) = scaled_inputs(load16(p), load16(p + 4), factor);
+                args.q + ((u64)min_u32(q0 + row, args.tokens - 1) * S::HEADS + head) * HEAD_DIM +
+                col;
+            *(u32x4*)(qs + kv_tile_at(BQ, row, col)) =
+                scaled_inputs(load16(p), load16(p + 4), factor);
         }
         if (ON * MMA_N > OUT_DIM)
             for (u32 c = thread_id(); c < KV_STAGES * BK * PAD; c += KJ_BLOCK) {
@@ -103,17 +106,18 @@ template <class S> struct Flash {
         Tiles::store(fetched, thread_id(), ks, ks + KEY_TILE);
         for (u32 j0 = from; j0 < last; j0 += BK) {
             copy_wait(0);
-            block_sync();  // this tile is there; everybody is through with the one before
+            block_sync();  // this tile is there; all are done with the previous one
             const u16* kt = ks + stage * 2 * KEY_TILE;
             const u16* vt = kt + KEY_TILE;
             u16* next = ks + (KV_STAGES == 2 ? stage ^ 1 : 0) * 2 * KEY_TILE;
             if (KV_STAGES == 2 && j0 + BK < last)
-                Tiles::fetch(fetched, kv, thread_id(), j0 + BK, last, next, next + KEY_TILE), copy_commit();
+                Tiles::fetch(fetched, kv, thread_id(), j0 + BK, last, next, next + KEY_TILE),
+                    copy_commit();
             if (S::HOLD_Q && j0 == from)
                 UNROLL for (u32 i = 0; i < MI; i++)
                     UNROLL for (u32 d = 0; d < DK; d++)
-                        load_a(held[S::HOLD_Q ? i : 0][S::HOLD_Q ? d : 0], qs + d * MMA_K / 64 * BQ * 64,
-                               wave_row + i * MMA_M, d * MMA_K % 64);
+                        load_a(held[S::HOLD_Q ? i : 0][S::HOLD_Q ? d : 0],
+                               qs + d * MMA_K / 64 * BQ * 64, wave_row + i * MMA_M, d * MMA_K % 64);
 
             FragC s[MI][SN];
             UNROLL for (u32 i = 0; i < MI; i++)
@@ -122,7 +126,9 @@ template <class S> struct Flash {
                 FragA a[MI];
                 UNROLL for (u32 i = 0; i < MI; i++) {
                     if (S::HOLD_Q) a[i] = held[S::HOLD_Q ? i : 0][S::HOLD_Q ? d : 0];
-                    else load_a(a[i], qs + d * MMA_K / 64 * BQ * 64, wave_row + i * MMA_M, d * MMA_K % 64);
+                    else
+                        load_a(a[i], qs + d * MMA_K / 64 * BQ * 64, wave_row + i * MMA_M,
+                               d * MMA_K % 64);
                 }
                 UNROLL for (u32 n = 0; n < SN; n++) {
                     FragB b;
@@ -135,8 +141,9 @@ template <class S> struct Flash {
 #ifdef KJ_AROUND
             const bool inside = j0 + BK <= all && KJ_AROUND >= 1u << 30;
 #else
-            const bool inside = j0 + BK <= seen && (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + BQ) &&
-                                // No row's edge in this tile.
+            const bool inside = j0 + BK <= seen &&
+                                (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + BQ) &&
+                                // No row's bound is in this tile.
                                 (S::CHUNK == 0 || j0 >= Scores<S>::seen_from(past + q0 + BQ - 1));
 #endif
             UNROLL for (u32 i = 0; i < MI; i++) {
@@ -155,15 +162,16 @@ template <class S> struct Flash {
                         }
 #else
                         UNROLL for (u32 e = 0; e < MMA_ACC; e++)
-                            s[i][n].v[e] -=
-                                Scores<S>::lost(slope, row0 + acc_row(e), j0 + n * MMA_N + acc_col(e));
+                            s[i][n].v[e] -= Scores<S>::lost(slope, row0 + acc_row(e),
+                                                            j0 + n * MMA_N + acc_col(e));
 #endif
                 if (!inside)
                     UNROLL for (u32 n = 0; n < SN; n++)
                         UNROLL for (u32 e = 0; e < MMA_ACC; e++) {
                             u32 j = j0 + n * MMA_N + acc_col(e), p = row0 + acc_row(e);
 #ifdef KJ_AROUND
-                            if (j >= all || j > p + KJ_AROUND || j + KJ_AROUND < p) s[i][n].v[e] = -2e30f;
+                            if (j >= all || j > p + KJ_AROUND || j + KJ_AROUND < p)
+                                s[i][n].v[e] = -2e30f;
 #else
                             if (j > p || (S::WINDOW > 0 && j + S::WINDOW <= p) ||
                                 (S::CHUNK != 0 && j < Scores<S>::seen_from(p)))
@@ -213,7 +221,8 @@ template <class S> struct Flash {
                 }
                 UNROLL for (u32 n = 0; n < ON; n++) {
                     FragB b;
-                    load_b_t(b, vt + (out0 + n * MMA_N) / 64 * BK * 64, k * MMA_K, (out0 + n * MMA_N) % 64);
+                    load_b_t(b, vt + (out0 + n * MMA_N) / 64 * BK * 64, k * MMA_K,
+                             (out0 + n * MMA_N) % 64);
                     UNROLL for (u32 i = 0; i < MI; i++) mma(out[i][n], a[i], b);
                 }
             }
@@ -230,14 +239,15 @@ template <class S> struct Flash {
             }
         }
 
-        // Through the wave's own rows of the queries' tile, so that results leave 16 bytes at a
+        // Through the wave's own rows of the queries' tile, so results are stored 16 bytes at a
         // time.
         wave_sync();
         UNROLL for (u32 i = 0; i < MI; i++) {
             float inverse[MMA_ROWS];
             UNROLL for (u32 r = 0; r < MMA_ROWS; r++)
-                inverse[r] = 1.0f / Scores<S>::all_shares(most[i][r], group_sum(sum[i][r], MMA_ROW_LANES),
-                                                          args.sinks, head, 0.0f);
+                inverse[r] =
+                    1.0f / Scores<S>::all_shares(most[i][r], group_sum(sum[i][r], MMA_ROW_LANES),
+                                                 args.sinks, head, 0.0f);
             UNROLL for (u32 n = 0; n < ON; n++)
                 UNROLL for (u32 e = 0; e < MMA_ACC; e++) {
                     u32 col = n * MMA_N + acc_col(e);
@@ -251,11 +261,12 @@ template <class S> struct Flash {
             u32 row = wave_row + c / (OUT_DIM / 8), col = c % (OUT_DIM / 8) * 8, t = q0 + row,
                 to = head * HEAD_DIM + out0 + col;
             if (t < args.tokens)
-                *(u32x4*)(args.y + ((u64)(t / 64) * OUT_TILES + to / 64) * 4096 + tile_at(t % 64, to % 64)) =
-                    load16(qs + kv_tile_at(BQ, row, col));
+                *(u32x4*)(args.y + ((u64)(t / 64) * OUT_TILES + to / 64) * 4096 +
+                          tile_at(t % 64, to % 64)) = load16(qs + kv_tile_at(BQ, row, col));
         }
-        if (S::HEADS * HEAD_DIM % 64 != 0 && head == S::HEADS - 1)  // zeros behind the last head
-            for (u32 c = lane_id(); c < MI * MMA_M * (8 - S::HEADS * HEAD_DIM % 64 / 8); c += KJ_WAVE) {
+        if (S::HEADS * HEAD_DIM % 64 != 0 && head == S::HEADS - 1)  // zeros after the last head
+            for (u32 c = lane_id(); c < MI * MMA_M * (8 - S::HEADS * HEAD_DIM % 64 / 8);
+                 c += KJ_WAVE) {
                 constexpr u32 n = 8 - S::HEADS * HEAD_DIM % 64 / 8;
                 u32 t = q0 + wave_row + c / n, to = S::HEADS * HEAD_DIM + c % n * 8;
                 if (t < args.tokens)

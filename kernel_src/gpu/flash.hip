@@ -1,4 +1,4 @@
-// flash.h says what the arguments are.
+// The arguments are described in flash.h.
 #include "flash.h"
 #include "shape.h"
 

@@ -1,11 +1,12 @@
-// flash_wgmma: flash.h's attention for sm_90a, same arguments, on the asynchronous matrix units.
+// flash_wgmma: the attention of flash.h for sm_90a, with the same arguments, on the asynchronous
+// matrix units.
 //
-// Twice four warps have 64 tokens each of one head, with scores, softmax and result in registers;
-// probabilities go into the second product from there. Four other warps fill two stages of BK keys
-// and values. While one group is at its softmax, the other multiplies.
+// Two groups of four warps have 64 tokens each of one head, with scores, softmax and result in
+// registers; probabilities enter the second product from there. Four other warps fill two stages of
+// BK keys and values. While one group computes its softmax, the other multiplies.
 //
-// S: HEADS, KV_HEADS, SCALE, SOFT_CAP (flash.h), BK, FILL_REGS, MULTIPLY_REGS, and those of
-// scores.h, and of kv.h with HEAD_DIM 64, 80, 96, 128 or 256. KJ_BLOCK is 384. Share: x of
+// S: HEADS, KV_HEADS, SCALE, SOFT_CAP (flash.h), BK, FILL_REGS, MULTIPLY_REGS, those of scores.h,
+// and those of kv.h with HEAD_DIM 64, 80, 96, 128 or 256. KJ_BLOCK is 384. Share: x of
 // ⌈tokens/128⌉, y the head.
 #pragma once
 #include "flash_args.h"
@@ -17,7 +18,7 @@ template <class S> struct FlashWgmma {
     static constexpr u32 HEAD_DIM = S::HEAD_DIM, BK = S::BK;
     using Tiles = KvTiles<S, BK, 128>;
     static_assert(KJ_BLOCK == 384 && HEAD_DIM % 16 == 0, "roles");
-    // Of tiles: those of 64 columns side by side; what is behind HEAD_DIM is not read.
+    // Tiles of 64 columns side by side; columns after HEAD_DIM are not read.
     static constexpr u32 WIDE = CEIL_DIV(HEAD_DIM, 64) * 64;
     static constexpr u32 KEY_TILE = BK * WIDE;  // halves
     static constexpr u32 OUT_TILES = CEIL_DIV(S::HEADS * HEAD_DIM, 64);
@@ -31,7 +32,8 @@ template <class S> struct FlashWgmma {
         u16* qs = (u16*)(pool + (1024 - shared_at(pool) % 1024) % 1024);  // 2 × 64 × WIDE
         u16* ks = qs + 128 * WIDE;                                    // 2 × (keys, values)
         if (thread_id() == 0) {
-            for (u32 s = 0; s < 2; s++) barrier_init(lds.full + s, 128), barrier_init(lds.empty + s, 8);
+            for (u32 s = 0; s < 2; s++)
+                barrier_init(lds.full + s, 128), barrier_init(lds.empty + s, 8);
             barrier_fence_init();
         }
         block_sync();
@@ -41,7 +43,7 @@ template <class S> struct FlashWgmma {
         const u32 past = args.position[0];
         // The longest rows first.
         const u32 head = share.y, q0 = (CEIL_DIV(args.tokens, 128) - 1 - share.x) * 128;
-        // Keys that some row, that all rows see end here.
+        // Ends of the keys that some row sees, and that all rows see.
         const u32 last = past + min_u32(q0 + 128, args.tokens), seen = past + q0 + 1;
         const u32 from = Scores<S>::seen_from(seen - 1) / BK * BK;
 
@@ -59,7 +61,8 @@ template <class S> struct FlashWgmma {
                 barrier_wait(lds.empty + s, (i / 2 + 1) % 2);
                 if (K::BYTES) {
                     Tiles::store(fetched, thread_id(), k, k + KEY_TILE);
-                    if (j0 + BK < last) Tiles::fetch(fetched, kv, thread_id(), j0 + BK, last, ks, ks);
+                    if (j0 + BK < last)
+                        Tiles::fetch(fetched, kv, thread_id(), j0 + BK, last, ks, ks);
                     fence_async();
                     barrier_arrive(lds.full + s);
                 } else {
@@ -73,13 +76,17 @@ template <class S> struct FlashWgmma {
             const u32 group = thread_id() / 128 - 1, t = thread_id() % 128, lane = t % 32;
             u16* mine = qs + group * 64 * WIDE;
             constexpr float log2e = 1.4426950408889634f;
-            const float factor = S::SOFT_CAP > 0 ? S::SCALE / S::SOFT_CAP * 2.0f * log2e : S::SCALE * log2e;
+            const float factor =
+                S::SOFT_CAP > 0 ? S::SCALE / S::SOFT_CAP * 2.0f * log2e : S::SCALE * log2e;
             for (u32 c = t; c < 64 * (HEAD_DIM / 8); c += 128) {
                 u32 row = c / (HEAD_DIM / 8), col = c % (HEAD_DIM / 8) * 8;
                 const float* p =
                     args.q +
-                    ((u64)min_u32(q0 + group * 64 + row, args.tokens - 1) * S::HEADS + head) * HEAD_DIM + col;
-                *(u32x4*)(mine + kv_tile_at(64, row, col)) = scaled_inputs(load16(p), load16(p + 4), factor);
+                    ((u64)min_u32(q0 + group * 64 + row, args.tokens - 1) * S::HEADS + head) *
+                        HEAD_DIM +
+                    col;
+                *(u32x4*)(mine + kv_tile_at(64, row, col)) =
+                    scaled_inputs(load16(p), load16(p + 4), factor);
             }
             fence_async();
             part_sync(group + 1, 128);
@@ -95,7 +102,7 @@ template <class S> struct FlashWgmma {
                 u32 s = i % 2;
                 const u16* kt = ks + s * 2 * KEY_TILE;
                 barrier_wait(lds.full + s, i / 2 % 2);
-                fence_async();  // copies were written as by ordinary stores
+                fence_async();  // these copies count as ordinary stores
                 float score[BK / 2];
                 products_fence();
                 UNROLL for (u32 d = 0; d < HEAD_DIM; d += 16)
@@ -105,7 +112,8 @@ template <class S> struct FlashWgmma {
                 products_wait(0);
 
                 if (S::SOFT_CAP > 0)
-                    UNROLL for (u32 e = 0; e < BK / 2; e++) score[e] = S::SOFT_CAP * log2e * soften(score[e]);
+                    UNROLL for (u32 e = 0; e < BK / 2; e++)
+                        score[e] = S::SOFT_CAP * log2e * soften(score[e]);
                 const bool inside =
                     j0 + BK <= past + q0 + group * 64 + 1 &&
                     (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + group * 64 + 64) &&
@@ -122,13 +130,15 @@ template <class S> struct FlashWgmma {
                             score[e] = -2e30f;
                     }
                 float high[2] = {most[0], most[1]};
-                UNROLL for (u32 e = 0; e < BK / 2; e++) high[e / 2 % 2] = max_f32(high[e / 2 % 2], score[e]);
+                UNROLL for (u32 e = 0; e < BK / 2; e++)
+                    high[e / 2 % 2] = max_f32(high[e / 2 % 2], score[e]);
                 UNROLL for (u32 r = 0; r < 2; r++) {
                     high[r] = group_max(high[r], 4);
                     float shrink = exp2_hw(most[r] - high[r]);
                     most[r] = high[r];
                     sum[r] *= shrink;
-                    UNROLL for (u32 e = 0; e < HEAD_DIM / 4; e++) out[e / 2 * 4 + 2 * r + e % 2] *= shrink;
+                    UNROLL for (u32 e = 0; e < HEAD_DIM / 4; e++)
+                        out[e / 2 * 4 + 2 * r + e % 2] *= shrink;
                 }
                 u32 p[BK / 16][4];
                 UNROLL for (u32 e = 0; e < BK / 2; e += 2) {
@@ -139,30 +149,33 @@ template <class S> struct FlashWgmma {
                 }
                 products_fence();
                 UNROLL for (u32 k = 0; k < BK; k += 16)
-                    products_held<HEAD_DIM>(out, p[k / 16], transposed_descriptor(kt + KEY_TILE, k, BK), 1);
+                    products_held<HEAD_DIM>(out, p[k / 16],
+                                            transposed_descriptor(kt + KEY_TILE, k, BK), 1);
                 products_commit();
                 products_wait(0);
                 if (lane == 0) barrier_arrive(lds.empty + s);
             }
 
-            // Through this group's rows of the queries, so that results leave 16 bytes at a time.
+            // Through this group's rows of the queries, so results are stored 16 bytes at a time.
             part_sync(group + 1, 128);
             UNROLL for (u32 r = 0; r < 2; r++) {
-                float inverse =
-                    1.0f / Scores<S>::all_shares(most[r], group_sum(sum[r], 4), args.sinks, head, 0.0f);
+                float inverse = 1.0f / Scores<S>::all_shares(most[r], group_sum(sum[r], 4),
+                                                             args.sinks, head, 0.0f);
                 UNROLL for (u32 n = 0; n < HEAD_DIM / 8; n++)
-                    *(u32*)(mine + kv_tile_at(64, t / 32 * 16 + lane / 4 + 8 * r, n * 8 + lane % 4 * 2)) =
+                    *(u32*)(mine +
+                            kv_tile_at(64, t / 32 * 16 + lane / 4 + 8 * r, n * 8 + lane % 4 * 2)) =
                         pack_input(out[4 * n + 2 * r] * inverse, out[4 * n + 2 * r + 1] * inverse);
             }
             part_sync(group + 1, 128);
             for (u32 c = t; c < 64 * (HEAD_DIM / 8); c += 128) {
-                u32 row = c / (HEAD_DIM / 8), col = c % (HEAD_DIM / 8) * 8, token = q0 + group * 64 + row,
-                    to = head * HEAD_DIM + col;
+                u32 row = c / (HEAD_DIM / 8), col = c % (HEAD_DIM / 8) * 8,
+                    token = q0 + group * 64 + row, to = head * HEAD_DIM + col;
                 if (token < args.tokens)
                     *(u32x4*)(args.y + ((u64)(token / 64) * OUT_TILES + to / 64) * 4096 +
-                              tile_at(token % 64, to % 64)) = load16(mine + kv_tile_at(64, row, col));
+                              tile_at(token % 64, to % 64)) =
+                        load16(mine + kv_tile_at(64, row, col));
             }
-            // zeros behind the last head
+            // zeros after the last head
             if (S::HEADS * HEAD_DIM % 64 != 0 && head == S::HEADS - 1)
                 for (u32 c = t; c < 64 * (8 - S::HEADS * HEAD_DIM % 64 / 8); c += 128) {
                     constexpr u32 n = 8 - S::HEADS * HEAD_DIM % 64 / 8;

@@ -4,9 +4,9 @@
 #include "kjit.h"
 
 STEP float silu(float x) { return x * sigmoid(x); }
-// By comparisons, which let a NaN through.
+// By comparisons, which keep a NaN.
 STEP float between(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
-// gpt-oss (arXiv 2508.10925): the gate, and what it is multiplied with.
+// gpt-oss (arXiv 2508.10925): the gate, and its other factor.
 STEP float clamped_silu(float x, float limit) {
     float g = x > limit ? limit : x;
     return g * sigmoid(1.702f * g);
@@ -17,8 +17,8 @@ STEP float gelu(float x) {
     float inner = 0.7978845608f * (x + 0.044715f * x * x * x);
     return 0.5f * x * (1.0f + tanh_f32(inner));
 }
-// The same with one multiplication less and other roundings, as tiles and products of matrices have
-// it.
+// The tanh form with one multiplication less and other roundings, for tiles and products of
+// matrices.
 STEP float gelu_tanh(float x) {
     return 0.5f * x * (1.0f + tanh_f32(0.7978845608f * fma_f32(0.044715f * x * x, x, x)));
 }

@@ -1,30 +1,29 @@
-// gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for all tokens of a prompt or a batch, W in any block
-// format, products on the matrix units, sums in f32; then bias, residual or a gated unit.
+// gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for all tokens of a prompt or a batch. W has any block
+// format, products use the matrix units, sums are f32. Then bias, residual or a gated unit.
 //
 //   x    tokens × COLS halves in *tiles*: blocks of 64 tokens × 64 columns (mma.h's tile: 8 KiB),
-//   K_TILES =
-//        ⌈COLS/64⌉ blocks
-//        for each 64 tokens; columns past COLS are zero, rows past `tokens` are allocated but may hold
-//          anything
+//        K_TILES = ⌈COLS/64⌉ blocks for each 64 tokens. Columns after COLS are zero; rows after
+//        `tokens` are allocated but may hold anything
 //   w0…  row records (layout.rs), one matrix a segment; with EXPERTS > 1 that many matrices one
-//   after the
-//        other
+//        after another
+//   b0…  f32, rows
 //   y0…  Results::Singles: f32, tokens × rows; Results::Tiles: tiles as x, of the segment's rows
-//   residual   f32, tokens × rows, added (may be y0)             b0…   f32, rows parts, counters
-//   with splits > 1: f32[tiles · splits · BM · BN], and a zeroed u32 a tile, zero again
-//               afterwards
-//   tile_expert   with EXPERTS > 1: the expert of each block of BM tokens, or ~0: nothing to do
+//   residual     f32, tokens × rows, added; may be y0
+//   parts        with splits > 1: f32[tiles · splits · BM · BN]
+//   counters     with splits > 1: a u32 a tile, zero before and after
+//   tile_expert  with EXPERTS > 1: the expert of each block of BM tokens, or ~0: nothing to do
+//   token_tiles, tiles, blocks   only of gemm_wgmma
 //
-// A block makes BM tokens × BN rows. Weights travel AHEAD steps of 64·KB columns ahead in
-// registers, are expanded to halves in shared memory one step ahead of the products; X travels
-// X_STAGES − 1 steps ahead. Blocks that share weights are neighbours in x, so weights come from
-// device memory once. With a gate: sixteen rows of the gate, then the same of the other, and so on,
-// so that one block has both.
+// A block makes BM tokens × BN rows. Weights are in registers AHEAD steps of 64·KB columns before
+// they are used, and are expanded to halves in shared memory one step before; X is loaded
+// X_STAGES − 1 steps before. Blocks that share weights are neighbours in x, so weights come from
+// device memory once. With a gate: sixteen rows of the gate, then the same rows of the other
+// matrix, and so on, so one block has both.
 //
 // S: BM, BN, WM, WN (waves over tokens, over rows), KB, AHEAD, X_STAGES, COLS, SEGMENTS, ROWS_0 …
 // ROWS_2, Run0 … Run2 (formats), RUN_1, RUN_2 (the segment at which Run1, Run2 begins, or
 // SEGMENTS), BIASES (a bit a segment), RESIDUAL, GATE, OUT, EXPERTS. Share: x of tokens ÷ BM, y of
-// Σ rows ÷ BN, z of `splits`. token_tiles, tiles and blocks are gemm_wgmma's.
+// Σ rows ÷ BN, z of `splits`.
 #pragma once
 #include "dequant.h"
 #include "gemm_common.h"
@@ -43,7 +42,8 @@ template <class S> struct Gemm {
     static_assert(EACH * KJ_BLOCK == BN * SPANS, "threads share the weights evenly");
     static_assert(!G::GATED || BN / WN % 32 == 0, "a wave has both rows of a gated unit");
 
-    template <class W> STEP void gemm_part(GemmArgs args, Share share, u8* pool, Part part, u32 expert) {
+    template <class W>
+    STEP void gemm_part(GemmArgs args, Share share, u8* pool, Part part, u32 expert) {
         const u32 tokens = args.tokens, splits = args.splits;
         u16* xs = (u16*)pool;                    // X_STAGES × KB × BM × 64
         u16* ws = xs + X_STAGES * KB * BM * 64;  // 2 × KB × BN × 64
@@ -65,9 +65,10 @@ template <class S> struct Gemm {
         auto fetch = [&](Span<W>(&q)[EACH], u32 step) {
             if (step < to)
                 UNROLL for (u32 i = 0; i < EACH; i++)
-                    if (inside(SPANS * step + span(i))) fetch_span<W>(q[i], row[i], SPANS * step + span(i));
+                    if (inside(SPANS * step + span(i)))
+                        fetch_span<W>(q[i], row[i], SPANS * step + span(i));
         };
-        // Rows of tile b of a step lie at row ^ b (within eight), so that neighbours' stores go to
+        // Rows of tile b of a step are at row ^ b (within eight), so neighbours' stores go to
         // different banks.
         auto expand = [&](const Span<W>(&q)[EACH], u32 step) {
             UNROLL for (u32 i = 0; i < EACH; i++) {
@@ -82,7 +83,8 @@ template <class S> struct Gemm {
                 u16* dest = xs + slot * (KB * BM * 64);
                 UNROLL for (u32 c = thread_id(); c < KB * BM * 8; c += KJ_BLOCK) {
                     u32 kt = min_u32(step * KB + c / (BM * 8), K_TILES - 1), chunk = c % (BM * 8);
-                    copy16(dest + c * 8, xt + ((u64)(chunk / 512) * K_TILES + kt) * 4096 + chunk % 512 * 8);
+                    copy16(dest + c * 8,
+                           xt + ((u64)(chunk / 512) * K_TILES + kt) * 4096 + chunk % 512 * 8);
                 }
             }
             copy_commit();
@@ -102,7 +104,7 @@ template <class S> struct Gemm {
                 u32 step = first + a;
                 if (step >= to) break;
                 copy_wait(X_STAGES - 2);
-                block_sync();  // this step is there; everybody is through with the one before
+                block_sync();  // this step is there; all are done with the previous one
                 copy_x(step + X_STAGES - 1, slot == 0 ? X_STAGES - 1 : slot - 1);
                 if (step + 1 < to) {
                     expand(raw[(a + 1) % AHEAD], step + 1);
@@ -113,7 +115,8 @@ template <class S> struct Gemm {
                     const u16* wb = ws + (step % 2 * KB + b) * (BN * 64);
                     MMA_UNROLL for (u32 k = 0; k < 64; k += MMA_K) {
                         FragA fa[MI];
-                        UNROLL for (u32 i = 0; i < MI; i++) load_a(fa[i], xa, wave_row + i * MMA_M, k);
+                        UNROLL for (u32 i = 0; i < MI; i++)
+                            load_a(fa[i], xa, wave_row + i * MMA_M, k);
                         UNROLL for (u32 j = 0; j < NI; j++) {
                             FragB fb;
                             load_b(fb, wb, wave_col + j * MMA_N, k, b);
@@ -146,8 +149,8 @@ template <class S> struct Gemm {
             }
         }
 
-        // Results go through shared memory, sixteen tokens of a wave at a time, so that they leave
-        // in whole lines.
+        // Results go through shared memory, sixteen tokens of a wave at a time, so that they are
+        // stored in whole lines.
         constexpr u32 wide = BN / WN + 4;
         block_sync();  // the tiles have been read
         float* stage = (float*)pool + wave_id() * (MMA_M * wide);
@@ -158,8 +161,8 @@ template <class S> struct Gemm {
                     stage[acc_row(e) * wide + j * MMA_N + acc_col(e)] = acc[i][j].v[e];
             wave_sync();
             u32 token = token0 + wave_row + i * MMA_M;
-            G::finish_rows(part, stage, wide, MMA_M, BN / WN, wave_col, token, tokens, args.residual,
-                           lane_id(), KJ_WAVE);
+            G::finish_rows(part, stage, wide, MMA_M, BN / WN, wave_col, token, tokens,
+                           args.residual, lane_id(), KJ_WAVE);
         }
     }
 

@@ -1,7 +1,7 @@
-// gemm_common.h: which rows a block of a matrix product makes, and what happens to its results.
+// gemm_common.h: the rows that a block of a matrix product makes, and the epilogue.
 //
-// S: BN, COLS, SEGMENTS, ROWS_0 … ROWS_2, RUN_1, RUN_2, BIASES, RESIDUAL, GATE, OUT (Results);
-// gemm.h says what they are.
+// S: BN, COLS, SEGMENTS, ROWS_0 … ROWS_2, RUN_1, RUN_2, BIASES, RESIDUAL, GATE, OUT (Results), as
+// described in gemm.h.
 #pragma once
 #include "gate.h"
 #include "mma.h"
@@ -42,7 +42,7 @@ STEP void write8(float* p, const float (&v)[8]) {
 template <class S> struct GemmCommon {
     static constexpr u32 COLS = S::COLS, BN = S::BN, K_TILES = CEIL_DIV(COLS, 64);
     static constexpr bool GATED = S::GATE != Gate::None, HALVES = S::OUT != Results::Singles;
-    // That have results.
+    // Segments that have results.
     static constexpr u32 PART_ROWS = GATED ? BN / 2 : BN, SEGMENTS = GATED ? 1 : S::SEGMENTS;
     // tiled results have zeros up to 64
     static constexpr u32 WHOLE = S::OUT == Results::Tiles ? 64 : 1;
@@ -55,11 +55,11 @@ template <class S> struct GemmCommon {
     // first tiles
     static constexpr u32 RUN_1 = S::RUN_1 == 1 ? END_0 : S::RUN_1 == 2 ? END_1 : END_2;
     static constexpr u32 RUN_2 = S::RUN_2 == 1 ? END_0 : S::RUN_2 == 2 ? END_1 : END_2;
-    // There are two, three formats.
+    // Whether there are two, three formats.
     static constexpr bool SECOND = S::RUN_1 < S::SEGMENTS, THIRD = S::RUN_2 < S::SEGMENTS;
 
-    // Where a tile of rows lies: its segment, chosen among constants. (Field by field: whole
-    // structs chosen among went through scratch memory on AMD.)
+    // The place of a tile of rows: its segment, chosen among constants. (Field by field: a choice
+    // among whole structs went through scratch memory on AMD.)
     STEP Part part_of(const GemmArgs& s, u32 tile) {
         constexpr u32 biases = S::BIASES;
         const bool second = SEGMENTS > 1 && tile >= END_0, third = SEGMENTS > 2 && tile >= END_1;
@@ -76,8 +76,8 @@ template <class S> struct GemmCommon {
         return p;
     }
 
-    // The record that fills row n of the block's weight tile. Past the matrix's end: its last one,
-    // whose results nobody stores.
+    // The record that fills row n of the block's weight tile. After the matrix's end: its last one,
+    // whose results are not stored.
     template <class W> STEP const u8* part_row(const Part& p, u32 n, u32 expert) {
         bool up = GATED && n % 32 >= 16;
         u32 r = min_u32(p.first + (GATED ? n / 32 * 16 + n % 16 : n), p.rows - 1);
@@ -86,11 +86,11 @@ template <class S> struct GemmCommon {
 
     STEP float activate(float g) { return S::GATE == Gate::Gelu ? gelu_tanh(g) : silu(g); }
 
-    // Stores `m` tokens × `n` columns of results that lie in shared memory (`stage`, rows of `wide`
-    // floats): tokens token0 … of those below `tokens`, columns col0 … of the block. `lane` of
-    // `lanes` threads share the work, eight columns each at a time.
-    STEP void finish_rows(const Part& p, const float* stage, u32 wide, u32 m, u32 n, u32 col0, u32 token0,
-                          u32 tokens, const float* residual, u32 lane, u32 lanes) {
+    // Stores `m` tokens × `n` columns of results that are in shared memory (`stage`, rows of `wide`
+    // floats): tokens from token0 on of those below `tokens`, columns from col0 on of the block.
+    // `lane` of `lanes` threads share the work, eight columns each at a time.
+    STEP void finish_rows(const Part& p, const float* stage, u32 wide, u32 m, u32 n, u32 col0,
+                          u32 token0, u32 tokens, const float* residual, u32 lane, u32 lanes) {
         const u32 groups = GATED ? n / 16 : n / 8;  // eight results each
         for (u32 i = lane; i < m * groups; i += lanes) {
             u32 token = token0 + i / groups, g = i % groups;
@@ -127,8 +127,8 @@ template <class S> struct GemmCommon {
             }
             if constexpr (HALVES) {
                 UNROLL for (u32 e = 0; e < 8; e++) if (e >= here) v[e] = 0.0f;
-                *(u32x4*)half = u32x4{pack_input(v[0], v[1]), pack_input(v[2], v[3]), pack_input(v[4], v[5]),
-                                      pack_input(v[6], v[7])};
+                *(u32x4*)half = u32x4{pack_input(v[0], v[1]), pack_input(v[2], v[3]),
+                                      pack_input(v[4], v[5]), pack_input(v[6], v[7])};
             } else {
                 u64 at = (u64)token * p.rows + row;
                 float* y = (float*)p.y + at;

@@ -1,15 +1,16 @@
-// gemm_wgmma: gemm.h's product for sm_90a, on the asynchronous matrix units.
+// gemm_wgmma: the product of gemm.h for sm_90a, on the asynchronous matrix units.
 //
-// A block stays and takes tiles of 128 rows × WG_N tokens one after the other. Groups of four warps
-// have roles. FILLERS of them *fill* stages of 64 columns, in turn: they expand weights to halves,
-// fetched AHEAD of their stages before, and let the copy engine bring X. Two others *multiply*, 64
-// rows each, the weights as A, and store, while the next tile's stages are filling.
+// A block is persistent and takes tiles of 128 rows × WG_N tokens one after another. Groups of four
+// warps have roles. FILLERS of them *fill* stages of 64 columns, in turn: they expand weights to
+// halves, fetched AHEAD of their stages before, and let the copy engine bring X. Two others
+// *multiply*, 64 rows each, with the weights as A, and store while the next tile's stages are
+// filled.
 //
-// Arguments as gemm.h's (parts, counters and splits unused), and: token_tiles = ⌈tokens / WG_N⌉,
-// tiles = token_tiles · tiles of rows, blocks.
+// Arguments as for gemm.h (parts, counters and splits unused), and: token_tiles =
+// ⌈tokens / WG_N⌉, tiles = token_tiles · tiles of rows, blocks.
 //
-// S: WG_N, STAGES, AHEAD, FILLERS, FILL_REGS, MULTIPLY_REGS (setmaxnreg); the rest as gemm.h, with
-// BN 128. KJ_BLOCK is 128·(FILLERS + 2). Share: x of `blocks`, as many as the device has
+// S: WG_N, STAGES, AHEAD, FILLERS, FILL_REGS, MULTIPLY_REGS (setmaxnreg); the rest as for gemm.h,
+// with BN 128. KJ_BLOCK is 128·(FILLERS + 2). Share: x of `blocks`, as many as the device has
 // multiprocessors.
 #pragma once
 #include "dequant.h"
@@ -25,20 +26,21 @@ template <class S> struct GemmWgmma {
     static constexpr u32 x_stage = WG_N * 64, w_stage = BN * 64;                     // halves
     // Tokens that four warps store at a time.
     static constexpr u32 at_once = WG_N < 32 ? WG_N : 32, wide = 64 + 4;
-    static constexpr u32 x_blocks = CEIL_DIV(WG_N, 64), x_block_bytes = (WG_N < 64 ? WG_N : 64) * 128;
+    static constexpr u32 x_blocks = CEIL_DIV(WG_N, 64),
+                         x_block_bytes = (WG_N < 64 ? WG_N : 64) * 128;
 
     struct Stages {
         u16 *x, *w;
         u64 *full, *empty;  // a barrier a stage
     };
 
-    // The tile's stages that are this filler's: those with number % FILLERS = filler. Returns the
-    // number of the next tile's first.
+    // The tile's stages of this filler: those with number % FILLERS = filler. Returns the number of
+    // the next tile's first stage.
     template <class W>
     STEP u32 fill_tile(const Stages& st, const Part& part, const u16* x, u32 first, u32 expert) {
         const u32 filler = thread_id() / 128, t = thread_id() % 128;
         const u32 k_first = (filler + FILLERS - first % FILLERS) % FILLERS;
-        // Waits for the stage of columns kt to be free, and has X brought there.
+        // Waits until the stage of columns kt is free, and starts the copy of X to it.
         auto begin = [&](u32 kt) {
             u32 s = (first + kt) % STAGES;
             barrier_wait(st.empty + s, ((first + kt) / STAGES + 1) % 2);
@@ -54,12 +56,12 @@ template <class S> struct GemmWgmma {
             fence_async();
             barrier_arrive(st.full + (first + kt) % STAGES);
         };
-        // Halves as they are: copied, told AHEAD stages later when they have arrived.
+        // Halves as they are: copied; their arrival is signalled AHEAD stages later.
         if constexpr (W::ENCODING == Encoding::F16) {
             static_assert(AHEAD * FILLERS + 1 < STAGES,
                           "a stage is told before the products one behind need the next");
-            // Eight threads a row: each copy of a warp takes whole lines of 128 bytes, else it asks
-            // the second cache for twice as many.
+            // Eight threads a row: each copy of a warp takes whole lines of 128 bytes; otherwise it
+            // needs twice as many requests to the second-level cache.
             const u32 chunk = t % 8;
             const u8* line[8];
             UNROLL for (u32 i = 0; i < 8; i++)
@@ -87,13 +89,15 @@ template <class S> struct GemmWgmma {
             UNROLL for (u32 i = 0; i < across; i++)
                 row[i] = G::template part_row<W>(part, t / across + 128 / across * i, expert);
             auto inside = [&](u32 kt) {
-                return kt < K_TILES && (COLS % 64 == 0 || 64 * kt + 64 / across * (t % across) < COLS);
+                return kt < K_TILES &&
+                       (COLS % 64 == 0 || 64 * kt + 64 / across * (t % across) < COLS);
             };
             Span<W> raw[AHEAD][2];
             auto fetch = [&](Span<W>(&q)[2], u32 kt) {
                 if (!inside(kt)) return;
                 UNROLL for (u32 i = 0; i < across; i++) {
-                    if constexpr (across == 4) q[i / 2].unit[i % 2] = load_unit<W>(row[i], 4 * kt + t % 4);
+                    if constexpr (across == 4)
+                        q[i / 2].unit[i % 2] = load_unit<W>(row[i], 4 * kt + t % 4);
                     else fetch_span<W>(q[i], row[i], 2 * kt + t % 2);
                 }
             };
@@ -123,7 +127,8 @@ template <class S> struct GemmWgmma {
         return first + K_TILES;
     }
 
-    STEP u32 fill(const Stages& st, const Part& part, const u16* x, u32 first, u32 expert, u32 row_tile) {
+    STEP u32 fill(const Stages& st, const Part& part, const u16* x, u32 first, u32 expert,
+                  u32 row_tile) {
         if (row_tile < G::RUN_1) return fill_tile<typename S::Run0>(st, part, x, first, expert);
         if constexpr (G::SECOND)
             if (row_tile < G::RUN_2) return fill_tile<typename S::Run1>(st, part, x, first, expert);
@@ -131,7 +136,8 @@ template <class S> struct GemmWgmma {
         return first;
     }
 
-    // `pool`: bytes of shared memory as GemmTuning::shared (kernel_src/src/gemm.rs) counts them.
+    // `pool`: bytes of shared memory, counted by GemmTuning::shared
+    // (kernel_src/src/products/gemm/tuning.rs).
     template <class Before> STEP void step(GemmArgs args, Share share, u8* pool, Shared& lds) {
         Stages st;
         st.x = (u16*)(pool + (1024 - shared_at(pool) % 1024) % 1024);
@@ -140,7 +146,8 @@ template <class S> struct GemmWgmma {
         float* stage_out = (float*)(st.w + STAGES * w_stage);
 
         if (thread_id() == 0) {
-            for (u32 s = 0; s < STAGES; s++) barrier_init(lds.full + s, 129), barrier_init(lds.empty + s, 8);
+            for (u32 s = 0; s < STAGES; s++)
+                barrier_init(lds.full + s, 129), barrier_init(lds.empty + s, 8);
             barrier_fence_init();
         }
         block_sync();
@@ -155,8 +162,8 @@ template <class S> struct GemmWgmma {
                 u32 expert = S::EXPERTS > 1 ? args.tile_expert[token_tile] : 0;
                 if (expert == ~0u) continue;
                 Part part = G::part_of(args, row_tile);
-                const u16* xt =
-                    args.x + (u64)(token_tile * WG_N / 64) * K_TILES * 4096 + token_tile * WG_N % 64 * 64;
+                const u16* xt = args.x + (u64)(token_tile * WG_N / 64) * K_TILES * 4096 +
+                                token_tile * WG_N % 64 * 64;
                 stage_no = fill(st, part, xt, stage_no, expert, row_tile);
             }
         } else {
@@ -174,10 +181,12 @@ template <class S> struct GemmWgmma {
                     const u16* b = st.x + s * x_stage;
                     products_fence();
                     UNROLL for (u32 k = 0; k < 64; k += 16)
-                        products<WG_N>(d, tile_descriptor(a, k), tile_descriptor(b, k), kt > 0 || k > 0);
+                        products<WG_N>(d, tile_descriptor(a, k), tile_descriptor(b, k),
+                                       kt > 0 || k > 0);
                     products_commit();
                     products_wait(1);
-                    if (kt > 0 && lane % 32 == 0) barrier_arrive(lds.empty + (stage_no - 1) % STAGES);
+                    if (kt > 0 && lane % 32 == 0)
+                        barrier_arrive(lds.empty + (stage_no - 1) % STAGES);
                     stage_no++;
                 }
                 products_wait(0);
@@ -189,11 +198,11 @@ template <class S> struct GemmWgmma {
                     if (token0 + n >= args.tokens) break;
                     UNROLL for (u32 j = 0; j < at_once / 8; j++)
                         UNROLL for (u32 e = 0; e < 4; e++)
-                            stage[(8 * j + 2 * (lane % 4) + e % 2) * wide + lane / 32 * 16 + lane % 32 / 4 +
-                                  8 * (e / 2)] = d[4 * (n / 8 + j) + e];
+                            stage[(8 * j + 2 * (lane % 4) + e % 2) * wide + lane / 32 * 16 +
+                                  lane % 32 / 4 + 8 * (e / 2)] = d[4 * (n / 8 + j) + e];
                     part_sync(group + 1, 128);
-                    G::finish_rows(part, stage, wide, at_once, 64, group * 64, token0 + n, args.tokens,
-                                   args.residual, lane, 128);
+                    G::finish_rows(part, stage, wide, at_once, 64, group * 64, token0 + n,
+                                   args.tokens, args.residual, lane, 128);
                     part_sync(group + 1, 128);
                 }
             }

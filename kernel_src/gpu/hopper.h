@@ -1,13 +1,16 @@
-// hopper.h: what only sm_90a has: barriers in shared memory that count bytes, bulk copies, and the
+// hopper.h: instructions of sm_90a: barriers in shared memory that count bytes, bulk copies, and
 // matrix products of four warps (PTX ISA, "mbarrier", "cp.async.bulk", "wgmma").
 #pragma once
 #include "mma.h"
 
 // --------------------------------------------------------------------------------------- barriers
 STEP void barrier_init(u64* b, u32 arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals)
+                 : "memory");
 }
-STEP void barrier_fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+STEP void barrier_fence_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 STEP void barrier_arrive(u64* b) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
 }
@@ -18,31 +21,30 @@ STEP void barrier_arrive_expect(u64* b, u32 bytes) {
 // Waits until the phase of this parity is complete.
 STEP void barrier_wait(u64* b, u32 parity) {
     asm volatile(
-        "{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; @p bra done; bra again; "
+        "{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; "
+        "@p bra done; bra again; "
         "done: }" ::"r"(shared_at(b)),
         "r"(parity)
         : "memory");
 }
-// Shared memory written by ordinary stores is about to be read by the copy engine or the tensor
-// cores.
+// Makes ordinary stores to shared memory visible to the copy engine and the tensor cores.
 STEP void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// `bytes` (a multiple of 16) from device memory, counted by the barrier when they are there.
+// Copies `bytes` (a multiple of 16) from device memory; the barrier counts them when they arrive.
 STEP void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            shared_at(to)),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(shared_at(to)),
         "l"(from), "r"(bytes), "r"(shared_at(b))
         : "memory");
 }
-// Shared memory for copies: lines of 128 bytes, which a copy fills whole where its source lies as
-// its destination does within them. On an H200 a ring that began 16 or 32 bytes off cost a sixth of
-// F16's tokens.
+// Alignment of shared memory for copies: lines of 128 bytes, which a copy fills whole if source and
+// destination have the same place within a line. On an H200 a ring that began 16 or 32 bytes off
+// cost a sixth of F16's tokens.
 #define LDS_DYNAMIC_LINES(name)                               \
     extern __shared__ __align__(128) u32x4 kj_dynamic_lds[]; \
     u8* name = (u8*)kj_dynamic_lds
-// The same of what nobody reads again soon: it goes from the second cache before anything else
-// does. A token's weights go through that cache many times over; what stayed of them put out code
-// and arguments.
+// As above, for data that is not read again soon: the second-level cache evicts it first. A token's
+// weights are many times that cache's size; without this they evicted code and arguments.
 STEP void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
     u64 first_out;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_out));
@@ -52,13 +54,14 @@ STEP void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
         "l"(from), "r"(bytes), "r"(shared_at(b)), "l"(first_out)
         : "memory");
 }
-// The barrier counts this thread when the asynchronous copies (mma.h's copy16) that it has begun
-// are there.
+// The barrier counts this thread when its asynchronous copies so far (mma.h's copy16) have arrived.
 STEP void barrier_arrive_copied(u64* b) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_at(b)) : "memory");
 }
-// Some of the block's threads: `count` of them, all naming the same id (1–15).
-STEP void part_sync(u32 id, u32 count) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory"); }
+// A barrier of `count` of the block's threads, all naming the same id (1–15).
+STEP void part_sync(u32 id, u32 count) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
 
 // ------------------------------------------------------------------------- products of four warps
 // A tile of rows of 64 halves, 128-byte swizzle (mma.h's tile), at a multiple of 1024 bytes; `k` a
@@ -80,7 +83,7 @@ STEP void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::
 #define D40 D32(0), D8(32)
 #define D48 D32(0), D16(32)
 #define D128 D64(0), D64(64)
-// The names of the first so many operands.
+// The names of the first N operands.
 #define R8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define R16 R8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define R32 R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
@@ -92,7 +95,7 @@ STEP void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::
         ",%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100" \
         ",%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117" \
         ",%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-// A product N wide: its results' names and operands, then the numbers of the operands behind them.
+// A product N wide: its results' names and operands, then the numbers of the operands after them.
 #define PRODUCT_IF_KEPT(n, names, KEEP) \
     "{ .reg .pred p; setp.ne.b32 p, %" #KEEP ", 0; " \
     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" names "}, "
@@ -107,7 +110,8 @@ STEP void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::
 // d[64 × N] = (keep ? d : 0) + A[64 × 16] · B[N × 16]ᵀ. Warp w of four has rows 16w …; lane l has
 // in d[4j + 2h + e] row l/4 + 8h, column 8j + 2·(l % 4) + e.
 template <u32 N> STEP void products(float (&d)[N / 2], u64 a, u64 b, u32 keep) {
-    static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "a width that is spelled out");
+    static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 256,
+                  "a width that is spelled out");
     if constexpr (N == 16) PRODUCTS(16, R8, D8(0), 8, 9, 10);
     else if constexpr (N == 32) PRODUCTS(32, R16, D16(0), 16, 17, 18);
     else if constexpr (N == 64) PRODUCTS(64, R32, D32(0), 32, 33, 34);
@@ -115,17 +119,18 @@ template <u32 N> STEP void products(float (&d)[N / 2], u64 a, u64 b, u32 keep) {
     else PRODUCTS(256, R128, D128, 128, 129, 130);
 }
 
-// B from a tile that lies the other way: rows k … k + 15 of a tile of `rows` rows, columns in
-// blocks of 64 one behind the other.
+// B from a transposed tile: rows k … k + 15 of a tile of `rows` rows, columns in blocks of 64 one
+// after another.
 STEP u64 transposed_descriptor(const u16* tile, u32 k, u32 rows) {
     return (u64)((shared_at(tile) + 128 * k) >> 4 & 0x3fff) | (u64)(rows * 128 >> 4) << 16 |
            (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
-// The same product with A in registers, laid out as mma.sync's (each warp its sixteen rows), and B
+// The product with A in registers, laid out as mma.sync's (each warp its sixteen rows), and B
 // transposed.
 template <u32 N> STEP void products_held(float (&d)[N / 2], const u32 (&a)[4], u64 b, u32 keep) {
-    static_assert(N == 64 || N == 80 || N == 96 || N == 128 || N == 256, "a width that is spelled out");
+    static_assert(N == 64 || N == 80 || N == 96 || N == 128 || N == 256,
+                  "a width that is spelled out");
     if constexpr (N == 64) PRODUCTS_HELD(64, R32, D32(0), 32, 33, 34, 35, 36, 37);
     else if constexpr (N == 80) PRODUCTS_HELD(80, R40, D40, 40, 41, 42, 43, 44, 45);
     else if constexpr (N == 96) PRODUCTS_HELD(96, R48, D48, 48, 49, 50, 51, 52, 53);

@@ -1,10 +1,10 @@
-// keep: rows of new tokens to a cache (kv.h) of one head.
+// keep: rows of new tokens stored to a cache (kv.h) of one head.
 //
-//   row      TOKENS × HEAD_DIM f32 slots, position   as latent.h has them; rows: of `capacity`
-//   positions, slot s at `sequence_bytes`·s; or
-//             in the pages of table (paged.h)
+//   row       TOKENS × HEAD_DIM f32
+//   slots, position   as for latent.h
+//   rows      `capacity` positions, slot s at `sequence_bytes` · s; or the pages of table (paged.h)
 //
-// Share: x of ⌈tokens / waves⌉: a wave takes a row.
+// Share: x of ⌈tokens / waves⌉: one wave a row.
 //
 // S: ONE, and those of kv.h.
 #pragma once
@@ -25,6 +25,6 @@ template <class S> STEP void keep_rows(KeepArgs a, Share share) {
     u32 slot = S::ONE ? 0 : a.slots ? a.slots[token] : token;
     u32 here = a.position[slot] + (S::ONE ? token : 0);
     const Pages pages{PAGED(pages_of(a.table, slot, a.capacity).table)};
-    Kv<S>::store_row(Kv<S>::page(a.rows + slot * a.sequence_bytes, pages, here), stretch(a.capacity),
-                     within(here), a.row + (u64)token * S::HEAD_DIM);
+    Kv<S>::store_row(Kv<S>::page(a.rows + slot * a.sequence_bytes, pages, here),
+                     stretch(a.capacity), within(here), a.row + (u64)token * S::HEAD_DIM);
 }

@@ -1,20 +1,19 @@
-// key_scores: how well kept keys answer a token, by small heads of their own (DeepSeek-V3.2-Exp
+// key_scores: how well cached keys match a token, by small heads of their own (DeepSeek-V3.2-Exp
 // 2025, the "lightning indexer"): Σ over heads of w · max(q · key, 0).
 //
-//   q         tokens × HEADS × HEAD_DIM f32, w  tokens × HEADS f32 slots, position   as attend.h
-//   has them, a token of each sequence; ONE: tokens of one, position is the
-//             first's
+//   q         tokens × HEADS × HEAD_DIM f32
+//   w         tokens × HEADS f32
+//   slots, position   as for attend.h, one token of each sequence; ONE: tokens of one sequence,
+//             position is the first token's
 //   rows      a cache (kv.h) of one head of `capacity` positions, the tokens' own rows included;
-//   slot s
-//             starts `sequence_bytes`·s further on
-//   scores    rows of `capacity` f32, of the tokens from `first` on. Behind a token's own position
-//   nothing is
-//             written
+//             slot s starts at `sequence_bytes` · s
+//   scores    rows of `capacity` f32, for the tokens from `first` on. Nothing is written after a
+//             token's own position
+//
 // Share: x of `splits`, y the row.
 //
 // TILE positions at a time are in shared memory as singles, beside the queries of as many heads as
-// there is room for. LANES threads have EACH heads apiece, all threads together a number of
-// positions at once.
+// fit. LANES threads have EACH heads each; all threads together have several positions at once.
 //
 // S: HEADS, TILE, ONE, and those of kv.h.
 #pragma once
@@ -35,12 +34,12 @@ template <class S> struct KeyScores {
     static constexpr u32 LANES = 16, GROUPS = KJ_BLOCK / LANES, SOME = TILE / GROUPS;
     static constexpr u32 EACH = CEIL_DIV(HEADS, LANES) < 4 ? CEIL_DIV(HEADS, LANES) : 4;
     static constexpr u32 PASS = LANES * EACH, PASSES = CEIL_DIV(HEADS, PASS);
-    static constexpr u32 ROW = HEAD_DIM + 1;  // one after the other begins a bank further on
+    static constexpr u32 ROW = HEAD_DIM + 1;  // successive rows begin one bank further on
     static_assert(SOME * GROUPS == TILE, "whole positions");
     // Bytes of dynamic shared memory.
     static constexpr u32 POOL = ((PASS + TILE) * ROW + PASS) * 4;
 
-    // The queries and factors of a pass; behind the last head zeros.
+    // The queries and factors of a pass; zeros after the last head.
     STEP void load_heads(const KeyScoresArgs& a, u32 token, u32 pass, float* q, float* w) {
         const u64 from = (u64)token * HEADS + pass * PASS;
         for (u32 i = thread_id(); i < PASS * HEAD_DIM; i += KJ_BLOCK) {
@@ -77,14 +76,17 @@ template <class S> struct KeyScores {
                 if constexpr (PASSES > 1) load_heads(a, token, pass, q, w);
                 block_sync();
                 float dot[EACH][SOME];
-                UNROLL for (u32 h = 0; h < EACH; h++) UNROLL for (u32 i = 0; i < SOME; i++) dot[h][i] = 0.0f;
+                UNROLL for (u32 h = 0; h < EACH; h++)
+                    UNROLL for (u32 i = 0; i < SOME; i++) dot[h][i] = 0.0f;
                 NO_UNROLL for (u32 e0 = 0; e0 < HEAD_DIM; e0 += 8)
                     UNROLL for (u32 e = e0; e < e0 + 8; e++) {
                         float k[SOME];
-                        UNROLL for (u32 i = 0; i < SOME; i++) k[i] = keys[(group + i * GROUPS) * ROW + e];
+                        UNROLL for (u32 i = 0; i < SOME; i++)
+                            k[i] = keys[(group + i * GROUPS) * ROW + e];
                         UNROLL for (u32 h = 0; h < EACH; h++) {
                             float x = q[(lane + h * LANES) * ROW + e];
-                            UNROLL for (u32 i = 0; i < SOME; i++) dot[h][i] = fma_f32(x, k[i], dot[h][i]);
+                            UNROLL for (u32 i = 0; i < SOME; i++)
+                                dot[h][i] = fma_f32(x, k[i], dot[h][i]);
                         }
                     }
                 UNROLL for (u32 h = 0; h < EACH; h++) {
@@ -92,7 +94,7 @@ template <class S> struct KeyScores {
                     UNROLL for (u32 i = 0; i < SOME; i++)
                         sum[i] = fma_f32(by, max_f32(dot[h][i], 0.0f), sum[i]);
                 }
-                block_sync();  // everybody has read
+                block_sync();  // all threads have read
             }
             UNROLL for (u32 i = 0; i < SOME; i++) {
                 float all = group_sum(sum[i], LANES);

@@ -1,12 +1,14 @@
-// key_scores.h says what the arguments are.
+// The arguments are described in key_scores.h.
 #include "key_scores.h"
 #include "shape.h"
 
-KERNEL key_scores(const float* q, const float* w, const u32* slots, const u32* position, const u8* rows,
-                  float* scores, u32 first, u32 tokens, u32 capacity, u32 splits, u64 sequence_bytes) {
+KERNEL key_scores(const float* q, const float* w, const u32* slots, const u32* position,
+                  const u8* rows, float* scores, u32 first, u32 tokens, u32 capacity, u32 splits,
+                  u64 sequence_bytes) {
     LDS_DYNAMIC(pool);
     launch_dependents();
     wait_for_producer();
-    KeyScoresArgs args{q, w, slots, position, rows, scores, first, tokens, capacity, splits, sequence_bytes};
+    KeyScoresArgs args{q, w, slots, position, rows, scores, first, tokens, capacity, splits,
+                       sequence_bytes};
     KeyScores<Shape>::step(args, launched_share(), pool);
 }

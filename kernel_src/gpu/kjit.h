@@ -1,25 +1,29 @@
-// kjit.h: the words our kernels are written in: one dialect for nvrtc, hiprtc, plain clang and the
-// simulated device. The only file that knows whose compiler is running. No vendor header, no device
-// library.
+// kjit.h: the words in which our kernels are written: one dialect for nvrtc, hiprtc, plain clang
+// and the simulated device. Only this file knows which compiler runs. It includes no vendor header
+// and no device library.
 //
-// Macros of the compilation, always given: KJ_WAVE (lanes in a wave: 32 or 64), KJ_BLOCK (threads
-// in a block, a multiple of KJ_WAVE). Optional: KJ_MIN_BLOCKS (blocks that must fit a compute unit
-// together; bounds the registers), KJ_BESIDE (NVIDIA: threads of a launched block beside the
-// KJ_BLOCK, which take no part in its barriers), KJ_F32 (AMD: no instruction that takes or makes
-// halves). The grid is a launch argument; a kernel that needs its size is told so as an argument.
+// Macros of a compilation:
+//   KJ_WAVE         lanes in a wave: 32 or 64
+//   KJ_BLOCK        threads in a block, a multiple of KJ_WAVE
+//   KJ_MIN_BLOCKS   optional: blocks that must fit a compute unit together; bounds the registers
+//   KJ_BESIDE       optional, NVIDIA: threads of a launched block besides the KJ_BLOCK, which take
+//                   no part in its barriers
+//   KJ_F32          optional, AMD: no instruction that takes or makes halves
+// The grid is a launch argument; a kernel that needs its size gets it as an argument.
 //
-// Words: STEP type name(args) { … }   a device function, always inlined
-//        KERNEL name(args) { … }   an entry point: blocks of KJ_BLOCK threads in x
-//        LDS_ARRAY(type, name, count)   memory of the block (16-byte aligned, contents undefined), inside a
-//                    function
-//        LDS_DYNAMIC(name)   u8* to the memory given at launch (one per kernel)
-//        UNROLL   before a loop whose count is a constant
+// Words:
+//   STEP type name(args) { … }     a device function, always inlined
+//   KERNEL name(args) { … }        an entry point: blocks of KJ_BLOCK threads in x
+//   LDS_ARRAY(type, name, count)   memory of the block (16-byte aligned, not initialised), inside
+//                                  a function
+//   LDS_DYNAMIC(name)              u8* to the memory given at launch (one per kernel)
+//   UNROLL                         before a loop whose count is a constant
 //
 // A family's work is a *step*: `template <class S> struct Family` with `step(args, share, lds…)`. S
-// is a struct of constants that kernel_src/src/render.rs renders: a kernel of one step finds it in
-// shape.h as `Shape`. All of a step's own names are inside the template, so that steps of any
-// shapes go into one translation unit, and into one kernel. Shared memory is the caller's: `Shared`
-// says what a step needs, and steps that follow each other may be given the same, with a barrier
+// is a struct of constants that kernel_src/src/vocabulary/shape.rs renders; a kernel of one step
+// finds it in shape.h as `Shape`. All names of a step are inside the template, so steps of any
+// shapes go into one translation unit and into one kernel. Shared memory belongs to the caller:
+// `Shared` says how much a step needs, and successive steps may use the same memory, with a barrier
 // between them. Arguments go by value: by reference, clang 19 took up to eleven registers more
 // (repack). A kernel is a few lines that read a launch's share and call a step.
 #pragma once
@@ -32,7 +36,7 @@ using i8 = signed char;
 using i16 = short;
 using i32 = int;
 
-struct f16 { u16 bits; };   // storage only: arithmetic is in f32, or in what mma.h offers
+struct f16 { u16 bits; };   // storage only: arithmetic is in f32, or by mma.h
 struct bf16 { u16 bits; };  // the upper half of an f32
 struct alignas(8) u32x2 { u32 x, y; };
 struct alignas(16) u32x4 { u32 x, y, z, w; };
@@ -67,23 +71,35 @@ STEP void wave_sync() { __syncwarp(); }
 STEP u32 as_u32(float f) { return __float_as_uint(f); }
 STEP float as_f32(u32 u) { return __uint_as_float(u); }
 STEP float load(f16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits)); return f; }
-STEP f16 round_f16(float f) { f16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(f)); return h; }
+STEP f16 round_f16(float f) {
+    f16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(f));
+    return h;
+}
 STEP float rsqrt_f32(float x) { return rsqrtf(x); }
 STEP float sqrt_f32(float x) { return __fsqrt_rn(x); }
 STEP float fma_f32(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 STEP float max_f32(float a, float b) { return fmaxf(a, b); }
 STEP float min_f32(float a, float b) { return fminf(a, b); }
 STEP i32 round_int(float x) { return __float2int_rn(x); }
-STEP float exp2_hw(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-STEP float rcp_hw(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+STEP float exp2_hw(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+STEP float rcp_hw(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 STEP u32 kj_xor(u32 v, u32 mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 STEP u32 kj_get(u32 v, u32 lane) { return __shfl_sync(0xffffffffu, v, lane); }
 STEP u64 wave_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 STEP i32 dot4(u32 a, u32 b, i32 c) { return __dp4a((i32)a, (i32)b, c); }
 STEP u32 count_bits(u64 v) { return __popcll(v); }
 
-// Read once: not kept in the first cache. Ordered with other volatile statements, so it stays
-// before wait_for_producer().
+// For data that is read once: it bypasses the first-level cache. Ordered with other volatile
+// statements, so it stays before wait_for_producer().
 STEP u32x4 load16_once(const void* p) {
     u32x4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -93,7 +109,9 @@ STEP u32x4 load16_once(const void* p) {
 }
 STEP u32x2 load8_once(const void* p) {
     u32x2 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(p));
     return v;
 }
 STEP u32 load4_once(const void* p) {
@@ -102,13 +120,14 @@ STEP u32 load4_once(const void* p) {
     return v;
 }
 STEP void store16_once(void* p, u32x4 v) {
-    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z),
-                 "r"(v.w)
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
 
-// Dependent launch: the next kernel of the stream may start now; wait until the kernels before have
-// written all they write.
+// Dependent launch: launch_dependents lets the next kernel of the stream start now;
+// wait_for_producer waits until the previous kernels have written all their results.
 STEP void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -123,7 +142,10 @@ STEP void wait_for_producer() {
 STEP void device_fence() { __threadfence(); }
 STEP u32 atomic_add(u32* p, u32 v) {
     u32 old;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(old)
+                 : "l"(p), "r"(v)
+                 : "memory");
     return old;
 }
 STEP void atomic_store(u32* p, u32 v) {
@@ -134,11 +156,11 @@ STEP u32 atomic_load(const u32* p) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
-// To memory of the block, order free: exact for integers.
+// Adds to memory of the block, in any order: exact for integers.
 STEP void lds_add(u32* p, u32 v) { atomicAdd(p, v); }
-STEP u32 lds_take(u32* p) { return atomicAdd(p, 1); }  // the number before
+STEP u32 lds_take(u32* p) { return atomicAdd(p, 1); }  // returns the previous number
 STEP void lds_add(u64* p, u64 v) { atomicAdd(p, v); }
-// Likewise to memory of the device, for all blocks of a launch.
+// Adds to memory of the device, for all blocks of a launch.
 STEP void global_add(u32* p, u32 v) { atomicAdd(p, v); }
 STEP void global_add(u64* p, u64 v) { atomicAdd(p, v); }
 
@@ -154,11 +176,12 @@ STEP u32 kj_prmt(u32 a, u32 b, u32 nibbles) {
 // of sixteen.
 STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
     u32 three = codes & 0x77777777u;                       // prmt reads bit 3 as "repeat the sign"
-    // Picks byte i of the first or of the second half's answer.
+    // Picks byte i of the first or of the second half's result.
     u32 top = ((codes & 0x88888888u) >> 1) | 0x32103210u;
     u32 a = kj_prmt(kj_prmt(table.x, table.y, three), kj_prmt(table.z, table.w, three), top);
     u32 b =
-        kj_prmt(kj_prmt(table.x, table.y, three >> 16), kj_prmt(table.z, table.w, three >> 16), top >> 16);
+        kj_prmt(kj_prmt(table.x, table.y, three >> 16), kj_prmt(table.z, table.w, three >> 16),
+                top >> 16);
     low = kj_prmt(a, b, 0x6420);
     high = kj_prmt(a, b, 0x7531);
 }
@@ -178,10 +201,12 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 #define KERNEL \
     extern "C" __attribute__((global)) void \
     __attribute__((amdgpu_flat_work_group_size(KJ_BLOCK, KJ_BLOCK), \
-                   amdgpu_waves_per_eu((KJ_MIN_BLOCKS * KJ_BLOCK / KJ_WAVE + KJ_SIMDS - 1) / KJ_SIMDS)))
+                   amdgpu_waves_per_eu( \
+                       (KJ_MIN_BLOCKS * KJ_BLOCK / KJ_WAVE + KJ_SIMDS - 1) / KJ_SIMDS)))
 #else
 #define KERNEL \
-    extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_size(KJ_BLOCK, KJ_BLOCK)))
+    extern "C" __attribute__((global)) void \
+    __attribute__((amdgpu_flat_work_group_size(KJ_BLOCK, KJ_BLOCK)))
 #endif
 #define STEP static inline __attribute__((device, always_inline))
 #define LDS_ARRAY(type, name, count) alignas(16) static __attribute__((shared)) type name[count]
@@ -204,7 +229,7 @@ STEP void block_sync() {
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
-// lanes of a wave run in step: only the order of memory accesses needs saying
+// lanes of a wave run in lockstep: only the order of memory accesses needs a fence
 STEP void wave_sync() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
     __builtin_amdgcn_wave_barrier();
@@ -230,7 +255,8 @@ STEP float exp2_hw(float x) { return __builtin_exp2f(x); }
 STEP float rcp_hw(float x) { return __builtin_amdgcn_rcpf(x); }
 STEP u32 count_bits(u64 v) { return (u32)__builtin_popcountll(v); }
 STEP u64 wave_ballot(bool p) {
-#if !__has_builtin(__builtin_amdgcn_ballot_w32)  // compilers before LLVM 16 (ROCm 5): "compare, not equal"
+// Compilers before LLVM 16 (ROCm 5) have no ballot: "compare, not equal".
+#if !__has_builtin(__builtin_amdgcn_ballot_w32)
     return __builtin_amdgcn_uicmp(p, 0, 33);
 #elif KJ_WAVE == 64
     return __builtin_amdgcn_ballot_w64(p);
@@ -239,7 +265,7 @@ STEP u64 wave_ballot(bool p) {
 #endif
 }
 
-// Through the block's memory: the only way across the halves of a 64-wide wave on gfx10.
+// Through the block's memory: the only way between the halves of a 64-wide wave on gfx10.
 STEP u32 kj_get_by_lds(u32 v, u32 lane) {
     static __attribute__((shared)) u32 slot[KJ_BLOCK];
     u32 t = thread_id();
@@ -256,8 +282,8 @@ STEP u32 kj_get(u32 v, u32 lane) {
     return (u32)__builtin_amdgcn_ds_bpermute((i32)(lane << 2), (i32)v);
 #endif
 }
-// Masks are constants after unrolling. Data-parallel primitives where the family has them (no LDS
-// cycle), a swizzle else.
+// Masks are constants after unrolling. Data-parallel primitives if the family has them (no LDS
+// cycle), otherwise a swizzle.
 STEP u32 kj_xor(u32 v, u32 mask) {
     i32 s = (i32)v;
     switch (mask) {
@@ -274,9 +300,10 @@ STEP u32 kj_xor(u32 v, u32 mask) {
         case 16: return (u32)__builtin_amdgcn_ds_swizzle(s, 0x401F);
 #if defined(__GFX11__) || defined(__GFX12__)
         case 32: {
-            // LLVM 19, like all before its pull request 182162 (2026), sinks the instruction, and
-            // what computes `v`, into a branch that only some lanes take: the others' values are
-            // then missing. Found by emulating the machine code. An asm statement is convergent.
+            // LLVM before its pull request 182162 (2026) moves the instruction, with the
+            // computation of `v`, into a branch that only some lanes take: the values of the other
+            // lanes are then missing. Found by emulating the machine code. An asm statement is
+            // convergent.
             u32 other = __builtin_amdgcn_permlane64(v);
             asm("" : "+v"(other));
             return other;
@@ -434,30 +461,30 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 }
 #endif
 
-// ------------------------------------------------------------------------- the same for everybody
+// ------------------------------------------------------------------- shared by all of the above
 
-// Only on what no kernel of the chain writes: weights, biases, tables. A dependent launch runs
-// beside the kernel before it, and a const RESTRICT pointer is read through NVIDIA's non-coherent
-// path, whose lines may date from before that kernel's writes (an H200 gave other logits at every
-// run with quantised rows of 4096, whose activations are read from global memory).
+// Only for memory that no kernel of the chain writes: weights, biases, tables. A dependent launch
+// runs beside the previous kernel, and a const RESTRICT pointer is read through NVIDIA's
+// non-coherent path, whose lines may be older than that kernel's writes (an H200 gave other logits
+// at every run with quantised rows of 4096, whose activations are read from global memory).
 #define RESTRICT __restrict__
 #define CEIL_DIV(a, b) (((a) + (b)-1) / (b))  // a macro, so that constants of a struct may use it
 
 constexpr u32 kj_waves = KJ_BLOCK / KJ_WAVE;
 static_assert(KJ_BLOCK % KJ_WAVE == 0, "a block is a whole number of waves");
 
-// A step's share of its work: the place of this block in the step's grid. In a kernel of one step,
-// in the launch's.
+// A step's share of its work: the position of this block in the step's grid. In a kernel of one
+// step that is the launch's grid.
 struct Share { u32 x, y, z; };
 STEP Share launched_share() { return Share{block_id(), block_id_y(), block_id_z()}; }
 
-// For steps that read ahead, before others have written all of their inputs: `release` lets what
-// comes next begin, `wait` returns when all is written. This one is a kernel of one step, after the
-// launch before it.
+// For steps that prefetch before all of their inputs are written: `release` lets the next launch
+// begin, `wait` returns when all inputs are written. This struct is for a kernel of one step, after
+// the previous launch.
 struct LaunchBefore {
     STEP void release() { launch_dependents(); }
     STEP void wait() { wait_for_producer(); }
-    // What attention reads: where it is (packets.h has others).
+    // The inputs of attention as plain memory (packets.h has others).
     STEP u32 slot(const u32* at) { return *at; }
     STEP u32 position(const u32* at) { return *at; }
     template <u32 N> STEP const float* head(float*, const float* x, u32) { return x; }
@@ -473,22 +500,24 @@ STEP u32 max_u32(u32 a, u32 b) { return a > b ? a : b; }
 STEP float abs_f32(float x) { return as_f32(as_u32(x) & 0x7fffffffu); }
 
 #ifdef KJ_F32
-// Halves are only kept: integers make an f32 of one and back, exactly as the instructions do (a NaN
-// stays one, of other bits). Neither depends on how the hardware treats subnormal numbers.
+// Halves are storage only: integer operations convert to f32 and back, exactly as the instructions
+// do (a NaN stays NaN, with other bits). Neither depends on the hardware's treatment of subnormals.
 STEP float load(f16 h) {
     u32 size = h.bits & 0x7fffu, sign = (u32)(h.bits & 0x8000u) << 16;
-    // The exponent's bias is 15 there and 127 here; infinity and NaN have the largest one.
+    // The exponent's bias is 15 in a half and 127 in an f32; infinity and NaN have the largest
+    // exponent.
     u32 bits = (size << 13) + ((size >= 0x7c00u ? 224u : 112u) << 23);
-    if (size < 0x400u) bits = as_u32((float)size * 5.9604645e-8f);  // subnormal: so many 2^-24
+    // Subnormal: a multiple of 2^-24
+    if (size < 0x400u) bits = as_u32((float)size * 5.9604645e-8f);
     return as_f32(bits | sign);
 }
 STEP f16 round_f16(float f) {
     u32 size = as_u32(f) & 0x7fffffffu, sign = as_u32(f) >> 16 & 0x8000u;
     // to nearest, ties to even
     u32 bits = ((size + 0xfffu + (size >> 13 & 1)) >> 13) - (112u << 10);
-    // below 2^-14: so many 2^-24
+    // below 2^-14: a multiple of 2^-24
     if (size < 0x38800000u) bits = (u32)round_int(as_f32(size) * 16777216.0f);
-    // what rounds to 2^16
+    // rounds to 2^16
     if (size >= 0x477ff000u) bits = 0x7c00u;
     if (size > 0x7f800000u) bits = 0x7e00u;
     return f16{(u16)(bits | sign)};
@@ -496,7 +525,7 @@ STEP f16 round_f16(float f) {
 #endif
 STEP float load(float x) { return x; }
 STEP float load(bf16 h) { return as_f32((u32)h.bits << 16); }
-STEP bf16 round_bf16(float f) {  // to nearest, ties to even; a NaN stays one
+STEP bf16 round_bf16(float f) {  // to nearest, ties to even; NaN stays NaN
     u32 u = as_u32(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return bf16{(u16)((u >> 16) | 64)};
     return bf16{(u16)((u + 0x7fffu + ((u >> 16) & 1)) >> 16)};
@@ -510,12 +539,15 @@ STEP u32 half_pair(float low, float high) {
 STEP u32x4 load16(const void* p) { return *(const u32x4*)p; }  // p a multiple of 16
 STEP u32x2 load8(const void* p) { return *(const u32x2*)p; }
 
-// Lanes of a wave. All of them must arrive. `mask` is a power of two below KJ_WAVE.
+// Exchanges between lanes of a wave. All lanes must call them. `mask` is a power of two below
+// KJ_WAVE.
 STEP u32 wave_xor(u32 v, u32 mask) { return kj_xor(v, mask); }
 STEP i32 wave_xor(i32 v, u32 mask) { return (i32)kj_xor((u32)v, mask); }
 STEP float wave_xor(float v, u32 mask) { return as_f32(kj_xor(as_u32(v), mask)); }
 STEP u32 wave_get(u32 v, u32 lane) { return kj_get(v, lane); }
-STEP u64 wave_xor(u64 v, u32 mask) { return (u64)kj_xor((u32)(v >> 32), mask) << 32 | kj_xor((u32)v, mask); }
+STEP u64 wave_xor(u64 v, u32 mask) {
+    return (u64)kj_xor((u32)(v >> 32), mask) << 32 | kj_xor((u32)v, mask);
+}
 STEP float wave_get(float v, u32 lane) { return as_f32(kj_get(as_u32(v), lane)); }
 
 // Over aligned groups of `lanes` (a power of two up to KJ_WAVE), the same value in all of them.
@@ -532,7 +564,8 @@ STEP float group_max(float v, u32 lanes) {
     return v;
 }
 STEP u64 wave_largest(u64 v) {
-#if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800  // two operations of all lanes, not ten from lane to lane
+// Two operations of all lanes instead of ten from lane to lane.
+#if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
     const u32 high = __reduce_max_sync(0xffffffffu, (u32)(v >> 32));
     return (u64)high << 32 | __reduce_max_sync(0xffffffffu, (u32)(v >> 32) == high ? (u32)v : 0u);
 #else
@@ -555,7 +588,7 @@ STEP float block_sum(float v) {
     block_sync();
     float sum = 0.0f;
     UNROLL for (u32 w = 0; w < kj_waves; w++) sum += part[w];
-    block_sync();  // nobody writes part again before all have read it
+    block_sync();  // all have read part before it is written again
     return sum;
 }
 STEP float block_max(float v) {
@@ -581,8 +614,8 @@ STEP u64 block_largest(u64 v) {
     return v;
 }
 
-// True in all threads of the last of `blocks` blocks to get here, which then sees what all the
-// others wrote before. The counter starts at 0 and is 0 again afterwards.
+// True in all threads of the last of `blocks` blocks to get here, which then sees the earlier
+// writes of all others. The counter starts at 0 and is 0 again afterwards.
 STEP bool last_block(u32* counter, u32 blocks) {
     LDS_ARRAY(u32, is_last, 1);
     device_fence();
@@ -601,9 +634,9 @@ STEP bool last_block(u32* counter, u32 blocks) {
 // e^x to 2 ulp: Cody and Waite's reduction to |r| ≤ ln2/2, a polynomial of degree 6, the power of
 // two by the exponent's bits.
 STEP float exp_f32(float x) {
-    // 0 from here down; comparisons, not min and max, so that a NaN stays one
+    // 0 from here down; comparisons, not min and max, keep a NaN
     x = x < -104.5f ? -104.5f : x;
-    x = x > 88.73f ? 88.73f : x;    // infinity from here up
+    x = x > 88.73f ? 88.73f : x;    // infinity from here on
     i32 whole = round_int(x * 1.44269504f);
     // Ln2 = 0.693359375 − 2.12194440e-4, the first exact with n.
     float r = fma_f32((float)whole, -0.693359375f, x);
@@ -619,8 +652,8 @@ STEP float exp_f32(float x) {
 }
 STEP float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 
-// tanh to 3 ulp: Taylor's polynomial near zero (where 1 − 2/(e^2x + 1) would cancel), that quotient
-// elsewhere.
+// tanh to 3 ulp: Taylor's polynomial near zero (where 1 − 2/(e^2x + 1) would cancel), otherwise
+// that quotient.
 STEP float tanh_f32(float x) {
     float a = abs_f32(x);
     // 1 − s/3 + 2s²/15 − 17s³/315 + 62s⁴/2835 …: off by 9e-9 at ½

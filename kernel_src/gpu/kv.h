@@ -1,7 +1,7 @@
-// kv.h: the cache of keys and values, element by element. The layout is described in
-// kernel_src/src/kv.rs, and here it is the code: rows of HEAD_DIM elements, row = kv_head ·
-// capacity + position; for KvStorage::Q8_0 (signed bytes with a half for each GROUP of 32, or of 16
-// where the head is no multiple) the scales of all rows follow the codes of all rows.
+// kv.h: the cache of keys and values, by element. kernel_src/src/attention/kv.rs describes the
+// layout: rows of HEAD_DIM elements, row = kv_head · capacity + position. For KvStorage::Q8_0
+// (signed bytes with a half for each GROUP of 32, or of 16 where the head is no multiple of 32) the
+// scales of all rows follow the codes of all rows.
 //
 // S: HEAD_DIM, KV_STORAGE; with pages KV_HEADS.
 #pragma once
@@ -24,10 +24,11 @@ template <class S> struct Kv {
     // Byte offset of the scales in a cache of `rows` rows.
     STEP u64 scales_at(u64 rows) { return rows * ROW; }
 
-    // The page of a position, where there are pages; else all of the cache.
+    // The page of a position; without pages the whole cache.
     template <class Byte> STEP Byte* page(Byte* cache, Pages pages, u32 position) {
         if constexpr (kj_page != 0) {
-            constexpr u64 rows = (u64)S::KV_HEADS * kj_page, bytes = rows * (ROW + (BYTES ? 2 * SCALES : 0));
+            constexpr u64 rows = (u64)S::KV_HEADS * kj_page,
+                          bytes = rows * (ROW + (BYTES ? 2 * SCALES : 0));
             return cache + page_of(pages, position) * (CEIL_DIV(bytes, 256) * 256);
         } else {
             return cache;
@@ -41,7 +42,8 @@ template <class S> struct Kv {
     STEP Eight load(const u8* cache, u64 rows, u64 row, u32 c) {
         Eight r;
         if constexpr (STORAGE == KvStorage::F32) {
-            u32x4 a = load16(cache + row * ROW + 32 * c), b = load16(cache + row * ROW + 32 * c + 16);
+            u32x4 a = load16(cache + row * ROW + 32 * c),
+                  b = load16(cache + row * ROW + 32 * c + 16);
             r.word[0] = a.x, r.word[1] = a.y, r.word[2] = a.z, r.word[3] = a.w;
             r.word[4] = b.x, r.word[5] = b.y, r.word[6] = b.z, r.word[7] = b.w;
             r.scale = 0;
@@ -70,10 +72,11 @@ template <class S> struct Kv {
         }
     }
 
-    // Stores a row from shared memory or anywhere else, by one wave.
+    // Stores a row from any memory, by one wave.
     STEP void store_row(u8* cache, u64 rows, u64 row, const float* x) {
         if constexpr (STORAGE == KvStorage::F32) {
-            for (u32 i = lane_id(); i < HEAD_DIM; i += KJ_WAVE) ((float*)(cache + row * ROW))[i] = x[i];
+            for (u32 i = lane_id(); i < HEAD_DIM; i += KJ_WAVE)
+                ((float*)(cache + row * ROW))[i] = x[i];
         } else if constexpr (STORAGE == KvStorage::F16) {
             for (u32 i = lane_id(); i < HEAD_DIM / 2; i += KJ_WAVE)
                 ((u32*)(cache + row * ROW))[i] = half_pair(x[2 * i], x[2 * i + 1]);
@@ -101,7 +104,8 @@ template <class S> struct Kv {
                 if (inside) {
                     ((u32*)(cache + row * ROW))[q] = word;
                     if (q % (GROUP / 4) == 0)
-                        *(u16*)(cache + scales_at(rows) + (row * SCALES + 4 * q / GROUP) * 2) = d.bits;
+                        *(u16*)(cache + scales_at(rows) + (row * SCALES + 4 * q / GROUP) * 2) =
+                            d.bits;
                 }
             }
         }

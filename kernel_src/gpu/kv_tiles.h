@@ -1,12 +1,12 @@
 // kv_tiles.h: keys and values of one head from the cache (kv.h) into tiles of halves (mma.h) in
 // shared memory.
 //
-// Tokens j0 … j0 + ROWS − 1 of those below `end` go to tiles k and v; behind it token end − 1 is
-// repeated, which the scores mask. Halves are copied as they are (asynchronously where the device
-// can). Bytes wait in registers between fetch and store, so that their latency passes behind
-// products. Singles are rounded on the way. `thread` of THREADS share the work. With pages j0 is a
-// multiple of ROWS: a tile lies in one page. Of SIDES, 1: there are no values, k alone is written.
-// Where positions are chosen (chosen.h), tokens are places of the list.
+// Tokens j0 … j0 + ROWS − 1 go to tiles k and v. From `end` on token end − 1 is repeated, which the
+// scores mask. Halves are copied as they are (asynchronously if the device can). Bytes wait in
+// registers between fetch and store, so products hide their latency. Singles are rounded on the
+// way. `thread` is one of THREADS that share the work. With pages j0 is a multiple of ROWS: a tile
+// is in one page. SIDES 1: there are no values, only k is written. With chosen positions (chosen.h)
+// tokens are places of the list.
 //
 // S: that of kv.h.
 #pragma once
@@ -21,7 +21,9 @@ struct KvHead {
     Chosen chosen;
 };
 
-STEP u32 kv_tile_at(u32 rows, u32 row, u32 col) { return col / 64 * rows * 64 + tile_at(row, col % 64); }
+STEP u32 kv_tile_at(u32 rows, u32 row, u32 col) {
+    return col / 64 * rows * 64 + tile_at(row, col % 64);
+}
 
 template <class S, u32 ROWS, u32 THREADS, u32 SIDES = 2> struct KvTiles {
     using K = Kv<S>;
@@ -41,7 +43,8 @@ template <class S, u32 ROWS, u32 THREADS, u32 SIDES = 2> struct KvTiles {
         if constexpr (kj_page != 0) {
             static_assert(kj_page % ROWS == 0 && kj_chosen == 0, "a tile lies in one page");
             const u32 start = j0 - within(j0);
-            const KvHead page{K::page(h.k, h.pages, j0), K::page(h.v, h.pages, j0), h.rows, h.first, h.pages};
+            const KvHead page{K::page(h.k, h.pages, j0), K::page(h.v, h.pages, j0), h.rows, h.first,
+                              h.pages};
             fetch_here(f, page, thread, j0 - start, end - start, k, v);
         } else {
             fetch_here(f, h, thread, j0, end, k, v);
@@ -57,7 +60,8 @@ template <class S, u32 ROWS, u32 THREADS, u32 SIDES = 2> struct KvTiles {
 
     STEP void copy(const KvHead& h, u32 thread, u32 j0, u32 end, u16* k, u16* v) {
         UNROLL for (u32 c = thread; c < ROWS * (HEAD_DIM / 8); c += THREADS) {
-            u32 row = c / (HEAD_DIM / 8), chunk = c % (HEAD_DIM / 8), to = kv_tile_at(ROWS, row, 8 * chunk);
+            u32 row = c / (HEAD_DIM / 8), chunk = c % (HEAD_DIM / 8),
+                to = kv_tile_at(ROWS, row, 8 * chunk);
             u64 from = h.first + chosen_at(h.chosen, min_u32(j0 + row, end - 1));
             if constexpr (K::STORAGE == KvStorage::F16) {
                 copy16(k + to, h.k + from * K::ROW + 16 * chunk);
@@ -66,8 +70,9 @@ template <class S, u32 ROWS, u32 THREADS, u32 SIDES = 2> struct KvTiles {
                 float x[8];
                 UNROLL for (u32 s = 0; s < SIDES; s++) {
                     K::values(K::load(s ? h.v : h.k, h.rows, from, chunk), x);
-                    *(u32x4*)((s ? v : k) + to) = u32x4{pack_input(x[0], x[1]), pack_input(x[2], x[3]),
-                                                        pack_input(x[4], x[5]), pack_input(x[6], x[7])};
+                    *(u32x4*)((s ? v : k) + to) =
+                        u32x4{pack_input(x[0], x[1]), pack_input(x[2], x[3]),
+                              pack_input(x[4], x[5]), pack_input(x[6], x[7])};
                 }
             }
         }
@@ -100,8 +105,10 @@ template <class S, u32 ROWS, u32 THREADS, u32 SIDES = 2> struct KvTiles {
                         pair[2 * j + e] = h2_mul(h2_sub(pair[2 * j + e], 0x64806480u), scale);
                 }
                 u16* tile = s ? v : k;
-                *(u32x4*)(tile + kv_tile_at(ROWS, row, col)) = u32x4{pair[0], pair[1], pair[2], pair[3]};
-                *(u32x4*)(tile + kv_tile_at(ROWS, row, col + 8)) = u32x4{pair[4], pair[5], pair[6], pair[7]};
+                *(u32x4*)(tile + kv_tile_at(ROWS, row, col)) =
+                    u32x4{pair[0], pair[1], pair[2], pair[3]};
+                *(u32x4*)(tile + kv_tile_at(ROWS, row, col + 8)) =
+                    u32x4{pair[4], pair[5], pair[6], pair[7]};
             }
         }
     }

@@ -1,20 +1,24 @@
-// latent: new tokens attend to latents (DeepSeek-V2, arXiv 2405.04434): a row for each position,
-// which is the key of all heads, and up to RANK their value. Their own rows are kept on the way.
+// latent: attention of new tokens to latents (DeepSeek-V2, arXiv 2405.04434). A latent is one row
+// for each position: the key of all heads, and up to RANK their value. The kernel also stores the
+// new tokens' rows.
 //
-//   q         TOKENS × HEADS × HEAD_DIM f32, row  TOKENS × HEAD_DIM f32, both as they are out
-//   TOKENS × HEADS × RANK f32 slots, position   as attend.h has them, a token of each sequence;
-//   ONE: tokens of one, position is the
-//             first's
-//   rows      a cache (kv.h) of one head of `capacity` positions; slot s starts `sequence_bytes`·s
-//   further on table     pages of each slot (paged.h) part      TOKENS × HEADS × splits ×
-//   Slices::EACH f32 and counters, TOKENS × HEADS / GROUP u32 (zero
-//             before and after); null where splits is 1
-//   chosen    where KJ_CHOSEN is set (chosen.h)
+//   q         TOKENS × HEADS × HEAD_DIM f32
+//   row       TOKENS × HEAD_DIM f32
+//   out       TOKENS × HEADS × RANK f32
+//   slots, position   as for attend.h, one token of each sequence; ONE: tokens of one sequence,
+//             position is the first token's
+//   rows      a cache (kv.h) of one head of `capacity` positions; slot s starts at
+//             `sequence_bytes` · s
+//   table     pages of each slot (paged.h)
+//   part      TOKENS × HEADS × splits × Slices::EACH f32; null where splits is 1
+//   counters  TOKENS × HEADS / GROUP u32, zero before and after; null where splits is 1
+//   chosen    with KJ_CHOSEN (chosen.h)
+//
 // Share: x of `splits`, y of HEADS / GROUP, z of TOKENS. Slices and their sum as in attend.h.
 //
-// A wave has AT_ONCE positions at a time: each lane eight neighbouring elements of a row, as often
-// as the row has more of them, and of them its part of every score; then, of the same elements as
-// values, its columns of the results of all GROUP heads. Queries are in shared memory, and no wave
+// A wave has AT_ONCE positions at a time. Each lane has eight neighbouring elements of a row (and
+// again further on in longer rows): first its part of every score, then, with the same elements as
+// values, its columns of the results of all GROUP heads. Queries are in shared memory. No wave
 // waits for another before the end.
 //
 // S: HEADS, GROUP, RANK, ONE, and those of kv.h.
@@ -58,7 +62,7 @@ template <class S> struct Latent {
         typename Sum::Shared slices;
     };
 
-    // A wave's results of what it has seen.
+    // A wave's results for the positions it has seen.
     struct Seen {
         float value[GROUP][COLUMNS][8];
         float most[GROUP], sum[GROUP];
@@ -66,7 +70,7 @@ template <class S> struct Latent {
 
     STEP u32 chunk_of(u32 n) { return lane_id() + n * KJ_WAVE; }
 
-    // Rows as they are kept, and rows on their way there.
+    // Rows as stored, and new rows in f32.
     template <u32 N> struct Kept { Eight eight[N][EACH]; };
     struct Fresh { float x[EACH][8]; };
     template <u32 N> STEP void values(const Kept<N>& rows, u32 i, u32 n, float (&x)[8]) {
@@ -77,9 +81,11 @@ template <class S> struct Latent {
     }
 
     // N rows, of which the first `count` are seen.
-    template <u32 N, class Rows> STEP void see(Shared& lds, Seen& seen, const Rows& rows, u32 count) {
+    template <u32 N, class Rows>
+    STEP void see(Shared& lds, Seen& seen, const Rows& rows, u32 count) {
         float score[N][GROUP];
-        UNROLL for (u32 i = 0; i < N; i++) UNROLL for (u32 h = 0; h < GROUP; h++) score[i][h] = 0.0f;
+        UNROLL for (u32 i = 0; i < N; i++)
+            UNROLL for (u32 h = 0; h < GROUP; h++) score[i][h] = 0.0f;
         UNROLL for (u32 n = 0; n < EACH; n++) {
             if (CHUNKS % KJ_WAVE != 0 && chunk_of(n) >= CHUNKS) continue;
             float x[N][8];
@@ -90,7 +96,8 @@ template <class S> struct Latent {
                 const float q[8] = {as_f32(a.x), as_f32(a.y), as_f32(a.z), as_f32(a.w),
                                     as_f32(b.x), as_f32(b.y), as_f32(b.z), as_f32(b.w)};
                 UNROLL for (u32 i = 0; i < N; i++)
-                    UNROLL for (u32 e = 0; e < 8; e++) score[i][h] = fma_f32(q[e], x[i][e], score[i][h]);
+                    UNROLL for (u32 e = 0; e < 8; e++)
+                        score[i][h] = fma_f32(q[e], x[i][e], score[i][h]);
             }
         }
         UNROLL for (u32 h = 0; h < GROUP; h++) {
@@ -116,7 +123,7 @@ template <class S> struct Latent {
             }
     }
 
-    // Of the waves' results those of the block, to `to` where it is alone, else to its part.
+    // Combines the waves' results to the block's: to `to` if it is alone, else to its part.
     STEP void together(Shared& lds, Seen& seen, float* out, float* part, u32 each, bool alone) {
         if (lane_id() == 0)
             UNROLL for (u32 h = 0; h < GROUP; h++)
@@ -148,10 +155,12 @@ template <class S> struct Latent {
     STEP void step(LatentArgs a, Share share, Shared& lds) {
         const u32 token = share.z, head = share.y * GROUP;
         const u32 slot = S::ONE ? 0 : a.slots ? a.slots[token] : token;
-        const u32 past = a.position[slot], here = past + (S::ONE ? token : 0), end = chosen_of(here + 1);
+        const u32 past = a.position[slot], here = past + (S::ONE ? token : 0),
+                  end = chosen_of(here + 1);
         const Chosen chosen{CHOSEN(chosen_by(a.chosen, token))};
         const float* fresh = a.row + (S::ONE ? 0 : (u64)token * HEAD_DIM);  // of position `past`
-        const u32 slice = CEIL_DIV(CEIL_DIV(end, a.splits), TILE) * TILE, busy = CEIL_DIV(end, slice);
+        const u32 slice = CEIL_DIV(CEIL_DIV(end, a.splits), TILE) * TILE,
+                  busy = CEIL_DIV(end, slice);
         if (share.x >= busy) return;
         const u32 from = share.x * slice, to = min_u32(from + slice, end);
         u8* cache = a.rows + slot * a.sequence_bytes;
@@ -172,8 +181,8 @@ template <class S> struct Latent {
                 UNROLL for (u32 e = 0; e < 8; e++) seen.value[h][n][e] = 0.0f;
         }
         NO_UNROLL for (u32 at = from + wave_id() * AT_ONCE; at < to; at += TILE) {
-            // Positions rise, so that where the last one is kept all are. Of what is fresh nothing
-            // is read in the cache: it may have no page.
+            // Positions rise, so if the last one is in the cache all are. Fresh positions are not
+            // read from the cache: they may have no page.
             if (chosen_at(chosen, min_u32(at + AT_ONCE, to) - 1) < past) {
                 const u8* rows = K::page(cache, pages, at);
                 Kept<AT_ONCE> kept;

@@ -1,22 +1,23 @@
-// latent_flash: a prompt's new tokens attend to latents (latent.h says what those are) on matrix
-// units, softmax as it goes (flash.h).
+// latent_flash: attention of a prompt's new tokens to latents (latent.h) on matrix units, with
+// online softmax (flash.h).
 //
-//   q      TOKENS × HEADS × HEAD_DIM f32;  out  TOKENS × HEADS × RANK f32 rows   a cache (kv.h) of
-//   one head of `capacity` positions, these tokens' rows included; or in the pages
-//          of table (paged.h)
-//   position   u32: tokens before these
-//   chosen where KJ_CHOSEN is set (chosen.h)
+//   q         TOKENS × HEADS × HEAD_DIM f32
+//   out       TOKENS × HEADS × RANK f32
+//   rows      a cache (kv.h) of one head of `capacity` positions, these tokens' rows included; or
+//             the pages of table (paged.h)
+//   position  u32: tokens before these
+//   chosen    with KJ_CHOSEN (chosen.h)
 //
 // All heads read the same rows, so the heads of successive tokens are rows of one product: row r of
-// TOKENS·HEADS sees what token r / HEADS sees. A block takes BQ of them, a tile of BK positions
-// passes through shared memory, key and value at once. The result has so many columns that a wave
-// holds a part of them: of WAVES_N waves that have the same MI·MMA_M rows each makes the scores of
-// some positions and tells the others its rows' maximum, shares of all positions go through shared
-// memory, and each wave multiplies all of them with its own columns. Where positions are chosen
-// (chosen.h), a block's rows are one token's.
+// TOKENS·HEADS sees what token r / HEADS sees. A block takes BQ of these rows. A tile of BK
+// positions passes through shared memory as key and value at once. The result has too many columns
+// for one wave. WAVES_N waves have the same MI·MMA_M rows: each makes the scores of some positions
+// and tells the others its rows' maximum; the shares of all positions go through shared memory; and
+// each wave multiplies all of them with its own columns. With chosen positions (chosen.h) a block's
+// rows are one token's.
 //
 // S: HEADS, RANK, MI, BK, WAVES_N, STAGES (1 or 2 tiles in shared memory), and those of kv.h.
-// Share: x of ⌈TOKENS·HEADS / BQ⌉ or more; where positions are chosen, of TOKENS·⌈HEADS / BQ⌉.
+// Share: x of ⌈TOKENS·HEADS / BQ⌉ or more; with chosen positions of TOKENS·⌈HEADS / BQ⌉.
 #pragma once
 #include "chosen.h"
 #include "flash_args.h"
@@ -36,12 +37,12 @@ struct LatentFlashArgs {
 
 template <class S> struct LatentFlash {
     using Tiles = KvTiles<S, S::BK, KJ_BLOCK, 1>;
-    static constexpr u32 HEADS = S::HEADS, HEAD_DIM = S::HEAD_DIM, RANK = S::RANK, MI = S::MI, BK = S::BK,
-                         STAGES = S::STAGES, WAVES_N = S::WAVES_N;
+    static constexpr u32 HEADS = S::HEADS, HEAD_DIM = S::HEAD_DIM, RANK = S::RANK, MI = S::MI,
+                         BK = S::BK, STAGES = S::STAGES, WAVES_N = S::WAVES_N;
     static constexpr u32 BQ = kj_waves / WAVES_N * MI * MMA_M;
     static constexpr u32 D_BLOCKS = CEIL_DIV(HEAD_DIM, 64), P_BLOCKS = CEIL_DIV(BK, 64);
     static constexpr u32 DK = HEAD_DIM / MMA_K;            // steps of depth of a score
-    // Products side by side: of scores, and of those a wave's; of results.
+    // Products side by side: of scores, of a wave's scores, of results.
     static constexpr u32 SN = BK / MMA_N, SE = CEIL_DIV(SN, WAVES_N);
     static constexpr u32 RN = RANK / MMA_N, ON = CEIL_DIV(RN, WAVES_N);
     static constexpr u32 SCORERS = SN / SE;                // waves that make scores
@@ -50,7 +51,8 @@ template <class S> struct LatentFlash {
                       SN * MMA_N == BK && SCORERS * SE == SN && BK % MMA_K == 0,
                   "whole products");
     // Bytes of dynamic shared memory.
-    static constexpr u32 POOL = ((D_BLOCKS + P_BLOCKS) * BQ * 64 + STAGES * TILE) * 2 + WAVES_N * BQ * 4;
+    static constexpr u32 POOL =
+        ((D_BLOCKS + P_BLOCKS) * BQ * 64 + STAGES * TILE) * 2 + WAVES_N * BQ * 4;
 
     // `pool`: POOL bytes of shared memory.
     STEP void step(LatentFlashArgs a, Share share, u8* pool) {
@@ -66,7 +68,7 @@ template <class S> struct LatentFlash {
         // The longest rows first: blocks start in order.
         const u32 q0 = kj_chosen != 0 ? token * HEADS + share.x % PER * BQ
                                       : (CEIL_DIV(all, BQ) - 1 - share.x) * BQ;
-        // What some row sees ends here, and what the first row sees.
+        // Ends of the positions that some row sees, and that the first row sees.
         const u32 last = kj_chosen != 0 ? chosen_of(past + token + 1)
                                         : past + (min_u32(q0 + BQ, all) - 1) / HEADS + 1;
         const u32 seen = kj_chosen != 0 ? last : past + q0 / HEADS + 1;
@@ -75,7 +77,8 @@ template <class S> struct LatentFlash {
         for (u32 c = thread_id(); c < BQ * (HEAD_DIM / 8); c += KJ_BLOCK) {
             u32 row = c / (HEAD_DIM / 8), col = c % (HEAD_DIM / 8) * 8;
             const float* p = a.q + (u64)min_u32(q0 + row, all - 1) * HEAD_DIM + col;
-            *(u32x4*)(qs + kv_tile_at(BQ, row, col)) = scaled_inputs(load16(p), load16(p + 4), factor);
+            *(u32x4*)(qs + kv_tile_at(BQ, row, col)) =
+                scaled_inputs(load16(p), load16(p + 4), factor);
         }
 
         const KvHead kv{a.rows, a.rows, stretch(a.capacity), 0, Pages{PAGED(a.table)},
@@ -96,7 +99,7 @@ template <class S> struct LatentFlash {
         Tiles::store(fetched, thread_id(), ks, ks);
         NO_UNROLL for (u32 j0 = 0; j0 < last; j0 += BK) {
             copy_wait(0);
-            block_sync();  // this tile is there; everybody is through with the one before
+            block_sync();  // this tile is there; all are done with the previous one
             const u16* kt = ks + stage * TILE;
             u16* next = ks + (STAGES == 2 ? stage ^ 1 : 0) * TILE;
             if (STAGES == 2 && j0 + BK < last)
@@ -109,7 +112,8 @@ template <class S> struct LatentFlash {
                 FLASH_DEPTH for (u32 d = 0; d < DK; d++) {
                     FragA x[MI];
                     UNROLL for (u32 i = 0; i < MI; i++)
-                        load_a(x[i], qs + d * MMA_K / 64 * BQ * 64, wave_row + i * MMA_M, d * MMA_K % 64);
+                        load_a(x[i], qs + d * MMA_K / 64 * BQ * 64, wave_row + i * MMA_M,
+                               d * MMA_K % 64);
                     UNROLL for (u32 n = 0; n < SE; n++) {
                         FragB b;
                         load_b(b, kt + d * MMA_K / 64 * BK * 64, key0 + n * MMA_N, d * MMA_K % 64);
@@ -158,14 +162,16 @@ template <class S> struct LatentFlash {
                             float p = exp2_hw(s[i][n].v[e] - most[i][acc_slot(e)]);
                             sum[i][acc_slot(e)] += p;
                             u32 row = wave_row + i * MMA_M + acc_row(e);
-                            ps[kv_tile_at(BQ, row, key0 + n * MMA_N + acc_col(e))] = (u16)pack_input(p, 0.0f);
+                            ps[kv_tile_at(BQ, row, key0 + n * MMA_N + acc_col(e))] =
+                                (u16)pack_input(p, 0.0f);
                         }
             }
             block_sync();
             FLASH_DEPTH for (u32 k = 0; k < BK / MMA_K; k++) {
                 FragA x[MI];
                 UNROLL for (u32 i = 0; i < MI; i++)
-                    load_a(x[i], ps + k * MMA_K / 64 * BQ * 64, wave_row + i * MMA_M, k * MMA_K % 64);
+                    load_a(x[i], ps + k * MMA_K / 64 * BQ * 64, wave_row + i * MMA_M,
+                           k * MMA_K % 64);
                 UNROLL for (u32 n = 0; n < ON; n++) {
                     const u32 col = column(wave_n, n);
                     FragB b;
@@ -178,14 +184,15 @@ template <class S> struct LatentFlash {
             if (j0 + BK < last) {
                 if (STAGES == 1) {
                     block_sync();
-                    Tiles::fetch(fetched, kv, thread_id(), j0 + BK, last, next, next), copy_commit();
+                    Tiles::fetch(fetched, kv, thread_id(), j0 + BK, last, next, next),
+                        copy_commit();
                 }
                 Tiles::store(fetched, thread_id(), next, next);
                 if (STAGES == 2) stage ^= 1;
             }
         }
 
-        // What the waves of a row have summed, together.
+        // The sums of all waves of a row, together.
         UNROLL for (u32 i = 0; i < MI; i++)
             UNROLL for (u32 r = 0; r < MMA_ROWS; r++) {
                 float mine = group_sum(sum[i][r], MMA_ROW_LANES);
@@ -213,7 +220,7 @@ template <class S> struct LatentFlash {
         }
     }
 
-    // The first column of a wave's n-th product; behind the last, the last once more.
+    // The first column of a wave's n-th product; after the last, the last one again.
     STEP u32 column(u32 wave_n, u32 n) {
         u32 at = wave_n * ON + n;
         return (RN % WAVES_N != 0 ? min_u32(at, RN - 1) : at) * MMA_N;

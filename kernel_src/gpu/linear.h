@@ -1,23 +1,26 @@
-// linear: attention whose past is a matrix for each head, S of N keys × VALUES values, with decay
+// linear: attention whose past is one matrix for each head, S of N keys × VALUES values, with decay
 // and, with CORRECTED, a correction (Yang et al. 2024, arXiv 2412.06464; RWKV-7, arXiv 2503.14456):
 //
 //   S'[n][v] = w[n] · S[n][v] + b[n] · Σ_j a[j] · S[j][v] + k[n] · v[v]
 //   y[v]     = Σ_n q[n] · S'[n][v]
 //
-// With BONUS (RWKV-6, arXiv 2404.05892)  y[v] = Σ_n q[n] · (S[n][v] + u[n] · k[n] · v[v])  instead.
+// With BONUS (RWKV-6, arXiv 2404.05892) instead:
 //
-//   q, k, a, b   rows of HEADS × N f32, a row for each token; a and b with CORRECTED alone
+//   y[v]     = Σ_n q[n] · (S[n][v] + u[n] · k[n] · v[v])
+//
+//   q, k, a, b   rows of HEADS × N f32, one for each token; a and b only with CORRECTED
 //   v, y      rows of HEADS × VALUES f32
 //   w         rows of HEADS f32, with W_EACH HEADS × N
-//   u         HEADS × N f32, with BONUS alone
-//   slots, position, state, sequence_bytes   kept.h; the state is HEADS × VALUES × N
-// Share: x of HEADS × VALUES / (KJ_BLOCK / LANES); y: ONE: 1, else of the sequences.
+//   u         HEADS × N f32, only with BONUS
+//   slots, position, state, sequence_bytes   state.h; the state is HEADS × VALUES × N
 //
-// LANES threads have a value's column of S in registers and walk the tokens.
+// Share: x of HEADS × VALUES / (KJ_BLOCK / LANES); y: with ONE 1, else of the sequences.
+//
+// LANES threads hold one value's column of S in registers and loop over the tokens.
 //
 // S: HEADS, VALUES, N, LANES, W_EACH, CORRECTED, BONUS, ONE.
 #pragma once
-#include "kept.h"
+#include "state.h"
 
 struct LinearArgs {
     const float *q, *k, *v, *w, *a, *b, *u;
@@ -35,11 +38,12 @@ template <class S> struct Linear {
     STEP void step(LinearArgs a, Share share) {
         const u32 lane = thread_id() % S::LANES;
         const u32 at = share.x * (KJ_BLOCK / S::LANES) + thread_id() / S::LANES;
-        const bool mine = at < ROWS;  // who has no row goes along: sums need all lanes
-        // It reads no state, which the last row's owner may have written meanwhile.
+        const bool mine = at < ROWS;  // threads without a row run along: sums need all lanes
+        // Such a thread reads no state: the owner of the last row may have written it meanwhile.
         const bool idle = ROWS % (KJ_BLOCK / S::LANES) != 0 && !mine;
         const u32 row = min_u32(at, ROWS - 1), head = row / S::VALUES;
-        auto past = Past<S::ONE>::of(a.slots, a.position, a.state, a.sequence_bytes, share.y, a.tokens);
+        auto past =
+            Past<S::ONE>::of(a.slots, a.position, a.state, a.sequence_bytes, share.y, a.tokens);
         float* state = past.state + (u64)row * N;
         float s[EACH], u[S::BONUS ? EACH : 1];
         UNROLL for (u32 i = 0; i < EACH; i++) {
@@ -63,7 +67,8 @@ template <class S> struct Linear {
             UNROLL for (u32 i = 0; i < EACH; i++) {
                 u32 n = lane + i * S::LANES;
                 if (N % S::LANES != 0 && n >= N) break;
-                float own = a.k[keys + n] * v, next = fma_f32(S::W_EACH ? a.w[keys + n] : all, s[i], own);
+                float own = a.k[keys + n] * v,
+                      next = fma_f32(S::W_EACH ? a.w[keys + n] : all, s[i], own);
                 if constexpr (S::CORRECTED) next = fma_f32(a.b[keys + n], corrected, next);
                 float seen = next;
                 if constexpr (S::BONUS) seen = fma_f32(u[i], own, s[i]);

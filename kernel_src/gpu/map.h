@@ -1,27 +1,28 @@
-// map: rows made element by element, a thread each (a sum: a block); possibly added to a residual.
+// map: rows made by element, one thread an element (a sum: one block); optionally added to a
+// residual.
 //
-//   Map::Act        f(x) Map::Affine     p0 · a[c / EACH mod WEIGHTS] · x + b[c / EACH mod BIASES];
-//   without WEIGHTS or BIASES,
-//                   without them
+//   Map::Act        f(x)
+//   Map::Affine     p0 · a[c / EACH mod WEIGHTS] · x + b[c / EACH mod BIASES]; a or b is left out
+//                   where WEIGHTS or BIASES is 0
 //   Map::Gate       f(a[c / EACH]) · x: gates of COLS / EACH
-//   Map::AddChosen  x + b[which[c / EACH]][c mod EACH]: a row of b for each run of a row,
-//                   `which` of COLS / EACH
-//   Map::Spread     a[c / EACH] · x[c mod EACH]: one run for several factors Map::Sum        Σ of
-//   the SLOTS runs of a row Map::Slice      of each run of RUN elements the TAKE from AT on
-//   Map::Concat     runs of FIRST elements of x, behind each BEHIND of a: those of RUNS runs in
-//   turn; zeros
-//                   where RUNS is 0
+//   Map::AddChosen  x + b[which[c / EACH]][c mod EACH]: a row of b for each run of a row; `which`
+//                   of COLS / EACH
+//   Map::Spread     a[c / EACH] · x[c mod EACH]: one run times several factors
+//   Map::Sum        Σ of the SLOTS runs of a row
+//   Map::Slice      of each run of RUN elements the TAKE from AT on
+//   Map::Concat     runs of FIRST elements of x, each followed by BEHIND elements of a: those of
+//                   RUNS runs in turn; zeros where RUNS is 0
 //   Map::Dot        Σ of x · a over a run of EACH elements
-//   Map::FromTiles  x, which lies as halves in tiles: blocks of 64 × 64, the inputs of a GEMM
-//   Map::Rotate     heads of HEAD elements by position: rope.h, a has the angles
+//   Map::FromTiles  x, halves in tiles: blocks of 64 × 64, the inputs of a GEMM
+//   Map::Rotate     heads of HEAD elements rotated by position (rope.h); a has the angles
 //   Map::Temper     x · (1 + p0 · ln(⌊(position + OFFSET) / PERIOD⌋ + 1))
 //
-//   x, residual, y  a row for each of the grid's y, those of y COLS wide, f32; y may be x or
-//   residual where
-//             c is made of c alone
-//   position  u32: of row r the first's + r; EACH_OWN: that of slot which[r] (null: slot r)
+//   x, residual, y  f32, one row for each of the grid's y; rows of y have COLS elements; y may be x
+//                   or residual where element c depends on element c only
+//   position        u32: row r has the first row's + r; EACH_OWN: row r has that of slot which[r]
+//                   (null: slot r)
 //
-// S: OP, COLS, RESIDUAL, and what the operation has. Share: x a block of elements, y the row.
+// S: OP, COLS, RESIDUAL, and those of the operation. Share: x a block of elements, y the row.
 #pragma once
 #include "gate.h"
 #include "row_enums.h"
@@ -34,8 +35,8 @@ struct MapArgs {
     float p0, p1, p2, p3;
 };
 
-// ln to 2 ulp, of normal numbers above zero: the power of two, and the series of artanh for what is
-// left.
+// ln to 2 ulp, of normal numbers above zero: the power of two, and the series of artanh for the
+// rest.
 STEP float ln_f32(float x) {
     u32 bits = as_u32(x) - 0x3f3504f3u;  // √½
     float whole = (float)((i32)bits >> 23);
@@ -48,7 +49,7 @@ STEP float ln_f32(float x) {
     return fma_f32(whole, 0.69314718f, 2.0f * p);
 }
 
-// e^x − 1, where it is near zero too.
+// e^x − 1, precise near zero too.
 STEP float expm1_f32(float x) {
     float p = 1.9841270e-4f;  // 1/5040, 1/720 …
     p = fma_f32(p, x, 1.3888889e-3f);
@@ -97,7 +98,8 @@ template <class S> struct Mapped {
             return v;
         }
         if constexpr (S::OP == Map::Gate) {
-            float g = function_of<S::FUNCTION>(a.a[row * (COLS / S::EACH) + c / S::EACH], a), up = a.x[at];
+            float g = function_of<S::FUNCTION>(a.a[row * (COLS / S::EACH) + c / S::EACH], a),
+                  up = a.x[at];
             if constexpr (S::FUNCTION == Function::ClampedSilu) up = clamped_up(up, a.p0);
             return g * up;
         }
@@ -135,7 +137,8 @@ template <class S> struct Mapped {
             u64 other = second ? at - (S::HALVES ? PAIRS : 1) : at + (S::HALVES ? PAIRS : 1);
             u32x2 t = ((const u32x2*)a.a)[(u64)position_of(a, row) * PAIRS + i];
             float cosine = as_f32(t.x), sine = as_f32(t.y);
-            return second ? a.x[other] * sine + a.x[at] * cosine : a.x[at] * cosine - a.x[other] * sine;
+            return second ? a.x[other] * sine + a.x[at] * cosine
+                          : a.x[at] * cosine - a.x[other] * sine;
         }
         if constexpr (S::OP == Map::Temper) {
             u32 steps = (position_of(a, row) + S::OFFSET) / S::PERIOD + 1;

@@ -1,4 +1,4 @@
-// map.h says what the arguments are.
+// The arguments are described in map.h.
 #include "map.h"
 #include "shape.h"
 

@@ -1,11 +1,16 @@
 // matvec: y = W·x for one to three weights that share their input.
 //
-//   x        COLUMNS × COLS f32, or (X_GLOBAL) columns as activations.h lays them out, made by
-//   quantize.h aux      as activations.h has it: COLS f32, or COLUMNS × COLS f32 w0..w2   row
-//   records (kernel_src/src/layout.rs); b0..b2  f32 per row, where BIASES has the bit y0..y2
-//   COLUMNS × ROWS_s f32; residual  COLUMNS × ROWS_0 f32, where RESIDUAL (may be y0) eps of the
-//   norm; blocks: the grid's size GATE: w0 is the gate and w1 the other factor, y0 = act(gate)·up,
-//   y1 unused
+//   x         COLUMNS × COLS f32, or (X_GLOBAL) columns in the layout of activations.h, made by
+//             quantize.h
+//   aux       as for activations.h: COLS f32, or COLUMNS × COLS f32
+//   w0..w2    row records (kernel_src/formats/src/layout.rs)
+//   b0..b2    f32 per row, where BIASES has the bit
+//   y0..y2    COLUMNS × ROWS_s f32
+//   residual  COLUMNS × ROWS_0 f32, where RESIDUAL; may be y0
+//   eps       of the norm
+//   blocks    the grid's size
+//
+//   GATE      w0 is the gate and w1 the other factor, y0 = act(gate) · up, y1 unused
 //
 // S: those of dots.h, SEGMENTS, ROWS_0 … ROWS_2, Run0 … Run2 (formats), RUN_1, RUN_2 (the segment
 // at which Run1, Run2 begins, or SEGMENTS), BIASES, RESIDUAL, X_GLOBAL. Share: x of `blocks`.
@@ -39,11 +44,11 @@ template <class S> struct Matvec {
     // Of dynamic shared memory.
     static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : D::COLUMNS * X::VECTORS * 16;
 
-    // Where a tile lies: its segment, chosen among constants.
+    // The place of a tile: its segment, chosen among constants.
     struct Rows { const u8* w; const float* bias; float* y; u32 rows, first; };
     STEP Rows rows_of(const MatvecArgs& a, u32 tile) {
-        // Chosen among values. Compilers choose among the fields' addresses, if let, and keep them
-        // in memory for it: 80 bytes of scratch a lane.
+        // Chosen among values. Otherwise compilers choose among the fields' addresses, and hold
+        // them in memory for that: 80 bytes of scratch a lane.
         const u8 *w0 = a.w0, *w1 = a.w1, *w2 = a.w2;
         const float *b0 = a.b0, *b1 = a.b1, *b2 = a.b2;
         float *y0 = a.y0, *y1 = a.y1, *y2 = a.y2;
@@ -68,7 +73,8 @@ template <class S> struct Matvec {
             if (D::team_lane() != 0 || row >= p.rows) continue;
             UNROLL for (u32 n = 0; n < D::COLUMNS; n++) {
                 float v = acc[r][n];
-                if ((S::BIASES & 1) || ((S::BIASES & 6) && p.bias)) v += p.bias ? p.bias[row] : 0.0f;
+                if ((S::BIASES & 1) || ((S::BIASES & 6) && p.bias))
+                    v += p.bias ? p.bias[row] : 0.0f;
                 if constexpr (LISTS == 2) {
                     float up = acc[D::ROWS + r][n] + (S::BIASES & 2 ? a.b1[row] : 0.0f);
                     v = (S::GATE == Gate::Silu ? silu(v) : gelu(v)) * up;
@@ -79,11 +85,11 @@ template <class S> struct Matvec {
         }
     }
 
-    // All tiles from `tile` to `end` that are this worker's; `units` holds the start of the first
-    // if there is one.
+    // All tiles from `tile` to `end` of this worker; `units` holds the start of the first one, if
+    // there is one.
     template <class W>
-    STEP void run_tiles(Units<W>& units, u32& tile, u32 end, u32 stride, const MatvecArgs& a, const u32x4* x,
-                        Shared& lds) {
+    STEP void run_tiles(Units<W>& units, u32& tile, u32 end, u32 stride, const MatvecArgs& a,
+                        const u32x4* x, Shared& lds) {
         constexpr u32 steps = CEIL_DIV(W::UNITS, D::TEAM);
         float acc[LISTS * D::ROWS][D::COLUMNS] = {};
         u32 step = 0;
@@ -114,7 +120,7 @@ template <class S> struct Matvec {
         u32 tile = work.tile, stride = work.stride;
         u32 end0 = min_u32(RUN_1, work.end), end1 = min_u32(RUN_2, work.end);
 
-        Units<Run0> first0;  // weights do not depend on the kernel before
+        Units<Run0> first0;  // weights do not depend on the previous kernel
         if (tile < end0) load_tile<Run0>(first0, a, tile, 0);
         Units<Run1> first1;
         bool loaded1 = second && tile >= RUN_1 && tile < end1;

@@ -1,29 +1,27 @@
-// mma.h: one vocabulary for a tile product over every matrix unit: C[M × N] += A[M × K] · B[N ×
-// K]ᵀ, f32 sums.
+// mma.h: one vocabulary for a tile product on every matrix unit: C[M × N] += A[M × K] · B[N × K]ᵀ,
+// with sums in f32.
 //
-// A product is one wave's: MMA_M × MMA_N results, MMA_K deep. A *fragment* is what one lane holds
-// of it; where an element lies is written once per family (`acc_row`, `acc_col` and the loads), and
-// loads, epilogues and softmax use only that.
+// One wave makes a product: MMA_M × MMA_N results, MMA_K deep. A *fragment* is the part of it that
+// one lane holds. The place of an element is written once per family (`acc_row`, `acc_col` and the
+// loads); loads, epilogues and softmax use only that.
 //
-// Inputs come from tiles in shared memory: rows of 64 halves (128 bytes), the eight 16-byte chunks
-// of a row in an order that is swizzled by the row (`tile_at`). So eight rows' same chunk lies in
-// eight different banks, for ldmatrix as for plain loads; it is also wgmma's 128-byte swizzle, if
-// the tile starts at a multiple of 1024 bytes. Tiles in device memory (the gemm's activations) are
-// laid out the same way, so that copying one is copying bytes.
+// Inputs come from tiles in shared memory: rows of 64 halves (128 bytes). The eight 16-byte chunks
+// of a row are in an order that depends on the row (`tile_at`). So the same chunk of eight rows is
+// in eight different banks, for ldmatrix and for plain loads. It is also wgmma's 128-byte swizzle,
+// if the tile starts at a multiple of 1024 bytes. Tiles in device memory (activations of a GEMM)
+// have the same layout, so a tile is copied byte by byte.
 //
 // Constants: KJ_MMA, the family:
-//   0  plain FMA (or dot2) on 16 × 32 × 4: gfx8, gfx9 before 908, gfx10, and the simulated device 1
-//   mma.sync m16n8k16 twice (sm_80 on), or m16n8k8 four times (sm_75) PTX ISA, "Warp-level matrix
-//      instructions"
-//   2  MFMA 16×16×16, wave 64: gfx908, 90a, 942, 950                           CDNA3 ISA, chapter 7
-//   3  WMMA 16×16×16, wave 32, gfx11: lanes 16–31 repeat what 0–15 hold        RDNA3 ISA, section
-//   7.9 4  WMMA 16×16×16, wave 32, gfx12: lanes split the depth                    RDNA4 ISA,
-//   section 7.12 5  WMMA 16×16×32, wave 32, gfx1250: the same, twice as deep. Which depth a place
-//   of a lane
-//      stands for is the same for A and B, and no sum depends on it: here a lane has sixteen
-//      neighbouring ones
-// KJ_SIMULATED runs families 2–5 by exchanging fragments through shared memory, each lane in its
-// layout. KJ_DOT2 (family 0): the target has v_dot2_f32_f16.
+//   0  plain FMA (or dot2) on 16 × 32 × 4: gfx8, gfx9 before 908, gfx10, and the simulated device
+//   1  mma.sync m16n8k16 twice (sm_80 on), or m16n8k8 four times (sm_75): PTX ISA, "Warp-level
+//      matrix instructions"
+//   2  MFMA 16×16×16, wave 64: gfx908, 90a, 942, 950; CDNA3 ISA, chapter 7
+//   3  WMMA 16×16×16, wave 32, gfx11: lanes 16–31 repeat lanes 0–15; RDNA3 ISA, section 7.9
+//   4  WMMA 16×16×16, wave 32, gfx12: lanes split the depth; RDNA4 ISA, section 7.12
+//   5  WMMA 16×16×32, wave 32, gfx1250: as 4, twice as deep. A place of a lane stands for the same
+//      depth in A and B, and no sum depends on which: here a lane has sixteen neighbouring ones
+// KJ_SIMULATED computes families 2–5 by exchanging fragments through shared memory, each lane in
+// its own layout. KJ_DOT2 (family 0): the target has v_dot2_f32_f16.
 #pragma once
 #include "kjit.h"
 
@@ -35,10 +33,9 @@ STEP u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 #define KJ_DOT2 0
 #endif
 
-// Index of an element in a tile of rows of 64: chunk k/8 of a row lies at k/8 ^ row%8. Tiles wider
-// than 64 are several, one behind the other. Written so that for a constant k it costs one
-// instruction; sums of a constant and a lane's part of k are written with ^ below for the same
-// reason.
+// Index of an element in a tile of rows of 64: chunk k/8 of a row is at k/8 ^ row%8. Tiles wider
+// than 64 are several, one after another. Written so that it costs one instruction for a constant
+// k; for the same reason sums of a constant and a lane's part of k are written with ^ below.
 STEP u32 tile_at(u32 row, u32 k) { return (row * 64 + row % 8 * 8) ^ k; }
 
 // Index of an element in panels, `steps` of 128 columns: for 8 tokens and 128 columns, four times
@@ -50,11 +47,11 @@ STEP u64 panel_at(u32 token, u32 col, u32 steps) {
 }
 
 // MMA_ACC results a lane, in MMA_ROWS distinct rows, which MMA_ROW_LANES neighbouring lanes share.
-// `acc_slot` says in which of its rows a result is, `slot_row` and `acc_col` where that row and the
-// result's column are in the product.
+// `acc_slot` gives the row of a result among these, `slot_row` and `acc_col` the row and the column
+// in the product.
 #if KJ_MMA == 0
-// Lanes lie 8 across; a lane's rows and columns are spread so that eight neighbours read eight
-// neighbouring rows of a tile, which with the padded stride of our tiles are in different banks.
+// Lanes are 8 across; a lane's rows and columns are spread so that eight neighbours read eight
+// neighbouring rows of a tile, which are in different banks by the padded stride of our tiles.
 #define MMA_M 16
 #define MMA_N 32
 #define MMA_K 4
@@ -109,8 +106,8 @@ STEP constexpr u32 acc_slot(u32 i) { return i; }
 #endif
 STEP u32 acc_row(u32 i) { return slot_row(acc_slot(i)); }
 
-// Before a loop over steps of depth: all of them, or two of family 0's sixteen (all their loads at
-// once took more registers than there are on gfx1010).
+// Unroll factor of a loop over steps of depth: all of them, or two of family 0's sixteen (all their
+// loads at once took more registers than gfx1010 has).
 #if KJ_MMA == 0 && !defined(KJ_SIMULATED)
 #define MMA_UNROLL _Pragma("unroll 2")
 #else
@@ -125,8 +122,8 @@ UNROLL for (u32 i = 0; i < MMA_ACC; i++) c.v[i] = 0.0f;
 
 // ----------------------------------------------------------------------------- 16-bit conversions
 
-// To nearest even. Saturates: a large activation must not become infinite, which the next sum would
-// make NaN.
+// To nearest even. Saturates: a large activation must not become infinite, since the next sum would
+// be NaN.
 STEP float clamp_f16(float f) { return min_f32(max_f32(f, -65504.0f), 65504.0f); }
 STEP u32 pack_input(float lo, float hi) {
 #if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
@@ -141,12 +138,11 @@ STEP float input_value(u16 bits) { return load(f16{bits}); }
 
 // ----------------------------------------------------------------------------- loads and products
 // load_a(a, tile, row, k): rows row … of a tile, depths k … (row, k multiples of 16; family 0: k of
-// MMA_K) load_b(b, tile, row, k, swizzle): the same for B, whose rows are the result's columns; row
-// r lies at
-//   r ^ swizzle (0 to 7)
-// load_b_t(b, tile, k, col): B from a tile that lies the other way: a row per depth, its elements
-// the
-//   result's columns
+//   MMA_K)
+// load_b(b, tile, row, k, swizzle): the same for B, whose rows are the result's columns; row r is
+//   at r ^ swizzle (0 to 7)
+// load_b_t(b, tile, k, col): B from a transposed tile: a row per depth, its elements the result's
+//   columns
 
 #if KJ_MMA == 1
 STEP void ldmatrix4(u32 (&r)[4], const u16* p) {
@@ -178,7 +174,8 @@ STEP void mma_m16n8k16(float* c, const u32* a, const u32* b) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     UNROLL for (u32 h = 0; h < 2; h++)
-        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+            "{%0,%1,%2,%3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[2 * h]), "r"(a[2 * h + 1]), "r"(b[h]));
 #endif
@@ -187,8 +184,8 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     mma_m16n8k16(c.v, a.v, b.v);
     mma_m16n8k16(c.v + 4, a.v, b.v + 2);
 }
-// A result is an input of the next product without leaving the lane: its columns are that product's
-// depth.
+// A result becomes an input of the next product without leaving the lane: its columns are that
+// product's depth.
 #define MMA_ACC_IS_A 1
 STEP void acc_to_a(FragA& a, const FragC& c) {
     UNROLL for (u32 i = 0; i < 4; i++) a.v[i] = pack_input(c.v[2 * i], c.v[2 * i + 1]);
@@ -212,13 +209,15 @@ STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
     UNROLL for (u32 j = 0; j < 4; j++) {
         u32 c = col + acc_col(j);
         UNROLL for (u32 h = 0; h < 2; h++)
-            b.v[2 * j + h] = (u32)tile[tile_at(k + 2 * h, c)] | (u32)tile[tile_at(k + 2 * h + 1, c)] << 16;
+            b.v[2 * j + h] = (u32)tile[tile_at(k + 2 * h, c)] | (u32)tile[tile_at(k + 2 * h + 1, c)]
+                                                                    << 16;
     }
 }
 STEP float dot2(u32 a, u32 b, float c) {
 #if KJ_DOT2 && defined(KJ_AMD)
     typedef _Float16 halves __attribute__((ext_vector_type(2)));
-    return __builtin_amdgcn_fdot2(__builtin_bit_cast(halves, a), __builtin_bit_cast(halves, b), c, false);
+    return __builtin_amdgcn_fdot2(__builtin_bit_cast(halves, a), __builtin_bit_cast(halves, b), c,
+                                  false);
 #else
     c = fma_f32(input_value((u16)a), input_value((u16)b), c);
     return fma_f32(input_value((u16)(a >> 16)), input_value((u16)(b >> 16)), c);
@@ -226,10 +225,12 @@ STEP float dot2(u32 a, u32 b, float c) {
 }
 STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     UNROLL for (u32 i = 0; i < MMA_ACC; i++)
-        UNROLL for (u32 h = 0; h < 2; h++) c.v[i] = dot2(a.v[i / 4 * 2 + h], b.v[i % 4 * 2 + h], c.v[i]);
+        UNROLL for (u32 h = 0; h < 2; h++)
+            c.v[i] = dot2(a.v[i / 4 * 2 + h], b.v[i % 4 * 2 + h], c.v[i]);
 }
 
-#else  // MFMA and WMMA: a lane holds one row of A, one column of B: successive depths from its first
+#else
+// MFMA and WMMA: a lane holds one row of A, one column of B: successive depths from its first
 #define MMA_ACC_IS_A 0
 STEP u32 mma_depth() { return KJ_MMA == 3 ? 0 : lane_id() / 16 * (2 * MMA_WORDS); }
 STEP void load_row(u32 (&v)[MMA_WORDS], const u16* tile, u32 row, u32 k) {
@@ -252,7 +253,8 @@ STEP void load_b(FragB& b, const u16* tile, u32 row, u32 k, u32 swizzle = 0) {
 STEP void load_b_t(FragB& b, const u16* tile, u32 k, u32 col) {
     u32 first = k + mma_depth(), c = col + lane_id() % 16;
     UNROLL for (u32 i = 0; i < MMA_WORDS; i++)
-        b.v[i] = (u32)tile[tile_at(first + 2 * i, c)] | (u32)tile[tile_at(first + 2 * i + 1, c)] << 16;
+        b.v[i] = (u32)tile[tile_at(first + 2 * i, c)] | (u32)tile[tile_at(first + 2 * i + 1, c)]
+                                                            << 16;
 }
 #ifdef KJ_SIMULATED
 STEP void input_values(const u16* from, float (&to)[MMA_K]) {
@@ -262,7 +264,7 @@ STEP void input_values(const u16* from, float (&to)[MMA_K]) {
     kjsim::floats<MMA_K>(from, to);
 #endif
 }
-// What the instruction does, from what each lane holds: fragments go through shared memory, as no
+// Computes the instruction from the fragments of all lanes, which go through shared memory, as no
 // lane sees another's registers.
 STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     // One array for both: eight waves have room beside 57 KB of a kernel's own.
@@ -305,10 +307,10 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
 #endif
 #endif
 
-// Behind a loop of products, before a branch to where they are read. MFMA's result is there some
-// wait states later, CDNA does not wait for it, and LLVM adds up the states of one of the two ways
-// only: its GCNHazardRecognizer passes over blocks that it came through before, by the longer way
-// first. Found by emulating the machine code.
+// After a loop of products, before a branch to where they are read. MFMA's result is ready some
+// wait states later, CDNA does not wait for it, and LLVM adds up the states of only one of the two
+// paths: its GCNHazardRecognizer skips blocks that it visited before, by the longer path first.
+// Found by emulating the machine code.
 STEP void products_settle() {
 #if KJ_MMA == 2 && !defined(KJ_SIMULATED)
 #if defined(__gfx942__)
@@ -322,13 +324,14 @@ STEP void products_settle() {
 }
 
 // ---------------------------------------------------------------------- copies into shared memory
-// Sixteen bytes from device memory to shared memory, both aligned. On sm_80 and later they travel
-// by themselves: commit closes a group of them, copy_wait(n) waits until at most n groups of this
-// thread are on their way; then the block must synchronise. Elsewhere the copy is done when the
+// Copies sixteen bytes from device memory to shared memory, both aligned. On sm_80 and later copies
+// are asynchronous: commit closes a group of them, copy_wait(n) waits until at most n groups of
+// this thread are in flight; then the block must synchronise. Elsewhere the copy is done when the
 // call returns.
 #if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
 STEP void copy16(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_at(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_at(to)), "l"(from)
+                 : "memory");
 }
 STEP void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 #define copy_wait(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")

@@ -1,14 +1,15 @@
 // moe: rows of a prompt grouped by the expert that each (token, slot) pair has chosen, on the
 // device.
 //
-// MoeCount counts; MoePlace gives each expert a run of tiles of BM rows and each of its pairs a row
-// there, in the pairs' order; MoeSum adds the experts' rows of each token up. Between them the rows
-// are gathered (tiles.h) and multiplied (gemm.h).
+// MoeCount counts. MoePlace gives each expert a run of tiles of BM rows, and each of its pairs a
+// row there, in the order of the pairs. MoeSum adds the experts' rows of each token. In between the
+// rows are gathered (tiles.h) and multiplied (gemm.h).
 //
-//   experts      u32, tokens × TOP               counts  u32, EXPERTS tile_expert  u32, max_tiles:
-//   the expert of each tile, or ~0 behind the last source       u32, max_tiles · BM: the token of
-//   each row, or ~0 where a tile is not full or not there row_of       u32, tokens × TOP: the row
-//   of each pair
+//   experts      u32, tokens × TOP
+//   counts       u32, EXPERTS
+//   tile_expert  u32, max_tiles: the expert of each tile, or ~0 after the last
+//   source       u32, max_tiles · BM: the token of each row, or ~0 for rows without one
+//   row_of       u32, tokens × TOP: the row of each pair
 //
 // S: EXPERTS, TOP, BM, COLS (MoeSum).
 #pragma once
@@ -24,7 +25,8 @@ struct MoeCountArgs {
 template <class S> struct MoeCount {
     STEP void step(MoeCountArgs a, Share share) {
         float n = 0.0f;  // exact: below 2^24
-        for (u32 i = thread_id(); i < a.pairs; i += KJ_BLOCK) n += a.experts[i] == share.x ? 1.0f : 0.0f;
+        for (u32 i = thread_id(); i < a.pairs; i += KJ_BLOCK)
+            n += a.experts[i] == share.x ? 1.0f : 0.0f;
         n = block_sum(n);
         if (thread_id() == 0) a.counts[share.x] = (u32)n;
     }
@@ -43,12 +45,14 @@ template <class S> struct MoePlace {
     STEP void step(MoePlaceArgs a, Share share, Shared& lds) {
         u32 expert = share.x;
         float before = 0.0f;
-        for (u32 e = thread_id(); e < expert; e += KJ_BLOCK) before += (float)CEIL_DIV(a.counts[e], S::BM);
-        u32 first = (u32)block_sum(before), count = a.counts[expert], tiles = CEIL_DIV(count, S::BM);
+        for (u32 e = thread_id(); e < expert; e += KJ_BLOCK)
+            before += (float)CEIL_DIV(a.counts[e], S::BM);
+        u32 first = (u32)block_sum(before), count = a.counts[expert],
+            tiles = CEIL_DIV(count, S::BM);
         u32 end = expert == S::EXPERTS - 1 ? a.max_tiles : first + tiles;
         for (u32 i = first + thread_id(); i < end; i += KJ_BLOCK)
             a.tile_expert[i] = i < first + tiles ? expert : ~0u;
-        // Rows of tiles that nobody uses too: the gather launches a block for each of them.
+        // Also rows of unused tiles: the gather launches a block for each of them.
         for (u32 r = count + thread_id(); r < (end - first) * S::BM; r += KJ_BLOCK)
             a.source[first * S::BM + r] = ~0u;
 
@@ -88,8 +92,8 @@ template <class S> struct MoeSum {
         for (u32 c = thread_id(); c < S::COLS; c += KJ_BLOCK) {
             float sum = 0.0f;
             UNROLL for (u32 s = 0; s < S::TOP; s++)
-                sum =
-                    fma_f32(a.shares[t * S::TOP + s], a.y[(u64)a.row_of[t * S::TOP + s] * S::COLS + c], sum);
+                sum = fma_f32(a.shares[t * S::TOP + s],
+                              a.y[(u64)a.row_of[t * S::TOP + s] * S::COLS + c], sum);
             a.out[(u64)t * S::COLS + c] = a.residual ? a.residual[(u64)t * S::COLS + c] + sum : sum;
         }
     }

@@ -1,13 +1,13 @@
-// noise.h: the noise of a draw, a number of its own for each token. The token whose score is
-// greatest is drawn; its score is (logit − largest) / temperature plus noise, −ln(−ln u) of a
-// number u from 0 to 1, so each token comes as often as the softmax says (Gumbel's maximum). A
-// small change of the logits seldom changes which score is greatest: a place in a sum over the
-// vocabulary moves with every logit before it.
+// noise.h: the noise of a draw, one number for each token. A token's score is (logit − largest) /
+// temperature plus noise, −ln(−ln u) of a number u from 0 to 1. The token with the greatest score
+// is drawn, so each token comes as often as the softmax says (Gumbel-max trick). A small change of
+// the logits seldom changes which score is greatest; a place in a sum over the vocabulary would
+// move with every logit before it.
 //
-// u comes of a counter: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1,
-// 2, 3") of the seed, the position that the token gets, and its id; four ids share a block of four
-// words. The host (kernel_src/src/noise.rs) computes the same bits: integers, conversions, products
-// with powers of two, and fused sums, which no compiler's option changes.
+// u comes from a counter: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as
+// 1, 2, 3") of the seed, the position of the token, and its id; four ids share a block of four
+// words. The host (kernel_src/src/choice/noise.rs) computes the same bits: integers, conversions,
+// products with powers of two, and fused sums, which no compiler option changes.
 #pragma once
 #include "kjit.h"
 
@@ -48,13 +48,14 @@ STEP float noise_ln(float x) {  // of a normal number above 0
     return noise_ln((float)((i32)bits >> 23), m - 1.0f);
 }
 
-// −ln(−ln u), u = 1 − (word + ½) / 2^32: from −3.2 to 22.9, the greater the smaller the word.
+// −ln(−ln u), u = 1 − (word + ½) / 2^32: from −3.2 to 22.9; the smaller the word, the greater.
 STEP float noise_fraction(u32 word) { return ((float)word + 0.5f) * (1.0f / 4294967296.0f); }
 STEP float noise_of(u32 word) {
-    float ln = word < 0x40000000u ? noise_ln(0.0f, -noise_fraction(word)) : noise_ln(noise_fraction(~word));
+    float ln = word < 0x40000000u ? noise_ln(0.0f, -noise_fraction(word))
+                                  : noise_ln(noise_fraction(~word));
     return -noise_ln(-ln);
 }
-// More than that, for less work: −ln t > −ln(−ln(1 − t)), by t's exponent.
+// An upper bound of that, for less work: −ln t > −ln(−ln(1 − t)), by t's exponent.
 STEP float noise_bound(u32 word) {
     return -0.6932f * (float)((i32)(as_u32(noise_fraction(word)) >> 23) - 127);
 }

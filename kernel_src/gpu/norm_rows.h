@@ -1,14 +1,13 @@
-// norm_rows: rows of COLS elements, normed and possibly added to a residual; a block a row.
+// norm_rows: rows of COLS elements, normalised and optionally added to a residual; one block a row.
 //
-//   NormKind::Rms (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4):  y = x / sqrt(mean(x²) +
-//   eps) ·
-//               weight
-//   NormKind::Layer (Ba et al. 2016, arXiv 1607.06450, equation 3):       y = (x − mean) / sqrt(var
-//   + eps) ·
-//               weight + bias
-//   x, y  rows × COLS f32 (y may be x or residual); weight  WEIGHTS × COLS f32, which rows take in
-//   turn (0:
-//         no factors); bias (Layer with BIAS)  COLS f32
+//   NormKind::Rms    y = x / sqrt(mean(x²) + eps) · weight
+//                    (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4)
+//   NormKind::Layer  y = (x − mean) / sqrt(var + eps) · weight + bias
+//                    (Ba et al. 2016, arXiv 1607.06450, equation 3)
+//
+//   x, y      rows × COLS f32; y may be x or residual
+//   weight    WEIGHTS × COLS f32, which rows take in turn; WEIGHTS 0: no factors
+//   bias      COLS f32 (Layer with BIAS)
 //   residual  rows × COLS f32 where RESIDUAL
 //
 // S: COLS, KIND, WEIGHTS, BIAS, RESIDUAL. Share: x the row.

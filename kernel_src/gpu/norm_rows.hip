@@ -1,4 +1,4 @@
-// norm_rows.h says what the arguments are.
+// The arguments are described in norm_rows.h.
 #include "norm_rows.h"
 #include "shape.h"
 

@@ -1,26 +1,25 @@
-// packets.h: a vector of values handed from those who make it to those who multiply with it, inside
-// a kernel of many steps (stream.h). Whoever makes 16 values quantises them, once for all, and
-// nobody meets: a reader asks for what it needs until it is there.
+// packets.h: vectors of values handed from the blocks that make them to the blocks that multiply
+// with them, inside a kernel of many steps (stream.h). The maker of 16 values quantises them once
+// for all readers. Blocks do not meet: a reader polls what it needs until it is there.
 //
-// 16 values, a *group*, are three packets of 16 bytes: 16 high bytes, 16 low bytes (activations.h:
-// q = 256 times high + low) and the scale are nine words, three of each packet's, and its fourth
-// word is the *epoch*, the number of the launch. So a packet says itself whether it is this
-// launch's; memory of every vector is its own, since what the launch before left there must not be
-// taken for anything else. Packet k of all groups, then packet k + 1 of all; behind them {sum of
-// squares, epoch} of each group.
+// 16 values, a *group*, are three packets of 16 bytes. 16 high bytes, 16 low bytes (activations.h:
+// q = 256 · high + low) and the scale are nine words, three for each packet. The fourth word of a
+// packet is the *epoch*, the number of the launch, which tells whether the packet belongs to this
+// launch. Each vector has memory of its own: packets of the previous launch must not be taken for
+// another vector's. Packet k of all groups is followed by packet k + 1 of all; {sum of squares,
+// epoch} of each group follow at the end.
 //
-// A packet must be seen whole or not at all. A vector of four words is four accesses to PTX, each
-// atomic by itself; `.b128` is one (PTX ISA 8.3, sm_70 and later), so that one epoch serves four
-// words. An epoch in each pair of words, as two words are atomic everywhere, would be 4.5 bytes a
-// value, not 3. Compilers before CUDA 12.3 do not know `.b128`; they are given the vector, which is
-// the same instruction.
+// A packet must be read whole. To PTX a vector of four words is four atomic accesses; `.b128` is
+// one (PTX ISA 8.3, sm_70 and later), so one epoch serves four words. An epoch in each pair of
+// words, which are atomic everywhere, would take 4.5 bytes a value instead of 3. Compilers before
+// CUDA 12.3 do not know `.b128`; they get the vector, which is the same instruction.
 //
-// A norm on the way: codes are of value times weight of the norm, and its scale, one number for
-// all, is a factor of the product's results. The squares are for that.
+// With a norm in between, codes are of value times weight of the norm. The norm's scale, one number
+// for all values, is a factor of the product's results. The squares are for that scale.
 //
 // Values *one by one* are handed over as they are, each with its epoch, {f32, epoch}: heads
-// (queries, keys, values), since whoever attends norms and turns them, and waits for its own heads
-// alone; scores of experts, and what those are made of, since a choice is made by them.
+// (queries, keys, values), since attention normalises and rotates them and waits for its own heads
+// only; scores of experts and their inputs, since a choice depends on them.
 #pragma once
 #include "persist.h"
 
@@ -34,9 +33,10 @@ STEP u32x4 packet_load(const u8* p) {
     return u32x4{(u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32)};
 }
 STEP void packet_store(u8* p, u32x4 v) {
-    asm volatile("{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.gpu.global.b128 [%0], v; }" ::"l"(p),
-                 "l"((u64)v.y << 32 | v.x), "l"((u64)v.w << 32 | v.z)
-                 : "memory");
+    asm volatile(
+        "{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.gpu.global.b128 [%0], v; }" ::"l"(p),
+        "l"((u64)v.y << 32 | v.x), "l"((u64)v.w << 32 | v.z)
+        : "memory");
 }
 #else
 STEP u32x4 packet_load(const u8* p) {
@@ -48,8 +48,8 @@ STEP u32x4 packet_load(const u8* p) {
     return v;
 }
 STEP void packet_store(u8* p, u32x4 v) {
-    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y),
-                 "r"(v.z), "r"(v.w)
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
 #endif
@@ -62,26 +62,25 @@ STEP void packet_store8(u8* p, u64 v) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// Where an instruction's values come from and go to: null, from and to plain memory.
+// Sources and destinations of an instruction's values; null: plain memory.
 struct Links {
     const u8* in;        // packets, or values one by one: as the step takes them
     u8* out;             // packets
-    const float* weigh;  // of `out`: the weight of the norm that its reader has first, or null
+    const float* weigh;  // of `out`: the weight of its reader's norm, or null
     u8* values;          // one by one
     u32 epoch;
     u32 sum;                 // of several devices' results, from 1 (sums.h); 0: none
     const u64* instruction;  // where they come from, in shared memory
 };
-// What is called takes the instruction and has them in registers by this. Given by reference they
-// lay in local memory, and what was read there behind a barrier came behind all that the ring had
-// asked for.
+// The callee gets the instruction, and with this has the links in registers. Passed by reference
+// they were in local memory, and reads of it after a barrier queued behind all loads of the ring.
 STEP Links links_of(const u64* c) {
     return Links{(const u8*)c[4], (u8*)c[5], (const float*)c[6], (u8*)c[7],
                  Meeting::place().epoch, sum_of(c), c};
 }
 
-// Rounded for itself. Of a sum of two products a compiler makes one of them and the sum one
-// instruction, and which one it was differed between two kernels of the same steps.
+// A product rounded on its own. In a sum of two products a compiler fuses one of them with the sum,
+// and which one differed between two kernels of the same steps.
 STEP float rounded_product(float scale, i32 sum) { return __fmul_rn(scale, (float)sum); }
 
 // A thread's sums of squares.
@@ -93,8 +92,8 @@ struct Packets {
     // Bytes of so many values that are handed over as they are.
     STEP constexpr u32 values_bytes(u32 values) { return values * 8; }
 
-    // Sixteen lanes hand a group over, `v` each; all of a wave arrive. `weight`: the norm's of this
-    // value.
+    // Sixteen lanes hand over a group, `v` each; all lanes of a wave must call it. `weight`: the
+    // norm's for this value.
     STEP void give(const Links& to, u32 groups, u32 group, bool active, float v, float weight) {
         Meeting::delay(100);
         const u32 lane = lane_id() % GROUP, first = lane_id() / GROUP * GROUP;
@@ -104,10 +103,10 @@ struct Packets {
         float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
         if (inverse > 3.0e38f) inverse = 3.0e38f;
         const u32 whole = (u32)round_int(x * inverse);
-        // What is not finite goes into the scale, so that the result shows it.
+        // Values that are not finite go into the scale, so the result shows them.
         const bool bad = (u32)(wave_ballot(!(abs_f32(x) <= 3.4e38f)) >> first) & 0xffff;
         const u32 scale = bad ? 0x7fc00000u : as_u32(most / 32639.0f);
-        // Four lanes' high bytes, and their low bytes, as a word.
+        // The high bytes of four lanes, and their low bytes, as a word.
         u32 pair = (whole + 128) >> 8 & 0xff | (whole & 0xff) << 16;
         u32 other = wave_xor(pair, 1);
         pair = lane & 1 ? other | pair << 8 : pair | other << 8;
@@ -115,7 +114,7 @@ struct Packets {
         const u32 left = lane & 2 ? other : pair, right = lane & 2 ? pair : other;
         const u32 word = lane & 1 ? kj_prmt(left, right, 0x7632) : kj_prmt(left, right, 0x5410);
         // Word n of nine: high of quad n, low of quad n − 4, the scale. Lanes 0 … 2 have three
-        // each; what the others take is nobody's.
+        // each; words of other lanes are not used.
         u32 three[3];
         UNROLL for (u32 i = 0; i < 3; i++) {
             const u32 n = 3 * lane + i, quad = n % 4;
@@ -125,7 +124,8 @@ struct Packets {
         u8* at = to.out + ((u64)lane * groups + group) * 16;
         if (active && lane < 3) packet_store(at, u32x4{three[0], three[1], three[2], to.epoch});
         if (to.weigh && active && lane == 3)
-            packet_store8(to.out + (u64)groups * 48 + group * 8, (u64)to.epoch << 32 | as_u32(squares));
+            packet_store8(to.out + (u64)groups * 48 + group * 8,
+                          (u64)to.epoch << 32 | as_u32(squares));
     }
 
     // A value as it is.
@@ -137,7 +137,7 @@ struct Packets {
         constexpr u32 EACH = CEIL_DIV(N, KJ_WAVE);
         Meeting::delay(102);
         u64 v[EACH];
-        // What is not there is not asked for.
+        // Values beyond the end are not polled.
         UNROLL for (u32 i = 0; i < EACH; i++)
             v[i] = (u64)(lane_id() + i * KJ_WAVE < N ? ~epoch : epoch) << 32;
         in += (u64)(at + lane_id()) * 8;
@@ -155,24 +155,27 @@ struct Packets {
         wave_sync();
     }
 
-    // A group's place in the column: as activations.h has it, but for the last part, which has for
-    // each 32 values the scales of both sixteens, then the sums of both.
-    template <bool SPLIT> STEP void keep(u32x4* column, u32 groups, u32 group, const u32x4 (&p)[3]) {
+    // A group's place in the column: as in activations.h, except the last part, which has for each
+    // 32 values the scales of both sixteens, then the sums of both.
+    template <bool SPLIT>
+    STEP void keep(u32x4* column, u32 groups, u32 group, const u32x4 (&p)[3]) {
         const u32 wide = groups / 2, at = SPLIT ? group % 2 * wide + group / 2 : group;
         column[at] = u32x4{p[0].x, p[0].y, p[0].z, p[1].x};
         column[groups + at] = u32x4{p[1].y, p[1].z, p[2].x, p[2].y};
         u32* last = (u32*)(column + 2 * groups + group / 2);
         last[group % 2] = p[2].z;
         const u32 one = 0x01010101u;
-        const i32 high = dot4(one, p[0].x, dot4(one, p[0].y, dot4(one, p[0].z, dot4(one, p[1].x, 0))));
-        const i32 low = dot4(one, p[1].y, dot4(one, p[1].z, dot4(one, p[2].x, dot4(one, p[2].y, 0))));
+        const i32 high =
+            dot4(one, p[0].x, dot4(one, p[0].y, dot4(one, p[0].z, dot4(one, p[1].x, 0))));
+        const i32 low =
+            dot4(one, p[1].y, dot4(one, p[1].z, dot4(one, p[2].x, dot4(one, p[2].y, 0))));
         last[2 + group % 2] = as_u32(rounded_product(as_f32(p[2].z), high * 256 + low));
     }
 
-    // A vector that was given value by value, four at a time, to a plain column (activations.h;
-    // COLS of whole units) by the block, times the norm's `weights` if there are any. Returns the
-    // sum of squares of what this thread had. Ends without a barrier. FEW: quads that a thread asks
-    // for together.
+    // Reads a vector that was handed over value by value, four at a time, into a plain column
+    // (activations.h; COLS of whole units) by the block, times the norm's `weights` if there are
+    // any. Returns the sum of squares of this thread's values. Ends without a barrier. FEW: quads
+    // that a thread polls together.
     template <u32 COLS, u32 UNIT, u32 FEW>
     CALLED float take_plain(const u8* in, u32 epoch, const float* weights, u32x4* column) {
         constexpr u32 QUADS = COLS / 4, UNITS = COLS / UNIT;
@@ -193,16 +196,18 @@ struct Packets {
                 UNROLL for (u32 i = 0; i < FEW; i++)
                     UNROLL for (u32 k = 0; k < 2; k++) {
                         const u32 q = from + i * KJ_BLOCK + thread_id();
-                        // Two values, each seen or not by itself.
+                        // Two values, each with its own epoch.
                         if (p[i][k].y != epoch || p[i][k].w != epoch)
                             p[i][k] = packet_load(in + ((u64)q * 2 + k) * 16);
                     }
                 UNROLL for (u32 i = 0; i < FEW; i++)
-                    UNROLL for (u32 k = 0; k < 2; k++) all = all && p[i][k].y == epoch && p[i][k].w == epoch;
+                    UNROLL for (u32 k = 0; k < 2; k++)
+                        all = all && p[i][k].y == epoch && p[i][k].w == epoch;
             } while (!all && !Meeting::over(turns, since));
             UNROLL for (u32 i = 0; i < FEW; i++) {
                 const u32 q = from + i * KJ_BLOCK + thread_id();
-                float v[4] = {as_f32(p[i][0].x), as_f32(p[i][0].z), as_f32(p[i][1].x), as_f32(p[i][1].z)};
+                float v[4] = {as_f32(p[i][0].x), as_f32(p[i][0].z), as_f32(p[i][1].x),
+                              as_f32(p[i][1].z)};
                 UNROLL for (u32 e = 0; e < 4; e++) sum = fma_f32(v[e], v[e], sum);
                 if (weights)
                     v[0] *= as_f32(w[i].x), v[1] *= as_f32(w[i].y), v[2] *= as_f32(w[i].z),
@@ -215,10 +220,9 @@ struct Packets {
         return sum;
     }
 
-    // A vector of so many groups to the block's column, or to COLUMNS that lie one after the other.
-    // Returns the sums of squares of what this thread had, if they are asked for: SUMS, one for
-    // each column, or one for all. Ends without a barrier. FEW: groups that a thread asks for
-    // together.
+    // Reads a vector of `groups` groups into the block's column, or into COLUMNS columns one after
+    // another. Returns the sums of squares of this thread's values if SUMS is not 0: one for each
+    // column, or one for all. Ends without a barrier. FEW: groups that a thread polls together.
     template <bool SPLIT, u32 FEW, u32 COLUMNS, u32 SUMS>
     CALLED Squares<SUMS> take(const u8* in, u32 groups, u32 epoch, bool squares, u32x4* column) {
         static_assert(SUMS == 1 || SUMS == COLUMNS, "sums of columns");
@@ -230,7 +234,7 @@ struct Packets {
             bool inside[FEW];
             UNROLL for (u32 i = 0; i < FEW; i++) {
                 inside[i] = from + i * KJ_BLOCK + thread_id() < groups;
-                // What is not there is not asked for.
+                // Values beyond the end are not polled.
                 const u32 w = inside[i] ? ~epoch : epoch;
                 UNROLL for (u32 k = 0; k < 3; k++) p[i][k] = u32x4{0, 0, 0, w};
                 q[i] = (u64)(squares ? w : epoch) << 32;
@@ -242,8 +246,10 @@ struct Packets {
                 UNROLL for (u32 i = 0; i < FEW; i++) {
                     const u32 group = from + i * KJ_BLOCK + thread_id();
                     UNROLL for (u32 k = 0; k < 3; k++)
-                        if (p[i][k].w != epoch) p[i][k] = packet_load(in + ((u64)k * groups + group) * 16);
-                    if ((u32)(q[i] >> 32) != epoch) q[i] = packet_load8(in + (u64)groups * 48 + group * 8);
+                        if (p[i][k].w != epoch)
+                            p[i][k] = packet_load(in + ((u64)k * groups + group) * 16);
+                    if ((u32)(q[i] >> 32) != epoch)
+                        q[i] = packet_load8(in + (u64)groups * 48 + group * 8);
                 }
                 all = true;
                 UNROLL for (u32 i = 0; i < FEW; i++) {
@@ -254,7 +260,8 @@ struct Packets {
             UNROLL for (u32 i = 0; i < FEW; i++) {
                 const u32 group = from + i * KJ_BLOCK + thread_id(), each = groups / COLUMNS;
                 const u32 which = COLUMNS == 1 ? 0 : group / each;
-                if (inside[i]) keep<SPLIT>(column + which * (5 * each / 2), each, group - which * each, p[i]);
+                if (inside[i])
+                    keep<SPLIT>(column + which * (5 * each / 2), each, group - which * each, p[i]);
                 UNROLL for (u32 c = 0; c < SUMS; c++)
                     sum.of[c] += SUMS == 1 || which == c ? as_f32((u32)q[i]) : 0.0f;
             }
@@ -263,10 +270,10 @@ struct Packets {
     }
 };
 
-// For attention (attend_mma.h): heads come from the step before one by one where it hands them
-// over, and what is made of them goes on as packets, from the lanes that have it. (By way of device
-// memory it would be waited for once more: 1 µs and more behind the weights that are asked for.) S:
-// those of attend_mma.h; SEQUENCES, whose values lie one after the other.
+// For attention (attend_mma.h): heads come one by one from the previous step if it hands them over,
+// and results go on as packets, from the lanes that have them. (Through device memory another wait
+// would follow: 1 µs and more, queued behind the loads of weights.) S: those of attend_mma.h;
+// SEQUENCES, whose values are one after another.
 template <class S> struct HandedBefore {
     static constexpr u32 VALUES = S::HEADS * S::HEAD_DIM;  // of a sequence's result
     Links links;
@@ -274,17 +281,19 @@ template <class S> struct HandedBefore {
     STEP void wait() { Meeting::wait(); }
     STEP u32 slot(const u32* at) { return Meeting::kept(0, at); }
     STEP u32 position(const u32* at) { return Meeting::kept(1, at); }
-    // The N values at `x`, which are number `at` of all: there, or at `row`, by a wave.
-    template <u32 N> __device__ __forceinline__ const float* head(float* row, const float* x, u32 at) const {
+    // The N values at `x`, numbers `at` … of all: at `x`, or copied to `row`, by a wave.
+    template <u32 N>
+    __device__ __forceinline__ const float* head(float* row, const float* x, u32 at) const {
         if (links.in == nullptr) return x;
         Packets::take_values<N>(links.in, links.epoch, at, row);
         return row;
     }
-    // Result number `at`, if it is `inside`; sixteen lanes have a group, and all of a wave arrive.
+    // Result number `at`, if `inside`; sixteen lanes have a group, and all lanes of a wave must
+    // call it.
     __device__ __forceinline__ void made(float* out, u32 at, bool inside, float v) const {
         if (links.out != nullptr)
-            Packets::give(links, S::SEQUENCES * VALUES / Packets::GROUP, at / Packets::GROUP, inside, v,
-                          inside && links.weigh ? links.weigh[at % VALUES] : 1.0f);
+            Packets::give(links, S::SEQUENCES * VALUES / Packets::GROUP, at / Packets::GROUP,
+                          inside, v, inside && links.weigh ? links.weigh[at % VALUES] : 1.0f);
         else if (inside) out[at] = v;
     }
 };

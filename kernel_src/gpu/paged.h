@@ -1,10 +1,10 @@
-// paged.h: where the positions of a sequence lie.
+// paged.h: where the positions of a sequence are.
 //
-// As a rule a cache (kv.h) has all positions of a sequence one behind the other. Where KJ_PAGE is
-// set, keys and values are pools of pages, each a cache of KJ_PAGE positions, at a fixed distance;
-// a table has the page of each KJ_PAGE positions of a sequence, ⌈capacity / KJ_PAGE⌉ words a slot.
-// Kernels take it as their last argument then, and their other arguments say nothing of where a
-// sequence lies. Sequences may share pages: who writes a position must have its page alone.
+// Usually a cache (kv.h) has all positions of a sequence in order. With KJ_PAGE keys and values are
+// pools of pages, each a cache of KJ_PAGE positions, at a fixed distance. A table has the page of
+// each KJ_PAGE positions of a sequence, ⌈capacity / KJ_PAGE⌉ words a slot. It is the last argument
+// of a kernel; the other arguments then do not say where a sequence is. Sequences may share pages:
+// a page that is written must belong to one sequence only.
 #pragma once
 #include "kjit.h"
 
@@ -23,7 +23,9 @@ struct Pages {};
 STEP u32 page_of(Pages, u32) { return 0; }
 #endif
 
-// Positions of what one page, or a sequence without pages, is.
+// Positions of a page, or of a sequence without pages.
 STEP u32 stretch(u32 capacity) { return kj_page != 0 ? kj_page : capacity; }
-// A position within it.
-STEP u32 within(u32 position) { return kj_page != 0 ? position % (kj_page != 0 ? kj_page : 1) : position; }
+// A position within its page.
+STEP u32 within(u32 position) {
+    return kj_page != 0 ? position % (kj_page != 0 ? kj_page : 1) : position;
+}

@@ -1,15 +1,15 @@
 // peer.h: words in memory that another device of the machine reads or writes while both compute.
 //
-// A value and the number of the meeting that it is for go as one word of 64 bits, which no device
-// tears: who sees the number has the value, whatever else is on its way. So nothing is ordered by a
-// fence, and a word takes one way over the link.
+// A value and the number of its meeting go as one word of 64 bits, which devices transfer whole. A
+// reader that sees the number has the value, in any order of other transfers. So no fence is
+// needed, and a word takes one trip over the link.
 //
 // Many values go without a number each, in vectors of 16 bytes (peer_store16): a block *settles*
-// what all of its threads have stored, and then *publishes* a number behind it. Who has seen that
-// number sees the values.
+// the stores of all its threads, and then *publishes* a number. A reader that sees the number sees
+// the values.
 //
-// Loads and stores are of the system's scope, which a device's own caches do not answer; AMD's
-// runtime is asked for fine-grained memory besides.
+// Loads and stores have the system's scope, which a device's own caches do not serve. AMD's runtime
+// is also asked for fine-grained memory.
 #pragma once
 #include "persist.h"
 
@@ -35,10 +35,11 @@ STEP u64 peer_load(const u64* p) {
 #endif
 }
 
-// Four words, `p` a multiple of 16: ordered by nothing but what follows.
+// Stores four words, `p` a multiple of 16: ordered only by what follows.
 STEP void peer_store16(void* p, u32x4 v) {
 #if defined(KJ_NVIDIA)
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
                  : "memory");
 #elif defined(KJ_AMD)
     u64* to = (u64*)p;
@@ -66,9 +67,9 @@ STEP u32x4 peer_load16(const void* p) {
 #endif
 }
 
-// All threads of a block arrive: what they have stored is there for whoever sees what one of them
-// publishes next. To PTX a fence is cumulative, so that the publisher's is enough; AMD's waits for
-// the stores of its own wave alone, so that each wave has one.
+// Called by all threads of a block: their stores are visible to a reader that sees what one of them
+// publishes next. To PTX a fence is cumulative, so the publisher's is enough; AMD's waits only for
+// the stores of its own wave, so each wave has one.
 STEP void peer_settle() {
 #if defined(KJ_AMD)
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "");
@@ -97,8 +98,8 @@ STEP u32 peer_published(const u32* p) {
 #endif
 }
 
-// Words of this device alone, order free: several may be asked for before one of them is waited
-// for, and a count is asked for by who needs it later.
+// Words of this device only, in any order: several may be in flight before the first wait, and a
+// count is read only where it is needed.
 STEP u32 own_word(const u32* p) {
 #if defined(KJ_NVIDIA)
     u32 v;
@@ -131,22 +132,22 @@ STEP u32 own_count(u32* p) {
 #endif
 }
 
-// The number of meetings behind so many by `by`. It never goes back to 0, which memory that nobody
-// wrote to has; even and odd go on in turn.
+// The number of meetings after `by` more. It never returns to 0, the value of memory that was never
+// written; even and odd numbers alternate.
 STEP u32 peer_behind(u32 met, u32 by) {
     const u32 sum = met + by;
     return sum < met || sum == 0xffffffffu ? sum - 0xfffffffeu : sum;
 }
 
-// A thread's waiting for another device: turns of its loop, when it began to look at the clock,
-// whether it has an end.
+// A thread's wait for another device: iterations of its loop, the time at which it began to read
+// the clock, and whether the wait has timed out.
 struct PeerWaiting {
     u64 since;
     u32 turns;
     bool over;
 };
-// After a look that found nothing. `over`, of this device: whether somebody has waited in vain;
-// `late`, of the host, says so, too.
+// After a poll that found nothing. `over`, of this device: whether a wait has timed out; `late`, of
+// the host, gets the same.
 STEP void peer_wait_on(PeerWaiting& w, u32* over, u32* late, u64 limit) {
     if (++w.turns % 256 != 0) return;
     w.over = atomic_load(over) != 0;
@@ -158,7 +159,7 @@ STEP void peer_wait_on(PeerWaiting& w, u32* over, u32* late, u64 limit) {
         atomic_store(late, 1);
     }
 }
-// What a packet of this meeting holds; 0 where it has not come.
+// The value of a packet of this meeting; 0 if it has not arrived.
 STEP float peer_take(const u64* slot, u32 number, PeerWaiting& w, u32* over, u32* late, u64 limit) {
     for (;;) {
         const u64 packet = peer_load(slot);

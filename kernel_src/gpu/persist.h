@@ -1,25 +1,27 @@
-// persist.h: many steps in one launch. Its blocks are all resident and go from step to step
-// together: between two steps they *meet*, so that each sees what the others wrote.
+// persist.h: many steps in one launch. All blocks are resident and go from step to step together:
+// between two steps they *meet*, so each sees what the others wrote.
 //
-// A *program* is a list of instructions in device memory, WORDS words of 64 bits each: the number
-// of the step, and above its 32 bits whether blocks meet behind it (one bit) and which sum over
-// several devices it makes (sums.h; from 1, 0: none); the step's grid; where its values come from
-// and go to, where those are handed over (packets.h): as packets, with the weight of the norm that
-// is next, and one by one; its arguments in the kernel's order. The rendered kernel
-// (kernel_src/src/persistent.rs) has a case for each distinct step. A block takes the shares of a
-// step's grid in turn.
+// A *program* is a list of instructions in device memory, WORDS words of 64 bits each:
+//   - the number of the step; above its 32 bits whether blocks meet after it (one bit), and which
+//     sum over several devices it makes (sums.h; from 1, 0: none)
+//   - the step's grid
+//   - where values that are handed over (packets.h) come from and go to: as packets, with the
+//     weight of the next norm, and one by one
+//   - its arguments in the kernel's order
+// The rendered kernel (kernel_src/src/persistent.rs) has a case for each distinct step. A block
+// takes the shares of a step's grid in turn.
 //
-// No wait is without an end: who has waited for `limit` ns says so in `late`, and the block waits
-// no more. It goes through all that is left, since every address that steps use comes from their
-// arguments; so nothing hangs, and the host throws away what was computed.
+// Every wait ends: a block that has waited for `limit` ns says so in `late`, and waits no more. It
+// still goes through all remaining instructions, since every address that steps use comes from
+// their arguments. So nothing hangs, and the host discards the results.
 #pragma once
 #include "kjit.h"
 
-// Device memory, zero before the first launch. The first two are so after every one, the third
-// counts them. With KJ_STAMPS four times follow for each block and instruction.
+// Device memory, zero before the first launch. The first two words are zero after every launch; the
+// third counts launches. With KJ_STAMPS four times follow for each block and instruction.
 struct MeetingWords { u32 arrived, left, launches, none; };
 
-// Nanoseconds of a clock that goes on whatever the block does.
+// Nanoseconds of a clock that does not depend on the block's progress.
 STEP u64 clock_ns() {
 #if defined(KJ_NVIDIA)
     u64 t;
@@ -36,8 +38,9 @@ STEP u64 clock_ns() {
 #endif
 }
 
-// What the kernel's loop calls for each instruction. Inlined, what no step changes was computed
-// before the loop for all steps, and kept in registers: 123 words spilled on gfx1100, 19 on sm_90.
+// Called by the kernel's loop for each instruction, as functions. Inlined, everything that no step
+// changes was computed before the loop for all steps, and held in registers: 123 words spilled on
+// gfx1100, 19 on sm_90.
 #if defined(KJ_NVIDIA)
 #define CALLED static __device__ __noinline__
 #elif defined(KJ_AMD)
@@ -48,11 +51,11 @@ STEP u64 clock_ns() {
 
 struct MeetingPlace {
     MeetingWords* at;
-    // of the host: 0, or 1 + the number of the instruction at which somebody waited in vain
+    // of the host: 0, or 1 + the number of the instruction at which a wait timed out
     u32* late;
     u64 limit;
     u32 blocks, count, dead;
-    u32 epoch, step;  // the number of this launch, from 1; that of the instruction at hand
+    u32 epoch, step;  // the number of this launch, from 1; the number of the current instruction
     struct { const u32* of; u32 word; } kept[2];  // words of device memory: a slot, a position
     // meetings that each thread arrived at, and that it has waited for
     u32 met[KJ_BLOCK], seen[KJ_BLOCK];
@@ -75,14 +78,14 @@ struct Meeting {
         block_sync();
     }
 
-    // What is told of whoever waits in vain from here on.
+    // The value of `late` if a wait times out from here on.
     STEP void begin(u32 instruction) {
         if (thread_id() == 0) *(volatile u32*)&place().step = instruction;
     }
 
-    // A sequence's slot, or its position, which no step of a launch writes before the last that
-    // reads it: read once. From device memory each layer's attention had it behind all that the
-    // ring has asked for. By all of the block, which meets before the same is asked for again.
+    // A sequence's slot, or its position, which no step of a launch writes before the last step
+    // that reads it: read once. From device memory each layer's attention got it after all loads of
+    // the ring. Called by all of the block, which meets before the next call for the same word.
     STEP u32 kept(u32 which, const u32* at) {
         MeetingPlace& m = place();
         if (m.kept[which].of == at) return m.kept[which].word;
@@ -92,7 +95,7 @@ struct Meeting {
         return there;
     }
 
-    // KJ_STAMPS: an instruction begins; has what it reads; has computed; is left by the block.
+    // KJ_STAMPS: an instruction begins; has its inputs; has computed; is left by the block.
     STEP void stamp(u32 which) {
 #ifdef KJ_STAMPS
         MeetingPlace& m = place();
@@ -101,18 +104,19 @@ struct Meeting {
 #endif
     }
 
-    // KJ_DELAYS, for tests: of the waves that come by here one in eight stays for up to 8 µs, in
-    // each launch others. What goes wrong by waves that are late goes wrong within some launches.
+    // KJ_DELAYS, for tests: one in eight waves that come by here is delayed by up to 8 µs, in each
+    // launch others. Faults that depend on late waves then show within some launches.
     STEP void delay(u32 where) {
 #ifdef KJ_DELAYS
         MeetingPlace& m = place();
-        u32 h = m.epoch * 0x9e3779b9u + block_id() * 0x85ebca6bu + thread_id() / KJ_WAVE * 0xc2b2ae35u +
-                *(volatile u32*)&m.step * 0x27d4eb2fu + where * 0x165667b1u;
+        u32 h = m.epoch * 0x9e3779b9u + block_id() * 0x85ebca6bu +
+                thread_id() / KJ_WAVE * 0xc2b2ae35u + *(volatile u32*)&m.step * 0x27d4eb2fu +
+                where * 0x165667b1u;
         h = (h ^ h >> 15) * 0x2c1b3c6du;
         h = (h ^ h >> 12) * 0x297a2d39u;
         h ^= h >> 15;
         if (h % 8 != 0) return;
-#ifdef KJ_SIMULATED  // who turns round on the spot keeps all others from running: they go first instead
+#ifdef KJ_SIMULATED  // a spinning thread keeps all others from running: it yields to them
         for (u32 turns = h / 8 % 64; turns != 0; turns--) kjsim::yield();
 #else
         for (u64 until = clock_ns() + h / 8 % 8192; clock_ns() < until;) {}
@@ -120,8 +124,7 @@ struct Meeting {
 #endif
     }
 
-    // Whether a wait has an end now, asked at each of its turns by one thread; both counters begin
-    // at 0.
+    // Whether a wait must end now, asked at each iteration by one thread; both counters begin at 0.
     STEP bool over(u32& turns, u64& since) {
         if (++turns % 256 != 0) return false;
         MeetingPlace& m = place();
@@ -129,7 +132,7 @@ struct Meeting {
         u64 now = clock_ns();
         if (since == 0) since = now;
         if (now - since < m.limit) return false;
-        // The first counts: others follow from it.
+        // Only the first time-out is recorded: the others follow from it.
         if (atomic_load(m.late) == 0) atomic_store(m.late, *(volatile u32*)&m.step + 1);
         *(volatile u32*)&m.dead = 1;
         return true;
@@ -141,19 +144,20 @@ struct Meeting {
         m.met[thread_id()]++;
         delay(0);
         block_sync();
-#ifdef KJ_STALL  // for tests: the last block is never seen to come where blocks meet first
+#ifdef KJ_STALL  // for tests: the last block never arrives at the first meeting
         if (block_id() == m.blocks - 1 && m.met[thread_id()] == 1) return;
 #endif
         if (thread_id() == 0) {
-#ifdef KJ_NVIDIA  // an atomic that gives nothing back is not waited for
-            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&m.at->arrived) : "memory");
+#ifdef KJ_NVIDIA  // an atomic without a result is not waited for
+            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&m.at->arrived)
+                         : "memory");
 #else
             atomic_add(&m.at->arrived, 1);
 #endif
         }
     }
 
-    // Returns when all blocks have arrived where this one has. May be called again.
+    // Returns when all blocks have arrived at this meeting. May be called again.
     STEP void wait() {
         MeetingPlace& m = place();
         u32 met = m.met[thread_id()];
@@ -181,17 +185,17 @@ struct Meeting {
     }
 };
 
-// For steps that read ahead: what came before is the step before.
+// For steps that prefetch: their inputs are those of the step before.
 struct MetBefore {
     STEP void release() {}
     STEP void wait() { Meeting::wait(); }
 };
 
-// An instruction's word as what it stands for.
+// An instruction's word as a value of its type.
 template <class T> struct Word { STEP T of(u64 w) { return (T)w; } };
 template <> struct Word<float> { STEP float of(u64 w) { return as_f32((u32)w); } };
-// The same in all lanes: AMD's compilers cannot see that of what lies in shared memory, and
-// pointers in vector registers are two for each argument.
+// Equal in all lanes: AMD's compilers cannot see that for words in shared memory, and pointers in
+// vector registers take two registers for each argument.
 STEP u64 same_in_all(u64 w) {
 #ifdef KJ_AMD
     const u32 low = (u32)__builtin_amdgcn_readfirstlane((i32)(u32)w),

@@ -1,7 +1,8 @@
-// quantize: columns of activations as activations.h lays them out, into global memory; a block a
+// quantize: columns of activations in the layout of activations.h, into global memory; one block a
 // column.
 //
-//   x  columns × COLS f32    aux  Prologue::Norm: COLS f32; Silu, Gelu: columns × COLS f32
+//   x    columns × COLS f32
+//   aux  Prologue::Norm: COLS f32; Silu, Gelu: columns × COLS f32
 //   out  columns × VECTORS vectors of 16 bytes
 //
 // S: that of activations.h. Share: x is the column.

@@ -1,4 +1,4 @@
-// quantize.h says what the arguments are.
+// The arguments are described in quantize.h.
 #include "quantize.h"
 #include "shape.h"
 

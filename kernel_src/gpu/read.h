@@ -1,7 +1,8 @@
-// read: memory as fast as it can be read, in vectors of 16 bytes, FLIGHT of them on their way in
-// each thread. What decoding is held against; the sums show that all of it was read.
+// read: memory at the highest rate, in vectors of 16 bytes, FLIGHT of them in flight for each
+// thread. It is the bound for decoding; the sums show that all of it was read.
 //
-//   x  `vectors` vectors of 16 bytes    out  a u32 for each thread: its words, exclusive-or
+//   x    `vectors` vectors of 16 bytes
+//   out  a u32 for each thread: the exclusive or of its words
 //
 // S: FLIGHT. Share: x of `blocks`.
 #pragma once

@@ -1,4 +1,4 @@
-// read.h says what the arguments are.
+// The arguments are described in read.h.
 #include "read.h"
 #include "shape.h"
 

@@ -1,29 +1,30 @@
-// reduce: what each of RANKS devices has made of a row becomes one row on all of them: the sum of
-// their parts, in the order of their ranks, so that all have the same bits; or, JOIN, one part
-// behind the other.
+// reduce: the parts of a row that RANKS devices have made become one row on all of them: the sum of
+// the parts in the order of ranks, so all have the same bits; or, with JOIN, the parts one after
+// another.
 //
-//   x         rows of COLS f32: this device's part residual  rows as those of y, or null: added;
-//   may be y y         rows of COLS f32; JOIN: of RANKS × COLS words     u32, of this device:
-//   meetings so far, blocks that have read that (zero before and after), and
-//             whether somebody has waited in vain: then nobody waits any more
-//   late      u32 of the host: 1 once somebody has waited longer than `limit` ns inbox     of this
-//   device; the others write theirs there. Two times RANKS times `room` packets; STRETCHES:
-//             as many f32, then a u32 for each stretch of them
-//   to0 …     the inboxes of ranks rank + 1, rank + 2 … (in turn); null beyond RANKS
+//   x         rows of COLS f32: this device's part
+//   residual  rows as those of y, or null: added; may be y
+//   y         rows of COLS f32; JOIN: of RANKS × COLS
+//   words     u32, of this device: meetings so far; blocks that have read that number (zero before
+//             and after); whether a wait has timed out: then no block waits any more
+//   late      u32 of the host: 1 after a wait of more than `limit` ns
+//   inbox     of this device, written by the others. 2 × RANKS × `room` packets; STRETCHES: as many
+//             f32, then a u32 for each stretch of them
+//   to0 …     the inboxes of ranks rank + 1, rank + 2 … (modulo RANKS); null beyond RANKS
 //
-// A packet is a value below and the meeting's number above (peer.h): one way over the link, for few
-// values. Many go in STRETCHES of plain f32, half the bytes, with one number behind each. Packets
-// and stretches have inboxes of their own, for one's values must never be taken for the other's
-// numbers.
+// A packet is a value below and the meeting's number above (peer.h): one trip over the link, for
+// few values. Many values go in STRETCHES of plain f32, half the bytes, followed by one number.
+// Packets and stretches have inboxes of their own: values of one must not be taken for numbers of
+// the other.
 //
-// Meetings take the two halves of an inbox in turn: who writes for meeting n + 2 has seen all that
-// was sent for n + 1, which each device sends after its launch for n has ended. Each block sends
-// all of its share before it waits, and no more blocks are launched than the device holds: so no
-// order in which blocks begin makes two devices wait for each other.
+// Meetings use the two halves of an inbox in turn. A device that writes for meeting n + 2 has seen
+// all that was sent for n + 1, which each device sends after its launch for n has ended. Each block
+// sends all of its share before it waits, and a launch has no more blocks than the device holds. So
+// no order in which blocks start makes two devices wait for each other.
 //
 // GATHERED: a library has brought all parts (devices of several processes): `inbox` has RANKS ×
-// `count` f32, nothing is sent and nobody is waited for. The host sees by `late`, the sums so far,
-// that they go on.
+// `count` f32, and the kernel neither sends nor waits. The host sees progress in `late`, the sums
+// so far.
 //
 // S: RANKS, COLS, JOIN, RESIDUAL, STRETCHES, GATHERED. Share: x a block of `blocks`.
 #pragma once
@@ -41,7 +42,8 @@ struct ReduceArgs {
 template <class S> struct Reduce {
     // values of a stretch
     static constexpr u32 EACH = 4, QUADS = KJ_BLOCK * EACH, STRETCH = 4 * QUADS;
-    static_assert(!S::STRETCHES || (S::COLS % 4 == 0 && !S::JOIN), "stretches are of quads, and added");
+    static_assert(!S::STRETCHES || (S::COLS % 4 == 0 && !S::JOIN),
+                  "stretches are of quads, and added");
     struct Shared { u32 there[2]; };
 
     STEP u64* peer(const ReduceArgs& a, u32 i) {
@@ -49,21 +51,21 @@ template <class S> struct Reduce {
         return i < 4 ? low : i == 4 ? a.to4 : i == 5 ? a.to5 : a.to6;
     }
 
-    // One thread of each block counts it, once all of the block know the meeting's number, and the
-    // last one counts the meeting. Both may be as they come: what has been read is read.
+    // One thread of each block counts it, after all of the block know the meeting's number, and the
+    // last block counts the meeting. Order does not matter: the number has been read.
     STEP void counted(const ReduceArgs& a, u32 before, u32 met) {
         if (before != a.blocks - 1) return;
         own_store(a.words + 1, 0);
         own_store(a.words, peer_behind(met, 1));
     }
 
-    // COUNTS: a launch of its own, which reads and counts the meetings; else `met` have been.
+    // COUNTS: a launch of its own, which reads and counts the meetings; else `met` meetings have
+    // been.
     template <bool COUNTS>
     STEP void packets(const ReduceArgs& a, Share share, u32 met) {
         const u64 first = (u64)share.x * KJ_BLOCK + thread_id(), stride = (u64)a.blocks * KJ_BLOCK;
-        // All that a thread needs of this device is asked for at once: of a token there is one
-        // value for each thread, and a meeting takes hardly longer than the ways to the memory that
-        // follow each other.
+        // All loads of a thread from this device are issued at once: for a token there is one value
+        // for each thread, and a meeting takes hardly longer than the dependent trips to memory.
         float x0 = 0, residual0 = 0;
         if (first < a.count) x0 = a.x[first];
         if constexpr (S::RESIDUAL && !S::JOIN)
@@ -79,7 +81,7 @@ template <class S> struct Reduce {
         u32 before = 0;
         if constexpr (COUNTS) {
             block_sync();  // all of the block have the number
-            // looked at last: nothing waits for it
+            // tested last: nothing waits for it
             if (thread_id() == 0) before = own_count(a.words + 1);
         }
         PeerWaiting waiting = {0, 0, over != 0};
@@ -90,7 +92,8 @@ template <class S> struct Reduce {
             for (u32 r = 0; r < S::RANKS; r++) {
                 const u64* slot = a.inbox + half + r * a.room + i;
                 const float part =
-                    r == a.rank ? own : peer_take(slot, number, waiting, a.words + 2, a.late, a.limit);
+                    r == a.rank ? own
+                                : peer_take(slot, number, waiting, a.words + 2, a.late, a.limit);
                 if constexpr (S::JOIN) {
                     const u64 at = (i / S::COLS * S::RANKS + r) * S::COLS + i % S::COLS;
                     if constexpr (S::RESIDUAL) a.y[at] = a.residual[at] + part;
@@ -105,12 +108,13 @@ template <class S> struct Reduce {
             if (thread_id() == 0) counted(a, before, met);
     }
 
-    // Where in an inbox a rank's values of this half are, and the numbers of its stretches.
+    // The places in an inbox of a rank's values of this half, and of the numbers of its stretches.
     STEP float* values(const ReduceArgs& a, u64* inbox, u32 half, u32 rank) {
         return (float*)inbox + (u64)(half * S::RANKS + rank) * a.room;
     }
     STEP u32* numbers(const ReduceArgs& a, u64* inbox, u32 half, u32 rank) {
-        return (u32*)inbox + 2 * S::RANKS * a.room + (u64)(half * S::RANKS + rank) * (a.room / STRETCH);
+        return (u32*)inbox + 2 * S::RANKS * a.room +
+               (u64)(half * S::RANKS + rank) * (a.room / STRETCH);
     }
 
     // A thread's quads of a stretch.
@@ -128,28 +132,32 @@ template <class S> struct Reduce {
     }
 
     STEP bool there(const ReduceArgs& a, u32 half, u32 rank, u64 stretch, u32 number) {
-        return rank == a.rank || peer_published(numbers(a, a.inbox, half, rank) + stretch) == number;
+        return rank == a.rank ||
+               peer_published(numbers(a, a.inbox, half, rank) + stretch) == number;
     }
 
-    // A stretch that has come from everybody.
+    // A stretch that has arrived from all ranks.
     STEP void add(const ReduceArgs& a, u32 half, u64 stretch) {
         float sum[EACH][4];
         u32x4 r0[EACH] = {};
         if constexpr (S::RESIDUAL) {
             UNROLL for (u32 k = 0; k < EACH; k++)
-                if (quad(stretch, k) < a.count / 4) r0[k] = load16(a.residual + 4 * quad(stretch, k));
+                if (quad(stretch, k) < a.count / 4)
+                    r0[k] = load16(a.residual + 4 * quad(stretch, k));
         }
         for (u32 r = 0; r < S::RANKS; r++) {
             const float* from = values(a, a.inbox, half, r);
             u32x4 v[EACH] = {};
             UNROLL for (u32 k = 0; k < EACH; k++) {
                 const u64 q = quad(stretch, k);
-                if (q < a.count / 4) v[k] = r == a.rank ? load16(a.x + 4 * q) : peer_load16(from + 4 * q);
+                if (q < a.count / 4)
+                    v[k] = r == a.rank ? load16(a.x + 4 * q) : peer_load16(from + 4 * q);
             }
             UNROLL for (u32 k = 0; k < EACH; k++) {
                 float part[4];
                 unpack(part, v[k]);
-                UNROLL for (u32 e = 0; e < 4; e++) sum[k][e] = r == 0 ? part[e] : sum[k][e] + part[e];
+                UNROLL for (u32 e = 0; e < 4; e++)
+                    sum[k][e] = r == 0 ? part[e] : sum[k][e] + part[e];
             }
         }
         UNROLL for (u32 k = 0; k < EACH; k++) {
@@ -159,8 +167,8 @@ template <class S> struct Reduce {
                 UNROLL for (u32 e = 0; e < 4; e++) sum[k][e] = added[e] + sum[k][e];
             }
             if (quad(stretch, k) < a.count / 4)
-                *(u32x4*)(a.y + 4 * quad(stretch, k)) =
-                    u32x4{as_u32(sum[k][0]), as_u32(sum[k][1]), as_u32(sum[k][2]), as_u32(sum[k][3])};
+                *(u32x4*)(a.y + 4 * quad(stretch, k)) = u32x4{as_u32(sum[k][0]), as_u32(sum[k][1]),
+                                                              as_u32(sum[k][2]), as_u32(sum[k][3])};
         }
     }
     STEP void unpack(float (&to)[4], u32x4 v) {
@@ -168,12 +176,14 @@ template <class S> struct Reduce {
     }
 
     STEP void stretches(const ReduceArgs& a, Share share, Shared& lds) {
-        const u32 met = own_word(a.words), over = own_word(a.words + 2), number = met + 1, half = met & 1;
+        const u32 met = own_word(a.words), over = own_word(a.words + 2), number = met + 1,
+                  half = met & 1;
         const u64 all = CEIL_DIV(a.count, STRETCH);
         u64 next = share.x;  // to be added
         u32 turn = 0;
         for (u64 s = share.x; s < all; s += a.blocks, turn ^= 1) {
-            // What has come is added behind the next sending; for what has not nobody waits yet.
+            // Stretches that have arrived are added after the next sending; for the others there is
+            // no wait yet.
             if (thread_id() == 0) {
                 bool came = next < s;
                 for (u32 r = 0; r < S::RANKS; r++) came = came && there(a, half, r, next, number);
@@ -230,6 +240,6 @@ template <class S> struct Reduce {
         else packets<true>(a, share, 0);
     }
 
-    // As a step of a kernel of many, by all blocks, behind so many meetings (sums.h).
+    // As a step of a kernel of many steps, by all blocks, after `met` meetings (sums.h).
     STEP void inside(const ReduceArgs& a, Share share, u32 met) { packets<false>(a, share, met); }
 };

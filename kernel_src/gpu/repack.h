@@ -1,10 +1,13 @@
-// repack: rows of a GGUF tensor, as the file has them, into row records (kernel_src/src/layout.rs).
+// repack: rows of a GGUF tensor, as the file has them, into row records
+// (kernel_src/formats/src/layout.rs).
 //
-//   raw      rows × the file's bytes of a row          records  rows × W::ROW_BYTES
-// A thread makes one group of 32 weights of a record, or 16 bytes of a plain one; the padding of
-// sections is written as zeros by whoever writes the end of the section.
+//   raw      rows × the file's bytes of a row
+//   records  rows × W::ROW_BYTES
 //
-// S: COLS, W (weights.h), Raw (where the file's blocks have what). Share: x of `blocks`.
+// A thread makes one group of 32 weights of a record, or 16 bytes of a plain one. The thread that
+// writes the end of a section also writes its padding, as zeros.
+//
+// S: COLS, W (weights.h), Raw (the places in the file's blocks). Share: x of `blocks`.
 #pragma once
 #include "weights.h"
 
@@ -28,7 +31,7 @@ template <class S> struct Repack {
     static constexpr u32 THREADS = PLAIN<W> ? W::ROW_BYTES / 16 : COLS / 32;
     static constexpr u64 RAW_ROW = (u64)(COLS / Raw::BLOCK) * Raw::BYTES;
 
-    // The bits of code i that a plane gives: as Plane::bits_of in kernel_src/src/format.
+    // The bits of code i in a plane: as Plane::bits_of in kernel_src/formats/src/format.
     STEP u32 plane_bits(const u8* block, u32 i, u32 at, u32 bits, u32 run) {
         u32 per_byte = 8 / bits;
         return (block[at + i / (run * per_byte) * run + i % run] >> (bits * (i / run % per_byte))) &
@@ -49,8 +52,8 @@ template <class S> struct Repack {
 
     // Element i of a field F: as Field::of.
     template <class F> STEP u32 field(const u8* block, u32 i) {
-        u32 bit = F::SHIFT + i % F::PER * F::EACH, byte = F::AT + i / F::PER * F::STEP_BYTES + bit / 8,
-            shift = bit % 8;
+        u32 bit = F::SHIFT + i % F::PER * F::EACH,
+            byte = F::AT + i / F::PER * F::STEP_BYTES + bit / 8, shift = bit % 8;
         u32 word = block[byte];
         if (shift + F::BITS > 8) word |= (u32)block[byte + 1] << 8;
         return (word >> shift) & ((1u << F::BITS) - 1);
@@ -69,8 +72,8 @@ template <class S> struct Repack {
             else high |= (index >> 8) << (W::HIGH_STEP * j);
         }
         UNROLL for (u32 e = 0; e < 4; e++) {
-            u32 bits =
-                field<typename Raw::Turned>(block, Raw::TURN == Turn::ShiftAll ? first / 32 : first / 8 + e);
+            u32 bits = field<typename Raw::Turned>(
+                block, Raw::TURN == Turn::ShiftAll ? first / 32 : first / 8 + e);
             if constexpr (W::SIGN_BITS != 0) signs |= bits << (W::SIGN_BITS * e);
             else high |= bits << (W::SHIFT_AT + W::SHIFT_STEP * e);
         }
@@ -78,17 +81,19 @@ template <class S> struct Repack {
         if constexpr (W::GROUPS == Groups::InSigns) signs |= odd << 28;
         if constexpr (W::GROUPS == Groups::InHigh) high |= odd << 12;
         if constexpr (W::GROUPS == Groups::Odd16)
-            record[W::GROUPS_AT + u] = (u8)(odd | field<typename Raw::Odd>(block, first / 16 + 1) << 4);
+            record[W::GROUPS_AT + u] =
+                (u8)(odd | field<typename Raw::Odd>(block, first / 16 + 1) << 4);
         if constexpr (W::GROUPS == Groups::Signed32) record[W::GROUPS_AT + u] = (u8)(2 * odd + 1);
         if constexpr (W::SIGN_BITS != 0) ((u32*)(record + W::SIGNS_AT))[u] = signs;
         if constexpr (W::HIGH_BYTES == 1) record[W::HIGH_AT + u] = (u8)high;
         if constexpr (W::HIGH_BYTES == 2) ((u16*)(record + W::HIGH_AT))[u] = (u16)high;
-        if (u == COLS / 32 - 1) {  // the padding behind each section
+        if (u == COLS / 32 - 1) {  // the padding after each section
             constexpr u32 groups = COLS / 32;
             zeros(record + W::INDEX_AT + vectors * groups,
                   record + (W::INDEX_AT + vectors * groups + 15) / 16 * 16);
             if constexpr (W::SIGN_BITS != 0)
-                zeros(record + W::SIGNS_AT + 4 * groups, record + (W::SIGNS_AT + 4 * groups + 15) / 16 * 16);
+                zeros(record + W::SIGNS_AT + 4 * groups,
+                      record + (W::SIGNS_AT + 4 * groups + 15) / 16 * 16);
             if constexpr (W::HIGH_BYTES != 0)
                 zeros(record + W::HIGH_AT + W::HIGH_BYTES * groups,
                       record + (W::HIGH_AT + W::HIGH_BYTES * groups + 15) / 16 * 16);
@@ -100,7 +105,8 @@ template <class S> struct Repack {
     STEP u32 pack_word(const u8* block, u32 first, u32 at, u32 bits, u32 run) {
         u32 word = 0;
         UNROLL for (u32 i = 0; i < 32 / bits; i++)
-            word |= (Raw::TERNARY ? digit(block, first + i) : plane_bits(block, first + i, at, bits, run))
+            word |= (Raw::TERNARY ? digit(block, first + i)
+                                  : plane_bits(block, first + i, at, bits, run))
                     << (8 * (i % 4) + bits * (i / 4));
         return word;
     }
@@ -117,7 +123,8 @@ template <class S> struct Repack {
         } else if constexpr (Raw::GROUP_SCALE == GroupScale::Planes) {
             s = plane_bits(block, g, Raw::LOW_AT, Raw::LOW_BITS, Raw::LOW_RUN);
             if constexpr (Raw::HIGH_BITS != 0)
-                s |= plane_bits(block, g, Raw::HIGH_AT, Raw::HIGH_BITS, Raw::HIGH_RUN) << Raw::LOW_BITS;
+                s |= plane_bits(block, g, Raw::HIGH_AT, Raw::HIGH_BITS, Raw::HIGH_RUN)
+                     << Raw::LOW_BITS;
             s = (u32)((i32)s - Raw::GROUP_BIAS) & 255u;
         } else if constexpr (Raw::GROUP_SCALE == GroupScale::Ue4m3) {
             s = block[Raw::GROUP_SCALE_AT + g];
@@ -170,31 +177,35 @@ template <class S> struct Repack {
                 if constexpr (SCALE_BYTES >= 1) to[0] = block[Raw::SCALE_AT];
                 if constexpr (SCALE_BYTES >= 2) to[1] = block[Raw::SCALE_AT + 1];
             }
-            if constexpr (SCALE_BYTES == 4) to[2] = block[Raw::OFFSET_AT], to[3] = block[Raw::OFFSET_AT + 1];
+            if constexpr (SCALE_BYTES == 4)
+                to[2] = block[Raw::OFFSET_AT], to[3] = block[Raw::OFFSET_AT + 1];
         }
-        if (u == groups - 1) {  // the padding behind each section
+        if (u == groups - 1) {  // the padding after each section
             if constexpr (W::C8 != NONE)
                 zeros(record + W::C8 + 32 * groups, record + (W::C8 + 32 * groups + 15) / 16 * 16);
             if constexpr (W::C2 != NONE)
                 zeros(record + W::C2 + 8 * groups, record + (W::C2 + 8 * groups + 15) / 16 * 16);
             if constexpr (W::C1 != NONE)
                 zeros(record + W::C1 + 4 * groups, record + (W::C1 + 4 * groups + 15) / 16 * 16);
-            constexpr u32 each =
-                W::GROUPS == Groups::None || W::GROUPS == Groups::InSigns || W::GROUPS == Groups::InHigh ? 0
-                : W::GROUPS == Groups::Signed32 || W::GROUPS == Groups::Odd16                            ? 1
-                                                                                                         : 2;
+            constexpr u32 each = W::GROUPS == Groups::None || W::GROUPS == Groups::InSigns ||
+                                         W::GROUPS == Groups::InHigh
+                                     ? 0
+                                 : W::GROUPS == Groups::Signed32 || W::GROUPS == Groups::Odd16 ? 1
+                                                                                               : 2;
             zeros(record + W::GROUPS_AT + each * groups, record + W::BLOCKS_AT);
             zeros(record + W::BLOCKS_AT + SCALE_BYTES * (COLS / Raw::BLOCK), record + W::ROW_BYTES);
         }
     }
 
     STEP void repack_plain(const u8* raw, u8* record, u32 u) {
-        UNROLL for (u32 i = 0; i < 16; i++) record[16 * u + i] = 16 * u + i < RAW_ROW ? raw[16 * u + i] : 0;
+        UNROLL for (u32 i = 0; i < 16; i++)
+            record[16 * u + i] = 16 * u + i < RAW_ROW ? raw[16 * u + i] : 0;
     }
 
     STEP void step(RepackArgs a, Share share) {
         u64 all = a.rows * THREADS;
-        for (u64 i = (u64)share.x * KJ_BLOCK + thread_id(); i < all; i += (u64)a.blocks * KJ_BLOCK) {
+        for (u64 i = (u64)share.x * KJ_BLOCK + thread_id(); i < all;
+             i += (u64)a.blocks * KJ_BLOCK) {
             u64 row = i / THREADS;
             const u8* raw = a.raw + row * RAW_ROW;
             u8* record = a.records + row * W::ROW_BYTES;

@@ -1,4 +1,4 @@
-// repack.h says what the arguments are.
+// The arguments are described in repack.h.
 #include "repack.h"
 #include "shape.h"
 

@@ -9,7 +9,8 @@
 
 template <class S> struct Rope {
     static constexpr u32 HEAD_DIM = S::HEAD_DIM, PAIRS = S::ROPE_DIMS / 2;
-    static constexpr u32 EACH = CEIL_DIV(HEAD_DIM, KJ_WAVE), TURNS = PAIRS > 0 ? CEIL_DIV(PAIRS, KJ_WAVE) : 1;
+    static constexpr u32 EACH = CEIL_DIV(HEAD_DIM, KJ_WAVE),
+                         TURNS = PAIRS > 0 ? CEIL_DIV(PAIRS, KJ_WAVE) : 1;
 
     STEP void rotate(float* row, u32 i, u32x2 t) {
         float c = as_f32(t.x), s = as_f32(t.y);
@@ -19,9 +20,10 @@ template <class S> struct Rope {
         row[second] = a * s + b * c;
     }
 
-    // By one wave: row[0 … HEAD_DIM) in shared memory becomes the head at `x`, rotated by the
-    // table's row `angles`.
-    STEP void ready_head(float* row, const float* x, const float* norm, float eps, const u32x2* angles) {
+    // By one wave: row[0 … HEAD_DIM) in shared memory becomes the normalised head at `x`, rotated
+    // by the table's row `angles`.
+    STEP void ready_head(float* row, const float* x, const float* norm, float eps,
+                         const u32x2* angles) {
         float v[EACH];
         float squares = 0.0f;
         UNROLL for (u32 i = 0; i < EACH; i++) {
@@ -45,7 +47,7 @@ template <class S> struct Rope {
         wave_sync();
     }
 
-    // The weights of a head's norm and the table's row in a wave's registers, asked for before the
+    // The weights of a head's norm and the table's row in a wave's registers, loaded before the
     // head itself is there.
     struct Asked {
         float weights[S::QK_NORM ? EACH : 1];
@@ -66,7 +68,7 @@ template <class S> struct Rope {
         }
         return a;
     }
-    // The same as `ready_head` with what was asked for; the head is at `row` or elsewhere.
+    // As `ready_head`, with the loaded weights and angles; the head is at `row` or at `x`.
     STEP void ready_asked(float* row, const float* x, float eps, const Asked& by) {
         float v[EACH];
         float squares = 0.0f;

@@ -1,13 +1,16 @@
-// rope_kv: the heads of a prompt's tokens made ready, and keys and values kept.
+// rope_kv: the heads of a prompt's tokens normalised and rotated; keys and values stored.
 //
-//   q  tokens × HEADS × HEAD_DIM f32, k, v  tokens × KV_HEADS × HEAD_DIM f32, as projected rotated
-//   queries made ready: f32, or f16 where Q_HALF, tokens × HEADS × HEAD_DIM (may be q where f32)
-//   q_norm, k_norm  HEAD_DIM f32 where QK_NORM; angles as in rope.h; position  u32: the first
-//   token's keys, values    caches (kv.h) of `capacity` positions; table  the sequence's pages
-//   (paged.h)
+//   q         tokens × HEADS × HEAD_DIM f32, as projected
+//   k, v      tokens × KV_HEADS × HEAD_DIM f32, as projected
+//   rotated   the rotated queries, tokens × HEADS × HEAD_DIM: f32 (may be q), or f16 where Q_HALF
+//   q_norm, k_norm  HEAD_DIM f32 where QK_NORM
+//   angles    as for rope.h
+//   position  u32: the first token's
+//   keys, values    caches (kv.h) of `capacity` positions
+//   table     the sequence's pages (paged.h)
 //
-// S: HEADS, KV_HEADS, Q_HALF, KEPT_BEFORE (keys and values are there already), and those of kv.h
-// and rope.h. Share: x the token, y a block of heads: a wave makes one head; heads are HEADS
+// S: HEADS, KV_HEADS, Q_HALF, KEPT_BEFORE (keys and values are in the cache already), and those of
+// kv.h and rope.h. Share: x the token, y a block of heads. A wave makes one head; heads are HEADS
 // queries, KV_HEADS keys, KV_HEADS values.
 #pragma once
 #include "kv.h"
@@ -45,13 +48,15 @@ template <class S> struct RopeKv {
             }
         } else if (head < HEADS + KV_HEADS) {
             u32 kv_head = head - HEADS;
-            Rope<S>::ready_head(row, a.k + ((u64)token * KV_HEADS + kv_head) * HEAD_DIM, a.k_norm, a.eps,
-                                angles);
-            Kv<S>::store_row(Kv<S>::page(a.keys, pages, here), rows, kv_head * (u64)each + row_in, row);
+            Rope<S>::ready_head(row, a.k + ((u64)token * KV_HEADS + kv_head) * HEAD_DIM, a.k_norm,
+                                a.eps, angles);
+            Kv<S>::store_row(Kv<S>::page(a.keys, pages, here), rows, kv_head * (u64)each + row_in,
+                             row);
         } else {
             u32 kv_head = head - HEADS - KV_HEADS;
             const float* value = a.v + ((u64)token * KV_HEADS + kv_head) * HEAD_DIM;
-            Kv<S>::store_row(Kv<S>::page(a.values, pages, here), rows, kv_head * (u64)each + row_in, value);
+            Kv<S>::store_row(Kv<S>::page(a.values, pages, here), rows, kv_head * (u64)each + row_in,
+                             value);
         }
     }
 };

@@ -1,18 +1,21 @@
-// route: the TOP experts of each token by their gated scores, the largest first, the lower index
-// first among equals.
+// route: the TOP experts of each token by their gated scores, the largest first; among equals the
+// lower index first.
 //
-//   Gating::Softmax  shares are the softmax over EXPERTS scores;  Sigmoid  each score's own
-//   sigmoid;  Chosen
-//               the softmax of the chosen scores alone
-//   scores  tokens × EXPERTS f32; experts  tokens × TOP u32; shares  tokens × TOP f32 bias
-//   EXPERTS f32 where BIAS: added for the choice, not to the shares factors EXPERTS f32 where
-//   FACTORS: on the share of each GROUPS (0: none) runs of experts: a run is worth the sum of its
-//   two best, the GROUPS_USED best stay in
-//               the choice
-//   ALIKE  so many successive scores stand for one expert: what is chosen is divided by it, so an
-//   expert may
-//               be there several times; its share (and factor) is that of the score of its own number
-//   RENORMALISE: shares of the chosen sum to one; then all times `scale`
+//   Gating::Softmax  shares are the softmax over EXPERTS scores
+//   Gating::Sigmoid  each score's own sigmoid
+//   Gating::Chosen   the softmax of the chosen scores only
+//
+//   scores   tokens × EXPERTS f32
+//   experts  tokens × TOP u32
+//   shares   tokens × TOP f32
+//   bias     EXPERTS f32 where BIAS: added for the choice, not to the shares
+//   factors  EXPERTS f32 where FACTORS: on the share of each
+//
+//   GROUPS       runs of experts (0: none): a run is worth the sum of its two best experts; the
+//                GROUPS_USED best runs stay in the choice
+//   ALIKE        successive scores that stand for one expert: a chosen index is divided by ALIKE,
+//                so an expert may be chosen several times, with each score's share (and factor)
+//   RENORMALISE  shares of the chosen sum to one; then all are multiplied by `scale`
 //
 // S: EXPERTS (scores), TOP, GATING, BIAS, FACTORS, GROUPS, GROUPS_USED, ALIKE, RENORMALISE. Share:
 // x the token; a block is one wave.
@@ -37,7 +40,7 @@ template <class S> struct Route {
         return (u64)key << 32 | (0xffffffffu - index);
     }
 
-    // Experts of groups that do not stay lose their keys; `choice` is what keys were made of.
+    // Experts of groups that do not stay lose their keys; `choice` is the source of the keys.
     STEP void leave_groups(u64 (&key)[EACH], const float (&choice)[EACH]) {
         constexpr u32 GROUPS = S::GROUPS > 0 ? S::GROUPS : 1, SIZE = EXPERTS / GROUPS;
         u64 worth = 0;  // lane n has that of group n: GROUPS ≤ KJ_WAVE
@@ -47,7 +50,8 @@ template <class S> struct Route {
             UNROLL for (u32 n = 0; n < (SIZE > 1 ? 2 : 1); n++) {
                 u64 best = 0;
                 UNROLL for (u32 i = 0; i < EACH; i++) {
-                    bool mine = (lane_id() + i * KJ_WAVE) / SIZE == g && (n == 0 || key[i] != first);
+                    bool mine =
+                        (lane_id() + i * KJ_WAVE) / SIZE == g && (n == 0 || key[i] != first);
                     best = mine && key[i] > best ? key[i] : best;
                 }
                 first = wave_largest(best);
@@ -137,9 +141,9 @@ template <class S> struct Route {
         }
     }
 
-    // The two ends of `choose` for whoever finds the chosen in another way (stream_experts.h).
-    // Scores, of which a lane has every KJ_WAVE-th, as they are gated; what they are to be divided
-    // by.
+    // The first and the last part of `choose`, for code that finds the chosen in another way
+    // (stream_experts.h). First: gates scores, of which a lane has every KJ_WAVE-th; returns their
+    // divisor.
     STEP float gate(float (&v)[EACH], const float (&scores)[EACH]) {
         constexpr bool SOFTMAX = S::GATING == Gating::Softmax;
         float most = as_f32(0xff800000u), sum = SOFTMAX ? 0.0f : 1.0f;
@@ -160,7 +164,8 @@ template <class S> struct Route {
     }
 
     // The shares of the chosen, of which lane n has the n-th: as `choose` makes them.
-    STEP void share_out(const RouteArgs& a, u64 token, const float (&v)[EACH], float sum, u32 mine) {
+    STEP void share_out(const RouteArgs& a, u64 token, const float (&v)[EACH], float sum,
+                        u32 mine) {
         float part = 0.0f;
         UNROLL for (u32 i = 0; i < EACH; i++) {
             const float there = wave_get(v[i], mine % KJ_WAVE);

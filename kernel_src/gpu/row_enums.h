@@ -1,5 +1,34 @@
-// row_enums.h: the enums of the same names in kernel_src/src.
+// row_enums.h: enums of kernels that work on rows; Rust enums of the same names (kernel_src/src)
+// are checked against them.
 #pragma once
-enum class Function : unsigned { Identity, Silu, GeluTanh, Relu, ReluSquared, Sigmoid, Tanh, Softplus, Clamp, SoftCap, ClampedSilu, Xielu, Above, Sqrt, };
+enum class Function : unsigned {
+    Identity,
+    Silu,
+    GeluTanh,
+    Relu,
+    ReluSquared,
+    Sigmoid,
+    Tanh,
+    Softplus,
+    Clamp,
+    SoftCap,
+    ClampedSilu,
+    Xielu,
+    Above,
+    Sqrt,
+};
 enum class Gating : unsigned { Softmax, Sigmoid, Chosen, };
-enum class Map : unsigned { Act, Affine, Gate, AddChosen, Spread, Sum, Slice, Concat, Dot, FromTiles, Rotate, Temper, };
+enum class Map : unsigned {
+    Act,
+    Affine,
+    Gate,
+    AddChosen,
+    Spread,
+    Sum,
+    Slice,
+    Concat,
+    Dot,
+    FromTiles,
+    Rotate,
+    Temper,
+};

@@ -1,4 +1,4 @@
-// rows.h says what the arguments are.
+// The arguments are described in rows.h.
 #include "rows.h"
 
 KERNEL rows(const u32* x, const u32* which, u32* out, u32 words) {

@@ -1,8 +1,8 @@
-// sample.h: the order of logits, and the step to the next token.
+// sample.h: the order of logits, and the advance to the next token.
 #pragma once
 #include "kjit.h"
 
-STEP u32 order_bits(float x) {  // orders as floats do, −0 equals 0, NaN lowest
+STEP u32 order_bits(float x) {  // the order of floats, −0 equals 0, NaN lowest
     u32 bits = as_u32(x + 0.0f);
     return x != x ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }

@@ -1,21 +1,23 @@
 // scan: the recurrence of selective state spaces (Gu & Dao 2023, arXiv 2312.00752; Dao & Gu 2024,
-// arXiv 2405.21060). Each of CHANNELS channels of a head keeps N numbers h:
+// arXiv 2405.21060). Each of CHANNELS channels of a head has N numbers h:
 //
 //   h[n] ← e^(dt · a[n]) · h[n] + dt · x · b[n]
 //   y    = Σ_n h[n] · c[n] + d · x
 //
-//   x, y      rows of HEADS × CHANNELS f32, a row for each token
+//   x, y      rows of HEADS × CHANNELS f32, one for each token
 //   dt        rows of HEADS f32
 //   b, c      rows of GROUPS × N f32; neighbouring heads share a group
-//   a         HEADS f32, with A_EACH HEADS × N; d  HEADS f32
-//   slots, position, state, sequence_bytes   kept.h; the state is HEADS × CHANNELS × N
-// Share: x of HEADS × CHANNELS / (KJ_BLOCK / LANES); y: ONE: 1, else of the sequences.
+//   a         HEADS f32, with A_EACH HEADS × N
+//   d         HEADS f32
+//   slots, position, state, sequence_bytes   state.h; the state is HEADS × CHANNELS × N
 //
-// LANES threads have a channel's numbers in registers and walk the tokens.
+// Share: x of HEADS × CHANNELS / (KJ_BLOCK / LANES); y: with ONE 1, else of the sequences.
+//
+// LANES threads hold a channel's numbers in registers and loop over the tokens.
 //
 // S: HEADS, CHANNELS, N, GROUPS, LANES, A_EACH, ONE.
 #pragma once
-#include "kept.h"
+#include "state.h"
 
 struct ScanArgs {
     const float *x, *dt, *b, *c, *a, *d;
@@ -27,17 +29,20 @@ struct ScanArgs {
 };
 
 template <class S> struct Scan {
-    static constexpr u32 HEADS = S::HEADS, ROWS = S::HEADS * S::CHANNELS, N = S::N, WIDTH = S::GROUPS * S::N;
+    static constexpr u32 HEADS = S::HEADS, ROWS = S::HEADS * S::CHANNELS, N = S::N,
+                         WIDTH = S::GROUPS * S::N;
     static constexpr u32 EACH = CEIL_DIV(S::N, S::LANES), RATES = S::A_EACH ? EACH : 1;
 
     STEP void step(ScanArgs a, Share share) {
         const u32 lane = thread_id() % S::LANES;
         const u32 at = share.x * (KJ_BLOCK / S::LANES) + thread_id() / S::LANES;
-        const bool mine = at < ROWS;  // who has no row goes along: sums need all lanes
-        // It reads no state, which the last row's owner may have written meanwhile.
+        const bool mine = at < ROWS;  // threads without a row run along: sums need all lanes
+        // Such a thread reads no state: the owner of the last row may have written it meanwhile.
         const bool idle = ROWS % (KJ_BLOCK / S::LANES) != 0 && !mine;
-        const u32 row = min_u32(at, ROWS - 1), head = row / S::CHANNELS, group = head * S::GROUPS / HEADS;
-        auto past = Past<S::ONE>::of(a.slots, a.position, a.state, a.sequence_bytes, share.y, a.tokens);
+        const u32 row = min_u32(at, ROWS - 1), head = row / S::CHANNELS,
+                  group = head * S::GROUPS / HEADS;
+        auto past =
+            Past<S::ONE>::of(a.slots, a.position, a.state, a.sequence_bytes, share.y, a.tokens);
         float* state = past.state + (u64)row * N;
         float h[EACH], rate[RATES];
         UNROLL for (u32 i = 0; i < EACH; i++) {
@@ -51,7 +56,8 @@ template <class S> struct Scan {
         const float d = a.d[head];
         NO_UNROLL for (u32 t = past.first; t < past.first + past.tokens; t++) {
             const float dt = a.dt[(u64)t * HEADS + head], x = a.x[(u64)t * ROWS + row];
-            const float *b = a.b + (u64)t * WIDTH + group * N, *c = a.c + (u64)t * WIDTH + group * N;
+            const float *b = a.b + (u64)t * WIDTH + group * N,
+                        *c = a.c + (u64)t * WIDTH + group * N;
             float stays = exp_f32(dt * rate[0]), sum = 0.0f;
             UNROLL for (u32 i = 0; i < EACH; i++) {
                 u32 n = lane + i * S::LANES;

@@ -1,11 +1,11 @@
-// slices.h: what several slices of a context made of some heads becomes one.
+// slices.h: the results of several slices of a context combined to one.
 //
 // A slice leaves for each head, EACH floats apart: WIDTH sums of values, each value times 2^(its
-// score − most); most; the sum of those powers. Heads are `splits` · EACH apart. The block that
-// came last (last_block) adds up.
+// score − most); most; the sum of those powers. Heads are `splits` · EACH apart. The last block to
+// finish (last_block) combines them.
 //
-// Sixteen bytes of DEEP slices are on their way together: one after the other, 16 heads of 512
-// behind 1024 positions took 80 µs of an H200 for it.
+// Loads of sixteen bytes of DEEP slices are in flight together: one after another, 16 heads of 512
+// after 1024 positions took 80 µs on an H200.
 #pragma once
 #include "kjit.h"
 
@@ -19,7 +19,7 @@ template <u32 HEADS, u32 WIDTH> struct Slices {
         float most[HEADS], sum[HEADS];
     };
 
-    // Of `busy` slices: factors, maxima and sums of the powers. Ends with a barrier.
+    // Factors, maxima and sums of the powers of `busy` slices. Ends with a barrier.
     STEP void weigh(Shared& lds, const float* part, u32 splits, u32 busy) {
         for (u32 h = wave_id(); h < HEADS; h += kj_waves) {
             const float* p = part + (u64)h * splits * EACH + WIDTH;
@@ -43,7 +43,8 @@ template <u32 HEADS, u32 WIDTH> struct Slices {
         float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         NO_UNROLL for (u32 s = 0; s < busy; s += DEEP) {
             u32x4 x[DEEP];
-            UNROLL for (u32 i = 0; i < DEEP; i++) x[i] = load16(p + (u64)min_u32(s + i, busy - 1) * EACH);
+            UNROLL for (u32 i = 0; i < DEEP; i++)
+                x[i] = load16(p + (u64)min_u32(s + i, busy - 1) * EACH);
             UNROLL for (u32 i = 0; i < DEEP; i++) {
                 const float by = lds.factor[h][s + i];
                 v[0] = fma_f32(as_f32(x[i].x), by, v[0]), v[1] = fma_f32(as_f32(x[i].y), by, v[1]);

@@ -1,25 +1,24 @@
 // small_gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for a few tokens (one more of each of several
-// sequences), W in any block format: the weights go from memory to registers to the matrix units,
-// never through shared memory. Then bias, residual or a gated unit, as gemm.h.
+// sequences). W has any block format: the weights go from memory to registers to the matrix units,
+// never through shared memory. Then bias, residual or a gated unit, as in gemm.h.
 //
 //   x    tokens × COLS halves in *panels* (mma.h's panel_at): for each 8 tokens and 128 columns the
-//   2 KiB
-//        that a wave's lanes take in four
-//        loads of 16 bytes, lane after lane; columns past COLS and tokens past `tokens` may hold anything
-//   w0…, b0…, residual   as gemm.h y0…  Results::Singles: f32, tokens × rows; Results::Panels:
-//   panels of the segment's rows parts, counters   with splits > 1: f32[tiles · splits · BM · BN],
-//   and a zeroed u32 a tile, zero again
-//               afterwards
+//        2 KiB that a wave's lanes load in four loads of 16 bytes, lane after lane. Columns after
+//        COLS and tokens after `tokens` may hold anything
+//   w0…, b0…, residual   as for gemm.h
+//   y0…  Results::Singles: f32, tokens × rows; Results::Panels: panels of the segment's rows
+//   parts     with splits > 1: f32[tiles · splits · BM · BN]
+//   counters  with splits > 1: a u32 a tile, zero before and after
 //
 // The order in which a product sums its columns is free, as long as both factors have the same.
 // Lane l takes a span of 32 neighbouring weights (one 16-byte load of 4-bit codes) of rows l/4 and
-// l/4 + 8, the four lanes of a row take spans side by side, and pair 2j, 2j + 1 of a lane's span
-// are its share of product j. The activations lie in just that order. So a block's only traffic
+// l/4 + 8; the four lanes of a row take spans side by side, and pair 2j, 2j + 1 of a lane's span is
+// their share of product j. The activations are in that order too. So a block's only traffic
 // besides the weights is the panels, which its waves find in the first-level cache.
 //
-// A wave has 16·ROW_TILES rows, WAVES_ROWS waves of a block lie side by side over BN rows, and the
-// others share the columns: their sums meet in shared memory. Weights are asked for before the
-// launch before is waited for.
+// A wave has 16·ROW_TILES rows. WAVES_ROWS waves of a block are side by side over BN rows, and the
+// others share the columns: their sums are added in shared memory. Weights are loaded before the
+// wait for the previous launch.
 //
 // S: those of gemm.h without WM, WN, KB, X_STAGES and EXPERTS (there are none); BM (tokens) a
 // multiple of 8, ROW_TILES, WAVES_ROWS, AHEAD (steps of 128 columns in flight). KJ_MMA is 1. Share:
@@ -30,17 +29,19 @@
 
 template <class S> struct SmallGemm {
     using G = GemmCommon<S>;
-    static constexpr u32 COLS = S::COLS, BM = S::BM, BN = S::BN, AHEAD = S::AHEAD, ROW_TILES = S::ROW_TILES,
-                         WAVES_ROWS = S::WAVES_ROWS;
+    static constexpr u32 COLS = S::COLS, BM = S::BM, BN = S::BN, AHEAD = S::AHEAD,
+                         ROW_TILES = S::ROW_TILES, WAVES_ROWS = S::WAVES_ROWS;
     static constexpr u32 STEPS = CEIL_DIV(COLS, 128), SPANS = COLS / 32;
-    static constexpr u32 WAVES_COLS = kj_waves / WAVES_ROWS, LANE_ROWS = 2 * ROW_TILES, TOKEN_TILES = BM / 8;
+    static constexpr u32 WAVES_COLS = kj_waves / WAVES_ROWS, LANE_ROWS = 2 * ROW_TILES,
+                         TOKEN_TILES = BM / 8;
     static_assert(BN == 16 * ROW_TILES * WAVES_ROWS && WAVES_ROWS * WAVES_COLS == kj_waves,
                   "waves tile the block");
-    // Of a token's results in shared memory: other banks for its neighbours.
+    // Stride of a token's results in shared memory: neighbours use other banks.
     static constexpr u32 WIDE = BN + 4;
 
     // `stage`: WAVES_COLS × BM × WIDE.
-    template <class W, class Before> STEP void product(GemmArgs args, Share share, float* stage, Part part) {
+    template <class W, class Before>
+    STEP void product(GemmArgs args, Share share, float* stage, Part part) {
         const u32 splits = args.splits;
         u32 wave_row = wave_id() % WAVES_ROWS * (16 * ROW_TILES), wave_col = wave_id() / WAVES_ROWS,
             lane = lane_id();
@@ -76,12 +77,13 @@ template <class S> struct SmallGemm {
                 UNROLL for (u32 i = 0; i < 4; i++)
                     UNROLL for (u32 n = 0; n < TOKEN_TILES; n++) {
                         u32x4 q = load16(xs + (u64)n * (STEPS * 1024) + i * 256);
-                        u32 b[4] = {there ? q.x : 0, there ? q.y : 0, there ? q.z : 0, there ? q.w : 0};
+                        u32 b[4] = {there ? q.x : 0, there ? q.y : 0, there ? q.z : 0,
+                                    there ? q.w : 0};
                         UNROLL for (u32 t = 0; t < ROW_TILES; t++)
                             UNROLL for (u32 h = 0; h < 2; h++) {
                                 u32 at = 4 * i + 2 * h;
-                                u32 w[4] = {pair[2 * t][at], pair[2 * t + 1][at], pair[2 * t][at + 1],
-                                            pair[2 * t + 1][at + 1]};
+                                u32 w[4] = {pair[2 * t][at], pair[2 * t + 1][at],
+                                            pair[2 * t][at + 1], pair[2 * t + 1][at + 1]};
                                 mma_m16n8k16(acc[t][n], w, b + 2 * h);
                             }
                     }
@@ -90,8 +92,8 @@ template <class S> struct SmallGemm {
         UNROLL for (u32 t = 0; t < ROW_TILES; t++)
             UNROLL for (u32 n = 0; n < TOKEN_TILES; n++)
                 UNROLL for (u32 e = 0; e < 4; e++)
-                    stage[(wave_col * BM + n * 8 + lane % 4 * 2 + e % 2) * WIDE + wave_row + t * 16 +
-                          lane / 4 + e / 2 * 8] = acc[t][n][e];
+                    stage[(wave_col * BM + n * 8 + lane % 4 * 2 + e % 2) * WIDE + wave_row +
+                          t * 16 + lane / 4 + e / 2 * 8] = acc[t][n][e];
         block_sync();
         u32 tile = share.x;
         float* mine = args.parts + ((u64)tile * splits + share.y) * (BM * BN);
@@ -112,7 +114,8 @@ template <class S> struct SmallGemm {
             }
         }
         block_sync();
-        G::finish_rows(part, stage, WIDE, BM, BN, 0, 0, args.tokens, args.residual, thread_id(), KJ_BLOCK);
+        G::finish_rows(part, stage, WIDE, BM, BN, 0, 0, args.tokens, args.residual, thread_id(),
+                       KJ_BLOCK);
     }
 
     // `pool`: WAVES_COLS × BM × WIDE floats of shared memory.

@@ -1,12 +1,14 @@
-// small_gemm.h says what the arguments are.
+// The arguments are described in small_gemm.h.
 #include "small_gemm.h"
 #include "shape.h"
 
-KERNEL small_gemm(const u16* x, const float* residual, const u8* RESTRICT w0, const float* RESTRICT b0,
-                  void* y0, const u8* RESTRICT w1, const float* RESTRICT b1, void* y1, const u8* RESTRICT w2,
-                  const float* RESTRICT b2, void* y2, float* parts, u32* counters, u32 tokens, u32 splits) {
+KERNEL small_gemm(const u16* x, const float* residual, const u8* RESTRICT w0,
+                  const float* RESTRICT b0, void* y0, const u8* RESTRICT w1,
+                  const float* RESTRICT b1, void* y1, const u8* RESTRICT w2,
+                  const float* RESTRICT b2, void* y2, float* parts, u32* counters, u32 tokens,
+                  u32 splits) {
     LDS_DYNAMIC(pool);
-    GemmArgs args{x, residual, w0, w1, w2, b0, b1, b2, y0, y1, y2, parts, counters, nullptr, tokens, splits,
-                  0, 0, 0};
+    GemmArgs args{x, residual, w0, w1, w2, b0, b1, b2, y0, y1, y2, parts, counters, nullptr, tokens,
+                  splits, 0, 0, 0};
     SmallGemm<Shape>::step<LaunchBefore>(args, launched_share(), pool);
 }

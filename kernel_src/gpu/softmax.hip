@@ -1,4 +1,4 @@
-// softmax.h says what the arguments are.
+// The arguments are described in softmax.h.
 #include "softmax.h"
 #include "shape.h"
 

@@ -1,32 +1,32 @@
-// stream.h: products with one vector in a kernel of many steps (persist.h) whose weights stream:
-// one warp beside the block's asks for them, in the order in which all steps will use them, and
-// never waits for a step to end. So memory is busy while blocks meet, attend and wait for
+// stream.h: products with one vector in a kernel of many steps (persist.h), with streamed weights.
+// One extra warp loads the weights for the block, in the order in which all steps will use them,
+// and never waits for a step to end. So memory is busy while blocks meet, attend and wait for
 // activations.
 //
 // The *ring* is SLOTS slots of shared memory, each with two barriers: full (its bytes are there)
-// and empty (it was read). A slot takes as many whole rows as fit, four at most of one lane, which
-// lie side by side in device memory: one copy. It belongs to a *team* of SHARE waves, the same in
-// each lap: a team never waits for a slot that another has not yet had in the lap before (copies
-// end in any order, and a parity does not tell laps apart). One team waits for bytes or adds up
-// while others multiply. A lane has units of all of the slot's rows at a time, so that the
-// activations, which lie in shared memory, are read once for them. (Before, all waves shared each
-// row and held the activations in registers. Every slot was waited for, summed and given back by
-// all of them: without any copy 8b Q4_K_M made 651 tokens/s, and makes 827.)
+// and empty (it was read). A slot takes as many whole rows as fit, at most four for one lane; they
+// are neighbours in device memory: one copy. A slot belongs to a *team* of SHARE waves, the same in
+// each lap. So a team never waits for a slot that another team has not yet read in the lap before
+// (copies end in any order, and a parity does not tell laps apart). One team waits for bytes or
+// adds up while others multiply. A lane has units of all rows of the slot at a time, so it reads
+// the activations in shared memory once for all of them. (In an earlier version all waves shared
+// each row and held the activations in registers. Every slot was waited for, summed and released by
+// all of them: without any copy 8b Q4_K_M made 651 tokens/s; it now makes 827.)
 //
-// What is asked for and not yet there is what memory needs to be busy, AHEAD bytes, whatever room
-// the ring has: all else that a unit reads (values of other blocks, keys) comes behind it. With all
-// of the ring on its way 8b Q4_K_M made 490 tokens/s on an H100, with 28 KB of it 526; Q8_0 321 and
-// 351.
+// AHEAD bytes are in flight, which is enough to keep memory busy, even if the ring has more room:
+// all other reads of a unit (values of other blocks, keys) queue after them. With the whole ring in
+// flight 8b Q4_K_M made 490 tokens/s on an H100, with 28 KB of it 526; Q8_0 321 and 351.
 //
-// A block's rows of a step are one piece, as even as can be: in whole groups where the block hands
-// its results over (packets.h), else by bytes over all matrices of the step.
+// A block's rows of a step are contiguous, and blocks have as equal shares as possible: in whole
+// groups where the block hands its results over (packets.h), else by bytes over all matrices of the
+// step.
 //
-// Several sequences are COLUMNS columns, which lie one after the other wherever there are vectors,
-// in packets too: a row's weights are read, and made codes of, once for all.
+// Several sequences are COLUMNS columns, one after another in all vectors, also in packets. A row's
+// weights are read and decoded once for all columns.
 //
 // S: those of matvec.h without TEAM, ROWS, BATCH and X_GLOBAL. R: SLOT (bytes, a multiple of 128),
 // SHARE (a power of two), SLOTS (a multiple of the teams), AHEAD. The block has KJ_BLOCK threads
-// and a warp more.
+// and one warp more.
 #pragma once
 #include "dots.h"
 #include "hopper.h"
@@ -34,8 +34,8 @@
 #include "packets.h"
 #include "sums.h"
 
-// A place in shared memory as a number. A compiler that knows what it is the place of finds it anew
-// in each turn of a loop, by five instructions that wait for one another.
+// An address in shared memory as a number. A compiler that knows the variable computes the address
+// again in each iteration of a loop, by five dependent instructions.
 STEP u32 kept_place(const void* p) {
     u32 at = shared_at(p);
     asm volatile("" : "+r"(at));
@@ -43,8 +43,8 @@ STEP u32 kept_place(const void* p) {
 }
 template <class T> STEP T* at_place(u32 at) { return (T*)__cvta_shared_to_generic(at); }
 
-// Where somebody is in the ring; and which of two buffers of sums is next. Given and returned by
-// value: a reference of what is called is local memory.
+// A position in the ring, and which of two buffers of sums is next. Passed and returned by value: a
+// reference passed to a function is local memory.
 struct RingAt {
     u32 slot, phase, buffer;
 };
@@ -54,14 +54,15 @@ template <class R> struct Ring {
     static constexpr u32 BYTES = R::SLOTS * R::SLOT, LINE = 128;
 
     STEP void open(Shared& s) {
-        for (u32 i = 0; i < R::SLOTS; i++) barrier_init(s.full + i, 1), barrier_init(s.empty + i, R::SHARE);
+        for (u32 i = 0; i < R::SLOTS; i++)
+            barrier_init(s.full + i, 1), barrier_init(s.empty + i, R::SHARE);
         barrier_fence_init();
         fence_async();
     }
     STEP void next(RingAt& at) {
         if (++at.slot == R::SLOTS) at.slot = 0, at.phase ^= 1;
     }
-    // So many slots further: no more than there are; any number.
+    // `n` slots further: up to the number of slots; any number.
     STEP void skip(RingAt& at, u32 slots) {
         at.slot += slots;
         if (at.slot >= R::SLOTS) at.slot -= R::SLOTS, at.phase ^= 1;
@@ -71,7 +72,7 @@ template <class R> struct Ring {
         at.slot = to - laps * R::SLOTS, at.phase ^= laps & 1;
     }
 
-    // Returns when the phase of this parity is complete, or when it has taken too long.
+    // Returns when the phase of this parity is complete, or after a time-out.
     STEP void await(u32 barrier, u32 parity) {
         u32 turns = 0;
         u64 since = 0;
@@ -80,25 +81,28 @@ template <class R> struct Ring {
     STEP bool barrier_try(u32 barrier, u32 parity) {
         u32 done;
         asm volatile(
-            "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; "
+            "selp.u32 %0, 1, 0, p; }"
             : "=r"(done)
             : "r"(barrier), "r"(parity)
             : "memory");
         return done;
     }
 
-    // A slot's bytes are asked for, by one thread. They lie in the slot as their source does in its
-    // line. Of those before it all are there but the last `ahead` − 1.
+    // Loads a slot's bytes, by one thread. They have the same place in their line in the slot as in
+    // memory. All loads before it are complete except the last `ahead` − 1.
     STEP void fill(Shared& s, u8* memory, RingAt& at, const u8* from, u32 bytes, u32 ahead) {
         Meeting::delay(2);
         await(shared_at(s.empty + at.slot), at.phase ^ 1);
         const bool lap = at.slot < ahead;  // the lap before
-        await(shared_at(s.full + (at.slot + (lap ? R::SLOTS : 0) - ahead)), at.phase ^ (lap ? 1 : 0));
+        await(shared_at(s.full + (at.slot + (lap ? R::SLOTS : 0) - ahead)),
+              at.phase ^ (lap ? 1 : 0));
         barrier_arrive_expect(s.full + at.slot, bytes);
-        bulk_copy_once(memory + at.slot * R::SLOT + ((u64)from % LINE), from, bytes, s.full + at.slot);
+        bulk_copy_once(memory + at.slot * R::SLOT + ((u64)from % LINE), from, bytes,
+                       s.full + at.slot);
         next(at);
     }
-    // The slot's beginning. `barriers`, `slots`: places (kept_place) of the ring's barriers and
+    // The slot's beginning. `barriers`, `slots`: addresses (kept_place) of the ring's barriers and
     // memory.
     STEP u32 wait(u32 barriers, u32 slots, const RingAt& at) {
         await(barriers + 8 * at.slot, at.phase);
@@ -109,11 +113,12 @@ template <class R> struct Ring {
     STEP void release(u32 barriers, const RingAt& at) {
         wave_sync();
         const u32 empty = barriers + 8 * (R::SLOTS + at.slot);
-        if (lane_id() == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(empty) : "memory");
+        if (lane_id() == 0)
+            asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(empty) : "memory");
     }
 };
 
-// Where a unit's bytes are in a row record.
+// The place of a unit's bytes in a row record.
 struct UnitPlace { u32 big, c2, c1, group, block; };
 template <class W> STEP UnitPlace place_of(u32 u) {
     const u32 g = W::UNIT == 16 ? u / 2 : u, b = g / W::BLOCK_32;
@@ -122,10 +127,13 @@ template <class W> STEP UnitPlace place_of(u32 u) {
     if (W::C2 != NONE) p.c2 = W::C2 + 8 * u;
     if (W::C1 != NONE) p.c1 = W::C1 + 4 * u;
     p.group = W::GROUPS_AT + (W::GROUPS == Groups::Signed32 ? 1 : 2) * g;
-    p.block = W::BLOCKS_AT + (W::BLOCKS == Blocks::HalfPair ? 4 : W::BLOCKS == Blocks::Half ? 2 : 1) * b;
+    p.block = W::BLOCKS_AT + (W::BLOCKS == Blocks::HalfPair ? 4
+                              : W::BLOCKS == Blocks::Half   ? 2
+                                                            : 1) *
+                                 b;
     return p;
 }
-// The unit there, of a row record in shared memory.
+// The unit at that place, of a row record in shared memory.
 template <class W> STEP Unit<W> kept_unit(const u8* row, const UnitPlace& p) {
     Unit<W> t = zero_unit<W>();
     if constexpr (PLAIN<W> || W::C8 != NONE || W::C4 != NONE) {
@@ -147,15 +155,16 @@ template <class W> STEP Unit<W> kept_unit(const u8* row, const UnitPlace& p) {
     return t;
 }
 
-// A format as a type that is the same for all steps that have it, so that they share its code.
+// A format as a type that is equal for all steps with that format, so they share its code.
 template <u32 UNIT_, u32 UNITS_, u32 ROW_BYTES_, u32 GROUPS_AT_, u32 BLOCKS_AT_, Groups GROUPS_,
-          Blocks BLOCKS_, u32 BLOCK_32_, Encoding ENCODING_, u32 C1_, u32 C2_, u32 C4_, u32 C8_, u32 C1_LOW_,
-          u32 C2_LOW_, bool LOOKUP_, u32 T0_, u32 T1_, u32 T2_, u32 T3_, Offset OFFSET_, i32 BIAS_>
+          Blocks BLOCKS_, u32 BLOCK_32_, Encoding ENCODING_, u32 C1_, u32 C2_, u32 C4_, u32 C8_,
+          u32 C1_LOW_, u32 C2_LOW_, bool LOOKUP_, u32 T0_, u32 T1_, u32 T2_, u32 T3_,
+          Offset OFFSET_, i32 BIAS_>
 struct StreamFormat {
-    static constexpr u32 UNIT = UNIT_, UNITS = UNITS_, ROW_BYTES = ROW_BYTES_, GROUPS_AT = GROUPS_AT_,
-                         BLOCKS_AT = BLOCKS_AT_, BLOCK_32 = BLOCK_32_;
-    static constexpr u32 C1 = C1_, C2 = C2_, C4 = C4_, C8 = C8_, C1_LOW = C1_LOW_, C2_LOW = C2_LOW_, T0 = T0_,
-                         T1 = T1_, T2 = T2_, T3 = T3_;
+    static constexpr u32 UNIT = UNIT_, UNITS = UNITS_, ROW_BYTES = ROW_BYTES_,
+                         GROUPS_AT = GROUPS_AT_, BLOCKS_AT = BLOCKS_AT_, BLOCK_32 = BLOCK_32_;
+    static constexpr u32 C1 = C1_, C2 = C2_, C4 = C4_, C8 = C8_, C1_LOW = C1_LOW_, C2_LOW = C2_LOW_,
+                         T0 = T0_, T1 = T1_, T2 = T2_, T3 = T3_;
     static constexpr Groups GROUPS = GROUPS_;
     static constexpr Blocks BLOCKS = BLOCKS_;
     static constexpr Encoding ENCODING = ENCODING_;
@@ -166,22 +175,22 @@ struct StreamFormat {
 template <class W>
 using StreamFormatOf =
     StreamFormat<W::UNIT, W::UNITS, W::ROW_BYTES, W::GROUPS_AT, W::BLOCKS_AT, W::GROUPS, W::BLOCKS,
-                 W::BLOCK_32, W::ENCODING, W::C1, W::C2, W::C4, W::C8, W::C1_LOW, W::C2_LOW, W::LOOKUP, W::T0,
-                 W::T1, W::T2, W::T3, W::OFFSET, W::BIAS>;
+                 W::BLOCK_32, W::ENCODING, W::C1, W::C2, W::C4, W::C8, W::C1_LOW, W::C2_LOW,
+                 W::LOOKUP, W::T0, W::T1, W::T2, W::T3, W::OFFSET, W::BIAS>;
 
 template <bool B, class X, class Y> struct StreamPick { using type = X; };
 template <class X, class Y> struct StreamPick<false, X, Y> { using type = Y; };
 
-// A column as activations.h lays it out (scales: packets.h), for any step whose values are not
-// handed over: few instructions, since all steps of a layer together do not fit the caches of code,
-// and code that is used once a step came from the second cache each time (an H200: qkv of 8b took
-// 14 us, of which its weights 3.6).
+// A column in the layout of activations.h (scales: packets.h), for any step whose values are not
+// handed over. It has few instructions, since all steps of a layer together do not fit the
+// instruction caches, and code that is used once a step came from the second-level cache each time
+// (an H200: qkv of 8b took 14 µs, of which its weights 3.6).
 struct StreamColumn {
     const float *x, *aux;
     float eps;
     u32 cols, prologue;  // 0 none, 1 a norm, 2 silu, 3 gelu
 };
-// Waits for the step before. Up to EIGHT quads of a thread are on their way together, and a norm's
+// Waits for the previous step. Up to EIGHT quads of a thread are in flight together, and a norm's
 // weights before the wait.
 template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column) {
     constexpr u32 EIGHT = 8;
@@ -194,12 +203,13 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
     }
     Meeting::wait();
     float scale = 1.0f;
-    // All lanes of a wave arrive: groups are whole, and eight lanes have one.
+    // All lanes of a wave must call it: groups are whole, and eight lanes have one.
     NO_UNROLL for (u32 from = 0; from < quads; from += EIGHT * KJ_BLOCK) {
         UNROLL for (u32 i = 0; i < EIGHT; i++) {
             const u32 q = from + i * KJ_BLOCK + thread_id();
             x[i] = q < quads ? load16(a.x + 4 * q) : u32x4{0, 0, 0, 0};
-            if ((!normed || from > 0) && two) g[i] = q < quads ? load16(a.aux + 4 * q) : u32x4{0, 0, 0, 0};
+            if ((!normed || from > 0) && two)
+                g[i] = q < quads ? load16(a.aux + 4 * q) : u32x4{0, 0, 0, 0};
         }
         if (normed && from == 0) {
             float squares = 0.0f;
@@ -208,8 +218,8 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
                            as_f32(x[i].z) * as_f32(x[i].z) + as_f32(x[i].w) * as_f32(x[i].w);
             NO_UNROLL for (u32 q = EIGHT * KJ_BLOCK + thread_id(); q < quads; q += KJ_BLOCK) {
                 const u32x4 w = load16(a.x + 4 * q);
-                squares += as_f32(w.x) * as_f32(w.x) + as_f32(w.y) * as_f32(w.y) + as_f32(w.z) * as_f32(w.z) +
-                           as_f32(w.w) * as_f32(w.w);
+                squares += as_f32(w.x) * as_f32(w.x) + as_f32(w.y) * as_f32(w.y) +
+                           as_f32(w.z) * as_f32(w.z) + as_f32(w.w) * as_f32(w.w);
             }
             scale = rsqrt_f32(block_sum(squares) / (float)a.cols + a.eps);
         }
@@ -224,8 +234,8 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
                 NO_UNROLL for (u32 e = 0; e < 4; e++) v[e] =
                     (a.prologue == 2 ? silu(v[e]) : gelu(v[e])) * up[e];
             }
-            float most =
-                max_f32(max_f32(abs_f32(v[0]), abs_f32(v[1])), max_f32(abs_f32(v[2]), abs_f32(v[3])));
+            float most = max_f32(max_f32(abs_f32(v[0]), abs_f32(v[1])),
+                                 max_f32(abs_f32(v[2]), abs_f32(v[3])));
             most = group_max(most, 8);
             float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
             if (inverse > 3.0e38f) inverse = 3.0e38f;
@@ -272,22 +282,22 @@ template <u32 N> STEP void block_sums(float (&v)[N]) {
             v[n] = 0.0f;
             UNROLL for (u32 w = 0; w < kj_waves; w++) v[n] += part[n * kj_waves + w];
         }
-        block_sync();  // nobody writes part again before all have read it
+        block_sync();  // all have read part before it is written again
     }
 }
 
 // A segment of a step, for the code that all steps of its format share.
 template <u32 COLUMNS> struct StreamSegment {
     const float *bias, *second, *residual;  // null: none
-    float* y;                               // null: whoever reads the results has them as packets
+    float* y;                               // null: readers get the results as packets
     u32 rows, first, end;  // of the matrix; this block's
-    // of what is handed over one by one: the first row's number, and a column's all
+    // of values handed over one by one: the first row's number, and all of a column
     u32 values_at, values;
     u32 gate;               // 0 none, 1 silu, 2 gelu: then of two matrices
     float factor[COLUMNS];  // of all rows
 };
 
-// The rows of one format and length, for every step that has such. W: StreamFormat; COLS, SPLIT,
+// The rows of one format and length, for all steps with such rows. W: StreamFormat; COLS, SPLIT,
 // FORM: of a column. FULL: a slot has as many rows as fit, else as many as its lanes take at once.
 template <class W, u32 COLS, u32 COLUMNS, bool PLAIN_X, bool SPLIT, class R, bool FULL = false>
 struct StreamRows {
@@ -295,22 +305,24 @@ struct StreamRows {
     using Segment = StreamSegment<COLUMNS>;
     static constexpr u32 MOST = 128;  // rows of a round
     static constexpr u32 TEAMS = kj_waves / R::SHARE;
-    static constexpr u32 XGROUPS = COLS / 32, XUNITS = CEIL_DIV(COLS, W::UNIT), HALVES = W::UNIT / 16;
+    static constexpr u32 XGROUPS = COLS / 32, XUNITS = CEIL_DIV(COLS, W::UNIT),
+                         HALVES = W::UNIT / 16;
     static constexpr u32 VECTORS = PLAIN_X ? XUNITS * (W::UNIT / 4) : 5 * XGROUPS;  // of a column
     struct Shared { float sum[2][2][COLUMNS][R::SHARE][MOST]; };
     static constexpr u32 SUM_BYTES = COLUMNS * R::SHARE * MOST * 4;  // of a matrix
     static_assert((TEAMS & (TEAMS - 1)) == 0 && R::SLOTS % TEAMS == 0, "a slot has one team");
 
-    // How rows are cut: EACH units of a row are a wave's, LANES lanes take them DEEP times, and
-    // SIDE rows lie beside each other in a wave, which takes TIMES of them together. A slot has
+    // How rows are cut: a wave has EACH units of a row, which LANES lanes take in DEEP iterations.
+    // SIDE rows are beside each other in a wave, which takes TIMES of them together. A slot has
     // ROWS rows.
     STEP constexpr u32 power_of_two(u32 n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
     static constexpr u32 EACH = CEIL_DIV(W::UNITS, R::SHARE);
     static constexpr u32 WIDE = EACH >= KJ_WAVE ? KJ_WAVE : power_of_two(EACH);
-    // Half as many lanes where of all more than a third would have nothing at the end.
-    static constexpr u32 LANES = WIDE > 8 && 3 * EACH <= 2 * CEIL_DIV(EACH, WIDE) * WIDE ? WIDE / 2 : WIDE;
+    // Half as many lanes if otherwise more than a third would be idle at the end.
+    static constexpr u32 LANES = WIDE > 8 && 3 * EACH <= 2 * CEIL_DIV(EACH, WIDE) * WIDE ? WIDE / 2
+                                                                                         : WIDE;
     static constexpr u32 DEEP = CEIL_DIV(EACH, LANES), SIDE = KJ_WAVE / LANES;
-    // Rows of a length that is not of whole lines begin anywhere in one, at a multiple of 16 bytes.
+    // Rows whose length is not whole lines begin anywhere in a line, at a multiple of 16 bytes.
     static constexpr bool ANYWHERE = W::ROW_BYTES % K::LINE != 0;
     static constexpr u32 FIT = (R::SLOT - (ANYWHERE ? K::LINE - 16 : 0)) / W::ROW_BYTES;
     STEP constexpr u32 least(u32 a, u32 b) { return a < b ? a : b; }
@@ -319,19 +331,21 @@ struct StreamRows {
     // rows that are taken at once
     static constexpr u32 BATCH = FIT < TIMES * SIDE ? FIT : TIMES * SIDE;
     static constexpr u32 ROWS = FULL ? least(FIT / BATCH * BATCH, MOST) : BATCH;
-    // Units of a row whose loads are on their way together: eight of all rows and columns, if they
-    // divide what there is.
-    STEP constexpr u32 divisor(u32 n, u32 most) { return n % most == 0 ? most : divisor(n, most - 1); }
+    // Units of a row whose loads are in flight together: eight over all rows and columns, if they
+    // divide the total.
+    STEP constexpr u32 divisor(u32 n, u32 most) {
+        return n % most == 0 ? most : divisor(n, most - 1);
+    }
     static constexpr u32 TOGETHER = divisor(DEEP, COLUMNS * SUMS < 8 ? 8 / SUMS / COLUMNS : 1);
-    // Slots on their way together.
+    // Slots in flight together.
     static constexpr u32 ASKED = (R::AHEAD + ROWS * W::ROW_BYTES / 2) / (ROWS * W::ROW_BYTES);
     static constexpr u32 AHEAD = ASKED < 2 ? 2 : ASKED < R::SLOTS ? ASKED : R::SLOTS;
     static_assert(ROWS > 0 && ROWS <= MOST && LANES % SUMS == 0, "a slot has room for a row");
     static_assert(W::UNITS <= R::SHARE * EACH && EACH <= LANES * DEEP, "every unit has a lane");
 
-    // Asks for rows first … end − 1 of one matrix, or of two in turn, round by round.
-    CALLED RingAt feed(const u8* w0, const u8* w1, u32 first, u32 end, typename K::Shared& ring, u8* memory,
-                       RingAt at) {
+    // Loads rows first … end − 1 of one matrix, or of two in turn, round by round.
+    CALLED RingAt feed(const u8* w0, const u8* w1, u32 first, u32 end, typename K::Shared& ring,
+                       u8* memory, RingAt at) {
         NO_UNROLL for (u32 r = first; r < end; r += MOST)
             NO_UNROLL for (u32 l = 0; l < (w1 ? 2 : 1); l++) {
                 const u32 n = min_u32(MOST, end - r);
@@ -362,7 +376,8 @@ struct StreamRows {
             v.sum[i] = inside ? as_f32(vector ? last.w : last.z) : 0.0f;
         }
     }
-    STEP void dot_codes(float& acc, const u32 (&codes)[W::UNIT / 4], const Factors& f, const Activated& v) {
+    STEP void dot_codes(float& acc, const u32 (&codes)[W::UNIT / 4], const Factors& f,
+                        const Activated& v) {
         constexpr bool sixteens = SIXTEENS<W>, offset = W::OFFSET != Offset::None;
         float dot[HALVES];
         UNROLL for (u32 i = 0; i < HALVES; i++) {
@@ -373,7 +388,7 @@ struct StreamRows {
             acc = fma_f32(f.scale[0], dot[0], acc);
         } else if constexpr (sixteens) {
             UNROLL for (u32 i = 0; i < HALVES; i++) {
-                // A product with 0 would stay: it might be of what is no number.
+                // Multiplying by 0 would not do: the value may be NaN.
                 if constexpr (W::BIAS != 0) dot[i] = fma_f32(-(float)W::BIAS, v.sum[i], dot[i]);
                 acc = fma_f32(f.scale[i], dot[i], acc);
                 if constexpr (offset) acc = fma_f32(f.offset[i], v.sum[i], acc);
@@ -387,7 +402,7 @@ struct StreamRows {
         }
     }
     // Adds the products of unit u of TIMES rows, `apart` bytes from each other, with its
-    // activations. Not `inside`: nothing.
+    // activations. If not `inside`: nothing.
     STEP void dot_unit(const u8* row, u32 apart, u32 u, bool inside, const u32x4* x,
                        float (&acc)[COLUMNS][SUMS]) {
         const UnitPlace at = place_of<W>(u);
@@ -396,7 +411,8 @@ struct StreamRows {
             UNROLL for (u32 c = 0; c < COLUMNS; c++)
                 UNROLL for (u32 i = 0; i < W::UNIT / 4; i++) {
                     const u32x4 q = x[c * VECTORS + i * XUNITS + u];
-                    v[c][4 * i] = inside ? as_f32(q.x) : 0.0f, v[c][4 * i + 1] = inside ? as_f32(q.y) : 0.0f;
+                    v[c][4 * i] = inside ? as_f32(q.x) : 0.0f,
+                             v[c][4 * i + 1] = inside ? as_f32(q.y) : 0.0f;
                     v[c][4 * i + 2] = inside ? as_f32(q.z) : 0.0f;
                     v[c][4 * i + 3] = inside ? as_f32(q.w) : 0.0f;
                 }
@@ -404,11 +420,13 @@ struct StreamRows {
                 float w[W::UNIT];
                 unit_values<W>(kept_unit<W>(row + t * apart, at), w);
                 UNROLL for (u32 c = 0; c < COLUMNS; c++)
-                    UNROLL for (u32 i = 0; i < W::UNIT; i++) acc[c][t] = fma_f32(w[i], v[c][i], acc[c][t]);
+                    UNROLL for (u32 i = 0; i < W::UNIT; i++)
+                        acc[c][t] = fma_f32(w[i], v[c][i], acc[c][t]);
             }
         } else {
             Activated v[COLUMNS];
-            UNROLL for (u32 c = 0; c < COLUMNS; c++) load_activated(v[c], x + c * VECTORS, u, inside);
+            UNROLL for (u32 c = 0; c < COLUMNS; c++)
+                load_activated(v[c], x + c * VECTORS, u, inside);
             UNROLL for (u32 t = 0; t < TIMES; t++) {
                 const Unit<W> b = kept_unit<W>(row + t * apart, at);
                 u32 codes[W::UNIT / 4];
@@ -419,9 +437,9 @@ struct StreamRows {
         }
     }
 
-    // The first n rows at `rows`; their sums, or this wave's parts of them, go to `sums`, and of
-    // each column SHARE · MOST further. Rows that are not there make numbers that nobody reads, of
-    // what lay in the slot before.
+    // Multiplies the first n rows at `rows`; their sums, or this wave's parts of them, go to
+    // `sums`, and those of column c SHARE · MOST · c further. Rows after the n-th give numbers that
+    // are not used, of old contents of the slot.
     STEP void take_slot(const u8* rows, u32 n, const u32x4* x, float* sums) {
         if constexpr (FULL) {
             NO_UNROLL for (u32 q = 0; q < n; q += BATCH)
@@ -433,7 +451,7 @@ struct StreamRows {
     STEP void take_batch(const u8* rows, u32 n, const u32x4* x, float* sums) {
         float acc[COLUMNS][SUMS] = {};
         const u32 side = lane_id() / LANES, member = R::SHARE == 1 ? 0 : wave_id() % R::SHARE;
-        // Not behind the slot, where shared memory may end.
+        // Not after the slot, where shared memory may end.
         const u8* row = rows + (BATCH < SIDE ? min_u32(side, BATCH - 1) : side) * W::ROW_BYTES;
         NO_UNROLL for (u32 d = 0; d < DEEP; d += TOGETHER) {
             UNROLL for (u32 i = 0; i < TOGETHER; i++) {
@@ -450,7 +468,7 @@ struct StreamRows {
             if (lane_id() % each == 0 && which < n) sums[c * (R::SHARE * MOST) + which] = sum;
         }
     }
-    // Over a row's lanes: lane l has sum number (l % LANES) / (LANES / SUMS).
+    // Sums over a row's lanes: lane l has sum number (l % LANES) / (LANES / SUMS).
     STEP float add_up(float (&acc)[SUMS]) {
         UNROLL for (u32 m = LANES / 2, k = SUMS; m > 0; m /= 2) {
             if (k > 1) {
@@ -468,7 +486,7 @@ struct StreamRows {
         return acc[0];
     }
 
-    // Where the row begins in its slot: matrices begin at whole lines.
+    // The place of the row in its slot: matrices begin at whole lines.
     STEP u32 off(u32 row) { return ANYWHERE ? row * W::ROW_BYTES % K::LINE : 0; }
 
     // This wave's team takes its slots of the next `all`: `take(number, place)`.
@@ -487,10 +505,12 @@ struct StreamRows {
 
     CALLED RingAt take(Segment s, const u64* instruction, const u32x4* x, typename K::Shared& ring,
                        const u8* memory, RingAt at, Shared& lds) {
-        // Results of a round that a thread ends: of as many columns as there are.
+        // Results of a round that a thread completes: one for each column.
         constexpr u32 ALL = COLUMNS * MOST, EACH_ENDS = CEIL_DIV(ALL, KJ_BLOCK);
-        // A thread that waited for one before it sent the next could wait in a circle (sums.h).
-        static_assert(KJ_RANKS == 1 || EACH_ENDS == 1, "a thread sends what it ends before it waits");
+        // A thread that waited for one result before it sent the next could wait in a circle
+        // (sums.h).
+        static_assert(KJ_RANKS == 1 || EACH_ENDS == 1,
+                      "a thread sends what it ends before it waits");
         const Links links = links_of(instruction);
         const u32 barriers = kept_place(&ring), slots = kept_place(memory);
         const u32 sums = kept_place(lds.sum) + wave_id() % R::SHARE * MOST * 4;
@@ -498,7 +518,7 @@ struct StreamRows {
         NO_UNROLL for (u32 r = s.first; r < s.end; r += MOST) {
             const u32 n = min_u32(MOST, s.end - r);
             float add[EACH_ENDS], first[EACH_ENDS], second[EACH_ENDS], weight[EACH_ENDS];
-            // Asked for while the weights are multiplied.
+            // Loaded while the weights are multiplied.
             UNROLL for (u32 k = 0; k < EACH_ENDS; k++) {
                 const u32 e = thread_id() + k * KJ_BLOCK, row = r + e % MOST;
                 const bool ends = e < ALL && e % MOST < n;
@@ -515,17 +535,21 @@ struct StreamRows {
             });
             block_sync();
             UNROLL for (u32 k = 0; k < EACH_ENDS; k++) {
-                const u32 e = thread_id() + k * KJ_BLOCK, column = COLUMNS == 1 ? 0 : e / MOST, o = e % MOST;
+                const u32 e = thread_id() + k * KJ_BLOCK, column = COLUMNS == 1 ? 0 : e / MOST,
+                          o = e % MOST;
                 if (e >= ALL) break;
                 float v = 0.0f;
                 if (o < n) {
                     float factor = s.factor[0];
-                    UNROLL for (u32 c = 1; c < COLUMNS; c++) factor = column == c ? s.factor[c] : factor;
-                    UNROLL for (u32 w = 0; w < R::SHARE; w++) v += lds.sum[at.buffer][0][column][w][o];
+                    UNROLL for (u32 c = 1; c < COLUMNS; c++)
+                        factor = column == c ? s.factor[c] : factor;
+                    UNROLL for (u32 w = 0; w < R::SHARE; w++)
+                        v += lds.sum[at.buffer][0][column][w][o];
                     v = fma_f32(v, factor, first[k]);
                     if (lists == 2) {
                         float up = 0.0f;
-                        UNROLL for (u32 w = 0; w < R::SHARE; w++) up += lds.sum[at.buffer][1][column][w][o];
+                        UNROLL for (u32 w = 0; w < R::SHARE; w++)
+                            up += lds.sum[at.buffer][1][column][w][o];
                         v = (s.gate == 1 ? silu(v) : gelu(v)) * fma_f32(up, factor, second[k]);
                     }
                     if constexpr (KJ_RANKS > 1)
@@ -549,7 +573,8 @@ struct StreamRows {
 template <class S, class R> struct Stream {
     using X = Activations<S>;
     using K = Ring<R>;
-    static constexpr u32 LISTS = S::GATE != Gate::None ? 2 : 1, SEGMENTS = LISTS == 2 ? 1 : S::SEGMENTS;
+    static constexpr u32 LISTS = S::GATE != Gate::None ? 2 : 1,
+                         SEGMENTS = LISTS == 2 ? 1 : S::SEGMENTS;
     static constexpr u32 COLUMNS = S::COLUMNS;
     // The format of segment I, and its code.
     template <u32 I>
@@ -562,10 +587,10 @@ template <class S, class R> struct Stream {
     using Shared = typename Rows<0>::Shared;
     template <u32 I> static constexpr u32 ALL = I == 0 ? S::ROWS_0 : I == 1 ? S::ROWS_1 : S::ROWS_2;
 
-    // This block's rows of a segment, in one piece. Handed over: whole groups. Else all segments'
-    // bytes as even as can be, so that most blocks have rows of one segment. Divisions are of 32
-    // bits: two of 64, which this hardware has not, took a quarter of a microsecond of each
-    // segment.
+    // This block's rows of a segment, contiguous. Handed over: whole groups. Otherwise blocks have
+    // as equal shares of all segments' bytes as possible, so most blocks have rows of one segment.
+    // Divisions are of 32 bits: two of 64, which this hardware lacks, took a quarter of a
+    // microsecond of each segment.
     struct Dealt { u32 first, end; };
     template <u32 I> STEP constexpr u32 rows_before() {
         if constexpr (I == 0) return 0;
@@ -589,7 +614,8 @@ template <class S, class R> struct Stream {
     template <u32 I> STEP Dealt dealt(u32 block, u32 blocks, bool handed) {
         if constexpr (SEGMENTS == 1) {
             const u32 each = handed ? Packets::GROUP : 1, all = ALL<I> / each;
-            return Dealt{start_of(all, block, blocks) * each, start_of(all, block + 1, blocks) * each};
+            return Dealt{start_of(all, block, blocks) * each,
+                         start_of(all, block + 1, blocks) * each};
         } else {
             constexpr u32 all = before<SEGMENTS>();
             return Dealt{row_at<I>(start_of(all, block, blocks)),
@@ -597,44 +623,52 @@ template <class S, class R> struct Stream {
         }
     }
 
-    // --------------------------------------------------------------------------------------------
-    // the warp beside
+    // ---------------------------------------------------------------------------- the loading warp
     template <u32 I>
     STEP void feed_segment(const u8* w0, const u8* w1, u32 block, u32 blocks, bool handed,
                            typename K::Shared& ring, u8* memory, RingAt& at) {
         const Dealt d = dealt<I>(block, blocks, handed);
         at = Rows<I>::feed(w0, w1, d.first, d.end, ring, memory, at);
     }
-    STEP void feed(const MatvecArgs& a, u32 block, u32 blocks, bool handed, typename K::Shared& ring,
-                   u8* memory, RingAt& at) {
+    STEP void feed(const MatvecArgs& a, u32 block, u32 blocks, bool handed,
+                   typename K::Shared& ring, u8* memory, RingAt& at) {
         feed_segment<0>(a.w0, LISTS == 2 ? a.w1 : nullptr, block, blocks, handed, ring, memory, at);
-        if constexpr (SEGMENTS > 1) feed_segment<1>(a.w1, nullptr, block, blocks, handed, ring, memory, at);
-        if constexpr (SEGMENTS > 2) feed_segment<2>(a.w2, nullptr, block, blocks, handed, ring, memory, at);
+        if constexpr (SEGMENTS > 1)
+            feed_segment<1>(a.w1, nullptr, block, blocks, handed, ring, memory, at);
+        if constexpr (SEGMENTS > 2)
+            feed_segment<2>(a.w2, nullptr, block, blocks, handed, ring, memory, at);
     }
 
-    // --------------------------------------------------------------------------------------------
-    // the waves
+    // ----------------------------------------------------------------------------------- the waves
     template <u32 I>
     STEP void take_segment(const MatvecArgs& a, float* y, const float* bias, u32 block, u32 blocks,
                            const Links& links, const float (&factor)[COLUMNS], const u32x4* x,
                            typename K::Shared& ring, const u8* memory, RingAt& at, Shared& lds) {
         constexpr u32 gate = S::GATE == Gate::None ? 0 : S::GATE == Gate::Silu ? 1 : 2;
         const Dealt d = dealt<I>(block, blocks, links.out != nullptr);
-        Segment s{S::BIASES >> I & 1 ? bias : nullptr, LISTS == 2 && (S::BIASES & 2) ? a.b1 : nullptr,
-                  S::RESIDUAL ? a.residual : nullptr, y, ALL<I>, d.first, d.end, rows_before<I>(),
-                  rows_before<SEGMENTS>(), gate};
+        Segment s{S::BIASES >> I & 1 ? bias : nullptr,
+                  LISTS == 2 && (S::BIASES & 2) ? a.b1 : nullptr,
+                  S::RESIDUAL ? a.residual : nullptr,
+                  y,
+                  ALL<I>,
+                  d.first,
+                  d.end,
+                  rows_before<I>(),
+                  rows_before<SEGMENTS>(),
+                  gate};
         UNROLL for (u32 c = 0; c < COLUMNS; c++) s.factor[c] = factor[c];
-        at = Rows<I>::take(s, links.instruction, x, ring, memory, at, (typename Rows<I>::Shared&)lds);
+        at = Rows<I>::take(s, links.instruction, x, ring, memory, at,
+                           (typename Rows<I>::Shared&)lds);
     }
 
-    // What results are to be multiplied with, from the sums of squares that threads had.
+    // The factor of results, from the threads' sums of squares.
     STEP void factors_of(float (&factor)[COLUMNS], float eps) {
         block_sums(factor);
         UNROLL for (u32 c = 0; c < COLUMNS; c++)
             factor[c] = rsqrt_f32(factor[c] / (float)S::COLS + eps);
     }
 
-    // Plain columns; `factor`: what results are to be multiplied with, if it is not 1.
+    // Plain columns; `factor`: the factor of results, if it is not 1.
     STEP void plain_columns(const MatvecArgs& a, const Links& links, u32x4* columns,
                             float (&factor)[COLUMNS]) {
         if constexpr (S::COLS % S::X_UNIT == 0 && !X::GATED) {
@@ -659,8 +693,8 @@ template <class S, class R> struct Stream {
     }
 
     // `pool`: all columns.
-    STEP void step(MatvecArgs a, u32 block, u32 blocks, const Links& links, typename K::Shared& ring,
-                   const u8* memory, RingAt& at, u8* pool, Shared& lds) {
+    STEP void step(MatvecArgs a, u32 block, u32 blocks, const Links& links,
+                   typename K::Shared& ring, const u8* memory, RingAt& at, u8* pool, Shared& lds) {
         u32x4* x = (u32x4*)pool;
         float factor[COLUMNS];
         UNROLL for (u32 c = 0; c < COLUMNS; c++) factor[c] = 1.0f;
@@ -675,11 +709,14 @@ template <class S, class R> struct Stream {
                 NO_UNROLL for (u32 c = 0; c < COLUMNS; c++) {
                     const float* aux = X::GATED ? a.aux + c * S::COLS : a.aux;
                     stream_quantise<S::X_SPLIT>(
-                        StreamColumn{a.x + c * S::COLS, aux, a.eps, S::COLS, first}, x + c * X::VECTORS);
+                        StreamColumn{a.x + c * S::COLS, aux, a.eps, S::COLS, first},
+                        x + c * X::VECTORS);
                 }
             } else {
-                // All of a thread's together, up to four (8b Q4_K_M: 642 tokens/s, always two 631).
-                constexpr u32 groups = COLUMNS * S::COLS / Packets::GROUP, each = CEIL_DIV(groups, KJ_BLOCK);
+                // All of a thread's polls together, up to four (8b Q4_K_M: 642 tokens/s, with
+                // always two 631).
+                constexpr u32 groups = COLUMNS * S::COLS / Packets::GROUP,
+                              each = CEIL_DIV(groups, KJ_BLOCK);
                 constexpr u32 few = each < 3 ? each : 4;
                 const Squares<COLUMNS> squares = Packets::take<S::X_SPLIT, few, COLUMNS, COLUMNS>(
                     links.in, groups, links.epoch, X::NORMED, x);

@@ -1,26 +1,26 @@
 // stream_experts.h: products through chosen experts' matrices whose rows come through the ring
 // (stream.h).
 //
-// What is asked for is known when the choice is, so every block makes it: it takes the scores one
-// by one (packets.h), chooses for itself, and its warp beside asks for the block's rows of the
-// chosen matrices. Nobody meets, and nobody waits for somebody else's choice. (With the choice made
-// by one wave between two meetings, and rows read past the ring, a layer of qwen3-30b-a3b took 34
-// µs more than its launches' 31.)
+// The rows to load are known once the choice is, so every block makes the choice: it takes the
+// scores one by one (packets.h), chooses, and its extra warp loads the block's rows of the chosen
+// matrices. Blocks do not meet, and no block waits for another's choice. (With the choice made by
+// one wave between two meetings, and rows loaded outside the ring, a layer of qwen3-30b-a3b took
+// 34 µs more than the 31 of its launches.)
 //
-// The rows of all chosen matrices are one vector, slot after slot: a block has whole groups of it,
-// which it hands over as packets. Summed, a block has the same rows of all, and the columns lie one
-// after the other.
+// The rows of all chosen matrices are one vector, slot after slot. A block has whole groups of it,
+// which it hands over as packets. With SUM a block has the same rows of all matrices, and the
+// columns are one after another.
 //
 // S: those of experts.h with TOKENS 1, TOP up to 16, without X_GLOBAL, BIAS, CLAMPED, ALL; ROWS_0 a
-// multiple of 16, a matrix of whole lines. R: as stream.h's.
+// multiple of 16, a matrix of whole lines. R: as for stream.h.
 #pragma once
 #include "experts.h"
 #include "route.h"
 #include "stream.h"
 
-// The choice of a token, for the block. The next one is made of scores that nobody has before this
-// block has handed over the rows that it summed by this one's shares; a block without such rows
-// does not read them.
+// The choice of a token, for the block. The next choice is made of scores that exist only after
+// this block has handed over the rows that it summed by this choice's shares; a block without such
+// rows does not read them.
 struct ChosenExperts {
     u32 experts[32];
     float shares[32];
@@ -30,20 +30,22 @@ STEP ChosenExperts& chosen_here() {
     return only[0];
 }
 
-// The block and the warp beside it: experts are chosen. The barrier of all threads, which nobody
-// else uses behind the kernel's beginning.
+// The block and its extra warp: experts are chosen. The barrier of all threads, which is not used
+// otherwise after the kernel's beginning.
 STEP void choice_sync() { __syncthreads(); }
 
 template <class S> struct StreamRoute {
     using Choice = Route<S>;
     static constexpr u32 EXPERTS = S::EXPERTS, TOP = S::TOP;
-    // How many scores are above an expert's says its place, so all are looked at side by side: SIDE
-    // threads have one. By rounds of one wave, each of which found the largest that was left, it
-    // took 3 µs of the layer's 33; all blocks' memory was idle meanwhile. What is run through once
-    // costs by its instructions, 8 to 12 clocks each (they come from far), so it is a short loop:
+    // The number of scores above an expert's is its rank, so all are compared at once: SIDE threads
+    // have one expert. In rounds of one wave, each of which found the largest of the rest, it took
+    // 3 µs of the layer's 33, and all blocks' memory was idle meanwhile. Code that runs once costs
+    // by its instructions, 8 to 12 clocks each (they come from far), so it is a short loop:
     // unrolled it took 1.8 µs.
     static constexpr bool BY_SCORE = S::GATING != Gating::Sigmoid && !S::BIAS && S::GROUPS == 0;
-    STEP constexpr u32 side(u32 n) { return n < KJ_WAVE && 2 * n * EXPERTS <= KJ_BLOCK ? side(2 * n) : n; }
+    STEP constexpr u32 side(u32 n) {
+        return n < KJ_WAVE && 2 * n * EXPERTS <= KJ_BLOCK ? side(2 * n) : n;
+    }
     static constexpr u32 SIDE = side(1), PADDED = CEIL_DIV(EXPERTS, 4 * SIDE) * 4 * SIDE;
     struct Shared {
         u64 key[PADDED];
@@ -76,7 +78,7 @@ template <class S> struct StreamRoute {
         }
     }
 
-    // Scores as they are handed over.
+    // Scores as handed over.
     STEP void take(const Links& links, Shared& lds) {
         NO_UNROLL for (u32 e = thread_id(); e < PADDED; e += KJ_BLOCK) {
             u64 v = (u64)(e < EXPERTS ? ~links.epoch : links.epoch) << 32;
@@ -84,7 +86,7 @@ template <class S> struct StreamRoute {
             u64 since = 0;
             while ((u32)(v >> 32) != links.epoch && !Meeting::over(turns, since))
                 v = packet_load8(links.in + (u64)e * 8);
-            // What is no expert's is above none.
+            // A key that is no expert's is above none.
             lds.key[e] = e < EXPERTS ? Choice::order_key(as_f32((u32)v), e) : 0;
             if (e < EXPERTS) lds.score[e] = as_f32((u32)v);
         }
@@ -98,7 +100,8 @@ template <class S> struct StreamRoute {
             NO_UNROLL for (u32 i = thread_id() % SIDE * 4; i < PADDED; i += 4 * SIDE)
                 UNROLL for (u32 k = 0; k < 4; k++) above += lds.key[i + k] > mine;
             UNROLL for (u32 m = 1; m < SIDE; m *= 2) above += wave_xor(above, m);
-            if (e < EXPERTS && above < TOP && thread_id() % SIDE == 0) experts[above] = e / S::ALIKE;
+            if (e < EXPERTS && above < TOP && thread_id() % SIDE == 0)
+                experts[above] = e / S::ALIKE;
         }
     }
 };
@@ -110,10 +113,11 @@ template <class S, class R> struct StreamExperts {
     using Rows = StreamRows<W, S::COLS, 1, false, S::X_SPLIT, R, S::SUM>;
     using Segment = typename Rows::Segment;
     using Shared = typename Rows::Shared;
-    static constexpr u32 TOP = S::TOP, LISTS = S::GATE != Gate::None ? 2 : 1, COLUMNS = S::SUM ? TOP : 1;
+    static constexpr u32 TOP = S::TOP, LISTS = S::GATE != Gate::None ? 2 : 1,
+                         COLUMNS = S::SUM ? TOP : 1;
     static constexpr u32 RESULTS = (S::SUM ? 1 : TOP) * S::ROWS_0;
     static constexpr u64 MATRIX = (u64)S::ROWS_0 * W::ROW_BYTES;
-    // Rows of a round where all slots are summed: their sums have the room of two matrices'.
+    // Rows of a round where all slots are summed: their sums use the room of two matrices'.
     STEP constexpr u32 power_of_two_in(u32 n) { return n < 2 ? n : 2 * power_of_two_in(n / 2); }
     static constexpr u32 MANY = Rows::least(power_of_two_in(2 * Rows::MOST / TOP), Rows::MOST);
     static_assert(!X::PLAIN && !X::GATED && !(S::SUM && X::NORMED), "what streams");
@@ -125,40 +129,43 @@ template <class S, class R> struct StreamExperts {
         constexpr u32 all = RESULTS / Packets::GROUP;
         const u32 some = all / blocks, more = all - some * blocks;
         const u32 first = some * block + min_u32(block, more);
-        return Dealt{first * Packets::GROUP, (first + some + (block < more ? 1 : 0)) * Packets::GROUP};
+        return Dealt{first * Packets::GROUP,
+                     (first + some + (block < more ? 1 : 0)) * Packets::GROUP};
     }
 
-    // The warp beside, all its lanes: its first step behind a choice waits for that, when all else
-    // is ready.
+    // The extra warp, all its lanes: its first step after a choice waits for the choice, when all
+    // else is ready.
     STEP void await_choice() {
         if constexpr (!S::SUM) choice_sync();
     }
     // One of its lanes.
-    STEP void feed(const ExpertsArgs& a, u32 block, u32 blocks, typename K::Shared& ring, u8* memory,
-                   RingAt& at) {
+    STEP void feed(const ExpertsArgs& a, u32 block, u32 blocks, typename K::Shared& ring,
+                   u8* memory, RingAt& at) {
         const Dealt d = dealt(block, blocks);
         const ChosenExperts& chosen = chosen_here();
         if constexpr (S::SUM) {
             NO_UNROLL for (u32 r = d.first; r < d.end; r += MANY)
                 NO_UNROLL for (u32 s = 0; s < TOP; s++)
-                    at = Rows::feed(a.w0 + chosen.experts[s] * MATRIX, nullptr, r, min_u32(r + MANY, d.end),
-                                    ring, memory, at);
+                    at = Rows::feed(a.w0 + chosen.experts[s] * MATRIX, nullptr, r,
+                                    min_u32(r + MANY, d.end), ring, memory, at);
         } else {
             NO_UNROLL for (u32 v = d.first; v < d.end;) {
-                const u32 s = v / S::ROWS_0, from = s * S::ROWS_0, end = min_u32(d.end, from + S::ROWS_0);
+                const u32 s = v / S::ROWS_0, from = s * S::ROWS_0,
+                          end = min_u32(d.end, from + S::ROWS_0);
                 const u64 matrix = chosen.experts[s] * MATRIX;
-                at = Rows::feed(a.w0 + matrix, LISTS == 2 ? a.w1 + matrix : nullptr, v - from, end - from,
-                                ring, memory, at);
+                at = Rows::feed(a.w0 + matrix, LISTS == 2 ? a.w1 + matrix : nullptr, v - from,
+                                end - from, ring, memory, at);
                 v = end;
             }
         }
     }
 
-    // The same rows of all slots' matrices, each with a column of its own.
-    CALLED RingAt take_sum(Segment s, const u64* instruction, const u32x4* x, typename K::Shared& ring,
-                           const u8* memory, RingAt at, Shared& lds) {
+    // One set of rows of all slots' matrices, each matrix with a column of its own.
+    CALLED RingAt take_sum(Segment s, const u64* instruction, const u32x4* x,
+                           typename K::Shared& ring, const u8* memory, RingAt at, Shared& lds) {
         const Links links = links_of(instruction);
-        const u32 barriers = kept_place(&ring), slots = kept_place(memory), base = kept_place(lds.sum);
+        const u32 barriers = kept_place(&ring), slots = kept_place(memory),
+                  base = kept_place(lds.sum);
         NO_UNROLL for (u32 r = s.first; r < s.end; r += MANY) {
             const u32 n = min_u32(MANY, s.end - r), row = r + thread_id();
             const bool ends = thread_id() < n;
@@ -169,8 +176,9 @@ template <class S, class R> struct StreamExperts {
             at = Rows::walk(barriers, slots, TOP * each, at, [&](u32 i, u32 slot) {
                 const u32 l = i / each, q = (i - l * each) * Rows::ROWS;
                 const u32 to = sums + ((wave_id() % R::SHARE * TOP + l) * MANY + q) * 4;
-                Rows::take_slot(at_place<const u8>(slot + Rows::off(r + q)), min_u32(Rows::ROWS, n - q),
-                                x + l * X::VECTORS, at_place<float>(to));
+                Rows::take_slot(at_place<const u8>(slot + Rows::off(r + q)),
+                                min_u32(Rows::ROWS, n - q), x + l * X::VECTORS,
+                                at_place<float>(to));
             });
             block_sync();
             if (thread_id() < CEIL_DIV(MANY, KJ_WAVE) * KJ_WAVE) {
@@ -187,7 +195,8 @@ template <class S, class R> struct StreamExperts {
                     if (s.y) s.y[row] = v;
                 }
                 if (links.out)
-                    Packets::give(links, s.rows / Packets::GROUP, row / Packets::GROUP, ends, v, weight);
+                    Packets::give(links, s.rows / Packets::GROUP, row / Packets::GROUP, ends, v,
+                                  weight);
             }
             at.buffer ^= 1;
         }
@@ -195,25 +204,29 @@ template <class S, class R> struct StreamExperts {
     }
 
     // `pool`: COLUMNS columns of shared memory.
-    STEP void step(ExpertsArgs a, u32 block, u32 blocks, const Links& links, typename K::Shared& ring,
-                   const u8* memory, RingAt& at, u8* pool, Shared& lds) {
-        constexpr u32 groups = COLUMNS * S::COLS / Packets::GROUP, each = CEIL_DIV(groups, KJ_BLOCK);
+    STEP void step(ExpertsArgs a, u32 block, u32 blocks, const Links& links,
+                   typename K::Shared& ring, const u8* memory, RingAt& at, u8* pool, Shared& lds) {
+        constexpr u32 groups = COLUMNS * S::COLS / Packets::GROUP,
+                      each = CEIL_DIV(groups, KJ_BLOCK);
         constexpr u32 few = each < 3 ? each : 4;
         const u32x4* x = (const u32x4*)pool;
-        const Squares<1> squares = Packets::take<S::X_SPLIT, few, COLUMNS, 1>(links.in, groups, links.epoch,
-                                                                              X::NORMED, (u32x4*)pool);
+        const Squares<1> squares = Packets::take<S::X_SPLIT, few, COLUMNS, 1>(
+            links.in, groups, links.epoch, X::NORMED, (u32x4*)pool);
         float factor = 1.0f;
-        if constexpr (X::NORMED) factor = rsqrt_f32(block_sum(squares.of[0]) / (float)S::COLS + a.eps);
+        if constexpr (X::NORMED)
+            factor = rsqrt_f32(block_sum(squares.of[0]) / (float)S::COLS + a.eps);
         else block_sync();
         Meeting::stamp(1);
         const Dealt d = dealt(block, blocks);
         constexpr u32 gate = S::GATE == Gate::None ? 0 : S::GATE == Gate::Silu ? 1 : 2;
-        Segment s{nullptr, nullptr, S::RESIDUAL ? a.residual : nullptr, a.y, RESULTS, d.first, d.end, 0,
-                  RESULTS, gate, {factor}};
+        Segment s{nullptr, nullptr, S::RESIDUAL ? a.residual : nullptr,
+                  a.y,     RESULTS, d.first,
+                  d.end,   0,       RESULTS,
+                  gate,    {factor}};
         if constexpr (S::SUM) {
             at = take_sum(s, links.instruction, x, ring, memory, at, lds);
         } else {
-            // Piece by piece, as they were asked for: a round has rows of one matrix.
+            // In the order of the loads: a round has rows of one matrix.
             NO_UNROLL for (u32 v = d.first; v < d.end; v = s.end) {
                 s.first = v, s.end = min_u32(d.end, (v / S::ROWS_0 + 1) * S::ROWS_0);
                 at = Rows::take(s, links.instruction, x, ring, memory, at, lds);

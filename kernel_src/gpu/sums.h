@@ -1,20 +1,19 @@
-// sums.h: sums over several devices in a kernel of many steps (persist.h): a token of each device's
-// share of a model is one launch there, and what each has made of a row becomes one row on all of
-// them in its midst.
+// sums.h: sums over several devices in a kernel of many steps (persist.h). A token of each device's
+// share of a model is one launch there; inside it the parts of a row become one row on all devices.
 //
-// The devices meet by the words and inboxes of reduce.h, whose meetings these are: the launch's
-// first has the number that is next, and the launch counts all of them at its end. So prompts,
-// which are launches, and tokens take turns as they like.
+// The devices meet by the words and inboxes of reduce.h, and count the same meetings: the launch's
+// first meeting has the next number, and the launch adds all of them at its end. So prompts, which
+// are launches, and tokens can follow each other in any order.
 //
-// A product that makes a part hands it over by itself (stream.h): who ends a row sends it to the
-// other devices, waits for theirs, and has the sum, so nobody meets for it. Two halves of an inbox
-// are enough: whoever sends for the meeting after the next one has a whole vector that was made of
-// the next one's sums, so all that the other devices sent for that was there, and who sent it had
-// read all of this one. Elsewhere a sum is a step of its own (Reduce<S>::inside).
+// A product that makes a part also hands it over (stream.h): the thread that completes a row sends
+// it to the other devices, waits for theirs, and has the sum, so blocks do not meet for it. Two
+// halves of an inbox are enough: a sender for the meeting after the next has a whole vector that
+// was made of the next meeting's sums, so all that the other devices sent for that meeting had
+// arrived, and its senders had read all of this one. In other steps a sum is a step of its own
+// (Reduce<S>::inside).
 //
-// Blocks that deal rows in another way than the other device's do not wait for each other in a
-// circle: each sends a row before it waits for one that is not in front of it. 8b Q4_K_M on two
-// H200: 1.3 us for a sum.
+// Blocks that deal rows differently on two devices do not wait for each other in a circle: each
+// sends a row before it waits for one, in the same order. 8b Q4_K_M on two H200: 1.3 µs for a sum.
 #pragma once
 #include "peer.h"
 
@@ -23,7 +22,7 @@
 #endif
 
 struct SumsPlace {
-    u32 *words, *late;  // as reduce.h has them, and so on
+    u32 *words, *late;  // as in reduce.h, also below
     u64 *inbox, *to[KJ_RANKS];
     u64 room, limit;
     u32 rank, met, count;
@@ -35,8 +34,8 @@ struct Sums {
         return only[0];
     }
 
-    // By a block, which has a barrier behind it. At `p`: words, late, inbox, room, limit, rank, how
-    // many sums a launch has, then the other KJ_RANKS − 1 inboxes.
+    // By a block, with a barrier after it. At `p`: words, late, inbox, room, limit, rank, sums of a
+    // launch, then the other KJ_RANKS − 1 inboxes.
     STEP void open(const u64* p) {
         SumsPlace& s = place();
         if (thread_id() != 0) return;
@@ -49,8 +48,8 @@ struct Sums {
     // Meetings before sum number `index` of the launch.
     STEP u32 met(u32 index) { return peer_behind(place().met, index); }
 
-    // The sum, in the order of ranks, of what each device has at this place of its row; `v` is this
-    // one's.
+    // The sum, in the order of ranks, of each device's value at this place of its row; `v` is this
+    // device's.
     STEP float sum(u32 index, u32 at, float v) {
         Meeting::delay(105);
         const SumsPlace& s = place();
@@ -70,7 +69,7 @@ struct Sums {
         return sum;
     }
 
-    // Behind the last step, when all blocks have come there.
+    // After the last step, when all blocks have arrived.
     STEP void close() {
         const SumsPlace& s = place();
         if (block_id() == 0 && thread_id() == 0) own_store(s.words, peer_behind(s.met, s.count));

@@ -1,16 +1,16 @@
-// tiles: rows of f32 made into the tiles of halves that gemm.h reads: blocks of 64 rows × 64
-// columns, zeros behind COLS.
+// tiles: rows of f32 converted into the tiles of halves that gemm.h reads: blocks of 64 rows × 64
+// columns, zeros after COLS.
 //
-//   x       f32, rows of COLS aux Prologue::Norm: COLS f32, the norm's weight; Silu, Gelu: as x,
-//   the other
-//           factor
-//   y       tiles of as many rows as the grid has blocks; OUT_PANELS: panels (mma.h), nothing
-//   behind COLS; OUT_TURNED: turned tiles (turned.h), zeros up to 128 columns
+//   x       f32, rows of COLS
+//   aux     Prologue::Norm: COLS f32, the norm's weight; Silu, Gelu: as x, the other factor
+//   y       tiles of as many rows as the grid has blocks; OUT_PANELS: panels (mma.h), nothing after
+//           COLS; OUT_TURNED: turned tiles (turned.h), zeros up to 128 columns
 //   source  GATHER: the row of x for each row of y, or ~0: nothing to do
 //
-// Prologue::None: y = x
-// Norm: y = x / sqrt(mean(x²) + eps) · weight (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4)
-// Silu, Gelu: y = act(x)·aux
+//   Prologue::None  y = x
+//   Norm            y = x / sqrt(mean(x²) + eps) · weight
+//                   (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4)
+//   Silu, Gelu      y = act(x) · aux
 //
 // S: COLS, PROLOGUE, GATHER, OUT_PANELS, OUT_TURNED. Share: x the row of y.
 #pragma once
@@ -73,8 +73,10 @@ template <class S> struct Tiles {
             if constexpr (S::OUT_TURNED) {
                 store_turned(a.y, to, 8 * c, CEIL_DIV(COLS, 128), pair);
             } else {
-                u64 tiled = ((u64)(to / 64) * (CHUNKS / 8) + c / 8) * 4096 + tile_at(to % 64, c % 8 * 8);
-                *(u32x4*)(a.y + (S::OUT_PANELS ? panel_at(to, 8 * c, CEIL_DIV(COLS, 128)) : tiled)) =
+                u64 tiled =
+                    ((u64)(to / 64) * (CHUNKS / 8) + c / 8) * 4096 + tile_at(to % 64, c % 8 * 8);
+                u64 panel = panel_at(to, 8 * c, CEIL_DIV(COLS, 128));
+                *(u32x4*)(a.y + (S::OUT_PANELS ? panel : tiled)) =
                     u32x4{pair[0], pair[1], pair[2], pair[3]};
             }
         }

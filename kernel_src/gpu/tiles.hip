@@ -1,4 +1,4 @@
-// tiles.h says what the arguments are.
+// The arguments are described in tiles.h.
 #include "tiles.h"
 #include "shape.h"
 

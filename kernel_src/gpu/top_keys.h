@@ -1,15 +1,16 @@
-// top_keys: the TOP best of the scores (key_scores.h) of what each token sees, as a list of
-// positions in rising order; among equals the earlier ones are taken, −0 equals 0, NaN is the
+// top_keys: the TOP best scores (key_scores.h) of the positions that each token sees, as a list of
+// positions in rising order. Among equals the earlier ones are taken; −0 equals 0, NaN is the
 // lowest.
 //
-//   scores    rows of `capacity` f32, of the tokens from `first` on
-//   slots, position   as key_scores.h has them
-//   chosen    tokens × TOP u32; ~0 behind the last, where a token sees fewer
+//   scores    rows of `capacity` f32, for the tokens from `first` on
+//   slots, position   as for key_scores.h
+//   chosen    tokens × TOP u32; ~0 after the last, if a token sees fewer
+//
 // Share: x the row.
 //
-// The key of the last one taken is found digit by digit, the highest first, each by counting the
-// scores that have the digits before it: as many readings of a row as a key has bytes. One reading
-// more writes the list.
+// The key of the last chosen score is found digit by digit, the highest first, each by counting the
+// scores that have the digits before it: as many readings of a row as a key has bytes. One more
+// reading writes the list.
 //
 // S: TOP, ONE.
 #pragma once
@@ -31,8 +32,8 @@ template <class S> struct TopKeys {
         u32 above[kj_waves], same[kj_waves];
     };
 
-    // By one wave: the digit of the one that is `rest`-th from above, and which it is among those
-    // that have it.
+    // By one wave: the digit of the `rest`-th key from above, and its rank among the keys with that
+    // digit.
     STEP void find_digit(Shared& lds, u32 rest) {
         const u32 highest = BINS - 1 - lane_id() * EACH;
         u32 mine = 0;
@@ -77,7 +78,7 @@ template <class S> struct TopKeys {
             rest = lds.rest;
         }
 
-        // places that are filled; `rest` of those with the last key are still to come
+        // filled places; `rest` of those with the last key are still missing
         u32 next = 0;
         NO_UNROLL for (u32 i0 = 0; i0 < seen && next < TOP; i0 += KJ_BLOCK) {
             const u32 i = i0 + thread_id(), bits = i < seen ? order_bits(x[i]) : 0;
@@ -89,7 +90,8 @@ template <class S> struct TopKeys {
             }
             block_sync();
             const u64 lower = ((u64)1 << lane_id()) - 1;
-            u32 above_before = count_bits(all_above & lower), same_before = count_bits(all_same & lower);
+            u32 above_before = count_bits(all_above & lower),
+                same_before = count_bits(all_same & lower);
             u32 above_here = 0, same_here = 0;
             UNROLL for (u32 w = 0; w < kj_waves; w++) {
                 if (w < wave_id()) above_before += lds.above[w], same_before += lds.same[w];
@@ -100,7 +102,7 @@ template <class S> struct TopKeys {
             same_here = min_u32(same_here, rest);
             next += above_here + same_here;
             rest -= same_here;
-            block_sync();  // everybody has read
+            block_sync();  // all threads have read
         }
     }
 };

@@ -1,4 +1,4 @@
-// top_keys.h says what the arguments are.
+// The arguments are described in top_keys.h.
 #include "top_keys.h"
 #include "shape.h"
 

@@ -1,24 +1,24 @@
-// weights.h: a unit of a row's weights in registers, whatever the format.
+// weights.h: a unit of a row's weights in registers, for any format.
 //
-// A format comes as a rendered struct W of constants (kernel_src/src/render.rs, from the one
-// description of the format):
-//   UNIT      weights a lane takes at a time: 32, or 16 of 8-bit codes, 8 halves, 4 singles UNITS
-//   of them in
-//             a row
-//   ROW_BYTES of a row record; C8 C4 C2 C1: offsets of its code sections, or NONE; GROUPS_AT,
-//   BLOCKS_AT: of
-//     its scales
-//   C2_LOW C1_LOW   the bit of a code at which that section's bits go ENCODING  Blocks: quantised;
-//   else the weights are plain GROUPS, BLOCKS what those sections hold:
-//             layout.rs
-//   BLOCK_32  groups of 32 weights that a block has
-//   BIAS      subtracted from a code; LOOKUP: the code indexes the sixteen bytes T0 … T3
-//   OFFSET    None, Plus (+ m), MinusScaled (− m·t)
-// Formats with a codebook besides: VECTOR (weights that an index stands for), where the sections of
-// layout.rs's Vectors lie, DOWN (what the block's scale is multiplied by), and grid(), the vectors.
+// A format comes as a rendered struct W of constants (kernel_src/src/vocabulary/weights.rs, from
+// the format's description):
+//   UNIT       weights that a lane takes at a time: 32, or 16 of 8-bit codes, 8 halves, 4 singles
+//   UNITS      units in a row
+//   ROW_BYTES  of a row record
+//   C8 C4 C2 C1        offsets of its code sections, or NONE
+//   GROUPS_AT, BLOCKS_AT   offsets of its scales
+//   C2_LOW C1_LOW      the bit of a code at which that section's bits go
+//   ENCODING   Blocks: quantised; else the weights are plain
+//   GROUPS, BLOCKS     the contents of those sections: layout.rs
+//   BLOCK_32   groups of 32 weights in a block
+//   BIAS       subtracted from a code
+//   LOOKUP     the code indexes the sixteen bytes T0 … T3
+//   OFFSET     None, Plus (+ m), MinusScaled (− m·t)
+// Formats with a codebook also have VECTOR (weights that an index stands for), the places of the
+// sections of layout.rs's Vectors, DOWN (a factor of the block's scale), and grid(), the vectors.
 //
-// The formula: w = d·s·(code − BIAS) + offset, sections and their order as kernel_src/src/layout.rs
-// has them.
+// The formula: w = d·s·(code − BIAS) + offset. Sections and their order as in
+// kernel_src/formats/src/layout.rs.
 #pragma once
 #include "enums.h"
 #include "kjit.h"
@@ -29,7 +29,9 @@ template <class W> constexpr bool PLAIN = W::ENCODING != Encoding::Blocks;
 
 // Whether a format has a codebook.
 template <class W, class = void> struct HasVectors { static constexpr bool value = false; };
-template <class W> struct HasVectors<W, decltype((void)W::VECTOR)> { static constexpr bool value = true; };
+template <class W> struct HasVectors<W, decltype((void)W::VECTOR)> {
+    static constexpr bool value = true;
+};
 template <class W> constexpr bool CODEBOOK = HasVectors<W>::value;
 
 // Whether each 16 weights have a scale; else each 32.
@@ -37,7 +39,7 @@ template <class W>
 constexpr bool SIXTEENS = W::GROUPS == Groups::NibblePair || W::GROUPS == Groups::Signed16 ||
                           W::GROUPS == Groups::Odd16 || W::GROUPS == Groups::Ue4m3;
 
-// Whether unit_codes gives signed bytes.
+// Whether unit_codes returns signed bytes.
 template <class W, bool = CODEBOOK<W>> struct SignedCodes {
     static constexpr bool value = W::UNIT == 16 || W::LOOKUP;
 };
@@ -78,7 +80,7 @@ template <class W> STEP u32 vector_index(const Unit<W>& t, u32 j) {
 STEP u32 byte_mask(u32 bits) { return ((bits * 0x00204081u) & 0x01010101u) * 255u; }
 
 // The weights of a codebook as bytes: vectors, then signs or a shift of each eight. Magnitudes are
-// never 0, and shifted ones are 8 at least, so no byte's sum reaches the next.
+// never 0, and shifted ones are at least 8, so no byte's sum carries into the next.
 template <class W> STEP void vector_codes(const Unit<W>& t, u32 (&quad)[W::UNIT / 4]) {
     UNROLL for (u32 e = 0; e < 4; e++) {
         u32 low, high;
@@ -86,17 +88,19 @@ template <class W> STEP void vector_codes(const Unit<W>& t, u32 (&quad)[W::UNIT 
             u32x2 v = ((const u32x2*)W::grid())[vector_index<W>(t, e)];
             low = v.x, high = v.y;
         } else {
-            low = W::grid()[vector_index<W>(t, 2 * e)], high = W::grid()[vector_index<W>(t, 2 * e + 1)];
+            low = W::grid()[vector_index<W>(t, 2 * e)],
+            high = W::grid()[vector_index<W>(t, 2 * e + 1)];
         }
         if constexpr (W::SIGN_BITS != 0) {
             u32 s = (t.c1 >> (W::SIGN_BITS * e)) & ((1u << W::SIGN_BITS) - 1);
-            // An even number of them.
+            // An even number of signs.
             if constexpr (W::SIGN_BITS == 7) s |= ((0x6996u >> ((s ^ (s >> 4)) & 15u)) & 1u) << 7;
             u32 first = byte_mask(s & 15u), second = byte_mask(s >> 4);
             quad[2 * e] = (low ^ first) + (first & 0x01010101u),
                      quad[2 * e + 1] = (high ^ second) + (second & 0x01010101u);
         } else {
-            u32 shift = (t.big[0] >> (W::SHIFT_AT + W::SHIFT_STEP * e)) & 1u ? 0u - 0x01010101u : 0x01010101u;
+            u32 shift = (t.big[0] >> (W::SHIFT_AT + W::SHIFT_STEP * e)) & 1u ? 0u - 0x01010101u
+                                                                             : 0x01010101u;
             quad[2 * e] = low + shift, quad[2 * e + 1] = high + shift;
         }
     }
@@ -124,8 +128,10 @@ template <class W> STEP Unit<W> load_unit(const u8* row, u32 u) {
                            W::GROUPS != Groups::InHigh)
             t.group = *(const u16*)(row + W::GROUPS_AT + 2 * g);
         u32 b = g / W::BLOCK_32;
-        if constexpr (W::BLOCKS == Blocks::Half) t.block = *(const u16*)(row + W::BLOCKS_AT + 2 * b);
-        if constexpr (W::BLOCKS == Blocks::HalfPair) t.block = *(const u32*)(row + W::BLOCKS_AT + 4 * b);
+        if constexpr (W::BLOCKS == Blocks::Half)
+            t.block = *(const u16*)(row + W::BLOCKS_AT + 2 * b);
+        if constexpr (W::BLOCKS == Blocks::HalfPair)
+            t.block = *(const u32*)(row + W::BLOCKS_AT + 4 * b);
         if constexpr (W::BLOCKS == Blocks::HalfE8M0) t.block = row[W::BLOCKS_AT + b];
     }
     return t;
@@ -146,7 +152,8 @@ template <class W> STEP void unit_codes(const Unit<W>& t, u32 (&quad)[W::UNIT / 
             if constexpr (W::C4 != NONE) code = (t.big[q / 2] >> (4 * (q % 2))) & 0x0f0f0f0fu;
             if constexpr (W::C2 != NONE) {
                 u32 from = 2 * (q % 4), word = t.c2[q / 4];
-                u32 at = W::C2_LOW >= from ? word << (W::C2_LOW - from) : word >> (from - W::C2_LOW);
+                u32 at =
+                    W::C2_LOW >= from ? word << (W::C2_LOW - from) : word >> (from - W::C2_LOW);
                 code |= at & (0x03030303u << W::C2_LOW);
             }
             if constexpr (W::C1 != NONE) {
@@ -180,13 +187,16 @@ template <class W> STEP Factors unit_factors(const Unit<W>& t) {
         f.offset[0] = f.offset[1] = -(m * (float)(t.group >> 8));
     } else if constexpr (W::GROUPS == Groups::NibblePair) {
         f.scale[0] = d * (float)(t.group & 15), f.scale[1] = d * (float)((t.group >> 8) & 15);
-        f.offset[0] = -(m * (float)((t.group >> 4) & 15)), f.offset[1] = -(m * (float)((t.group >> 12) & 15));
+        f.offset[0] = -(m * (float)((t.group >> 4) & 15)),
+        f.offset[1] = -(m * (float)((t.group >> 12) & 15));
     } else if constexpr (W::GROUPS == Groups::Signed16) {
-        f.scale[0] = d * (float)(i32)(i8)(u8)t.group, f.scale[1] = d * (float)(i32)(i8)(u8)(t.group >> 8);
+        f.scale[0] = d * (float)(i32)(i8)(u8)t.group,
+        f.scale[1] = d * (float)(i32)(i8)(u8)(t.group >> 8);
     } else if constexpr (W::GROUPS == Groups::Signed32) {
         f.scale[0] = f.scale[1] = d * (float)(i32)(i8)(u8)t.group;
     } else if constexpr (W::GROUPS == Groups::Odd16) {
-        f.scale[0] = d * (float)(2 * (t.group & 15) + 1), f.scale[1] = d * (float)(2 * (t.group >> 4) + 1);
+        f.scale[0] = d * (float)(2 * (t.group & 15) + 1),
+        f.scale[1] = d * (float)(2 * (t.group >> 4) + 1);
     } else if constexpr (W::GROUPS == Groups::InSigns) {
         f.scale[0] = f.scale[1] = d * (float)(2 * (t.c1 >> 28) + 1);
     } else if constexpr (W::GROUPS == Groups::InHigh) {
@@ -202,7 +212,8 @@ template <class W> STEP void unit_values(const Unit<W>& t, float (&v)[W::UNIT]) 
     if constexpr (W::ENCODING == Encoding::F32) {
         UNROLL for (u32 i = 0; i < 4; i++) v[i] = as_f32(t.big[i]);
     } else if constexpr (W::ENCODING == Encoding::F16) {
-        UNROLL for (u32 i = 0; i < 4; i++) v[2 * i] = half_low(t.big[i]), v[2 * i + 1] = half_high(t.big[i]);
+        UNROLL for (u32 i = 0; i < 4; i++)
+            v[2 * i] = half_low(t.big[i]), v[2 * i + 1] = half_high(t.big[i]);
     } else if constexpr (W::ENCODING == Encoding::BF16) {
         UNROLL for (u32 i = 0; i < 4; i++)
             v[2 * i] = as_f32(t.big[i] << 16), v[2 * i + 1] = as_f32(t.big[i] & 0xffff0000u);

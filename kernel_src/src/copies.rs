@@ -1,15 +1,15 @@
-//! Whether a compiler copies accumulation registers of gfx908 rightly: asked by a small kernel,
-//! whose machine code is read.
+//! Whether a compiler copies accumulation registers of gfx908 correctly, read from the machine code
+//! of a small kernel.
 //!
-//! gfx908 copies them to each other through a vector register. LLVM before July 2025 (clang 19
-//! among them; pull request 149291) may take one that nothing has written: 14 of 16 cases of
-//! attention were wrong when their machine code was emulated, and those that clang 22 makes were
-//! right. A version would say little: vendors' compilers have numbers of their own, and
-//! distributions' have patches.
+//! gfx908 copies accumulation registers to each other through a vector register. LLVM before July
+//! 2025 (clang 19 among them; pull request 149291) may use a vector register that was never
+//! written: 14 of 16 cases of attention were wrong when their machine code was emulated; those made
+//! by clang 22 were right. The version is no test: vendors' compilers have version numbers of their
+//! own, and distributions' have patches.
 
 use kjit_engine::{Constants, Job, Options, Source, Target};
 
-/// The small kernel, for a target of which it must be asked.
+/// The small kernel, if this target needs the test.
 #[must_use]
 pub fn asks(target: &Target) -> Option<Job> {
     let plain = target.arch().has("copies-agprs").then(|| target.clone())?;
@@ -18,8 +18,8 @@ pub fn asks(target: &Target) -> Option<Job> {
     Some(Job::new(source, Constants::new(), Options::wave(64), plain))
 }
 
-/// Whether what a compiler made of it has such copies, and each is of a register that something
-/// before it has written. What this does not know is no.
+/// Whether the compiled kernel has such copies, and each reads a register that an earlier
+/// instruction has written. Unknown code is not sound.
 #[must_use]
 pub fn are_sound(code: &[u8]) -> bool {
     text(code).is_some_and(sound)
@@ -66,8 +66,8 @@ fn sound(text: &[[u8; 4]]) -> bool {
 const ACCVGPR_WRITE: u32 = 0xd3d9_0000;
 const ACCVGPR_READ: u32 = 0xd3d8_0000;
 
-/// Vector registers that an instruction of gfx9 writes: the first, how many. Of those that a
-/// compiler makes of the small kernel; an instruction that is not here writes none.
+/// Vector registers that an instruction of gfx9 writes: the first, and their number. Covers the
+/// instructions that compilers make of the small kernel; any other writes none.
 fn writes(word: u32, next: u32) -> (usize, usize) {
     let (low, high) = ((word & 0xff) as usize, (next >> 24) as usize);
     match (word >> 26, word >> 25) {
@@ -144,7 +144,7 @@ mod tests {
         assert!(says(&[READ, WRITE].concat()));
         assert!(!says(&WRITE));
         assert!(!says(&[WRITE, READ].concat()));
-        // No copy says nothing.
+        // Code without a copy is not sound.
         assert!(!says(&[READ, ZERO].concat()));
         // v_mul_f32 v11, v1, v2; v_mov_b32 v11, 1; the same with a literal that looks like one;
         // ds_read_b64 v[10:11]; global_load_dwordx4 v[8:11].

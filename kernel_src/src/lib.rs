@@ -1,9 +1,13 @@
-//! The GPU sources, and beside each the Rust that specialises it; and the block formats
-//! (of `kjit-formats`, re-exported).
+//! GPU kernels of language models as source, and for each family the Rust that specialises it.
 //!
-//! This crate is text plus arithmetic: it calls no GPU and opens no file. A *spec* says what is to
-//! be computed; from it and a [`Target`](kjit_engine::Target) come a [`Kernel`] (source, constants,
-//! entry point, block size, LDS) and the launch.
+//! The crate is text plus arithmetic: it calls no GPU and opens no file. A *spec* describes a
+//! computation and its sizes. A spec and a [`Target`](kjit_engine::Target) give a [`Kernel`]
+//! (source, constants, entry point, block size, LDS) and a launch.
+//!
+//! The modules are in rooms: `vocabulary` (what all families are written in) below, then the
+//! families `products`, `attention`, `rows`, `state` and `choice`, and the registry [`spec`] on
+//! top. Cases with expected results are in `kjit-kernel-cases`. Block formats are re-exported from
+//! `kjit-formats`.
 //!
 //! ```
 //! use kjit_engine::Target;
@@ -11,12 +15,12 @@
 //! use kjit_kernels::matvec::MatvecSpec;
 //! use kjit_kernels::{Family, Size};
 //!
-//! // A product of one column with a 4096 × 14336 matrix of Q4_K blocks, for a card that need not be here.
+//! // A 4096 × 14336 matrix of Q4_K blocks times one column, for a card that is not present.
 //! let q4_k = Format::by_name("Q4_K").expect("a format of the table");
 //! let target: Target = "gfx1100".parse()?;
 //! let spec = MatvecSpec::new(q4_k, 4096, 14336);
 //! let kernel = spec.kernel(&target)?;
-//! let launch = spec.launch(&target, 48, Size { tokens: 1, past: 0 })?; // on a card of 48 compute units
+//! let launch = spec.launch(&target, 48, Size::ONE)?; // on a card of 48 compute units
 //! assert_eq!(launch.geometry.block, [kernel.block, 1, 1]);
 //! let job = kernel.job(&target); // what the engine compiles, or finds in its cache
 //! assert_eq!(job.source.entries().collect::<Vec<_>>(), [kernel.entry]);
@@ -28,17 +32,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | to … | there is |
+//! | for | see |
 //! |---|---|
-//! | know a block format | [`format::Format`], [`format::ALL`] |
-//! | say what a kernel computes | [`spec::Spec`], and the spec of each family beside its source |
-//! | get its source, constants and block | [`Kernel`] |
-//! | have it launched | the spec's `geometry` and the order of arguments that it states |
-//! | draw a token as the device does | [`noise`] |
-//! | know what must come out | [`cases`] |
-//! | choose among variants | [`tuning`] |
-//! | lay weights out as kernels read them | [`layout`] |
-//! | have one of each | [`matrix::representative`] |
+//! | a computation as data | [`spec::Spec`], and the spec of each family |
+//! | its source, constants and block | [`Kernel`] |
+//! | its launch | [`Family::launch`], [`Family::Args`] |
+//! | the choice among variants | [`tuning`] |
+//! | a whole token as one kernel | [`persistent`] |
+//! | the device's random numbers | [`noise`] |
+//! | block formats, and the layout of weights | [`format`](mod@format), [`layout`] |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -47,11 +49,9 @@
 )]
 
 mod attention;
-pub mod cases;
 mod choice;
 pub mod copies;
 pub mod issue;
-pub mod matrix;
 pub mod persistent;
 mod products;
 mod rows;
@@ -61,20 +61,20 @@ pub mod tuning;
 mod vocabulary;
 
 pub use attention::{
-    attend, flash, heads, keep, key_scores, kv, latent, latent_flash, rope_kv, top_keys,
+    attend, cache_rows, flash, heads, key_scores, kv, latent, latent_flash, rope_kv, top_keys,
 };
 pub use choice::{adjust, argmax, changes, draw, noise, route};
 pub use kjit_formats::{block_format_ids, format, ggml, layout, scattered_format_ids};
 pub use products::{batch_gemm, experts, gemm, matvec, segments, small_gemm};
 pub use rows::{
-    combine, copy, embed, expert_sum, map, moe, norm, quantize, read, reduce, repack, softmax,
+    combine, copy_rows, embed, expert_sum, map, moe, norm, quantize, read, reduce, repack, softmax,
     tiles,
 };
 pub use state::{conv, decay, linear, scan};
 pub use vocabulary::family::Family;
 pub use vocabulary::kernel::{Kernel, SpecError};
 pub use vocabulary::launch::Size;
-pub use vocabulary::{activations, arguments, launch, mma, shape, step, variant};
+pub use vocabulary::{activations, arguments, kernel, launch, mma, shape, step, variant};
 
 /// The README's example, compiled.
 #[cfg(doctest)]

@@ -1,10 +1,10 @@
-//! One kernel of many steps: a whole token in one launch. `gpu/persist.h`, and `gpu/stream.h` where
-//! weights stream.
+//! One kernel of many steps: a whole token in one launch. `gpu/persist.h`; with streamed weights
+//! also `gpu/stream.h`.
 //!
-//! Families say what they are inside of such a kernel ([`Family::inside`](crate::Family::inside));
-//! here the kernel's text is rendered: the shapes, the shared memory, and a case for each distinct
-//! step. What is done in which order is data, a list of instructions in device memory, so a model
-//! of a hundred layers has no more code than one of its kinds of layers.
+//! A family's part in such a kernel is [`Family::inside`](crate::Family::inside). This module
+//! renders the kernel's text: the shapes, the shared memory, and a case for each distinct step. The
+//! order of the work is data, a list of instructions in device memory. So a model of a hundred
+//! layers has no more code than one of its distinct layers.
 
 use crate::attention::kv::KvLayout;
 use crate::spec::Spec;
@@ -19,63 +19,62 @@ use kjit_engine::{Constants, Options, Source, Target, Vendor};
 use std::fmt::Write as _;
 
 const NAME: &str = "persistent";
-/// The warp beside them that asks for weights.
+/// Threads of the extra warp that loads weights.
 const BESIDE: u32 = 32;
-/// 64-bit words of an instruction before a step's arguments: the step's number, its grid, where
-/// values come from, where packets go to, the weight of the norm behind them, where values go to
-/// one by one.
+/// 64-bit words of an instruction before a step's arguments: the step's number, its grid, the
+/// source of values, the destination of packets, the weight of the norm after them, the destination
+/// of values one by one.
 pub const HEAD: usize = 8;
-/// Of an instruction's first word: the blocks meet behind it.
+/// Bit of an instruction's first word: the blocks meet after it.
 pub const MEETS_BEHIND: u64 = 1 << 32;
-/// Of an instruction's first word, in units of this: which of the launch's sums over several
-/// devices it makes, from 1.
+/// Unit of a field of an instruction's first word: the launch's sum over several devices that the
+/// instruction makes, from 1.
 pub const SUM: u64 = 1 << 33;
-/// Bytes of shared memory that a step declares itself, at most, but for sums: attention's.
+/// Bytes of static shared memory of a step, at most, without sums: attention's.
 const STEP: usize = 14 << 10;
-/// The same of the kernel: the largest step's, four instructions, where the block is among its
-/// meetings, the ring's barriers.
+/// Bytes of static shared memory of the kernel: the largest step's, four instructions, the block's
+/// state in meetings, the ring's barriers.
 const FIXED: usize = STEP + (4 << 10);
-/// Bytes of the sums that each of a slot's waves makes for a column: two buffers of 128 rows of two
+/// Bytes of the sums that each wave of a slot makes for a column: two buffers of 128 rows of two
 /// matrices.
 const SUMS: usize = 2 << 10;
-/// Bytes of a line of shared memory, which copies fill whole: rows of other lengths begin anywhere
-/// in one.
+/// Bytes of a line of shared memory, which copies fill whole. Rows of other lengths begin anywhere
+/// in a line.
 const LINE: usize = 128;
-/// Slots of a ring at least: a team of waves has one while others are on their way.
+/// Least slots of a ring: a team of waves uses one while others are in flight.
 const SLOTS: usize = 4;
-/// What beginning and ending a slot costs its team, in bytes that it would multiply meanwhile.
+/// Cost of starting and ending a slot for its team, in bytes that it could multiply in that time.
 const SLOT_COSTS: f64 = 700.0;
-/// What a ring that is short costs: half of the bytes that come while a block waits for others,
-/// 0.25 µs of an H200's 35 KB/µs and unit.
+/// Cost of a short ring: half of the bytes that arrive while a block waits for others, 0.25 µs of
+/// an H200's 35 KB/µs and unit.
 const SHORT_COSTS: f64 = 4200.0;
-/// Waves that share a slot where experts' rows come through the ring (an H100, qwen3-30b-a3b
-/// Q4_K_M: one 590 tokens/s, two 600).
+/// Waves that share a slot when experts' rows come through the ring (an H100, qwen3-30b-a3b Q4_K_M:
+/// one wave 590 tokens/s, two 600).
 const MIXTURES_SHARE: usize = 2;
-/// Bytes of weights that are on their way to a unit together: what an H100 and an H200 need to be
-/// busy. More of them is a longer way for all else that the unit reads.
+/// Bytes of weights in flight for a unit: enough to keep an H100 or an H200 busy. More would delay
+/// all other reads of the unit.
 const AHEAD: usize = 30 << 10;
 
-/// What a kernel of many steps does beside its work.
+/// Instrumentation of a kernel of many steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Probe {
     /// Nothing.
     #[default]
     None,
-    /// Each block writes down the times of each instruction, [`Probe::STAMPS`] of 8 bytes, behind
-    /// the words that blocks meet in: by block, then by instruction.
+    /// Each block stores the times of each instruction, [`Probe::STAMPS`] of 8 bytes, after the
+    /// words in which blocks meet: by block, then by instruction.
     Stamps,
-    /// Waves are late here and there, in each launch others: for tests.
+    /// Random delays of waves, different in each launch: for tests.
     Delays,
-    /// Nothing, and waits have an hour: for tools that slow a launch by thousands.
+    /// None, but waits time out after an hour: for tools that slow a launch by thousands.
     Patient,
-    /// One block does not say that it has come where blocks meet first: what limits of waits are
-    /// for. They have a second.
+    /// One block does not arrive at the first meeting: tests the time limit of waits, which is a
+    /// second here.
     Stall,
 }
 
 impl Probe {
-    /// Times of an instruction: it begins; what it reads is there; it is computed; the block goes
-    /// on.
+    /// Times of an instruction: it begins; its inputs are there; it is computed; the block goes on.
     pub const STAMPS: usize = 4;
 }
 
@@ -93,24 +92,24 @@ pub struct Persistent {
 }
 
 impl Persistent {
-    /// Bytes that its blocks meet in, zero before the first launch.
+    /// Bytes in which its blocks meet, zero before the first launch.
     pub const MEETING: usize = 16;
 
-    /// What a launch takes: the instructions and their number, [`Persistent::MEETING`] bytes of the
-    /// device, a word that the host reads (not 0: 1 and more, a block has waited longer than the
-    /// limit), the grid's size, the limit in ns.
+    /// Arguments of a launch: the instructions and their number, [`Persistent::MEETING`] bytes of
+    /// the device, a word that the host reads (not 0: a block has waited longer than the limit),
+    /// the grid's size, the limit in ns.
     pub const ARGUMENTS: [&'static str; 6] =
         ["program", "count", "words", "late", "blocks", "limit"];
 
-    /// With several devices a launch takes, besides, where they meet: addresses of the words and of
+    /// Further argument with several devices, their meeting place: addresses of the words and of
     /// the host's word of `ReduceArgs`, and of this device's inbox; the inbox's room, the limit in
-    /// ns, the rank, how many sums the launch has; the inboxes of the other ranks in turn.
+    /// ns, the rank, the launch's number of sums; the inboxes of the other ranks in turn.
     pub const SUMS: &'static str = "sums";
 
     /// The kernel for these distinct specs.
     ///
     /// # Errors
-    /// A family that has no part in it, by name; more shared memory than a block has.
+    /// A family without a part in it, by name; more shared memory than a block has.
     pub fn new(
         specs: &[Spec],
         target: &Target,
@@ -175,7 +174,7 @@ fn dot4(target: &Target) -> i64 {
     }
 }
 
-/// Bytes that a slot has in front of rows which begin anywhere in a line.
+/// Bytes of a slot before rows that begin anywhere in a line.
 fn anywhere(record: &Record) -> usize {
     if record.bytes.is_multiple_of(LINE) { 0 } else { LINE - 16 }
 }
@@ -191,9 +190,8 @@ struct Ring {
     share: usize,
 }
 
-/// What a slot's rows take, as `StreamRows` of `gpu/stream.h` has them, for each byte that they
-/// fill: instructions of a lane that has something, and what a lane that has nothing, or a row that
-/// is not there, would have done.
+/// Cost of a slot's rows for each byte that they fill, as in `StreamRows` of `gpu/stream.h`:
+/// instructions of lanes with work, and the idle time of lanes and rows without.
 fn time(record: &Record, ring: Ring, wave: usize, waves: usize) -> f64 {
     let each = record.units.div_ceil(ring.share);
     let wide = each.next_power_of_two().min(wave);
@@ -205,8 +203,8 @@ fn time(record: &Record, ring: Ring, wave: usize, waves: usize) -> f64 {
     let rows = fit.min(times * side);
     let filled = (rows * record.bytes) as f64;
     let idle = (deep * lanes * times * side) as f64 / (each * rows) as f64;
-    // Reading the activations, a tenth of what is done for one row, is done once for all rows of a
-    // lane.
+    // Reading the activations takes a tenth of the work for one row, and is done once for all rows
+    // of a lane.
     let activations = 1.0 + 0.1 / times as f64;
     let under_way = filled * (ring.slots - waves / ring.share) as f64;
     idle * activations
@@ -214,24 +212,24 @@ fn time(record: &Record, ring: Ring, wave: usize, waves: usize) -> f64 {
         * (1.0 + SHORT_COSTS / under_way.max(1.0))
 }
 
-/// The ring in so many bytes that takes rows in the least time.
+/// The ring in `bytes` bytes that takes rows in the least time.
 fn ring(steps: &[Step], bytes: usize, inside: Inside) -> Result<Ring, SpecError> {
     let records: Vec<&Record> = steps.iter().flat_map(|s| &s.records).collect();
     let largest =
         records.iter().map(|r| r.bytes + anywhere(r)).max().unwrap_or(LINE).next_multiple_of(LINE);
     let (wave, waves) = (inside.wave as usize, (inside.threads / inside.wave) as usize);
-    // A slot is the same team's in each lap.
+    // A slot belongs to the same team in each lap.
     let of = |slot: usize, share: usize| {
         let teams = waves / share;
         Ring { slot, slots: bytes / slot / teams * teams, share }
     };
     let all = |ring: &Ring| -> f64 { records.iter().map(|r| time(r, *ring, wave, waves)).sum() };
     let shares = (0..=waves.ilog2()).map(|n| 1 << n);
-    // Of a mixture a block has few rows of each matrix, and of its router one.
+    // In a mixture of experts a block has few rows of each matrix, and one of its router.
     let shares = shares.filter(|share| !inside.routed || *share == MIXTURES_SHARE);
     let rings = shares
         .flat_map(|share| (largest..=bytes / SLOTS).step_by(LINE).map(move |slot| of(slot, share)));
-    // Beyond what is kept free for a step.
+    // Above the room that is reserved for a step.
     let sums = |r: &Ring| (SUMS * r.share * inside.sequences).saturating_sub(STEP);
     let room = |r: &Ring| r.slot * r.slots + sums(r) <= bytes;
     rings
@@ -289,7 +287,7 @@ fn render(
         }
         false => ("", ""),
     };
-    // Where the block is in the ring.
+    // The block's position in the ring.
     let (gives, keep, back) =
         if streams { ("RingAt", "at = ", "    return at;\n") } else { ("void", "", "") };
     let links = if streams { "    const Links links = links_of(c);\n" } else { "" };
@@ -336,7 +334,7 @@ fn render(
     text
 }
 
-/// What a step does with an instruction.
+/// A step's code for an instruction.
 fn work(text: &mut String, i: usize, step: &Step, declared: &[Declared], indent: &str) {
     let _ = writeln!(text, "{indent}{} a;", step.args);
     takes(text, declared, indent);
@@ -371,7 +369,7 @@ fn named(text: &str, i: usize) -> String {
     text.replace("<S>", &format!("<Shape{i}>")).replace("<S,", &format!("<Shape{i},"))
 }
 
-/// The next instruction comes while one is carried out.
+/// The next instruction is loaded while one is executed.
 const PLAIN: &str = "\
 KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 \
 limit<takes>) {
@@ -398,27 +396,32 @@ limit<takes>) {
 }
 ";
 
-/// The warp beside has instructions of its own in shared memory, the next on its way while one is
-/// carried out: from device memory each would come behind all that the ring has asked for.
+/// The extra warp has instructions of its own in shared memory, the next loaded while one is
+/// executed: from device memory each would queue after all loads of the ring.
 const STREAMING: &str = "\
 STEP void ask(const u64* program, u32 count, u32 blocks, u64* fed, Ring<Weights>::Shared& ring, \
 u8* memory, RingAt& at) {
     constexpr u32 EACH = CEIL_DIV(WORDS, KJ_BESIDE);
     const u32 lane = thread_id() - KJ_BLOCK;
     u64 next[EACH];
-    UNROLL for (u32 n = 0; n < EACH; n++) next[n] = n * KJ_BESIDE + lane < WORDS ? program[n * KJ_BESIDE + lane] : 0;
+    UNROLL for (u32 n = 0; n < EACH; n++)
+        next[n] = n * KJ_BESIDE + lane < WORDS ? program[n * KJ_BESIDE + lane] : 0;
     NO_UNROLL for (u32 i = 0; i < count; i++) {
         u64* c = fed + i % 2 * WORDS;
-        UNROLL for (u32 n = 0; n < EACH; n++) if (n * KJ_BESIDE + lane < WORDS) c[n * KJ_BESIDE + lane] = next[n];
+        UNROLL for (u32 n = 0; n < EACH; n++)
+            if (n * KJ_BESIDE + lane < WORDS) c[n * KJ_BESIDE + lane] = next[n];
         wave_sync();
         program += WORDS;
-        if (i + 1 < count) UNROLL for (u32 n = 0; n < EACH; n++) if (n * KJ_BESIDE + lane < WORDS) next[n] = program[n * KJ_BESIDE + lane];
+        if (i + 1 < count)
+            UNROLL for (u32 n = 0; n < EACH; n++)
+                if (n * KJ_BESIDE + lane < WORDS) next[n] = program[n * KJ_BESIDE + lane];
         feed(c, blocks, ring, memory, at);
         wave_sync();
     }
 }
 
-KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 limit<takes>) {
+KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks,
+                  u64 limit<takes>) {
     LDS_DYNAMIC_LINES(memory);
     LDS_ARRAY(Lds, all, 1);
     LDS_ARRAY(u64, code, 2 * WORDS);

@@ -1,18 +1,99 @@
-//! Any family's spec as one value, and the registry of families: what a plan is a list of, what
-//! benches time and what tuning is kept by.
+//! Any family's spec as one value, and the registry of families. A plan is a list of specs; benches
+//! and tuning records name kernels by them.
 
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::vocabulary::arguments::Declared;
 use crate::vocabulary::family::{Family, Named};
 use crate::vocabulary::kernel::{Kernel, SpecError};
 use crate::vocabulary::launch::{Launch, Size, Work};
+use crate::vocabulary::shipped::Table;
+use crate::vocabulary::step::{Inside, Step};
 use crate::vocabulary::variant::Variant;
 use kjit_engine::Target;
 use std::fmt;
 
-/// A row for each family. Whoever is here is specialised, launched, tuned, shipped, timed, in the
-/// cases and in the compile matrix: there is no other list.
+/// Gives a macro the row of each family. Specialising, launching, tuning, timing, cases and the
+/// compile matrix all go by this list; there is no other.
+#[macro_export]
+macro_rules! families {
+    ($then:ident) => {
+        $then! {
+            /// Matrix × vector.
+            Matvec($crate::matvec::MatvecSpec);
+            /// Matrix × vector through chosen experts.
+            Experts($crate::experts::ExpertsSpec);
+            /// Matrix × matrix.
+            Gemm($crate::gemm::GemmSpec);
+            /// Matrix × a few rows.
+            SmallGemm($crate::small_gemm::SmallGemmSpec);
+            /// Matrix × a batch's rows, weights unpacked into registers.
+            BatchGemm($crate::batch_gemm::BatchGemmSpec);
+            /// Attention of new tokens, one a sequence.
+            Attend($crate::attend::AttendSpec);
+            /// Attention of new tokens to latents.
+            Latent($crate::latent::LatentSpec);
+            /// Attention of a prompt to latents.
+            LatentFlash($crate::latent_flash::LatentFlashSpec);
+            /// Rows to a cache.
+            CacheRows($crate::cache_rows::CacheRowsSpec);
+            /// Scores of cached keys for new tokens.
+            KeyScores($crate::key_scores::KeyScoresSpec);
+            /// The positions of the best scores.
+            TopKeys($crate::top_keys::TopKeysSpec);
+            /// Short convolutions along the tokens.
+            Conv($crate::conv::ConvSpec);
+            /// Selective state spaces.
+            Scan($crate::scan::ScanSpec);
+            /// Attention whose past is one matrix for each head.
+            Linear($crate::linear::LinearSpec);
+            /// Decay of a state.
+            Decay($crate::decay::DecaySpec);
+            /// Attention of a prompt.
+            Flash($crate::flash::FlashSpec);
+            /// Heads of a prompt: normalised, rotated, stored.
+            RopeKv($crate::rope_kv::RopeKvSpec);
+            /// Columns of activations, quantised.
+            Quantize($crate::quantize::QuantizeSpec);
+            /// Activations as halves in tiles.
+            Tiles($crate::tiles::TilesSpec);
+            /// Tokens counted by expert.
+            MoeCount($crate::moe::MoeCountSpec);
+            /// Tokens grouped by expert.
+            MoeGroup($crate::moe::MoeGroupSpec);
+            /// Weighted sums of grouped rows.
+            MoeSum($crate::moe::MoeSumSpec);
+            /// Rows of the embedding.
+            Embed($crate::embed::EmbedSpec);
+            /// Rows converted to the device's layout.
+            Repack($crate::repack::RepackSpec);
+            /// Norms.
+            Norm($crate::norm::NormSpec);
+            /// Softmax.
+            Softmax($crate::softmax::SoftmaxSpec);
+            /// Sums and gated units.
+            Combine($crate::combine::CombineSpec);
+            /// Rows by element.
+            Map($crate::map::MapSpec);
+            /// Copies of rows.
+            CopyRows($crate::copy_rows::CopyRowsSpec);
+            /// Choice of experts.
+            Route($crate::route::RouteSpec);
+            /// Weighted sums of experts' results.
+            ExpertSum($crate::expert_sum::ExpertSumSpec);
+            /// Biases, masks and penalties.
+            Adjust($crate::adjust::AdjustSpec);
+            /// The likeliest token.
+            Argmax($crate::argmax::ArgmaxSpec);
+            /// A token at random.
+            Draw($crate::draw::DrawSpec);
+            /// Sums over devices.
+            Reduce($crate::reduce::ReduceSpec);
+            /// Memory, read at the highest rate.
+            Read($crate::read::ReadSpec);
+        }
+    };
+}
+
+/// [`Spec`] and [`Tuning`], from a row for each family.
 macro_rules! registry {
     ($($(#[$doc:meta])* $name:ident($spec:ty);)*) => {
         /// A spec of any family.
@@ -34,7 +115,7 @@ macro_rules! registry {
         }
 
         impl TryFrom<Spec> for $spec {
-            /// It is of another family.
+            /// The spec, if it is of another family.
             type Error = Spec;
 
             fn try_from(spec: Spec) -> Result<$spec, Spec> {
@@ -47,22 +128,6 @@ macro_rules! registry {
 
         /// The families' names.
         pub const FAMILIES: &[&str] = &[$(<$spec as Family>::NAME),*];
-
-        /// All cases for a target at one wave width (which must be one of its own).
-        ///
-        /// # Errors
-        /// A kernel that cannot be specialised for the target.
-        pub(crate) fn cases(target: &Target, wave: u32, seed: u64) -> Result<Vec<Case>, SpecError> {
-            let mut all = vec![];
-            $(<$spec as Family>::cases(target, wave, &mut Random::new(seed), &mut all)?;)*
-            Ok(all)
-        }
-
-        /// The samples of all families.
-        pub(crate) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-            $(<$spec as Family>::samples(list)?;)*
-            Ok(())
-        }
 
         impl Spec {
             /// The family's name.
@@ -103,7 +168,12 @@ macro_rules! registry {
             ///
             /// # Errors
             /// As the family's.
-            pub fn launch(&self, target: &Target, units: u32, size: Size) -> Result<Launch, SpecError> {
+            pub fn launch(
+                &self,
+                target: &Target,
+                units: u32,
+                size: Size,
+            ) -> Result<Launch, SpecError> {
                 match self {
                     $(Spec::$name(spec) => spec.launch(target, units, size),)*
                 }
@@ -113,13 +183,13 @@ macro_rules! registry {
             ///
             /// # Errors
             /// As the family's.
-            pub fn inside(&self, target: &Target, inside: crate::vocabulary::step::Inside) -> Result<crate::vocabulary::step::Step, SpecError> {
+            pub fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
                 match self {
                     $(Spec::$name(spec) => spec.inside(target, inside),)*
                 }
             }
 
-            /// What a launch must move and compute, at the least.
+            /// The least work of a launch.
             #[must_use]
             pub fn work(&self, size: Size) -> Work {
                 match self {
@@ -127,22 +197,11 @@ macro_rules! registry {
                 }
             }
 
-            /// The size at which it is timed by itself, with `depth` tokens in the cache.
+            /// The size at which it is timed alone, with `depth` tokens in the cache.
             #[must_use]
             pub fn timed_at(&self, depth: usize) -> Size {
                 match self {
                     $(Spec::$name(spec) => spec.timed_at(depth),)*
-                }
-            }
-
-            /// A case on a device of `units` compute units: what must be right before its speed is
-            /// worth a word.
-            ///
-            /// # Errors
-            /// As the family's.
-            pub fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
-                match self {
-                    $(Spec::$name(spec) => spec.case(target, units, size, random),)*
                 }
             }
 
@@ -157,13 +216,15 @@ macro_rules! registry {
 
             /// The tuning in force if this table were the shipped one.
             #[must_use]
-            pub fn tuning_by(&self, table: &crate::vocabulary::shipped::Table, target: &Target) -> Option<Tuning> {
+            pub fn tuning_by(&self, table: &Table, target: &Target) -> Option<Tuning> {
                 match self {
-                    $(Spec::$name(spec) => choice(spec.tuning_by(table, target).ok()?).map(Tuning::$name),)*
+                    $(Spec::$name(spec) => {
+                        choice(spec.tuning_by(table, target).ok()?).map(Tuning::$name)
+                    })*
                 }
             }
 
-            /// The same spec with another tuning; with none, or another family's, the default.
+            /// This spec with another tuning; with none, or another family's, the default.
             #[must_use]
             pub fn with(&self, tuning: Option<Tuning>) -> Spec {
                 match self {
@@ -174,16 +235,18 @@ macro_rules! registry {
                 }
             }
 
-            /// What is worth trying, some of which may not fit the target.
+            /// Tunings worth trying; some may not fit the target.
             fn candidates(&self, target: &Target) -> Vec<Tuning> {
                 match self {
-                    $(Spec::$name(spec) => spec.candidates(target).into_iter().map(Tuning::$name).collect(),)*
+                    $(Spec::$name(spec) => {
+                        spec.candidates(target).into_iter().map(Tuning::$name).collect()
+                    })*
                 }
             }
 
         }
 
-        /// The family's name and what is computed, at which sizes, without the tuning.
+        /// The family's name and the computation with its sizes, without the tuning.
         impl fmt::Display for Spec {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
@@ -203,94 +266,21 @@ macro_rules! registry {
     };
 }
 
-registry! {
-    /// Matrix × vector.
-    Matvec(crate::products::matvec::MatvecSpec);
-    /// Matrix × vector through chosen experts.
-    Experts(crate::products::experts::ExpertsSpec);
-    /// Matrix × matrix.
-    Gemm(crate::products::gemm::GemmSpec);
-    /// Matrix × a few rows.
-    SmallGemm(crate::products::small_gemm::SmallGemmSpec);
-    /// Matrix × a batch's rows, weights unpacked into registers.
-    BatchGemm(crate::products::batch_gemm::BatchGemmSpec);
-    /// Attention of new tokens, one a sequence.
-    Attend(crate::attention::attend::AttendSpec);
-    /// Attention of new tokens to latents.
-    Latent(crate::attention::latent::LatentSpec);
-    /// Attention of a prompt to latents.
-    LatentFlash(crate::attention::latent_flash::LatentFlashSpec);
-    /// Rows to a cache.
-    Keep(crate::attention::keep::KeepSpec);
-    /// How well kept keys answer.
-    KeyScores(crate::attention::key_scores::KeyScoresSpec);
-    /// The positions of the best scores.
-    TopKeys(crate::attention::top_keys::TopKeysSpec);
-    /// Short convolutions along the tokens.
-    Conv(crate::state::conv::ConvSpec);
-    /// Selective state spaces.
-    Scan(crate::state::scan::ScanSpec);
-    /// Attention whose past is one matrix for each head.
-    Linear(crate::state::linear::LinearSpec);
-    /// What stays of a state.
-    Decay(crate::state::decay::DecaySpec);
-    /// Attention of a prompt.
-    Flash(crate::attention::flash::FlashSpec);
-    /// Heads of a prompt: normed, rotated, kept.
-    RopeKv(crate::attention::rope_kv::RopeKvSpec);
-    /// Columns of activations, quantised.
-    Quantize(crate::rows::quantize::QuantizeSpec);
-    /// Activations as halves in tiles.
-    Tiles(crate::rows::tiles::TilesSpec);
-    /// Tokens counted by expert.
-    MoeCount(crate::rows::moe::MoeCountSpec);
-    /// Tokens grouped by expert.
-    MoeGroup(crate::rows::moe::MoeGroupSpec);
-    /// Weighted sums of grouped rows.
-    MoeSum(crate::rows::moe::MoeSumSpec);
-    /// Rows of the embedding.
-    Embed(crate::rows::embed::EmbedSpec);
-    /// Rows as they lie on a device.
-    Repack(crate::rows::repack::RepackSpec);
-    /// Norms.
-    Norm(crate::rows::norm::NormSpec);
-    /// Softmax.
-    Softmax(crate::rows::softmax::SoftmaxSpec);
-    /// Sums and gated units.
-    Combine(crate::rows::combine::CombineSpec);
-    /// Rows made element by element.
-    Map(crate::rows::map::MapSpec);
-    /// Copies of rows.
-    Rows(crate::rows::copy::RowsSpec);
-    /// Choice of experts.
-    Route(crate::choice::route::RouteSpec);
-    /// Weighted sums of experts' results.
-    ExpertSum(crate::rows::expert_sum::ExpertSumSpec);
-    /// Biases, masks and penalties.
-    Adjust(crate::choice::adjust::AdjustSpec);
-    /// The likeliest token.
-    Argmax(crate::choice::argmax::ArgmaxSpec);
-    /// A token at random.
-    Draw(crate::choice::draw::DrawSpec);
-    /// Sums over devices.
-    Reduce(crate::rows::reduce::ReduceSpec);
-    /// Memory, read as fast as it goes.
-    Read(crate::rows::read::ReadSpec);
-}
+families!(registry);
 
 /// A family that is in the registry.
 pub trait Registered: Family + Into<Spec> + TryFrom<Spec> {}
 
 impl<F: Family + Into<Spec> + TryFrom<Spec>> Registered for F {}
 
-/// The tuning, where there is anything to choose.
+/// The tuning, if the family has a choice.
 fn choice<T: Variant>(tuning: T) -> Option<T> {
     T::CHOICE.then_some(tuning)
 }
 
 impl Spec {
-    /// What is worth trying on a device, the default first, each of which is a kernel for the
-    /// target. Empty for a family without a choice.
+    /// Tunings worth trying on a device, the default first; each is a kernel for the target. Empty
+    /// for a family without a choice.
     #[must_use]
     pub fn space(&self, target: &Target) -> Vec<Tuning> {
         let Some(default) = self.with(None).tuning(target) else { return vec![] };

@@ -1,9 +1,9 @@
-//! Tuning as data: what was measured best, and who says so.
+//! Tuning as data: the best measured choices, and their source.
 //!
-//! A tuned choice is a text: that of a [`Tuning`] for that of a [`Spec`]. It is believed only if it
-//! is the text of a tuning in the spec's own space, so that a file, a cache record or a pack can at
-//! most choose among kernels that this code knows. What is worth trying, and where a family starts,
-//! stands in the family's own module.
+//! A tuned choice is two texts: that of a [`Spec`] and that of a [`Tuning`]. It is valid only if it
+//! is the text of a tuning in the spec's own space. So a file, a cache record or a pack can only
+//! choose among kernels that this code knows. Candidates and defaults are in the family's own
+//! module.
 
 pub use crate::spec::Tuning;
 pub use crate::vocabulary::shipped;
@@ -12,13 +12,13 @@ use crate::spec::Spec;
 use kjit_engine::Target;
 use std::fmt;
 
-/// Says which tuning was measured best for a spec, where one was.
+/// The best measured tuning of a spec, if there is one.
 pub trait Choices: fmt::Debug {
     /// The tuning for this spec, which has none of its own.
     fn choice(&self, spec: &Spec, target: &Target) -> Option<Tuning>;
 }
 
-/// What is shipped, and nothing else.
+/// Only the shipped table.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Shipped;
 

@@ -1,12 +1,12 @@
-// What compute-sanitizer's racecheck makes of a ring that one warp fills and the others read, in
-// small. All forms are in order by PTX's memory model.
+// A small model of a ring that one warp fills and the others read, for compute-sanitizer's
+// racecheck. All forms are in order by PTX's memory model.
 //
 //   nvcc -arch=sm_90 -lineinfo -o racecheck racecheck.cu
 //   compute-sanitizer --tool racecheck ./racecheck FORM
 //
-// 0: no ring, 1: its order by mbarriers, 2: by named barriers, 3: as 1, and what the others choose
-// in each round the warp reads behind a barrier of all threads, 4: as 3, and such a barrier before
-// each choice, too.
+// 0: no ring. 1: ordered by mbarriers. 2: by named barriers. 3: as 1; the warp reads the others'
+// choices of each round after a barrier of all threads. 4: as 3, with such a barrier also before
+// each choice.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -16,14 +16,22 @@ constexpr uint32_t WAVES = 8, SLOTS = 4, ROUNDS = 300;
 __device__ uint32_t place(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 __device__ void wait(const uint64_t* barrier, uint32_t parity) {
     for (uint32_t done = 0; !done;)
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done) : "r"(place(barrier)), "r"(parity) : "memory");
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; "
+            "selp.u32 %0, 1, 0, p; }"
+            : "=r"(done)
+            : "r"(place(barrier)), "r"(parity)
+            : "memory");
 }
 __device__ void arrive(uint64_t* barrier) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(place(barrier)) : "memory");
 }
-__device__ void named_wait(uint32_t n) { asm volatile("barrier.sync %0, 288;" ::"r"(2 + n) : "memory"); }
-__device__ void named_arrive(uint32_t n) { asm volatile("bar.arrive %0, 288;" ::"r"(2 + n) : "memory"); }
+__device__ void named_wait(uint32_t n) {
+    asm volatile("barrier.sync %0, 288;" ::"r"(2 + n) : "memory");
+}
+__device__ void named_arrive(uint32_t n) {
+    asm volatile("bar.arrive %0, 288;" ::"r"(2 + n) : "memory");
+}
 
 template <int FORM> __global__ void ring(const uint32_t* in, uint32_t* out) {
     __shared__ uint32_t slot[SLOTS][64], own[32 * WAVES], chosen[WAVES];

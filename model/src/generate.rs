@@ -1,5 +1,5 @@
-//! From a prompt to text: feeds a sequence, watches for the end, and hands out text as it becomes
-//! certain.
+//! Generates text from a prompt: feeds the sequence, decodes until a stop condition, and passes
+//! text on as soon as no stop text can begin in it.
 
 use crate::lookup::{self, Drafts};
 use crate::session::{After, SequenceId, Session, SessionError, Want, Work};
@@ -8,70 +8,44 @@ use crate::tokenizer::Tokenizer;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// Why a generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum StopReason {
-    /// The model said so with an end-of-generation token.
-    EndOfGeneration,
-    /// The number of tokens asked for was reached.
-    Length,
-    /// One of the stop texts appeared; it and what follows are not part of the answer.
-    StopText,
-    /// No room is left in the context.
-    ContextFull,
-    /// The caller interrupted.
-    Interrupted,
-}
+pub use crate::stop::StopReason;
 
-impl StopReason {
-    /// As scripts see it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StopReason::EndOfGeneration => "end_of_generation",
-            StopReason::Length => "length",
-            StopReason::StopText => "stop_text",
-            StopReason::ContextFull => "context_full",
-            StopReason::Interrupted => "interrupted",
-        }
-    }
-}
-
-/// What to generate.
+/// A prompt and the limits of its answer.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
     /// Tokens to feed before the first one is sampled; at least one.
     pub prompt: &'a [u32],
-    /// At most this many tokens; `None`: until the context is full.
+    /// The most tokens to generate; `None` means until the context is full.
     pub max_tokens: Option<usize>,
     /// Texts that end the answer.
     pub stop: &'a [String],
-    /// Whether tokens are drafted from what the prompt and the answer repeat.
+    /// Whether tokens are drafted from repetitions in the prompt and the answer.
     pub lookup: bool,
 }
 
-/// What came out.
+/// A generated answer.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Answer {
     /// The tokens, a final end-of-generation token included.
     pub ids: Vec<u32>,
     /// The text, without stop text.
     pub text: String,
-    /// Why it ended.
+    /// The reason for its end.
     pub reason: StopReason,
-    /// Time until the first token, the prompt's included.
+    /// Time until the first token, with the prompt's.
     pub first_token: Duration,
     /// Time from the first token to the last.
     pub decode: Duration,
-    /// Tokens that were drafted.
+    /// Counts of drafted and accepted tokens.
     pub drafts: Drafts,
 }
 
-/// Generates, choosing by the sequence's sampler. `on_text` gets each piece of text as soon as no
-/// stop text can begin in it; breaking there interrupts. `interrupted` is asked at every token, and
+/// Generates an answer with the sequence's sampler. `on_text` gets each piece of text as soon as no
+/// stop text can begin in it; `Break` interrupts. `interrupted` is called at every token and
 /// between the pieces of a long prompt.
 ///
 /// # Errors
-/// Those of the session; what was generated until then has been handed to `on_text`.
+/// Errors of the session. Text generated before has been passed to `on_text`.
 pub fn generate(
     session: &mut Session,
     sequence: SequenceId,
@@ -133,7 +107,7 @@ pub fn generate(
         false => session.decode(&[(sequence, prompt)], &mut |_, id| sink(id))?,
     }
     let end = Instant::now();
-    // Text that was held back turned out to begin no stop text.
+    // Text that was held back began no stop text.
     match reason {
         StopReason::StopText => {}
         StopReason::EndOfGeneration => text.finish(on_text),
@@ -150,14 +124,15 @@ pub fn generate(
     })
 }
 
-/// Feeds a prompt but for its last piece, which is the result; `None` when interrupted between two.
+/// Feeds a prompt except for its last piece, which is returned. `None` if interrupted between
+/// pieces.
 fn feed_all_but_a_piece<'p>(
     session: &mut Session,
     sequence: SequenceId,
     prompt: &'p [u32],
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Option<&'p [u32]>, SessionError> {
-    // Said before anything is fed, as it would be of the whole.
+    // The whole prompt is checked before any piece is fed.
     session.check(&Work { sequence, tokens: prompt, want: Want::Choose })?;
     let (mut rest, piece) = (prompt, session.piece().max(1));
     while let Some((now, later)) =

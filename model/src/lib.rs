@@ -1,5 +1,6 @@
-//! GGUF in, tokens out: the file, its tokenizer and chat template, the graph of what it computes,
-//! and sessions that run that graph, on the CPU (also the oracle) and on GPUs.
+//! Runs models from GGUF files: reads the file with its tokenizer and chat template, builds the
+//! graph of the model's operations, and runs it in sessions on GPUs or on the CPU, whose results
+//! are also the reference for GPUs.
 //!
 //! ```
 //! use kjit_model::{Message, Model, OpenOptions, SampleOptions};
@@ -23,19 +24,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | to … | there is |
+//! | task | items |
 //! |---|---|
-//! | open a model on whatever is here | [`Model::open`], [`OpenOptions`], [`DeviceChoice`] |
+//! | open a model on the available devices | [`Model::open`], [`OpenOptions`], [`DeviceChoice`] |
 //! | run any number of sequences | [`Session`]: [`Session::step`], [`Session::decode`] |
-//! | choose tokens, and generate | [`sample::Sampler`], [`generate::generate`] |
-//! | answer many requests at once | [`serve::Scheduler`] |
-//! | have answers keep to a schema or a grammar | [`constrain::Grammars`] |
-//! | hold a chat | [`conversation::Seen`], [`conversation::forget_oldest`] |
-//! | tell reasoning and calls of tools from an answer | [`chat::ReplyParser`], [`stop::StopWatcher`] |
-//! | turn messages into a prompt | [`chat::ChatTemplate`] |
-//! | turn text into ids, and back | [`tokenizer::Tokenizer`] |
+//! | choose tokens, and generate text | [`sample::Sampler`], [`generate::generate`] |
+//! | serve many requests at once | [`serve::Scheduler`] |
+//! | constrain answers to a schema or a grammar | [`constrain::Grammars`] |
+//! | continue a chat | [`conversation::Seen`], [`conversation::forget_oldest`] |
+//! | find reasoning and tool calls in an answer | [`chat::ReplyParser`], [`stop::StopWatcher`] |
+//! | render messages as a prompt | [`chat::ChatTemplate`] |
+//! | turn text into ids, and ids into text | [`tokenizer::Tokenizer`] |
 //! | read a file | [`gguf::Gguf`] |
-//! | know what a model computes, and what a GPU would do for it | [`arch::build`] gives a [`graph::Graph`], [`gpu::plan_for`] a [`gpu::plan::Plan`] |
+//! | build a model's [`graph::Graph`] | [`arch::build`] |
+//! | plan a GPU's work for a graph, as a [`gpu::plan::Plan`] | [`gpu::plan_for`] |
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -49,41 +51,32 @@
     )
 )]
 
-pub mod arch;
-pub mod cancel;
-pub mod catalogue;
-pub mod chat;
+#[cfg(feature = "constrain")]
 pub mod constrain;
 pub mod conversation;
-pub mod device;
-pub mod folder;
 pub mod generate;
-pub mod gguf;
-pub mod gpu;
-pub mod graph;
-#[allow(unsafe_code, reason = "vector instructions, and threads that write parts of one result")]
-pub mod host;
 pub mod lookup;
 pub mod model;
 pub mod perplexity;
 pub mod placement;
-pub mod ranks;
-pub mod sample;
 pub mod serve;
 pub mod session;
-pub mod shortened;
-pub mod stop;
-pub mod tokenizer;
-mod unicode;
 
 pub use chat::Message;
-pub use device::DeviceChoice;
+pub use kjit_chat::{self as chat, stop};
+pub use kjit_cpu as host;
 pub use kjit_engine::child_main;
+pub use kjit_exec::{self as exec, DeviceChoice, SampleOptions, device, sample};
+pub use kjit_gguf::{self as gguf, elide, folder};
+pub use kjit_gpu as gpu;
+pub use kjit_graph::{self as graph, arch, catalogue};
+use kjit_plan as plan;
+pub use kjit_ranks as ranks;
+pub use kjit_tokenizer::{self as tokenizer, cancel};
 pub use model::Model;
-pub use sample::SampleOptions;
 pub use session::{OpenOptions, Session};
 
-/// The README's example, compiled.
+/// Compiles the README's example as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,29 +1,28 @@
-//! Drafts of the next tokens from what a text repeats: after the same few tokens, what came the
-//! last time may come again (prompt lookup decoding, Saxena 2023; Yang et al. 2023, arXiv
-//! 2304.04487). Drafted tokens are run together with the one at hand, and those are kept that would
-//! have been chosen anyway: the text is the same, but for near-ties.
+//! Drafts of the next tokens from repetitions in the text (prompt lookup decoding, Saxena 2023;
+//! Yang et al. 2023, arXiv 2304.04487): when the last few tokens occurred before, the tokens that
+//! followed them are the draft. Drafted tokens are verified in one step with the current token.
+//! Only those that the sampler would have chosen are kept, so the text is the same up to near-ties.
 
 use crate::session::{After, Given, SequenceId, Session, SessionError, Want, Work};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Tokens that must agree, the most first: long agreements are right more often.
+/// Lengths of a match in tokens, tried in this order: longer matches are right more often.
 const LENGTHS: [usize; 3] = [4, 3, 2];
-/// Tokens drafted at most. With the one at hand these are 8 rows, which cost a memory-bound device
-/// hardly more than one.
-pub const MOST: usize = 7;
+/// The most drafted tokens of a step.
+pub const MOST: usize = crate::exec::DRAFTS;
 
-/// The places of a text's short pieces.
+/// An index of the n-grams of a text.
 #[derive(Debug, Clone, Default)]
 pub struct Lookup {
-    /// By a piece's tokens, the unused ones zero, and their number: the position behind its last
-    /// place.
+    /// From an n-gram (its tokens padded with zeros, and its length) to the position after its last
+    /// occurrence.
     places: HashMap<([u32; 4], u8), u32>,
-    /// Tokens whose pieces are entered: those that end before the last token.
+    /// Tokens already indexed: n-grams that end here or earlier are in `places`.
     entered: usize,
 }
 
-/// A piece as it is looked for.
+/// The index key of an n-gram.
 fn key(piece: &[u32]) -> ([u32; 4], u8) {
     let mut tokens = [0; 4];
     tokens.iter_mut().zip(piece).for_each(|(to, from)| *to = *from);
@@ -31,10 +30,10 @@ fn key(piece: &[u32]) -> ([u32; 4], u8) {
 }
 
 impl Lookup {
-    /// What may come after these tokens, up to so many; mostly nothing. `tokens` is the whole text:
-    /// what it was the last time, and more.
+    /// Drafts up to `most` tokens to follow `tokens`; usually none. `tokens` is the whole text:
+    /// that of the previous call, with tokens appended.
     pub fn draft(&mut self, tokens: &[u32], most: usize) -> Vec<u32> {
-        // Pieces that end with the last token are looked for, not found.
+        // N-grams that end with the last token are only looked up: nothing follows them yet.
         for end in self.entered + 1..tokens.len() {
             for n in LENGTHS {
                 if let Some(piece) = end.checked_sub(n).and_then(|start| tokens.get(start..end)) {
@@ -47,8 +46,7 @@ impl Lookup {
         let found = LENGTHS.iter().filter_map(last).find_map(|piece| self.places.get(&key(piece)));
         let mut draft = vec![];
         if let Some(&at) = found {
-            // Where the place is so near that the text ends first, what is drafted goes on
-            // repeating itself.
+            // When the match is so close that the text ends first, the draft repeats itself.
             for from in at as usize..at as usize + most.min(MOST) {
                 let beyond = from.checked_sub(tokens.len()).and_then(|i| draft.get(i));
                 let next = tokens.get(from).or(beyond).copied();
@@ -59,42 +57,42 @@ impl Lookup {
     }
 }
 
-/// Whether drafts pay, by what steps took: a step with drafted tokens takes longer and gives more.
+/// Decides from measured step times whether drafts pay: a drafted step takes longer and gives more
+/// tokens.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pays {
-    /// Mean seconds of a step without drafts, of one with, and tokens that such a one gave beyond
-    /// what it gives without; zero: none was seen.
+    /// Mean seconds of a plain step and of a drafted one, and the mean accepted tokens of a draft.
+    /// Zero means not measured.
     plain: f64,
     drafted: f64,
     gained: f64,
-    /// Steps since the last one of the other kind.
+    /// Steps since the last trial.
     since: u32,
-    /// Steps until the other way is tried again, beyond [`AGAIN`]: after each try that shows
-    /// nothing new twice as many.
+    /// Steps beyond [`AGAIN`] before the next trial. It grows to twice itself plus [`AGAIN`] after
+    /// a trial that did not pay.
     patience: u32,
-    /// What drafts give is counted without running them, too.
+    /// [`Pays::would`] was called: acceptance is also counted for drafts that were not run.
     counted: bool,
-    /// Steps with drafts of the try at hand, where there is one: what the first costs (the way from
-    /// a device that runs ahead, what is recorded) is none of the others', so a few that were right
-    /// are judged together.
+    /// Drafted steps of the current trial; `None` outside one. The first step of a trial has
+    /// one-off costs (the device stops running ahead, graphs are recorded), so a few accepted
+    /// drafts are judged together.
     trying: Option<u32>,
 }
 
-/// Steps without drafts that are watched before the first one with.
+/// Plain steps that are measured before the first drafted one.
 const WATCHED: u32 = 3;
-/// After so many steps it is tried the other way: texts change, and so does the number of those
-/// that share a step.
+/// Steps until the other mode is tried again: texts change, and so does the number of sequences in
+/// a step.
 const AGAIN: u32 = 48;
-/// Steps of a try, as long as drafts are right.
+/// Drafted steps of a trial while drafts are accepted.
 const TRY: u32 = 4;
-/// The most of [`Pays::patience`].
+/// The largest [`Pays::patience`].
 const PATIENCE: u32 = 15 * AGAIN;
-/// Tokens that a step with drafts must give beyond a plain one's to be worth a try, where that can
-/// be counted before.
+/// Accepted tokens per draft that justify a trial, if they were counted without running.
 const WORTH: f64 = 1.0;
 
 impl Pays {
-    /// Whether the next step may have drafts, of so many sequences in it.
+    /// Whether the next step, of `sequences` sequences, may have drafts.
     pub fn go(&self, sequences: usize) -> bool {
         let worth = !self.counted || self.gained >= WORTH;
         if self.trying.is_some() {
@@ -103,7 +101,7 @@ impl Pays {
         if self.plain == 0.0 || self.drafted == 0.0 {
             return self.since >= WATCHED && worth;
         }
-        // The other way once in a while.
+        // The other mode is tried now and then.
         match (self.pays(sequences), self.since >= AGAIN + self.patience) {
             (true, again) => !again,
             (false, again) => again && worth,
@@ -115,16 +113,15 @@ impl Pays {
         (n + self.gained) * self.plain > n * self.drafted
     }
 
-    /// Counts a draft that was not run: so many of its tokens came after all.
+    /// Counts a draft that was not run: `right` of its tokens were chosen anyway.
     pub fn would(&mut self, right: usize) {
-        // One that was right by chance is no reason yet: to be tried, the first must have been
-        // right in most of it.
+        // The first count weighs 1/8, so one draft that is right by chance starts no trial; most of
+        // a full draft must be right.
         let share = if std::mem::replace(&mut self.counted, true) { 8.0 } else { 4.0 };
         self.gained += (right as f64 - self.gained) / share;
     }
 
-    /// Enters a step: how long it took, and the drafted tokens that were right where there were
-    /// any.
+    /// Adds a step: its time, and the number of accepted tokens if it had drafts.
     pub fn saw(&mut self, took: Duration, accepted: Option<usize>) {
         let mean = |old: f64, new: f64| if old == 0.0 { new } else { old + (new - old) / 8.0 };
         let took = took.as_secs_f64().max(1e-9);
@@ -133,7 +130,7 @@ impl Pays {
             None => self.plain = mean(self.plain, took),
             Some(n) => {
                 let right = n as f64;
-                // A try that begins well begins anew: what was before did not pay.
+                // A trial that begins well replaces the earlier measurements.
                 let tried = self.trying.or((!before.0 || n > 0 && !self.pays(1)).then_some(0));
                 let share = tried.map_or(8.0, |tried| f64::from(tried + 1));
                 self.drafted += (took - self.drafted) / share;
@@ -157,21 +154,21 @@ impl Pays {
     }
 }
 
-/// Tokens that were drafted, and those of them that were right.
+/// Counts of drafted and accepted tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Drafts {
-    /// Drafted.
+    /// Tokens drafted.
     pub drafted: usize,
-    /// Right.
+    /// Drafted tokens that were accepted.
     pub accepted: usize,
 }
 
-/// As [`Session::decode`] of one sequence, with drafts where they pay. `text` is what is known of
-/// the whole text; it ends with `start`, the tokens that are fed first. A model with a recurrent
-/// state is decoded without drafts: what was wrong costs it more than what was right.
+/// [`Session::decode`] of one sequence, with drafts when they pay. `text` is the known text; its
+/// last `start` tokens are fed first. A model with a recurrent state is decoded without drafts:
+/// recomputing after a rejection costs it more than accepted drafts give.
 ///
 /// # Errors
-/// As [`Session::decode`].
+/// Those of [`Session::decode`].
 pub fn decode(
     session: &mut Session,
     sequence: SequenceId,
@@ -183,14 +180,14 @@ pub fn decode(
         (Lookup::default(), Pays::default(), Drafts::default());
     let (context, recurrent) = (session.context(), session.graph().is_recurrent());
     let mut tokens = text.get(text.len().saturating_sub(start)..).unwrap_or_default().to_vec();
-    // A GPU chooses token after token and runs ahead meanwhile: there a draft is run for what was
-    // counted before.
-    let runs_ahead = session.gpu().is_some_and(|gpu| gpu.before().is_none());
+    // A GPU that chooses tokens runs ahead of the host. It stops for a draft only if drafts that
+    // were counted without running were right.
+    let runs_ahead = session.runs_ahead();
     let mut after_drafts = false;
     loop {
         let (len, fed) = (session.len(sequence)?, tokens.len());
         let room = context.saturating_sub(len + fed);
-        // The prompt's own step says nothing of the others'.
+        // The prompt's step is not representative.
         let may = fed == 1 && !recurrent && pays.go(1);
         let draft = if may { lookup.draft(&text, room) } else { vec![] };
         let begun = Instant::now();
@@ -224,7 +221,7 @@ pub fn decode(
                 text.push(id);
                 (ended, right) = (sink(id) != After::Go, i);
                 if ended {
-                    // Tokens behind it are nobody's, nor is what was drawn for them.
+                    // Tokens after the end are dropped, and the sampler goes back to that token.
                     session.truncate(sequence, len + fed + i)?;
                     session
                         .sampler(sequence)?
@@ -247,21 +244,21 @@ pub fn decode(
     }
 }
 
-/// Tokens that come without drafts while a device runs ahead: what drafts would have given is
-/// counted.
+/// Plain decoding while a device runs ahead: drafts are compared with the chosen tokens without
+/// being run.
 struct Stretch {
-    /// When the last token came, and how many did.
+    /// The time of the last token, and the number of tokens.
     last: Instant,
     came: u32,
-    /// There were drafts just before: the device was not ahead.
+    /// The step before had drafts, so the device is not running ahead yet.
     after_drafts: bool,
-    /// A draft that is not run, and how much of it came.
+    /// A draft that is not run, and the number of its tokens that were chosen so far.
     dry: Vec<u32>,
     right: usize,
 }
 
 impl Stretch {
-    /// Enters the last token of the text; whether drafts are to be run from here on.
+    /// Adds the text's last token. Returns whether to run drafts from here on.
     fn token(
         &mut self,
         lookup: &mut Lookup,
@@ -273,8 +270,8 @@ impl Stretch {
         let took = now - std::mem::replace(&mut self.last, now);
         self.came += 1;
         match self.came {
-            // The first token after drafts waits for a device that is not ahead: that is theirs,
-            // too.
+            // The first token after drafts waits until the device runs ahead again: a cost of
+            // drafting.
             1 if self.after_drafts => pays.saw(took, Some(0)),
             1 | 2 => {}
             _ => pays.saw(took, None),
@@ -313,7 +310,7 @@ mod tests {
             [5, 6, 5, 6, 5],
             "what goes round goes on"
         );
-        // Fed token by token as all at once, and never more than is there or asked for.
+        // Indexing token by token gives the same drafts as indexing all at once, within the limits.
         let text: Vec<u32> = (0..400u32).map(|i| i * i * 7 % 11).collect();
         let mut lookup = Lookup::default();
         for n in 0..text.len() {
@@ -348,9 +345,9 @@ mod tests {
         assert!((3..9).contains(&bad), "{bad} of 490 steps, which give nothing");
     }
 
-    /// A device that runs ahead: 10 ms a token; a step with drafts 15, and 30 more to leave what is
-    /// ahead and come back. Texts of which a draft gives so many tokens; steps with drafts of 2000
-    /// tokens, and how long all took.
+    /// Simulates a device that runs ahead: 10 ms a token, 15 ms a drafted step, 30 ms to stop
+    /// running ahead. Each draft has `right` accepted tokens. Returns the number of drafted steps
+    /// in 2000 tokens and the total time.
     fn ahead(right: usize) -> (usize, Duration) {
         let (mut pays, mut took, mut tokens, mut with) = (Pays::default(), Duration::ZERO, 0, 0);
         let (token, drafted, leave) = (10, 15, 30);
@@ -385,11 +382,11 @@ mod tests {
         );
         let (with, took) = ahead(6);
         assert!(with > 200 && took < plain / 3, "{with} steps in {took:?}");
-        // What leaving costs is not held against a text that goes on copying itself: three tokens
-        // in the time of one and a half.
+        // The cost of leaving is not held against a text that keeps repeating: three tokens in the
+        // time of one and a half.
         let (with, took) = ahead(2);
         assert!(with > 400 && took < plain * 2 / 3, "{with} steps in {took:?}");
-        // Two tokens in the time of one and a half are none for what it costs to come and go.
+        // Two tokens in the time of one and a half do not pay for leaving and returning.
         let (_, took) = ahead(1);
         assert!(took < plain + plain / 25, "{took:?}");
     }

@@ -1,4 +1,4 @@
-//! A model, opened: file, tokenizer, chat template and a session on the device that was asked for.
+//! An open model: its file, tokenizer, chat template, and a session on the requested device.
 
 use crate::arch;
 use crate::chat::{ChatError, ChatTemplate, Message};
@@ -18,75 +18,73 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Why a model could not be opened.
+/// The error of opening a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The file is no model, or damaged.
+    /// The file is no model or is damaged.
     #[error(transparent)]
     File(#[from] gguf::Error),
-    /// Its metadata and tensors are no model that kjit runs.
+    /// kjit cannot run what the metadata and tensors describe.
     #[error("{path}: {source}")]
     Graph {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The cause.
         source: GraphError,
     },
-    /// Its vocabulary cannot be used.
+    /// The vocabulary cannot be used.
     #[error("{path}: {source}")]
     Tokenizer {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The cause.
         source: TokenizerError,
     },
-    /// Not as many tokens as scores: an id without a text could be chosen, or a text has no score.
+    /// The vocabulary and the logits differ in size: a token would have no text or no score.
     #[error(
-        "{path}: the vocabulary has {tokens} tokens, but the model scores {scored}: the two do \
-         not belong together; \
-         convert the model again with its own tokenizer"
+        "{path}: the vocabulary has {tokens} tokens, but the model scores {scored}: they do \
+         not belong together; convert the model again with its own tokenizer"
     )]
     Vocabulary {
         /// The file.
         path: String,
         /// Tokens of the vocabulary.
         tokens: usize,
-        /// Scores that the model gives.
+        /// The number of logits.
         scored: usize,
     },
-    /// The GPU that [`DeviceChoice::Auto`] found cannot be used. What would be done on the CPU was
-    /// not asked for.
+    /// [`DeviceChoice::Auto`] found a GPU that cannot be used. It does not fall back to the CPU.
     #[error("{label} cannot be used (--device cpu would run on the CPU): {source}")]
     Found {
         /// The device.
         label: String,
-        /// What is wrong.
+        /// The cause.
         source: SessionError,
     },
-    /// The GPU that was asked for cannot be used.
+    /// The requested GPU cannot be used.
     #[error("--device {label}: {source}")]
     Asked {
         /// The device.
         label: String,
-        /// What is wrong.
+        /// The cause.
         source: SessionError,
     },
-    /// Its layers cannot be where they were asked to be.
+    /// The layers cannot be placed as requested.
     #[error(transparent)]
     Placement(#[from] PlacementError),
-    /// The CPU cannot be used: memory was refused.
+    /// The CPU session failed: memory was refused.
     #[error(transparent)]
     Cpu(SessionError),
 }
 
-/// A model that is ready to run. The front page of this crate has an example.
+/// A model that is ready to run. The crate's front page has an example.
 pub struct Model {
     /// The file.
     pub gguf: Arc<Gguf>,
-    /// Text to ids and back.
+    /// Text to ids, and back.
     pub tokenizer: Tokenizer,
-    /// The sequences.
+    /// The session that holds the sequences.
     pub session: Session,
     device: DeviceTaken,
     engine: Option<Engine>,
@@ -94,26 +92,26 @@ pub struct Model {
     took: Duration,
 }
 
-/// How long an end waits for compiles under way, so that the next start finds them: longer than any
-/// kernel took.
+/// How long [`Model::finish`] waits for background compiles, so that the next start finds their
+/// kernels: longer than any kernel took.
 const LAST_COMPILES: Duration = Duration::from_secs(5);
 
 impl Model {
-    /// Opens a model file. Compiled kernels are kept where [`Config::new`] says; a program that
-    /// opens models on GPUs calls [`kjit_engine::child_main`] first, or has `kjit-cc` beside it.
+    /// Opens a model file. Compiled kernels are kept in the cache of [`Config::new`]. A program
+    /// that opens models on GPUs calls [`kjit_engine::child_main`] first, or has `kjit-cc` in its
+    /// folder.
     ///
     /// # Errors
-    /// What is wrong with the file or the device. With [`DeviceChoice::Auto`] the CPU is taken
-    /// where there is no GPU, and [`DeviceTaken::why`] says so; a GPU that is there and cannot be
-    /// used is an error.
+    /// A fault of the file or the device. [`DeviceChoice::Auto`] takes the CPU if there is no GPU,
+    /// and [`DeviceTaken::why`] says so; a GPU that is present and cannot be used is an error.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Model, OpenError> {
         Model::open_with(path, options, Config::new())
     }
 
-    /// The same with an engine that is set up so: its cache, compilers, a trace.
+    /// [`Model::open`] with an engine configuration: cache, compilers, trace.
     ///
     /// # Errors
-    /// As [`Model::open`].
+    /// Those of [`Model::open`].
     pub fn open_with(
         path: impl AsRef<Path>,
         options: &OpenOptions,
@@ -131,17 +129,17 @@ impl Model {
         Ok(Model { gguf, tokenizer, session, device, engine, kv, took })
     }
 
-    /// The device that was taken, and why the CPU, if [`DeviceChoice::Auto`] took it.
+    /// The device, and the reason for the CPU if [`DeviceChoice::Auto`] took it.
     pub fn device(&self) -> &DeviceTaken {
         &self.device
     }
 
-    /// The engine of a GPU.
+    /// The engine, if the model was opened with one.
     pub fn engine(&self) -> Option<&Engine> {
         self.engine.as_ref()
     }
 
-    /// What was compiled and found so far.
+    /// Counts of kernels compiled and found in the cache so far.
     pub fn kernels(&self) -> CompileCounts {
         self.engine.as_ref().map(Engine::counts).unwrap_or_default()
     }
@@ -156,27 +154,27 @@ impl Model {
         self.took
     }
 
-    /// The chat template of the file.
+    /// The file's chat template.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// There is none, or it cannot be parsed.
     pub fn template(&self) -> Result<ChatTemplate, ChatError> {
         ChatTemplate::from_gguf(&self.gguf, &self.tokenizer)
     }
 
-    /// A conversation as the tokens of a prompt for the next answer.
+    /// Renders a conversation as the prompt of the next answer and tokenises it.
     ///
     /// # Errors
-    /// There is no template, or it refuses the conversation.
+    /// There is no template, or it rejects the conversation.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, ChatError> {
         Ok(self.tokenizer.encode_chat(&self.template()?.render(messages, true)?))
     }
 
-    /// Generates after a prompt, up to so many tokens; `on_text` gets the text piece by piece, and
-    /// may break. What else an answer can be asked for has [`generate`].
+    /// Generates up to `max_tokens` tokens after a prompt. `on_text` gets the text piece by piece
+    /// and may break. [`generate`] has more options.
     ///
     /// # Errors
-    /// As [`generate`].
+    /// Those of [`generate`].
     pub fn generate(
         &mut self,
         sequence: SequenceId,
@@ -188,16 +186,16 @@ impl Model {
         generate(&mut self.session, sequence, &self.tokenizer, &request, on_text, &|| false)
     }
 
-    /// A sequence whose tokens are chosen so: as [`Session::add`].
+    /// Adds a sequence that is sampled with `options`, as [`Session::add`].
     ///
     /// # Errors
-    /// As [`Session::add`].
+    /// Those of [`Session::add`].
     pub fn add(&mut self, options: SampleOptions) -> Result<SequenceId, SessionError> {
         self.session.add(options)
     }
 
-    /// At the end of the work: kernels being compiled behind it are let into the cache, unless that
-    /// takes long.
+    /// Waits up to five seconds for background compiles, so that their kernels reach the cache.
+    /// Called when the work is done.
     ///
     /// # Errors
     /// A kernel that does not compile.
@@ -207,7 +205,7 @@ impl Model {
     }
 }
 
-/// The file, what it computes, its vocabulary.
+/// Reads the file, its graph and its tokenizer.
 fn read(path: &Path, output: Output) -> Result<(Arc<Gguf>, Graph, Tokenizer), OpenError> {
     let gguf = Arc::new(Gguf::open(path)?);
     let path = || path.display().to_string();
@@ -225,10 +223,10 @@ fn read(path: &Path, output: Output) -> Result<(Arc<Gguf>, Graph, Tokenizer), Op
     Ok((gguf, graph, tokenizer))
 }
 
-/// Kernels that may end what runs on a device before another is opened there for good.
+/// How often opening is retried after a kernel faulted and the device was lost.
 const FAULTS: usize = 4;
 
-/// A session on a GPU, which is opened for it; and whether that ended all that was on the device.
+/// Opens a session on a GPU. The flag says whether opening failed with the device lost.
 fn on_gpu(
     engine: &Engine,
     label: &str,
@@ -245,7 +243,7 @@ fn on_gpu(
     (opened, lost)
 }
 
-/// A session on the device that is asked for.
+/// Opens a session on the requested device.
 fn on_device(
     gguf: &Arc<Gguf>,
     graph: Graph,
@@ -292,7 +290,7 @@ fn on_device(
             return Err(OpenError::Cpu(SessionError::Device(error)));
         }
         let session = Session::on_cpu(Arc::clone(gguf), graph, options).map_err(OpenError::Cpu)?;
-        // Not those asked for: the system may refuse some.
+        // The threads that run: the system may have refused some of those requested.
         let (threads, isa) = session.cpu().map_or((1, ""), |cpu| (cpu.threads(), cpu.isa().name()));
         let arch = format!("{} {isa}", std::env::consts::ARCH);
         let (label, name) = ("cpu".to_owned(), Cpu::here().name);
@@ -312,8 +310,7 @@ fn on_device(
         ));
     };
     let (mut opened, mut lost) = on_gpu(&engine, &label, gguf, &graph, options);
-    // What a kernel's proof did to the device is kept as its verdict: the next attempt goes without
-    // it.
+    // The verdict on the kernel that faulted is kept, so the next attempt avoids it.
     for _ in 0..FAULTS {
         if lost {
             (opened, lost) = on_gpu(&engine, &label, gguf, &graph, options);
@@ -344,7 +341,7 @@ fn on_device(
     Ok((session, device, Some(engine)))
 }
 
-/// A session on the device that this process has of several processes'.
+/// Opens this process's share of a model that several processes compute (`--split ranks`).
 fn on_rank(
     engine: Engine,
     gguf: &Arc<Gguf>,
@@ -379,7 +376,7 @@ fn on_rank(
     Ok((session, device, Some(engine)))
 }
 
-/// A session on several devices.
+/// Opens a session on several devices.
 fn on_stages(
     engine: Engine,
     wanted: &Wanted,
@@ -390,7 +387,7 @@ fn on_stages(
     let (mut opened, mut lost) = wanted.open(&engine, gguf, graph, options);
     for _ in 0..FAULTS {
         if lost {
-            // What was opened there must be gone first.
+            // The failed session must release its devices first.
             drop(opened);
             (opened, lost) = wanted.open(&engine, gguf, graph, options);
         }
@@ -400,7 +397,7 @@ fn on_stages(
     let mut remarks = vec![];
     let together = session.gpu().is_some_and(|gpu| gpu.ranks() > 1);
     let runners = session.stages();
-    // Of devices that have all layers together one runner tells.
+    // With tensor split one runner describes all devices.
     let ranks = labels.len();
     let runners = runners.iter().cycle().take(if together { ranks } else { runners.len() });
     for (rank, (&runner, (label, n))) in runners.zip(labels).enumerate() {
@@ -429,7 +426,7 @@ fn on_stages(
     }
     let none = || OpenError::Cpu(SessionError::Device("there is no device".to_owned()));
     let (label, kind, name, arch, threads) = taken.ok_or_else(none)?;
-    // One stage is the device itself.
+    // One stage needs no list: the other fields describe it.
     if stages.len() < 2 {
         stages.clear();
     }

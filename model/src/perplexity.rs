@@ -1,4 +1,4 @@
-//! How well a model predicts a text: exp of the mean negative log-likelihood of its tokens.
+//! Perplexity of a text: exp of the mean negative log-likelihood of its tokens.
 
 use crate::session::{SequenceId, Session, SessionError, Want, check_scores};
 use crate::tokenizer::{EncodeOptions, Tokenizer};
@@ -10,18 +10,18 @@ pub struct Perplexity {
     pub perplexity: f64,
     /// Tokens of the text.
     pub tokens: usize,
-    /// Predictions that were scored.
+    /// Scored predictions.
     pub scored: usize,
 }
 
-/// Why a perplexity could not be measured.
+/// The error of a perplexity measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PerplexityError {
     /// The session failed.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// Not even one window.
+    /// The text is shorter than one window.
     #[error(
         "the text has {tokens} tokens, fewer than one window of {window}: give a longer text, or \
          a smaller -c"
@@ -32,18 +32,18 @@ pub enum PerplexityError {
         /// Tokens of a window.
         window: usize,
     },
-    /// No prediction would be scored.
-    #[error("a window of {0} tokens scores no prediction: give -c 3 or more")]
+    /// The window is too small to score a prediction.
+    #[error("a window of {0} tokens has no prediction to score: give -c 3 or more")]
     Window(usize),
 }
 
-/// Tokenises `text` once, cuts it into windows (a last partial one is dropped), puts BOS first in
-/// each where the vocabulary adds it, and scores the predictions of the second half of each window,
-/// every window from the start of the sequence. After each window `progress` gets the windows done,
-/// the windows in all, and the perplexity so far.
+/// Tokenises `text` once and cuts it into windows; a partial last window is dropped. Each window
+/// starts an empty sequence, begins with BOS if the vocabulary adds it, and the predictions of its
+/// second half are scored. After each window `progress` gets the windows done, the number of
+/// windows, and the perplexity so far.
 ///
 /// # Errors
-/// A text shorter than a window, and the session's.
+/// A text shorter than a window, and errors of the session.
 pub fn perplexity(
     session: &mut Session,
     sequence: SequenceId,
@@ -53,8 +53,7 @@ pub fn perplexity(
     progress: &mut dyn FnMut(usize, usize, f64),
 ) -> Result<Perplexity, PerplexityError> {
     let ids = tokenizer.encode(text, EncodeOptions::RAW_PROMPT);
-    // Predictions of tokens window/2 + 1 .. window: by what stands before them, half a window at
-    // least.
+    // The scored tokens are window/2 + 1 .. window, each with at least half a window before it.
     let first = window / 2;
     if first + 1 >= window {
         return Err(PerplexityError::Window(window));
@@ -73,7 +72,7 @@ pub fn perplexity(
             *slot = bos;
         }
         session.truncate(sequence, 0)?;
-        // The first half's logits are not wanted: they would be most of the memory.
+        // No logits for the first half: they would take most of the memory.
         let (before, after) = part.split_at(first);
         session.feed(sequence, before, Want::Nothing)?;
         let logits = session.feed(sequence, after, Want::All)?;

@@ -1,5 +1,5 @@
-//! Bodies of requests: each within its limits, and all together within one, because hundreds that
-//! are each small enough are not so together.
+//! Limits of request bodies: one for each body, and one for all bodies together, since hundreds of
+//! permitted bodies could exhaust the memory.
 
 use crate::options::Limits;
 use crate::refusal::Refusal;
@@ -9,15 +9,15 @@ use hyper::body::{Body as _, Bytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of each body that count for nothing: an ordinary chat is let in whatever large bodies
+/// Bytes of each body that do not count: an ordinary chat is accepted however many large bodies
 /// there are.
 const FREE: usize = 64 << 10;
 
-/// What all bodies have that are being read, or whose request is.
+/// Bytes of all bodies that are being read or whose request is being answered.
 #[derive(Debug, Default)]
 pub struct Bodies(Arc<AtomicUsize>);
 
-/// A body and its bytes of what all have together.
+/// A body's share of the total.
 struct Held {
     bytes: Vec<u8>,
     counted: usize,
@@ -37,7 +37,7 @@ impl Drop for Held {
 }
 
 impl Held {
-    /// Counts what it would be with so many bytes; whether all together stay within the limit.
+    /// Sets the share to this many bytes. False if the total would exceed its limit.
     fn grows_to(&mut self, len: usize, most: usize) -> bool {
         let more = len.saturating_sub(FREE).saturating_sub(self.counted);
         let count = |all: usize| all.checked_add(more).filter(|all| *all <= most || more == 0);
@@ -50,11 +50,11 @@ impl Held {
 }
 
 impl Bodies {
-    /// Reads a body. It counts until what this gives is dropped.
+    /// Reads a body. It counts until the returned guard is dropped.
     ///
     /// # Errors
-    /// It is too large, which is said before any of it is read where its length is known; it does
-    /// not come in time; all bodies together are too large.
+    /// The body is too large (refused before reading if its length is known), it does not arrive in
+    /// time, or the total is too large.
     pub async fn read(&self, mut body: Body, limits: &Limits) -> Result<Bytes, Refusal> {
         let told = body.size_hint().lower();
         if told > limits.body as u64 {
@@ -102,7 +102,7 @@ mod tests {
         let two = read(2 * FREE).await.unwrap();
         let refused = read(FREE + 1).await.unwrap_err();
         assert_eq!(refused.status(), 503);
-        // An ordinary one is read all the same.
+        // An ordinary body is read also when the total is exhausted.
         assert_eq!(read(FREE).await.unwrap().len(), FREE);
         drop(one);
         assert_eq!(read(2 * FREE).await.unwrap().len(), 2 * FREE);

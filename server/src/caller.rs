@@ -1,4 +1,4 @@
-//! Whose a request is: whose turn it takes, and whose kept texts it may go on from.
+//! The caller of a request: its turn in the queue, and the cached prefixes that it may use.
 
 use crate::fields::Fields;
 use crate::keys::Key;
@@ -7,23 +7,23 @@ use axum::http::{HeaderMap, header};
 use kjit_model::serve::Owner;
 use sha2::{Digest, Sha256};
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Debug, Clone, Default)]
 pub struct Caller {
-    /// Clients take turns: the key's, else as far as the request tells.
+    /// Clients take turns. A client is an API key, else as much as the request tells.
     pub client: Option<String>,
-    /// Whose texts are gone on from.
+    /// Owner of the cached prefixes that this caller may use.
     pub owner: Owner,
     /// Bytes of the request's body.
     pub bytes: usize,
 }
 
 impl Caller {
-    /// Of a request that was let in by this key, if the server has keys. With `share` all keys'
-    /// texts are one owner's.
+    /// The caller of a request with this key, if the server has keys. With `share`, the cached
+    /// prefixes of all keys have one owner.
     pub fn of(key: Option<Key>, headers: &HeaderMap, share: bool) -> Caller {
-        // Behind a proxy that checks them, keys are nothing but names: turns are taken by them,
-        // texts are not kept apart.
+        // Behind a proxy that checks keys, a key is only a name: it decides turns and does not
+        // separate prefixes.
         let named =
             || headers.get(header::AUTHORIZATION).map(|key| Sha256::digest(key.as_bytes()).into());
         let client = key.map(|Key(digest)| digest).or_else(named);
@@ -33,11 +33,11 @@ impl Caller {
         Caller { client, owner, bytes: 0 }
     }
 
-    /// The same with the request's `cache_salt`: texts with another salt, or none, are not gone on
-    /// from.
+    /// This caller with the request's `cache_salt`. Prefixes with another salt, or with none, are
+    /// not used.
     ///
     /// # Errors
-    /// It is no text, or empty.
+    /// The salt is not a string, or is empty.
     pub fn salted(self, f: &mut Fields) -> Result<Caller, Refusal> {
         let owner = match f.text("cache_salt")? {
             None => self.owner,
@@ -86,7 +86,7 @@ mod tests {
         }
         assert_eq!(salted(a.clone(), "null").unwrap(), a.owner);
         assert!(salted(a.clone(), "\"\"").is_err() && salted(a.clone(), "3").is_err());
-        // Shared on purpose: a salt still keeps texts apart.
+        // A salt separates prefixes also where they are shared by all keys.
         let [a, b] = [1, 2].map(|n| Caller::of(Some(Key([n; 32])), &none, true));
         assert!(a.owner == b.owner && a.client != b.client);
         assert_eq!(salted(a.clone(), "\"s\"").unwrap(), salted(b, "\"s\"").unwrap());

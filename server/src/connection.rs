@@ -1,5 +1,5 @@
-//! A connection's bytes: who takes nothing of what is written is left, who does not end a head,
-//! too, and who says no more but listens has the answer.
+//! A connection's bytes and its limits. A client that takes no bytes, or does not end a head, is
+//! disconnected. A client that has closed only its sending side still gets its answer.
 
 use crate::doing::{Doing, Silence};
 use crate::options::Limits;
@@ -12,41 +12,42 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// Who says no more is asked whether it listens, by an answer that every client of HTTP/1.1 passes
-/// over: the network of one that has closed its end refuses it, and the next write fails.
+/// After a client has closed its sending side, an interim answer tests whether it still listens.
+/// Each client of HTTP/1.1 ignores it. The system of a client that has gone refuses it, and the
+/// next write fails.
 const ARE_YOU_THERE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// Most answers are there before anybody need be asked.
+/// Time before the first test: most answers are complete by then.
 const FIRST: Duration = Duration::from_millis(500);
-/// For the refusal to come back.
+/// Time before the second test, in which the refusal of the first can arrive.
 const SECOND: Duration = Duration::from_millis(250);
-/// From then on.
+/// Time between all later tests.
 const LATER: Duration = Duration::from_secs(5);
-/// After the last answer: for what the client still sends. A connection that is closed before that
-/// was read takes the answer with it.
+/// Time after the last answer in which the client's remaining bytes are read. Closing before they
+/// are read would discard the answer.
 const LINGER: Duration = Duration::from_secs(2);
-/// Of that.
+/// Limit of these bytes.
 const LINGER_BYTES: usize = 64 << 20;
 
-/// A connection with limits on how long it may wait.
+/// A connection with time limits.
 pub struct Connection<S> {
     stream: S,
     doing: Arc<Doing>,
-    /// How long a write may wait.
+    /// Longest wait of a write.
     patience: Duration,
-    /// From a head's first byte to its last.
+    /// Longest time from a head's first byte to its last.
     head: Duration,
-    /// Runs while a write waits.
+    /// Timer while a write waits.
     writing: Option<Pin<Box<Sleep>>>,
-    /// Runs while a head comes.
+    /// Timer while a head arrives.
     reading: Option<Pin<Box<Sleep>>>,
-    /// The client says no more; runs until it is asked whether it listens.
+    /// Timer until the next test of a client that has closed its sending side.
     silent: Option<(Pin<Box<Sleep>>, Duration)>,
-    /// Nothing is written any more; runs until what comes is not taken any more.
+    /// Timer after the last write, until remaining bytes are no longer read.
     lingering: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Closes when the other end takes nothing for too long, or does not end a head.
+    /// Wraps a stream. It closes if the client takes nothing for too long or does not end a head.
     pub fn new(stream: S, doing: Arc<Doing>, limits: &Limits) -> Connection<S> {
         let (patience, head) = (limits.write, limits.headers);
         Connection {
@@ -79,7 +80,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// A head that has begun must end.
+    /// Fails if a head takes too long.
     fn head_in_time(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Some(until) = self.doing.head_since().and_then(|since| since.checked_add(self.head))
         else {
@@ -96,7 +97,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The client says no more. As long as there is something to answer it may listen.
+    /// The client has closed its sending side. It may listen as long as a request is unanswered.
     fn said_all(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let silence = self.doing.silence();
@@ -113,7 +114,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match Pin::new(&mut self.stream).poll_write(context, ARE_YOU_THERE) {
                 Poll::Ready(Ok(n)) if n == ARE_YOU_THERE.len() => {}
                 Poll::Ready(Err(why)) => return Poll::Ready(Err(why)),
-                // Not even so little goes out.
+                // Not even these few bytes can be sent.
                 Poll::Ready(Ok(_)) | Poll::Pending => {
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }

@@ -1,4 +1,4 @@
-//! Answers that must keep to a schema, an expression or a grammar, or call a tool.
+//! Constrained answers: by a schema, a regular expression or a grammar, or as a tool call.
 
 use crate::conversation::{Prompt, Tool};
 use crate::loaded::Loaded;
@@ -11,24 +11,24 @@ use kjit_model::constrain::{Content, Grammar, GrammarError, Grammars, Reply, unh
 use kjit_model::serve::Constraint;
 use serde_json::{Value, json};
 
-/// A form that content keeps to.
+/// The form of the content.
 #[derive(Debug, Clone)]
 pub enum Form {
     /// JSON by a schema.
     Json {
-        /// It.
+        /// The schema.
         schema: Value,
-        /// What cannot be held is refused, not left out.
+        /// Whether a keyword that cannot be enforced is refused. Otherwise it is left out.
         exact: bool,
     },
-    /// What matches an expression as a whole.
+    /// Text that a regular expression matches as a whole.
     Regex(String),
-    /// What a grammar in Lark's form makes.
+    /// Text of a Lark grammar.
     Lark(String),
 }
 
 impl Form {
-    /// JSON by a schema, as far as it can be held.
+    /// JSON by a schema, as far as its keywords can be enforced.
     pub fn json(schema: Value) -> Form {
         Form::Json { schema, exact: false }
     }
@@ -41,7 +41,7 @@ impl Form {
         }
     }
 
-    /// An answer that is nothing else.
+    /// The grammar of an answer that has this content only.
     fn alone(&self, grammars: &Grammars) -> Result<Box<Grammar>, GrammarError> {
         match self {
             Form::Json { schema, .. } => grammars.json_schema(schema),
@@ -51,38 +51,38 @@ impl Form {
     }
 }
 
-/// What an answer must be like. Made for each request; nothing is wanted of most.
+/// Constraints of an answer. Each request has one; most constrain nothing.
 #[derive(Debug, Default)]
 pub struct Follow {
-    /// What content keeps to, and the field that it came by.
+    /// The form of the content, and the field that asked for it.
     pub form: Option<(Form, &'static str)>,
-    /// The tools that may be called, each behind the schema that its arguments keep to.
+    /// The tools that may be called, each with the schema of its arguments.
     pub tools: Vec<(Value, Tool)>,
-    /// One of them must be.
+    /// A tool must be called.
     pub must_call: bool,
-    /// More than one call may come.
+    /// Several calls are allowed.
     pub parallel: bool,
 }
 
 /// A constraint, and the field that asked for it.
 pub struct Constrained {
-    /// For the scheduler.
+    /// The constraint, for the scheduler.
     pub constraint: Box<dyn Constraint>,
-    /// What is named where it cannot go on.
+    /// The field that an error names.
     pub field: &'static str,
-    /// What it does not hold of schemas, in words; empty: it holds all.
+    /// Schema keywords that are not enforced, as text. Empty: all are enforced.
     pub unheld: String,
 }
 
-/// The header of an answer that says which words of a schema it was not held to.
+/// Header of an answer: the schema keywords that were not enforced.
 const UNHELD: &str = "x-kjit-not-held";
 
-/// What is not held of the schemas that an answer keeps to, in words.
+/// The schema keywords that are not enforced, as text.
 pub fn not_held(constraints: &[Constrained]) -> String {
     constraints.first().map_or_else(String::new, |one| one.unheld.clone())
 }
 
-/// An answer that says so.
+/// Adds the header to an answer.
 pub fn noted(mut response: Response, not_held: &str) -> Response {
     const LONGEST: usize = 500;
     let words: String = not_held.escape_default().take(LONGEST).collect();
@@ -93,11 +93,10 @@ pub fn noted(mut response: Response, not_held: &str) -> Response {
 }
 
 impl Follow {
-    /// Of these tools, none needs to be called, and those that say `strict` are called by their
-    /// schemas.
+    /// Tools that may be called. Calls of those with `strict` follow their schemas.
     ///
     /// # Errors
-    /// A schema is none of an object.
+    /// A schema is not one of an object.
     pub fn strict_tools(&mut self, tools: Vec<Tool>) -> Result<(), Refusal> {
         match tools.iter().any(|tool| tool.strict) {
             true => self.any_tool(tools),
@@ -105,10 +104,10 @@ impl Follow {
         }
     }
 
-    /// These tools may be called, each by its schema where it says `strict`.
+    /// Tools that may be called. Calls of those with `strict` follow their schemas.
     ///
     /// # Errors
-    /// A schema is none of an object.
+    /// A schema is not one of an object.
     pub fn any_tool(&mut self, tools: Vec<Tool>) -> Result<(), Refusal> {
         let free = || json!({ "type": "object" });
         let held = |tool: &Tool| tool.strict || takes_nothing(&tool.parameters);
@@ -120,7 +119,7 @@ impl Follow {
     /// One of these tools must be called, by its schema.
     ///
     /// # Errors
-    /// A schema is none of an object.
+    /// A schema is not one of an object.
     pub fn call(&mut self, tools: Vec<Tool>, parallel: bool) -> Result<(), Refusal> {
         (self.must_call, self.parallel) = (true, parallel);
         self.tools = tools
@@ -130,22 +129,22 @@ impl Follow {
         Ok(())
     }
 
-    /// Whether anything is wanted.
+    /// Whether nothing is constrained.
     pub fn nothing(&self) -> bool {
         self.form.is_none() && self.tools.is_empty()
     }
 
-    /// Whether an answer is calls or content, and not both.
+    /// Whether an answer is either calls or content, never both.
     pub fn either(&self) -> bool {
         self.must_call || self.form.is_some()
     }
 
-    /// So many constraints, for an answer each. It takes some milliseconds and for the first
-    /// request some tenths of a second: not for an async thread. `prompt`: none where text goes on
+    /// Makes one constraint for each of `n` answers. It takes milliseconds, and tenths of a second
+    /// for the first request: too long for an async thread. `prompt` is `None` if the text goes on
     /// without a template.
     ///
     /// # Errors
-    /// The field's name, and why not.
+    /// The field, and the reason.
     pub fn constraints(
         &self,
         loaded: &Loaded,
@@ -187,7 +186,7 @@ impl Follow {
         Ok((0..n).map(one).collect())
     }
 
-    /// Refuses what asks for exactness and cannot be held exactly.
+    /// Refuses a schema that must be enforced exactly and cannot be.
     fn exact(&self) -> Result<(), Refusal> {
         let form = match &self.form {
             Some((Form::Json { schema, exact: true }, field)) => {
@@ -210,7 +209,7 @@ impl Follow {
         Ok(())
     }
 
-    /// Which field is to blame where all of them together cannot be kept.
+    /// The field to name if the constraints together cannot be met.
     fn culprit(
         &self,
         grammars: &Grammars,
@@ -235,16 +234,15 @@ impl Follow {
     }
 }
 
-/// Whether somebody waits for what is made.
+/// Fails if the client has gone.
 fn waited_for(cancel: &Cancel) -> Result<(), Refusal> {
     match cancel.is_cancelled() {
-        true => Err(Refusal::internal("nobody waits for this")),
+        true => Err(Refusal::internal("the client has gone")),
         false => Ok(()),
     }
 }
 
-/// Whether a tool has no parameters: there are none in its schema, and it does not say that others
-/// may come.
+/// Whether a tool has no parameters: its schema has none and allows no others.
 fn takes_nothing(parameters: &Value) -> bool {
     const SAYS: [&str; 9] = [
         "$ref",
@@ -266,8 +264,8 @@ fn takes_nothing(parameters: &Value) -> bool {
     empty("properties") && empty("required") && !SAYS.iter().any(|word| map.contains_key(*word))
 }
 
-/// The schema of a tool's arguments: they are an object, whether it says so or not; one without
-/// parameters takes `{}`.
+/// The schema of a tool's arguments. Arguments are an object, even if the schema does not say so. A
+/// tool without parameters takes `{}`.
 fn arguments(tool: &Tool) -> Result<Value, Refusal> {
     let mut schema = tool.parameters.clone();
     let nothing = takes_nothing(&schema);

@@ -1,4 +1,4 @@
-//! A conversation as requests have it, as a prompt of the model.
+//! Turns the conversation of a request into the model's prompt.
 
 use crate::constrain::Follow;
 use crate::fields::Fields;
@@ -14,61 +14,67 @@ use std::collections::BTreeMap;
 /// One turn.
 #[derive(Debug, Default)]
 pub struct Turn {
-    /// Who.
+    /// Role.
     pub role: String,
-    /// What.
+    /// Text.
     pub content: String,
-    /// What an assistant wrote to itself.
+    /// Reasoning of an assistant.
     pub reasoning: Option<String>,
-    /// Tools that an assistant called.
+    /// Tool calls of an assistant.
     pub calls: Vec<Called>,
-    /// Which call a tool answers.
+    /// Id of the call that a tool's turn answers.
     pub call_id: Option<String>,
-    /// The tool that answers, or who speaks.
+    /// Name of the tool or the speaker.
     pub name: Option<String>,
 }
 
-/// A call in the history.
+impl Turn {
+    /// The model or the operator wrote it: control tokens in it are meant as such.
+    fn is_trusted(&self) -> bool {
+        matches!(self.role.as_str(), "system" | "developer" | "assistant")
+    }
+}
+/// A tool call of an earlier turn.
 #[derive(Debug)]
 pub struct Called {
-    /// Its id.
+    /// Id.
     pub id: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// JSON.
+    /// Arguments as JSON.
     pub arguments: String,
 }
 
-/// A conversation with what belongs to it.
+/// A conversation, with its tools and variables.
 #[derive(Debug, Default)]
 pub struct Conversation {
-    /// In order.
+    /// Turns, in order.
     pub turns: Vec<Turn>,
-    /// The tools that are offered: a JSON array as it was sent, because the order of its keys is
-    /// the prompt's.
+    /// The offered tools as the JSON array that was sent: the order of its keys is part of the
+    /// prompt.
     pub tools: Option<String>,
     /// Further variables of the template.
     pub variables: serde_json::Map<String, Value>,
 }
 
-/// A prompt, and how the answer to it is read.
+/// A prompt, and the form of its answer.
 pub struct Prompt {
-    /// Its tokens.
+    /// Token ids.
     pub tokens: Vec<u32>,
-    /// How the model writes.
+    /// The form in which the model writes reasoning and calls.
     pub form: Form,
     rendered: String,
-    /// Names of the tools that were offered.
+    /// Names of the offered tools.
     offered: Vec<String>,
 }
 
 impl Prompt {
-    /// As text.
+    /// The prompt as text.
     pub fn rendered(&self) -> &str {
         &self.rendered
     }
 
-    /// Reads an answer that must be like this.
+    /// A reader of an answer with these constraints.
     pub fn reading(&self, follow: &Follow) -> Reading {
         let formed = follow.form.is_some();
         let calls = !(self.offered.is_empty() || formed && follow.tools.is_empty());
@@ -84,8 +90,8 @@ impl Prompt {
     }
 }
 
-/// What is said to models whose template knows nothing of tools: the words that most models were
-/// trained with.
+/// Instructions about tools for models whose template has none. Most models were trained with these
+/// words.
 const ABOUT_TOOLS: &str = "You may call one or more functions to assist with the user query. \
     Their signatures, in JSON:\n<tools>\n";
 const HOW_TO_CALL: &str = "\n</tools>\nFor each function call return a JSON object with the \
@@ -93,15 +99,21 @@ const HOW_TO_CALL: &str = "\n</tools>\nFor each function call return a JSON obje
                            <tool_call></tool_call>:\n<tool_call>\n{\"name\": <name>, \"arguments\": <arguments>}\n</tool_call>";
 
 impl Conversation {
-    /// The prompt. It takes as long as the template and the text are long: not for an async thread.
+    /// Makes the prompt. The time depends on the template and the text: too long for an async
+    /// thread.
     ///
     /// # Errors
-    /// The model has no template, or it refuses the conversation; the prompt is too long.
+    /// The model has no template, the template refuses the conversation, or the prompt is too long.
     pub fn prompt(mut self, loaded: &Loaded, cancel: &Cancel) -> Result<Prompt, Refusal> {
         let template = loaded.template.as_ref().map_err(|why| Refusal::field("messages", why))?;
         let wrong = |error: kjit_model::chat::ChatError| Refusal::field("messages", error);
         let variables =
             (!self.variables.is_empty()).then(|| Value::Object(self.variables.clone()).to_string());
+        if loaded.literal_user_text {
+            for turn in self.turns.iter_mut().filter(|turn| !turn.is_trusted()) {
+                turn.content = loaded.tokenizer.literal(&turn.content).into_owned();
+            }
+        }
         let render = |turns: &[Turn], tools: Option<&str>| {
             template
                 .render_within(&messages(turns), tools, variables.as_deref(), true, cancel)
@@ -113,18 +125,20 @@ impl Conversation {
         if let Some(tools) = self.tools.take()
             && render(&self.turns, None)? == rendered
         {
-            // The template says nothing of them: they are said in words that most models know.
+            // The template does not print the tools: they are described in the system message.
             form = Form::Hermes;
             let turns = in_words(self.turns, &tools);
             rendered = render(&turns, None)?;
         }
-        let tokens = loaded
-            .tokens(cancel, |tokenizer, limit| tokenizer.encode_chat_within(&rendered, limit))?;
+        let tokens = loaded.tokens(cancel, |tokenizer, limit| match loaded.literal_user_text {
+            true => tokenizer.encode_literal_chat_within(&rendered, limit),
+            false => tokenizer.encode_chat_within(&rendered, limit),
+        })?;
         Ok(Prompt { tokens, form, rendered, offered })
     }
 }
 
-/// The names of tools as they were sent.
+/// Names of the tools in the array.
 fn names(tools: &str) -> Vec<String> {
     let all: Vec<Value> = serde_json::from_str(tools).unwrap_or_default();
     let name =
@@ -132,7 +146,7 @@ fn names(tools: &str) -> Vec<String> {
     all.iter().filter_map(name).collect()
 }
 
-/// Tools, calls and what they gave as text.
+/// Writes tools, calls and results as plain text.
 fn in_words(turns: Vec<Turn>, tools: &str) -> Vec<Turn> {
     let about = format!("{ABOUT_TOOLS}{tools}{HOW_TO_CALL}");
     let mut turns: Vec<Turn> = turns
@@ -164,7 +178,7 @@ fn in_words(turns: Vec<Turn>, tools: &str) -> Vec<Turn> {
     turns
 }
 
-/// Turns as JSON, for templates: arguments of calls are objects there.
+/// Turns as JSON for templates. Arguments of calls become objects.
 fn messages(turns: &[Turn]) -> String {
     let quoted = |text: &str| Value::from(text).to_string();
     let turn = |turn: &Turn| {
@@ -201,7 +215,7 @@ fn messages(turns: &[Turn]) -> String {
     format!("[{}]", turns.join(","))
 }
 
-/// Part of a body as it was written; `None`: it is not there.
+/// A field's text as it was written. `None` if it is missing.
 pub fn raw(body: &[u8], path: &[&str]) -> Option<String> {
     let mut text: &str = std::str::from_utf8(body).ok()?;
     for key in path {
@@ -212,20 +226,20 @@ pub fn raw(body: &[u8], path: &[&str]) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// A tool as it is offered.
+/// An offered tool.
 #[derive(Debug)]
 pub struct Tool {
-    /// Its place among the tools.
+    /// Position among the tools.
     pub index: usize,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The schema of its arguments, in the order that it was written in.
+    /// Schema of the arguments, with the keys in the order of the request.
     pub parameters: Value,
-    /// Calls of it keep to the schema.
+    /// Whether calls must follow the schema.
     pub strict: bool,
 }
 
-/// The tools that a request offers: the names and schemas, checked.
+/// Reads and checks the tools of a request.
 pub fn tools(fields: &mut Fields, body: &[u8]) -> Result<Option<(Vec<Tool>, String)>, Refusal> {
     let Some(all) = fields.list("tools")?.filter(|all| !all.is_empty()) else { return Ok(None) };
     if all.len() > 128 {
@@ -256,7 +270,7 @@ pub fn tools(fields: &mut Fields, body: &[u8]) -> Result<Option<(Vec<Tool>, Stri
         function.text("description")?;
         let strict = function.flag("strict")?.unwrap_or(false);
         let parameters = match function.take("parameters") {
-            // It takes none.
+            // A tool without parameters.
             None => json!({}),
             Some(schema @ Value::Object(_)) => schema,
             Some(_) => return Err(function.wrong("parameters", "give a JSON schema: an object")),

@@ -1,19 +1,19 @@
-//! Work before a request is taken: its prompt is rendered and tokenised, what its answer must be
-//! like is made. That takes time and memory of this machine, so it waits as requests do: clients
-//! take turns, none has all the threads, and who leaves is not waited for. What is small does not
-//! wait for what is large.
+//! Work before a request is queued: rendering and tokenising its prompt, and compiling its
+//! constraints. This work takes time and memory, so it waits for a place: clients take turns, none
+//! gets all threads, a client that leaves gives up its place, and small requests do not wait for
+//! large ones.
 
 use crate::caller::Caller;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Bytes of a body that are small: a page of text, a tool or two.
+/// Limit of a small body in bytes: a page of text and a tool or two.
 const SMALL: usize = 64 << 10;
-/// Threads for what is small, and as many for what is large; a client has one less.
+/// Threads for small requests, and as many for large ones. One client gets at most one less.
 pub const PLACES: usize = 2;
 
-/// Who waits for a place, and who has one.
+/// Requests that wait for a place, and those that have one.
 #[derive(Default)]
 pub struct Desk {
     lanes: Mutex<[Lane; 2]>,
@@ -21,16 +21,16 @@ pub struct Desk {
 
 type Client = Option<String>;
 
-/// Those that are alike in size.
+/// The requests of one size, small or large.
 #[derive(Default)]
 struct Lane {
-    /// Clients that wait, in the order of their turns.
+    /// Waiting clients, in the order of their turns.
     waiting: VecDeque<(Client, VecDeque<oneshot::Sender<Place>>)>,
-    /// Places that clients have.
+    /// Places of each client.
     taken: HashMap<Client, usize>,
 }
 
-/// A thread may be taken until this is dropped.
+/// The right to use a thread, until it is dropped.
 pub struct Place {
     desk: Arc<Desk>,
     lane: usize,
@@ -38,17 +38,17 @@ pub struct Place {
 }
 
 impl Desk {
-    /// Requests that wait for a place.
+    /// Number of requests that wait for a place.
     pub fn waiting(&self) -> usize {
         self.lock().iter().map(Lane::waiting).sum()
     }
 
-    /// Those, and the ones that have a place.
+    /// Number of requests that wait or have a place.
     pub fn held(&self) -> usize {
         self.lock().iter().map(|lane| lane.waiting() + lane.taken.values().sum::<usize>()).sum()
     }
 
-    /// A place, when it is this caller's turn. Who drops this waits no more.
+    /// Waits for the caller's turn. Dropping the future gives up the turn.
     pub async fn place(self: &Arc<Desk>, caller: &Caller) -> Option<Place> {
         let lane = usize::from(caller.bytes > SMALL);
         let (to, turn) = oneshot::channel();
@@ -63,7 +63,7 @@ impl Desk {
     }
 
     fn lock(&self) -> MutexGuard<'_, [Lane; 2]> {
-        // Who panicked with it had only moved things about.
+        // A panic cannot leave this state half changed: only whole entries are moved.
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,7 +71,7 @@ impl Desk {
         loop {
             let next = self.lock().get_mut(at).and_then(Lane::next);
             let Some((client, to)) = next else { return };
-            // Who has left since gives it back at once: without the lock.
+            // If the receiver has gone, the place comes back. It is dropped outside of the lock.
             drop(to.send(Place { desk: Arc::clone(self), lane: at, client }));
         }
     }
@@ -82,7 +82,7 @@ impl Lane {
         self.waiting.iter().flat_map(|(_, all)| all).filter(|to| !to.is_closed()).count()
     }
 
-    /// Whose turn it is, if there is a place for him.
+    /// The next turn, if there is a place for it.
     fn next(&mut self) -> Option<(Client, oneshot::Sender<Place>)> {
         self.waiting.iter_mut().for_each(|(_, all)| all.retain(|to| !to.is_closed()));
         self.waiting.retain(|(_, all)| !all.is_empty());
@@ -128,7 +128,7 @@ mod tests {
         Caller { client: Some(client.to_owned()), bytes, ..Caller::default() }
     }
 
-    /// The place, if it is there.
+    /// The place, if it has been given.
     fn look(turn: &mut Turn<'_>) -> Option<Place> {
         match turn.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(place) => Some(place.unwrap()),
@@ -150,7 +150,7 @@ mod tests {
         let other = look(&mut another).expect("nobody else waits");
         let mut beside: Turn<'_> = Box::pin(desk.place(&small));
         assert!(look(&mut beside).is_some());
-        // The next turn is of whoever has none; within a client who came first.
+        // Clients without a place come next; within a client, the oldest request.
         let mut third: Turn<'_> = Box::pin(desk.place(&few));
         assert!(look(&mut third).is_none());
         drop(places[0].take());
@@ -162,7 +162,7 @@ mod tests {
         );
         drop(other);
         assert!(look(&mut third).is_some(), "he has given his back");
-        // Who leaves waits no more, whether his turn has come or not.
+        // A request that leaves gives up its turn or its place.
         turns.truncate(4);
         assert_eq!(desk.waiting(), 2);
         places.clear();

@@ -1,6 +1,6 @@
-//! What a connection does at the moment: it waits for a request, or a request of it is being
-//! answered. The door asks it, because who waits longest gives way to others; the connection asks
-//! it, because one that says no more may still listen.
+//! The state of a connection: it waits for a request, or a request is being answered. The door uses
+//! it to close the connection that has been idle longest. The connection uses it to find out
+//! whether a client that has closed its sending side still listens.
 
 use crate::head::{RawHead, TwoLengths};
 use axum::Router;
@@ -17,51 +17,52 @@ use std::task::{Context, Poll};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// What a connection does.
+/// The state of a connection.
 pub struct Doing {
     now: Mutex<Now>,
-    /// It was told to give way.
+    /// Wakes the connection when it must close.
     told: Notify,
 }
 
 struct Now {
     stage: Stage,
-    /// Since when it waits.
+    /// Start of the waiting.
     since: Instant,
-    /// When a request's first byte had come.
+    /// Arrival of the first byte of an incomplete head.
     begun: Option<Instant>,
     raw: RawHead,
-    /// Bytes that are ready wait for the other end.
+    /// Bytes are ready and the client does not take them.
     unwritten: bool,
-    /// It gives way unless a request comes before it hears of that.
+    /// It must close, unless a request arrives first.
     goes: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// For a request.
+    /// It waits for a request.
     Waits,
-    /// There is one, and no answer yet. A client of HTTP/1.0 knows no interim answers.
+    /// A request has come, and no answer yet. A client of HTTP/1.0 knows no interim answers.
     Asked { old: bool },
-    /// The answer is on its way.
+    /// An answer is being sent.
     Answers,
 }
 
-/// What the end of what a client sends means.
+/// The meaning of the end of the client's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Silence {
-    /// It is the end of the connection.
+    /// The connection ends.
     End,
-    /// There is a request: the client may listen, or be gone. An interim answer finds out.
+    /// A request is unanswered: the client may listen or be gone. An interim answer will show
+    /// which.
     Asked,
-    /// There is a request of a client that knows no interim answers.
+    /// A request of a client that knows no interim answers is unanswered.
     Old,
-    /// It is being answered: writing finds out.
+    /// An answer is being sent: writing will show whether the client listens.
     Answers,
 }
 
 impl Doing {
-    /// It waits for its first request.
+    /// A connection that waits for its first request.
     pub fn new() -> Arc<Doing> {
         let now = Now {
             stage: Stage::Waits,
@@ -78,29 +79,29 @@ impl Doing {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These bytes came.
+    /// Notes bytes that came.
     pub fn took(&self, bytes: &[u8]) {
         let mut now = self.now();
         now.raw.took(bytes);
         now.head();
     }
 
-    /// When the first byte of a head came that is not complete.
+    /// Arrival of the first byte of an incomplete head.
     pub fn head_since(&self) -> Option<Instant> {
         self.now().begun
     }
 
-    /// Whether bytes that are ready wait for the other end.
+    /// Notes whether bytes wait for the client.
     pub fn unwritten(&self, unwritten: bool) {
         self.now().unwritten = unwritten;
     }
 
-    /// A part of a body has not come, or it is not known whether all has.
+    /// Whether a part of a body is missing, or may be.
     pub fn lacks_body(&self) -> bool {
         self.now().raw.missing() != Some(0)
     }
 
-    /// What it means that the client says no more.
+    /// The meaning of the end of the client's bytes.
     pub fn silence(&self) -> Silence {
         let now = self.now();
         match now.stage {
@@ -112,24 +113,24 @@ impl Doing {
         }
     }
 
-    /// Since when nothing is asked of it and nothing on its way; none: there is something.
+    /// Start of the idle time. `None` if a request is being answered.
     pub fn idle_since(&self) -> Option<Instant> {
         let now = self.now();
         (now.stage == Stage::Waits && !now.unwritten && !now.goes).then_some(now.since)
     }
 
-    /// Whether it was told to give way and has not heard it.
+    /// Whether the connection was told to close and has not done so yet.
     pub fn goes(&self) -> bool {
         self.now().goes
     }
 
-    /// It gives way, unless a request comes before it hears of that.
+    /// Tells the connection to close, unless a request arrives first.
     pub fn give_way(&self) {
         self.now().goes = true;
         self.told.notify_one();
     }
 
-    /// Waits until it must give way.
+    /// Waits until the connection must close.
     pub async fn gives_way(&self) {
         loop {
             self.told.notified().await;
@@ -141,8 +142,8 @@ impl Doing {
         }
     }
 
-    /// Answers a request. It is there from now on, not from the future's first poll on: before that
-    /// hyper looks whether the client left.
+    /// Answers a request. The request counts from this call on, not from the future's first poll:
+    /// before that poll hyper looks whether the client has left.
     pub fn answer(
         self: &Arc<Doing>,
         router: Router,
@@ -163,7 +164,7 @@ impl Doing {
             let mut response = TowerToHyperService::new(router).call(request).await?;
             doing.now().stage = Stage::Answers;
             if doing.lacks_body() {
-                // Where the next head would begin is not known, or not worth reading on to.
+                // The begin of the next head is unknown, or not worth reading up to.
                 response
                     .headers_mut()
                     .insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -174,7 +175,7 @@ impl Doing {
 }
 
 impl Now {
-    /// Notes when a head begins.
+    /// Notes the begin of a head.
     fn head(&mut self) {
         if self.stage == Stage::Waits && self.begun.is_none() && self.raw.begun() {
             self.begun = Some(Instant::now());
@@ -182,14 +183,14 @@ impl Now {
     }
 }
 
-/// A request, until its answer is given or given up.
+/// A request that is being answered, until this is dropped.
 struct Asked(Arc<Doing>);
 
 impl Drop for Asked {
     fn drop(&mut self) {
         let mut now = self.0.now();
         (now.stage, now.since) = (Stage::Waits, Instant::now());
-        // The next one may be there already.
+        // The next request may have arrived already.
         now.head();
     }
 }

@@ -1,19 +1,19 @@
-//! A request's fields, each taken by name: what is left at the end is not known, and named.
+//! Fields of a request. Each is taken by its name; fields that are left at the end are unknown.
 
 use crate::refusal::Refusal;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 
-/// The fields of a JSON object. `null` is as good as absent.
+/// The fields of a JSON object. `null` counts as absent.
 #[derive(Debug)]
 pub struct Fields {
     map: Map<String, Value>,
-    /// Where the object stands in the request: empty, or `options.`
+    /// Path of the object in the request: empty, or `options.`
     within: String,
 }
 
 impl Fields {
-    /// Of a request's body.
+    /// The fields of a body.
     pub fn parse(body: &[u8]) -> Result<Fields, Refusal> {
         match serde_json::from_slice(body) {
             Ok(Value::Object(map)) => Ok(Fields { map, within: String::new() }),
@@ -22,7 +22,7 @@ impl Fields {
         }
     }
 
-    /// Of an object inside.
+    /// The fields of an inner object.
     pub fn of(value: Value, name: &str) -> Result<Fields, Refusal> {
         match value {
             Value::Object(map) => Ok(Fields { map, within: format!("{name}.") }),
@@ -30,7 +30,7 @@ impl Fields {
         }
     }
 
-    /// The whole name of a field.
+    /// Full name of a field.
     pub fn name(&self, name: &str) -> String {
         format!("{}{name}", self.within)
     }
@@ -40,18 +40,18 @@ impl Fields {
         Refusal::field(&self.name(name), why)
     }
 
-    /// A field as it is.
+    /// Takes a field as it is.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
-    /// An object.
+    /// Takes an object.
     pub fn object(&mut self, name: &str) -> Result<Option<Fields>, Refusal> {
         let whole = self.name(name);
         self.take(name).map(|value| Fields::of(value, &whole)).transpose()
     }
 
-    /// A string.
+    /// Takes a string.
     pub fn text(&mut self, name: &str) -> Result<Option<String>, Refusal> {
         match self.take(name) {
             None => Ok(None),
@@ -60,12 +60,12 @@ impl Fields {
         }
     }
 
-    /// A string that must be there.
+    /// Takes a string. It must be there.
     pub fn needed_text(&mut self, name: &str) -> Result<String, Refusal> {
         self.text(name)?.ok_or_else(|| self.wrong(name, "is missing"))
     }
 
-    /// True or false.
+    /// Takes a boolean.
     pub fn flag(&mut self, name: &str) -> Result<Option<bool>, Refusal> {
         match self.take(name) {
             None => Ok(None),
@@ -74,7 +74,7 @@ impl Fields {
         }
     }
 
-    /// A whole number.
+    /// Takes an integer.
     pub fn whole(
         &mut self,
         name: &str,
@@ -93,7 +93,7 @@ impl Fields {
         })
     }
 
-    /// A count.
+    /// Takes a count.
     pub fn count(
         &mut self,
         name: &str,
@@ -102,7 +102,7 @@ impl Fields {
         Ok(self.whole(name, range)?.and_then(|n| usize::try_from(n).ok()))
     }
 
-    /// A number.
+    /// Takes a number.
     pub fn number(
         &mut self,
         name: &str,
@@ -118,7 +118,7 @@ impl Fields {
         })
     }
 
-    /// A string, or a list of at most so many.
+    /// Takes a string or a list of strings, with at most `most` of them.
     pub fn texts(&mut self, name: &str, most: usize) -> Result<Vec<String>, Refusal> {
         let wrong =
             |me: &Self| me.wrong(name, format_args!("give a string, or a list of at most {most}"));
@@ -135,7 +135,7 @@ impl Fields {
         }
     }
 
-    /// A list.
+    /// Takes a list.
     pub fn list(&mut self, name: &str) -> Result<Option<Vec<Value>>, Refusal> {
         match self.take(name) {
             None => Ok(None),
@@ -144,14 +144,14 @@ impl Fields {
         }
     }
 
-    /// Fields that mean nothing here and may be sent: the documentation lists them.
+    /// Ignores fields that have no meaning here. The documentation lists them.
     pub fn ignore(&mut self, names: &[&str]) {
         for name in names {
             self.map.remove(*name);
         }
     }
 
-    /// Fields that would change the answer and are not honoured.
+    /// Refuses fields that would change the answer and are not supported.
     pub fn refuse(&mut self, names: &[(&str, &str)]) -> Result<(), Refusal> {
         for (name, why) in names {
             if self.take(name).is_some() {
@@ -161,7 +161,7 @@ impl Fields {
         Ok(())
     }
 
-    /// The end: nothing may be left.
+    /// Refuses all fields that are left.
     pub fn done(self) -> Result<(), Refusal> {
         match self.map.into_iter().find(|(_, value)| !value.is_null()) {
             None => Ok(()),
@@ -176,7 +176,7 @@ impl Fields {
     }
 }
 
-/// What a body is that is no JSON.
+/// The refusal of a body that is not JSON.
 fn no_json(body: &[u8], error: &serde_json::Error) -> Refusal {
     let why = match body {
         [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => {
@@ -202,7 +202,7 @@ fn no_json(body: &[u8], error: &serde_json::Error) -> Refusal {
     Refusal::bad(format!("the request's body {why}"))
 }
 
-/// The first escape that is half of a surrogate pair without the other half, and its place.
+/// The first escape that is half of a surrogate pair, and its position.
 fn lone_surrogate(text: &str) -> Option<(usize, u16)> {
     let unit = |at: usize| {
         let digits = text.get(at..)?.strip_prefix("\\u")?.get(..4)?;
@@ -215,7 +215,7 @@ fn lone_surrogate(text: &str) -> Option<(usize, u16)> {
             (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => at += 12,
             (Some(half @ 0xd800..=0xdfff), _) => return Some((at, half)),
             (Some(_), _) => at += 6,
-            // The next one is escaped by it.
+            // A backslash escapes the next character.
             (None, _) => at += 2,
         }
     }

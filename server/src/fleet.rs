@@ -1,5 +1,4 @@
-//! `POST /v1/inference`, which a fleet asks its workers: kjit's own to define; docs/serve.md has
-//! it.
+//! `POST /v1/inference`, the route by which a fleet asks its workers. docs/serve.md defines it.
 
 use crate::caller::Caller;
 use crate::fields::Fields;
@@ -17,10 +16,10 @@ use serde_json::json;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Tokens of an answer where the request does not say.
+/// Maximum tokens of an answer if the request does not say.
 const USUAL_TOKENS: usize = 128;
 
-/// `POST /v1/inference {"prompt": …, "max_tokens": …}`: text goes on.
+/// `POST /v1/inference {"prompt": …, "max_tokens": …}`: continues a text.
 pub async fn inference(
     service: Arc<Service>,
     body: Bytes,

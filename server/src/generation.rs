@@ -1,4 +1,4 @@
-//! One answer: from tokens that the scheduler hands out to pieces of text, reasoning and calls.
+//! Generates one answer: turns the scheduler's tokens into pieces of text, reasoning and calls.
 
 use crate::caller::Caller;
 use crate::constrain::Constrained;
@@ -15,99 +15,99 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// What is asked for, in whatever words it was.
+/// A request for an answer, the same for all dialects.
 pub struct Wanted {
-    /// The prompt.
+    /// Prompt.
     pub tokens: Vec<u32>,
-    /// Tokens of the answer at most.
+    /// Maximum tokens of the answer.
     pub max_tokens: Option<usize>,
-    /// How they are chosen.
+    /// Sampling.
     pub sampling: SampleOptions,
-    /// Texts that end the answer.
+    /// Stop texts.
     pub stop: Vec<String>,
-    /// The model's word that it is done does not count.
+    /// Whether end-of-generation tokens are ignored.
     pub ignore_eos: bool,
-    /// How likely each token was, and so many others.
+    /// Number of log probabilities per token, if they are wanted.
     pub logprobs: Option<usize>,
-    /// What the answer must be like.
+    /// Constraints of the answer.
     pub constraint: Option<Constrained>,
-    /// What the answer's text consists of.
+    /// How the answer's text is read.
     pub reading: Reading,
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
     /// Whether tokens may be drafted.
     pub lookup: bool,
 }
 
-/// What an answer's text consists of.
+/// How an answer's text is read.
 pub enum Reading {
-    /// Text.
+    /// As plain text.
     Plain,
-    /// What a chat's answer consists of.
+    /// As a chat's reply, with reasoning and calls.
     Reply(Form, ReplyParser),
 }
 
-/// A token with its probability.
+/// A token with its log probability.
 #[derive(Debug, Clone)]
 pub struct Score {
-    /// The token.
+    /// Token id.
     pub id: u32,
-    /// Its logarithm, and the likeliest.
+    /// Its log probability, and the most likely alternatives.
     pub logprobs: Logprobs,
 }
 
 /// A piece of an answer. The last is [`Piece::Done`] or [`Piece::Failed`].
 #[derive(Debug)]
 pub enum Piece {
-    /// What it says.
+    /// A piece of text.
     Said {
-        /// In order.
+        /// Its parts, in order.
         parts: Vec<Part>,
-        /// Of the tokens that it is made of.
+        /// Scores of its tokens.
         scores: Vec<Score>,
     },
-    /// It is complete.
+    /// The answer is complete.
     Done(Done),
-    /// It will not be.
+    /// The answer failed.
     Failed(Refusal),
 }
 
-/// What an answer was.
+/// Figures of a complete answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Done {
-    /// Why it ended.
+    /// The reason of its end.
     pub ended: Ended,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that were there.
+    /// Tokens of the prompt that came from the cache.
     pub cached_tokens: usize,
     /// Tokens of the answer.
     pub generated_tokens: usize,
-    /// To the first token.
+    /// Time to the first token.
     pub first_token: Duration,
-    /// To the end.
+    /// Time to the end.
     pub total: Duration,
 }
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The model said so, or a stop text came.
+    /// An end-of-generation token or a stop text.
     Stop,
-    /// There is no room for more.
+    /// A limit of tokens.
     Length,
-    /// It calls tools, and waits for them.
+    /// Tool calls, whose results it waits for.
     Calls,
 }
 
-/// For a client that does not take what is ready.
+/// Time limit for a client to take a piece that is ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks for an answer. Its pieces go to `to`, with `index` before each; when nobody takes them any
-/// more, it is cancelled.
+/// Starts an answer. Its pieces are sent to `to`, each with `index`. The answer is cancelled when
+/// the receiver is dropped.
 ///
 /// # Errors
-/// It was not taken.
+/// The scheduler did not accept it.
 pub fn start(
     loaded: &Lease,
     wanted: Wanted,
@@ -120,7 +120,7 @@ pub fn start(
     };
     let field = wanted.constraint.as_ref().map_or("response_format", |c| c.field);
     let ends = if wanted.ignore_eos { vec![] } else { loaded.tokenizer.eog_ids().to_vec() };
-    // As many events as tokens at most: bounded by the context.
+    // The channel has no bound of its own: the context bounds the events.
     let (events_to, events) = mpsc::unbounded_channel();
     let enough = Arc::new(AtomicBool::new(false));
     let heard = Arc::clone(&enough);
@@ -136,7 +136,7 @@ pub fn start(
         ..Request::new(
             wanted.tokens,
             Box::new(move |event| {
-                // Nobody hears it: then the answer was dropped, too, and is cancelled.
+                // Sending fails only if the answer was dropped, which has cancelled it.
                 let _ = events_to.send(event);
                 match heard.load(Ordering::Relaxed) {
                     false => ControlFlow::Continue(()),
@@ -151,7 +151,7 @@ pub fn start(
     Ok(())
 }
 
-/// A refusal in HTTP's terms, of what stands in this field.
+/// The HTTP refusal of a request that was not accepted, for this field.
 pub fn refused(why: &Refused, field: &str) -> Refusal {
     match why {
         Refused::QueueFull { retry_after, .. } => {
@@ -169,7 +169,7 @@ pub fn refused(why: &Refused, field: &str) -> Refusal {
     }
 }
 
-/// A failure in HTTP's terms, of a request whose constraint this field asked for.
+/// The HTTP refusal of an answer that failed. `field` asked for its constraint.
 pub fn failed(why: &Failure, field: &str) -> Refusal {
     match why {
         Failure::Memory(_) => Refusal::unavailable(5, why.to_string()),
@@ -179,15 +179,15 @@ pub fn failed(why: &Failure, field: &str) -> Refusal {
     }
 }
 
-/// Reads one answer's events.
+/// Reads the events of one answer.
 struct Reader {
     stop: Vec<String>,
     reading: Reading,
-    /// Tokens that are the end, and nothing that is said.
+    /// Tokens that mark the end and have no text.
     ends: Vec<u32>,
-    /// Ends the answer, as one that is complete.
+    /// Ends the answer as a complete one.
     enough: Arc<AtomicBool>,
-    /// What asked for a constraint.
+    /// The field that asked for a constraint.
     field: &'static str,
 }
 
@@ -212,7 +212,7 @@ impl Reader {
         loop {
             let event = tokio::select! {
                 event = events.recv() => event,
-                // The client went away: `answer` is dropped, which cancels it.
+                // The client has gone. Dropping `answer` cancels it.
                 () = to.closed() => return,
             };
             let Some(mut event) = event else {
@@ -221,9 +221,9 @@ impl Reader {
                 return;
             };
             let (mut said, mut scores, mut ended) = (String::new(), vec![], None);
-            // By its length or a stop text, in the middle of what it was about to say.
+            // Cut by its length or by a stop text, in the middle of a token's text.
             let mut cut = false;
-            // What has come meanwhile goes out in one piece.
+            // Tokens that came meanwhile are sent as one piece.
             loop {
                 match event {
                     Event::Started { prompt_tokens, cached_tokens } => {
@@ -248,7 +248,7 @@ impl Reader {
                             said.push_str(piece);
                             ControlFlow::Continue(())
                         };
-                        // Half a character is no part of an answer that was cut.
+                        // An incomplete character is left out of an answer that was cut.
                         if cut {
                             text.cut(&mut keep)
                         } else {
@@ -279,19 +279,19 @@ impl Reader {
                 let sent = to.send((index, Piece::Said { parts, scores }));
                 match tokio::time::timeout(PATIENCE, sent).await {
                     Ok(Ok(())) => {}
-                    // Nobody is there, or nobody takes it.
+                    // The receiver is gone, or the client took nothing in time.
                     Ok(Err(_)) | Err(_) => return,
                 }
             }
             let Some(ended) = ended else { continue };
-            // A stop text: the scheduler hears of it with the next token. What has ended is past
-            // being cancelled.
+            // After a stop text the scheduler learns of the end with the next token. Dropping an
+            // answer that has ended must not cancel it.
             enough.store(true, Ordering::Relaxed);
             answer.detach();
             let last = match ended {
                 Err(refusal) => Piece::Failed(refusal),
                 Ok(ended) => Piece::Done(Done {
-                    // A call that was cut waits for nobody.
+                    // A call that was cut is not waited for.
                     ended: if calls && !partial && ended == Ended::Stop {
                         Ended::Calls
                     } else {
@@ -310,7 +310,7 @@ impl Reader {
     }
 }
 
-/// What a piece of text consists of; and whether its last part is a call without an end.
+/// The parts of a piece of text, and whether the last one is an unfinished call.
 fn read(reading: &mut Reading, said: String, ended: bool, cut: bool) -> (Vec<Part>, bool) {
     let (mut parts, mut partial) = (vec![], false);
     match reading {
@@ -328,23 +328,23 @@ fn read(reading: &mut Reading, said: String, ended: bool, cut: bool) -> (Vec<Par
     (parts, partial)
 }
 
-/// An answer, whole.
+/// A whole answer.
 #[derive(Debug, Default)]
 pub struct Whole {
-    /// Its text.
+    /// Text.
     pub content: String,
-    /// What the model wrote to itself.
+    /// Reasoning.
     pub reasoning: String,
-    /// Its calls.
+    /// Tool calls.
     pub calls: Vec<kjit_model::chat::ToolCall>,
-    /// Of its tokens.
+    /// Scores of its tokens.
     pub scores: Vec<Score>,
-    /// What it was.
+    /// Its figures.
     pub done: Option<Done>,
 }
 
 impl Whole {
-    /// Enters some parts.
+    /// Adds parts.
     pub fn add(&mut self, parts: Vec<Part>, scores: Vec<Score>) {
         self.scores.extend(scores);
         for part in parts {
@@ -357,7 +357,7 @@ impl Whole {
     }
 }
 
-/// Waits for so many answers.
+/// Waits for this many answers.
 ///
 /// # Errors
 /// One of them failed; the others are cancelled.

@@ -1,22 +1,21 @@
-//! The head of a request: what in it contradicts itself, and which server it means. Two servers
-//! that read such a head differently take one request for two.
+//! The head of a request: contradictions in it, and the server that it addresses. Two servers that
+//! read a contradictory head differently see different requests (request smuggling).
 
 use crate::refusal::Refusal;
 use axum::http::uri::Uri;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header};
 use std::net::Ipv6Addr;
 
-/// The bytes of a head as they came. Of two lengths that contradict each other hyper keeps one, and
-/// does not say so.
+/// The raw bytes of a head. Of two contradictory lengths hyper keeps one without a word.
 #[derive(Debug, Default)]
 pub struct RawHead {
     bytes: Vec<u8>,
-    /// Bytes of a body that come before the next head.
+    /// Remaining bytes of a body before the next head.
     body: u64,
 }
 
 impl RawHead {
-    /// These bytes came.
+    /// Notes bytes that came.
     pub fn took(&mut self, bytes: &[u8]) {
         let of_body = usize::try_from(self.body).unwrap_or(usize::MAX).min(bytes.len());
         if self.missing().is_some() {
@@ -25,8 +24,8 @@ impl RawHead {
         self.bytes.extend_from_slice(bytes.get(of_body..).unwrap_or_default());
     }
 
-    /// The head is complete, and a body of so many bytes comes, or one whose length is not known.
-    /// Whether a length stood in the head.
+    /// The head is complete. Its body has this many bytes, or an unknown number. Returns whether
+    /// the head had a length.
     pub fn ended(&mut self, body: Option<u64>) -> bool {
         let bytes = std::mem::take(&mut self.bytes);
         let (mut begun, mut length, mut rest) = (false, false, bytes.as_slice());
@@ -53,20 +52,20 @@ impl RawHead {
         !self.bytes.is_empty()
     }
 
-    /// Bytes of the body that have not come; none: nobody knows.
+    /// Bytes of the body that are missing. `None` if unknown.
     pub fn missing(&self) -> Option<u64> {
         Some(self.body).filter(|body| *body != u64::MAX)
     }
 }
 
-/// A request whose head has a length although its body comes in chunks.
+/// Marks a request whose head has a length although its body is chunked.
 #[derive(Debug, Clone, Copy)]
 pub struct TwoLengths;
 
-/// Checks that a head means one thing.
+/// Checks that a head has one meaning.
 ///
 /// # Errors
-/// 400: it does not. 501: its body comes in a way that nobody here undoes.
+/// 400: it is contradictory. 501: its transfer coding is not supported.
 pub fn check<B>(request: &Request<B>) -> Result<(), Refusal> {
     if request.extensions().get::<TwoLengths>().is_some() {
         return Err(Refusal::bad(
@@ -92,7 +91,7 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Refusal> {
             Err(Refusal::bad("there is no Host header: send one"))
         }
         Some(host) if !one(host) => Err(Refusal::bad(format!(
-            "Host: {host:?} is none: give NAME or NAME:PORT, IPv6 as [ADDRESS]:PORT"
+            "Host: {host:?} is invalid: give NAME or NAME:PORT, IPv6 as [ADDRESS]:PORT"
         ))),
         _ => match request.uri().authority() {
             Some(target) if name(target.as_str()).is_none() => {
@@ -103,7 +102,7 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that a body comes as it is.
+/// Checks that a body is not encoded.
 ///
 /// # Errors
 /// 415: it is compressed.
@@ -121,13 +120,13 @@ pub fn plain_body(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// Which server a request means, as `NAME:PORT`: what its target says, else its `Host`.
+/// The server that a request addresses, as `NAME:PORT`: by its target, else by its `Host`.
 pub fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> &'a str {
     let named = || headers.get(header::HOST).and_then(|host| host.to_str().ok());
     uri.authority().map(|target| target.as_str()).or_else(named).unwrap_or_default()
 }
 
-/// The name in a `Host`, without the port and an address's brackets.
+/// The name in a `Host`, without the port and the brackets of an address.
 pub fn name(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
@@ -194,7 +193,7 @@ mod tests {
             let mut raw = RawHead::default();
             let (one, two) = all.split_at(at);
             raw.took(one);
-            // hyper has the whole of a head before it says so.
+            // hyper reports a head when it has all of it.
             if at < 53 {
                 raw.took(two);
             }

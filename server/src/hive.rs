@@ -1,5 +1,5 @@
-//! What a worker of a fleet tells its hive: how it is, when that changes and every ten seconds, and
-//! that it has ended. kjit's own to define; docs/serve.md has it.
+//! Announcements of a fleet's worker to its hive: its state on every change and every ten seconds,
+//! and its end. docs/serve.md defines them.
 
 use crate::base64;
 use crate::head;
@@ -20,23 +20,23 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Between two announcements where nothing changes.
+/// Time between two announcements without a change.
 const EVERY: Duration = Duration::from_secs(10);
-/// Between two looks whether something has.
+/// Time between two checks for a change.
 const LOOK: Duration = Duration::from_millis(50);
-/// For one announcement.
+/// Time limit of an announcement.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// For the last one.
+/// Time limit of the last one.
 const LAST: Duration = Duration::from_secs(2);
 
-/// Where a worker announces itself. Shown without what stands before an `@`.
+/// The URL of a hive. It is printed without a user name and password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hive {
     /// `HOST:PORT`, as the address has it.
     authority: String,
     host: String,
     port: u16,
-    /// What all paths begin with.
+    /// Beginning of all paths.
     path: String,
     /// `Basic …`
     authorization: Option<String>,
@@ -58,8 +58,8 @@ impl FromStr for Hive {
             }
             _ => return Err(wrong("it does not begin with http://")),
         }
-        // A query would stand before the worker's name; hyper's addresses drop a fragment, which
-        // says nothing to a server.
+        // A query would come before the worker's name. hyper drops a fragment, which no server
+        // gets.
         if uri.query().is_some() || url.contains('#') {
             return Err(wrong("'?' and '#' have no meaning here"));
         }
@@ -69,7 +69,7 @@ impl FromStr for Hive {
         let host = head::name(authority).ok_or_else(|| wrong("there is no host in it"))?.to_owned();
         let port = uri.port_u16().unwrap_or(80);
         if port == 0 {
-            return Err(wrong("port 0 is none"));
+            return Err(wrong("port 0 is invalid"));
         }
         let authorization =
             user.map(|user| format!("Basic {}", base64::encode(&decoded(user, false))));
@@ -84,14 +84,14 @@ impl fmt::Display for Hive {
     }
 }
 
-/// Announcements, until they are ended.
+/// Announcements, until [`Announcements::end`].
 pub struct Announcements {
     end: watch::Sender<bool>,
     made: JoinHandle<()>,
 }
 
 impl Announcements {
-    /// Announces the worker again and again. It goes on serving whether anybody answers or not.
+    /// Announces the worker repeatedly. The worker serves also when the hive does not answer.
     pub fn begin(service: &Arc<Service>, worker: &Worker, port: u16) -> Option<Announcements> {
         let end = watch::Sender::new(false);
         let announcer = Announcer {
@@ -105,7 +105,7 @@ impl Announcements {
         Some(Announcements { end, made })
     }
 
-    /// Says that the worker has ended.
+    /// Announces the end of the worker.
     pub async fn end(self) {
         let _ = self.end.send(true);
         let _ = timeout(LAST, self.made).await;
@@ -117,7 +117,7 @@ struct Announcer {
     service: Arc<Service>,
     worker: Worker,
     port: u16,
-    /// The hive heard of the last one.
+    /// Whether the hive got the last announcement.
     heard: bool,
 }
 
@@ -138,7 +138,7 @@ impl Announcer {
     async fn again_and_again(&mut self) {
         loop {
             let told = self.card(false);
-            // The driver is asked for its memory: not on an async thread.
+            // The memory is read from the driver: too slow for an async thread.
             let (of, worker, port) = (Arc::clone(&self.service), self.worker.clone(), self.port);
             let Ok(card) = self.service.work(move || card(&of, &worker, port, true)).await else {
                 return;
@@ -152,12 +152,12 @@ impl Announcer {
         }
     }
 
-    /// What the hive is told, without what needs the driver.
+    /// The announcement without the fields that need the driver.
     fn card(&self, memory: bool) -> Value {
         card(&self.service, &self.worker, self.port, memory)
     }
 
-    /// Once when the hive does not hear, once when it hears again.
+    /// One line when the hive stops answering, one when it answers again.
     fn said(&mut self, sent: Result<Result<(), String>, tokio::time::error::Elapsed>) {
         let problem = match sent {
             Ok(Ok(())) => None,
@@ -176,7 +176,7 @@ impl Announcer {
     }
 }
 
-/// How a worker is.
+/// The announcement.
 fn card(service: &Service, worker: &Worker, port: u16, memory: bool) -> Value {
     let mut card = json!({
         "id": worker.id, "model_ref": worker.model_ref, "port": port, "ready": false, "running": 0, "queued": 0,
@@ -184,7 +184,7 @@ fn card(service: &Service, worker: &Worker, port: u16, memory: bool) -> Value {
     });
     let seen = service.meant(None).ok().map(|(_, seen)| seen);
     let (Some(seen), Some(map)) = (seen, card.as_object_mut()) else { return card };
-    // One that nobody asked for long is loaded again by who asks.
+    // An unloaded model counts as ready: the next request loads it.
     map.insert("ready".to_owned(), (seen.card.is_some() && !service.stopping()).into());
     let Some(loaded) = seen.loaded else { return card };
     let status = loaded.scheduler.status();

@@ -1,5 +1,4 @@
-//! A server without sockets: what comes over a connection is answered, whatever the connection is.
-//! For tests and fuzzers.
+//! A server without sockets, for tests and fuzzers: it answers on any connection.
 
 use crate::doing::Doing;
 use crate::listen::answer;
@@ -11,8 +10,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-/// A server that nobody reaches but by [`Inside::answer`]. It runs in the runtime of whoever calls
-/// that.
+/// A server that is reached by [`Inside::answer`] only. It runs in the caller's runtime.
 pub struct Inside {
     service: Arc<Service>,
     router: Router,
@@ -20,17 +18,17 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Loads the first model; the others are known, and nothing loads them.
+    /// Loads the first model. The others are known and are not loaded.
     ///
     /// # Errors
-    /// A line: what is wrong with a model.
+    /// One line: the fault of a model.
     pub fn open(options: Options) -> Result<Inside, String> {
         let service = Arc::new(Service::new(options));
         service.models.begin(&service.options, &|loaded| loaded.name().to_owned())?;
         Ok(Inside { router: routes(&service), service, stopping: watch::Sender::new(false) })
     }
 
-    /// Answers what comes over this connection, until it ends.
+    /// Answers requests on this connection until it ends.
     pub async fn answer<S>(&self, connection: S)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -46,7 +44,7 @@ impl Inside {
         .await;
     }
 
-    /// Requests that are being answered, or wait for it.
+    /// Number of requests that wait or are being answered.
     pub fn busy(&self) -> usize {
         let of = |loaded: &Arc<crate::loaded::Loaded>| {
             let status = loaded.scheduler.status();

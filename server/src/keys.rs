@@ -1,38 +1,38 @@
-//! Who may ask: API keys, and pages of other origins.
+//! Access: API keys, and web pages of other origins.
 
 use crate::head;
 use crate::refusal::Refusal;
 use axum::http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
 
-/// A key that was let in: its digest.
+/// An accepted key, as its digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key(pub [u8; 32]);
 
-/// The keys that are let in; none: everybody.
+/// The accepted keys. Without keys, every request is accepted.
 #[derive(Debug, Default, Clone)]
 pub struct Keys(Vec<[u8; 32]>);
 
 impl Keys {
-    /// One key a line; empty lines and lines that begin with `#` are none.
+    /// Reads one key per line. Empty lines and lines that begin with `#` are skipped.
     pub fn parse(text: &str) -> Keys {
-        // Editors write a mark in front that is no text.
+        // Some editors write a byte order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lines =
             text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         Keys(lines.map(|key| Sha256::digest(key.as_bytes()).into()).collect())
     }
 
-    /// Whether everybody is let in.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Which of the keys these headers have; none where everybody is let in. Digests are compared,
-    /// all of each and of all keys, so that the time says nothing of where two differ.
+    /// The key in these headers. `None` if the server has no keys. All digests are compared
+    /// completely, so that the time does not tell where two differ.
     ///
     /// # Errors
-    /// They have not.
+    /// The headers have none of the keys.
     pub fn check(&self, headers: &HeaderMap) -> Result<Option<Key>, Refusal> {
         if self.is_empty() {
             return Ok(None);
@@ -50,22 +50,22 @@ impl Keys {
     }
 }
 
-/// Which pages and names may reach a server.
+/// The pages and host names that may reach a server.
 #[derive(Debug, Default, Clone)]
 pub struct Origins {
-    /// Origins that are let in beside the server's own page.
+    /// Origins that are accepted besides the server's own page.
     pub named: Vec<String>,
-    /// It listens on loopback only: other names that lead here (DNS rebinding) are somebody's
-    /// trick.
+    /// The server listens on loopback only. Then any other host name that leads here is refused
+    /// (DNS rebinding).
     pub loopback: bool,
 }
 
 impl Origins {
-    /// Checks where a request to this host comes from: browsers say it. Programs say nothing and
-    /// are let in.
+    /// Checks the origin of a request to this host. Browsers send it. Programs send none and are
+    /// accepted.
     ///
     /// # Errors
-    /// A page of another origin, or another name than this machine's.
+    /// The origin or the host name is not accepted.
     pub fn check(&self, host: &str, headers: &HeaderMap) -> Result<(), Refusal> {
         if self.loopback && !host.is_empty() && !is_loopback_name(host) {
             let why = "this server listens for its own machine only, by the names localhost and \
@@ -81,7 +81,7 @@ impl Origins {
         Err(Refusal::foreign("pages of other origins are not let in (--cors ORIGIN lets one in)"))
     }
 
-    /// The origin that the answer lets read it, if another page's was let in.
+    /// The origin that the answer permits to read it, if it is another page's.
     pub fn allowed(&self, headers: &HeaderMap) -> Option<axum::http::HeaderValue> {
         let origin = headers.get(header::ORIGIN)?;
         self.named.iter().any(|named| named.as_bytes() == origin.as_bytes()).then(|| origin.clone())
@@ -92,7 +92,7 @@ impl Origins {
 /// `app://obsidian.md`.
 ///
 /// # Errors
-/// It is none, and would let nobody in.
+/// The text is not an origin.
 pub fn origin(text: &str) -> Result<String, String> {
     let wrong = |why: &str| {
         format!("{why}: give an origin as https://app.example or http://localhost:3000")
@@ -104,14 +104,14 @@ pub fn origin(text: &str) -> Result<String, String> {
     let (scheme, rest) = (scheme.to_ascii_lowercase(), rest.to_ascii_lowercase());
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.bytes().all(letter) {
-        return Err(wrong("the scheme is none"));
+        return Err(wrong("the scheme is invalid"));
     }
     if rest.contains(['/', '?', '#', '@']) {
         return Err(wrong("an origin has no path and no user"));
     }
-    // A host with '*' is one by its letters, and no browser has it.
+    // A `*` in a host is an ordinary character here, and no browser sends one.
     if rest.contains('*') || rest.ends_with(':') || head::name(&rest).is_none() {
-        return Err(wrong("the host is none"));
+        return Err(wrong("the host is invalid"));
     }
     let usual = match scheme.as_str() {
         "http" => ":80",

@@ -1,20 +1,22 @@
-//! HTTP in front of models: OpenAI's and Ollama's words, a page, metrics, the worker of a fleet.
-//! [`serve`] is all of it; what answers is [`kjit_model::serve::Scheduler`], which knows no HTTP.
+//! HTTP in front of models: the APIs of OpenAI and Ollama, a chat page, metrics, and the worker of
+//! a fleet. [`serve`] runs it all. [`kjit_model::serve::Scheduler`] answers requests and knows no
+//! HTTP.
 //!
-//! | file | idea |
+//! | file | subject |
 //! |---|---|
-//! | `options`, `listen`, `tls` | how it is set up; sockets and signals; certificates |
-//! | `places`, `doing`, `connection` | how many connections there may be; what each does; how long it may wait |
-//! | `head`, `bodies` | what contradicts itself; how much there may be |
-//! | `routes`, `keys` | what every request goes through, and where to; who is let in |
-//! | `fields`, `refusal` | fields, each honoured or refused by name; how a refusal is said |
-//! | `service`, `models`, `loaded` | what requests share; which models are loaded; a model, opened and opened again |
-//! | `conversation`, `sampling`, `constrain` | messages to a prompt; how tokens are chosen; answers by a schema |
-//! | `generation`, `streamed` | one answer, from tokens to pieces of text; pieces to a body |
-//! | `openai`, `ollama`, `fleet` | the dialects |
-//! | `hive` | what a worker of a fleet tells of itself |
-//! | `metrics`, `status`, `page` | what it does, for machines and for people |
-//! | `inside` | the same without sockets, for tests |
+//! | `options`, `listen`, `tls` | options; sockets and signals; certificates |
+//! | `places`, `doing`, `connection` | number of connections; state of each; time limits |
+//! | `head`, `bodies` | contradictory heads; limits of bodies |
+//! | `routes`, `keys` | routes and the checks before them; access |
+//! | `fields`, `refusal` | fields of requests, each supported or refused by name; refusals |
+//! | `service`, `models`, `loaded` | shared state; loading and unloading; a loaded model |
+//! | `conversation`, `sampling`, `constrain` | messages to a prompt; sampling options; constraints |
+//! | `generation`, `streamed` | one answer, from tokens to text; streams |
+//! | `openai`, `ollama`, `fleet` | dialects |
+//! | `hive` | announcements of a fleet's worker |
+//! | `metrics`, `status`, `page` | metrics, state, the chat page |
+//! | `running` | the servers of a user, for `kjit ps` |
+//! | `inside` | a server without sockets, for tests |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -54,6 +56,7 @@ mod page;
 mod places;
 mod refusal;
 mod routes;
+mod running;
 mod sampling;
 mod service;
 mod status;
@@ -65,4 +68,5 @@ pub use inside::Inside;
 pub use keys::{Keys, Origins, origin};
 pub use listen::{End, ServeError, serve};
 pub use options::{Limits, Options, Served, Worker};
+pub use running::{Running, running};
 pub use tls::Tls;

@@ -1,4 +1,4 @@
-//! Sockets and signals: takes connections until it is told to stop, and then finishes what runs.
+//! Sockets and signals: accepts connections until a signal comes, then finishes running requests.
 
 use crate::connection::Connection;
 use crate::desk::PLACES;
@@ -9,6 +9,7 @@ use crate::options::{Limits, Options};
 use crate::places::{Place, Places};
 use crate::refusal::{Dialect, Refusal};
 use crate::routes::routes;
+use crate::running::Listed;
 use crate::service::Service;
 use axum::Router;
 use hyper::server::conn::http1;
@@ -26,31 +27,31 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Why serving ended.
+/// The signal that ended serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// SIGTERM: everything that ran was finished, or had its time.
+    /// SIGTERM. Running requests were finished, or their time was over.
     Terminated,
-    /// Ctrl-C: the same.
+    /// Ctrl-C, with the same end.
     Interrupted,
 }
 
-/// Why nothing can be served.
+/// Errors that end the server or prevent its start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// It would let everybody in.
+    /// Everybody could use the server, and no flag asks for that.
     #[error("{0}")]
     Open(String),
-    /// The address cannot be had.
+    /// The address is not free, or not one of this machine.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system gives no threads, or no signals.
+    /// The system refuses threads or signal handlers.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
     /// The model cannot be opened.
@@ -58,23 +59,23 @@ pub enum ServeError {
     Model(String),
 }
 
-/// Threads that look after connections: what computes has its own.
+/// Threads for connections. Computing has threads of its own.
 const THREADS: usize = 2;
-/// Threads for what takes a while: requests that are prepared, and as many for what looks at the
+/// Threads for long work: as many as prepare requests, and as many again for work that asks the
 /// device or opens a model.
 const WORKERS: usize = 4 * PLACES;
-/// After the time for what runs is over: for the last words to be written.
+/// Time after the stop timeout in which last errors are written.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Bytes of a request's head, and of what is read of a body at once.
+/// Bytes of a request's head, and of a single read of a body.
 const AT_ONCE: usize = 64 << 10;
-/// Files that are no connections: a fourth of all, within these. Models, kernels, compilers and
-/// drivers open some.
+/// Files that are not connections: a fourth of the limit, within these bounds. Models, kernels,
+/// compilers and drivers need some.
 const OTHER_FILES: (usize, usize) = (24, 256);
 
 /// Serves until a signal ends it.
 ///
 /// # Errors
-/// Nothing can be served, or the model cannot be opened.
+/// The server cannot start, or the model cannot be opened.
 pub fn serve(mut options: Options) -> Result<End, ServeError> {
     options.check().map_err(ServeError::Open)?;
     let (files, asked) = (more_files(), options.limits.connections);
@@ -93,18 +94,18 @@ pub fn serve(mut options: Options) -> Result<End, ServeError> {
         .enable_all()
         .build()?;
     let end = runtime.block_on(run(options));
-    // A thread that hangs in a driver holds up nobody.
+    // A thread that hangs in a driver does not delay the end.
     runtime.shutdown_background();
     end
 }
 
-/// As many files as the system lets this process have: a connection is one, and 1,024 is what many
-/// systems begin with. How many these are.
+/// Raises the limit of open files to the maximum and returns it. Each connection is a file, and
+/// many systems begin with a limit of 1,024.
 fn more_files() -> usize {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where that is refused, fewer connections fit.
+    // If raising fails, fewer connections fit.
     let _ = setrlimit(Resource::Nofile, limit);
     let files = getrlimit(Resource::Nofile).current;
     files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX)
@@ -121,6 +122,13 @@ async fn run(options: Options) -> Result<End, ServeError> {
     let here = Here {
         scheme: if service.options.tls.is_some() { "https" } else { "http" },
         address: here,
+    };
+    let listed = match Listed::begin(&service.options.sockets, &service, &here) {
+        Ok(listed) => listed,
+        Err(why) => {
+            (service.options.say)(&format!("warning: kjit ps does not show this server: {why}"));
+            None
+        }
     };
     let mut files = service.options.models.iter().map(|model| model.path.display().to_string());
     let (first, others) = (files.next().unwrap_or_default(), files.collect::<Vec<_>>().join(", "));
@@ -146,7 +154,7 @@ async fn run(options: Options) -> Result<End, ServeError> {
             }
         }
     };
-    // Nobody is let in any more.
+    // No connection is accepted any more.
     door.abort();
     let _ = door.await;
     if end.is_ok() {
@@ -156,10 +164,11 @@ async fn run(options: Options) -> Result<End, ServeError> {
     if let Some(announcements) = announcements {
         announcements.end().await;
     }
+    drop(listed);
     end
 }
 
-/// Where it listens, as clients write it.
+/// The URL of the server.
 #[derive(Clone, Copy)]
 struct Here {
     scheme: &'static str,
@@ -172,8 +181,8 @@ impl fmt::Display for Here {
     }
 }
 
-/// A thread of its own loads the first model, then what is asked for. What is wrong at the start
-/// comes through the channel.
+/// Starts the thread that loads the first model and then models on request. An error of the first
+/// one comes through the channel.
 fn load(service: &Arc<Service>, here: Here) -> io::Result<oneshot::Receiver<Result<(), String>>> {
     let (to, opened) = oneshot::channel();
     let service = Arc::clone(service);
@@ -190,7 +199,7 @@ fn load(service: &Arc<Service>, here: Here) -> io::Result<oneshot::Receiver<Resu
     Ok(opened)
 }
 
-/// What is said of a model that is there.
+/// The line about a loaded model.
 fn serving(loaded: &Loaded, here: Here) -> String {
     let (status, device) = (loaded.scheduler.status(), &loaded.device);
     let room = if loaded.encoder {
@@ -203,14 +212,14 @@ fn serving(loaded: &Loaded, here: Here) -> String {
     format!("serving {} on {here}: {device}, {room}", loaded.name())
 }
 
-/// Lets connections in, as many as may be there at once.
+/// Accepts connections, up to the limit.
 struct Door {
     service: Arc<Service>,
     router: Router,
     places: Arc<Places>,
-    /// Says that it is time to go.
+    /// Tells connections to end.
     stopping: watch::Sender<bool>,
-    /// Every connection has one: when all are gone, the receiver hears it.
+    /// Each connection holds a clone. The receiver ends when all are gone.
     alive: mpsc::Sender<()>,
 }
 
@@ -220,7 +229,7 @@ impl Door {
         Door { service: Arc::clone(service), router: routes(service), places, stopping, alive }
     }
 
-    /// Lets in who comes, each when there is a place for it.
+    /// Accepts connections, each when there is a place for it.
     async fn open(self, listener: TcpListener) {
         let mut said = false;
         loop {
@@ -229,9 +238,9 @@ impl Door {
                     Some(place) => self.let_in(stream, place),
                     None => full(&stream),
                 },
-                // Gone before it was taken.
+                // The client left before it was accepted.
                 Err(why) if why.kind() == io::ErrorKind::ConnectionAborted => {}
-                // Out of files, or of memory: who waits longest gives way.
+                // Out of files or memory: the connection that has been idle longest is closed.
                 Err(why) => {
                     if !std::mem::replace(&mut said, true) {
                         let closed = "connections that wait longest for a request are closed";
@@ -253,12 +262,12 @@ impl Door {
         tokio::spawn(async move {
             let open = &service.metrics.connections;
             open.fetch_add(1, Ordering::Relaxed);
-            // Tokens are small and somebody waits for each.
+            // Small packets are sent at once: clients wait for each token.
             let _ = stream.set_nodelay(true);
             let (limits, doing) = (&service.options.limits, &place.doing);
             match &service.options.tls {
                 None => answer(stream, limits, router, doing, &mut stopping).await,
-                // A client that does not come to an understanding, or says nothing, is left.
+                // A client whose TLS handshake fails or takes too long is dropped.
                 Some(tls) => {
                     let greeted = tokio::select! {
                         greeted = tls.greet(stream, limits.greeting) => greeted,
@@ -276,7 +285,7 @@ impl Door {
     }
 }
 
-/// Says that an address has its share, if that goes out at once.
+/// Tells a client that its address has its share of connections, if that can be sent at once.
 fn full(stream: &TcpStream) {
     let why =
         "this address has as many connections as one may have, and all of them are being answered";
@@ -287,7 +296,7 @@ fn full(stream: &TcpStream) {
         .try_write(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
 }
 
-/// Answers what comes over a connection, until it ends, gives way, or it is time to go.
+/// Answers requests on a connection until it ends, must close, or the server stops.
 pub async fn answer<S>(
     stream: S,
     limits: &Limits,
@@ -314,7 +323,7 @@ pub async fn answer<S>(
     let _ = serving.await;
 }
 
-/// Finishes what runs. A second signal ends it at once.
+/// Finishes running requests. A second signal ends the server at once.
 async fn stop(
     service: &Arc<Service>,
     mut gone: mpsc::Receiver<()>,
@@ -339,14 +348,14 @@ async fn stop(
     let finished = async {
         let in_time = tokio::time::timeout(deadline, gone.recv()).await.is_ok();
         let rest = until.saturating_duration_since(Instant::now());
-        // All at once: nobody's rest is spent on another's.
+        // All models stop at the same time, so that none spends another's remaining time.
         let stops =
             loaded.into_iter().map(|loaded| tokio::task::spawn_blocking(move || loaded.stop(rest)));
         for stop in stops.collect::<Vec<_>>() {
             let _ = stop.await;
         }
         if !in_time {
-            // What was not done has been told so: it is on its way.
+            // Requests that were not finished have got an error, which is being sent.
             let _ = tokio::time::timeout(LAST_WORDS, gone.recv()).await;
         }
         in_time

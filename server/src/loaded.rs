@@ -1,4 +1,4 @@
-//! The model, opened and given to the scheduler.
+//! A model that was opened and given to a scheduler.
 
 use crate::options::{Options, Served};
 use crate::refusal::Refusal;
@@ -19,58 +19,60 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Memory that a model takes to make vectors beside its weights, keys and values, and what is left
-/// to who answers: rows of a prompt, launches that are recorded later.
+/// Memory for embeddings by a generative model, besides weights, keys and values: rows of a prompt,
+/// and room that stays for the model that answers, for instance for graphs recorded later.
 const BESIDE_WEIGHTS: u64 = 1 << 30;
 
-/// So long the second opening is not tried again when it failed.
+/// Time after a failed second opening before it is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// A model that answers.
+/// A model that is loaded.
 pub struct Loaded {
-    /// Answers.
+    /// Its scheduler.
     pub scheduler: Scheduler,
-    /// Text to ids and back.
+    /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// Messages to prompts; or why there is none.
+    /// Its chat template, or the reason why it has none.
     pub template: Result<ChatTemplate, String>,
-    /// Tokens of prompt and answer together.
+    /// Control tokens that a user's or a tool's message spells are text.
+    pub literal_user_text: bool,
+    /// Context size: prompt and answer together.
     pub context: usize,
-    /// What computes.
+    /// Its devices.
     pub device: DeviceTaken,
     /// `general.architecture`.
     pub arch: String,
-    /// What its mix of types is called.
+    /// Name of its mix of types, such as Q4_K_M.
     pub mix: String,
-    /// It makes vectors, no text.
+    /// Whether it is an encoder, which makes embeddings and no text.
     pub encoder: bool,
     /// Bytes of all weights.
     pub weights: u64,
     /// Elements of all weights.
     pub parameters: u64,
-    /// Bytes that all sequences take when they are full.
+    /// Bytes of keys and values with all contexts full.
     pub kv: u64,
-    /// Bytes that one of them takes.
+    /// Bytes of keys and values of one full context.
     context_bytes: u64,
-    /// Tokens may be drafted. On a GPU that keeps one or two answers from being chosen ahead of the
-    /// host, which no step with drafts was shown to make good: there it is on where it is asked
-    /// for.
+    /// Whether tokens may be drafted. On a GPU drafts keep one or two answers from being chosen
+    /// ahead of the host. Steps with drafts were not shown to make up for that, so on a GPU
+    /// drafting is off unless it is asked for.
     pub lookup: bool,
-    /// What it is called, and how it was opened.
+    /// Its names and options.
     pub served: Served,
     engine: Option<Engine>,
     n_vocab: usize,
-    /// Made when the first answer is constrained.
+    /// Made for the first constrained answer.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
-    /// Makes vectors of texts where the model itself makes text: a second opening, made when
-    /// somebody asks.
+    /// The second opening of a generative model, for embeddings. Made on the first request for
+    /// them.
     vectors: Mutex<Option<(Scheduler, Option<Listed>)>>,
-    /// Held by who opens it: when that failed last, and why.
+    /// Locked while it is opened: time and reason of the last failure.
     opening: Mutex<Option<(Instant, String)>>,
-    /// Held by those who wait for it, without a thread.
+    /// Held while waiting for it, without blocking a thread.
     pub turn: tokio::sync::Mutex<()>,
     others: Arc<Others>,
-    /// It has less than it would have where nothing else is loaded.
+    /// Whether it has less memory than it would have alone.
     lacks_room: bool,
     _listed: Listed,
 }
@@ -79,7 +81,7 @@ impl Loaded {
     /// Opens the model.
     ///
     /// # Errors
-    /// One line: what is wrong with the file or the device.
+    /// One line: the fault of the file or the device.
     pub fn open(
         options: &Options,
         served: &Served,
@@ -100,8 +102,8 @@ impl Loaded {
             None => model.template().map_err(|error| line(&error)),
         };
         if options.template.is_some() {
-            // One that was named and cannot be used is a mistake; a file without any still
-            // completes text.
+            // A named template that cannot be used is an error. A file without one still completes
+            // text.
             template.as_ref().map_err(String::clone)?;
         }
         if let Ok(Some(note)) = template.as_ref().map(ChatTemplate::note) {
@@ -149,6 +151,7 @@ impl Loaded {
             scheduler,
             tokenizer,
             template,
+            literal_user_text: options.literal_user_text,
             context,
             device,
             arch,
@@ -170,15 +173,15 @@ impl Loaded {
         })
     }
 
-    /// What answers call it.
+    /// Name in answers.
     pub fn name(&self) -> &str {
         self.served.name()
     }
 
-    /// A prompt's tokens, as long as they fit and somebody waits for them.
+    /// Tokenises a prompt, as long as it fits and the client waits.
     ///
     /// # Errors
-    /// They do not.
+    /// The prompt is too long, or the client has gone.
     pub fn tokens(
         &self,
         cancel: &Cancel,
@@ -191,26 +194,26 @@ impl Loaded {
         })
     }
 
-    /// How the model writes reasoning and calls of tools.
+    /// The form in which the model writes reasoning and calls.
     pub fn form(&self) -> Form {
         self.template.as_ref().map_or(Form::Hermes, ChatTemplate::form)
     }
 
-    /// What makes constraints. The first call takes some tenths of a second: not for an async
+    /// The compiler of constraints. The first call takes tenths of a second: too long for an async
     /// thread.
     ///
     /// # Errors
-    /// The vocabulary cannot be used.
+    /// The vocabulary is unusable.
     pub fn grammars(&self) -> Result<&Grammars, &GrammarError> {
         self.grammars.get_or_init(|| Grammars::new(&self.tokenizer, self.n_vocab)).as_ref()
     }
 
-    /// What makes vectors of texts: an encoder itself; any other model opened once more, whose
-    /// hidden states are pooled. The first call takes as long as opening it does: not for an async
-    /// thread.
+    /// The scheduler for embeddings: an encoder's own, or the second opening of any other model,
+    /// whose hidden states are pooled. The first call takes as long as opening the model: too long
+    /// for an async thread.
     ///
     /// # Errors
-    /// It cannot be opened so.
+    /// The model cannot be opened for embeddings.
     pub fn vectors(&self, options: &Options) -> Result<Scheduler, String> {
         if self.encoder {
             return Ok(self.scheduler.clone());
@@ -221,7 +224,7 @@ impl Loaded {
         {
             return Ok(vectors);
         }
-        // There may have been no memory: it is tried again, but not for each of many.
+        // Memory may have been short: it is tried again later, but not for every request.
         if let Some((_, why)) = failed.as_ref().filter(|(at, _)| at.elapsed() < AGAIN) {
             return Err(why.clone());
         }
@@ -233,7 +236,7 @@ impl Loaded {
         Ok(vectors)
     }
 
-    /// Ends both openings: what runs is finished first, for so long at most.
+    /// Stops both openings. Running requests may finish within this time.
     pub fn stop(&self, rest: Duration) {
         self.scheduler.stop(rest);
         if let Some(vectors) = self.opened() {
@@ -241,13 +244,13 @@ impl Loaded {
         }
     }
 
-    /// What makes vectors, if it was opened.
+    /// The scheduler for embeddings, if it was opened.
     fn opened(&self) -> Option<Scheduler> {
         let vectors = self.vectors.lock().unwrap_or_else(PoisonError::into_inner);
         vectors.as_ref().map(|(scheduler, _)| scheduler.clone())
     }
 
-    /// Whether something that was asked of it is not done.
+    /// Whether a request is running or waiting.
     pub fn is_busy(&self) -> bool {
         let busy = |scheduler: &Scheduler| {
             let status = scheduler.status();
@@ -256,13 +259,12 @@ impl Loaded {
         busy(&self.scheduler) || self.opened().as_ref().is_some_and(busy)
     }
 
-    /// Whether it has less than it would have where nothing else is loaded: layers that are copied
-    /// for each step, or fewer sequences.
+    /// Whether it has less than it would have alone: streamed layers, or fewer sequences.
     pub fn lacks_room(&self) -> bool {
         self.lacks_room
     }
 
-    /// What is known of it when it is not loaded.
+    /// Its facts, for the time when it is not loaded.
     pub fn card(&self) -> Card {
         Card {
             arch: self.arch.clone(),
@@ -275,12 +277,12 @@ impl Loaded {
         }
     }
 
-    /// The model as `kjit embed` opens it: where it answers, if that is one GPU that has room for
-    /// its weights once more, else on the CPU.
+    /// Opens the model for embeddings: on the same GPU, if that is a single one with room for the
+    /// weights once more, else on the CPU.
     fn pooled(&self, options: &Options) -> Result<(Scheduler, Option<Listed>), String> {
         let (served, line) = (&self.served, |error: &dyn std::fmt::Display| error.to_string());
         let gguf = Gguf::open(&served.path).map_err(|error| line(&error))?;
-        // Of a file that does not say how, all tokens count alike.
+        // If the file names no pooling, the mean of all tokens is taken.
         let pooling = arch::pooling(&gguf).map_err(|error| line(&error))?.unwrap_or(Pooling::Mean);
         let open = OpenOptions {
             stream: false,
@@ -332,8 +334,8 @@ impl Loaded {
             .map_err(no_thread)
     }
 
-    /// Whether one GPU computes, all of whose memory may be taken, and what is free of it holds the
-    /// weights with something to work in.
+    /// Whether a single GPU computes, without a memory limit, and its free memory holds the weights
+    /// and working memory.
     fn has_room_once_more(&self) -> bool {
         let open = &self.served.open;
         let one = self.device.is_gpu()
@@ -346,7 +348,7 @@ impl Loaded {
             && free > self.weights + self.weights / 8 + self.context_bytes + BESIDE_WEIGHTS
     }
 
-    /// Kernels that were compiled here, and those that were there.
+    /// Kernels that were compiled here, and kernels from the cache.
     pub fn kernels(&self) -> (u64, u64) {
         self.engine
             .as_ref()
@@ -354,7 +356,7 @@ impl Loaded {
             .map_or((0, 0), |counts| (counts.compiled, counts.cached))
     }
 
-    /// Bytes in use and there, of the device, or of this machine. The driver is asked: not for an
+    /// Bytes in use and in all, of the device or of this machine. Asks the driver: too slow for an
     /// async thread.
     pub fn memory(&self) -> Option<(u64, u64)> {
         match &self.engine {
@@ -367,12 +369,12 @@ impl Loaded {
     }
 }
 
-/// Why a model is not loaded.
+/// Error of loading.
 #[derive(Debug)]
 pub struct NotLoaded {
-    /// In one line.
+    /// The error in one line.
     pub line: String,
-    /// Memory could not be had: there may be more when others are gone.
+    /// Whether memory was short. Unloading other models may help then.
     pub room: bool,
 }
 
@@ -397,29 +399,29 @@ impl From<OpenError> for NotLoaded {
     }
 }
 
-/// What is known of a model whether it is loaded or not.
+/// Facts of a model, loaded or not.
 pub struct Card {
     /// `general.architecture`.
     pub arch: String,
-    /// What its mix of types is called.
+    /// Name of its mix of types.
     pub mix: String,
-    /// It makes vectors, no text.
+    /// Whether it is an encoder.
     pub encoder: bool,
-    /// It has a chat template.
+    /// Whether it has a chat template.
     pub chats: bool,
     /// Bytes of all weights.
     pub weights: u64,
     /// Elements of all weights.
     pub parameters: u64,
-    /// Tokens of prompt and answer together.
+    /// Context size: prompt and answer together.
     pub context: usize,
 }
 
 impl Card {
-    /// Of a model that is not loaded.
+    /// Reads the facts of a model that is not loaded.
     ///
     /// # Errors
-    /// A line: what is wrong with the file.
+    /// One line: the fault of the file.
     pub fn read(served: &Served) -> Result<Card, String> {
         let line = |error: &dyn std::fmt::Display| format!("{}: {error}", served.path.display());
         let gguf = Gguf::open(&served.path).map_err(|error| error.to_string())?;
@@ -444,11 +446,11 @@ fn sizes(graph: &Graph) -> (u64, u64) {
     (weights().map(|w| w.bytes() as u64).sum(), weights().map(|w| w.elems() as u64).sum())
 }
 
-/// Has a session's sequences share the memory that was named for them, where they can; the tokens
-/// that fit then.
+/// Lets the sequences of a session share the memory that was named for them, where the model
+/// supports it. Returns the tokens that fit.
 fn seated(session: &mut Session, served: &Served) -> Option<usize> {
     let (bytes, sequences) = served.shared_memory?;
-    // States that do not grow are as large with one token as with many.
+    // States of constant size cannot be shared by tokens.
     let each = session.kv().bytes(session.graph().kv_elems_per_token());
     if each == 0 || session.graph().is_recurrent() || session.graph().pooling.is_some() {
         return None;
@@ -457,21 +459,21 @@ fn seated(session: &mut Session, served: &Served) -> Option<usize> {
     session.seat(sequences).then_some(tokens)
 }
 
-/// The models of a server, by their devices. A fault of a device ends what all of them have there,
-/// and it can be opened again only when the last one has dropped it, also one that computes nothing
-/// and has seen no fault.
+/// The models of a server, by device. A device's fault ends the sessions of all models there. The
+/// device can be opened again only after the last of them has dropped it, including models that
+/// were idle and saw no fault.
 #[derive(Default)]
 pub struct Others(Mutex<Vec<One>>);
 
-/// One of them: a number that no other has, its device, what asks it.
+/// A model: a unique number, its device, and a handle of its scheduler.
 type One = (u64, String, Scheduler);
 
-/// One of [`Others`] for as long as this lives.
+/// Membership in [`Others`], until this is dropped.
 struct Listed(Arc<Others>, u64);
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        // The scheduler is dropped without the lock.
+        // The scheduler is dropped outside of the lock.
         let gone: Vec<One> =
             self.0.all().extract_if(.., |(number, ..)| *number == self.1).collect();
         drop(gone);
@@ -490,7 +492,7 @@ impl Others {
         Listed(Arc::clone(self), number)
     }
 
-    /// Has all others on this device open their sessions again; whether there are any.
+    /// Makes all other models on this device open their sessions again. False if there are none.
     fn renew(&self, device: &str, path: &Path) -> bool {
         let all = self.all().clone();
         let here: Vec<_> = all.iter().filter(|(_, on, _)| on == device).collect();
@@ -502,11 +504,11 @@ impl Others {
     }
 }
 
-/// Between two tries to open a device that others still have, and how often it is tried.
+/// Time between two tries to open a device that other models still hold, and number of tries.
 const PAUSE: Duration = Duration::from_millis(200);
 const TRIES: usize = 50;
 
-/// Opens the session again after a device's fault, as it was opened at first.
+/// Opens the session again after a device's fault, with the same options.
 fn again(options: &Options, served: &Served, device: &str, others: &Arc<Others>) -> Reopen {
     let (served, config, say) = (served.clone(), options.engine.clone(), options.say);
     let (others, device, several) =
@@ -516,7 +518,7 @@ fn again(options: &Options, served: &Served, device: &str, others: &Arc<Others>)
         say(&format!("the device failed: opening {which} again"));
         let open = || Model::open_with(&served.path, &served.open, config.clone());
         let mut opened = open();
-        // They may have it still.
+        // Other models may still hold the device.
         if opened.is_err() && others.renew(&device, &served.path) {
             for _ in 0..TRIES {
                 std::thread::sleep(PAUSE);
@@ -537,7 +539,7 @@ fn again(options: &Options, served: &Served, device: &str, others: &Arc<Others>)
     })
 }
 
-/// Of `/proc/meminfo`: bytes in use, and all.
+/// Bytes in use and in all, of `/proc/meminfo`.
 fn machine_memory() -> Option<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let of = |name: &str| {

@@ -1,4 +1,4 @@
-//! Prometheus' text form of what the server and the scheduler count.
+//! Counts of the server and the scheduler in Prometheus' text format.
 
 use crate::loaded::Loaded;
 use crate::service::Service;
@@ -8,17 +8,17 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What the server counts by itself.
+/// Counts of the server. The scheduler has its own.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// Connections that are open.
+    /// Number of open connections.
     pub connections: AtomicU64,
-    /// Answers by route and status. Routes are those of the router: few.
+    /// Answers by route and status. Routes are the router's, so they are few.
     answers: Mutex<BTreeMap<(&'static str, u16), u64>>,
 }
 
 impl Metrics {
-    /// An answer was begun.
+    /// Counts an answer that has begun.
     pub fn answered(&self, route: &'static str, status: u16) {
         *self
             .answers
@@ -29,7 +29,7 @@ impl Metrics {
     }
 }
 
-/// All of it. The driver is asked for its memory: not for an async thread.
+/// The whole text. Asks the driver for its memory: too slow for an async thread.
 pub fn text(service: &Service) -> String {
     let mut out = Text::default();
     let answers = service.metrics.answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -45,9 +45,14 @@ pub fn text(service: &Service) -> String {
         "Seconds since the start",
         service.started.elapsed().as_secs_f64(),
     );
+    out.gauge(
+        "kjit_requests_preparing",
+        "Requests whose prompt, schema or grammar waits to be read",
+        service.desk.waiting() as f64,
+    );
     let several = service.options.models.len() > 1;
     for (served, seen) in service.all() {
-        // One model's lines need no name.
+        // With a single model, lines have no model label.
         out.labels =
             several.then(|| format!("model=\"{}\"", escaped(served.name()))).into_iter().collect();
         out.gauge(
@@ -57,11 +62,15 @@ pub fn text(service: &Service) -> String {
         );
         out.gauge(
             "kjit_requests_for_load",
-            "Requests that wait until the model is loaded",
+            "Requests that wait for the model to be loaded",
             seen.counts.waiting as f64,
         );
-        out.counter("kjit_model_loads_total", "Times that the model was loaded", seen.counts.loads);
-        out.counter("kjit_model_unloads_total", "Times that it was unloaded", seen.counts.unloads);
+        out.counter("kjit_model_loads_total", "Times the model was loaded", seen.counts.loads);
+        out.counter(
+            "kjit_model_unloads_total",
+            "Times the model was unloaded",
+            seen.counts.unloads,
+        );
         if let Some(loaded) = seen.loaded {
             out.model(&loaded);
         }
@@ -69,17 +78,16 @@ pub fn text(service: &Service) -> String {
     out.finish()
 }
 
-/// A label's value as Prometheus reads it.
+/// A label's value, escaped.
 fn escaped(name: &str) -> String {
     name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Lines by their name, in the order of the names: those of one name stand together, whoever they
-/// are of.
+/// Lines by metric name, in alphabetical order: Prometheus wants all lines of a name together.
 #[derive(Default)]
 struct Text {
     lines: BTreeMap<String, String>,
-    /// Of the lines that come.
+    /// Labels of the next lines.
     labels: Vec<String>,
 }
 
@@ -89,7 +97,7 @@ impl Text {
         self.lines.entry(name.to_owned()).or_insert_with(head)
     }
 
-    /// The labels with one more, as they are written.
+    /// The labels and one more, as text.
     fn labelled(&self, more: Option<String>) -> String {
         let all: Vec<&str> = self.labels.iter().chain(&more).map(String::as_str).collect();
         if all.is_empty() { String::new() } else { format!("{{{}}}", all.join(",")) }
@@ -115,20 +123,20 @@ impl Text {
     fn model(&mut self, loaded: &Loaded) {
         self.scheduler(&loaded.scheduler.status());
         let (compiled, cached) = loaded.kernels();
-        self.counter(
-            "kjit_kernels_compiled_total",
-            "Kernels that were compiled by this process",
-            compiled,
-        );
-        self.counter("kjit_kernels_cached_total", "Kernels that were found in the cache", cached);
+        self.counter("kjit_kernels_compiled_total", "Kernels compiled by this process", compiled);
+        self.counter("kjit_kernels_cached_total", "Kernels found in the cache", cached);
         self.gauge("kjit_weights_bytes", "Bytes of the model's weights", loaded.weights as f64);
-        self.gauge("kjit_kv_bytes", "Bytes that keys and values may take", loaded.kv as f64);
+        self.gauge(
+            "kjit_kv_bytes",
+            "Bytes of keys and values with all contexts full",
+            loaded.kv as f64,
+        );
         if let Some((used, total)) = loaded.memory() {
             let of = "on the device (of the machine, on a CPU)";
             self.gauge("kjit_device_memory_used_bytes", &format!("Bytes in use {of}"), used as f64);
             self.gauge(
                 "kjit_device_memory_bytes",
-                "Bytes of the device (of the machine, on a CPU)",
+                "Memory of the device in bytes (on a CPU: of the machine)",
                 total as f64,
             );
         }
@@ -157,23 +165,19 @@ impl Text {
 
     fn scheduler(&mut self, s: &Status) {
         self.gauge("kjit_requests_waiting", "Requests in the queue", s.waiting as f64);
-        self.gauge("kjit_queue_limit", "Requests that the queue takes", s.max_queue as f64);
-        self.gauge("kjit_requests_running", "Requests that are being answered", s.running as f64);
+        self.gauge("kjit_queue_limit", "Limit of the queue", s.max_queue as f64);
+        self.gauge("kjit_requests_running", "Running requests", s.running as f64);
         self.gauge(
             "kjit_requests_prefilling",
             "Requests whose prompt is being computed",
             s.prefilling as f64,
         );
         self.gauge("kjit_slots", "Sequences that fit", s.slots as f64);
-        self.gauge(
-            "kjit_slots_kept",
-            "Slots kept for a prompt that begins alike",
-            s.kept_slots as f64,
-        );
+        self.gauge("kjit_slots_kept", "Slots that hold a cached prefix", s.kept_slots as f64);
         self.gauge("kjit_context_tokens", "Tokens that fit in a sequence", s.context as f64);
         self.gauge(
             "kjit_kv_tokens",
-            "Tokens in all sequences, in shared pages once",
+            "Tokens of all sequences; those in shared pages count once",
             s.held_tokens as f64,
         );
         self.gauge(
@@ -183,55 +187,55 @@ impl Text {
         );
         self.gauge(
             "kjit_kv_tokens_kept",
-            "Tokens that are kept and that nobody who runs has",
+            "Cached tokens that no running sequence uses",
             s.kept_tokens as f64,
         );
         if let Some(pages) = s.pages {
             self.gauge("kjit_kv_pages", "Pages of keys and values", pages.total as f64);
             self.gauge(
                 "kjit_kv_pages_used",
-                "Pages that a sequence has, or that are kept",
+                "Pages of running sequences and cached prefixes",
                 pages.used as f64,
             );
-            self.gauge("kjit_kv_pages_shared", "Pages that several have", pages.shared as f64);
+            self.gauge("kjit_kv_pages_shared", "Pages that are shared", pages.shared as f64);
         }
-        self.gauge(
-            "kjit_states_kept",
-            "Copies of recurrent states where texts can go on",
-            s.kept_states as f64,
-        );
+        self.gauge("kjit_states_kept", "Cached copies of recurrent states", s.kept_states as f64);
         self.gauge(
             "kjit_kv_bytes_per_token",
-            "Bytes that a token takes in a sequence",
+            "Bytes of a token's keys and values",
             s.bytes_per_token as f64,
         );
         for (name, help, value) in [
-            ("kjit_requests_taken_total", "Requests that were taken", s.taken),
+            ("kjit_requests_taken_total", "Requests that were accepted", s.taken),
             (
                 "kjit_requests_refused_total",
                 "Requests refused because the queue was full",
                 s.refused,
             ),
-            ("kjit_requests_done_total", "Requests that ended as they should", s.done),
-            ("kjit_requests_cancelled_total", "Requests whose client went away", s.cancelled),
+            ("kjit_requests_done_total", "Requests that were completed", s.done),
+            (
+                "kjit_requests_cancelled_total",
+                "Requests cancelled because the client left",
+                s.cancelled,
+            ),
             ("kjit_requests_failed_total", "Requests that failed", s.failed),
-            ("kjit_prompt_tokens_total", "Tokens of prompts that were computed", s.prompt_tokens),
-            ("kjit_cached_tokens_total", "Tokens of prompts that were there", s.cached_tokens),
+            ("kjit_prompt_tokens_total", "Prompt tokens that were computed", s.prompt_tokens),
+            ("kjit_cached_tokens_total", "Prompt tokens found in the cache", s.cached_tokens),
             ("kjit_generated_tokens_total", "Tokens of answers", s.generated_tokens),
             ("kjit_drafted_tokens_total", "Tokens that were drafted", s.drafted_tokens),
-            ("kjit_accepted_tokens_total", "Drafted tokens that were right", s.accepted_tokens),
-            (
-                "kjit_preempted_total",
-                "Sequences that gave their place and were computed again",
-                s.preempted,
-            ),
+            ("kjit_accepted_tokens_total", "Drafted tokens that were accepted", s.accepted_tokens),
+            ("kjit_preempted_total", "Sequences that were preempted and recomputed", s.preempted),
             ("kjit_steps_total", "Steps of the session", s.steps),
-            ("kjit_reopened_total", "Times that the model was opened again", s.reopened),
+            (
+                "kjit_reopened_total",
+                "Times the model was opened again after a device's fault",
+                s.reopened,
+            ),
             ("kjit_embeddings_total", "Vectors that were made", s.embeddings),
         ] {
             self.counter(name, help, value);
         }
-        self.line("kjit_busy_seconds_total", "counter", "Seconds in steps of the session", s.busy);
+        self.line("kjit_busy_seconds_total", "counter", "Seconds spent in steps", s.busy);
         self.histogram("kjit_queue_seconds", "Time in the queue", &s.queued);
         self.histogram(
             "kjit_first_token_seconds",

@@ -1,8 +1,7 @@
-//! Which models are loaded. The first is from the start on; the others are loaded when somebody
-//! asks for them. A thread loads and unloads, one after the other. A model is unloaded when nobody
-//! asked for it for a while, or when another needs its room: the one that nobody asked for longest
-//! goes first, and never one that has something to do. Who asks for a model that is not there waits
-//! for it.
+//! Loads and unloads models. The first model is loaded at startup, the others on request, one after
+//! the other, by one thread. A model is unloaded when nobody has asked for it for a while, or when
+//! another one needs its memory: the model that was used least recently goes first, and a busy one
+//! never. Requests wait for their model to be loaded.
 
 use crate::loaded::{Card, Loaded, NotLoaded, Others};
 use crate::options::{Options, Served};
@@ -14,34 +13,35 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// So long a request waits for its model: compiling all kernels of a large one for the first time
-/// takes minutes.
+/// Time limit of a request that waits for its model. Compiling all kernels of a large model for the
+/// first time takes minutes.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// So long a model that is asked for waits until one of those in its way has nothing to do.
+/// Time limit of waiting until a model in the way is idle.
 const FOR_ROOM: Duration = Duration::from_secs(60);
-/// What a model that is unloaded has to do is finished first. There is nothing, but for what came
-/// in at the last moment.
+/// Time for a model that is unloaded to finish. It is idle, except for requests that came at the
+/// last moment.
 const LAST: Duration = Duration::from_secs(60);
-/// Between two looks at who has nothing to do.
+/// Time between two checks for idle models.
 const LOOK: Duration = Duration::from_millis(200);
-/// So long those that only look at a model that is unloaded may hold it: `/status` asks the driver.
+/// Time limit for readers, such as `/status` asking the driver, that still hold a model which is
+/// unloaded.
 const LOOKERS: Duration = Duration::from_secs(5);
 
-/// How a model is.
+/// State of a model.
 enum Is {
     /// Not loaded.
     Away,
-    /// Being loaded, or being unloaded.
+    /// Being loaded or unloaded.
     Moving,
     Here(Lease),
 }
 
-/// A model that somebody asks: as long as one of these is held it is not unloaded. Who only looks
-/// at a model, as `/status` does, has none: a monitor would keep it for ever.
+/// Use of a model. A model is not unloaded while one of these exists. Readers such as `/status`
+/// have none: otherwise a monitor would keep models loaded for ever.
 #[derive(Clone)]
 pub struct Lease {
     loaded: Arc<Loaded>,
-    /// Held by all leases, the place's included.
+    /// Shared by all leases, the place's own included.
     held: Arc<()>,
 }
 
@@ -55,76 +55,76 @@ impl Deref for Lease {
 
 struct Place {
     is: Is,
-    /// Requests that wait for it, and since when the first of them does.
+    /// Number of requests that wait for it, and the begin of the first one's wait.
     waiting: usize,
     since: Instant,
-    /// Somebody asked for it whom no attempt has answered yet.
+    /// A request waits for it that no attempt has answered yet.
     wanted: bool,
-    /// It was tried, and those that have something to do are in its way.
+    /// The last attempt failed because busy models are in the way.
     no_room: Option<NoRoom>,
-    /// When somebody last had it.
+    /// Time of the last use.
     used: Instant,
-    /// How long it stays when nobody asks for it, where a request said so.
+    /// Time that it stays loaded without use, if a request set it.
     keep: Option<Keep>,
-    /// Attempts to load it that are over, and what came of the last one.
+    /// Number of finished attempts to load it, and the last error.
     tries: u64,
     failed: Option<Refusal>,
     counts: Counts,
-    /// What is known of it whether it is loaded or not.
+    /// Its facts, loaded or not.
     card: Option<Arc<Card>>,
 }
 
-/// A model that has no room beside those that answer.
+/// A model without room while busy models are in the way.
 struct NoRoom {
-    /// When it is given up.
+    /// Time at which waiting for room ends.
     until: Instant,
     why: String,
 }
 
-/// How long a model stays loaded that nobody asks for.
+/// Time that a model stays loaded without use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// So long: of no time, it goes when what was asked of it is done.
+    /// This long. Zero: it goes when its requests are finished.
     For(Duration),
-    /// Until another needs its room.
+    /// Until another model needs its memory.
     Always,
 }
 
-/// How often a model was loaded and unloaded, and how many wait for it.
+/// Counts of loading.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
-    /// Times that it was loaded.
+    /// Number of times it was loaded.
     pub loads: u64,
-    /// Times that it was unloaded.
+    /// Number of times it was unloaded.
     pub unloads: u64,
     /// Requests that wait until it is loaded.
     pub waiting: usize,
 }
 
-/// How a model is, to be shown.
+/// State of a model, for display.
 pub struct Seen {
-    /// It, if it is loaded.
+    /// The model, if it is loaded.
     pub loaded: Option<Arc<Loaded>>,
-    /// It is being loaded, or unloaded.
+    /// Whether it is being loaded or unloaded.
     pub moving: bool,
-    /// What is known of it; none before it was looked at.
+    /// Its facts. `None` before they were read.
     pub card: Option<Arc<Card>>,
-    /// How often it came and went.
+    /// Counts of loading.
     pub counts: Counts,
 }
 
 /// The models of a server, in the options' order.
 pub struct Models {
     places: Mutex<(Vec<Place>, bool)>,
-    /// Somebody waits for a model, or it is time to stop: for the thread that loads.
+    /// Wakes the loading thread: a model is wanted, or the server stops.
     asked: Condvar,
-    /// Something changed: for those that wait.
+    /// Wakes waiting requests: something changed.
     changed: watch::Sender<()>,
     others: Arc<Others>,
 }
 
 impl Models {
-    /// So many, none of which is loaded.
+    /// Places for this many models, none of them loaded.
     pub fn new(n: usize) -> Models {
         let now = Instant::now();
         let place = |_| Place {
@@ -150,11 +150,11 @@ impl Models {
     }
 
     fn lock(&self) -> MutexGuard<'_, (Vec<Place>, bool)> {
-        // Nothing is computed with the lock held.
+        // The lock is held for bookkeeping only.
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The model at this place of the options, as it is.
+    /// State of the model at this position of the options.
     pub fn seen(&self, at: usize) -> Option<Seen> {
         let places = self.lock();
         let place = places.0.get(at)?;
@@ -171,7 +171,7 @@ impl Models {
         })
     }
 
-    /// All that are loaded.
+    /// All loaded models.
     pub fn loaded(&self) -> Vec<Arc<Loaded>> {
         let here = |place: &Place| match &place.is {
             Is::Here(lease) => Some(Arc::clone(&lease.loaded)),
@@ -180,19 +180,18 @@ impl Models {
         self.lock().0.iter().filter_map(here).collect()
     }
 
-    /// Nothing is loaded any more, and who waits is told so.
+    /// Stops loading. Waiting requests get an error.
     pub fn stop(&self) {
         self.lock().1 = true;
         self.asked.notify_all();
         self.changed.send_replace(());
     }
 
-    /// The model, which is loaded first if it is not. As long as what this gives is held, it stays;
-    /// `keep` is how long then, where the request says so: where none does, it is as the last one
-    /// said, or the server.
+    /// The model, loaded first if necessary. It stays loaded while the result is held, and for
+    /// `keep` after that. Without `keep` the time of an earlier request counts, else the server's.
     ///
     /// # Errors
-    /// It cannot be loaded, or not in time; too many wait for it.
+    /// Loading failed or took too long, or too many requests wait for the model.
     pub async fn get(
         &self,
         at: usize,
@@ -218,7 +217,7 @@ impl Models {
                         }
                         return Ok(lease.clone());
                     }
-                    // It was lost with its device, and could not be opened again then.
+                    // It was lost with its device, and opening it again failed.
                     place.is = Is::Away;
                     place.wanted = true;
                     self.asked.notify_all();
@@ -231,7 +230,7 @@ impl Models {
                         if let Some(why) = &place.failed {
                             return Err(why.clone());
                         }
-                        // It came, and was gone before this one looked.
+                        // It was loaded, and unloaded again before this request woke.
                         if matches!(place.is, Is::Away) {
                             place.wanted = true;
                             self.asked.notify_all();
@@ -256,7 +255,7 @@ impl Models {
                     }
                 }
             }
-            // Who drops this, because the client went away, waits no more.
+            // A client that goes away drops this, which ends its waiting.
             match tokio::time::timeout_at(until, changed.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Err(Refusal::internal("nothing is loaded any more")),
@@ -270,7 +269,7 @@ impl Models {
         }
     }
 
-    /// It goes as soon as nobody has anything to ask of it, also where it is still being loaded.
+    /// Unloads the model as soon as it is idle, also if it is still being loaded.
     pub fn release(&self, at: usize) {
         if let Some(place) = self.lock().0.get_mut(at)
             && (place.wanted || !matches!(place.is, Is::Away))
@@ -280,11 +279,11 @@ impl Models {
         self.asked.notify_all();
     }
 
-    /// Loads the first model, and looks at the others. `said` is called with the line that says
-    /// what is served.
+    /// Loads the first model and reads the facts of the others. `said` makes the line about a
+    /// loaded model.
     ///
     /// # Errors
-    /// A line: what is wrong with one of them.
+    /// One line: the fault of a model.
     pub fn begin(&self, options: &Options, line: &dyn Fn(&Loaded) -> String) -> Result<(), String> {
         if let Some(place) = self.lock().0.first_mut() {
             place.is = Is::Moving;
@@ -303,7 +302,7 @@ impl Models {
         Ok(())
     }
 
-    /// Loads what is asked for, and unloads what is not, until it is time to stop.
+    /// Loads wanted models and unloads idle ones, until the server stops.
     pub fn keep(&self, options: &Options, line: &dyn Fn(&Loaded) -> String) {
         let name = |at: usize| options.models.get(at).map_or("", Served::name);
         while let Some(next) = self.next(options.idle_unload) {
@@ -312,7 +311,7 @@ impl Models {
                 Next::Unload(at, lease, idle) => {
                     self.unload(at, lease);
                     let why = match idle.as_secs() {
-                        0 => "who asked last said so (keep_alive)".to_owned(),
+                        0 => "its last request asked for that (keep_alive)".to_owned(),
                         seconds => format!("nobody asked for it for {seconds} s"),
                     };
                     (options.say)(&format!("{} is unloaded: {why}", name(at)));
@@ -327,7 +326,7 @@ impl Models {
         }
     }
 
-    /// What is to be done next; none: it is time to stop.
+    /// The next task. `None`: the server stops.
     fn next(&self, idle: Option<Duration>) -> Option<Next> {
         let mut places = self.lock();
         loop {
@@ -335,13 +334,13 @@ impl Models {
             if *stopping {
                 return None;
             }
-            // Nobody wants it any more.
+            // No request waits for it any more.
             all.iter_mut()
                 .filter(|place| place.waiting == 0)
                 .for_each(|place| place.no_room = None);
             let now = Instant::now();
-            // One without room is tried again when there may be some, late though it be; others are
-            // loaded meanwhile.
+            // A model without room is tried again when there may be room. Other models are loaded
+            // meanwhile.
             let room = all.iter().any(has_nothing_to_do)
                 || !all.iter().any(|place| matches!(place.is, Is::Here(_)));
             let given_up =
@@ -358,7 +357,7 @@ impl Models {
                 .iter_mut()
                 .enumerate()
                 .filter(|(_, p)| ready(p) && (room || p.no_room.is_none()));
-            // Who waits longest comes first.
+            // The model of the longest waiting request comes first.
             if let Some((at, place)) = wanted.min_by_key(|(_, place)| place.since) {
                 place.is = Is::Moving;
                 return Some(Next::Load(at, place.no_room.take().map(|none| none.until)));
@@ -366,7 +365,7 @@ impl Models {
             if let Some((at, lease, limit)) = take_idle(all, |place| place.stays(idle)) {
                 return Some(Next::Unload(at, lease, limit));
             }
-            // Somebody's long answer is no idle time.
+            // A model that is busy with a long answer is not idle.
             let looks = |place: &Place| {
                 place.no_room.is_some()
                     || matches!(place.is, Is::Here(_)) && place.stays(idle).is_some()
@@ -377,8 +376,8 @@ impl Models {
         }
     }
 
-    /// Loads a model, with the room of others if it must be. Where those that are in its way have
-    /// something to do it is left, to be tried again until then.
+    /// Loads a model and unloads idle models that are in the way. If busy models are in the way, it
+    /// is tried again until a deadline.
     fn load(
         &self,
         at: usize,
@@ -402,7 +401,7 @@ impl Models {
             let idle =
                 if lacks { take_idle(&mut self.lock().0, |_| Some(Duration::ZERO)) } else { None };
             if let Some((other, lease, _)) = idle {
-                // What it has of the device goes before, so that it has all of it then.
+                // The old session is dropped first, so that the new one gets all of the memory.
                 if let Ok(less) = opened {
                     less.stop(Duration::ZERO);
                 }
@@ -420,7 +419,7 @@ impl Models {
                 Err(why) => why,
             };
             let mut places = self.lock();
-            // Those that are in its way have something to do, which nobody takes from them.
+            // Busy models are in the way. They are not unloaded.
             let busy = why.room && places.0.iter().any(|place| matches!(place.is, Is::Here(_)));
             if let Some(place) = places.0.get_mut(at).filter(|_| busy) {
                 place.is = Is::Away;
@@ -437,11 +436,11 @@ impl Models {
         }
     }
 
-    /// A model was loaded, or could not be.
+    /// Stores the result of loading.
     fn put(&self, at: usize, loaded: Result<Loaded, Refusal>) {
         if let Some(place) = self.lock().0.get_mut(at) {
             place.tries += 1;
-            // Who came meanwhile is told of this one, too.
+            // Requests that came meanwhile get this result too.
             place.wanted = false;
             place.no_room = None;
             place.used = Instant::now();
@@ -459,7 +458,7 @@ impl Models {
 
     fn unload(&self, at: usize, lease: Lease) {
         lease.stop(LAST);
-        // Its memory is to be there when the next one is loaded.
+        // Its memory must be free before the next model is loaded.
         let until = Instant::now() + LOOKERS;
         while Arc::strong_count(&lease.loaded) > 1 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
@@ -470,23 +469,23 @@ impl Models {
             place.keep = None;
             place.counts.unloads += 1;
         }
-        // Who came meanwhile waits for the next time.
+        // Requests that came meanwhile wait for the next attempt.
         self.asked.notify_all();
         self.changed.send_replace(());
     }
 }
 
 enum Next {
-    /// To be tried: again, until then.
+    /// Load this model, trying until the deadline.
     Load(usize, Option<Instant>),
-    /// It had nothing to do for so long.
+    /// Unload this model, which has been idle this long.
     Unload(usize, Lease, Duration),
-    /// It had no room, and why.
+    /// End the wait of a model without room. The text is the reason.
     GiveUp(usize, String),
 }
 
 impl Place {
-    /// How long it stays when nobody asks for it; none: until another needs its room.
+    /// Time that it stays loaded without use. `None`: until another model needs its memory.
     fn stays(&self, idle: Option<Duration>) -> Option<Duration> {
         match self.keep {
             None => idle,
@@ -496,7 +495,7 @@ impl Place {
     }
 }
 
-/// It is loaded, nobody holds it or is about to, and what was asked of it is done.
+/// Whether it is loaded, not in use, and idle.
 fn has_nothing_to_do(place: &Place) -> bool {
     let free = |lease: &Lease| {
         place.waiting == 0 && Arc::strong_count(&lease.held) == 1 && !lease.is_busy()
@@ -504,8 +503,8 @@ fn has_nothing_to_do(place: &Place) -> bool {
     matches!(&place.is, Is::Here(lease) if free(lease))
 }
 
-/// Takes out, of those that have had nothing to do for as long as they stay, the one that nobody
-/// had for longest; and how long that is.
+/// Takes out the model to unload: of those whose idle time is over, the one that was used least
+/// recently. Also returns its idle time.
 fn take_idle(
     all: &mut [Place],
     stays: impl Fn(&Place) -> Option<Duration>,
@@ -530,11 +529,11 @@ fn take_idle(
     }
 }
 
-/// Somebody waits for a model.
+/// A request that waits for a model.
 struct Waits<'a> {
     models: &'a Models,
     at: usize,
-    /// Attempts to load it that were over when he came.
+    /// Number of finished attempts when the wait began.
     tries: u64,
 }
 
@@ -543,7 +542,7 @@ impl Drop for Waits<'_> {
         if let Some(place) = self.models.lock().0.get_mut(self.at) {
             place.waiting -= 1;
             if place.waiting == 0 {
-                // Who comes next has his own time.
+                // The next waiting request has its own deadline.
                 place.no_room = None;
             }
         }

@@ -1,4 +1,4 @@
-//! How a server is set up.
+//! Options of a server.
 
 use crate::hive::Hive;
 use crate::keys::{Keys, Origins};
@@ -9,97 +9,103 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A model that is served.
+/// A model to serve.
 #[derive(Debug, Clone)]
 pub struct Served {
     /// Its file.
     pub path: PathBuf,
-    /// What it is called by clients; the first is the one that answers name.
+    /// Names for clients. The first one is used in answers.
     pub names: Vec<String>,
-    /// How it is opened: `sequences` is how many are answered at once.
+    /// Options for opening it. `sequences` is the number of concurrent answers.
     pub open: OpenOptions,
-    /// Memory for keys and values that its sequences share, and how many of them there may be: on
-    /// the CPU, where each takes memory as its tokens come.
+    /// Memory for keys and values that all sequences share, and the maximum number of sequences.
+    /// For the CPU, where sequences take memory as they grow.
     pub shared_memory: Option<(u64, usize)>,
-    /// Keys and values in pages were asked for: what opens it without is refused.
+    /// Whether the model must have paged keys and values. Opening it without them is an error.
     pub must_page: bool,
 }
 
 impl Served {
-    /// What answers call it.
+    /// Name in answers.
     pub fn name(&self) -> &str {
         self.names.first().map_or("model", String::as_str)
     }
 
-    /// Whether clients may mean it by this name; Ollama's put `:latest` behind it.
+    /// Whether this is one of its names. Ollama's clients append `:latest`.
     pub fn is(&self, name: &str) -> bool {
         let bare = name.strip_suffix(":latest").unwrap_or(name);
         self.names.iter().any(|known| known == name || known == bare)
     }
 }
 
-/// How a server is set up.
+/// Options of a server.
 pub struct Options {
-    /// The models: the first is opened at once, each other one when it is asked for. A request that
-    /// names none means the first.
+    /// The models. The first is loaded at startup, the others on their first request. A request
+    /// that names no model means the first.
     pub models: Vec<Served>,
-    /// A model that nobody asked for so long is closed; none: only where another needs its room.
+    /// Time without a request until a model is unloaded. `None`: only when another needs its
+    /// memory.
     pub idle_unload: Option<Duration>,
-    /// A request may say otherwise (Ollama's `keep_alive`).
+    /// Whether a request may change that time (Ollama's `keep_alive`).
     pub keep_alive: bool,
-    /// The engine of a GPU.
+    /// Engine options for GPUs.
     pub engine: Config,
-    /// A chat template instead of the files'.
+    /// Chat template that replaces the files' own.
     pub template: Option<PathBuf>,
-    /// Where to listen.
+    /// Address to listen on.
     pub host: IpAddr,
-    /// 0: any that is free.
+    /// Port to listen on; 0: any free one.
     pub port: u16,
-    /// Connections are encrypted by this certificate.
+    /// Certificate. Enables HTTPS.
     pub tls: Option<Tls>,
-    /// Who is let in.
+    /// Accepted API keys.
     pub keys: Keys,
-    /// Kept beginnings of texts are shared by all keys; else a key goes on from its own alone.
+    /// Whether cached prefixes are shared by all keys. Otherwise each key has its own.
     pub share_prefixes: bool,
-    /// Pages that are let in.
+    /// Control tokens that a user's or a tool's message spells are text.
+    pub literal_user_text: bool,
+    /// Origins of web pages that are accepted.
     pub origins: Origins,
-    /// Listening elsewhere than on loopback without a key was asked for.
+    /// Whether anybody may use the server, without a key, from other machines.
     pub allow_anyone: bool,
-    /// Requests that wait.
+    /// Maximum number of waiting requests.
     pub max_queue: usize,
-    /// Tokens of a step; none: as many as suit the device.
+    /// Tokens per step. `None`: by the device.
     pub token_budget: Option<usize>,
-    /// Whether tokens may be drafted from what a prompt and its answer repeat; none: on the CPU.
+    /// Whether tokens may be drafted from repeated n-grams. `None`: on the CPU only.
     pub lookup: Option<bool>,
-    /// What connections and bodies may be like.
+    /// Limits of connections and bodies.
     pub limits: Limits,
-    /// It is a worker of a fleet.
+    /// Set for a worker of a fleet.
     pub worker: Option<Worker>,
-    /// Lines about what it does, one call each.
+    /// Folders for the socket by which [`crate::running`] finds this server. The first usable one
+    /// is taken. Empty: no socket.
+    pub sockets: Vec<PathBuf>,
+    /// Prints a line about the server.
     pub say: fn(&str),
 }
 
-/// What connections and bodies may be like.
+/// Limits of connections and bodies.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once, half of them from one address. Where there are more, who waits longest
-    /// for a request gives way.
+    /// Maximum number of connections, half of them from one address. A further one closes the
+    /// connection that has been idle longest.
     pub connections: usize,
-    /// Bytes of a body.
+    /// Maximum bytes of a body.
     pub body: usize,
-    /// Bytes of all bodies together, but for the first 64 KiB of each.
+    /// Maximum bytes of all bodies together, without the first 64 KiB of each.
     pub bodies: usize,
-    /// For the headers of a request, from their first byte on.
+    /// Time limit of a request's headers, from their first byte on.
     pub headers: Duration,
-    /// An idle connection is kept so long.
+    /// Time until an idle connection is closed.
     pub idle: Duration,
-    /// For a body.
+    /// Time limit of a body.
     pub body_time: Duration,
-    /// For a greeting of TLS.
+    /// Time limit of a TLS handshake.
     pub greeting: Duration,
-    /// For a client to take bytes that are ready.
+    /// Time limit for a client to take bytes that are ready.
     pub write: Duration,
-    /// For what runs when the server is told to stop.
+    /// Time for running requests to finish when the server stops.
     pub stop: Duration,
 }
 
@@ -122,19 +128,20 @@ impl Default for Limits {
 /// A worker of a fleet.
 #[derive(Debug, Clone)]
 pub struct Worker {
-    /// What it is called there.
+    /// Its name in the fleet.
     pub id: String,
-    /// What the fleet calls its model.
+    /// Name of its model in the fleet.
     pub model_ref: String,
-    /// Where it announces itself.
+    /// The hive that it announces itself to.
     pub hive: Option<Hive>,
 }
 
 impl Options {
-    /// Whether this may be served as it is.
+    /// Checks the options.
     ///
     /// # Errors
-    /// It would let everybody in, and nobody said so; or a name would mean two models.
+    /// Everybody could use the server and no option asks for that, or two models have the same
+    /// name.
     pub fn check(&self) -> Result<(), String> {
         for (i, model) in self.models.iter().enumerate() {
             let before = self.models.iter().take(i);
@@ -150,8 +157,8 @@ impl Options {
             return Ok(());
         }
         Err(format!(
-            "listening on {} without a key would let everybody in: give --api-key-file FILE, or \
-             --allow-anyone if that is meant",
+            "without a key, everybody who reaches {} could use the server: give --api-key-file \
+             FILE, or --allow-anyone if that is meant",
             self.host
         ))
     }

@@ -1,4 +1,4 @@
-//! The page at `/`: one file, with nothing from elsewhere.
+//! The chat page at `/`: one file that loads nothing from other hosts.
 
 use crate::base64;
 use axum::http::{HeaderValue, header};
@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 
 const PAGE: &str = include_str!("page.html");
 
-/// What browsers let the page do: run the script and the style that are in it, and ask this server.
+/// Content security policy: the page may run its own script and style, and send requests to this
+/// server.
 fn policy() -> &'static str {
     static POLICY: OnceLock<String> = OnceLock::new();
     POLICY.get_or_init(|| {

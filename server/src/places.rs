@@ -1,6 +1,6 @@
-//! Places for connections: as many as there may be at once, and of one address half of them. Where
-//! there is none left, the connection that waits longest for a request gives way; one that is being
-//! answered never does.
+//! Places for connections: a limited number, half of them for one address. If none is free, the
+//! connection that has been idle longest is closed. A connection with a running request is never
+//! closed.
 
 use crate::doing::Doing;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Between two looks for one that can give way, where nothing else is heard.
+/// Time between two checks for an idle connection, if nothing else wakes the door.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Places for connections.
@@ -21,11 +21,11 @@ pub struct Places {
     left: Notify,
 }
 
-/// A place, left when this is dropped.
+/// A place. It is free again when this is dropped.
 pub struct Place {
     places: Arc<Places>,
     number: u64,
-    /// What the connection there does.
+    /// State of its connection.
     pub doing: Arc<Doing>,
 }
 
@@ -37,7 +37,7 @@ impl Drop for Place {
 }
 
 impl Places {
-    /// So many.
+    /// This many places.
     pub fn new(most: usize) -> Arc<Places> {
         Arc::new(Places {
             most,
@@ -51,15 +51,15 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection from there. Where all are taken, it waits until the one that is
-    /// idle longest has gone, or any has ended. None: its address has its share, and everything of
-    /// that is being answered.
+    /// A place for a connection from this address. If all are taken, this waits until the
+    /// connection that has been idle longest has closed, or any has ended. `None`: the address has
+    /// its share, and none of its connections is idle.
     pub async fn take(self: &Arc<Places>, from: IpAddr) -> Option<Place> {
         let from = holder(from);
         loop {
             {
                 let mut taken = self.taken();
-                // Those that were told to go are on their way.
+                // Connections that were told to close are closing.
                 let stay = |of: &dyn Fn(IpAddr) -> bool| {
                     taken.values().filter(|(other, doing)| of(*other) && !doing.goes()).count()
                 };
@@ -78,12 +78,12 @@ impl Places {
         }
     }
 
-    /// The one that is idle longest gives way.
+    /// Closes the connection that has been idle longest.
     pub fn part(&self) {
         idlest(&self.taken(), |_| true).inspect(|idlest| idlest.give_way());
     }
 
-    /// Waits until a place was left, or for a moment.
+    /// Waits until a place is free, or for a moment.
     pub async fn one_left(&self) {
         let _ = tokio::time::timeout(LOOK, self.left.notified()).await;
     }
@@ -99,7 +99,7 @@ fn idlest(
     taken.values().filter_map(idle).min_by_key(|(since, _)| *since).map(|(_, doing)| doing)
 }
 
-/// Who has an address: one machine has a whole network of 64 bits in IPv6.
+/// The unit of the limit per address. In IPv6 one machine has a whole /64 network.
 fn holder(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -118,13 +118,14 @@ mod tests {
         let places = Places::new(4);
         let first = places.take(a).await.unwrap();
         let second = places.take(a).await.unwrap();
-        // The third of one address: its first is told to go.
+        // The third connection of one address: its first one is told to close.
         let third = places.take(a).await.unwrap();
         first.doing.gives_way().await;
         assert!(first.doing.idle_since().is_none() && second.doing.idle_since().is_some());
         drop(first);
         let others = [places.take(b).await.unwrap(), places.take(b).await.unwrap()];
-        // All are taken: who waits longest goes, whoever it is, and the next one waits for that.
+        // All are taken: the one that has been idle longest closes, whatever its address, and the
+        // next one waits for that.
         let (next, ()) = tokio::join!(places.take(IpAddr::from([10, 0, 0, 3])), async {
             second.doing.gives_way().await;
             drop(second);

@@ -1,11 +1,11 @@
-//! Why a request is not done, as each dialect says it.
+//! Refusals of requests, in each dialect's form.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use kjit_model::shortened::{LINE, shortened};
+use kjit_model::elide::{MAX_LINE, elide};
 use serde_json::json;
 
-/// A request that is not done, or not to its end.
+/// A request that is refused or fails.
 #[derive(Debug, Clone)]
 pub struct Refusal {
     status: StatusCode,
@@ -17,7 +17,7 @@ pub struct Refusal {
     retry_after: Option<u64>,
 }
 
-/// Whose words an answer is in.
+/// The API of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// `{"error": {"message", "type", "param", "code"}}`
@@ -27,7 +27,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// By the path that was asked for.
+    /// The dialect of a path.
     pub fn of(path: &str) -> Dialect {
         if path.starts_with("/api/") { Dialect::Ollama } else { Dialect::OpenAi }
     }
@@ -35,25 +35,25 @@ impl Dialect {
 
 impl Refusal {
     fn new(status: StatusCode, message: impl Into<String>) -> Refusal {
-        // It may quote what a client sent, megabytes long.
-        let message = shortened(&message.into(), LINE).into_owned();
+        // The text may quote a client's input of any length.
+        let message = elide(&message.into(), MAX_LINE).into_owned();
         Refusal { status, message, field: None, code: None, retry_after: None }
     }
 
-    /// 400: something is wrong with the request as a whole.
+    /// 400: the request as a whole is wrong.
     pub fn bad(message: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// 400: something is wrong with a field.
+    /// 400: a field is wrong.
     pub fn field(name: &str, why: impl std::fmt::Display) -> Refusal {
         Refusal {
-            field: Some(shortened(name, 100).into_owned()),
+            field: Some(elide(name, 100).into_owned()),
             ..Refusal::bad(format!("'{name}': {why}"))
         }
     }
 
-    /// 400: a prompt that does not fit.
+    /// 400: a prompt is too long.
     pub fn too_long(prompt: usize, answer: Option<usize>, context: usize) -> Refusal {
         let answer = answer.map_or(String::new(), |n| format!(" and an answer of at least {n}"));
         let message = format!(
@@ -66,7 +66,7 @@ impl Refusal {
         }
     }
 
-    /// The same, of one that was not counted to its end.
+    /// 400: a prompt is too long, and was not counted to its end.
     pub fn longer(least: usize, context: usize) -> Refusal {
         let message = format!(
             "the prompt has {least} tokens or more, the context has room for {context}: shorten it"
@@ -74,18 +74,18 @@ impl Refusal {
         Refusal { message, ..Refusal::too_long(least, None, context) }
     }
 
-    /// The same, of what stands in this field.
+    /// This refusal, naming a field.
     pub fn of(self, field: &str) -> Refusal {
         Refusal { field: Some(field.to_owned()), ..self }
     }
 
-    /// 401
+    /// 401: no valid key.
     pub fn no_key() -> Refusal {
         let why = "this server wants its API key: send the header 'Authorization: Bearer KEY'";
         Refusal { code: Some("invalid_api_key"), ..Refusal::new(StatusCode::UNAUTHORIZED, why) }
     }
 
-    /// 403
+    /// 403: a foreign origin or host name.
     pub fn foreign(why: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::FORBIDDEN, why)
     }
@@ -105,17 +105,17 @@ impl Refusal {
         }
     }
 
-    /// 404: a path that is none, or 405: one that wants another method.
+    /// 404: an unknown path, or 405: another method is needed.
     pub fn no_route(status: StatusCode, method: &str, path: &str) -> Refusal {
         Refusal::new(status, format!("there is no {method} {} here", path.escape_debug()))
     }
 
-    /// 408
+    /// 408: the request took too long.
     pub fn too_slow() -> Refusal {
         Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time")
     }
 
-    /// 413
+    /// 413: the body is too large.
     pub fn too_large(limit: usize) -> Refusal {
         Refusal::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -123,7 +123,7 @@ impl Refusal {
         )
     }
 
-    /// 415 or 501: a body that nobody here decodes.
+    /// 415 or 501: an encoding of the body that is not supported.
     pub fn encoded(status: StatusCode, why: impl Into<String>) -> Refusal {
         Refusal::new(status, why)
     }
@@ -137,7 +137,7 @@ impl Refusal {
         }
     }
 
-    /// 503: not yet, or not any more.
+    /// 503: not yet, or no longer.
     pub fn unavailable(retry_after: u64, why: impl Into<String>) -> Refusal {
         Refusal {
             retry_after: Some(retry_after),
@@ -145,22 +145,22 @@ impl Refusal {
         }
     }
 
-    /// 503: the start is not over.
+    /// 503: the server is starting.
     pub fn loading() -> Refusal {
         Refusal::unavailable(2, "the model is being loaded")
     }
 
-    /// 500
+    /// 500: an internal fault.
     pub fn internal(why: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, why)
     }
 
-    /// The HTTP status.
+    /// HTTP status.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// In words.
+    /// The message.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -175,7 +175,7 @@ impl Refusal {
         }
     }
 
-    /// The body.
+    /// The body of the answer.
     pub fn json(&self, dialect: Dialect) -> serde_json::Value {
         match dialect {
             Dialect::Ollama => json!({ "error": self.message }),

@@ -1,4 +1,4 @@
-//! The routes, and what every request goes through before it reaches one.
+//! The routes, and the checks that each request passes before it reaches one.
 
 use crate::caller::Caller;
 use crate::fields::Fields;
@@ -22,10 +22,10 @@ use std::sync::Arc;
 
 type Shared = State<Arc<Service>>;
 
-/// In UTF-8.
+/// UTF-8's byte order mark.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// All of them.
+/// The router.
 pub fn routes(service: &Arc<Service>) -> Router {
     Router::new()
         .route("/", get(page::page))
@@ -47,13 +47,14 @@ pub fn routes(service: &Arc<Service>) -> Router {
         .route("/api/embed", post(ollama_embed))
         .fallback(no_path)
         .method_not_allowed_fallback(no_method)
-        // Below the guard: routes are matched by then, so that it can count by them.
+        // Layers below the guard. Routes are matched by then, so that answers can be counted by
+        // route.
         .route_layer(axum::middleware::from_fn(panics))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(service), guard))
         .with_state(Arc::clone(service))
 }
 
-/// Who is let in, whose request it is, what it came to.
+/// Checks key and origin, and counts the answer.
 async fn guard(State(service): Shared, mut request: Request, next: Next) -> Response {
     let (path, method) = (request.uri().path().to_owned(), request.method().clone());
     let id = request_id(request.headers());
@@ -91,7 +92,7 @@ fn admit(service: &Service, request: &Request) -> Result<Option<Key>, Refusal> {
     head::check(request)?;
     let (method, path, headers) = (request.method(), request.uri().path(), request.headers());
     service.options.origins.check(head::host(request.uri(), headers), headers)?;
-    // The page has nothing in it; whoever watches whether the server lives needs no key.
+    // The page holds no data, and health checks need no key.
     let open = matches!(path, "/" | "/health") || method == Method::OPTIONS;
     let key = if open { None } else { service.options.keys.check(headers)? };
     if service.stopping() && method == Method::POST {
@@ -100,7 +101,7 @@ fn admit(service: &Service, request: &Request) -> Result<Option<Key>, Refusal> {
     Ok(key)
 }
 
-/// What is counted is of these.
+/// The route's name in the counts.
 fn route_name(path: &str) -> &'static str {
     const NAMED: [&str; 15] = [
         "/",
@@ -122,7 +123,7 @@ fn route_name(path: &str) -> &'static str {
     NAMED.iter().find(|name| **name == path).copied().unwrap_or("other")
 }
 
-/// The client's, where it is one that can stand in a log; else one of our own.
+/// The client's request id, if it is safe in a log, else a new one.
 fn request_id(headers: &HeaderMap) -> String {
     let good = |id: &&str| {
         (1..=128).contains(&id.len())
@@ -132,9 +133,9 @@ fn request_id(headers: &HeaderMap) -> String {
     given.map_or_else(|| random_id("req"), str::to_owned)
 }
 
-/// What a page of an origin that is let in may send: whatever it asks for. Clients name themselves
-/// in headers of their own, new ones with each version, and none but `authorization` means anything
-/// here.
+/// Headers that an accepted origin's page may send: all that it asks for. Client libraries identify
+/// themselves in headers of their own, new ones with each version, and only `authorization` has a
+/// meaning here.
 fn preflight(headers: &HeaderMap) -> Response {
     let usual = HeaderValue::from_static(CLIENTS_HEADERS);
     let asked = headers
@@ -149,7 +150,7 @@ fn preflight(headers: &HeaderMap) -> Response {
     (StatusCode::NO_CONTENT, allowed).into_response()
 }
 
-/// What is let in where a browser does not say what it will send.
+/// Headers that are allowed if the browser does not name any.
 const CLIENTS_HEADERS: &str = "authorization, content-type, accept, x-request-id, x-api-key, \
     api-key, openai-beta, openai-organization, \
     openai-project, anthropic-beta, anthropic-version, anthropic-dangerous-direct-browser-access, \
@@ -160,14 +161,14 @@ const CLIENTS_HEADERS: &str = "authorization, content-type, accept, x-request-id
     x-stainless-retry-count, x-stainless-runtime, \
     x-stainless-runtime-version, x-stainless-timeout";
 
-/// Names of headers with commas between them, and nothing else.
+/// Whether the text is a list of header names and nothing else.
 fn names_headers(value: &HeaderValue) -> bool {
     let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
     let name = |name: &[u8]| !name.is_empty() && name.iter().all(token);
     value.as_bytes().split(|byte| *byte == b',').all(|part| name(part.trim_ascii()))
 }
 
-/// A panic in one request is that request's 500.
+/// A panic in one request is a 500 of that request.
 async fn panics(request: Request, next: Next) -> Response {
     let dialect = Dialect::of(request.uri().path());
     let mut answer = Box::pin(next.run(request));
@@ -182,7 +183,7 @@ async fn panics(request: Request, next: Next) -> Response {
     }
 }
 
-/// Reads the body and answers, in the dialect of the path.
+/// Reads the body and answers in the dialect of the path.
 async fn answered<F>(
     service: Arc<Service>,
     mut request: Request,
@@ -197,7 +198,7 @@ where
         head::plain_body(request.headers())?;
         let mut bytes = service.bodies.read(request.into_body(), &service.options.limits).await?;
         if bytes.starts_with(BYTE_ORDER_MARK) {
-            // It says nothing in UTF-8, and some tools write it.
+            // The mark has no meaning in UTF-8, and some tools write it.
             bytes = bytes.slice(BYTE_ORDER_MARK.len()..);
         }
         let caller = Caller { bytes: bytes.len(), ..caller };
@@ -252,7 +253,7 @@ async fn ps(State(service): Shared) -> Response {
     with_models(&service, || ollama::tags(&service, true))
 }
 
-/// Answers when the first model was loaded.
+/// Answers once the first model is loaded.
 fn with_models(service: &Service, answer: impl FnOnce() -> Value) -> Response {
     match service.meant(None).ok().and_then(|(_, seen)| seen.card) {
         Some(_) => json_response(&answer()),
@@ -271,20 +272,20 @@ async fn model(State(service): Shared, Path(name): Path<String>) -> Response {
     }
 }
 
-/// 200 when requests are answered: to models that are not loaded, too, which are then.
+/// 200 if requests are answered. Requests for unloaded models are: they load the model.
 async fn health(State(service): Shared) -> Response {
     use kjit_model::serve::State as Is;
     let several = service.all().count() > 1;
     let word =
         |(at, seen): (usize, Seen)| match seen.loaded.map(|loaded| loaded.scheduler.status().state)
         {
-            // The start: nothing can be answered before the first is there.
+            // Startup: nothing can be answered before the first model is loaded.
             None if at == 0 && seen.card.is_none() => "loading",
             _ if service.stopping() => "stopping",
             None | Some(Is::Ready) => "ok",
             Some(Is::Short) => "short of memory",
             Some(Is::Reopening) => "reopening",
-            // It is loaded again by who asks for it; the other models are there meanwhile.
+            // The next request loads it again; other models may be loaded meanwhile.
             Some(Is::Ended) if several => "ok",
             Some(Is::Stopping | Is::Ended) => "stopping",
         };
@@ -305,7 +306,7 @@ async fn metrics_text(State(service): Shared) -> Response {
     }
 }
 
-/// Of the model that `?model=NAME` names, else of the first.
+/// Of the model in `?model=NAME`, else of the first.
 async fn status_document(State(service): Shared, RawQuery(query): RawQuery) -> Response {
     let name = query.as_deref().and_then(|query| status::parameter(query, "model"));
     let of = Arc::clone(&service);

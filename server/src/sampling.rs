@@ -1,4 +1,4 @@
-//! How tokens are chosen, in the words of requests.
+//! Sampling options of requests.
 
 use crate::fields::Fields;
 use crate::refusal::Refusal;
@@ -6,13 +6,13 @@ use kjit_model::SampleOptions;
 use serde_json::Value;
 use std::hash::{BuildHasher, RandomState};
 
-/// Tokens back that OpenAI's penalties look at: all of an answer.
+/// Number of last tokens for OpenAI's penalties: the whole answer.
 const ALL: usize = 1 << 16;
-/// Biases of one request.
+/// Maximum biases of a request.
 const MOST_BIASES: usize = 1024;
 
-/// OpenAI's fields, and those that others added to them: `top_k`, `min_p`, `repeat_penalty` (also
-/// `repetition_penalty`). What is not given is as OpenAI has it: temperature 1, no cuts.
+/// OpenAI's fields and common additions: `top_k`, `min_p`, `repeat_penalty` (also
+/// `repetition_penalty`). Defaults are OpenAI's: temperature 1, no cuts.
 pub fn openai(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
     let repeat = match fields.number("repeat_penalty", 0.01..=10.0)? {
         None => fields.number("repetition_penalty", 0.01..=10.0)?,
@@ -32,8 +32,7 @@ pub fn openai(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
     })
 }
 
-/// Ollama's `options`. What is not given is as Ollama has it: temperature 0.8, the 40 likeliest,
-/// 0.9 of the probability.
+/// Ollama's `options`. Defaults are Ollama's: temperature 0.8, top-k 40, top-p 0.9.
 pub fn ollama(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
     Ok(SampleOptions {
         temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(0.8),
@@ -52,19 +51,19 @@ pub fn ollama(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
     })
 }
 
-/// The same for the answer of that number to one request: with a seed of its own.
+/// The options of one of several answers to a request, with its own seed.
 pub fn nth(options: &SampleOptions, n: usize) -> SampleOptions {
     SampleOptions { seed: options.seed.wrapping_add(n as u64), ..options.clone() }
 }
 
-/// The seed that is given, or any.
+/// The given seed, or a random one.
 fn seed(fields: &mut Fields) -> Result<u64, Refusal> {
-    // A negative seed is one like any other.
+    // A negative seed is as good as any other.
     let given = fields.whole("seed", i64::MIN..=i64::MAX)?;
     Ok(given.map_or_else(|| RandomState::new().hash_one(0), |n| n.cast_unsigned()))
 }
 
-/// Whether all tokens that are biased are among so many.
+/// Whether all biased tokens are ids of the vocabulary.
 pub fn known(options: &SampleOptions, n_vocab: usize) -> Result<(), Refusal> {
     match options.bias.iter().all(|(id, _)| (*id as usize) < n_vocab) {
         true => Ok(()),
@@ -95,7 +94,7 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
     }
 }
 
-/// Texts that end an answer.
+/// Stop texts of a request.
 pub fn stop(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
     let texts = fields.texts("stop", 16)?;
     match texts.iter().all(|text| !text.is_empty() && text.len() <= 1024) {

@@ -1,4 +1,4 @@
-//! What all requests share: the models, and what is counted.
+//! State that all requests share: models and counts.
 
 use crate::bodies::Bodies;
 use crate::caller::Caller;
@@ -14,30 +14,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// So long a request is prepared at most: what is bounded by its size takes far less.
+/// Time limit for preparing a request. Work that is bounded by the request's size takes far less.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What all requests share.
+/// State that all requests share.
 pub struct Service {
-    /// How it is set up.
+    /// Options.
     pub options: Options,
-    /// What is counted.
+    /// Counts.
     pub metrics: Metrics,
-    /// Bodies of requests.
+    /// Bodies that are being read or used.
     pub bodies: Bodies,
-    /// When it was started.
+    /// Start of the server.
     pub started: Instant,
-    /// The same in seconds since 1970.
+    /// Start of the server in seconds since 1970.
     pub started_unix: u64,
-    /// Which models are loaded.
+    /// Models, loaded or not.
     pub models: Models,
-    /// Requests that are prepared.
+    /// Requests that are being prepared.
     pub desk: Arc<Desk>,
     stopping: AtomicBool,
 }
 
 impl Service {
-    /// Without a model yet.
+    /// A service without a loaded model.
     pub fn new(options: Options) -> Service {
         Service {
             models: Models::new(options.models.len()),
@@ -51,18 +51,18 @@ impl Service {
         }
     }
 
-    /// Nothing new is taken from now on.
+    /// Refuses new requests from now on.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.models.stop();
     }
 
-    /// Whether nothing new is taken.
+    /// Whether new requests are refused.
     pub fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// All models, each as it is.
+    /// All models with their states.
     pub fn all(&self) -> impl Iterator<Item = (&Served, Seen)> {
         self.options
             .models
@@ -71,10 +71,10 @@ impl Service {
             .filter_map(|(at, served)| Some((served, self.models.seen(at)?)))
     }
 
-    /// The place of the model that a request means: where it names none, the first.
+    /// Position of the model that a request names, else of the first.
     ///
     /// # Errors
-    /// None is called so.
+    /// No model has this name.
     pub fn place(&self, name: Option<&str>) -> Result<usize, Refusal> {
         let Some(name) = name else { return Ok(0) };
         self.options.models.iter().position(|served| served.is(name)).ok_or_else(|| {
@@ -83,18 +83,18 @@ impl Service {
         })
     }
 
-    /// The model that a request means, as it is.
+    /// The model that a request names, else the first, and its state.
     ///
     /// # Errors
-    /// None is called so.
+    /// No model has this name.
     pub fn meant(&self, name: Option<&str>) -> Result<(&Served, Seen), Refusal> {
         let at = self.place(name)?;
         let served = self.options.models.get(at);
         served.zip(self.models.seen(at)).ok_or_else(|| Refusal::internal("no model is served"))
     }
 
-    /// The model at a place, loaded if it was not, and how long it stays then, if the request says
-    /// so. Whatever else may be wrong with the request is looked at before.
+    /// The model at a position, loaded if necessary. `keep` is how long it stays loaded, if the
+    /// request says so. All other checks of a request come before this.
     ///
     /// # Errors
     /// It cannot be loaded.
@@ -103,12 +103,11 @@ impl Service {
         self.models.get(at, self.options.max_queue, keep).await
     }
 
-    /// Does the work that a request of this model takes before it can wait for an answer, when it
-    /// is its turn. It counts as waiting until then. What is done is told when nobody waits for it
-    /// any more.
+    /// Runs the work that a request needs before it is queued, in the caller's turn. The request
+    /// counts as waiting until then. `work` learns when its client has gone.
     ///
     /// # Errors
-    /// Too many wait; it takes too long; what `work` says.
+    /// Too many requests wait, the work takes too long, or an error of `work`.
     pub async fn prepare<T: Send + 'static>(
         &self,
         loaded: &Lease,
@@ -122,7 +121,7 @@ impl Service {
         let cancel = left.0.clone();
         let done = self.work(move || {
             let made = work(&cancel);
-            // The thread is free now, however long somebody waited for it.
+            // The thread is free now. The time in which others waited for it ends here.
             drop(place);
             made
         });
@@ -139,10 +138,10 @@ impl Service {
         }
     }
 
-    /// Does work that takes a while on a thread for such.
+    /// Runs long work on a blocking thread.
     ///
     /// # Errors
-    /// It panicked.
+    /// The work panicked.
     pub async fn work<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -153,7 +152,7 @@ impl Service {
     }
 }
 
-/// Says, when it is dropped, that nobody waits any more.
+/// Cancels the work when it is dropped.
 struct Left(Cancel);
 
 impl Drop for Left {

@@ -1,19 +1,19 @@
-//! `GET /status`: what the server does, as JSON, for people's tools and the page.
+//! `GET /status`: the state of the server as JSON, for tools and the page.
 
 use crate::models::Seen;
 use crate::options::Served;
 use crate::refusal::Refusal;
 use crate::service::Service;
 use kjit_model::gpu::PageCount;
-use kjit_model::serve::{Histogram, State};
+use kjit_model::serve::{Histogram, State, Status};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 
-/// All of it, of the model that is named, else the first. The driver is asked for its memory: not
-/// for an async thread.
+/// The state of the named model, else of the first. Asks the driver for its memory: too slow for an
+/// async thread.
 ///
 /// # Errors
-/// No model is called so.
+/// No model has this name.
 pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal> {
     let (served, seen) = service.meant(name)?;
     let server = json!({
@@ -22,7 +22,7 @@ pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal>
     });
     let one = |(served, seen): (&Served, Seen)| {
         let s = seen.loaded.as_ref().map(|loaded| loaded.scheduler.status());
-        let state = s.as_ref().map_or_else(|| away(&seen), |s| word(s.state));
+        let state = state(&seen, s.as_ref());
         let (running, waiting) = s.map_or((0, 0), |s| (s.running, s.waiting));
         let counts = seen.counts;
         json!({
@@ -70,7 +70,7 @@ pub fn parameter(query: &str, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&decoded(value, true)).into_owned())
 }
 
-/// What `%XX` stand for, and in a form `+`.
+/// Decodes `%XX`, and `+` in a form.
 pub fn decoded(value: &str, form: bool) -> Vec<u8> {
     let mut bytes = vec![];
     let mut rest = value.as_bytes();
@@ -87,7 +87,12 @@ pub fn decoded(value: &str, form: bool) -> Vec<u8> {
     bytes
 }
 
-/// How a model is that is not loaded.
+/// The state of a model, in a word.
+pub fn state(seen: &Seen, status: Option<&Status>) -> &'static str {
+    status.map_or_else(|| away(seen), |status| word(status.state))
+}
+
+/// The state of a model that is not loaded.
 fn away(seen: &Seen) -> &'static str {
     if seen.moving || seen.card.is_none() { "loading" } else { "unloaded" }
 }

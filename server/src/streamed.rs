@@ -1,4 +1,4 @@
-//! Answers that come piece by piece: a body that writes what is ready.
+//! Streamed answers: a body that writes pieces as they are ready.
 
 use crate::generation::Piece;
 use axum::body::Body;
@@ -13,21 +13,21 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Pieces in flight between an answer and its connection: a client that reads slowly holds up its
-/// own answer only.
+/// Pieces between an answer and its connection. The bound makes a slow reader delay its own answer
+/// only.
 pub const IN_FLIGHT: usize = 256;
-/// Something is written at least so often, because proxies take silence for an end.
+/// Longest silence. Proxies take silence for the end of an answer.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Bytes of a frame, about: what is ready goes out together.
+/// Approximate bytes of a frame: pieces that are ready are sent together.
 const AT_ONCE: usize = 16 << 10;
 
-/// Turns pieces into the text of a dialect. `None` is the end of all: it is asked for once.
+/// Turns pieces into the dialect's text. `None` is the end, and comes once.
 pub type Format = Box<dyn FnMut(Option<(usize, Piece)>) -> String + Send>;
 
 struct Streamed {
     pieces: mpsc::Receiver<(usize, Piece)>,
     format: Format,
-    /// What is written when nothing happens.
+    /// Text that is written during silence.
     nothing: &'static str,
     silence: Pin<Box<Sleep>>,
     ended: bool,
@@ -38,7 +38,7 @@ pub fn events(pieces: mpsc::Receiver<(usize, Piece)>, format: Format) -> Respons
     response(pieces, format, "text/event-stream", ": \n\n")
 }
 
-/// A JSON document a line (Ollama).
+/// One JSON document per line (Ollama).
 pub fn lines(pieces: mpsc::Receiver<(usize, Piece)>, format: Format) -> Response {
     response(pieces, format, "application/x-ndjson", "\n")
 }
@@ -55,7 +55,7 @@ fn response(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx would otherwise collect the answer before it hands it on.
+    // nginx would otherwise collect the answer before it passes it on.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }

@@ -1,5 +1,5 @@
-//! TLS: a certificate and its key, and the greeting of each connection. By rustls with ring, which
-//! the hub's client has already.
+//! TLS: a certificate with its key, and the handshake of each connection. Uses rustls with ring,
+//! which the hub's client uses already.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -17,10 +17,10 @@ use tokio_rustls::server::TlsStream;
 pub struct Tls(tokio_rustls::TlsAcceptor);
 
 impl Tls {
-    /// Of two files in PEM: the certificate with those that vouch for it behind it, and its key.
+    /// Reads two PEM files: the certificate chain, and its key.
     ///
     /// # Errors
-    /// One line: which file, and what is wrong with it.
+    /// One line: the file and its fault.
     pub fn read(certificate: &Path, key: &Path) -> Result<Tls, String> {
         let wrong = |file: &Path, why: &dyn Display| format!("{}: {why}", file.display());
         let bytes = |file: &Path| std::fs::read(file).map_err(|why| wrong(file, &why));
@@ -45,7 +45,7 @@ impl Tls {
         Ok(Tls(tokio_rustls::TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// Greets a client, so long at most; none: it did not come to an understanding.
+    /// The handshake, within this time. `None` on a failed or timed-out handshake.
     pub async fn greet(
         &self,
         stream: TcpStream,

@@ -23,7 +23,7 @@ static void headers(const std::string& text, Source& source) {
 int main(int, char** argv) {
     std::string clang = real_clang();
     if (clang.empty()) {
-        fprintf(stderr, "clang: error: no clang to call (KJIT_HIPSIM_CLANG names one)\n");
+        fprintf(stderr, "clang: error: no clang to call (HIPSIM_CLANG names one)\n");
         return 1;
     }
     std::vector<std::string> command{clang};

@@ -22,7 +22,7 @@ static void make_folders(const std::string& path) {
 std::string folder() {
     // Never taken down: a thread may load a kernel while its process ends.
     static const std::string& path = *new std::string([] {
-        const char *own = getenv("KJIT_HIPSIM_DIR"), *temp = getenv("TMPDIR");
+        const char *own = getenv("HIPSIM_DIR"), *temp = getenv("TMPDIR");
         std::string p = own ? own : std::string(temp ? temp : "/tmp") + "/kjit-hipsim-" + std::to_string(getuid());
         make_folders(p + "/sources");
         make_folders(p + "/objects");
@@ -80,7 +80,7 @@ int run(const std::vector<std::string>& arguments, const std::string& cwd, std::
 
 std::string real_clang() {
     static const std::string& found = *new std::string([] {
-        const char* asked = getenv("KJIT_HIPSIM_CLANG");
+        const char* asked = getenv("HIPSIM_CLANG");
         if (asked) return strcmp(asked, "none") == 0 ? std::string() : std::string(asked);
         for (const char* name : {"clang-22", "clang-21", "clang-20", "clang-19"}) {
             std::string log;
@@ -190,11 +190,11 @@ std::string cpu_library(const std::string& id, std::string& why) {
     bool whole = read_file(at + "/text", text) && read_file(at + "/main", file) && read_file(at + "/options", options);
     if (!whole || !read_file(at + "/hash", hash)) return why = at + " is not whole", "";
     if (!read_file(HIPSIM_FOLDER "/kernel.h", header)) return why = HIPSIM_FOLDER "/kernel.h is not there", "";
-    const char* asked = getenv("KJIT_HIPSIM_CXX");
+    const char* asked = getenv("HIPSIM_CXX");
     std::vector<std::string> command{asked ? asked : "c++"};
     for (const char* flag : FLAGS) command.push_back(flag);
     // -Og compiles in 40 % of the time: tests of many small kernels set it.
-    const char* optimise = getenv("KJIT_HIPSIM_OPTIMISE");
+    const char* optimise = getenv("HIPSIM_OPTIMISE");
     command.push_back(optimise ? optimise : "-O2");
     std::vector<std::string> given;
     for (size_t from = 0, to; from < options.size(); from = to + 1) {
@@ -207,7 +207,7 @@ std::string cpu_library(const std::string& id, std::string& why) {
         if (given[i] == "-D" && i + 1 < given.size()) command.push_back(given[++i]);
     }
     // An instruction that computes wrong on this device: dot4, matrix, exchange32, exchange64, packed, widen, narrow.
-    if (const char* wrong = getenv("KJIT_HIPSIM_WRONG")) command.push_back(std::string("-DKJSIM_WRONG_") + wrong);
+    if (const char* wrong = getenv("HIPSIM_WRONG")) command.push_back(std::string("-DKJSIM_WRONG_") + wrong);
     // Processors whose kernels are the same text share a library: in CI that is one of eight.
     std::string how = header + hash + std::to_string(wave_of(given));
     for (const std::string& part : command) how += part + '\n';

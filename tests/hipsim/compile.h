@@ -1,7 +1,7 @@
 // compile.h: code objects and where they came from: shared by the library (hiprtc) and the clang in
 // front of clang.
 //
-// The folder KJIT_HIPSIM_DIR (default: kjit-hipsim in TMPDIR or /tmp) holds
+// The folder HIPSIM_DIR (default: kjit-hipsim in TMPDIR or /tmp) holds
 //   sources/ID/…          what was compiled: the main file, the headers by their names, `options`,
 //   `main` (its name), `hash` of all but options libraries/H.so        the same for the CPU; H is
 //   the hash of that, the wave's width and how it is compiled objects/SHA256        the ID of the
@@ -23,7 +23,7 @@ struct Source {
 };
 
 std::string folder();
-std::string real_clang();  // empty where there is none, or KJIT_HIPSIM_CLANG says "none"
+std::string real_clang();  // empty where there is none, or HIPSIM_CLANG says "none"
 bool read_file(const std::string& path, std::string& to);
 bool write_file(const std::string& path, const std::string& bytes);  // whole or not at all
 // Exit code; `log` gets standard error and output.

@@ -1,11 +1,11 @@
 // device.cpp: which devices there are, what they say of themselves, and the start of every call.
 //
-// KJIT_HIPSIM_DEVICES   arch ids, comma-separated (gfx1100,gfx942:sramecc+:xnack-); default gfx1100; empty: no device
-// KJIT_HIPSIM_MEMORY    bytes of memory of each device (default 4 GiB)
-// KJIT_HIPSIM_SEED      order of fibers, waves, blocks and streams (default 1)
-// KJIT_HIPSIM_FAIL      call:n:code[,…]: the n-th call of that name from the start fails with the code; n may be `*`: every one
-// KJIT_HIPSIM_HANG      a call that never answers
-// KJIT_HIPSIM_ABORT     a call that ends the process
+// HIPSIM_DEVICES   arch ids, comma-separated (gfx1100,gfx942:sramecc+:xnack-); default gfx1100; empty: no device
+// HIPSIM_MEMORY    bytes of memory of each device (default 4 GiB)
+// HIPSIM_SEED      order of fibers, waves, blocks and streams (default 1)
+// HIPSIM_FAIL      call:n:code[,…]: the n-th call of that name from the start fails with the code; n may be `*`: every one
+// HIPSIM_HANG      a call that never answers
+// HIPSIM_ABORT     a call that ends the process
 #include "compile.h"
 #include "sim.h"
 
@@ -38,25 +38,25 @@ static std::string variable(const char* name, const char* otherwise) {
 static void configure(State& s) {
     if (s.configured) return;
     s.configured = true;
-    s.seed = strtoull(variable("KJIT_HIPSIM_SEED", "1").c_str(), nullptr, 0);
+    s.seed = strtoull(variable("HIPSIM_SEED", "1").c_str(), nullptr, 0);
     s.random = kjsim::Random(s.seed);
-    size_t memory = strtoull(variable("KJIT_HIPSIM_MEMORY", "4294967296").c_str(), nullptr, 0);
-    for (const std::string& arch : split(variable("KJIT_HIPSIM_DEVICES", "gfx1100"), ',')) {
+    size_t memory = strtoull(variable("HIPSIM_MEMORY", "4294967296").c_str(), nullptr, 0);
+    for (const std::string& arch : split(variable("HIPSIM_DEVICES", "gfx1100"), ',')) {
         Device d;
         d.number = (int)s.devices.size(), d.arch = arch, d.memory = memory;
         d.wave = default_wave(arch);
         if (arch.compare(0, 6, "gfx125") == 0) d.lds = 320 * 1024;
-        std::vector<std::string> inside = split(variable("KJIT_HIPSIM_INTEGRATED", ""), ',');
+        std::vector<std::string> inside = split(variable("HIPSIM_INTEGRATED", ""), ',');
         d.integrated = std::count(inside.begin(), inside.end(), std::to_string(d.number)) > 0;
         s.devices.push_back(d);
         auto legacy = std::make_shared<Stream>();
         legacy->device = d.number, legacy->blocking = true;
         s.legacy.push_back(legacy);
     }
-    for (const std::string& one : split(variable("KJIT_HIPSIM_FAIL", ""), ',')) {
+    for (const std::string& one : split(variable("HIPSIM_FAIL", ""), ',')) {
         std::vector<std::string> p = split(one, ':');
         if (p.size() == 3) s.injected.push_back({p[0], p[1] == "*" ? 0 : (unsigned)atoi(p[1].c_str()), atoi(p[2].c_str())});
-        else say("KJIT_HIPSIM_FAIL: '" + one + "' is not call:n:code");
+        else say("HIPSIM_FAIL: '" + one + "' is not call:n:code");
     }
 }
 
@@ -64,9 +64,9 @@ Call::Call(const char* name, Needs needs) : hold(state().mutex), code(OK) {
     State& s = state();
     configure(s);
     unsigned n = ++s.calls[name];
-    if (variable("KJIT_HIPSIM_HANG", "") == name)
+    if (variable("HIPSIM_HANG", "") == name)
         for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
-    if (variable("KJIT_HIPSIM_ABORT", "") == name) say(std::string(name) + " gives up"), abort();
+    if (variable("HIPSIM_ABORT", "") == name) say(std::string(name) + " gives up"), abort();
     for (const State::Injected& i : s.injected)
         if (i.call == name && (i.at == n || i.at == 0)) code = i.code;
     if (code) return;
@@ -199,7 +199,7 @@ API hipDeviceReset() {
     State& s = state();
     const int number = current_device;
     Device& d = s.devices[(size_t)number];
-    const char* how = getenv("KJIT_HIPSIM_FAULTS");
+    const char* how = getenv("HIPSIM_FAULTS");
     if (d.error && how && strcmp(how, "stay") == 0) return d.error;
     drop_memory(call.hold, number);
     auto clear = [&](auto& all) {
@@ -217,7 +217,7 @@ API hipDeviceCanAccessPeer(int* can, int number, int peer) {
     if (call.code) return call.code;
     if (!can) return INVALID_VALUE;
     if (!known(state(), number) || !known(state(), peer)) return INVALID_DEVICE;
-    const char* link = getenv("KJIT_HIPSIM_LINK");
+    const char* link = getenv("HIPSIM_LINK");
     const bool none = link && (!strcmp(link, "none") || !strcmp(link, "nothing"));
     const bool pairs = link && !strcmp(link, "pairs");
     *can = number != peer && !none && !(pairs && number / 2 != peer / 2);

@@ -19,8 +19,8 @@
 
 namespace kjsim {
 
-// ---------------------------------------------------------------------------------------------------------------
-// shadow A byte for each eight of memory, as AddressSanitizer has it: 0 all may be touched, 1–7
+// ------------------------------------------------------------------------------------------ shadow
+// A byte for each eight of memory, as AddressSanitizer has it: 0 all may be touched, 1–7
 // only so many from the start, else none. The kernels' loads and stores are compiled with a look at
 // it (-fsanitize=kernel-address), at AddressSanitizer's own place on x86-64.
 //
@@ -47,7 +47,8 @@ inline bool map_shadow() {
         madvise(p, SHADOW_BYTES, MADV_DONTDUMP);
         std::string none(PIECE, (char)REDZONE);
         pieces.file = memfd_create("hipsim shadow", MFD_CLOEXEC);
-        return pieces.file >= 0 && write(pieces.file, none.data(), none.size()) == (ssize_t)none.size();
+        return pieces.file >= 0 &&
+               write(pieces.file, none.data(), none.size()) == (ssize_t)none.size();
     }();
     return mapped;
 }
@@ -96,7 +97,8 @@ struct Guarded {
         void* map = mmap(nullptr, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (map == MAP_FAILED || !map_shadow()) return g;
         if (mprotect((char*)map + PAGE, pages, PROT_READ | PROT_WRITE) != 0) return munmap(map, pages + 2 * PAGE), g;
-        g.map = (char*)map, g.mapped = pages + 2 * PAGE, g.bytes = n, g.data = g.map + PAGE + (pages - body);
+        g.map = (char*)map, g.mapped = pages + 2 * PAGE, g.bytes = n,
+        g.data = g.map + PAGE + (pages - body);
         memset(g.map + PAGE, poison, pages);
         return g;
     }
@@ -107,8 +109,7 @@ struct Guarded {
     }
 };
 
-// ---------------------------------------------------------------------------------------------------------------
-// launch
+// ------------------------------------------------------------------------------------------ launch
 // bytes, as AMD's kernels take at most; waves of a block
 constexpr unsigned MOST_ARGUMENTS = 4096, MOST_WAVES = 32;
 
@@ -201,7 +202,8 @@ struct Slot {
         shared->block = Block{};
         memset((void*)shared->waves, 0, n / wave * sizeof(Wave));
         memcpy(shared->arguments, l.arguments, l.entry->bytes);
-        shared->block.waves = n / wave, shared->block.wave = shared->waves, shared->block.lds = lds.data;
+        shared->block.waves = n / wave, shared->block.wave = shared->waves,
+        shared->block.lds = lds.data;
         return lds.map != nullptr;
     }
     Fiber* fiber(unsigned i) { return (Fiber*)(stacks + (i + 1) * STACK - sizeof(Fiber)); }
@@ -256,7 +258,8 @@ inline void enter() {
 
 inline void start(Slot& slot, unsigned thread, unsigned wave, unsigned turn, unsigned stride) {
     Fiber* f = slot.fiber(thread);
-    f->block = &slot.shared->block, f->thread = thread, f->lane = thread % wave, f->wave = &slot.shared->waves[thread / wave];
+    f->block = &slot.shared->block, f->thread = thread, f->lane = thread % wave,
+    f->wave = &slot.shared->waves[thread / wave];
     f->slot = (f->lane * stride + turn) % wave;
     f->wave->slot[f->slot] = f;
     // not all at the same place of a cache's set
@@ -279,7 +282,8 @@ inline void start(Slot& slot, unsigned thread, unsigned wave, unsigned turn, uns
 inline bool restart(Slot& s, Launch& l, uint64_t number, Random& random) {
     const unsigned wave = l.library->wave, threads = l.library->block;
     Block& b = s.shared->block;
-    b.id[0] = number % l.grid[0], b.id[1] = number / l.grid[0] % l.grid[1], b.id[2] = number / l.grid[0] / l.grid[1];
+    b.id[0] = number % l.grid[0], b.id[1] = number / l.grid[0] % l.grid[1],
+    b.id[2] = number / l.grid[0] / l.grid[1];
     b.launch = &l, b.fault = on_fault;
     memset(b.lds, 0xff, b.static_lds_at + *l.library->lds_bytes);
     for (unsigned w = 0; w < b.waves; w++) {
@@ -362,12 +366,14 @@ inline void work(Launch& l, unsigned worker) {
         // Nobody can run: all are at the barrier, or all have ended.
         bool all_barrier = true, all_done = true;
         for (unsigned i = 0; i < b.waves; i++)
-            all_barrier &= b.wave[i].at_barrier == b.wave[i].all, all_done &= b.wave[i].done == b.wave[i].all;
+            all_barrier &= b.wave[i].at_barrier == b.wave[i].all,
+                all_done &= b.wave[i].done == b.wave[i].all;
         if (all_done) {
             idle.push_back(busy[which]);
             busy.erase(busy.begin() + which);
         } else if (all_barrier) {
-            for (unsigned i = 0; i < b.waves; i++) b.wave[i].at_barrier = 0, b.wave[i].ready = b.wave[i].all;
+            for (unsigned i = 0; i < b.waves; i++)
+                b.wave[i].at_barrier = 0, b.wave[i].ready = b.wave[i].all;
         } else {
             l.fail(std::string(l.entry->name) + ": a divergent barrier: not all threads of the block reach it");
         }
@@ -385,7 +391,8 @@ inline void stopped_on_signal() {  // runs on the fiber's stack
 }
 inline void on_signal(int number, siginfo_t* info, void* context) {
     // the shadow, first looked at
-    if (number == SIGSEGV && info->si_code == SEGV_ACCERR && make_piece((uintptr_t)info->si_addr)) return;
+    if (number == SIGSEGV && info->si_code == SEGV_ACCERR && make_piece((uintptr_t)info->si_addr))
+        return;
     if (running) {
         ucontext_t* c = (ucontext_t*)context;
 #if defined(__x86_64__)
@@ -404,7 +411,8 @@ inline void on_signal(int number, siginfo_t* info, void* context) {
 #endif
     }
     struct sigaction& before = previous_actions[number];
-    if (before.sa_flags & SA_SIGINFO && before.sa_sigaction) return before.sa_sigaction(number, info, context);
+    if (before.sa_flags & SA_SIGINFO && before.sa_sigaction)
+        return before.sa_sigaction(number, info, context);
     signal(number, SIG_DFL);  // comes again at once, and ends the process as it should
 }
 inline void catch_faults() {
@@ -428,7 +436,13 @@ inline void catch_faults() {
 }
 
 inline uint64_t coprime(uint64_t total, Random& random) {
-    auto gcd = [](uint64_t a, uint64_t b) { while (b) { uint64_t t = a % b; a = b, b = t; } return a; };
+    auto gcd = [](uint64_t a, uint64_t b) {
+        while (b) {
+            uint64_t t = a % b;
+            a = b, b = t;
+        }
+        return a;
+    };
     uint64_t step;
     do step = 1 + random(0x7fffffff) % total; while (gcd(step, total) != 1);
     return step;
@@ -437,7 +451,8 @@ inline void begin(Launch& l) {
     Random random(l.seed);
     l.total = (uint64_t)l.grid[0] * l.grid[1] * l.grid[2];
     if (l.total > 2) l.step = coprime(l.total, random), l.offset = random(0x7fffffff) % l.total;
-    l.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds((int64_t)(l.seconds * 1000));
+    l.deadline =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds((int64_t)(l.seconds * 1000));
     if (*l.library->lds_count > LDS_MOST) l.fail("more LDS arrays than the simulated device keeps track of");
 }
 

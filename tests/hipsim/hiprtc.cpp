@@ -119,7 +119,7 @@ static const char* told(const char* variable, const std::string& file) {
 
 // Does as run-time compilers do that go wrong. True: the code is what came of it.
 static bool misbehave(const std::string& how, std::string& code) {
-    const char* once = getenv("KJIT_HIPSIM_ONCE");
+    const char* once = getenv("HIPSIM_ONCE");
     if (once && mkdir(once, 0700) != 0) return false;
     if (how == "print") puts("this is no answer"), fflush(stdout);
     if (how == "abort") say("comgr: LLVM ERROR: as the test wants it"), abort();
@@ -168,9 +168,9 @@ API hiprtcCompileProgram(void* program, int count, const char** options) {
         say("hiprtc: no such architecture: '" + arch + "' (the real one aborts too)");
         abort();
     }
-    if (const char* seconds = told("KJIT_HIPSIM_SLOW", p->source.file)) usleep((useconds_t)(atof(seconds) * 1e6));
-    if (told("KJIT_HIPSIM_REFUSE", p->source.file)) return p->log = p->source.file + ":1:1: error: refused, as the test wants it", RTC_COMPILATION;
-    const char* how = told("KJIT_HIPSIM_MISBEHAVE", p->source.file);
+    if (const char* seconds = told("HIPSIM_SLOW", p->source.file)) usleep((useconds_t)(atof(seconds) * 1e6));
+    if (told("HIPSIM_REFUSE", p->source.file)) return p->log = p->source.file + ":1:1: error: refused, as the test wants it", RTC_COMPILATION;
+    const char* how = told("HIPSIM_MISBEHAVE", p->source.file);
     if (how && misbehave(std::string(how, strcspn(how, ",")), p->code)) return p->compiled = true, RTC_OK;
     int code = compile(*p);
     p->compiled = code == RTC_OK;

@@ -180,7 +180,7 @@ inline uint32_t shuffle(uint32_t v, unsigned lane) {
 #endif
     return values[lane];
 }
-// An instruction's result; of the one that KJIT_HIPSIM_WRONG names (compile.cpp defines
+// An instruction's result; of the one that HIPSIM_WRONG names (compile.cpp defines
 // KJSIM_WRONG_ and its name) another.
 inline int wrong(int right) { return right ^ 64; }
 inline float wrong(float right) { return right * 1.5f + 1.0f; }
@@ -208,7 +208,8 @@ template <unsigned N> KJSIM_FAST void floats(const uint16_t* halves, float* to) 
     typedef short Halves __attribute__((vector_size(16), aligned(2), may_alias));
     typedef float Floats __attribute__((vector_size(32), aligned(4), may_alias));
     static_assert(N % 8 == 0, "eight at a time");
-    for (unsigned i = 0; i < N; i += 8) *(Floats*)(to + i) = __builtin_ia32_vcvtph2ps256(*(const Halves*)(halves + i));
+    for (unsigned i = 0; i < N; i += 8)
+        *(Floats*)(to + i) = __builtin_ia32_vcvtph2ps256(*(const Halves*)(halves + i));
 #else
     for (unsigned i = 0; i < N; i++) to[i] = (float)__builtin_bit_cast(_Float16, halves[i]);
 #endif
@@ -218,8 +219,8 @@ template <unsigned N> KJSIM_FAST float product(const float* a, const float* b, f
     return sum;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// LDS Every declaration has its place, found when the library is loaded: no check at run time.
+// --------------------------------------------------------------------------------------------- LDS
+// Every declaration has its place, found when the library is loaded: no check at run time.
 // Unnamed namespaces, because libraries of equally named kernels are loaded side by side.
 namespace {
 LdsArray lds_arrays[LDS_MOST];
@@ -235,18 +236,21 @@ __attribute__((noinline, no_sanitize("kernel-address", "bounds", "alignment"))) 
 template <class Tag, unsigned BYTES> struct Lds { static const unsigned at; };
 template <class Tag, unsigned BYTES> const unsigned Lds<Tag, BYTES>::at = lds_place(BYTES);
 }  // namespace
-#define KJSIM_LDS(type, name, count)  \
-    struct name##_lds {};             \
-    type(&name)[count] = *(type(*)[count])(kjsim::self()->block->lds + kjsim::self()->block->static_lds_at + kjsim::Lds<name##_lds, sizeof(type) * (count)>::at)
+#define KJSIM_LDS(type, name, count)                                                        \
+    struct name##_lds {};                                                                   \
+    type(&name)[count] =                                                                    \
+        *(type(*)[count])(kjsim::self()->block->lds + kjsim::self()->block->static_lds_at + \
+                          kjsim::Lds<name##_lds, sizeof(type) * (count)>::at)
 inline unsigned char* dynamic_lds() { return (unsigned char*)self()->block->lds; }
 
-// -------------------------------------------------------------------------------------------------------
-// entry points
+// ------------------------------------------------------------------------------------ entry points
 template <unsigned... I> struct Indices {};
 template <class... A> struct Signature {
     static constexpr unsigned count = sizeof...(A);
     struct Layout {
-        unsigned sizes[count + 1] = {(unsigned)sizeof(A)...}, aligns[count + 1] = {(unsigned)alignof(A)...}, offsets[count + 1] = {};
+        unsigned sizes[count + 1] = {(unsigned)sizeof(A)...},
+                               aligns[count + 1] = {(unsigned)alignof(A)...},
+                               offsets[count + 1] = {};
         unsigned char pointers[count + 1] = {(unsigned char)__is_pointer_of((A*)nullptr)...};
         template <class T> static constexpr bool __is_pointer_of(T**) { return true; }
         static constexpr bool __is_pointer_of(const volatile void*) { return false; }
@@ -262,7 +266,9 @@ template <class... A> struct Signature {
     template <unsigned... I> static void unpack(void (*f)(A...), const char* block, Indices<I...>) {
         f(*(const A*)(block + layout.offsets[I])...);
     }
-    static void call(void (*f)(A...), const char* block) { unpack(f, block, Indices<__integer_pack(count)...>{}); }
+    static void call(void (*f)(A...), const char* block) {
+        unpack(f, block, Indices<__integer_pack(count)...>{});
+    }
 };
 template <class... A> Signature<A...> signature_of(void (*)(A...));
 
@@ -279,20 +285,35 @@ struct Index { Axis x, y, z; };
 // A report of the compiler's instrumentation. Each is a line of its own, so that the message can
 // say what it was.
 #define KJSIM_HIDDEN extern "C" __attribute__((visibility("hidden"), used, noinline))
-#define KJSIM_ACCESS(n)                                                                                                              \
-    KJSIM_HIDDEN void __asan_report_load##n##_noabort(uintptr_t p) { fault("reads outside of what it was given", p, n); }                   \
-    KJSIM_HIDDEN void __asan_report_store##n##_noabort(uintptr_t p) { fault("writes outside of what it was given", p, n); }
-#define KJSIM_CHECKS                                                                                                                 \
-    namespace kjsim {                                                                                                                \
-    KJSIM_ACCESS(1) KJSIM_ACCESS(2) KJSIM_ACCESS(4) KJSIM_ACCESS(8) KJSIM_ACCESS(16)                                                 \
-    KJSIM_HIDDEN void __asan_report_load_n_noabort(uintptr_t p, size_t n) { fault("reads outside of what it was given", p, n); }            \
-    KJSIM_HIDDEN void __asan_report_store_n_noabort(uintptr_t p, size_t n) { fault("writes outside of what it was given", p, n); }          \
-    KJSIM_HIDDEN void __asan_before_dynamic_init(const void*) {}                                                                     \
-    KJSIM_HIDDEN void __asan_after_dynamic_init() {}                                                                                 \
-    KJSIM_HIDDEN void __asan_handle_no_return() {}                                                                                   \
-    KJSIM_HIDDEN void __ubsan_handle_type_mismatch_v1_abort(void*, uintptr_t p) { fault("an unaligned access", p, 0); }              \
-    KJSIM_HIDDEN void __ubsan_handle_out_of_bounds_abort(void*, uintptr_t i) { fault("an index behind an array's end", i, 0); }      \
-    KJSIM_HIDDEN void __ubsan_handle_shift_out_of_bounds_abort(void*, uintptr_t, uintptr_t n) { fault("a shift by too many bits", n, 0); } \
+#define KJSIM_ACCESS(n)                                               \
+    KJSIM_HIDDEN void __asan_report_load##n##_noabort(uintptr_t p) {  \
+        fault("reads outside of what it was given", p, n);            \
+    }                                                                 \
+    KJSIM_HIDDEN void __asan_report_store##n##_noabort(uintptr_t p) { \
+        fault("writes outside of what it was given", p, n);           \
+    }
+#define KJSIM_CHECKS                                                                            \
+    namespace kjsim {                                                                           \
+    KJSIM_ACCESS(1)                                                                             \
+    KJSIM_ACCESS(2) KJSIM_ACCESS(4) KJSIM_ACCESS(8) KJSIM_ACCESS(16) KJSIM_HIDDEN               \
+        void __asan_report_load_n_noabort(uintptr_t p, size_t n) {                              \
+        fault("reads outside of what it was given", p, n);                                      \
+    }                                                                                           \
+    KJSIM_HIDDEN void __asan_report_store_n_noabort(uintptr_t p, size_t n) {                    \
+        fault("writes outside of what it was given", p, n);                                     \
+    }                                                                                           \
+    KJSIM_HIDDEN void __asan_before_dynamic_init(const void*) {}                                \
+    KJSIM_HIDDEN void __asan_after_dynamic_init() {}                                            \
+    KJSIM_HIDDEN void __asan_handle_no_return() {}                                              \
+    KJSIM_HIDDEN void __ubsan_handle_type_mismatch_v1_abort(void*, uintptr_t p) {               \
+        fault("an unaligned access", p, 0);                                                     \
+    }                                                                                           \
+    KJSIM_HIDDEN void __ubsan_handle_out_of_bounds_abort(void*, uintptr_t i) {                  \
+        fault("an index behind an array's end", i, 0);                                          \
+    }                                                                                           \
+    KJSIM_HIDDEN void __ubsan_handle_shift_out_of_bounds_abort(void*, uintptr_t, uintptr_t n) { \
+        fault("a shift by too many bits", n, 0);                                                \
+    }                                                                                           \
     }
 
 #endif  // KJ_WAVE
@@ -316,12 +337,22 @@ constexpr kjsim::Index blockIdx{{kjsim::block_on<0>}, {kjsim::block_on<1>}, {kjs
     static void kjsim_call_##name(const char* block) {                                 \
         decltype(kjsim::signature_of(&name))::call(&name, block);                      \
     }
-#define KJSIM_DESCRIBE(name)                                                           \
-    {#name, kjsim_call_##name, decltype(kjsim::signature_of(&name))::count,            \
-     decltype(kjsim::signature_of(&name))::layout.bytes, decltype(kjsim::signature_of(&name))::layout.sizes, \
-     decltype(kjsim::signature_of(&name))::layout.offsets, decltype(kjsim::signature_of(&name))::layout.pointers}
-#define KJSIM_LIBRARY(...)                                                             \
-    static const kjsim::Entry kjsim_entries[] = {__VA_ARGS__};                         \
-    extern "C" __attribute__((visibility("default"))) const kjsim::Library kjsim_library = { \
-        kjsim::LIBRARY_VERSION, KJ_WAVE, KJ_BLOCK, kjsim_entries,                      \
-        sizeof(kjsim_entries) / sizeof(kjsim_entries[0]), kjsim::lds_arrays, &kjsim::lds_count, &kjsim::lds_bytes};
+#define KJSIM_DESCRIBE(name)                               \
+    {#name,                                                \
+     kjsim_call_##name,                                    \
+     decltype(kjsim::signature_of(&name))::count,          \
+     decltype(kjsim::signature_of(&name))::layout.bytes,   \
+     decltype(kjsim::signature_of(&name))::layout.sizes,   \
+     decltype(kjsim::signature_of(&name))::layout.offsets, \
+     decltype(kjsim::signature_of(&name))::layout.pointers}
+#define KJSIM_LIBRARY(...)                                                                  \
+    static const kjsim::Entry kjsim_entries[] = {__VA_ARGS__};                              \
+    extern "C" __attribute__((visibility("default")))                                       \
+    const kjsim::Library kjsim_library = {kjsim::LIBRARY_VERSION,                           \
+                                          KJ_WAVE,                                          \
+                                          KJ_BLOCK,                                         \
+                                          kjsim_entries,                                    \
+                                          sizeof(kjsim_entries) / sizeof(kjsim_entries[0]), \
+                                          kjsim::lds_arrays,                                \
+                                          &kjsim::lds_count,                                \
+                                          &kjsim::lds_bytes};

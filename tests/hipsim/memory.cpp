@@ -34,7 +34,7 @@ int mislead(State& s, char* argument) {
     memcpy(&p, argument, sizeof p);
     Allocation* a = find(s, (void*)p, 1);
     if (!a || a->kind == Allocation::REGISTERED || a->device == current_device) return OK;
-    if (a->kind == Allocation::HOST && strcmp(getenv("KJIT_HIPSIM_LINK"), "nothing") != 0) return OK;
+    if (a->kind == Allocation::HOST && strcmp(getenv("HIPSIM_LINK"), "nothing") != 0) return OK;
     char*& there = lost[{current_device, a->start}];
     if (!there) {
         void* made = nullptr;
@@ -177,7 +177,7 @@ API hipMemcpyPeerAsync(void* to, int to_device, const void* from, int from_devic
     if (bytes == 0) return OK;
     Allocation *a = find(s, to, bytes), *b = find(s, from, bytes);
     if (!a || !b || a->device != to_device || b->device != from_device) return INVALID_VALUE;
-    const char* link = getenv("KJIT_HIPSIM_LINK");
+    const char* link = getenv("HIPSIM_LINK");
     if (link && !strcmp(link, "lies")) return OK;  // and nothing arrives
     return copy(call.hold, to, from, bytes, stream, false);
 }

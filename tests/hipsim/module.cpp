@@ -7,7 +7,7 @@ namespace hipsim {
 // ------------------------------------------------------------------------------------------------- threads for the blocks
 static unsigned thread_count() {
     static const unsigned n = [] {
-        const char* v = getenv("KJIT_HIPSIM_THREADS");
+        const char* v = getenv("HIPSIM_THREADS");
         unsigned asked = v ? (unsigned)atoi(v) : std::thread::hardware_concurrency();
         return asked < 1 ? 1u : asked > CUS ? CUS : asked;
     }();
@@ -50,10 +50,10 @@ struct Pool {
     }
 };
 
-// What a test wants a kernel to do instead of its work: KJIT_HIPSIM_BREAK is `entry:threads:how`, comma-separated; for threads
+// What a test wants a kernel to do instead of its work: HIPSIM_BREAK is `entry:threads:how`, comma-separated; for threads
 // `wave32` or `wave64`, too.
 static std::string broken(const char* entry, unsigned threads, unsigned wave) {
-    const char* asked = getenv("KJIT_HIPSIM_BREAK");
+    const char* asked = getenv("HIPSIM_BREAK");
     std::string rest = asked ? asked : "";
     for (const std::string& blocks : {std::to_string(threads), "wave" + std::to_string(wave)}) {
         std::string want = std::string(entry) + ":" + blocks + ":";
@@ -164,7 +164,7 @@ static void run_kernel(const Work& w, uint64_t seed, std::string& error, int& co
     kjsim::Launch l;
     l.library = w.module->library, l.entry = w.entry, l.arguments = w.arguments.data(), l.dynamic_lds = w.shared, l.seed = seed;
     memcpy(l.grid, w.grid, sizeof l.grid);
-    if (const char* v = getenv("KJIT_HIPSIM_TIMEOUT")) l.seconds = atof(v);
+    if (const char* v = getenv("HIPSIM_TIMEOUT")) l.seconds = atof(v);
     kjsim::begin(l);
     unsigned threads = l.total > 1 ? thread_count() : 1;
     uint64_t at_once = w.cooperative ? l.total : CUS * BLOCKS_PER_CU;
@@ -298,7 +298,7 @@ static int launch(Call& call, void* handle, const unsigned (&grid)[3], const uns
     memcpy(w.grid, grid, sizeof grid);
     w.arguments.assign(f->entry->bytes, '\0');
     for (unsigned i = 0; i < f->entry->count; i++) memcpy(&w.arguments[f->entry->offsets[i]], params[i], f->entry->sizes[i]);
-    const char* link = getenv("KJIT_HIPSIM_LINK");
+    const char* link = getenv("HIPSIM_LINK");
     if (link && (!strcmp(link, "kernels") || !strcmp(link, "nothing")))
         for (unsigned i = 0; i < f->entry->count; i++)
             if (f->entry->sizes[i] == 8)

@@ -21,7 +21,8 @@ struct Pack {
     void field(const char* key, const std::string& v) { text(key), text(v); }
 };
 
-inline std::string code_object(const kjsim::Library& l, const std::string& arch, const std::string& id) {
+inline std::string code_object(const kjsim::Library& l, const std::string& arch,
+                               const std::string& id) {
     Pack p;
     p.map(3);
     p.field("amdhsa.target", "amdgcn-amd-amdhsa--" + arch);
@@ -42,7 +43,9 @@ inline std::string code_object(const kjsim::Library& l, const std::string& arch,
             p.field(".value_kind", std::string(e.pointers[a] ? "global_buffer" : "by_value"));
         }
     }
-    auto little = [](std::string& to, uint64_t v, int n) { for (int i = 0; i < n; i++) to += (char)(v >> (8 * i)); };
+    auto little = [](std::string& to, uint64_t v, int n) {
+        for (int i = 0; i < n; i++) to += (char)(v >> (8 * i));
+    };
     std::string note;
     little(note, 7, 4), little(note, p.bytes.size(), 4), little(note, 32, 4);
     note += std::string("AMDGPU\0\0", 8) + p.bytes;
@@ -50,21 +53,28 @@ inline std::string code_object(const kjsim::Library& l, const std::string& arch,
     std::string names(1, '\0'), symbols(24, '\0');
     for (unsigned k = 0; k < l.entry_count; k++)
         for (const char* end : {"", ".kd"}) {
-            little(symbols, names.size(), 4), symbols += end[0] ? (char)0x11 : (char)0x12, symbols += (char)0, little(symbols, 1, 2);
+            little(symbols, names.size(), 4), symbols += end[0] ? (char)0x11 : (char)0x12,
+                symbols += (char)0, little(symbols, 1, 2);
             little(symbols, 0, 8), little(symbols, 64, 8);
             names += std::string(l.entries[k].name) + end + '\0';
         }
     while (names.size() % 8) names += '\0';
     std::string titles("\0.note\0.symtab\0.strtab\0.shstrtab\0\0\0\0\0\0\0", 40);
     std::string file("\x7f" "ELF\2\1\1\x40\3\0\0\0\0\0\0\0", 16);
-    size_t at_note = 64, at_symbols = at_note + note.size(), at_names = at_symbols + symbols.size(), at_titles = at_names + names.size();
+    size_t at_note = 64, at_symbols = at_note + note.size(), at_names = at_symbols + symbols.size(),
+           at_titles = at_names + names.size();
     size_t at_sections = at_titles + titles.size();
-    little(file, 3, 2), little(file, 224, 2), little(file, 1, 4), little(file, 0, 8), little(file, 0, 8), little(file, at_sections, 8);
-    little(file, 0, 4), little(file, 64, 2), little(file, 56, 2), little(file, 0, 2), little(file, 64, 2), little(file, 5, 2), little(file, 4, 2);
+    little(file, 3, 2), little(file, 224, 2), little(file, 1, 4), little(file, 0, 8),
+        little(file, 0, 8), little(file, at_sections, 8);
+    little(file, 0, 4), little(file, 64, 2), little(file, 56, 2), little(file, 0, 2),
+        little(file, 64, 2), little(file, 5, 2), little(file, 4, 2);
     file += note + symbols + names + titles;
-    auto section = [&](uint32_t name, uint32_t type, size_t at, size_t bytes, uint32_t link, uint32_t info, uint64_t each) {
-        little(file, name, 4), little(file, type, 4), little(file, 0, 8), little(file, 0, 8), little(file, at, 8), little(file, bytes, 8);
-        little(file, link, 4), little(file, info, 4), little(file, type == 7 ? 4 : 8, 8), little(file, each, 8);
+    auto section = [&](uint32_t name, uint32_t type, size_t at, size_t bytes, uint32_t link,
+                       uint32_t info, uint64_t each) {
+        little(file, name, 4), little(file, type, 4), little(file, 0, 8), little(file, 0, 8),
+            little(file, at, 8), little(file, bytes, 8);
+        little(file, link, 4), little(file, info, 4), little(file, type == 7 ? 4 : 8, 8),
+            little(file, each, 8);
     };
     section(0, 0, 0, 0, 0, 0, 0);
     section(1, 7, at_note, note.size(), 0, 0, 0);

@@ -1,7 +1,7 @@
 // rccl.cpp: the part of RCCL that the engine calls, between processes: ranks meet at a port of this machine that the id names, and
 // all parts go through the first rank.
 //
-// KJIT_HIPSIM_RCCL    version:N    it says that it has this version
+// HIPSIM_RCCL    version:N    it says that it has this version
 //                     die:N        the process ends at its N-th gathering
 //                     hang:N       that gathering never ends, and sends nothing
 #include "sim.h"
@@ -51,7 +51,7 @@ std::shared_ptr<Comm> comm_of(void* handle) {
 }
 // The number behind such a word of the setting; 0 without it.
 unsigned setting(const char* word) {
-    const char* all = getenv("KJIT_HIPSIM_RCCL");
+    const char* all = getenv("HIPSIM_RCCL");
     size_t n = strlen(word);
     return all && !strncmp(all, word, n) && all[n] == ':' ? (unsigned)atoi(all + n + 1) : 0;
 }

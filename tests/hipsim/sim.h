@@ -16,11 +16,35 @@ namespace hipsim {
 
 // hipError_t
 enum : int {
-    OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_CONFIGURATION = 9, INVALID_DEVICE_POINTER = 17, NO_DEVICE = 100,
-    INVALID_DEVICE = 101, INVALID_IMAGE = 200, NO_BINARY_FOR_GPU = 209, PEER_ALREADY = 704, PEER_UNSUPPORTED = 217, INVALID_HANDLE = 400,
-    NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, LAUNCH_OUT_OF_RESOURCES = 701, LAUNCH_TIMEOUT = 702, HOST_ALREADY_REGISTERED = 712,
-    HOST_NOT_REGISTERED = 713, LAUNCH_FAILURE = 719, COOPERATIVE_TOO_LARGE = 720, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
-    CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904, CAPTURE_ISOLATION = 905, CAPTURE_WRONG_THREAD = 908, GRAPH_UPDATE_FAILURE = 910,
+    OK = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    INVALID_CONFIGURATION = 9,
+    INVALID_DEVICE_POINTER = 17,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
+    NO_BINARY_FOR_GPU = 209,
+    PEER_ALREADY = 704,
+    PEER_UNSUPPORTED = 217,
+    INVALID_HANDLE = 400,
+    NOT_FOUND = 500,
+    NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
+    LAUNCH_OUT_OF_RESOURCES = 701,
+    LAUNCH_TIMEOUT = 702,
+    HOST_ALREADY_REGISTERED = 712,
+    HOST_NOT_REGISTERED = 713,
+    LAUNCH_FAILURE = 719,
+    COOPERATIVE_TOO_LARGE = 720,
+    CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    CAPTURE_UNMATCHED = 903,
+    CAPTURE_UNJOINED = 904,
+    CAPTURE_ISOLATION = 905,
+    CAPTURE_WRONG_THREAD = 908,
+    GRAPH_UPDATE_FAILURE = 910,
 };
 
 constexpr unsigned CUS = 4, BLOCKS_PER_CU = 2, LDS_PER_BLOCK = 64 * 1024, MOST_THREADS = 1024;
@@ -123,8 +147,11 @@ struct Event {
 // Runs the machine code of a launch in place of its source (../src/emulated.rs): 0, or a sentence
 // in `error`.
 struct Lent { const char* at; size_t bytes; };
-using Emulate = int (*)(const char* arch, const char* object, size_t object_bytes, const char* symbol, const unsigned* grid, unsigned threads, unsigned lds,
-                        int cooperative, const char* arguments, size_t argument_bytes, const Lent* memory, size_t regions, uint64_t seed, char* error, size_t room);
+using Emulate = int (*)(const char* arch, const char* object, size_t object_bytes,
+                        const char* symbol, const unsigned* grid, unsigned threads, unsigned lds,
+                        int cooperative, const char* arguments, size_t argument_bytes,
+                        const Lent* memory, size_t regions, uint64_t seed, char* error,
+                        size_t room);
 
 struct State {
     Emulate emulate = nullptr;
@@ -190,7 +217,8 @@ void execute(const Work&, uint64_t seed, std::string& error, int& code);
 // that memory there was given to a kernel: it ends
 void forget(uintptr_t start);
 // compile.cpp
-const kjsim::Library* library_of(const std::string& code_object, const std::string& arch, void** handle, std::string& why);
+const kjsim::Library* library_of(const std::string& code_object, const std::string& arch,
+                                 void** handle, std::string& why);
 
 template <class T> std::shared_ptr<T> get(std::map<void*, std::shared_ptr<T>>& map, void* handle) {
     auto at = map.find(handle);

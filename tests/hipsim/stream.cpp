@@ -74,7 +74,7 @@ static void run_queues(int number) {
             if (code) {
                 device.error = code, device.fault = error;
                 say("rocm:" + std::to_string(device.number) + ": " + error);
-                const char* how = getenv("KJIT_HIPSIM_FAULTS");
+                const char* how = getenv("HIPSIM_FAULTS");
                 if (how && strcmp(how, "abort") == 0) abort();
             }
         }

@@ -1,12 +1,18 @@
 //! What the tests that cross crates share: the simulated AMD device (`hipsim/`, see its README),
 //! and what they share with the tests of `model`.
 
+/// Whether a test is to do all, not a part: `KJIT_TEST_ALL` is a list of such names, separated by
+/// commas.
+pub fn all(name: &str) -> bool {
+    std::env::var("KJIT_TEST_ALL").is_ok_and(|all| all.split(',').any(|one| one == name))
+}
+
 #[path = "../../model/tests/support/asked.rs"]
 pub mod asked;
 pub mod emulated;
 #[path = "../../model/tests/support/files.rs"]
 pub mod files;
-#[path = "../../model/tests/support/folder.rs"]
+#[path = "../../model/gguf/tests/it/support/folder.rs"]
 pub mod folder;
 #[path = "../../model/tests/support/folders.rs"]
 pub mod folders;

@@ -26,7 +26,7 @@ pub fn options(kv: KvType) -> OpenOptions {
 /// These devices, comma-separated, whose kernels the host's compiler makes.
 #[must_use]
 pub fn setup(devices: &str) -> Setup {
-    Setup::devices(devices).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
+    Setup::devices(devices).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og")
 }
 
 /// A model and an engine.

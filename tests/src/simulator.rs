@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Set in the process that a simulated test runs in: the test's name.
-const INSIDE: &str = "KJIT_HIPSIM_TEST";
+const INSIDE: &str = "HIPSIM_TEST";
 
 /// Its sources, in the order in which the compiler gets them.
 const UNITS: &[&str] = &[
@@ -32,7 +32,7 @@ fn sources() -> PathBuf {
 }
 
 fn compiler() -> String {
-    std::env::var("KJIT_HIPSIM_CXX").unwrap_or_else(|_| "c++".to_owned())
+    std::env::var("HIPSIM_CXX").unwrap_or_else(|_| "c++".to_owned())
 }
 
 /// Compiles `units` with `flags` to `name` in `folder`, unless it is there already; where it is.
@@ -76,7 +76,7 @@ fn build(folder: &Path, name: &str, units: &[&str], flags: &[&str]) -> Result<Pa
         .current_dir(sources())
         .output()
         .map_err(|e| {
-            format!("{}: {e} (Debian: g++; KJIT_HIPSIM_CXX names another compiler)", compiler())
+            format!("{}: {e} (Debian: g++; HIPSIM_CXX names another compiler)", compiler())
         })?;
     if !out.status.success() {
         return Err(format!(
@@ -111,7 +111,7 @@ impl Setup {
         self
     }
 
-    /// With a variable set: `KJIT_HIPSIM_MEMORY`, `KJIT_HIPSIM_FAIL`, …
+    /// With a variable set: `HIPSIM_MEMORY`, `HIPSIM_FAIL`, …
     #[must_use]
     pub fn set(mut self, name: &str, value: impl Into<String>) -> Setup {
         self.variables.push((name.to_owned(), value.into()));
@@ -136,8 +136,8 @@ impl Setup {
             .env("KJIT_ROCBLAS_LIBRARY", &library)
             .env("KJIT_RCCL_LIBRARY", &library)
             .env("KJIT_CLANG", clang)
-            .env("KJIT_HIPSIM_DIR", temporary.join("hipsim").join("compiled"))
-            .env("KJIT_HIPSIM_DEVICES", &self.devices)
+            .env("HIPSIM_DIR", temporary.join("hipsim").join("compiled"))
+            .env("HIPSIM_DEVICES", &self.devices)
             .env_remove("HIP_VISIBLE_DEVICES")
             .env_remove("ROCR_VISIBLE_DEVICES")
             .envs(self.variables.iter().map(|(n, v)| (n, v)))

@@ -1,6 +1,6 @@
 //! The kernels' cases as machine code, compiled by clang 19, on `gfxemu`: a part of them in every
-//! run, all with `KJIT_EMULATE_ALL=1`, those whose names contain another text with that instead of
-//! 1.
+//! run, all with `KJIT_TEST_ALL=emulate`, those whose names contain another text with that instead
+//! of 1.
 
 use gfxemu::bundle::{Bundle, Verdict};
 use kjit_engine::{Config, Engine, Isolation, Target, Vendor};
@@ -150,11 +150,10 @@ impl Tally {
     }
 }
 
-/// Which cases run where all are asked for, or those of a name.
+/// The text in the names of the cases to run, if more than the usual ones are asked for.
 fn asked() -> Option<String> {
-    std::env::var("KJIT_EMULATE_ALL")
-        .ok()
-        .map(|text| if text == "1" { String::new() } else { text })
+    let only = std::env::var("KJIT_TEST_ONLY").ok();
+    only.or_else(|| kjit_tests::all("emulate").then(String::new))
 }
 
 /// Runs cases.
@@ -167,7 +166,7 @@ fn check_but(arch: &str, some: &[&str], known: Option<&str>) {
     let all = asked();
     if all.is_none() {
         eprintln!(
-            "SKIPPED: {arch}: all cases but those of {} (KJIT_EMULATE_ALL=1 runs all)",
+            "SKIPPED: {arch}: all cases but those of {} (KJIT_TEST_ALL=emulate runs all)",
             some.join(", ")
         );
     }
@@ -199,7 +198,7 @@ fn engine_22(folder: &Path, place: &Path) -> Engine {
 }
 
 /// Names the bundle to a process that emulates it.
-const BUNDLE: &str = "KJIT_EMULATED_BUNDLE";
+const BUNDLE: &str = "TEST_BUNDLE";
 
 /// Architectures that clang 19 does not know. LLVM 22's disassembler wants a newer C library than
 /// Debian 12's, so this very program runs once more under the one that came with it.
@@ -208,7 +207,7 @@ fn check_22(arch: &str, some: &[&str]) {
     let all = asked();
     if all.is_none() {
         eprintln!(
-            "SKIPPED: {arch}: all cases but those of {} (KJIT_EMULATE_ALL=1 runs all)",
+            "SKIPPED: {arch}: all cases but those of {} (KJIT_TEST_ALL=emulate runs all)",
             some.join(", ")
         );
     }

@@ -23,8 +23,8 @@ fn likeliest(logits: &[f32]) -> usize {
 /// Logits after a prompt and after each of the next tokens, the host's likeliest, on the device and
 /// on the host.
 fn as_the_host(test: &str, arch: &str, name: &str, prompt: &[u32], tokens: usize, norm: f64) {
-    if std::env::var_os("KJIT_EMULATE_ALL").is_none() {
-        eprintln!("SKIPPED: {name} as machine code of {arch} (KJIT_EMULATE_ALL=1 runs it)");
+    if !kjit_tests::all("emulate") {
+        eprintln!("SKIPPED: {name} as machine code of {arch} (KJIT_TEST_ALL=emulate runs it)");
         return;
     }
     if let Err(why) = gfxemu::llvm::available() {
@@ -32,7 +32,7 @@ fn as_the_host(test: &str, arch: &str, name: &str, prompt: &[u32], tokens: usize
         return;
     }
     let Some(path) = model_path(name) else { return };
-    Setup::devices(arch).set("KJIT_HIPSIM_OPTIMISE", "-O0").run(test, TEMPORARY, || {
+    Setup::devices(arch).set("HIPSIM_OPTIMISE", "-O0").run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let options = OpenOptions {

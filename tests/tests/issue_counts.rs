@@ -1,6 +1,6 @@
 //! What stands in `kernel_src/src/issue.tsv` is what today's kernels execute: of a few products the
-//! machine code is compiled and counted anew, of all with `KJIT_EMULATE_ALL=1`; and every row is of
-//! a code object that the compile matrix has.
+//! machine code is compiled and counted anew, of all with `KJIT_TEST_ALL=emulate`; and every row is
+//! of a code object that the compile matrix has.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn key(line: &str) -> (String, String) {
 #[test]
 fn what_a_few_products_execute_is_what_was_counted() {
     let rows = rows();
-    let all = std::env::var_os("KJIT_EMULATE_ALL").is_some();
+    let all = kjit_tests::all("emulate");
     if let Err(why) = gfxemu::llvm::available() {
         eprintln!("SKIPPED: {why}");
         return;
@@ -47,7 +47,7 @@ fn what_a_few_products_execute_is_what_was_counted() {
         let names: Vec<String> =
             FEW.iter().map(|(arch, name)| format!("{name} of {arch}")).collect();
         eprintln!(
-            "SKIPPED: all {} counts but those of {} (KJIT_EMULATE_ALL=1)",
+            "SKIPPED: all {} counts but those of {} (KJIT_TEST_ALL=emulate)",
             rows.len(),
             names.join(", ")
         );

@@ -6,13 +6,13 @@ use kjit_engine::{Job, Target};
 use std::process::Command;
 
 const TARGETS: &[&str] = &["sm_90a", "sm_75", "gfx1100", "gfx942", "gfx906"];
-const INSIDE: &str = "KJIT_TEST_SOURCES";
+const INSIDE: &str = "TEST_SOURCES";
 
 /// Every kernel at common sizes, for cards of every kind.
 fn jobs() -> Vec<Job> {
     let of = |text: &&str| {
         let target = Target::parse(text).unwrap();
-        let all = kjit_kernels::matrix::representative(&target).unwrap();
+        let all = kjit_kernel_cases::matrix::representative(&target).unwrap();
         all.into_iter().map(move |sample| sample.kernel.job(&target)).collect::<Vec<_>>()
     };
     TARGETS.iter().flat_map(of).collect()

@@ -1,10 +1,10 @@
 //! A tiny model of each architecture that plans take on simulated AMD devices: prompts in pieces,
 //! token by token, greedy and several sequences side by side are what the host computes.
 //!
-//! A few stand for their kind here; `KJIT_ARCHS_ON_GPU=1` takes all (ten minutes of two cores),
-//! `KJIT_ARCHS=a,b` these, `KJIT_ARCHS_IN=archs-seed` those of other weights,
-//! `KJIT_ARCHS_IN=/a/folder` those of a folder that `scripts/draw_archs.py --out` made. A few draws
-//! are made and run here in any case.
+//! A few stand for their kind here; `KJIT_TEST_ALL=archs` takes all (ten minutes of two cores),
+//! `KJIT_TEST_ONLY=a,b` these, `KJIT_TEST_FOLDER=archs-seed` those of other weights,
+//! `KJIT_TEST_FOLDER=/a/folder` those of a folder that `scripts/draw_archs.py --out` made. A few
+//! draws are made and run here in any case.
 
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
@@ -209,17 +209,16 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
 }
 
 fn as_the_host(test: &str, arch: &str) {
-    let folder = std::env::var("KJIT_ARCHS_IN").unwrap_or("archs".to_owned());
+    let folder = std::env::var("KJIT_TEST_FOLDER").unwrap_or("archs".to_owned());
     let Some(folder) = model_path(&folder) else { return };
     all_as_the_host(test, arch, &folder, &FEW);
 }
 
 /// The models of a folder: those that are asked for, else a few.
 fn all_as_the_host(test: &str, arch: &str, folder: &Path, few: &[&str]) {
-    let asked = std::env::var("KJIT_ARCHS").ok();
-    let all = std::env::var_os("KJIT_ARCHS_ON_GPU").is_some();
-    let setup =
-        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let asked = std::env::var("KJIT_TEST_ONLY").ok();
+    let all = kjit_tests::all("archs");
+    let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let mut files: Vec<PathBuf> =
             std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
@@ -228,7 +227,7 @@ fn all_as_the_host(test: &str, arch: &str, folder: &Path, few: &[&str]) {
         match &asked {
             Some(asked) => files.retain(|p| asked.split(',').any(|a| a == name(p))),
             None if !all => {
-                eprintln!("SKIPPED: all architectures but {few:?}; KJIT_ARCHS_ON_GPU=1 takes them");
+                eprintln!("SKIPPED: all architectures but {few:?}; KJIT_TEST_ALL=archs takes them");
                 files.retain(|p| few.contains(&name(p).as_str()));
             }
             None => {}
@@ -285,8 +284,8 @@ fn drawn_models_on_simulated_gfx1100_are_the_hosts() {
 
 #[test]
 fn architectures_on_simulated_gfx942_are_the_hosts() {
-    if ["KJIT_ARCHS_ON_GPU", "KJIT_ARCHS"].iter().all(|name| std::env::var_os(name).is_none()) {
-        eprintln!("SKIPPED: waves of 64; KJIT_ARCHS_ON_GPU=1 or KJIT_ARCHS=… takes them too");
+    if !kjit_tests::all("archs") && std::env::var_os("KJIT_TEST_ONLY").is_none() {
+        eprintln!("SKIPPED: waves of 64; KJIT_TEST_ALL=archs or KJIT_TEST_ONLY=… takes them too");
         return;
     }
     as_the_host("architectures_on_simulated_gfx942_are_the_hosts", "gfx942:sramecc+:xnack-");
@@ -294,15 +293,13 @@ fn architectures_on_simulated_gfx942_are_the_hosts() {
 
 #[test]
 fn folders_of_safetensors_on_simulated_gfx1100_are_the_hosts() {
-    if std::env::var_os("KJIT_ARCHS_ON_GPU").is_none() {
+    if !kjit_tests::all("archs") {
         eprintln!(
-            "SKIPPED: folders of safetensors on a simulated device; KJIT_ARCHS_ON_GPU=1 takes them"
+            "SKIPPED: folders of safetensors on a simulated device; KJIT_TEST_ALL=archs takes them"
         );
         return;
     }
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run("folders_of_safetensors_on_simulated_gfx1100_are_the_hosts", TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         kjit_tests::folders::are_the_hosts(&engine, &engine.device("rocm:0").unwrap());

@@ -16,7 +16,7 @@ const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// Scores at these numbers of sequences, then answers at the middle one of them.
-/// `KJIT_SEQUENCES_ON_GPU=1` takes `all`.
+/// `KJIT_TEST_ALL=sequences` takes `all`.
 fn as_the_host(
     test: &str,
     name: &str,
@@ -25,14 +25,13 @@ fn as_the_host(
     few: &'static [usize],
     all: &'static [usize],
 ) {
-    let sizes = if std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_some() { all } else { few };
+    let sizes = if kjit_tests::all("sequences") { all } else { few };
     let Some(path) = model_path(name) else { return };
-    let setup =
-        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         if sizes != all {
             eprintln!(
-                "SKIPPED: {all:?} sequences, in their place {few:?} (KJIT_SEQUENCES_ON_GPU=1)"
+                "SKIPPED: {all:?} sequences, in their place {few:?} (KJIT_TEST_ALL=sequences)"
             );
         }
         let gguf = Arc::new(Gguf::open(&path).unwrap());
@@ -165,16 +164,15 @@ fn windows_and_post_norms_side_by_side_on_simulated_gfx1201_are_the_hosts() {
 
 /// A model whose scores are to be the same bits however tokens come: alone, at the side of others,
 /// in pieces, behind what was kept, as drafts, and where its layers are copied for each step.
-/// `KJIT_SEQUENCES_ON_GPU=1` takes up to 64 sequences, and all that is not `always`.
+/// `KJIT_TEST_ALL=sequences` takes up to 64 sequences, and all that is not `always`.
 fn reproducible(test: &str, name: &str, arch: &str, always: bool, with: OpenOptions) {
-    let whole = std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_some();
+    let whole = kjit_tests::all("sequences");
     let Some(path) = model_path(name) else { return };
     if !whole && !always {
-        eprintln!("SKIPPED: {name} on {arch} (KJIT_SEQUENCES_ON_GPU=1)");
+        eprintln!("SKIPPED: {name} on {arch} (KJIT_TEST_ALL=sequences)");
         return;
     }
-    let setup =
-        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();

@@ -30,7 +30,7 @@ fn files(folder: &Path) -> Vec<std::path::PathBuf> {
 }
 
 fn setup(arch: &str) -> Setup {
-    Setup::devices(arch).set("KJIT_HIPSIM_OPTIMISE", "-Og")
+    Setup::devices(arch).set("HIPSIM_OPTIMISE", "-Og")
 }
 
 #[test]

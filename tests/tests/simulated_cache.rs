@@ -63,7 +63,7 @@ fn compiled(engine: &Engine) -> u64 {
 fn a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_code_under_new_keys()
 {
     let test = "a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_code_under_new_keys";
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+    Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let dir = tempfile::tempdir().unwrap();
         let (cache, compiler) = (dir.path().join("cache"), dir.path().join("libhiprtc.so.6"));
         copy_of_the_compiler(&compiler);
@@ -103,7 +103,7 @@ fn a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_c
 #[test]
 fn a_changed_header_or_constant_is_compiled_anew_and_its_own_code_runs() {
     let test = "a_changed_header_or_constant_is_compiled_anew_and_its_own_code_runs";
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+    Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let dir = tempfile::tempdir().unwrap();
         let compiler = PathBuf::from(std::env::var_os("KJIT_HIPRTC_LIBRARY").unwrap());
         let engine = engine(dir.path(), &compiler);
@@ -128,7 +128,7 @@ fn a_changed_header_or_constant_is_compiled_anew_and_its_own_code_runs() {
 #[test]
 fn the_same_compiler_and_cache_under_other_paths_are_hits() {
     let test = "the_same_compiler_and_cache_under_other_paths_are_hits";
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+    Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for folder in ["here", "in a container"] {

@@ -6,7 +6,7 @@ mod common;
 
 use common::{BLOCK, Bench, TEMPORARY, WORKER};
 use kjit_engine::{Geometry, args};
-use kjit_kernels::cases::Random;
+use kjit_kernel_cases::Random;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::prove;
 use kjit_model::sample::SampleOptions;
@@ -32,12 +32,12 @@ fn both_layouts_of_the_properties_give_the_same_architectures_with_their_flags()
     let test = "both_layouts_of_the_properties_give_the_same_architectures_with_their_flags";
     let devices = Setup::devices("gfx90a:sramecc+:xnack-,gfx1030");
     // Which of the two the process has decides which of the calls may be made.
-    match std::env::var("KJIT_TEST_LAYOUT").as_deref() {
+    match std::env::var("TEST_LAYOUT").as_deref() {
         Ok("5") => devices.rocm5().run(test, TEMPORARY, || assert!(matches!(look(), (2.., 0)))),
         Ok(_) => devices.run(test, TEMPORARY, || assert!(matches!(look(), (0, 2..)))),
         Err(_) => {
-            devices.clone().rocm5().set("KJIT_TEST_LAYOUT", "5").run(test, TEMPORARY, || {});
-            devices.set("KJIT_TEST_LAYOUT", "6").run(test, TEMPORARY, || {});
+            devices.clone().rocm5().set("TEST_LAYOUT", "5").run(test, TEMPORARY, || {});
+            devices.set("TEST_LAYOUT", "6").run(test, TEMPORARY, || {});
         }
     }
 }
@@ -133,12 +133,11 @@ fn a_fault_on_one_device_leaves_the_other_at_work() {
 
 #[test]
 fn lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed() {
-    const VARIABLE: &str = "KJIT_TEST_ORDER";
+    const VARIABLE: &str = "TEST_ORDER";
     let test = "lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed";
     let process = |seed: &str, file: &std::path::Path| {
         // Blocks of several CPU threads come in no order that a seed decides.
-        let setup =
-            Setup::devices("gfx1100").set("KJIT_HIPSIM_THREADS", "1").set("KJIT_HIPSIM_SEED", seed);
+        let setup = Setup::devices("gfx1100").set("HIPSIM_THREADS", "1").set("HIPSIM_SEED", seed);
         setup.set(VARIABLE, file.display().to_string()).run(test, TEMPORARY, || {
             let b = Bench::new("rocm:0");
             let stream = b.device.stream().unwrap();
@@ -182,7 +181,7 @@ fn lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed() {
 
 #[test]
 fn an_error_injected_from_outside_comes_at_the_call_that_was_counted() {
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_FAIL", "hipMalloc:3:2");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_FAIL", "hipMalloc:3:2");
     setup.run(
         "an_error_injected_from_outside_comes_at_the_call_that_was_counted",
         TEMPORARY,
@@ -298,8 +297,8 @@ fn without_rocblas_everything_else_works_and_it_is_said_to_be_optional() {
 #[test]
 fn a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory() {
     let test = "a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory";
-    let devices = Setup::devices("gfx1036,gfx1100").set("KJIT_HIPSIM_INTEGRATED", "0");
-    devices.set("KJIT_HIPSIM_MEMORY", "1048576").run(test, TEMPORARY, || {
+    let devices = Setup::devices("gfx1036,gfx1100").set("HIPSIM_INTEGRATED", "0");
+    devices.set("HIPSIM_MEMORY", "1048576").run(test, TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc");
         let found = engine.devices();
         assert_eq!(found.preferred().unwrap().label(), "rocm:1");
@@ -327,46 +326,38 @@ fn a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory() {
 fn a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy() {
     let test = "a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy";
     let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
-    let devices = Setup::devices("gfx1100,gfx1100").set("KJIT_HIPSIM_INTEGRATED", "1");
-    devices.set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og").run(
-        test,
-        TEMPORARY,
-        || {
-            let gguf = Arc::new(Gguf::open(&path).unwrap());
-            let graph = kjit_model::arch::build(&gguf).unwrap();
-            let options = OpenOptions {
-                context: Some(32),
-                prefill_chunk: Some(8),
-                threads: 2,
-                ..OpenOptions::default()
-            };
-            let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
-            let mut seen = vec![];
-            // Kernels are proven at the first opening: its bytes are theirs as well.
-            for name in ["rocm:0", "rocm:0", "rocm:1", "rocm:1"] {
-                let device = engine.device(name).unwrap();
-                let before = device.counts();
-                let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &options);
-                let weights = gpu.on_gpu().statistics().weights;
-                let copied = (device.counts() - before).bytes_in;
-                seen.push((
-                    weights,
-                    copied,
-                    gpu.generate(&[5, 42, 79], 3, SampleOptions::default()),
-                ));
-            }
-            let [_, (weights, copied, tokens), _, (same, shared, own)] = &seen[..] else {
-                panic!("{seen:?}")
-            };
-            assert_eq!((weights, tokens), (same, own));
-            assert!(
-                copied > &(weights / 2),
-                "{copied} bytes were copied for {weights} of weights: nothing to leave out"
-            );
-            assert!(
-                shared * 8 < *copied,
-                "{shared} bytes were copied to the processor's own GPU, {copied} to the card"
-            );
-        },
-    );
+    let devices = Setup::devices("gfx1100,gfx1100").set("HIPSIM_INTEGRATED", "1");
+    devices.set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let options = OpenOptions {
+            context: Some(32),
+            prefill_chunk: Some(8),
+            threads: 2,
+            ..OpenOptions::default()
+        };
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let mut seen = vec![];
+        // Kernels are proven at the first opening: its bytes are theirs as well.
+        for name in ["rocm:0", "rocm:0", "rocm:1", "rocm:1"] {
+            let device = engine.device(name).unwrap();
+            let before = device.counts();
+            let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &options);
+            let weights = gpu.on_gpu().statistics().weights;
+            let copied = (device.counts() - before).bytes_in;
+            seen.push((weights, copied, gpu.generate(&[5, 42, 79], 3, SampleOptions::default())));
+        }
+        let [_, (weights, copied, tokens), _, (same, shared, own)] = &seen[..] else {
+            panic!("{seen:?}")
+        };
+        assert_eq!((weights, tokens), (same, own));
+        assert!(
+            copied > &(weights / 2),
+            "{copied} bytes were copied for {weights} of weights: nothing to leave out"
+        );
+        assert!(
+            shared * 8 < *copied,
+            "{shared} bytes were copied to the processor's own GPU, {copied} to the card"
+        );
+    });
 }

@@ -106,8 +106,7 @@ fn plain(
 #[test]
 fn what_is_drafted_on_simulated_gfx1100_changes_no_token() {
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
-    let setup =
-        Setup::devices(ARCH).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices(ARCH).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run("what_is_drafted_on_simulated_gfx1100_changes_no_token", TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();

@@ -71,10 +71,10 @@ fn late(gpu: &One) -> Early {
 
 fn setup(arch: &str, slow: &str, refuse: &str) -> Setup {
     Setup::devices(arch)
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og")
-        .set("KJIT_HIPSIM_SLOW", slow)
-        .set("KJIT_HIPSIM_REFUSE", refuse)
+        .set("HIPSIM_CLANG", "none")
+        .set("HIPSIM_OPTIMISE", "-Og")
+        .set("HIPSIM_SLOW", slow)
+        .set("HIPSIM_REFUSE", refuse)
 }
 
 /// Waits until the compiler must be done with what it has been told to be slow with.

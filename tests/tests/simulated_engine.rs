@@ -325,7 +325,7 @@ fn everything_is_given_back_when_it_is_dropped() {
 #[test]
 fn out_of_memory_says_what_was_asked_and_what_is_free_and_loses_nothing() {
     let test = "out_of_memory_says_what_was_asked_and_what_is_free_and_loses_nothing";
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_MEMORY", "1000000").run(test, TEMPORARY, || {
+    Setup::devices("gfx1100").set("HIPSIM_MEMORY", "1000000").run(test, TEMPORARY, || {
         let b = Bench::new("rocm:0");
         let before = Simulated::here().alive();
         let held = b.device.buffer::<u8>(600_000).unwrap();

@@ -5,7 +5,7 @@ mod common;
 
 use common::{BLOCK, Bench, TEMPORARY, WORKER};
 use kjit_engine::{Geometry, args};
-use kjit_kernels::cases::CaseArg;
+use kjit_kernel_cases::CaseArg;
 use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 
@@ -35,7 +35,7 @@ macro_rules! wrongs {
     ($($test:ident: $kernel:literal, $argument:expr, $buffers:expr, $word:literal;)*) => {$(
         #[test]
         fn $test() {
-            Setup::devices("gfx1100").set("KJIT_HIPSIM_TIMEOUT", "1").run(stringify!($test), TEMPORARY, || {
+            Setup::devices("gfx1100").set("HIPSIM_TIMEOUT", "1").run(stringify!($test), TEMPORARY, || {
                 let why = wrong($kernel, $argument, $buffers);
                 assert!(why.contains($kernel) && why.contains($word), "{why}");
             });
@@ -116,7 +116,7 @@ fn experts_of_rows_that_are_not_in_use_are_a_fault() {
         || {
             let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
             let device = engine.device("rocm:0").unwrap();
-            let all = kjit_kernels::cases::all(device.target(), 64, 1).unwrap();
+            let all = kjit_kernel_cases::all(device.target(), 64, 1).unwrap();
             let mut case = all
                 .into_iter()
                 .find(|c| c.name.starts_with("experts Q8_0") && c.name.contains("2 of 3 tokens"))
@@ -183,7 +183,7 @@ fn a_lost_device_says_so_and_is_opened_anew() {
 #[test]
 fn a_device_that_only_a_new_process_has_again_says_so_at_every_opening() {
     let test = "a_device_that_only_a_new_process_has_again_says_so_at_every_opening";
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_FAULTS", "stay").run(test, TEMPORARY, || {
+    Setup::devices("gfx1100").set("HIPSIM_FAULTS", "stay").run(test, TEMPORARY, || {
         let b = Bench::new("rocm:0");
         let stream = b.device.stream().unwrap();
         let x = b.device.buffer::<f32>(101).unwrap();
@@ -203,7 +203,7 @@ fn a_device_that_only_a_new_process_has_again_says_so_at_every_opening() {
 #[test]
 fn a_kernel_that_never_ends_is_a_fault_after_the_time_given() {
     let test = "a_kernel_that_never_ends_is_a_fault_after_the_time_given";
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_TIMEOUT", "0.5").run(test, TEMPORARY, || {
+    Setup::devices("gfx1100").set("HIPSIM_TIMEOUT", "0.5").run(test, TEMPORARY, || {
         let b = Bench::new("rocm:0");
         let stream = b.device.stream().unwrap();
         let flag = stream.upload(&[0u32]).unwrap();

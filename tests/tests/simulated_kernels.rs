@@ -2,7 +2,7 @@
 //! launched, read back and held against its oracle in f64. Wave 32 and wave 64, RDNA and CDNA.
 
 use kjit_engine::{Job, Module, Stream, Target};
-use kjit_kernels::cases::{self, Case};
+use kjit_kernel_cases::{self as cases, Case};
 use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 
@@ -27,8 +27,8 @@ fn all(test: &str, arch: &str, wave: u32, real: bool) {
     some(test, arch, wave, real, &[""]);
 }
 
-/// The same for the cases whose names contain one of `few`; `KJIT_CASES=…` names others,
-/// `KJIT_CASES=` all.
+/// The same for the cases whose names contain one of `few`; `KJIT_TEST_ONLY=…` names others,
+/// `KJIT_TEST_ONLY=` all.
 fn some(test: &str, arch: &str, wave: u32, real: bool, few: &[&str]) {
     some_as(test, arch, wave, real, few, Target::clone);
 }
@@ -42,19 +42,19 @@ fn some_as(
     few: &[&str],
     variant: fn(&Target) -> Target,
 ) {
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_OPTIMISE", "-Og");
-    let setup = if real { setup } else { setup.set("KJIT_HIPSIM_CLANG", "none") };
+    let setup = Setup::devices(arch).set("HIPSIM_OPTIMISE", "-Og");
+    let setup = if real { setup } else { setup.set("HIPSIM_CLANG", "none") };
     setup.run(test, TEMPORARY, || {
         let device = engine(&cache(TEMPORARY), WORKER, "hiprtc").device("rocm:0").unwrap();
         assert_eq!(device.target().to_string(), arch);
-        let only = std::env::var("KJIT_CASES").ok();
+        let only = std::env::var("KJIT_TEST_ONLY").ok();
         let wanted = |name: &str| match &only {
             Some(only) => name.contains(only),
             None => few.iter().any(|part| name.contains(part)),
         };
         if only.is_none() && few != [""] {
             eprintln!(
-                "SKIPPED: {arch}: all cases but those of {} (KJIT_CASES= runs all)",
+                "SKIPPED: {arch}: all cases but those of {} (KJIT_TEST_ONLY= runs all)",
                 few.join(", ")
             );
         }
@@ -156,9 +156,9 @@ fn some_cases_are_right_on_gfx803() {
 /// card.
 #[test]
 fn some_cases_are_right_in_f32_alone() {
-    if std::env::var_os("KJIT_CASES").is_none() {
+    if std::env::var_os("KJIT_TEST_ONLY").is_none() {
         eprintln!(
-            "SKIPPED: cases in f32 alone (KJIT_CASES= runs all); simulated_trust.rs runs a model so"
+            "SKIPPED: cases in f32 alone (KJIT_TEST_ONLY= runs all); simulated_trust.rs runs a model so"
         );
         return;
     }

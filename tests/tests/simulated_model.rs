@@ -1,7 +1,7 @@
 //! A real model on simulated AMD devices: SmolLM2's greedy tokens are the host's, on a card with
 //! waves of 32 and on one with waves of 64. The whole path: plan, kernels compiled by (simulated)
 //! hiprtc in child processes, cache, upload, repacking, graphs, prompt, decode. The command's test
-//! `simulated` runs the same model on the same cards; here it runs with `KJIT_SMOLLM2_SIMULATED=1`
+//! `simulated` runs the same model on the same cards; here it runs with `KJIT_TEST_ALL=smollm2`
 //! only.
 
 use kjit_model::gguf::Gguf;
@@ -24,14 +24,14 @@ const TOKENS: usize = 8;
 
 fn same_as_the_host(test: &str, arch: &str) {
     let Some(path) = model_path(MODEL) else { return };
-    if std::env::var_os("KJIT_SMOLLM2_SIMULATED").is_none() {
+    if !kjit_tests::all("smollm2") {
         eprintln!(
             "SKIPPED: SmolLM2 by the library on {arch}, as the command runs it \
-             (KJIT_SMOLLM2_SIMULATED=1)"
+             (KJIT_TEST_ALL=smollm2)"
         );
         return;
     }
-    Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+    Setup::devices(arch).set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let options = OpenOptions {
@@ -82,8 +82,7 @@ fn smollm2s_greedy_tokens_on_simulated_gfx942_are_the_hosts() {
 /// logits after each.
 fn logits_are_the_hosts(test: &str, name: &str, arch: &str) {
     let Some(path) = model_path(name) else { return };
-    let setup =
-        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();

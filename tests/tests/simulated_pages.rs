@@ -20,8 +20,7 @@ const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 fn the_same(test: &str, name: &str, arch: &str, kv: KvType) {
     let Some(path) = model_path(name) else { return };
-    let setup =
-        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -49,9 +48,9 @@ fn pages_change_nothing_on_simulated_gfx1100() {
 fn pages_of_bytes_change_nothing_on_simulated_gfx942() {
     let (test, arch) =
         ("pages_of_bytes_change_nothing_on_simulated_gfx942", "gfx942:sramecc+:xnack-");
-    if std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_none() {
+    if !kjit_tests::all("sequences") {
         eprintln!(
-            "SKIPPED: whole models with pages of bytes, waves of 64 (KJIT_SEQUENCES_ON_GPU=1)"
+            "SKIPPED: whole models with pages of bytes, waves of 64 (KJIT_TEST_ALL=sequences)"
         );
         return;
     }
@@ -66,9 +65,7 @@ fn prompt(number: usize, len: usize) -> Vec<u32> {
 fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them() {
     let test = "requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them";
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -147,8 +144,7 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
 /// Models whose states cannot go back, with what else they have in pages.
 fn returning(test: &str, names: &[&str], arch: &str) {
     let paths: Vec<PathBuf> = names.iter().filter_map(|name| model_path(name)).collect();
-    let setup =
-        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     let one = |path: &PathBuf| {
         let gguf = Arc::new(Gguf::open(path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -182,10 +178,10 @@ fn states_that_cannot_go_back_are_kept_where_texts_go_on_on_simulated_gfx1100() 
 
 #[test]
 fn states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942() {
-    if std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_none() {
+    if !kjit_tests::all("sequences") {
         eprintln!(
             "SKIPPED: models of states alone, and of delta rules, waves of 64 \
-             (KJIT_SEQUENCES_ON_GPU=1)"
+             (KJIT_TEST_ALL=sequences)"
         );
         return;
     }
@@ -209,9 +205,7 @@ impl Constraint for Nothing {
 /// A session with a scan beside attention, three sequences and four pages, and the host's.
 fn scan_in_few_pages(test: &str, go: impl FnOnce(Session, One)) {
     let Some(path) = model_path("archs/falcon-h1.gguf") else { return };
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();

@@ -26,8 +26,7 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 /// for the CPU once.
 fn as_launches(test: &str, name: &str, (arch, chunk): (&str, usize), probe: Probe) {
     let Some(path) = model_path(name) else { return };
-    let setup =
-        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -94,7 +93,7 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
     if model_path(name).is_none() {
         return;
     }
-    setup("gfx1100,gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "pairs").run(test, TEMPORARY, || {
+    setup("gfx1100,gfx1100,gfx1100").set("HIPSIM_LINK", "pairs").run(test, TEMPORARY, || {
         let b = Several::new(name, TEMPORARY, WORKER);
         let all = b.devices(3);
         let options = OpenOptions { sequences: 1, ..options(KvType::F16) };
@@ -171,9 +170,7 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
 fn one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100() {
     let test = "one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100";
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -266,9 +263,7 @@ fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
 #[test]
 fn a_block_that_never_comes_is_told_of_and_nothing_hangs() {
     let test = "a_block_that_never_comes_is_told_of_and_nothing_hangs";
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let (late, y) = two_norms(2);
         assert_eq!(late, 0);

@@ -22,7 +22,7 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const ARCH: &str = "gfx1100";
 
 fn setup() -> Setup {
-    Setup::devices(ARCH).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
+    Setup::devices(ARCH).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og")
 }
 
 fn options() -> OpenOptions {
@@ -140,7 +140,7 @@ fn requests_on_simulated_gfx1100_are_each_what_the_host_makes_of_them() {
 fn after_a_fault_those_that_ran_fail_and_the_queue_goes_on() {
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
     // An illegal access at the tenth step.
-    let setup = setup().set("KJIT_HIPSIM_FAIL", "hipGraphLaunch:10:700");
+    let setup = setup().set("HIPSIM_FAIL", "hipGraphLaunch:10:700");
     setup.run("after_a_fault_those_that_ran_fail_and_the_queue_goes_on", TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
@@ -221,7 +221,7 @@ fn fewer_sequences_are_opened_where_more_would_take_the_weights_memory() {
     };
     let between = u64::midpoint(needs(4), needs(8));
     let test = "fewer_sequences_are_opened_where_more_would_take_the_weights_memory";
-    setup().set("KJIT_HIPSIM_MEMORY", between.to_string()).run(test, TEMPORARY, || {
+    setup().set("HIPSIM_MEMORY", between.to_string()).run(test, TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         let open = |options: OpenOptions| {

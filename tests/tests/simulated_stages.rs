@@ -182,8 +182,8 @@ fn windows_and_post_norms_on_two_simulated_gfx1201_are_bit_for_bit_those_on_one(
 #[test]
 fn smollm2_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one() {
     let test = "smollm2_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one";
-    if std::env::var_os("KJIT_STAGES_SMOLLM2").is_none() {
-        return eprintln!("SKIPPED: KJIT_STAGES_SMOLLM2=1 runs SmolLM2 on two simulated devices");
+    if !kjit_tests::all("stages") {
+        return eprintln!("SKIPPED: KJIT_TEST_ALL=stages runs SmolLM2 on two simulated devices");
     }
     as_one_device(test, "SmolLM2-135M-Instruct.Q4_1.gguf", "gfx1100,gfx1100", KvType::F16);
 }
@@ -194,7 +194,7 @@ fn a_link_that_lies_is_not_used_and_rows_go_through_the_host() {
     if model_path(LLAMA).is_none() {
         return;
     }
-    setup("gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "lies").run(test, TEMPORARY, || {
+    setup("gfx1100,gfx1100").set("HIPSIM_LINK", "lies").run(test, TEMPORARY, || {
         let (b, options) = (Bench::new(LLAMA), options(KvType::F16));
         let want = story(&mut b.one(&options));
         let mut two = b.several(&[b.gpu("rocm:0"), b.gpu("rocm:1")], &options);
@@ -248,7 +248,7 @@ fn a_device_that_is_lost_is_one_error_that_names_it_and_the_session_stays_as_lon
     if model_path(LLAMA).is_none() {
         return;
     }
-    let (first, fault) = ("KJIT_TEST_LOST", 700);
+    let (first, fault) = ("TEST_LOST", 700);
     // A lost device stays lost: each in a process of its own.
     let lost = std::env::var(first).ok().and_then(|n| n.parse::<u32>().ok());
     let body = |lost: u32| {

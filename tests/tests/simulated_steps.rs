@@ -6,7 +6,7 @@ use kjit_engine::{
     Arg, Config, Constants, Engine, Geometry, HostArg, Isolation, Job, Options, Source, Target,
     Value, Vendor,
 };
-use kjit_kernels::cases::{self, Case, CaseArg};
+use kjit_kernel_cases::{self as cases, Case, CaseArg};
 use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Setup, cache, engine};
 
@@ -118,7 +118,7 @@ fn job(target: &Target, wave: u32, three: &[Case; 3]) -> Job {
 }
 
 fn right(test: &str, arch: &str, wave: u32) {
-    Setup::devices(arch).set("KJIT_HIPSIM_OPTIMISE", "-Og").set("KJIT_HIPSIM_CLANG", "none").run(
+    Setup::devices(arch).set("HIPSIM_OPTIMISE", "-Og").set("HIPSIM_CLANG", "none").run(
         test,
         TEMPORARY,
         || {

@@ -197,7 +197,7 @@ fn pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line
     if model_path(IN_PLACE).is_none() {
         return;
     }
-    let setup = setup("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_FAIL", "hipHostRegister:*:801");
+    let setup = setup("gfx942:sramecc+:xnack-").set("HIPSIM_FAIL", "hipHostRegister:*:801");
     setup.run(test, TEMPORARY, || {
         let model = Several::new(IN_PLACE, TEMPORARY, WORKER);
         let want = all_that_comes(&mut model.open(&options(1)).unwrap(), 1);

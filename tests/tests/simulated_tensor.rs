@@ -157,32 +157,27 @@ fn a_llama_on_four_simulated_gfx1100_is_the_hosts_through_the_hosts_memory() {
 
 fn four(test: &str, link: &'static str) {
     let Some(model) = model_path("tiny/tiny-tied-q8_0.gguf") else { return };
-    setup("gfx1100,gfx1100,gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", link).run(
-        test,
-        TEMPORARY,
-        || {
-            let folder = tempfile::tempdir().unwrap();
-            let (path, start) = (folder.path().join("four.gguf"), Instant::now());
-            with_four_key_heads(&model, &path);
-            let b = Several::of(&path, TEMPORARY, WORKER);
-            let options = OpenOptions { sequences: 1, ..options(KvType::F16) };
-            let mut host =
-                One::cpu(&b.gguf, &b.graph, &OpenOptions { precise: true, ..options.clone() });
-            let four =
-                Session::on_gpus(&b.engine, &b.devices(4), &b.gguf, b.graph.clone(), &options);
-            let mut four = four.map_err(|e| format!("{e:?}")).unwrap();
-            assert_eq!(four.gpu().unwrap().ranks(), 4);
-            let way =
-                if link.is_empty() { "from device to device" } else { "through the host's memory" };
-            assert_eq!(four.gpu().unwrap().sums_go(), Some(way));
-            let seen = side_by_side::scores(&mut four, &mut host, 1);
-            let gap = side_by_side::joining(&mut four, &mut host, 1);
-            assert!(gap < 0.05, "a token is {gap} below the host's choice");
-            assert!(seen.iter().all(|x| *x < 1e-2), "logits are off by {seen:?}");
-            (0..4).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));
-            eprintln!("four: {:.1?}", start.elapsed());
-        },
-    );
+    setup("gfx1100,gfx1100,gfx1100,gfx1100").set("HIPSIM_LINK", link).run(test, TEMPORARY, || {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, start) = (folder.path().join("four.gguf"), Instant::now());
+        with_four_key_heads(&model, &path);
+        let b = Several::of(&path, TEMPORARY, WORKER);
+        let options = OpenOptions { sequences: 1, ..options(KvType::F16) };
+        let mut host =
+            One::cpu(&b.gguf, &b.graph, &OpenOptions { precise: true, ..options.clone() });
+        let four = Session::on_gpus(&b.engine, &b.devices(4), &b.gguf, b.graph.clone(), &options);
+        let mut four = four.map_err(|e| format!("{e:?}")).unwrap();
+        assert_eq!(four.gpu().unwrap().ranks(), 4);
+        let way =
+            if link.is_empty() { "from device to device" } else { "through the host's memory" };
+        assert_eq!(four.gpu().unwrap().sums_go(), Some(way));
+        let seen = side_by_side::scores(&mut four, &mut host, 1);
+        let gap = side_by_side::joining(&mut four, &mut host, 1);
+        assert!(gap < 0.05, "a token is {gap} below the host's choice");
+        assert!(seen.iter().all(|x| *x < 1e-2), "logits are off by {seen:?}");
+        (0..4).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));
+        eprintln!("four: {:.1?}", start.elapsed());
+    });
 }
 
 #[test]
@@ -298,7 +293,7 @@ fn devices_that_do_not_reach_each_other_add_up_the_same_in_the_hosts_memory() {
         return;
     }
     // 0 reaches 1, and not 2.
-    setup("gfx1100,gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "pairs").run(test, TEMPORARY, || {
+    setup("gfx1100,gfx1100,gfx1100").set("HIPSIM_LINK", "pairs").run(test, TEMPORARY, || {
         let (b, start) = (Bench::new(LLAMA), Instant::now());
         let (before, all) = (Simulated::here().alive(), b.devices(3));
         let mut near = b.these(&all[..2]).map_err(|e| format!("{e:?}")).unwrap();
@@ -329,7 +324,7 @@ fn memory_of_the_host_that_does_not_carry_is_found_before_it_is_used() {
     if model_path(LLAMA).is_none() {
         return;
     }
-    setup("gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "nothing").run(test, TEMPORARY, || {
+    setup("gfx1100,gfx1100").set("HIPSIM_LINK", "nothing").run(test, TEMPORARY, || {
         let (b, start) = (Bench::new(LLAMA), Instant::now());
         let why = b.together(2).map(drop).unwrap_err().unwrap();
         let both = "rocm:0 cannot reach the memory of rocm:1, and in the host's memory rocm:";
@@ -345,7 +340,7 @@ fn memory_of_the_host_that_is_refused_is_no_loss_of_a_device() {
     if model_path(LLAMA).is_none() {
         return;
     }
-    setup("gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "none").run(test, TEMPORARY, || {
+    setup("gfx1100,gfx1100").set("HIPSIM_LINK", "none").run(test, TEMPORARY, || {
         let b = Bench::new(LLAMA);
         let refused = |calls: &[(&std::ffi::CStr, u32)]| {
             calls.iter().for_each(|(call, n)| Simulated::here().fail(call, *n, 1));
@@ -370,7 +365,7 @@ fn a_link_that_lies_to_kernels_alone_is_found_before_it_is_used() {
         return;
     }
     // Copies between the devices arrive, so nothing but the kernel's own pattern can tell.
-    setup("gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", "kernels").run(test, TEMPORARY, || {
+    setup("gfx1100,gfx1100").set("HIPSIM_LINK", "kernels").run(test, TEMPORARY, || {
         let (b, start) = (Bench::new(LLAMA), Instant::now());
         let mut two = b.together(2).map_err(|e| format!("{e:?}")).unwrap();
         let remarks = two.gpu().unwrap().remarks().to_vec();
@@ -401,7 +396,7 @@ fn never_comes(test: &str, link: &'static str) {
     if model_path(LLAMA).is_none() {
         return;
     }
-    setup("gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", link).run(test, TEMPORARY, || {
+    setup("gfx1100,gfx1100").set("HIPSIM_LINK", link).run(test, TEMPORARY, || {
         let b = Bench::new(LLAMA);
         let mut two = b.together(2).map_err(|e| format!("{e:?}")).unwrap();
         let id = two.add(SampleOptions::default()).unwrap();

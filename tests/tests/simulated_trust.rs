@@ -32,9 +32,9 @@ fn options() -> OpenOptions {
 
 fn setup(arch: &str, wrong: &str) -> Setup {
     Setup::devices(arch)
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og")
-        .set("KJIT_HIPSIM_WRONG", wrong)
+        .set("HIPSIM_CLANG", "none")
+        .set("HIPSIM_OPTIMISE", "-Og")
+        .set("HIPSIM_WRONG", wrong)
 }
 
 /// Opens a small llama twice on a card with that instruction wrong: right tokens, by that variant.
@@ -134,9 +134,9 @@ fn wrong_arithmetic_on_packed_halves_of_gfx900_leaves_f32() {
 
 /// Whether the dear ones run.
 fn all(what: &str) -> bool {
-    let all = std::env::var_os("KJIT_TRUST_ALL").is_some();
+    let all = kjit_tests::all("trust");
     if !all {
-        eprintln!("SKIPPED: {what} (KJIT_TRUST_ALL=1 runs it)");
+        eprintln!("SKIPPED: {what} (KJIT_TEST_ALL=trust runs it)");
     }
     all
 }

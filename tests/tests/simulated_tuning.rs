@@ -25,7 +25,7 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const VARIANTS: usize = 11;
 const FEW: usize = 3;
 /// Set in the process that measures for a test.
-const CHILD: &str = "KJIT_TESTS_MEASURE";
+const CHILD: &str = "TEST_MEASURE";
 
 fn planned(path: &PathBuf, target: &Target, tuned: &dyn Choices) -> Plan {
     let graph = kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap();
@@ -68,7 +68,7 @@ fn programs_of_several_sequences_are_timed_too() {
 }
 
 fn setup(arch: &str) -> Setup {
-    Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
+    Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og")
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured(
     let test = "a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured";
     let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
     let breaks = "matvec:512:abort,matvec:1024:hang";
-    setup("gfx1100").set("KJIT_HIPSIM_BREAK", breaks).run(test, TEMPORARY, || {
+    setup("gfx1100").set("HIPSIM_BREAK", breaks).run(test, TEMPORARY, || {
         tuned(test, &path, VARIANTS, |engine, device, all| {
             let [one] = all else { panic!("{} subjects", all.len()) };
             assert_eq!(one.candidates.len(), VARIANTS);
@@ -199,7 +199,7 @@ fn a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured(
 fn a_default_that_faults_is_given_up_and_never_beaten_by_chance() {
     let test = "a_default_that_faults_is_given_up_and_never_beaten_by_chance";
     let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
-    setup("gfx1100").set("KJIT_HIPSIM_BREAK", "matvec:256:fault").run(test, TEMPORARY, || {
+    setup("gfx1100").set("HIPSIM_BREAK", "matvec:256:fault").run(test, TEMPORARY, || {
         tuned(test, &path, FEW, |engine, device, all| {
             let [one] = all else { panic!("{} subjects", all.len()) };
             for c in &one.candidates {

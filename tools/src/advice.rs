@@ -1,12 +1,12 @@
-//! For hands that are used to llama.cpp or ollama: what kjit calls the same thing, in one line,
-//! instead of a guess at a misspelt word.
+//! Advice for users of llama.cpp and ollama: kjit's word for the same thing, in one line, instead
+//! of a guess at a misspelt word.
 
 use crate::args::Cli;
 use clap::CommandFactory;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// A flag of llama.cpp, and what to do here.
+/// Flags of llama.cpp, and kjit's way.
 const FLAGS: &[(&[&str], &str)] = &[
     (
         &["-i", "--interactive", "--interactive-first"],
@@ -41,17 +41,18 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["--verbose-prompt"], "`kjit template` shows the prompt that a chat template makes"),
 ];
 
-/// A command of llama.cpp's or ollama's, and what to do here.
+/// Commands of llama.cpp and ollama, and kjit's way.
 const COMMANDS: &[(&[&str], &str)] = &[
     (
         &["chat", "cli", "llama-cli", "generate", "complete", "ask"],
         "`kjit run MODEL` chats, `kjit run MODEL 'a prompt'` answers",
     ),
     (
-        &["ls", "ps"],
-        "`kjit list` says which models of the hub are here (`kjit cache list`: compiled kernels)",
+        &["ls"],
+        "`kjit list` lists the downloaded models, `kjit ps` the running servers (`kjit cache list`: \
+         compiled kernels)",
     ),
-    (&["show", "info"], "`kjit inspect MODEL` says what is in a file"),
+    (&["show", "info"], "`kjit inspect MODEL` shows a model file"),
     (&["download", "get", "fetch"], "`kjit pull hf:ORG/REPO:QUANT` fetches a model"),
     (
         &["remove", "delete"],
@@ -63,15 +64,15 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["test", "check"], "`kjit doctor` checks this machine, `kjit doctor --run` its kernels"),
 ];
 
-/// What to do instead, if one of these arguments, which were refused, is somebody else's word.
+/// The advice, if one of these refused arguments is another program's word.
 pub fn advice(arguments: &[OsString]) -> Option<String> {
     let arguments: Vec<String> =
         arguments.iter().map(|a| a.to_string_lossy().into_owned()).collect();
-    // Its --model is a filter.
+    // The --model of `cache` is a filter.
     if arguments.iter().find(|a| !a.starts_with('-')).is_some_and(|a| a == "cache") {
         return None;
     }
-    // A word that the command has is its own: then its value was refused, and the refusal says all.
+    // A word that this command has was refused for its value, and clap's error says so.
     let cli = Cli::command();
     let command =
         arguments.iter().find(|a| !a.starts_with('-')).and_then(|name| cli.find_subcommand(name));
@@ -89,7 +90,7 @@ pub fn advice(arguments: &[OsString]) -> Option<String> {
         "detokenize",
         "template",
     ];
-    // `-m FILE` is how llama.cpp is told the model; the rest of the line may be right.
+    // `-m FILE` names the model in llama.cpp. The rest of the line may be right.
     let named = |a: &String| a == "-m" || a == "--model" || a.starts_with("--model=");
     if let Some(at) = arguments.iter().position(named).filter(|_| !has("--model")) {
         let command =
@@ -111,10 +112,10 @@ pub fn advice(arguments: &[OsString]) -> Option<String> {
         return Some(format!("'{command}': {say}"));
     }
     let model = Path::new(command).extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
-    model.then(|| format!("'{command}': say what to do with it: kjit run {command} …"))
+    model.then(|| format!("'{command}': name a command first: kjit run {command} …"))
 }
 
-/// Whether a flag is written so.
+/// Whether the flag has this name.
 fn is(flag: &clap::Arg, word: &str) -> bool {
     let long = word.strip_prefix("--").is_some_and(|long| flag.get_long() == Some(long));
     let mut short = word.strip_prefix('-').unwrap_or_default().chars();

@@ -1,11 +1,11 @@
-//! The engine and the cache as the shared flags want them.
+//! The engine and the cache, set up by the shared flags.
 
 use crate::args::Shared;
 use crate::report::say;
 use kjit_engine::{Config, Engine};
 use std::time::Duration;
 
-/// The cache that the flags name. Its warnings go to stderr: the run goes on, slower.
+/// The cache of these flags. Its warnings go to stderr, and the command goes on more slowly.
 pub fn cache_config(shared: &Shared) -> kjit_cache::Config {
     let mut cache = kjit_cache::Config::for_app("kjit").read_only("/usr/share/kjit/packs");
     if let Some(dir) = &shared.cache_dir {
@@ -20,9 +20,9 @@ pub fn cache_config(shared: &Shared) -> kjit_cache::Config {
     cache
 }
 
-/// The engine's setup that the flags ask for. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY`
-/// (MiB) bound a compile, `KJIT_DISCOVERY_SECONDS` the search for devices; `KJIT_PROVE=all` has
-/// kernels proven on NVIDIA's devices too.
+/// Options of the engine. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY` (MiB) limit a compile,
+/// `KJIT_DISCOVERY_SECONDS` the search for devices. `KJIT_PROVE=all` has kernels proven on NVIDIA's
+/// devices too.
 pub fn config(shared: &Shared) -> Config {
     let mut config = Config::new().cache(cache_config(shared));
     if let Some(file) = &shared.compiler_path {
@@ -41,26 +41,24 @@ pub fn config(shared: &Shared) -> Config {
         "" => {}
         "all" => config = config.prove_all(),
         other if !shared.quiet => {
-            say(format_args!("warning: KJIT_PROVE={other} is not 'all', and is not obeyed"))
+            say(format_args!("warning: KJIT_PROVE={other} is not 'all', and is ignored"))
         }
         _ => {}
     }
     config
 }
 
-/// A positive number from a variable. Anything else there is said, not obeyed.
+/// A positive number of a variable. Any other value is reported and ignored.
 fn number(variable: &str, shared: &Shared) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|v| !v.is_empty())?;
     let number = text.parse().ok().filter(|n| *n > 0);
     if number.is_none() && !shared.quiet {
-        say(format_args!(
-            "warning: {variable}={text} is no whole number above 0, and is not obeyed"
-        ));
+        say(format_args!("warning: {variable}={text} is no whole number above 0, and is ignored"));
     }
     number
 }
 
-/// An engine as the flags ask for.
+/// An engine of these flags.
 pub fn engine(shared: &Shared) -> Engine {
     Engine::new(config(shared))
 }

@@ -1,5 +1,5 @@
-//! What is read whole: prompts, texts, lines. All of it has a limit, or `/dev/zero` would take all
-//! memory.
+//! Input that is read whole: prompts, texts, lines. All of it has a limit, since `/dev/zero` would
+//! take all memory.
 
 use crate::args::Shared;
 use crate::report::say;
@@ -10,28 +10,27 @@ use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// The most that is read of a text, or of one line of stdin: some hundred times what the longest
-/// context holds.
+/// Limit in bytes of a text, or of a line of stdin: some hundred times the longest context.
 const LIMIT: u64 = 256 << 20;
 
-/// So long a pipe may take to end before it is said that it is waited for.
+/// Time without the end of a pipe after which a line says that it is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// stdin to its end.
+/// Reads stdin to its end.
 pub fn stdin(what: &str) -> anyhow::Result<Vec<u8>> {
     whole(io::stdin().lock(), || format!("{what} on stdin"))
 }
 
-/// What is piped into stdin, to its end; nothing on a terminal, and nothing where there is no
-/// stdin. One who gave a prompt may not know that stdin is open (a pipe that a script inherited):
-/// if nothing comes, it is said what is waited for.
+/// Reads piped stdin to its end. Empty on a terminal, and without stdin. A user with a prompt may
+/// not know that stdin is open, for instance a pipe that a script inherited. So if nothing comes, a
+/// line says what is waited for.
 pub fn piped(what: &str, shared: &Shared) -> anyhow::Result<Vec<u8>> {
     if io::stdin().is_terminal() {
         return Ok(vec![]);
     }
     let (done, waiting) = std::sync::mpsc::channel::<()>();
     let quiet = shared.quiet;
-    // Where the system gives no thread, nobody is told.
+    // If the system refuses the thread, that line is missing.
     let _ = std::thread::Builder::new().name("kjit waits for stdin".into()).spawn(move || {
         if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) && !quiet {
             say("note: reading stdin to its end: it goes before the prompt (< /dev/null where \
@@ -49,14 +48,14 @@ fn without_mark(bytes: &mut Vec<u8>) {
     }
 }
 
-/// A file of bytes that are text, whatever their encoding, without a byte order mark.
+/// Reads a file as bytes, without a byte order mark. The text may have any encoding.
 pub fn raw_text(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = file(path)?;
     without_mark(&mut bytes);
     Ok(bytes)
 }
 
-/// A file.
+/// Reads a file.
 pub fn file(path: &Path) -> anyhow::Result<Vec<u8>> {
     let name = || path.display().to_string();
     let open = File::open(path).with_context(|| format!("cannot read {}", name()))?;
@@ -78,10 +77,10 @@ fn whole(from: impl Read, name: impl Fn() -> String) -> anyhow::Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// The mark that some editors write in front of a text, and that is no part of it.
+/// The mark that some editors write before a text. It is not part of the text.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// Text of these bytes, without a byte order mark.
+/// The text of these bytes, without a byte order mark.
 pub fn text(mut bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
     without_mark(&mut bytes);
     if bytes.starts_with(b"\xFF\xFE") || bytes.starts_with(b"\xFE\xFF") {
@@ -90,13 +89,13 @@ pub fn text(mut bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
     String::from_utf8(bytes).with_context(|| format!("{name} is no UTF-8"))
 }
 
-/// A line of stdin as JSON.
+/// Parses a line of stdin as JSON.
 pub fn json(number: usize, line: &[u8]) -> anyhow::Result<serde_json::Value> {
     serde_json::from_slice(line).with_context(|| format!("line {number} of stdin is no JSON"))
 }
 
-/// Calls `each` with every line of stdin that is not blank, without its end, and its number from 1.
-/// Lines may hold any bytes; a byte order mark before the first is no part of it.
+/// Calls `each` with every line of stdin that is not blank, without its line end, and with its
+/// number from 1. Lines may hold any bytes. A byte order mark before the first line is skipped.
 pub fn lines(mut each: impl FnMut(usize, &[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let mut stdin = io::stdin().lock();
     let mut line = vec![];

@@ -1,35 +1,33 @@
-//! Ctrl-C: ends the program with exit code 130, at once or, where there is something to finish, as
-//! soon as that notices.
+//! Ctrl-C ends the program with exit code 130: at once, or where work must be finished, as soon as
+//! the work notices.
 
 use crate::report::{INTERRUPTED, say};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Somebody asks [`Interrupt::came`].
+/// Whether the work asks [`Interrupt::came`].
 static WATCHED: AtomicBool = AtomicBool::new(false);
-/// Ctrl-C came since the last [`Interrupt::forget`].
+/// Whether Ctrl-C came since the last [`Interrupt::forget`].
 static CAME: AtomicBool = AtomicBool::new(false);
 
-/// What is said beside the one word.
+/// Makes the text after "interrupted".
 type Words = Box<dyn Fn() -> String + Send>;
 static WORDS: Mutex<Option<Words>> = Mutex::new(None);
 
-/// What Ctrl-C leaves behind, in words of the command at work: asked for just before the program
-/// ends.
+/// Sets a text about what Ctrl-C leaves behind. It is made just before the program ends.
 pub fn leaves(words: impl Fn() -> String + Send + 'static) {
     *WORDS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(words));
 }
 
-/// What was said to be left behind is so no more.
+/// Removes that text.
 pub fn leaves_nothing() {
     *WORDS.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// From now on Ctrl-C ends the program with exit code 130. Where the system lets nobody listen,
-/// Ctrl-C still ends it, by the signal.
+/// Handles Ctrl-C from now on. If the system refuses a handler, the signal itself ends the program.
 pub fn listen() {
     let _ = ctrlc::set_handler(|| {
-        // A second one is from somebody who does not want to wait.
+        // A second Ctrl-C ends the program at once.
         if !WATCHED.load(Ordering::Relaxed) || CAME.swap(true, Ordering::Relaxed) {
             let words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
             match words.as_ref() {
@@ -41,7 +39,7 @@ pub fn listen() {
     });
 }
 
-/// While it lives, Ctrl-C is asked for rather than obeyed at once.
+/// While this lives, Ctrl-C sets a flag instead of ending the program.
 pub struct Interrupt(());
 
 impl Interrupt {
@@ -51,12 +49,12 @@ impl Interrupt {
         Interrupt(())
     }
 
-    /// Whether it came.
+    /// Whether Ctrl-C came.
     pub fn came(&self) -> bool {
         CAME.load(Ordering::Relaxed)
     }
 
-    /// As if it had not come.
+    /// Resets the flag.
     pub fn forget(&self) {
         CAME.store(false, Ordering::Relaxed);
     }

@@ -1,7 +1,8 @@
-//! Opens a model as the flags have it.
+//! Opens a model with the options of the command line.
 
 use crate::args::{Setup, Shared};
 use crate::engine::config;
+use crate::loading::Loading;
 use crate::report::{bytes, say};
 use kjit_engine::{Target, Trace};
 use kjit_model::gpu::Proven;
@@ -9,28 +10,28 @@ use kjit_model::session::{OpenOptions, Output, Persistence, Probe, SequenceId, S
 use kjit_model::{DeviceChoice, Model, SampleOptions};
 use std::path::Path;
 
-/// How a model is opened.
+/// Options of a command for opening its model.
 #[derive(Default)]
 pub struct How<'a> {
-    /// What happens goes in here.
+    /// Receives the trace.
     pub trace: Option<&'a Trace>,
-    /// Ready as soon as single tokens can be fed, whatever is still to be compiled.
+    /// Whether opening ends when single tokens can be computed, before all kernels are compiled.
     pub early: bool,
-    /// The same tokens and scores were promised each time, so that nothing measured at the start
-    /// decides what the CPU computes: what is not asked for by a flag is left to copies.
+    /// Whether the same tokens and scores are promised each time. Then measured rates must not
+    /// decide what the CPU computes: layers that no flag gives to it are copied.
     pub steady: bool,
-    /// Tokens are drafted.
+    /// Whether tokens are drafted.
     pub drafts: bool,
-    /// Sequences that fit; 0: one.
+    /// Number of sequences; 0 means one.
     pub sequences: usize,
-    /// What it is opened for.
+    /// The output that is wanted.
     pub output: Output,
-    /// What a token's one launch does beside its work.
+    /// Measurements that the kernel of a whole token makes.
     pub probe: Probe,
 }
 
 impl Setup {
-    /// What the flags ask for, as far as it is the model's.
+    /// The model options of these flags.
     pub fn options(&self) -> OpenOptions {
         OpenOptions {
             context: self.context,
@@ -52,7 +53,7 @@ impl Setup {
     }
 }
 
-/// A model that is ready to run, with what is said on the way.
+/// Opens a model and prints notes about it.
 pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::Result<Model> {
     let mut setup_of_engine = config(shared);
     if let Some(trace) = how.trace {
@@ -70,8 +71,10 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         ..setup.options()
     };
     let span = how.trace.map(|t| t.span("host", "open the model"));
-    let model = Model::open_with(path, &options, setup_of_engine)?;
-    drop(span);
+    let bar = Loading::begin(path, shared);
+    let model = Model::open_with(path, &options, setup_of_engine);
+    drop((bar, span));
+    let model = model?;
     if shared.quiet {
         return Ok(model);
     }
@@ -200,7 +203,7 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
     Ok(model)
 }
 
-/// The same with the one sequence in it that most commands have.
+/// Opens a model with the single sequence that most commands use.
 pub fn open_one(
     path: &Path,
     setup: &Setup,
@@ -212,13 +215,13 @@ pub fn open_one(
     Ok((model, sequence))
 }
 
-/// Bytes of all weights of a model, and of those that a decoded token reads.
+/// Bytes of all weights, and bytes of the weights that a decoded token reads.
 pub fn weights(model: &Model) -> (u64, u64) {
     let graph = model.session.graph();
     (graph.weights.iter().map(|w| w.bytes() as u64).sum(), graph.bytes_per_token())
 }
 
-/// The GPU that a flag names: not one that would be found.
+/// The GPU that `--device` names. `None` for `auto`.
 pub fn named_gpu(shared: &Shared) -> Option<String> {
     matches!(shared.device, DeviceChoice::Gpu { .. }).then(|| shared.device.to_string())
 }

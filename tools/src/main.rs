@@ -14,11 +14,14 @@
 
 mod advice;
 mod args;
+mod columns;
 mod commands;
 mod engine;
+mod help;
 mod input;
 mod interrupt;
 mod load;
+mod loading;
 mod model;
 mod ranks;
 mod report;
@@ -33,10 +36,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // This program is its own compiler process: it returns from here only as the command.
+    // This program is also its own compiler process. In that case the call does not return.
     kjit_engine::child_main();
     interrupt::listen();
-    kjit_model::gguf::end_on_a_file_cut_short();
+    kjit_model::gguf::exit_on_truncated_file();
     let (arguments, note) = spelling::translate(std::env::args_os().collect());
     let mut cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Warm(a) => commands::warm::warm(a, shared),
         Command::Cache(a) => commands::cache::cache(a, shared),
         Command::Serve(a) => commands::serve::serve(a, shared),
+        Command::Ps(a) => commands::ps::ps(a, shared),
         Command::Completions(a) => commands::packaging::completions(a),
         Command::Notices => commands::packaging::notices(),
         Command::Man(a) => commands::packaging::man(a),
@@ -89,7 +93,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// Only what runs a model has use for several devices.
+/// Refuses several devices for commands that do not run a model.
 fn one_device(cli: &Cli) -> anyhow::Result<()> {
     let DeviceChoice::Several(_) = &cli.shared.device else { return Ok(()) };
     match &cli.command {
@@ -102,10 +106,11 @@ fn one_device(cli: &Cli) -> anyhow::Result<()> {
     }
 }
 
-/// What clap says of these arguments, or of somebody else's words what ours are; exit code 2, or 0
-/// for help that was asked for.
+/// Prints clap's error, or advice about another program's word. Exit code 2, or 0 for help that was
+/// asked for.
 fn wrong_usage(error: &clap::Error) -> ExitCode {
-    // -hf begins with -h, which asks for help; `--help` beside it really does.
+    // `-hf` begins with `-h`, which clap takes for help. An exact `-h` or `--help` beside it does
+    // ask for help.
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let asked = !error.use_stderr()
         && arguments.iter().any(|a| a == "-h" || a == "--help" || a == "-V" || a == "--version");
@@ -113,7 +118,10 @@ fn wrong_usage(error: &clap::Error) -> ExitCode {
         report::say(format_args!("error: {advice}"));
         return ExitCode::from(2);
     }
-    // A closed stdout or stderr takes nothing, and nobody is left to tell.
-    let _ = error.print();
+    // If stdout or stderr is closed, there is nobody to tell.
+    let _ = match error.kind() {
+        clap::error::ErrorKind::DisplayHelp => help::print(&error.render()),
+        _ => error.print(),
+    };
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

@@ -1,4 +1,4 @@
-//! A model as it is named on the command line: by its path, or by its name on the hub.
+//! The model of a command line: a path, or a name on the hub.
 
 use crate::args::Shared;
 use crate::interrupt;
@@ -6,7 +6,7 @@ use crate::report::{bytes, say};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use kjit_hub::{Event, Hub, Pick, Reference, SCHEME, Settings};
-use kjit_model::shortened::shortened;
+use kjit_model::elide::elide;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A model file or a folder that is here, or a file of the hub.
+/// A model file or folder, or a reference to the hub.
 #[derive(Debug, Clone)]
 pub enum ModelName {
     File(PathBuf),
@@ -23,8 +23,8 @@ pub enum ModelName {
 }
 
 impl ModelName {
-    /// For clap: `hf:…` and addresses of the hub are references, and so is `ORG/REPO[:QUANT]` where
-    /// no such file is here. Everything else is a path.
+    /// The parser for clap. `hf:…`, addresses of the hub, and `ORG/REPO[:QUANT]` without such a
+    /// file here are references. Everything else is a path.
     pub fn parser() -> impl TypedValueParser<Value = ModelName> {
         OsStringValueParser::new().try_map(|value: OsString| -> Result<ModelName, String> {
             let text = value.to_str().unwrap_or_default();
@@ -52,7 +52,7 @@ impl ModelName {
         })
     }
 
-    /// Where the file is. One of the hub that is not here is fetched, unless `HF_HUB_OFFLINE`
+    /// The model's path. A model of the hub that is missing is fetched, unless `HF_HUB_OFFLINE`
     /// forbids it.
     pub fn path(&self, shared: &Shared) -> anyhow::Result<Cow<'_, Path>> {
         match self {
@@ -64,7 +64,7 @@ impl ModelName {
         }
     }
 
-    /// Where the file is, if it is here: nothing is fetched.
+    /// The model's path, without fetching anything.
     pub fn here(&self) -> anyhow::Result<Cow<'_, Path>> {
         match self {
             ModelName::File(path) => found(path),
@@ -95,7 +95,7 @@ impl fmt::Display for ModelName {
     }
 }
 
-/// Names of ollama's library, and where the hub has that model as GGUF.
+/// Names in ollama's library, and the repository with that model as GGUF.
 const FAMILIES: &[(&str, &str)] = &[
     ("llama3.1", "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF"),
     ("llama3.2", "bartowski/Llama-3.2-3B-Instruct-GGUF"),
@@ -109,7 +109,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ("smollm2", "bartowski/SmolLM2-1.7B-Instruct-GGUF"),
 ];
 
-/// A path as it is; a single word that is no file here is told how a model of the hub is named.
+/// The path. A single word that is no file gets an error with an example of a model of the hub.
 fn found(path: &Path) -> anyhow::Result<Cow<'_, Path>> {
     let word =
         path.to_str().filter(|w| !w.contains(['/', '\\']) && !w.to_lowercase().ends_with(".gguf"));
@@ -127,13 +127,13 @@ fn found(path: &Path) -> anyhow::Result<Cow<'_, Path>> {
     Ok(Cow::Borrowed(path))
 }
 
-/// The hub as the environment has it.
+/// The hub of the environment.
 pub fn hub() -> anyhow::Result<Hub> {
     Ok(Hub::new(Settings::from_env()?))
 }
 
-/// Does what may fetch, or tells of what it passes over, with a bar on a terminal, a line per file
-/// elsewhere, and nothing with `-q`.
+/// Runs a fetch and shows its progress: a bar on a terminal, a line per file elsewhere, nothing
+/// with `-q`.
 pub fn fetching<T>(
     shared: &Shared,
     work: impl FnOnce(&Hub, kjit_hub::Watch) -> Result<T, kjit_hub::Error>,
@@ -146,7 +146,7 @@ pub fn fetching<T>(
     Ok(done?)
 }
 
-/// What is seen of a fetch.
+/// The display of a fetch.
 struct Show {
     quiet: bool,
     terminal: bool,
@@ -184,11 +184,11 @@ impl Show {
             }
             Event::Skipped { path, why } => self.line(&format!(
                 "warning: {} is passed over: {why}",
-                shortened(&path.display().to_string(), 300)
+                elide(&path.display().to_string(), 300)
             )),
             Event::Removed { path, why } => self.line(&format!(
                 "warning: {} {why}: removed, the fetch begins anew",
-                shortened(&path.display().to_string(), 300)
+                elide(&path.display().to_string(), 300)
             )),
             Event::Waiting { file } => {
                 self.line(&format!("note: another process fetches {file}: waiting for it"))

@@ -1,4 +1,4 @@
-//! `--split ranks`: this process is one of several, and only the first of them answers.
+//! `--split ranks`: this process is one of several, and only rank 0 answers.
 
 use crate::args::{Cli, Command, Placing};
 use anyhow::{Context, bail};
@@ -8,15 +8,15 @@ use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Another rank answers.
+/// Whether another rank answers.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// NVIDIA's library reads it when it is first called. What it is for stands in the engine
-/// (`driver/collective.rs`).
+/// NVIDIA's library reads it in its first call. `driver/collective.rs` of the engine says what it
+/// is for.
 const MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
-/// Sees to it, where the flag asks for ranks, that the command can be one of several, and that all
-/// but the first say nothing but errors.
+/// Prepares the process for `--split ranks`: sets the variable, and makes all ranks but the first
+/// silent except for errors.
 pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
     let asked = |placing: &Placing| Split::from(placing.split) == Split::Ranks;
     match &cli.command {
@@ -37,8 +37,8 @@ pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
     }
     let ranks = Ranks::here()?;
     if std::env::var_os(MULTICAST).is_none() {
-        // A variable is a process's own from its start. This one starts again as itself, before it
-        // has done anything.
+        // The library reads the variable as the process got it at its start. So this process starts
+        // itself again with it, before doing anything.
         let this =
             std::env::current_exe().context("--split ranks: this program's file is not found")?;
         let error = std::process::Command::new(this)
@@ -60,12 +60,12 @@ fn refused(command: &str) -> anyhow::Result<()> {
     )
 }
 
-/// Whether this is one of several ranks that answer nothing.
+/// Whether this is a rank that does not answer.
 pub fn silent() -> bool {
     SILENT.load(Ordering::Relaxed)
 }
 
-/// Where answers go: stdout; of ranks that answer nothing, nowhere.
+/// The place for answers: stdout, or nothing in a silent rank.
 pub fn answers() -> Box<dyn Write> {
     if silent() { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) }
 }

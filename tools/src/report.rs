@@ -1,15 +1,15 @@
-//! What the command says about itself: errors, notes and statistics, all on stderr.
+//! Messages of the command: errors, notes and statistics, all on stderr.
 
-use kjit_model::shortened::{LINE, shortened};
+use kjit_model::elide::{MAX_LINE, elide};
 use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Ctrl-C, as shells number it.
+/// Exit code after Ctrl-C, as in shells.
 pub const INTERRUPTED: u8 = 130;
 
-/// One line for a failure, and exit code 1. A reader that went away (`kjit … | head`) has what it
-/// wanted: no failure, and not a word.
+/// Prints one line for an error. Exit code 1. If the reader of stdout has gone (`kjit … | head`),
+/// that is no error, and nothing is printed.
 pub fn failed(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(reader_went) {
         return ExitCode::SUCCESS;
@@ -18,11 +18,11 @@ pub fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Only stdout is a pipe to somebody else: no other file of ours answers so.
+/// Only stdout can give this error: the command writes to no other pipe.
 fn reader_went(error: &(dyn std::error::Error + 'static)) -> bool {
     let kind = match error.downcast_ref::<std::io::Error>() {
         Some(e) => Some(e.kind()),
-        // It keeps the system's error to itself.
+        // serde_json does not show the system's error as its source.
         None => {
             error.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind)
         }
@@ -30,7 +30,7 @@ fn reader_went(error: &(dyn std::error::Error + 'static)) -> bool {
     kind == Some(std::io::ErrorKind::BrokenPipe)
 }
 
-/// A system's error alone, without a word of ours, comes from writing to stdout: all else names its
+/// A system's error without any context comes from writing to stdout. All other errors name their
 /// file.
 fn sentence(error: &anyhow::Error) -> String {
     match error.downcast_ref::<std::io::Error>() {
@@ -39,8 +39,8 @@ fn sentence(error: &anyhow::Error) -> String {
     }
 }
 
-/// The error and its causes, each that the line has not said already: some types say their cause
-/// themselves.
+/// The error and its causes. A cause that the text contains already is left out: some types print
+/// their cause themselves.
 fn causes(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -53,20 +53,20 @@ fn causes(error: &anyhow::Error) -> String {
     line
 }
 
-/// Control characters (of a hostile file name or key, say) made visible, so that an error stays one
-/// line, and one that a screen has room for.
+/// Makes control characters visible, for instance those of a hostile file name, and cuts a long
+/// text. So an error is one readable line.
 fn one_line(text: &str) -> String {
     let visible = |c: char| if c.is_control() { c.escape_default().collect() } else { vec![c] };
-    shortened(&text.chars().flat_map(visible).collect::<String>(), LINE).into_owned()
+    elide(&text.chars().flat_map(visible).collect::<String>(), MAX_LINE).into_owned()
 }
 
-/// Failures of many kernels, each distinct one once: one wrong line in a header fails them all, and
-/// so does a compiler that is not there.
+/// Failures of many kernels, each distinct line once: an error in a header, or a missing compiler,
+/// fails all of them.
 #[derive(Default)]
 pub struct Told(Vec<String>);
 
 impl Told {
-    /// A kernel that failed.
+    /// Adds the failure of a kernel.
     pub fn failed(&mut self, error: &kjit_engine::Error) {
         self.say(match error {
             kjit_engine::Error::Miss { target, why, .. } => {
@@ -76,7 +76,7 @@ impl Told {
         });
     }
 
-    /// A line, unless it was said.
+    /// Prints a line unless it was printed before.
     pub fn say(&mut self, error: String) {
         if !self.0.contains(&error) {
             say(format_args!("error: {}", one_line(&error)));
@@ -84,18 +84,18 @@ impl Told {
         }
     }
 
-    /// 1 if there was any.
+    /// Exit code: 1 after any failure.
     pub fn code(&self) -> ExitCode {
         ExitCode::from(u8::from(!self.0.is_empty()))
     }
 }
 
-/// A line on stderr. A closed stderr stops nothing.
+/// Prints a line on stderr. A closed stderr is ignored.
 pub fn say(line: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-/// Bytes as people read them.
+/// Bytes with a decimal unit.
 pub fn bytes(n: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
     match UNITS.iter().find(|(_, u)| n >= *u) {

@@ -1,13 +1,14 @@
-//! Arguments as users of llama.cpp and ollama type them, in kjit's words. Flags with the same
-//! meaning become ours; flags for what kjit decides itself are left out, with one note.
+//! Translates arguments in the form of llama.cpp and ollama into kjit's. Flags with the same
+//! meaning are renamed. Flags for decisions that kjit makes itself are left out, with one note.
 
 use crate::args::Cli;
 use clap::{ArgAction, Command, CommandFactory};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-/// Left out: kjit places layers by the free memory, uses flash attention and maps files anyway, and
-/// `kjit run MODEL` without a prompt is a chat. With each, the words that may be its value.
+/// Flags that are left out, with the words that may be their value. kjit places layers by free
+/// memory, uses flash attention and maps files in any case, and `kjit run MODEL` without a prompt
+/// is a chat.
 const LEFT_OUT: &[(&[&str], Value)] = &[
     (&["-ngl", "--n-gpu-layers", "--gpu-layers"], Value::Always),
     (&["-fa", "--flash-attn"], Value::OneOf(&["on", "off", "auto", "0", "1"])),
@@ -21,10 +22,10 @@ enum Value {
     OneOf(&'static [&'static str]),
 }
 
-/// Flags that name the model, and what stands before the name then.
+/// Flags that name the model, and the prefix of the name then.
 const MODEL: &[(&[&str], &str)] = &[(&["-m", "--model"], ""), (&["-hf", "--hf-repo"], "hf:")];
 
-/// The arguments (the program's name first) in kjit's words, and a note of what was left out.
+/// The translated arguments, the program's name first, and a note about those that were left out.
 pub fn translate(arguments: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
     let cli = Cli::command();
     let Some((at, command)) = subcommand(&cli, &arguments) else { return (arguments, None) };
@@ -94,7 +95,7 @@ pub fn translate(arguments: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
     (head, note)
 }
 
-/// Where the command's name stands, and the command.
+/// Position of the command's name, and the command.
 fn subcommand<'c>(cli: &'c Command, arguments: &[OsString]) -> Option<(usize, &'c Command)> {
     let valued = valued(cli, cli);
     let mut at = 1;
@@ -150,7 +151,7 @@ mod tests {
             ("kjit --device cpu bench -m x.gguf -p 4", "kjit --device cpu bench x.gguf -p 4"),
             ("kjit run -hf a/b:Q4_0 -sys be", "kjit run hf:a/b:Q4_0 --system be"),
             ("kjit serve -m x.gguf --model y", "kjit serve x.gguf --model y"),
-            // The value of a flag and what stands behind `--` are nobody's flags.
+            // The value of a flag and the arguments after `--` are not flags.
             ("kjit run x.gguf -p -m", "kjit run x.gguf -p -m"),
             ("kjit run x.gguf -- -ngl", "kjit run x.gguf -- -ngl"),
             ("kjit run x.gguf --system -fa", "kjit run x.gguf --system -fa"),

@@ -1,24 +1,24 @@
-//! Rows for a page, a spreadsheet or a document: the last two know each figure by the same name.
+//! Rows as a page (Markdown), CSV or JSON. CSV and JSON use the same names.
 
 use crate::args::BenchOutput;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 
-/// A figure of a row.
+/// A value of a row.
 pub struct Cell {
-    /// In CSV and JSON.
+    /// Name in CSV and JSON.
     name: &'static str,
-    /// On a page; none: it is not shown there.
+    /// Title on a page. `None`: not on pages.
     title: Option<&'static str>,
-    /// In JSON.
+    /// Value in JSON.
     value: Value,
-    /// On a page and in CSV.
+    /// Text on pages and in CSV.
     text: String,
-    /// Not in CSV.
+    /// Whether it is left out of CSV.
     page_only: bool,
 }
 
-/// A figure that a page has no room for.
+/// A value that is not on pages.
 pub fn cell(name: &'static str, value: impl Into<Value>) -> Cell {
     let value = value.into();
     let text = match &value {
@@ -30,19 +30,19 @@ pub fn cell(name: &'static str, value: impl Into<Value>) -> Cell {
 }
 
 impl Cell {
-    /// On a page, under this title.
+    /// Puts it on pages under this title.
     pub fn titled(mut self, title: &'static str) -> Cell {
         self.title = Some(title);
         self
     }
 
-    /// What is no part of the files that are kept of CSV.
+    /// Leaves it out of CSV, whose files are kept and compared.
     pub fn not_in_csv(mut self) -> Cell {
         self.page_only = true;
         self
     }
 
-    /// A number with so many digits behind the point, on pages and in CSV.
+    /// A number with this many decimals, on pages and in CSV.
     pub fn digits(mut self, digits: usize) -> Cell {
         if let Some(number) = self.value.as_f64() {
             self.text = format!("{number:.digits$}");
@@ -50,7 +50,7 @@ impl Cell {
         self
     }
 
-    /// What stands there for a figure that is not known.
+    /// The text of an unknown value.
     pub fn unknown(mut self, text: &str) -> Cell {
         if self.value.is_null() {
             self.text = text.to_string();
@@ -67,7 +67,7 @@ pub fn values(rows: &[Vec<Cell>]) -> Value {
     rows.iter().map(object).map(Value::Object).collect()
 }
 
-/// The rows as a page or as CSV; as JSON they are part of a document, which [`values`] is for.
+/// Writes the rows as a page or as CSV. For JSON, [`values`] makes a part of a document.
 pub fn write(rows: &[Vec<Cell>], output: BenchOutput, out: &mut impl Write) -> io::Result<()> {
     let Some(first) = rows.first() else { return Ok(()) };
     match output {
@@ -97,7 +97,7 @@ pub fn write(rows: &[Vec<Cell>], output: BenchOutput, out: &mut impl Write) -> i
     }
 }
 
-/// A field of CSV: in quotes where it has to be.
+/// A field of CSV, in quotes if it needs them.
 fn quoted(text: &str) -> String {
     match text.contains(['"', ',', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),

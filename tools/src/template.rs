@@ -1,5 +1,5 @@
-//! The chat template that a command uses: of `--template FILE`, else of the model's file, else the
-//! usual one for such models, which is said.
+//! The chat template of a command: `--template FILE`, else the model's, else the usual one of such
+//! models, with a note.
 
 use crate::report::say;
 use kjit_model::chat::ChatTemplate;

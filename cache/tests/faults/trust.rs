@@ -283,7 +283,7 @@ fn the_users_cache_is_made_where_the_platform_wants_it() {
     finish(
         child("user", &scratch.path().join("log"))
             .env("HOME", scratch.path())
-            .env("KJIT_FAULT_CACHE_DIR", &own),
+            .env("FAULT_CACHE_DIR", &own),
     );
     assert!(entry_path(&own, &key("k")).exists());
 }
@@ -300,8 +300,7 @@ fn packs_named_by_the_environment_are_read_and_missing_ones_are_said() {
     let list = std::env::join_paths([scratch.path().join("typo"), packs]).unwrap();
     let own = scratch.path().join("own");
     let mut command = child("user", &scratch.path().join("log"));
-    let output =
-        finish(command.env("KJIT_FAULT_CACHE_DIR", &own).env("KJIT_FAULT_PACK_PATH", list));
+    let output = finish(command.env("FAULT_CACHE_DIR", &own).env("FAULT_PACK_PATH", list));
     assert!(output.contains("ORIGIN ReadOnly") && output.contains("x.kjit-faultpack"), "{output}");
     assert!(output.contains("WARNING PackRefused") && output.contains("typo"), "{output}");
     assert_eq!(output.matches("WARNING").count(), 1, "{output}");
@@ -320,11 +319,7 @@ fn in_a_setuid_program_the_cache_is_off() {
     std::fs::create_dir(&log).unwrap();
     mode(&log, 0o777);
     let mut command = child_of(&exe, "user", &log.join("x"));
-    command
-        .uid(NOBODY_AT_ALL)
-        .gid(NOBODY_AT_ALL)
-        .env("KJIT_FAULT_CACHE_DIR", &own)
-        .env("HOME", "/root");
+    command.uid(NOBODY_AT_ALL).gid(NOBODY_AT_ALL).env("FAULT_CACHE_DIR", &own).env("HOME", "/root");
     let output = finish(&mut command);
     assert!(output.contains("WARNING Privileged") && output.contains("HOME None"), "{output}");
     assert!(!own.exists());

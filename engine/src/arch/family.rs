@@ -1,4 +1,4 @@
-//! Chips that the table has no row for: what is true of all of their family is true of them.
+//! Rows for chips that are not in the table, with the facts that hold for their whole family.
 
 use super::table::{ARCHS, Arch, Dot, MatrixUnit, Vendor};
 use std::sync::{Mutex, PoisonError};
@@ -9,14 +9,14 @@ const COPIES: &str = "copies-agprs";
 /// See [`Arch::variant`].
 const F32: &str = ":f32";
 
-/// Rows that were made in this process, at most one for each id and what it does without.
+/// Rows made in this process, at most one per id and variant.
 static MADE: Mutex<Vec<&'static Arch>> = Mutex::new(Vec::new());
 
-/// The row for an AMD id that is not in the table: `gfx`, the major and minor version, and a
-/// stepping that no row has. Its facts are those of the row of its family that needs least: the
-/// fewest registers, no matrix unit and no byte dot if any of the family lacks them. Where no row
-/// has its minor version, that row without either: everything else of ours runs on all chips of a
-/// major version.
+/// The row of an AMD id that is not in the table: `gfx`, major version, minor version, and a
+/// stepping without a row. It has the facts of the family's least capable row: the fewest
+/// registers, and no matrix unit or byte dot product if any chip of the family lacks it. If no row
+/// has the minor version, the new row has neither; everything else runs on all chips of a major
+/// version.
 pub(super) fn row(id: &str) -> Option<&'static Arch> {
     let digits = id.strip_prefix("gfx")?;
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
@@ -68,9 +68,8 @@ pub(super) fn row(id: &str) -> Option<&'static Arch> {
     Some(arch)
 }
 
-/// The row of a chip that is to compute in f32 and integers alone: neither with its matrix unit nor
-/// with its dot products, and with no instruction that takes or makes halves. Who compiles for it
-/// is no matter then.
+/// The variant of a chip that computes in f32 and integers only: without matrix unit, dot products,
+/// and instructions that read or produce halves. The result does not depend on the compiler.
 pub(super) fn f32_alone(arch: &'static Arch) -> &'static Arch {
     if arch.variant == F32 {
         return arch;
@@ -91,7 +90,7 @@ pub(super) fn f32_alone(arch: &'static Arch) -> &'static Arch {
     row
 }
 
-/// The row of a chip that is to do without its matrix unit, its byte dot product, or both.
+/// The variant of a chip without its matrix unit, its byte dot product, or both.
 pub(super) fn without(arch: &'static Arch, matrix: bool, dot: bool) -> &'static Arch {
     if arch.variant == F32 {
         return arch;
@@ -102,7 +101,7 @@ pub(super) fn without(arch: &'static Arch, matrix: bool, dot: bool) -> &'static 
     variant(arch, matrix, dot, sound)
 }
 
-/// The row of a chip whose compiler copies accumulation registers rightly.
+/// The variant of a chip whose compiler is known to copy accumulation registers correctly.
 pub(super) fn with_sound_copies(arch: &'static Arch) -> &'static Arch {
     if !arch.has(COPIES) {
         return arch;
@@ -110,7 +109,7 @@ pub(super) fn with_sound_copies(arch: &'static Arch) -> &'static Arch {
     variant(arch, arch.variant.contains("no-matrix"), arch.variant.contains("no-dot"), true)
 }
 
-/// The row of a chip of whose compiler that is not known.
+/// The variant of a chip whose compiler is not known to do that.
 pub(super) fn without_sound_copies(arch: &'static Arch) -> &'static Arch {
     let plain = ARCHS.iter().find(|a| had(arch).sound && a.id == arch.id);
     let (matrix, dot) = (arch.variant.contains("no-matrix"), arch.variant.contains("no-dot"));
@@ -145,7 +144,7 @@ fn variant(arch: &'static Arch, matrix: bool, dot: bool, sound: bool) -> &'stati
     row
 }
 
-/// What a chip has, whatever its row does without, and whether its row says that copies are sound.
+/// The abilities of a chip regardless of its variant, and whether its row has sound copies.
 struct Has {
     matrix: bool,
     dot: bool,
@@ -165,7 +164,8 @@ fn kept(abilities: Vec<&'static str>) -> &'static [&'static str] {
     Box::leak(abilities.into_boxed_slice())
 }
 
-/// Kept for the process: of four hexadecimal digits there are few, and a machine has one or two.
+/// Leaked for the life of the process. There are few ids of four hexadecimal digits, and a machine
+/// has one or two.
 fn leaked(id: &str) -> &'static str {
     Box::leak(id.to_owned().into_boxed_str())
 }

@@ -1,51 +1,51 @@
-//! What compute units issue in a cycle, by family: the bound by instructions that stands beside a
-//! card's bound by memory.
+//! The issue rates of compute units by family: a bound on a kernel's time by instructions, next to
+//! the bound by memory.
 //!
-//! From AMD's white papers and instruction-set guides ("Vega", "CDNA", "CDNA 3", "RDNA", "RDNA 3"):
-//! a unit of GCN and CDNA has four SIMDs of 16 lanes, which give a wave of 64 an instruction in
-//! four cycles, and 64 bytes a cycle of its first cache (from CDNA 3 on 128); a CU of RDNA has two
-//! SIMDs of 32 lanes and 128 bytes. Reciprocals, roots and powers go at a quarter of the rate, LDS
-//! gives 128 bytes a cycle, a quarter of a wave's addresses are made in a cycle on GCN and CDNA, 32
-//! on RDNA. The units work side by side, so the slowest counts; that RDNA 3 and 4 may issue two
-//! instructions at once counts where the compiler says so (`v_dual_…` is one). Whatever else holds
-//! a wave up (waits, dependences, branches) is not in here: no card is faster.
+//! From AMD's white papers and instruction-set guides ("Vega", "CDNA", "CDNA 3", "RDNA", "RDNA 3").
+//! A GCN or CDNA unit has four SIMDs of 16 lanes, which issue an instruction of a 64-lane wave in
+//! four cycles, and 64 bytes per cycle from its L1 cache (128 from CDNA 3 on). An RDNA CU has two
+//! SIMDs of 32 lanes and 128 bytes. Reciprocals, roots and powers run at a quarter of the rate. LDS
+//! delivers 128 bytes per cycle. Address generation: a quarter of a wave per cycle on GCN and CDNA,
+//! 32 lanes on RDNA. The units work in parallel, so the slowest determines the bound. Dual issue of
+//! RDNA 3 and 4 counts where the compiler used it (`v_dual_…` is one instruction). Waits,
+//! dependences and branches are not included: no card is faster than this bound.
 
 use super::table::{Arch, Card, Vendor};
 
-/// Instructions that the waves of a launch execute, by what issues them, and bytes that all lanes
-/// ask for.
+/// Instructions that the waves of a launch execute, by issuing unit, and the bytes that all lanes
+/// access.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Executed {
-    /// Of the vector units, dot products included.
+    /// Vector instructions, including dot products.
     pub vector: f64,
-    /// Those of them that go at a quarter of the rate.
+    /// Those of them that run at a quarter of the rate.
     pub slow: f64,
-    /// Of the scalar units.
+    /// Scalar instructions.
     pub scalar: f64,
-    /// Of the matrix units.
+    /// Matrix instructions.
     pub matrix: f64,
-    /// Of LDS.
+    /// LDS instructions.
     pub lds: f64,
-    /// Its bytes.
+    /// LDS bytes.
     pub lds_bytes: f64,
     /// Vector loads and stores.
     pub memory: f64,
-    /// Their bytes.
+    /// Bytes of vector loads and stores.
     pub memory_bytes: f64,
 }
 
-/// A bound, and what sets it.
+/// A bound on the time, and the unit that determines it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IssueBound {
-    /// Microseconds of a launch that fills the card.
+    /// Microseconds for a launch that fills the card.
     pub us: f64,
     /// `vector`, `scalar`, `LDS`, `cache`, `addresses`.
     pub by: &'static str,
 }
 
 impl Executed {
-    /// The least time that a card needs to issue them in waves of so many lanes; none for a card
-    /// whose rates are not in the table, and for matrix instructions, whose cycles go by their
+    /// The least time that a card needs to issue them with this wave width. `None` for cards
+    /// without rates in the table, and with matrix instructions, whose cycles depend on their
     /// shapes.
     #[must_use]
     pub fn bound(&self, arch: &Arch, card: &Card, wave: u32) -> Option<IssueBound> {
@@ -53,7 +53,7 @@ impl Executed {
             return None;
         }
         let rdna = arch.waves.len() > 1;
-        // A SIMD of RDNA takes a wave of 64 in two turns.
+        // An RDNA SIMD processes a 64-lane wave in two passes.
         let turns = if rdna { f64::from(wave) / 32.0 } else { 1.0 };
         let (simds, addresses, cache) = match (rdna, arch.has("fp8")) {
             (true, _) => (2.0, 32.0, 128.0),
@@ -102,8 +102,8 @@ mod tests {
         assert_eq!(loads.bound(arch, card, 32), None);
     }
 
-    /// The peak rate of each card's halves follows from its units and its clock, by the width of
-    /// its matrix or vector units.
+    /// Each card's peak f16 rate follows from its units, its clock, and the width of its matrix or
+    /// vector units.
     #[test]
     fn units_and_clocks_give_the_stated_peak_rates() {
         for (arch, card) in

@@ -1,4 +1,4 @@
-//! What a kernel is compiled for: made from a live device or from a string, the same either way.
+//! Compilation targets, made from a device or from text with equal results.
 
 mod family;
 pub mod issue;
@@ -11,33 +11,30 @@ pub use table::{ARCHS, Arch, Card, Dot, MatrixUnit, UnitLimits, Vendor};
 use crate::error::Error;
 use std::fmt;
 
-/// What a target says whose compiler copies accumulation registers rightly.
+/// The text in a target whose compiler copies accumulation registers correctly.
 const SOUND_COPIES: &str = "sound-copies";
 
-/// All that matters for compiling: the architecture and the feature flags its device has set.
+/// Everything that determines compilation: the architecture and the feature flags of the device.
 ///
-/// `sm_90` and `sm_90a` are the same target: which of the two ids the compiler is given depends on
-/// what the kernel asks for ([`Target::compile_id`]), so `warm --arch sm_90a` and a live H200 make
-/// the same keys.
+/// `sm_90` and `sm_90a` are the same target. The kernel's needs decide which id the compiler gets
+/// ([`Target::compile_id`]), so `warm --arch sm_90a` and an H200 make the same keys.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     arch: &'static Arch,
-    /// Sorted `(name, on)`.
+    /// `(name, on)`, sorted by name.
     features: Vec<(&'static str, bool)>,
-    /// The wave width that kernels get, where another than the architecture's own default was asked
-    /// for.
+    /// The wave width for kernels, if it differs from the architecture's default.
     wave: Option<u32>,
 }
 
 impl Target {
-    /// Reads `sm_90`, `sm_90a`, `gfx1100`, `gfx90a:sramecc+:xnack-`, and `gfx1100:wave64`: RDNA
-    /// whose kernels get waves of 64 unless they ask for others.
+    /// Parses `sm_90`, `sm_90a`, `gfx1100`, `gfx90a:sramecc+:xnack-`, and `gfx1100:wave64` (RDNA
+    /// with a default wave width of 64).
     ///
     /// # Errors
-    /// [`Error::Target`] for an id that is neither in [`ARCHS`] nor of a family of AMD's that has
-    /// rows there (such a one gets the facts that hold for all of its family, see
-    /// [`Target::stands_in`]), a flag that the architecture does not have, a flag without `+` or
-    /// `-`, one given twice, or a wave width that the architecture does not run.
+    /// [`Error::Target`] for an unknown id (an AMD id of a family in [`ARCHS`] is accepted with its
+    /// family's facts, see [`Target::stands_in`]), a flag that the architecture lacks, a flag
+    /// without `+` or `-`, a repeated flag, or a wave width that the architecture does not run.
     pub fn parse(text: &str) -> Result<Target, Error> {
         let fail = |why: String| Error::Target { asked: text.to_owned(), why };
         let mut parts = text.split(':');
@@ -104,12 +101,12 @@ impl Target {
         Ok(Target { arch, features, wave: wave.filter(|w| arch.waves.first() != Some(w)) })
     }
 
-    /// The target of a live NVIDIA device of compute capability `major.minor`. A minor number newer
-    /// than the table runs the code of the nearest older one of its major number: cubins are
-    /// forward compatible within a major.
+    /// The target of an NVIDIA device of compute capability `major.minor`. A newer minor number
+    /// uses the code of the nearest older row of its major number, since cubins are forward
+    /// compatible within a major number.
     ///
     /// # Errors
-    /// [`Error::Target`] when no row of that major number exists.
+    /// [`Error::Target`] if the table has no row of that major number.
     pub fn from_compute_capability(major: u32, minor: u32) -> Result<Target, Error> {
         let asked = major.saturating_mul(10).saturating_add(minor);
         ARCHS
@@ -130,8 +127,8 @@ impl Target {
         self.arch
     }
 
-    /// The same chip, doing without its matrix unit, its byte dot product, or both, where it has
-    /// them and is AMD's: `gfx1100:no-matrix:no-dot`. Its code runs on the chip as it is.
+    /// The variant of an AMD target without its matrix unit, its byte dot product, or both:
+    /// `gfx1100:no-matrix:no-dot`. Its code runs on the unmodified chip.
     #[must_use]
     pub fn without(&self, matrix: bool, dot: bool) -> Target {
         match self.vendor() {
@@ -140,8 +137,8 @@ impl Target {
         }
     }
 
-    /// The same chip, computing in f32 and integers alone, where it is AMD's: halves are only kept,
-    /// and integers make an f32 of one and back: `gfx1100:f32`. Its code runs on the chip as it is.
+    /// The variant of an AMD target that computes in f32 and integers only; halves are only stored,
+    /// and converted by integer instructions: `gfx1100:f32`. Its code runs on the unmodified chip.
     #[must_use]
     pub fn f32_alone(&self) -> Target {
         match self.vendor() {
@@ -150,28 +147,28 @@ impl Target {
         }
     }
 
-    /// How it differs from what its architecture is by default, as its text has it: what it does
-    /// without, and another width of waves; its feature flags are no part of that. Empty for most.
+    /// The difference from the architecture's default, in its text form: missing abilities and
+    /// another wave width, but not feature flags. Usually empty.
     #[must_use]
     pub fn variant(&self) -> String {
         let wave = self.wave.map_or(String::new(), |wave| format!(":wave{wave}"));
         format!("{}{wave}", self.arch.variant)
     }
 
-    /// The same chip, whose compiler is known to copy accumulation registers rightly
-    /// (who plans a model asks it): `gfx908:sound-copies`. Others are as they are.
+    /// The variant whose compiler is known to copy accumulation registers correctly:
+    /// `gfx908:sound-copies`. The planner checks this. Unchanged for other chips.
     #[must_use]
     pub fn with_sound_copies(&self) -> Target {
         Target { arch: family::with_sound_copies(self.arch), ..self.clone() }
     }
 
-    /// The same without that.
+    /// The target without `sound-copies`.
     #[must_use]
     pub fn without_sound_copies(&self) -> Target {
         Target { arch: family::without_sound_copies(self.arch), ..self.clone() }
     }
 
-    /// The same with another default width of waves; none if it does not run that.
+    /// The target with another default wave width; `None` if the chip does not run it.
     #[must_use]
     pub fn at_wave(&self, wave: u32) -> Option<Target> {
         let known = self.waves().contains(&wave);
@@ -181,14 +178,14 @@ impl Target {
         })
     }
 
-    /// The row whose facts this target has, if it has none of its own: a chip newer than the table,
-    /// or one that nobody asked for yet. Whoever prints a target says so.
+    /// The row whose facts this target uses, if it has none of its own: for a chip newer than the
+    /// table. Listings mention it.
     #[must_use]
     pub fn stands_in(&self) -> Option<&'static str> {
         self.arch.stands_in
     }
 
-    /// Who makes it.
+    /// The vendor.
     #[must_use]
     pub fn vendor(&self) -> Vendor {
         self.arch.vendor
@@ -200,31 +197,31 @@ impl Target {
         self.arch.id
     }
 
-    /// Wave widths that kernels may be compiled for.
+    /// Wave widths that kernels can be compiled for.
     #[must_use]
     pub fn waves(&self) -> &'static [u32] {
         self.arch.waves
     }
 
-    /// The wave width a kernel gets unless it asks for another.
+    /// The wave width of a kernel that requests none.
     #[must_use]
     pub fn default_wave(&self) -> u32 {
         self.wave.or(self.arch.waves.first().copied()).unwrap_or(32)
     }
 
-    /// The device's state of a feature flag, if the string or the device gave one.
+    /// The state of a feature flag, if the text or the device stated one.
     #[must_use]
     pub fn feature(&self, name: &str) -> Option<bool> {
         self.features.iter().find(|(f, _)| *f == name).map(|(_, on)| *on)
     }
 
-    /// The canonical id that a compiler is given and that keys hold: the plain id; with `specific`
-    /// the `a` form where the architecture has one (wgmma and setmaxnreg need it); of the feature
-    /// flags only those in `asked`, in order.
+    /// The canonical id for compilers and keys: the plain id, or with `specific` the `a` form if
+    /// the architecture has one (wgmma and setmaxnreg need it), followed by the feature flags in
+    /// `asked`, sorted.
     ///
     /// # Errors
-    /// [`Error::Target`] when a flag is asked for that the architecture does not have or this
-    /// target does not state.
+    /// [`Error::Target`] if a requested flag does not exist for the architecture or is not stated
+    /// by this target.
     pub fn compile_id(&self, specific: bool, asked: &[&str]) -> Result<String, Error> {
         let mut id = match self.arch.specific {
             Some(a) if specific => a.to_owned(),
@@ -248,7 +245,7 @@ impl Target {
         Ok(id)
     }
 
-    /// Whether this device can run code compiled for `compile_id` (as [`Target::compile_id`] wrote
+    /// Whether this device runs code compiled for `compile_id` (as [`Target::compile_id`] writes
     /// it).
     #[must_use]
     pub fn runs(&self, compile_id: &str) -> bool {
@@ -263,7 +260,7 @@ impl Target {
 }
 
 impl fmt::Display for Target {
-    /// The full id as users write it: `sm_90a`, `gfx90a:sramecc+:xnack-`.
+    /// The full id in its text form: `sm_90a`, `gfx90a:sramecc+:xnack-`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.arch.specific.unwrap_or(self.arch.id))?;
         f.write_str(self.arch.variant)?;

@@ -1,11 +1,12 @@
-//! How many blocks of a kernel a compute unit holds at once, from the code object's figures alone.
+//! Occupancy: the number of blocks that a compute unit holds at once, computed from the code
+//! object's figures.
 
 use super::Target;
 
-/// What bounds the occupancy.
+/// The resource that limits the occupancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// Resident waves or blocks of a unit.
+    /// Resident waves or blocks per unit.
     Waves,
     /// Vector registers.
     Registers,
@@ -16,18 +17,18 @@ pub enum Limit {
 /// Resident blocks and waves of one compute unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Blocks that fit a unit together; 0 when the kernel cannot run at all.
+    /// Blocks that fit a unit together; 0 if the kernel cannot run.
     pub blocks: u32,
-    /// Their waves.
+    /// Waves of these blocks.
     pub waves: u32,
-    /// Waves the unit could hold.
+    /// Maximum number of waves of the unit.
     pub max_waves: u32,
-    /// What stops one more block.
+    /// The resource that prevents one more block.
     pub limit: Limit,
 }
 
 impl Occupancy {
-    /// Waves resident out of waves possible, 0 to 1.
+    /// Resident waves divided by the maximum, 0 to 1.
     #[must_use]
     pub fn fraction(&self) -> f64 {
         f64::from(self.waves) / f64::from(self.max_waves.max(1))
@@ -35,14 +36,14 @@ impl Occupancy {
 }
 
 impl Target {
-    /// Occupancy of a kernel of `threads` threads a block, `registers` vector registers a lane
-    /// (VGPRs and AGPRs together where they share a file), `shared` bytes of LDS a block, compiled
-    /// for waves of `wave` lanes.
+    /// Occupancy of a kernel with `threads` threads per block, `registers` vector registers per
+    /// lane (VGPRs plus AGPRs if they share a file), `shared` bytes of LDS per block, and waves of
+    /// `wave` lanes.
     #[must_use]
     pub fn occupancy(&self, threads: u32, registers: u32, shared: u32, wave: u32) -> Occupancy {
         let unit = self.arch.unit;
         let narrow = self.waves().iter().copied().min().unwrap_or(32).max(1);
-        // A wave twice as wide takes two rows of the register file for each register.
+        // A wave of twice the width takes two rows of the register file per register.
         let widening = (wave / narrow).max(1);
         let granule = (unit.register_granule / widening).max(1);
         let waves_per_block = threads.div_ceil(wave.max(1)).max(1);

@@ -1,11 +1,11 @@
-//! The architectures, as data: one row each, so that a new card is a line here and an `if` nowhere.
+//! The table of architectures: one row each, so that a new card needs one line here.
 //!
 //! Sources: NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities" (technical specifications
 //! per compute capability), and LLVM's `AMDGPUUsage` and `AMDGPUBaseInfo` (allocation granules,
 //! waves per SIMD).
 
-/// Who makes the device. Everything vendor-specific hangs on a row of [`ARCHS`]; this says which
-/// driver and compilers apply.
+/// The vendor of a device. It selects the driver and the compilers; everything else is in the rows
+/// of [`ARCHS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Vendor {
     /// CUDA driver, nvrtc; code objects are cubins.
@@ -15,7 +15,7 @@ pub enum Vendor {
 }
 
 impl Vendor {
-    /// The word used in keys, device names (`cuda:0`, `rocm:0`) and messages.
+    /// The word for keys, device names (`cuda:0`, `rocm:0`) and messages.
     #[must_use]
     pub fn device_word(self) -> &'static str {
         match self {
@@ -24,7 +24,7 @@ impl Vendor {
         }
     }
 
-    /// The vendor's name as a person writes it.
+    /// The vendor's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -34,27 +34,27 @@ impl Vendor {
     }
 }
 
-/// The family of matrix instructions an architecture has.
+/// The matrix instructions of an architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatrixUnit {
     /// No matrix instructions.
     None,
-    /// `mma.sync` (NVIDIA, a warp at a time).
+    /// `mma.sync` (NVIDIA, one warp).
     MmaSync,
-    /// `wgmma` (NVIDIA sm_90a, four warps at a time); `mma.sync` is there too.
+    /// `wgmma` (NVIDIA sm_90a, four warps); `mma.sync` exists too.
     Wgmma,
     /// MFMA (AMD CDNA, wave 64).
     Mfma,
-    /// WMMA as on gfx11: each half of the wave holds its own copy of the inputs.
+    /// WMMA of gfx11: each half of the wave holds its own copy of the inputs.
     Wmma,
-    /// WMMA as on gfx12: inputs are not duplicated, so the register layout differs from gfx11.
+    /// WMMA of gfx12: inputs are not duplicated, so the register layout differs from gfx11.
     Wmma12,
-    /// WMMA as on gfx1250: as gfx12's, twice as deep.
+    /// WMMA of gfx1250: like gfx12, with twice the depth.
     Wmma1250,
 }
 
 impl MatrixUnit {
-    /// The word printed for it.
+    /// Its printed name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -69,21 +69,21 @@ impl MatrixUnit {
     }
 }
 
-/// The instruction for a dot product of four bytes with four bytes into an i32.
+/// The instruction for a dot product of four bytes with four bytes, added to an i32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dot {
-    /// None: multiply and add byte by byte.
+    /// None: bytes are multiplied and added one by one.
     None,
     /// `dp4a` (NVIDIA).
     Dp4a,
     /// `v_dot4_i32_i8` (AMD, signed × signed).
     Sdot4,
-    /// `v_dot4_i32_iu8` (AMD gfx11 and later, sign of each side chosen).
+    /// `v_dot4_i32_iu8` (AMD gfx11 and later; the sign of each side is selectable).
     Sudot4,
 }
 
 impl Dot {
-    /// The word printed for it.
+    /// Its printed name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -95,104 +95,102 @@ impl Dot {
     }
 }
 
-/// What a compute unit (SM, CU) can hold at once: the inputs of the occupancy calculator.
+/// The limits of a compute unit: the inputs of the occupancy calculation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitLimits {
-    /// SIMDs (NVIDIA: sub-partitions) in a unit (SM, CU; RDNA: work-group processor); waves and
-    /// registers are held by each.
+    /// SIMDs (NVIDIA: sub-partitions) per unit (SM, CU; RDNA: work-group processor). Each holds its
+    /// own waves and registers.
     pub simds: u32,
-    /// Resident waves a SIMD holds at most.
+    /// Maximum resident waves per SIMD.
     pub waves_per_simd: u32,
-    /// Resident blocks a unit holds at most.
+    /// Maximum resident blocks per unit.
     pub blocks: u32,
-    /// Vector registers a SIMD has, counted as 32-bit registers of one lane at the *narrowest*
-    /// wave.
+    /// Vector registers per SIMD, counted as 32-bit registers of one lane at the *narrowest* wave
+    /// width.
     pub registers_per_simd: u32,
-    /// Registers per lane are given out in multiples of this, at the narrowest wave.
+    /// Allocation granularity of registers per lane, at the narrowest wave width.
     pub register_granule: u32,
-    /// LDS / shared memory of a unit, in bytes, over all its blocks.
+    /// LDS / shared memory per unit in bytes, for all its blocks.
     pub shared: u32,
-    /// LDS / shared memory is given out in multiples of this, in bytes.
+    /// Allocation granularity of LDS / shared memory in bytes.
     pub shared_granule: u32,
-    /// Bytes of shared memory the system takes from each block's share.
+    /// Bytes of shared memory that the system reserves per block.
     pub shared_reserved: u32,
 }
 
-/// A card with the peak rates that its maker states: what a roofline of a kernel that no card has
-/// run is drawn against. No card reaches them; which part of them it reaches is what a measurement
-/// on a card is for.
+/// A card with the peak rates of its data sheet, for rooflines of kernels that have not run on a
+/// card. No card reaches them; measurements show the fraction that is reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Card {
     /// Its architecture.
     pub arch: &'static str,
     /// Its name.
     pub name: &'static str,
-    /// Bytes of memory a nanosecond (GB/s).
+    /// Memory bandwidth in GB/s.
     pub gb_per_s: f64,
-    /// 10¹² operations a second on halves with sums in f32: of the matrix unit, dense, where there
-    /// is one.
+    /// f16 rate with f32 sums in 10¹² operations per second: dense, of the matrix unit if there is
+    /// one.
     pub tflop_per_s: f64,
-    /// Compute units (of RDNA CUs, of which two are one of [`UnitLimits`]), and the highest clock
-    /// in MHz; 0 where no bound by instructions is drawn.
+    /// Number of compute units (for RDNA, CUs; two make one of [`UnitLimits`]). 0 if no bound by
+    /// instructions is computed.
     pub units: u32,
-    /// See `units`.
+    /// The highest clock in MHz, or 0.
     pub mhz: u32,
 }
 
-/// One architecture.
+/// An architecture.
 #[derive(Debug)]
 pub struct Arch {
-    /// Who makes it.
+    /// The vendor.
     pub vendor: Vendor,
-    /// The id a compiler takes: `sm_90`, `gfx90a`.
+    /// The id for compilers: `sm_90`, `gfx90a`.
     pub id: &'static str,
-    /// The id with architecture-specific instructions unlocked (`sm_90a`), where there is one. Same
-    /// device, same row.
+    /// The id with architecture-specific instructions (`sm_90a`), if there is one, for the same
+    /// device.
     pub specific: Option<&'static str>,
-    /// Of a row that was made for an id that the table does not have: the row whose facts it has.
+    /// For a row that was made for an id outside the table: the row whose facts it uses.
     pub stands_in: Option<&'static str>,
-    /// How the row differs from its chip's own, as its targets print it: `:no-matrix`, `:no-dot`
+    /// The difference from the chip's own row, as targets print it: `:no-matrix`, `:no-dot`
     /// ([`Target::without`](super::Target::without)), `:f32`
     /// ([`Target::f32_alone`](super::Target::f32_alone)), `:sound-copies`
     /// ([`Target::with_sound_copies`](super::Target::with_sound_copies)).
     pub variant: &'static str,
-    /// Cards that people know it by.
+    /// Well-known cards with it.
     pub cards: &'static str,
-    /// One of them by its data sheet.
+    /// One of them with the rates of its data sheet.
     pub card: Option<Card>,
     /// Wave (warp) widths that kernels can be compiled for; the first is the default.
     pub waves: &'static [u32],
     /// Matrix instructions.
     pub matrix: MatrixUnit,
-    /// Byte dot product.
+    /// Instruction for byte dot products.
     pub dot: Dot,
-    /// Threads in a block at most.
+    /// Maximum threads per block.
     pub max_threads: u32,
-    /// LDS / shared memory one block can have at most, in bytes (on NVIDIA the opt-in maximum of
-    /// dynamic shared memory).
+    /// Maximum LDS / shared memory per block in bytes (on NVIDIA, the opt-in maximum of dynamic
+    /// shared memory).
     pub shared_per_block: u32,
-    /// Shared memory a block gets without opting in, in bytes: static declarations must stay below
-    /// it.
+    /// Shared memory per block without opting in, in bytes; the limit of static declarations.
     pub shared_static: u32,
-    /// Vector registers a lane can use at most.
+    /// Maximum vector registers per lane.
     pub max_registers: u32,
-    /// What a unit holds.
+    /// The limits of a compute unit.
     pub unit: UnitLimits,
-    /// Feature flags an id can carry (`xnack`, `sramecc`), with `+` or `-`.
+    /// Feature flags that an id can carry (`xnack`, `sramecc`), with `+` or `-`.
     pub features: &'static [&'static str],
-    /// Native asynchronous global→shared copies and dependent kernel launches, by word; see
-    /// [`Arch::has`].
+    /// Further abilities by name, such as asynchronous global-to-shared copies and dependent
+    /// launches; see [`Arch::has`].
     pub abilities: &'static [&'static str],
 }
 
 impl Arch {
-    /// The row with its card: GB/s and TFLOP/s.
+    /// Sets the card with GB/s and TFLOP/s.
     const fn card(mut self, name: &'static str, gb_per_s: f64, tflop_per_s: f64) -> Arch {
         self.card = Some(Card { arch: self.id, name, gb_per_s, tflop_per_s, units: 0, mhz: 0 });
         self
     }
 
-    /// The card's compute units and its highest clock, by the same data sheet.
+    /// Sets the card's compute units and highest clock, from the same data sheet.
     const fn at(mut self, units: u32, mhz: u32) -> Arch {
         if let Some(card) = &mut self.card {
             card.units = units;
@@ -201,31 +199,31 @@ impl Arch {
         self
     }
 
-    /// Whether vector and accumulation registers share a file (gfx90a and later MFMA): a kernel's
-    /// count is then of both.
+    /// Whether vector and accumulation registers share a file (MFMA from gfx90a on). A kernel's
+    /// register count then includes both.
     #[must_use]
     pub fn one_register_file(&self) -> bool {
         self.matrix == MatrixUnit::Mfma && self.max_registers > 256
     }
 
-    /// Whether the architecture has an ability by its word: `bf16`, `fp8`, `cp.async`, `bulk-copy`,
-    /// `pdl`, `packed-f16`, `permlane64`, `copies-agprs` (accumulation registers are copied to each
-    /// other through a vector register, and it is not known whether the compiler writes that
-    /// first), `f32-alone` (no instruction that takes or makes halves is to be used), `integrated`
-    /// (only found inside processors, whose memory it shares).
+    /// Whether the architecture has an ability: `bf16`, `fp8`, `cp.async`, `bulk-copy`, `pdl`,
+    /// `packed-f16`, `permlane64`, `copies-agprs` (accumulation registers are copied through a
+    /// vector register, and the compiler is not known to write that register first), `f32-alone`
+    /// (no instruction that reads or produces halves may be used), `integrated` (exists only inside
+    /// processors and shares their memory).
     #[must_use]
     pub fn has(&self, ability: &str) -> bool {
         self.abilities.contains(&ability)
     }
 
-    /// `sm_90` → 90, `sm_120` → 120; none for ids that are no NVIDIA ones.
+    /// `sm_90` → 90, `sm_120` → 120; `None` for ids that are not NVIDIA's.
     #[must_use]
     pub fn sm(&self) -> Option<u32> {
         self.id.strip_prefix("sm_").and_then(|n| n.parse().ok())
     }
 }
 
-/// A row is what its id says.
+/// Rows are equal if id and variant are.
 impl PartialEq for Arch {
     fn eq(&self, other: &Arch) -> bool {
         self.id == other.id && self.variant == other.variant
@@ -242,7 +240,7 @@ impl std::hash::Hash for Arch {
 
 const KB: u32 = 1024;
 
-/// An NVIDIA row: what differs between them, in one line. `waves` are resident warps per SM.
+/// An NVIDIA row from the facts that differ. `waves` are resident warps per SM.
 #[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
 const fn sm(
     id: &'static str,
@@ -267,7 +265,7 @@ const fn sm(
         matrix,
         dot: Dot::Dp4a,
         max_threads: 1024,
-        // From sm_80 on the system keeps 1 KB of each block's share; sm_75 gives a block all 64 KB.
+        // From sm_80 on the system reserves 1 KB per block; sm_75 gives a block all 64 KB.
         shared_per_block: if turing { 64 * KB } else { shared - KB },
         shared_static: 48 * KB,
         max_registers: 255,
@@ -286,7 +284,7 @@ const fn sm(
     }
 }
 
-/// A GCN or CDNA row (wave 64, 4 SIMDs a CU).
+/// A GCN or CDNA row (wave width 64, 4 SIMDs per CU).
 #[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
 const fn gcn(
     id: &'static str,
@@ -313,7 +311,8 @@ const fn gcn(
         max_threads: 1024,
         shared_per_block: shared,
         shared_static: shared,
-        // gfx90a and later share one file of 512 between VGPRs and AGPRs; earlier ones address 256.
+        // From gfx90a on, VGPRs and AGPRs share one file of 512 registers; earlier chips address
+        // 256.
         max_registers: registers,
         unit: UnitLimits {
             simds: 4,
@@ -330,9 +329,9 @@ const fn gcn(
     }
 }
 
-/// An RDNA row (wave 32 by default, wave 64 possible). Its unit is the work-group processor of two
-/// CUs with 2 SIMDs each: compilers let a block spread over both, and HIP counts such pairs (48 on
-/// a card with 96 CUs).
+/// An RDNA row (default wave width 32, 64 possible). Its unit is the work-group processor: two CUs
+/// with 2 SIMDs each. Compilers let a block use both, and HIP counts such pairs (48 on a card with
+/// 96 CUs).
 #[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
 const fn rdna(
     id: &'static str,
@@ -375,8 +374,8 @@ const fn rdna(
     }
 }
 
-/// CDNA 5: RDNA 4's instructions in waves of 32 only, on CDNA's unit of four SIMDs, with more
-/// registers and LDS (clang 22's occupancies: 64 registers for 16 waves a SIMD, 80 for 12, 256 for
+/// CDNA 5: RDNA 4's instructions with wave width 32 only, on CDNA's unit of four SIMDs with more
+/// registers and LDS (occupancy of clang 22: 64 registers for 16 waves per SIMD, 80 for 12, 256 for
 /// 4; LDS in blocks of 2 KB).
 const fn cdna5(id: &'static str, cards: &'static str) -> Arch {
     let (registers, shared) = (1024, 320 * KB);
@@ -588,6 +587,6 @@ pub static ARCHS: &[Arch] = &[
     rdna("gfx1201", "RX 9070, RX 9070 XT", Wmma12, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA4)
         .card("RX 9070 XT", 640.0, 194.6)
         .at(64, 2970),
-    // No rates: no data sheet says them for halves.
+    // No rates: no data sheet states them for f16.
     cdna5("gfx1250", "MI430X, MI440X, MI455X"),
 ];

@@ -1,3 +1,5 @@
+//! Tests of the architecture table and of targets.
+
 use super::*;
 
 #[test]
@@ -56,27 +58,27 @@ fn an_unlisted_minor_capability_takes_the_nearest_older_row_of_its_major() {
 
 #[test]
 fn occupancy_agrees_with_hand_counts() {
-    // sm_90: 256 threads of 32 registers: 8 blocks = 64 warps. 255 registers: 256 each, 2 warps a
-    // quarter, 1 block of 8.
+    // sm_90: 256 threads with 32 registers: 8 blocks = 64 warps. 255 registers: 256 each, 2 warps
+    // per sub-partition, 1 block of 8 warps.
     let h = Target::parse("sm_90").unwrap();
     assert_eq!(h.occupancy(256, 32, 0, 32).blocks, 8);
     let o = h.occupancy(256, 255, 0, 32);
     assert_eq!((o.blocks, o.waves, o.limit), (1, 8, Limit::Registers));
-    // 100 KB a block: (100 + 1) KB twice is 202 of 228.
+    // 100 KB per block: (100 + 1) KB twice is 202 of 228.
     assert_eq!(h.occupancy(128, 32, 100 * 1024, 32).blocks, 2);
     assert_eq!(h.occupancy(128, 32, 228 * 1024, 32).blocks, 0);
-    // gfx1100: 1536 registers a lane at wave 32: 96 registers give 16 waves a SIMD; at wave 64 768
-    // / 96 = 8.
+    // gfx1100: 1536 registers per lane at wave width 32: 96 registers give 16 waves per SIMD; at
+    // width 64, 768 / 96 = 8.
     let r = Target::parse("gfx1100").unwrap();
     assert_eq!(r.occupancy(32, 96, 0, 32).waves, 64);
     assert_eq!(r.occupancy(64, 96, 0, 64).waves, 32);
-    // gfx1030: a block of 1024 spreads over both CUs of a work-group processor, 8 waves a SIMD, so
-    // 65 registers do not stop it.
+    // gfx1030: a block of 1024 uses both CUs of a work-group processor, 8 waves per SIMD, so 65
+    // registers do not prevent it.
     assert_eq!(Target::parse("gfx1030").unwrap().occupancy(1024, 65, 0, 32).blocks, 1);
-    // gfx90a: 512 registers, 8 granule: 128 → 4 waves a SIMD.
+    // gfx90a: 512 registers, granularity 8: 128 registers give 4 waves per SIMD.
     assert_eq!(Target::parse("gfx90a").unwrap().occupancy(64, 128, 0, 64).waves, 16);
-    // gfx1250: 1024 registers, 16 granule, as clang 22 says it; LDS of 2 KB blocks: 64 KB fit five
-    // times.
+    // gfx1250: 1024 registers, granularity 16, as in clang 22; LDS in blocks of 2 KB: 64 KB fit
+    // five times.
     let g = Target::parse("gfx1250").unwrap();
     for (registers, waves) in
         [(64, 16), (65, 12), (80, 12), (96, 10), (128, 8), (129, 7), (176, 5), (256, 4)]
@@ -84,7 +86,7 @@ fn occupancy_agrees_with_hand_counts() {
         assert_eq!(g.occupancy(32, registers, 0, 32).waves, 4 * waves, "{registers}");
     }
     assert_eq!(g.occupancy(256, 64, 64 * 1024, 32).blocks, 5);
-    // gfx906: 256 registers, 64 → 4 waves a SIMD, 16 a CU, 4 blocks of 256.
+    // gfx906: 256 registers: 64 registers give 4 waves per SIMD, 16 per CU, 4 blocks of 256.
     assert_eq!(Target::parse("gfx906").unwrap().occupancy(256, 64, 0, 64).blocks, 4);
 }
 
@@ -110,7 +112,7 @@ fn a_wave_width_is_part_of_a_target_and_another_than_its_own_is_refused() {
 fn every_amd_architecture_with_a_data_sheet_has_a_card() {
     for arch in ARCHS {
         let card = arch.card;
-        // Of gfx1250 no data sheet was at hand.
+        // There is no data sheet of gfx1250.
         assert!(
             arch.vendor != Vendor::Amd || card.is_some() != (arch.id == "gfx1250"),
             "{}",
@@ -128,15 +130,16 @@ fn a_chip_without_a_row_gets_what_holds_for_all_of_its_family_and_says_so() {
         assert_eq!(Target::parse(id).unwrap(), t);
         (t.stands_in().unwrap(), t.arch().matrix, t.arch().dot, t.arch().max_registers)
     };
-    // Steam Deck; the next RDNA 3.5; a CDNA 3 of before MI300: rows of the same minor version.
+    // Steam Deck; the next RDNA 3.5; a CDNA 3 before MI300: they use rows of the same minor
+    // version.
     assert_eq!(facts("gfx1033"), ("gfx1030", MatrixUnit::None, Dot::Sdot4, 256));
     assert_eq!(facts("gfx1154"), ("gfx1150", MatrixUnit::Wmma, Dot::Sudot4, 256));
     assert_eq!(facts("gfx941"), ("gfx942", MatrixUnit::Mfma, Dot::Sdot4, 512));
     assert_eq!(facts("gfx1251"), ("gfx1250", MatrixUnit::Wmma1250, Dot::Sudot4, 1024));
     assert_eq!(Target::parse("gfx1251").unwrap().waves(), [32]);
-    // gfx90x are Vega and CDNA 1 and 2: what Vega can.
+    // gfx90x are Vega and CDNA 1 and 2: they get Vega's abilities.
     assert_eq!(facts("gfx909"), ("gfx900", MatrixUnit::None, Dot::None, 256));
-    // A minor version that no row has: neither matrix unit nor byte dot.
+    // A minor version without a row: no matrix unit and no byte dot product.
     assert_eq!(facts("gfx1170").1, MatrixUnit::None);
     assert_eq!(facts("gfx1170").2, Dot::None);
     assert_eq!(Target::parse("gfx1100").unwrap().stands_in(), None);
@@ -189,7 +192,7 @@ fn a_chip_computes_in_f32_alone_and_stays_what_it_is() {
         );
         assert_eq!(least.compile_id(false, &[]).unwrap(), whole.compile_id(false, &[]).unwrap());
         assert_ne!(least, whole);
-        // There is nothing less.
+        // It is the smallest variant.
         assert_eq!((least.without(true, true), least.f32_alone()), (least.clone(), least.clone()));
         assert_eq!(
             (least.with_sound_copies(), least.without_sound_copies()),
@@ -224,7 +227,7 @@ fn a_target_says_that_its_compiler_copies_accumulation_registers_rightly() {
         (sound.compile_id(false, &[]).unwrap(), sound.id()),
         ("gfx908".to_owned(), "gfx908")
     );
-    // With the rest of what a target is tried as, in any order, and back.
+    // Combined with other variants, in any order, and back.
     let less = sound.without(false, true);
     assert_eq!(less.to_string(), "gfx908:no-dot:sound-copies:xnack-");
     assert_eq!(plain.without(false, true).with_sound_copies(), less);
@@ -233,7 +236,7 @@ fn a_target_says_that_its_compiler_copies_accumulation_registers_rightly() {
         (sound.without_sound_copies(), less.without_sound_copies()),
         (plain.clone(), plain.without(false, true))
     );
-    // Others have none to tell of.
+    // Other chips have no such variant.
     let other = Target::parse("gfx90a").unwrap();
     assert_eq!((other.with_sound_copies(), other.without_sound_copies()), (other.clone(), other));
     for wrong in ["gfx90a:sound-copies", "sm_90:sound-copies", "gfx908:sound-copies:sound-copies"] {

@@ -1,4 +1,4 @@
-//! The process that kjit runs compilers in: whatever a compiler does to it, the program goes on.
+//! The compiler process of kjit: a compiler that crashes ends only this process.
 
 fn main() {
     std::process::exit(kjit_engine::kjit_cc());

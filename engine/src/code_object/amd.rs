@@ -1,8 +1,8 @@
-//! AMD's code object: an ELF file whose note holds a MessagePack map of what each kernel takes and
-//! uses.
+//! Reads AMD's code objects: ELF files with a note whose MessagePack map describes the arguments
+//! and resources of each kernel.
 //!
-//! Format: LLVM's `AMDGPUUsage`, "Code Object V3 to V6 Metadata". Versions 3 to 6 name their fields
-//! alike.
+//! Format: LLVM's `AMDGPUUsage`, "Code Object V3 to V6 Metadata". Versions 3 to 6 use equal field
+//! names.
 
 use super::{ArgInfo, ArgKind, KernelInfo};
 use crate::arch::ARCHS;
@@ -17,10 +17,10 @@ pub(super) const MACHINE: u16 = 224;
 /// Note type of the metadata, under the name `AMDGPU`.
 const NT_AMDGPU_METADATA: u32 = 32;
 
-/// Deeper than any metadata is.
+/// Maximum nesting of the metadata.
 const MOST_DEPTH: usize = 16;
 
-/// Kernels of a code object, sorted by name, or what is wrong with the bytes.
+/// The kernels of a code object, sorted by name, or the reason why the bytes are invalid.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
     let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| format!("no ELF file: {e}"))?;
     let note = metadata(&file)?;
@@ -39,7 +39,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
     for kernel in root.list("amdhsa.kernels") {
         let kernel = Map::of(kernel).ok_or("a kernel's metadata is no map")?;
         let info = describe(&kernel, target)?;
-        // The descriptor is what a launch starts from: without it the metadata describes nothing.
+        // A launch starts from the descriptor, so the metadata requires its symbol.
         for symbol in [kernel.text(".symbol").unwrap_or_default(), &info.name] {
             if !symbols.contains(symbol) {
                 return Err(format!("kernel {} has no symbol '{symbol}'", info.name));
@@ -51,7 +51,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
     Ok(kernels)
 }
 
-/// The code object's version: the ELF header's `EI_ABIVERSION` counts from 1 for version 3 on.
+/// The version of the code object. `EI_ABIVERSION` of the ELF header is 1 for version 3, and so on.
 pub(super) fn version(bytes: &[u8]) -> Option<u32> {
     const EI_ABIVERSION: usize = 8;
     bytes.get(EI_ABIVERSION).map(|v| u32::from(*v) + 2)
@@ -93,7 +93,7 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
         };
         let word = arg.text(".value_kind").ok_or_else(|| wrong("has no .value_kind"))?;
         if word.starts_with("hidden_") {
-            continue; // the runtime fills it in
+            continue; // the runtime provides it
         }
         let (offset, size) = (value(".offset")?, value(".size")?);
         if offset.checked_add(size).is_none_or(|end| end > block) {
@@ -102,8 +102,8 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
         let kind = match word {
             "global_buffer" if size == 8 => Some(ArgKind::Buffer),
             "by_value" => Some(ArgKind::Value),
-            // Images, queues, dynamic LDS pointers: our kernels take none, and the launch cannot
-            // give one.
+            // Images, queues, dynamic LDS pointers: kjit's kernels have none, and a launch cannot
+            // pass them.
             _ => {
                 return Err(wrong(&format!("is a {word} of {size} bytes, which kjit cannot pass")));
             }
@@ -121,14 +121,14 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
     Ok(KernelInfo {
         args,
         arg_bytes: Some(block),
-        // LLVM writes the total of both where they share a file, the larger of the two where not.
+        // LLVM writes the sum of both if they share a file, otherwise the larger.
         registers: if one_file { total.saturating_sub(agprs) } else { total },
         agprs,
         one_file,
         sgprs: need(".sgpr_count")?,
         shared: need(".group_segment_fixed_size")?,
         local: need(".private_segment_fixed_size")?,
-        // Absent only in the oldest writers; zero is written out.
+        // Missing only from the oldest compilers; zero is written explicitly.
         spills: number(".vgpr_spill_count")?
             .map(|v| Ok::<_, String>(v.saturating_add(number(".sgpr_spill_count")?.unwrap_or(0))))
             .transpose()?,
@@ -138,7 +138,7 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
     })
 }
 
-/// A MessagePack map with text keys.
+/// A MessagePack map with string keys.
 struct Map<'a>(&'a [(ValueRef<'a>, ValueRef<'a>)]);
 
 impl<'a> Map<'a> {

@@ -1,8 +1,8 @@
-//! NVIDIA's cubin: an ELF file whose `.nv.info` sections say what a kernel takes and uses.
+//! Reads NVIDIA's cubins: ELF files whose `.nv.info` sections describe the arguments and resources
+//! of kernels.
 //!
-//! The attributes are not documented by NVIDIA; the numbers below were read off nvrtc 12 and 13
-//! output for sm_75 to sm_120 next to what `ptxas -v` says of the same kernels, and the tests
-//! compile kernels with known answers.
+//! NVIDIA does not document the attributes. The numbers below come from the output of nvrtc 12 and
+//! 13 for sm_75 to sm_120, compared with `ptxas -v`; tests compile kernels with known values.
 
 use super::{ArgInfo, KernelInfo};
 use object::elf;
@@ -19,10 +19,10 @@ const FRAME_SIZE: u8 = 0x11;
 const KPARAM_INFO: u8 = 0x17;
 const REGCOUNT: u8 = 0x2f;
 
-/// Bytes of shared memory that the linker puts in front of a kernel's own from sm_90 on.
+/// Bytes of shared memory that the linker puts before a kernel's own from sm_90 on.
 const RESERVED_SHARED: u64 = 1024;
 
-/// Kernels of a cubin, sorted by name, or what is wrong with the bytes.
+/// The kernels of a cubin, sorted by name, or the reason why the bytes are invalid.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
     let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| format!("no ELF file: {e}"))?;
     let names: HashMap<u32, &str> = file
@@ -58,8 +58,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
             }
         } else if let Some(info) = name.strip_prefix(".nv.shared.").and_then(|k| kernels.get_mut(k))
         {
-            // Only newer linkers prepend the reserved kilobyte, and then they mark it by a section
-            // of its own.
+            // Only newer linkers prepend the reserved kilobyte; they mark it with a section.
             let reserved = file.section_by_name(".nv.shared.reserved.0").is_some();
             let own = if reserved {
                 section.size().saturating_sub(RESERVED_SHARED)
@@ -70,7 +69,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
                 u32::try_from(own).map_err(|_| format!("{name}: {own} bytes of shared memory"))?;
         }
     }
-    // A kernel's `.text` must be there: without it the attributes describe nothing.
+    // The attributes are valid only if the kernel's `.text` exists.
     let mut found: Vec<KernelInfo> = Vec::with_capacity(kernels.len());
     for (name, mut info) in kernels {
         let text = file
@@ -99,8 +98,8 @@ fn kernel_attributes(data: &[u8], info: &mut KernelInfo) -> Result<(), String> {
                     return Err("argument description cut short".to_owned());
                 };
                 let ordinal = (place & 0xffff) as u16;
-                // Bits 18 to 31 are the size; arguments of more than 4 KiB carry the rest elsewhere
-                // and do not occur.
+                // Bits 18 to 31 are the size. Arguments above 4 KiB store more bits elsewhere and
+                // do not occur.
                 ordinals.push((
                     ordinal,
                     ArgInfo { offset: place >> 16, size: flags >> 18, kind: None },
@@ -128,8 +127,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// Walks an attribute list: format byte, number byte, then nothing, a byte, a half word, or a
-/// counted run.
+/// Iterates an attribute list: a format byte, a number byte, then nothing, a byte, a half word, or
+/// a counted block.
 struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
@@ -148,7 +147,7 @@ impl<'a> Iterator for Attributes<'a> {
         };
         let len = usize::from(u16::from_le_bytes([low, high]));
         match format {
-            // No value, byte, half word: all within these four bytes.
+            // No value, a byte or a half word: all within these four bytes.
             1..=3 => {
                 let value = self.0.get(2..4).unwrap_or_default();
                 self.0 = rest;

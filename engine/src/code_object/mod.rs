@@ -1,4 +1,4 @@
-//! Machine code as a compiler made it, and what the file itself says of its kernels.
+//! Code objects: compiled machine code, and the properties of its kernels that the file states.
 
 mod amd;
 mod cubin;
@@ -11,7 +11,7 @@ use kjit_cache::{Artefact, BuildKey, Digest, Entry, Key};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the code object says an argument is.
+/// The kind of an argument in the code object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArgKind {
     /// A device address.
@@ -20,45 +20,45 @@ pub enum ArgKind {
     Value,
 }
 
-/// One argument of a kernel, in the order of its declaration.
+/// An argument of a kernel, in declaration order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArgInfo {
-    /// Bytes from the start of the argument block.
+    /// Offset in the argument block.
     pub offset: u32,
     /// Its size in bytes.
     pub size: u32,
-    /// Pointer or value, where the format tells (AMD's does; a cubin does not).
+    /// Pointer or value, if the format states it (AMD's does, a cubin does not).
     pub kind: Option<ArgKind>,
 }
 
-/// A kernel in a code object: its arguments and what it uses.
+/// A kernel in a code object: its arguments and resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelInfo {
     /// Its symbol.
     pub name: String,
-    /// Its arguments; hidden ones that the runtime fills in are not among them.
+    /// Its arguments, without hidden ones that the runtime provides.
     pub args: Vec<ArgInfo>,
-    /// Bytes of the whole argument block, hidden arguments included, where the code object tells
+    /// Bytes of the whole argument block including hidden arguments, if the code object states it
     /// (AMD's does).
     pub arg_bytes: Option<u32>,
-    /// Vector registers a lane uses (AMD: VGPRs without AGPRs).
+    /// Vector registers per lane (AMD: VGPRs without AGPRs).
     pub registers: u32,
-    /// Accumulation registers a lane uses (AMD CDNA).
+    /// Accumulation registers per lane (AMD CDNA).
     pub agprs: u32,
-    /// Whether the two share one register file (AMD gfx90a and later CDNA).
+    /// Whether the two share one register file (AMD CDNA from gfx90a on).
     pub one_file: bool,
-    /// Scalar registers a wave uses (AMD).
+    /// Scalar registers per wave (AMD).
     pub sgprs: u32,
-    /// Static LDS / shared memory of a block, in bytes.
+    /// Static LDS / shared memory per block in bytes.
     pub shared: u32,
-    /// Local (scratch) memory of a lane, in bytes: arrays that could not be registers, and spills.
+    /// Local (scratch) memory per lane in bytes: arrays outside registers, and spills.
     pub local: u32,
-    /// Registers spilled, where it is known (AMD: vector and scalar ones; NVIDIA: bytes of spill
-    /// stores / 4 as the compiler told it).
+    /// Spilled registers, if known (AMD: vector and scalar registers; NVIDIA: bytes of spill stores
+    /// / 4, from the compiler's log).
     pub spills: Option<u32>,
-    /// Lanes of a wave, where the code object tells.
+    /// Lanes per wave, if the code object states it.
     pub wave: Option<u32>,
-    /// Threads a block may have at most, where the code object tells.
+    /// Maximum threads per block, if the code object states it.
     pub max_threads: Option<u32>,
 }
 
@@ -80,8 +80,8 @@ impl KernelInfo {
         }
     }
 
-    /// Vector registers that count against occupancy: VGPRs and AGPRs together where they share a
-    /// file, else the larger.
+    /// Vector registers that count for occupancy: VGPRs plus AGPRs if they share a file, else the
+    /// larger.
     #[must_use]
     pub fn all_registers(&self) -> u32 {
         if self.one_file {
@@ -92,18 +92,18 @@ impl KernelInfo {
     }
 }
 
-/// Where a code object came from in this process.
+/// The origin of a code object in this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Compiled just now.
+    /// Compiled in this process.
     Compiled,
-    /// Found in the cache, in the layer named.
+    /// Found in the named layer of the cache.
     Cached(String),
-    /// Handed over by the caller with its digest ([`CodeObject::verified`]).
+    /// Passed by the caller with its digest ([`CodeObject::verified`]).
     Given,
 }
 
-/// Verified machine code with what is known of it. Cheap to clone.
+/// Verified machine code and its properties. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CodeObject {
     inner: Arc<Inner>,
@@ -118,7 +118,7 @@ pub(crate) struct Inner {
     pub(crate) compiler: String,
     pub(crate) seconds: f64,
     pub(crate) kernels: Vec<KernelInfo>,
-    /// The entry of the cache as it was verified: what was checked is what is loaded.
+    /// The verified cache entry: the checked bytes are the ones that are loaded.
     pub(crate) entry: kjit_cache::Entry,
 }
 
@@ -127,12 +127,11 @@ impl CodeObject {
         CodeObject { inner: Arc::new(inner), origin }
     }
 
-    /// Machine code from elsewhere (a proof bundle, say), whose SHA-256 must be `digest`;
-    /// `compile_id` and `wave` are what its maker says it was compiled for.
+    /// Machine code from elsewhere (such as a proof bundle) with SHA-256 `digest`. `compile_id` and
+    /// `wave` are its maker's statements.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] when the digest is another, or the bytes are no code object that this
-    /// build reads.
+    /// [`Error::Corrupt`] if the digest differs or this build cannot read the code object.
     pub fn verified(
         name: &str,
         compile_id: &str,
@@ -175,37 +174,37 @@ impl CodeObject {
         &self.inner.name
     }
 
-    /// What it was compiled for: `sm_90a`, `gfx1100`.
+    /// The id that it was compiled for: `sm_90a`, `gfx1100`.
     #[must_use]
     pub fn compile_id(&self) -> &str {
         &self.inner.compile_id
     }
 
-    /// Lanes of a wave that it was compiled for.
+    /// The wave width that it was compiled for.
     #[must_use]
     pub fn wave(&self) -> u32 {
         self.inner.wave
     }
 
-    /// Compiler and version that made it, here or elsewhere.
+    /// The compiler and version that made it.
     #[must_use]
     pub fn compiler(&self) -> &str {
         &self.inner.compiler
     }
 
-    /// Compiled now, or found, and where.
+    /// Whether it was compiled now or found, and where.
     #[must_use]
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// What the compile took, here or when the entry was made.
+    /// The duration of the compile, now or when the entry was made.
     #[must_use]
     pub fn compile_time(&self) -> Duration {
         Duration::try_from_secs_f64(self.inner.seconds).unwrap_or_default()
     }
 
-    /// The machine code, checked in this process.
+    /// The machine code, verified in this process.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.inner.entry.payload()
@@ -217,7 +216,7 @@ impl CodeObject {
         &self.inner.kernels
     }
 
-    /// Version of the code object's format, where it has one (AMD: 3 to 6).
+    /// Version of the code object's format, if it has one (AMD: 3 to 6).
     #[must_use]
     pub fn format_version(&self) -> Option<u32> {
         let machine = machine(self.bytes())?;
@@ -227,32 +226,32 @@ impl CodeObject {
             .and_then(|(_, version)| version(self.bytes()))
     }
 
-    /// What a machine must have to run it (`driver` at least …), as recorded when it was made.
+    /// The requirements for running it (such as a minimum `driver`), recorded when it was made.
     #[must_use]
     pub fn needs(&self) -> &std::collections::BTreeMap<String, String> {
         self.inner.entry.needs()
     }
 
-    /// The build key's digest: the entry's name in the cache.
+    /// The digest of the build key, which is the entry's name in the cache.
     #[must_use]
     pub fn digest(&self) -> kjit_cache::Digest {
         self.inner.entry.key().digest()
     }
 }
 
-/// A reader of one kind of ELF file: kernels, or what is wrong with the bytes.
+/// A reader of one kind of ELF file. The error is the reason why the bytes are invalid.
 type Reader = fn(&[u8]) -> Result<Vec<KernelInfo>, String>;
 
-/// Readers by ELF machine.
+/// Readers by ELF machine number.
 const READERS: &[(u16, Reader)] = &[(cubin::MACHINE, cubin::read), (amd::MACHINE, amd::read)];
 
-/// The version of one kind of ELF file's format.
+/// Reads the format version of one kind of ELF file.
 type Version = fn(&[u8]) -> Option<u32>;
 
-/// Readers of the version by ELF machine.
+/// Version readers by ELF machine number.
 const VERSIONS: &[(u16, Version)] = &[(amd::MACHINE, amd::version)];
 
-/// `e_machine` of a little-endian ELF file of 64 bits.
+/// `e_machine` of a little-endian 64-bit ELF file.
 fn machine(bytes: &[u8]) -> Option<u16> {
     match (bytes.get(..6), bytes.get(18..20)) {
         (Some([0x7f, b'E', b'L', b'F', 2, 1]), Some([low, high])) => {
@@ -262,11 +261,10 @@ fn machine(bytes: &[u8]) -> Option<u16> {
     }
 }
 
-/// Reads what a code object says of its kernels; `name` is for messages.
+/// Reads the kernels of a code object. `name` is for messages.
 ///
 /// # Errors
-/// [`Error::Corrupt`] for anything that is not a whole, well-formed code object of a machine that
-/// we know.
+/// [`Error::Corrupt`] unless the bytes are a complete, well-formed code object of a known machine.
 pub fn inspect(name: &str, bytes: &[u8]) -> Result<Vec<KernelInfo>> {
     let corrupt = |why: String| Error::Corrupt { kernel: name.to_owned(), why };
     let Some(machine) = machine(bytes) else {
@@ -274,6 +272,6 @@ pub fn inspect(name: &str, bytes: &[u8]) -> Result<Vec<KernelInfo>> {
     };
     match READERS.iter().find(|(of, _)| *of == machine) {
         Some((_, read)) => read(bytes).map_err(corrupt),
-        None => Err(corrupt(format!("ELF machine {machine} is none that this build reads"))),
+        None => Err(corrupt(format!("this build does not support ELF machine {machine}"))),
     }
 }

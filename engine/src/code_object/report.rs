@@ -1,47 +1,47 @@
-//! What a kernel costs, as the compile matrix lists it: read from the code object, computed from
-//! the target's table.
+//! The resources of a kernel, as the compile matrix lists them: from the code object and the
+//! target's row.
 
 use super::{CodeObject, KernelInfo};
 use crate::arch::{Occupancy, Target};
 
-/// One kernel on one target.
+/// A kernel on a target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelReport {
     /// The source's name.
     pub source: String,
     /// The kernel's symbol.
     pub kernel: String,
-    /// What it was compiled for: `gfx90a`, `sm_90a`.
+    /// The id that it was compiled for: `gfx90a`, `sm_90a`.
     pub arch: String,
-    /// Lanes of a wave.
+    /// Lanes per wave.
     pub wave: u32,
     /// Compiler and version.
     pub compiler: String,
-    /// Seconds that the compile of its source took.
+    /// Seconds of compiling its source.
     pub seconds: f64,
     /// Bytes of the code object (all kernels of the source).
     pub bytes: u64,
-    /// Vector registers a lane (AMD: VGPRs).
+    /// Vector registers per lane (AMD: VGPRs).
     pub registers: u32,
-    /// Accumulation registers a lane (AMD CDNA).
+    /// Accumulation registers per lane (AMD CDNA).
     pub agprs: u32,
-    /// Scalar registers a wave (AMD).
+    /// Scalar registers per wave (AMD).
     pub sgprs: u32,
-    /// Registers spilled, where it is known.
+    /// Spilled registers, if known.
     pub spills: Option<u32>,
-    /// Scratch bytes a lane.
+    /// Scratch bytes per lane.
     pub scratch: u32,
-    /// Static LDS / shared memory a block, bytes.
+    /// Static LDS / shared memory per block in bytes.
     pub lds: u32,
-    /// Threads a block it was compiled for.
+    /// Threads per block.
     pub threads: u32,
-    /// What fits a compute unit at that block size, dynamic LDS included.
+    /// Occupancy at that block size, including dynamic LDS.
     pub occupancy: Occupancy,
 }
 
 impl KernelInfo {
-    /// Occupancy on a target in blocks of `threads`, with `dynamic` bytes of LDS given at launch.
-    /// `wave` counts where the code object does not tell.
+    /// Occupancy on a target with blocks of `threads` and `dynamic` bytes of LDS at launch. `wave`
+    /// is used if the code object does not state its width.
     #[must_use]
     pub fn occupancy(&self, target: &Target, threads: u32, dynamic: u32, wave: u32) -> Occupancy {
         let shared = self.shared.saturating_add(dynamic);
@@ -50,9 +50,8 @@ impl KernelInfo {
 }
 
 impl CodeObject {
-    /// What each kernel in it costs on a target, with `dynamic` bytes of LDS given at launch. The
-    /// block size is the one that the kernel was compiled for (its launch bound); the target's
-    /// largest where it states none.
+    /// The resources of each kernel on a target, with `dynamic` bytes of LDS at launch. The block
+    /// size is the kernel's launch bound, or the target's maximum if it has none.
     #[must_use]
     pub fn report(&self, target: &Target, dynamic: u32) -> Vec<KernelReport> {
         let report = |kernel: &KernelInfo| {

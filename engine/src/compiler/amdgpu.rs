@@ -1,4 +1,4 @@
-//! What hiprtc and clang have in common: both are LLVM with the AMDGPU target.
+//! The common part of hiprtc and clang: both are LLVM with the AMDGPU target.
 
 use super::discover::loader_folders;
 use crate::arch::Target;
@@ -8,22 +8,22 @@ use object::{LittleEndian, ReadCache, elf};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The options of a compile, without source and headers. Nothing here names a path.
+/// The options of a compile, without source and headers. They contain no path.
 pub(super) fn arguments(compile_id: &str, options: &Options) -> Vec<String> {
     let mut arguments =
         vec![format!("--offload-arch={compile_id}"), "-O3".to_owned(), "-std=c++17".to_owned()];
-    // Version 6 is clang-22's own choice and needs a newer runtime; our kernels read no hidden
-    // argument, in which the versions differ.
+    // Version 6 is clang 22's default and needs a newer runtime. The versions differ in hidden
+    // arguments, which kjit's kernels do not read.
     arguments.push("-mcode-object-version=5".to_owned());
-    // RDNA runs both widths, 32 being the compiler's default; GCN and CDNA have 64 only and know no
+    // RDNA runs both widths, with 32 as the compiler's default. GCN and CDNA have only 64 and no
     // such flag.
     let both = Target::parse(compile_id).is_ok_and(|t| t.waves().len() > 1);
     if both && options.wave == 64 {
         arguments.push("-mwavefrontsize64".to_owned());
     }
     if options.fast_math {
-        // What nvrtc's --use_fast_math does. Not -ffast-math: it assumes that no NaN and no
-        // infinity ever occurs.
+        // The effect of nvrtc's --use_fast_math. -ffast-math would assume that NaN and infinity
+        // never occur.
         let flags = [
             "-ffp-contract=fast",
             "-freciprocal-math",
@@ -35,9 +35,9 @@ pub(super) fn arguments(compile_id: &str, options: &Options) -> Vec<String> {
     arguments
 }
 
-/// The libraries that `file` loads, those of the compiler itself and not of the system: their bytes
-/// decide what it makes. Found as the loader does, beside the file that needs them (`RUNPATH`s of
-/// compilers say no more) or on its path.
+/// The libraries of the compiler itself that `file` loads; system libraries are not included. Their
+/// bytes influence the output. They are searched as the loader does: next to the file that needs
+/// them (compilers' `RUNPATH`s contain only that) or on its path.
 pub(super) fn libraries(file: &Path) -> Vec<PathBuf> {
     const OURS: &[&str] = &["libamd_comgr", "libhiprtc", "libLLVM", "libclang", "libamdhip64"];
     let mut found = BTreeSet::new();
@@ -61,7 +61,8 @@ pub(super) fn libraries(file: &Path) -> Vec<PathBuf> {
     found.into_iter().collect()
 }
 
-/// The names in a file's `DT_NEEDED` entries; only its headers are read, not its hundred megabytes.
+/// The `DT_NEEDED` entries of a file. Reads only its headers, since it may have a hundred
+/// megabytes.
 fn needed(file: &Path) -> Option<Vec<String>> {
     let cache = ReadCache::new(std::fs::File::open(file).ok()?);
     let header = elf::FileHeader64::<LittleEndian>::parse(&cache).ok()?;

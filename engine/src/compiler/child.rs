@@ -1,5 +1,5 @@
-//! The compiler process: a loop that answers requests, with its own standard output out of the
-//! compilers' reach.
+//! The compiler process: a loop that answers requests. Its pipes are not reachable as the
+//! compilers' standard output.
 
 use super::descendants::{adopt_orphans, end_below};
 use super::protocol::{Answer, Ask};
@@ -15,28 +15,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// First argument of a compiler process.
 pub(crate) const WORK: &str = "--kjit-cc-work";
-/// First argument of a process that asks a driver for devices.
+/// First argument of a process that lists a driver's devices.
 pub(crate) const LOOK: &str = "--kjit-cc-look";
 /// First argument of a process that repeats a kept compile.
 pub(crate) const REPEAT: &str = "--kjit-cc-repeat";
-/// The file in a kept folder that holds the request.
+/// The file of the request in a kept folder.
 pub(crate) const REQUEST: &str = "request.bin";
 
-/// Set when this program can be started as its own compiler process.
+/// Whether this program can be started as its own compiler process.
 static ARMED: AtomicBool = AtomicBool::new(false);
 
-/// The folder of a compiler process, for what its compilers have lying while they work. Its starter
-/// removes it, and it does so itself when that is gone.
+/// The folder for a compiler process's temporary files. The starter removes it; the process itself
+/// does if the starter is gone.
 static SCRATCH: OnceLock<PathBuf> = OnceLock::new();
 
-/// Where a compiler's temporary files go.
+/// The folder for a compiler's temporary files.
 pub(crate) fn scratch() -> PathBuf {
     SCRATCH.get().cloned().unwrap_or_else(std::env::temp_dir)
 }
 
 fn remove_scratch() {
     if let Some(folder) = SCRATCH.get() {
-        // It may be gone already; if it cannot be removed there is nobody left to tell.
+        // The folder may be gone already; an error here cannot be reported to anyone.
         let _ = std::fs::remove_dir_all(folder);
     }
 }
@@ -45,11 +45,10 @@ pub(crate) fn is_armed() -> bool {
     ARMED.load(Ordering::Relaxed)
 }
 
-/// Makes the calling program able to be its own compiler process: call it first in `main`, before
-/// anything else runs. In a process that was started to compile it does not return; otherwise it
-/// returns at once.
+/// Lets the calling program be its own compiler process. Call it first in `main`. In a process that
+/// was started to compile it does not return; otherwise it returns immediately.
 ///
-/// A program that ships the small `kjit-cc` beside it needs no such call.
+/// A program that ships `kjit-cc` next to itself does not need this call.
 pub fn child_main() {
     ARMED.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
@@ -60,7 +59,7 @@ pub fn child_main() {
     }
 }
 
-/// Runs what the first argument asks for; none when it is not for us.
+/// Runs the action that the first argument names; `None` if it is no known action.
 fn dispatch(first: &OsString, mut rest: impl Iterator<Item = OsString>) -> Option<i32> {
     if first == WORK {
         let limit = rest.next().and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);
@@ -81,7 +80,7 @@ fn dispatch(first: &OsString, mut rest: impl Iterator<Item = OsString>) -> Optio
     None
 }
 
-/// The main function of `kjit-cc`: its exit code.
+/// The main function of `kjit-cc`; returns its exit code.
 #[must_use]
 pub fn kjit_cc() -> i32 {
     let mut arguments = std::env::args_os().skip(1);
@@ -95,7 +94,7 @@ pub fn kjit_cc() -> i32 {
     })
 }
 
-/// Answers requests until there are no more.
+/// Answers requests until the pipe ends.
 fn work(memory_limit: u64) -> i32 {
     let Some((mut questions, mut answers)) = take_pipes() else { return 1 };
     limit_memory(memory_limit);
@@ -117,10 +116,10 @@ fn work(memory_limit: u64) -> i32 {
     }
 }
 
-/// Moves the pipes away from 0 and 1, so that a compiler that prints writes into the log (which is
-/// fd 2), and one that reads gets nothing.
+/// Moves the pipes away from descriptors 0 and 1. A compiler that prints then writes to the log
+/// (descriptor 2), and one that reads gets nothing.
 fn take_pipes() -> Option<(File, File)> {
-    // SAFETY: duplicating descriptors of our own; the copies belong to the two files alone.
+    // SAFETY: duplicates our own descriptors; each copy belongs to one of the two files only.
     unsafe {
         let questions = libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 16);
         let answers = libc::fcntl(1, libc::F_DUPFD_CLOEXEC, 16);
@@ -136,33 +135,33 @@ fn take_pipes() -> Option<(File, File)> {
     }
 }
 
-/// Bounds the address space: a compiler that eats memory fails alone.
+/// Limits the address space, so that a compiler that allocates too much fails alone.
 fn limit_memory(bytes: u64) {
     if bytes > 0 {
         let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-        // SAFETY: passes one struct. A system that refuses the limit goes without.
+        // SAFETY: passes one struct. If the system refuses, there is no limit.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
     }
 }
 
-/// Ends this process when the parent goes, in the middle of a compile too.
+/// Ends this process when the parent ends, even during a compile.
 fn leave_with_parent() {
-    // SAFETY: no arguments, no memory.
+    // SAFETY: takes no arguments and accesses no memory.
     let parent = unsafe { libc::getppid() };
-    // Without the thread a killed parent would leave a hanging compiler behind: not worth failing
-    // for.
+    // Without this thread, a killed parent would leave a hanging compiler behind. That is not a
+    // reason to fail.
     let _ = std::thread::Builder::new().name("parent watch".into()).stack_size(64 << 10).spawn(
         move || {
             loop {
                 std::thread::sleep(std::time::Duration::from_millis(250));
-                // SAFETY: as above.
+                // SAFETY: takes no arguments and accesses no memory.
                 if unsafe { libc::getppid() } != parent {
                     if let Ok(this) = i32::try_from(std::process::id()) {
                         end_below(this);
                     }
                     remove_scratch();
-                    // SAFETY: _exit runs no handlers, which a compiler in the middle of its work
-                    // could not bear.
+                    // SAFETY: _exit runs no exit handlers, which could crash while a compiler is
+                    // working.
                     unsafe { libc::_exit(0) }
                 }
             }
@@ -170,7 +169,7 @@ fn leave_with_parent() {
     );
 }
 
-/// Compilers opened so far in this process.
+/// The compilers opened in this process.
 #[derive(Default)]
 pub(crate) struct Opened(HashMap<(String, String), Result<Box<dyn Backend>, String>>);
 
@@ -197,14 +196,14 @@ impl Opened {
     }
 }
 
-/// Runs a kept compile again and prints what the compiler says.
+/// Repeats a kept compile and prints the compiler's output.
 fn repeat(folder: &Path) -> i32 {
     let file = folder.join(REQUEST);
     let ask = std::fs::read(&file)
         .map_err(|e| e.to_string())
         .and_then(|bytes| Ask::read(&mut bytes.as_slice()));
     let mut out = std::io::stderr();
-    // Standard error may be closed; there is nobody else to tell.
+    // Standard error may be closed; there is no one else to report to.
     match ask {
         Ok(Some(ask)) => match Opened::default().answer(ask) {
             Answer::Compiled(Compiled::Code { code, log }) => {

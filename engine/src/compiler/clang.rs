@@ -1,5 +1,5 @@
-//! Any clang with the AMDGPU target and lld beside it: no ROCm at all. Kernels need no vendor
-//! header and no device library, so none is looked for (`-nogpuinc -nogpulib`).
+//! clang with the AMDGPU target and lld, without ROCm. Kernels need no vendor header and no device
+//! library (`-nogpuinc -nogpulib`).
 
 use super::child::scratch;
 use super::discover::{Places, folders_of, on_path};
@@ -12,19 +12,19 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The kind.
+/// The clang compiler kind.
 pub(super) struct Kind;
 
-/// Names on PATH. Of those found the newest is taken; a name without a number goes last.
+/// Names on PATH. The newest found is used; a name without a number comes last.
 const NAMES: &[&str] =
     &["clang-23", "clang-22", "clang-21", "clang-20", "clang-19", "clang", "amdclang"];
 
-/// Older ones do not know RDNA 4.
+/// Older versions do not know RDNA 4.
 const OLDEST: u32 = 19;
 
-/// What makes clang compile HIP source to one bare code object with nothing of ROCm. Without
-/// `-fuse-cuid=none` a symbol is named after a hash of the file's path, and the same source gives
-/// other bytes in another folder.
+/// Options that make clang compile HIP source to one plain code object without ROCm. Without
+/// `-fuse-cuid=none`, symbol names contain a hash of the file's path, so the bytes would depend on
+/// the folder.
 const BARE: &[&str] = &[
     "-x",
     "hip",
@@ -58,7 +58,7 @@ impl Compiler for Kind {
     }
 
     fn major_of(&self, file: &Path) -> Option<u32> {
-        // `/usr/lib/llvm-19/bin/clang`, `/usr/bin/clang-19`.
+        // Examples: `/usr/lib/llvm-19/bin/clang`, `/usr/bin/clang-19`.
         let number = |part: &std::ffi::OsStr| {
             let (name, number) = part.to_str()?.rsplit_once('-')?;
             ["clang", "llvm"].contains(&name).then(|| number.parse().ok())?
@@ -67,7 +67,7 @@ impl Compiler for Kind {
     }
 
     fn suits_driver(&self, _major: u32, _driver: Option<(u32, u32)>) -> bool {
-        true // it writes the code-object version that it is told
+        true // the code-object version is set by an option
     }
 
     fn companions(&self, file: &Path, _version: (u32, u32)) -> Vec<PathBuf> {
@@ -87,7 +87,8 @@ impl Compiler for Kind {
     }
 
     fn needs(&self, _version: (u32, u32)) -> BTreeMap<String, String> {
-        // Code-object version 5: Debian's ROCm 5.2 knows its hidden arguments, older ones do not.
+        // Code-object version 5: Debian's ROCm 5.2 supports its hidden arguments, older releases do
+        // not.
         BTreeMap::from([("driver".to_owned(), "5.2".to_owned())])
     }
 
@@ -96,17 +97,17 @@ impl Compiler for Kind {
     }
 
     fn spills(&self, _log: &str) -> BTreeMap<String, u32> {
-        BTreeMap::new() // the code object tells
+        BTreeMap::new() // the code object states it
     }
 }
 
-/// The linker that clang runs: beside it, else on PATH.
+/// The linker that clang runs: next to it, else on PATH.
 fn linker(clang: &Path) -> Option<PathBuf> {
     let beside = clang.parent().map(|f| f.join("lld")).filter(|f| f.is_file());
     beside.or_else(|| on_path("lld"))
 }
 
-/// The executable.
+/// The clang executable.
 pub(super) struct Opened {
     file: PathBuf,
 }
@@ -118,7 +119,7 @@ impl Opened {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.file);
-        // Messages in English and without the terminal's width; no configuration file or variable
+        // English messages independent of the terminal's width; no configuration file or variable
         // that adds flags.
         command
             .stdin(Stdio::null())
@@ -135,8 +136,8 @@ impl Opened {
         ] {
             command.env_remove(variable);
         }
-        // SAFETY: prctl is async-signal-safe and takes numbers only. A clang whose starter was
-        // ended goes with it.
+        // SAFETY: prctl is async-signal-safe and takes numbers only. clang ends with the process
+        // that started it.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -156,7 +157,7 @@ impl Opened {
             .tempdir_in(scratch())
             .map_err(|e| e.to_string())?;
         let write = |name: &str, text: &str| {
-            // Names come from sources: none may leave the folder.
+            // Names come from sources; none may leave the folder.
             let plain =
                 Path::new(name).components().all(|c| matches!(c, std::path::Component::Normal(_)));
             if !plain {
@@ -171,12 +172,12 @@ impl Opened {
             write(name, text)?;
         }
         const OUT: &str = "kjit-out.co";
-        // Run inside the folder: no path of this machine comes into the code object.
+        // Runs inside the folder, so that no path of this machine gets into the code object.
         let output = self.output(
             self.command()
                 .current_dir(folder.path())
-                // Killed, it leaves what it hands to its linker: in a folder that is removed all
-                // the same.
+                // If clang is killed, its files for the linker remain; this folder is removed in
+                // any case.
                 .env("TMPDIR", folder.path())
                 .args(&request.arguments)
                 .args(["-I.", "-c"])
@@ -190,7 +191,7 @@ impl Opened {
             return Ok(Ended::Answered(Compiled::Code { code, log }));
         }
         if output.status.signal().is_some() || !in_source(&log) {
-            // Into the log of this process, which is kept with the error.
+            // Goes to the log of this process, which is kept with the error.
             eprint!("{log}");
         }
         if let Some(signal) = output.status.signal() {
@@ -206,8 +207,8 @@ impl Opened {
         }
     }
 
-    /// Once more where it was killed: by the system for want of memory, perhaps, which others have
-    /// given back since.
+    /// Runs clang again if it was killed, since the system may have killed it for lack of memory
+    /// that is free again.
     fn run_twice(&self, request: &Request) -> Result<Compiled, String> {
         if let Ended::Answered(compiled) = self.run(request)? {
             return Ok(compiled);
@@ -219,14 +220,14 @@ impl Opened {
     }
 }
 
-/// How a clang process ended.
+/// The outcome of a clang process.
 enum Ended {
     Answered(Compiled),
     Killed(String),
 }
 
-/// A refused source is reported at a place in it; everything else is the compiler's or the
-/// machine's.
+/// Whether the log reports an error at a place in the source. Any other error is the compiler's or
+/// the machine's.
 fn in_source(log: &str) -> bool {
     log.lines().any(|l| l.contains(": error:") && !l.starts_with("clang"))
 }
@@ -267,7 +268,7 @@ impl Backend for Opened {
         let Some(first) = ids.iter().find(|id| *id == "gfx900").or_else(|| ids.first()) else {
             return Err(format!("clang {major}.{minor} has no AMDGPU target"));
         };
-        // Compiles and links: a missing lld shows here and not in the middle of a model.
+        // Compiles and links, so that a missing lld shows here instead of while a model opens.
         let request = Request {
             file: "probe.hip".to_owned(),
             source: "extern \"C\" __attribute__((global)) void probe() {}\n".to_owned(),

@@ -1,30 +1,31 @@
-//! Where compilers may be: every place in its order, each remembered with what was found there, for
-//! `kjit devices -v`.
+//! The search for compilers: the places in order, each recorded with its result for `kjit devices
+//! -v`.
 
 use super::Compiler;
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// A place that was looked at.
+/// A searched place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// Why it was looked at: `KJIT_NVRTC_LIBRARY`, `loader path`, `Python package`.
+    /// The reason for searching it: `KJIT_NVRTC_LIBRARY`, `loader path`, `Python package`.
     pub via: String,
     /// File or folder.
     pub place: PathBuf,
-    /// What was there, if anything.
+    /// The file found there.
     pub found: Option<PathBuf>,
 }
 
 /// A file that may be opened as a compiler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Absolute and without symbolic links: opened by this path, so that no other file is meant
-    /// later.
+    /// Absolute and without symbolic links. It is opened by this path, so that it cannot change to
+    /// another file later.
     pub file: PathBuf,
     pub via: String,
-    /// Named by flag or variable: taken whatever its version.
+    /// Named by flag or variable: used regardless of its version.
     pub named: bool,
 }
 
@@ -36,7 +37,7 @@ pub(crate) struct Places {
     pub tried: Vec<Tried>,
     pub found: Vec<Candidate>,
     seen: BTreeSet<PathBuf>,
-    /// A file was named that is not there: nothing else is taken in its place.
+    /// A named file does not exist. Nothing else is used in its place.
     misnamed: bool,
     later: Option<Later>,
 }
@@ -53,21 +54,21 @@ impl Places {
         }
     }
 
-    /// A file named by a flag.
+    /// Adds a file named by a flag.
     pub fn explicit(&mut self, via: &str, file: Option<PathBuf>) {
         if let Some(file) = file {
             self.file(via, &file, true);
         }
     }
 
-    /// A file named by a variable.
+    /// Adds a file named by a variable.
     pub fn variable(&mut self, name: &str) {
         if let Some(file) = std::env::var_os(name).filter(|v| !v.is_empty()) {
             self.file(name, Path::new(&file), true);
         }
     }
 
-    /// Folders below the one that a variable names.
+    /// Adds folders below the one that a variable names.
     pub fn under_variable(&mut self, name: &str, folders: &[&str]) {
         if let Some(root) = std::env::var_os(name).filter(|v| !v.is_empty()) {
             for folder in folders {
@@ -76,8 +77,8 @@ impl Places {
         }
     }
 
-    /// The loader's own search path: `LD_LIBRARY_PATH`, the folders of its configuration, its
-    /// defaults. Walked by us and not by opening, so that finding a compiler loads none into this
+    /// Adds the loader's search path: `LD_LIBRARY_PATH`, the folders of its configuration, its
+    /// defaults. It is searched without opening files, so that no compiler is loaded into this
     /// process.
     pub fn loader_path(&mut self) {
         for folder in folders_of("LD_LIBRARY_PATH") {
@@ -88,7 +89,7 @@ impl Places {
         }
     }
 
-    /// A folder that may hold one of the names.
+    /// Adds a folder that may contain one of the names.
     pub fn folder(&mut self, via: &str, folder: &Path) {
         let mut any = false;
         for name in self.names {
@@ -103,12 +104,12 @@ impl Places {
         }
     }
 
-    /// Places that cost something to list; looked at only when those before gave nothing.
+    /// Sets places that are expensive to list; they are searched only if the others had no result.
     pub fn later(&mut self, f: Later) {
         self.later = Some(f);
     }
 
-    /// Runs what was put off.
+    /// Searches the deferred places.
     pub fn finish(&mut self) {
         if let Some(f) = self.later.take() {
             f(self);
@@ -131,9 +132,8 @@ impl Places {
     }
 }
 
-/// The candidates of a compiler in the order in which they are to be used: what was named, whatever
-/// it is; else the newest whose major version is not above the driver's, and among equals the first
-/// found.
+/// The candidates of a compiler in order of use: a named file in any case, else the newest whose
+/// major version does not exceed the driver's. Of equal versions, the first found comes first.
 pub(crate) fn candidates(
     compiler: &dyn Compiler,
     explicit: Option<&Path>,
@@ -155,16 +155,16 @@ fn usable(compiler: &dyn Compiler, places: &Places, driver: Option<(u32, u32)>) 
     if let Some(named) = places.found.iter().find(|c| c.named) {
         return vec![named.clone()];
     }
-    // A name without a version goes last: what it is shows when it is opened.
+    // A name without a version comes last; its version is known only after opening.
     let major = |c: &Candidate| compiler.major_of(&c.file);
     let suits = |c: &&Candidate| major(c).is_none_or(|m| compiler.suits_driver(m, driver));
     let mut fit: Vec<Candidate> = places.found.iter().filter(suits).cloned().collect();
-    // stable: found order among equals
+    // stable sort: equal versions stay in the order found
     fit.sort_by_key(|c| std::cmp::Reverse(major(c).unwrap_or(0)));
     fit
 }
 
-/// Folders in `/etc/ld.so.conf` and the files that it includes, then the defaults.
+/// The folders of `/etc/ld.so.conf` and the files that it includes, then the defaults.
 pub(crate) fn loader_folders() -> &'static [PathBuf] {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     FOLDERS.get_or_init(|| {
@@ -189,7 +189,7 @@ fn read_loader_configuration(file: &Path, folders: &mut Vec<PathBuf>, depth: u32
         .filter(|l| !l.is_empty())
     {
         match line.strip_prefix("include") {
-            // Only the form that systems have: a folder and `*.conf`.
+            // Supports only the usual form: a folder and `*.conf`.
             Some(pattern) if depth < 4 => {
                 let pattern = Path::new(pattern.trim());
                 let Some(folder) = pattern.parent() else { continue };
@@ -205,7 +205,7 @@ fn read_loader_configuration(file: &Path, folders: &mut Vec<PathBuf>, depth: u32
     }
 }
 
-/// What lies in a folder under a name that starts so, sorted, the last (newest) first.
+/// The files of a folder whose names start with `prefix`, newest (last by name) first.
 pub(crate) fn glob_children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut found: Vec<PathBuf> = entries
@@ -217,9 +217,9 @@ pub(crate) fn glob_children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The package folders of the Python found on PATH. Read off its place in the file system (an
-/// environment has `lib/python3.x/site-packages` beside `bin`); a wrapper script there tells
-/// nothing, and is asked.
+/// The package folders of the Python on PATH: `lib/python3.x/site-packages` next to its `bin`, and
+/// those in `~/.local`. If none of them has a folder `nvidia`, for example because `python3` is a
+/// wrapper script, Python is run to list its folders.
 pub(crate) fn python_sites() -> &'static [PathBuf] {
     static SITES: OnceLock<Vec<PathBuf>> = OnceLock::new();
     SITES.get_or_init(|| {
@@ -248,30 +248,37 @@ pub(crate) fn python_sites() -> &'static [PathBuf] {
     })
 }
 
+const PYTHON_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
 fn ask_python(python: &Path) -> Vec<PathBuf> {
     let code = "import sysconfig; print(sysconfig.get_paths()['purelib']); \
         print(sysconfig.get_paths()['platlib'])";
-    let Ok(output) = std::process::Command::new(python)
+    let Ok(mut child) = std::process::Command::new(python)
         .args(["-I", "-c", code])
         .stdin(std::process::Stdio::null())
-        .output()
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
     else {
         return Vec::new();
     };
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .map(PathBuf::from)
-        .filter(|p| p.is_dir())
-        .collect()
+    let stdout = child.stdout.take();
+    // Python starts in some 20 ms. One that hangs (a folder on a dead network mount) is given up.
+    let ended = crate::look::wait(child, PYTHON_PATIENCE);
+    let mut folders = Vec::new();
+    if let (Some(stdout), true) = (stdout, ended.is_some_and(|status| status.success())) {
+        let _ = stdout.take(64 << 10).read_to_end(&mut folders);
+    }
+    String::from_utf8_lossy(&folders).lines().map(PathBuf::from).filter(|p| p.is_dir()).collect()
 }
 
-/// An executable by name.
+/// Finds an executable by name.
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     folders_of("PATH").into_iter().map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// The folders that a variable lists. An empty or relative one means the folder in which kjit
-/// happens to be started, where anybody may have put anything: it is left out.
+/// The folders that a variable lists. Empty and relative ones are ignored: they refer to the
+/// current folder, in which others may place files.
 pub(crate) fn folders_of(variable: &str) -> Vec<PathBuf> {
     let paths = std::env::var_os(variable).unwrap_or_default();
     std::env::split_paths(&paths).filter(|folder| folder.is_absolute()).collect()
@@ -284,7 +291,7 @@ mod tests {
     use crate::source::Options;
     use std::collections::BTreeMap;
 
-    /// A compiler whose places are folders `a` and `b` below a root.
+    /// A compiler whose places are the folders `a` and `b` below a root.
     struct Below(PathBuf);
 
     impl Compiler for Below {

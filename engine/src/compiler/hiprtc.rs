@@ -1,6 +1,6 @@
-//! hiprtc: AMD's run-time compiler. It aborts the process on an architecture that it does not know,
-//! so its list is asked first (of comgr, the compiler behind it), and it runs in a child all the
-//! same.
+//! hiprtc: AMD's run-time compiler. It aborts the process for an unknown architecture. So the list
+//! of architectures is read from comgr, the compiler that hiprtc uses, and hiprtc runs in a child
+//! process anyway.
 
 use super::discover::{Places, glob_children, python_sites};
 use super::protocol::Request;
@@ -13,7 +13,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 
-/// The kind.
+/// The hiprtc compiler kind.
 pub(super) struct Kind;
 
 impl Compiler for Kind {
@@ -56,8 +56,8 @@ impl Compiler for Kind {
 
     fn companions(&self, file: &Path, _version: (u32, u32)) -> Vec<PathBuf> {
         let mut files = amdgpu::libraries(file);
-        // Opened at run time and so in no list of needed libraries: its headers, and from ROCm 6 on
-        // comgr.
+        // Loaded at run time and therefore not in its list of needed libraries: its headers and,
+        // from ROCm 6 on, comgr.
         let beside = |prefix| file.parent().map(|f| glob_children(f, prefix)).unwrap_or_default();
         for found in beside("libhiprtc-builtins.so").into_iter().chain(beside("libamd_comgr.so")) {
             let Ok(found) = found.canonicalize() else { continue };
@@ -84,7 +84,7 @@ impl Compiler for Kind {
     }
 
     fn spills(&self, _log: &str) -> BTreeMap<String, u32> {
-        BTreeMap::new() // the code object tells
+        BTreeMap::new() // the code object states it
     }
 }
 
@@ -132,8 +132,8 @@ impl Opened {
 
         let mut made = Made { hiprtc: &self.hiprtc, program: null_mut() };
         // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which
-        // copies them (the CStrings behind the pointers live to the end of this function: shadowing
-        // drops nothing).
+        // copies them. The CStrings behind the pointers live to the end of this function, since
+        // shadowing does not drop them.
         unsafe {
             self.hiprtc.hiprtcCreateProgram(
                 &mut made.program,
@@ -158,7 +158,7 @@ impl Opened {
         unsafe { self.hiprtc.hiprtcGetProgramLogSize(made.program, &mut len) }.map_err(told)?;
         let mut log = vec![0u8; len];
         if len > 0 {
-            // SAFETY: writes as many bytes as it just said.
+            // SAFETY: writes the number of bytes that it just returned.
             unsafe { self.hiprtc.hiprtcGetProgramLog(made.program, log.as_mut_ptr().cast()) }
                 .map_err(told)?;
         }
@@ -171,17 +171,17 @@ impl Opened {
             Ok(()) => {}
         }
         let mut len = 0;
-        // SAFETY: writes one size.
+        // SAFETY: the program is alive; writes one size.
         unsafe { self.hiprtc.hiprtcGetCodeSize(made.program, &mut len) }.map_err(told)?;
         let mut code = vec![0u8; len];
-        // SAFETY: writes as many bytes as it just said.
+        // SAFETY: writes the number of bytes that it just returned.
         unsafe { self.hiprtc.hiprtcGetCode(made.program, code.as_mut_ptr().cast()) }
             .map_err(told)?;
         Ok(Compiled::Code { code, log })
     }
 }
 
-/// A program that is destroyed in the end.
+/// A program that is destroyed on drop.
 struct Made<'a> {
     hiprtc: &'a Hiprtc,
     program: hiprtcProgram,
@@ -190,8 +190,7 @@ struct Made<'a> {
 impl Drop for Made<'_> {
     fn drop(&mut self) {
         if !self.program.is_null() {
-            // SAFETY: made by hiprtcCreateProgram and destroyed once. Nothing can be done about a
-            // refusal.
+            // SAFETY: made by hiprtcCreateProgram and destroyed once. An error here has no remedy.
             let _ = unsafe { self.hiprtc.hiprtcDestroyProgram(&mut self.program) };
         }
     }
@@ -202,12 +201,12 @@ impl Backend for Opened {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: writes two ints.
         unsafe { self.hiprtc.hiprtcVersion(&mut major, &mut minor) }.map_err(|e| e.to_string())?;
-        // hiprtc calls itself 9.0 in every ROCm; the file's name says which it is.
+        // hiprtc reports version 9.0 in every ROCm; the file name has the real version.
         let number = |n: c_int| u32::try_from(n).unwrap_or(0);
         let version =
             version_in_name(&self.hiprtc.opened().place).unwrap_or((number(major), number(minor)));
-        // A comgr that cannot be asked leaves the list empty: then the child finds out, and may
-        // abort.
+        // If comgr cannot be queried, the list is empty; hiprtc may then abort in the child
+        // process.
         let ids =
             Comgr::beside(self.hiprtc.opened()).and_then(|comgr| comgr.isas()).unwrap_or_default();
         Ok(Probe { version, ids })
@@ -227,7 +226,7 @@ mod tests {
     use crate::error::Error;
     use std::time::Duration;
 
-    /// A worker service with the `kjit-cc` beside this test, and the hiprtc that is here.
+    /// A worker service with the `kjit-cc` next to this test, and the installed hiprtc.
     fn here() -> Option<(Workers, String)> {
         let file = candidates(&Kind, None, None).0.first().map(|c| c.file.display().to_string());
         let exe = std::env::current_exe().unwrap();
@@ -268,7 +267,7 @@ mod tests {
             panic!("no probe")
         };
         assert!(probe.ids.contains(&"gfx90a".to_owned()), "{probe:?}");
-        // What the engine never asks, because the probe told it: here to see what would come of it.
+        // The engine never requests this, because of the probe; this tests the behaviour if it did.
         let unknown = ["gfx1100", "gfx1999"]
             .into_iter()
             .find(|id| !probe.ids.iter().any(|known| known == id))
@@ -285,7 +284,7 @@ mod tests {
                     "{text}"
                 );
             }
-            // A hiprtc that refuses instead is better still.
+            // A hiprtc that refuses instead of aborting is fine, too.
             Ok((Answer::Compiled(Compiled::Refused { .. } | Compiled::Broken { .. }), _)) => {}
             other => panic!("{other:?}"),
         }

@@ -1,5 +1,4 @@
-//! nvrtc: NVIDIA's run-time compiler, straight to machine code (cubin), never to PTX for the driver
-//! to finish.
+//! nvrtc: NVIDIA's run-time compiler. It compiles directly to machine code (cubin), not to PTX.
 
 use super::discover::{Places, glob_children, python_sites};
 use super::protocol::Request;
@@ -12,7 +11,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
-/// The kind.
+/// The nvrtc compiler kind.
 pub(super) struct Nvrtc;
 
 /// Sonames with a major version, newest first, then without.
@@ -72,14 +71,13 @@ impl Compiler for Nvrtc {
         if options.fast_math {
             arguments.push("--use_fast_math".to_owned());
         }
-        // Registers and spills come with the log; they are shown by `warm -v` and asserted by
-        // tests.
+        // The log then contains registers and spills, which `warm -v` shows and tests check.
         arguments.push("--ptxas-options=-v".to_owned());
         arguments
     }
 
     fn needs(&self, version: (u32, u32)) -> BTreeMap<String, String> {
-        // Machine code runs on every driver of its major version (minor version compatibility), and
+        // Machine code runs on every driver of its major version (minor version compatibility) and
         // on newer ones.
         BTreeMap::from([("driver".to_owned(), format!("{}.0", version.0))])
     }
@@ -110,8 +108,8 @@ type Program = *mut c_void;
 
 macro_rules! functions {
     ($($name:ident($($t:ty),*);)*) => {
-        /// The calls that we make. Results are numbers: an enum could not hold a code newer than
-        /// it.
+        /// The functions in use. Results are numbers, since an enum could not represent a code
+        /// newer than itself.
         #[allow(non_snake_case, reason = "the vendor's names")]
         struct Functions {
             $($name: unsafe extern "C" fn($($t),*) -> c_int,)*
@@ -120,13 +118,13 @@ macro_rules! functions {
 
         impl Functions {
             fn load(library: &'static Library) -> Result<Functions, String> {
-                // SAFETY (all): signatures of nvrtc.h, unchanged since CUDA 11.2; the library is
-                // never closed.
+                // SAFETY: for all lookups: the signatures are those of nvrtc.h, unchanged since
+                // CUDA 11.2, and the library is never closed.
                 unsafe fn get<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
                     // SAFETY: the caller gives the type that the vendor's header declares.
                     unsafe { library.get::<T>(name.as_bytes()) }.map(|s| *s).map_err(|_| format!("it lacks {name}"))
                 }
-                // SAFETY: as above.
+                // SAFETY: the signatures are those of nvrtc.h, and the library is never closed.
                 unsafe {
                     Ok(Functions {
                         $($name: get(library, stringify!($name))?,)*
@@ -151,7 +149,7 @@ functions! {
     nvrtcDestroyProgram(*mut Program);
 }
 
-/// nvrtc's code for "the source has errors".
+/// nvrtc's code for errors in the source.
 const COMPILATION: c_int = 6;
 
 /// The opened library.
@@ -161,11 +159,11 @@ pub(super) struct Opened {
 
 impl Opened {
     pub fn open(file: &Path) -> Result<Opened, String> {
-        // SAFETY: loading runs the library's initialisers; the file was named by the user or found
+        // SAFETY: loading runs the library's initialisers. The file was named by the user or found
         // as NVIDIA's compiler.
         let library =
             unsafe { Library::new(file) }.map_err(|e| format!("{}: {e}", file.display()))?;
-        // Never closed: it keeps thread-local state.
+        // Never closed, since it has thread-local state.
         let library: &'static Library = Box::leak(Box::new(library));
         let functions =
             Functions::load(library).map_err(|why| format!("{}: {why}", file.display()))?;
@@ -229,13 +227,13 @@ impl Opened {
         let code = unsafe {
             (f.nvrtcCompileProgram)(made.program, int(options.len())?, option_list.as_ptr())
         };
-        // SAFETY: size and bytes are of the same program, which nothing changes in between.
+        // SAFETY: size and bytes are those of the same program, which does not change in between.
         let log = self.bytes("log", &made, f.nvrtcGetProgramLogSize, f.nvrtcGetProgramLog)?;
         let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
         if code == COMPILATION {
             return Ok(Compiled::Refused { log });
         }
-        // Wrong options and the like come without a compile log of their own.
+        // Errors such as wrong options have no compile log of their own.
         self.check("nvrtcCompileProgram", code).map_err(|why| format!("{why} {log}"))?;
         let code = self.bytes("cubin", &made, f.nvrtcGetCUBINSize, f.nvrtcGetCUBIN)?;
         if code.is_empty() {
@@ -257,13 +255,13 @@ impl Opened {
         // SAFETY: the program is alive; writes one size.
         self.check(what, unsafe { size(made.program, &mut len) })?;
         let mut bytes = vec![0u8; len];
-        // SAFETY: the program is alive; writes as many bytes as it just said.
+        // SAFETY: the program is alive; writes the number of bytes that it just returned.
         self.check(what, unsafe { get(made.program, bytes.as_mut_ptr().cast()) })?;
         Ok(bytes)
     }
 }
 
-/// A program that is destroyed in the end.
+/// A program that is destroyed on drop.
 struct Made<'a> {
     functions: &'a Functions,
     program: Program,
@@ -289,11 +287,11 @@ impl Backend for Opened {
             (f.nvrtcGetNumSupportedArchs)(&mut count)
         })?;
         let mut archs: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
-        // SAFETY: writes as many ints as it just said.
+        // SAFETY: writes the number of ints that it just returned.
         self.check("nvrtcGetSupportedArchs", unsafe {
             (f.nvrtcGetSupportedArchs)(archs.as_mut_ptr())
         })?;
-        // The `a` forms are not listed; they come with their base from 9.0 on.
+        // The `a` forms are not listed; from 9.0 on they exist with their base form.
         let ids = archs.iter().flat_map(|n| {
             let base = format!("sm_{n}");
             let specific = (*n >= 90).then(|| format!("sm_{n}a"));

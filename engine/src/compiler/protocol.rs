@@ -1,39 +1,38 @@
-//! What goes over the pipes between the engine and a compiler process: frames of byte strings, each
-//! with its length. Nothing here trusts the other side: lengths are bounded before anything is
-//! allocated.
+//! The protocol between the engine and a compiler process: frames of byte strings, each with its
+//! length. The other side is not trusted: lengths are checked before memory is allocated.
 
 use super::{Compiled, Probe};
 use std::io::{Read, Write};
 
-/// Both sides must be of one build of this protocol.
+/// Both sides must have the same version of this protocol.
 pub(crate) const HELLO: &str = concat!("kjit-cc 1 ", env!("CARGO_PKG_VERSION"));
 
-/// No source and no code object comes near this.
+/// Larger than any source or code object.
 const MOST_BYTES: u64 = 1 << 30;
 const MOST_FIELDS: u32 = 4096;
 
-/// One compile, all that it depends on.
+/// A compile with everything that it depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// The main file's name.
+    /// The name of the main file.
     pub file: String,
-    /// Its text, constants rendered in front.
+    /// Its text, preceded by the rendered constants.
     pub source: String,
-    /// `(name, text)` of what it includes.
+    /// `(name, text)` of the included files.
     pub headers: Vec<(String, String)>,
     pub arguments: Vec<String>,
 }
 
-/// What a compiler process is asked.
+/// A request to a compiler process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// Open the compiler and say what it is.
+    /// Open the compiler and return its properties.
     Probe { kind: String, file: String },
-    /// Compile.
+    /// Compile a source.
     Compile { kind: String, file: String, request: Request },
 }
 
-/// What it answers.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Probe(Result<Probe, String>),
@@ -55,7 +54,7 @@ fn frame(fields: &[&[u8]]) -> Vec<u8> {
 fn read_frame(from: &mut impl Read) -> std::io::Result<Option<Fields>> {
     let broken = |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what.to_owned());
     let mut count = [0u8; 4];
-    // The end between two frames is an end; the end within one is an error.
+    // The stream may end between two frames; an end within a frame is an error.
     match from.read(&mut count)? {
         0 => return Ok(None),
         n => from.read_exact(count.get_mut(n..).unwrap_or_default())?,
@@ -107,7 +106,7 @@ impl Ask {
         }
     }
 
-    /// The next question; none at the end.
+    /// The next request; `None` at the end of the stream.
     pub fn read(from: &mut impl Read) -> Result<Option<Ask>, String> {
         let Some(fields) = read_frame(from).map_err(|e| e.to_string())? else { return Ok(None) };
         let mut fields = fields.into_iter().map(text);
@@ -156,7 +155,7 @@ impl Answer {
         to.flush()
     }
 
-    /// The next answer; none when the process has gone.
+    /// The next answer; `None` if the process has ended.
     pub fn read(from: &mut impl Read) -> Result<Option<Answer>, String> {
         let Some(fields) = read_frame(from).map_err(|e| e.to_string())? else { return Ok(None) };
         let mut fields = fields.into_iter();
@@ -231,8 +230,8 @@ mod tests {
         for at in 0..whole.len() {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x80;
-            // Either it is another valid message (a changed letter) or an error: never a panic or a
-            // huge allocation.
+            // The result is another valid message (a changed letter) or an error, but never a panic
+            // or a huge allocation.
             let _ = Ask::read(&mut bytes.as_slice());
             let _ = Answer::read(&mut bytes.as_slice());
         }

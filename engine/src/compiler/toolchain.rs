@@ -1,5 +1,5 @@
-//! Compilers that were found, with the identity that keys hold: the content of the library and of
-//! its companions.
+//! Compilers that were found, with their identity for keys: a digest of the library and its
+//! companion files.
 
 use super::discover::{Candidate, Tried, candidates};
 use super::protocol::{Answer, Ask};
@@ -11,26 +11,26 @@ use crate::error::{Error, Result};
 use kjit_cache::{Cache, Digest, Key};
 use std::path::{Path, PathBuf};
 
-/// A compiler ready to be used.
+/// A usable compiler.
 #[derive(Clone)]
 pub(crate) struct Toolchain {
     pub compiler: &'static dyn Compiler,
     pub file: PathBuf,
     pub via: String,
     pub probe: Probe,
-    /// Content of the file alone.
+    /// Digest of the file.
     pub own: Digest,
-    /// Content of the file and its companions.
+    /// Digest of the file and its companions.
     pub identity: Digest,
 }
 
 impl Toolchain {
-    /// `nvrtc 13.5`.
+    /// Its name and version, such as `nvrtc 13.5`.
     pub fn name(&self) -> String {
         format!("{} {}.{}", self.compiler.kind(), self.probe.version.0, self.probe.version.1)
     }
 
-    /// For listings.
+    /// Its properties for listings.
     pub fn info(&self) -> CompilerInfo {
         CompilerInfo {
             kind: self.compiler.kind().to_owned(),
@@ -41,27 +41,27 @@ impl Toolchain {
         }
     }
 
-    /// Whether it knows a compile id (feature flags aside).
+    /// Whether it knows a compile id, regardless of feature flags.
     pub fn knows(&self, compile_id: &str) -> bool {
         let base = compile_id.split(':').next().unwrap_or_default();
         self.probe.ids.is_empty() || self.probe.ids.iter().any(|id| id == base)
     }
 }
 
-/// What the search for a vendor's compilers gave.
+/// The result of the search for a vendor's compilers.
 #[derive(Default)]
 pub(crate) struct Search {
     pub found: Vec<Toolchain>,
     pub tried: Vec<Tried>,
-    /// Files that are there and cannot be used, with the reason.
+    /// Files that exist but cannot be used, with the reason.
     pub unusable: Vec<String>,
-    /// Compilers that are there and may be right: no process to ask them in can be started.
+    /// Compilers that exist but could not be queried, since no process can be started.
     idle: Vec<String>,
-    /// Why not.
+    /// The reason for that.
     no_process: Option<String>,
 }
 
-/// How the search may be steered.
+/// Restrictions of the search.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wish {
     /// Only this kind.
@@ -108,7 +108,8 @@ pub(crate) fn search(
                 }
                 Err(why) => search.unusable.push(format!("{}: {why}", candidate.file.display())),
             }
-            // The first that opens is the newest; others only stand in for what it does not know.
+            // The first that opens is the newest; others are only needed for architectures that it
+            // does not know.
             if search.found.len() >= 3 {
                 break;
             }
@@ -118,8 +119,8 @@ pub(crate) fn search(
 }
 
 impl Search {
-    /// Why none of what was found compiles for this architecture, in one line: who does not know
-    /// it, what is here but cannot be used, and what else there is to install.
+    /// The reason, in one line, why none of the compilers supports this architecture: which ones do
+    /// not know it, which cannot be used, and what else can be installed.
     pub fn why_not(&self, vendor: Vendor, wish: &Wish, arch: &str) -> String {
         if self.found.is_empty() {
             return self.why_none(vendor, wish);
@@ -142,9 +143,9 @@ impl Search {
         }
     }
 
-    /// Why there is no compiler, in one line.
+    /// The reason, in one line, why there is no compiler.
     pub fn why_none(&self, vendor: Vendor, wish: &Wish) -> String {
-        // One reason for all of them; there is nothing to install.
+        // All have the same reason, and installing something would not help.
         if let Some(why) = &self.no_process {
             return format!("{} found, but cannot be started: {why}", self.idle.join(", "));
         }
@@ -176,8 +177,8 @@ impl Search {
     }
 }
 
-/// Identity and probe of a candidate; both remembered on disk by content, so that a start hashes
-/// and opens nothing.
+/// Identity and probe of a candidate. Both are cached on disk by content, so that a later start
+/// neither hashes nor opens it.
 fn ready(
     compiler: &'static dyn Compiler,
     candidate: &Candidate,
@@ -206,7 +207,7 @@ fn ready(
             match answer {
                 Answer::Probe(Ok(probe)) => {
                     let answer = Answer::Probe(Ok(probe.clone()));
-                    // Into memory: cannot fail; and if it did, the next start would probe again.
+                    // Writing to memory cannot fail; if it did, the next start would probe again.
                     if answer.write(&mut bytes).is_ok() {
                         cache.put_record(&memo, &bytes);
                     }

@@ -1,5 +1,5 @@
-//! Compiler processes as the engine sees them: started when needed, kept over many kernels, given
-//! up on when they hang.
+//! The engine's side of compiler processes: they are started on demand, reused for many kernels,
+//! and ended if they hang.
 
 use super::child::{self, Opened, WORK};
 use super::descendants::end_below;
@@ -15,16 +15,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Where compilers run.
+/// The processes in which compilers run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// In child processes: this program itself if it called [`crate::child_main`], else `kjit-cc`
-    /// beside it.
+    /// In child processes: this program if it called [`crate::child_main`], else the `kjit-cc` next
+    /// to it.
     #[default]
     Children,
     /// In child processes of this executable, a `kjit-cc`.
     Worker(PathBuf),
-    /// In this process: a compiler that aborts takes it along. Only when asked for.
+    /// In this process: a compiler that aborts ends it, too. Only on request.
     InProcess,
 }
 
@@ -32,11 +32,11 @@ pub enum Isolation {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub timeout: Duration,
-    /// Address space of a process, bytes; 0: no limit.
+    /// Address space of a process in bytes; 0: no limit.
     pub memory: u64,
 }
 
-/// After so many compiles a process is replaced: run-time compilers do not give back all they take.
+/// Number of compiles after which a process is replaced, since run-time compilers leak memory.
 const RENEW_AFTER: u32 = 400;
 
 /// All compiler processes of an engine.
@@ -44,21 +44,21 @@ pub(crate) struct Workers {
     isolation: Isolation,
     limits: Limits,
     idle: Mutex<Vec<Worker>>,
-    /// Compilers opened in this process, when that was asked for.
+    /// Compilers opened in this process, if requested.
     here: Mutex<Vec<Opened>>,
 }
 
-/// How an exchange failed.
+/// The reason of a failed exchange.
 enum Failure {
-    /// The process cannot be started: the same for every job.
+    /// The process cannot be started, for any job.
     Start(Box<Error>),
-    /// It ran past the limit.
+    /// It exceeded the time limit.
     Slow,
-    /// It died or answered nonsense.
+    /// It ended, or its answer was invalid.
     Died(String),
 }
 
-/// One failed exchange with what the process printed.
+/// A failed exchange with the process's output.
 struct Failed {
     failure: Failure,
     log: String,
@@ -72,25 +72,26 @@ struct Worker {
     /// Bytes of the log that belong to earlier compiles.
     seen: u64,
     done: u32,
-    /// Its temporary files; removed after it has ended, however it did.
+    /// Its temporary files, removed after it has ended for any reason.
     _scratch: tempfile::TempDir,
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may be gone already; what it started (a clang that hangs, its linker) goes along, also
-        // what has left its group. Stopped it starts no more, and orphans come to it until they are
-        // ended.
+        // It may have ended already. Otherwise its descendants (a hanging clang, its linker) are
+        // ended too, including those that left its process group. While it is stopped it starts no
+        // more, and orphans become its children until they are ended.
         if let (Ok(None), Ok(group)) = (self.child.try_wait(), i32::try_from(self.child.id())) {
-            // SAFETY: numbers only. The child leads the group and has not been waited for, so the
-            // number is still its own.
+            // SAFETY: passes numbers only. The child leads the group and has not been waited for,
+            // so the number is still its own.
             unsafe { libc::kill(group, libc::SIGSTOP) };
             end_below(group);
-            // SAFETY: as above.
+            // SAFETY: passes numbers only. The child has not been waited for, so the number is
+            // still its own.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
         let _ = self.child.kill();
-        // Waited for, so that no zombie stays.
+        // Waited for, so that no zombie remains.
         let _ = self.child.wait();
     }
 }
@@ -100,11 +101,11 @@ impl Workers {
         Workers { isolation, limits, idle: Mutex::default(), here: Mutex::default() }
     }
 
-    /// Asks a compiler process, another one once more when the first dies. What the process printed
-    /// comes back too.
+    /// Sends a request to a compiler process, and to another one if the first dies. Returns the
+    /// answer and the process's output.
     ///
     /// # Errors
-    /// [`Error::Worker`]: it died twice or hung; [`Error::NoProcess`]: it could not be started.
+    /// [`Error::Worker`] if it died twice or hung; [`Error::NoProcess`] if it could not be started.
     pub fn ask(&self, kernel: &str, compiler: &str, ask: &Ask) -> Result<(Answer, String)> {
         if self.isolation == Isolation::InProcess {
             let mut opened = lock(&self.here).pop().unwrap_or_default();
@@ -141,7 +142,7 @@ impl Workers {
         }
     }
 
-    /// Ends all idle processes: the next compile opens its compiler anew.
+    /// Ends all idle processes, so that the next compile reopens its compiler.
     pub fn renew(&self) {
         lock(&self.idle).clear();
     }
@@ -181,9 +182,9 @@ impl Workers {
         let log = tempfile::tempfile().map_err(temporary)?;
         let scratch = tempfile::Builder::new().prefix("kjit-cc-").tempdir().map_err(temporary)?;
         let mut child = Command::new(&program)
-            // Vendors' compilers keep caches of their own, which nobody verifies: what comes out
-            // must have been made now. (nvrtc 13.0 gave 210 kernels in 47 s on one job the first
-            // time, in 2.4 s on two the second.)
+            // The compilers' own caches are disabled, since their entries are not verified. (nvrtc
+            // 13.0 compiled 210 kernels in 47 s with one job the first time, and in 2.4 s with two
+            // the second time.)
             .env("CUDA_CACHE_DISABLE", "1")
             .env("AMD_COMGR_CACHE", "0")
             .arg(WORK)
@@ -192,7 +193,7 @@ impl Workers {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log.try_clone().map_err(fail)?)
-            // Ctrl-C is for the program to act on, not for a compile in the middle.
+            // Ctrl-C is handled by the program instead of ending a compile.
             .process_group(0)
             .spawn()
             .map_err(fail)?;
@@ -216,12 +217,12 @@ impl Workers {
         Ok(Worker { child, questions, answers, log, seen: 0, done: 0, _scratch: scratch })
     }
 
-    /// The executable of a process for something else; none where all is to happen in this one.
+    /// The executable for other child processes; `None` if everything must run in this process.
     pub fn apart(&self) -> Option<PathBuf> {
         if self.isolation == Isolation::InProcess { None } else { self.program().ok() }
     }
 
-    /// The executable that compiler processes are: what repeats a compile, too.
+    /// The executable of compiler processes, which also repeats a kept compile.
     pub fn program(&self) -> Result<PathBuf> {
         if let Isolation::Worker(path) = &self.isolation {
             return Ok(path.clone());
@@ -232,8 +233,8 @@ impl Workers {
             return Ok(this);
         }
         let mut tried = Vec::new();
-        // Beside the program; one up for test and example binaries, which cargo puts into folders
-        // of their own.
+        // Next to the program, or one folder up for test and example binaries, which cargo puts
+        // into subfolders.
         for folder in this.ancestors().skip(1).take(2) {
             let file = folder.join("kjit-cc");
             if file.is_file() {
@@ -270,8 +271,8 @@ impl Worker {
     }
 
     fn how_it_ended(&mut self) -> String {
-        // Its pipe is closed, so it has ended or is about to; one that lives on without a pipe is
-        // ended here.
+        // Its pipe is closed, so it has ended or is about to. A process that lives on is ended
+        // here.
         for _ in 0..200 {
             match self.child.try_wait() {
                 Ok(Some(status)) => return ended(status),
@@ -282,8 +283,7 @@ impl Worker {
         "closed its pipe".to_owned()
     }
 
-    /// What was printed since the last time. Read by position: the child writes through the same
-    /// file.
+    /// The output since the last call. Read by position, since the child writes to the same file.
     fn read_log(&mut self) -> String {
         const MOST: u64 = 1 << 20;
         let len = self.log.metadata().map_or(self.seen, |m| m.len());
@@ -334,7 +334,7 @@ pub(crate) fn keep_log(kernel: &str, log: &str) -> Option<PathBuf> {
     Some(file)
 }
 
-/// A new private folder for what should be seen after a failure.
+/// A new private folder for files to be inspected after a failure.
 pub(crate) fn kept_folder(kernel: &str) -> std::io::Result<PathBuf> {
     let name: String =
         kernel.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(40).collect();

@@ -1,5 +1,5 @@
-//! A vendor's matrix library behind one call, for comparison with our own kernels: optional, and
-//! used only when asked for.
+//! A vendor's matrix library behind one call, for comparison with kjit's kernels. Optional, used
+//! only on request.
 
 use super::api::{Product, RawBlas};
 use super::device::Device;
@@ -7,7 +7,7 @@ use super::memory::DeviceBuffer;
 use super::stream::{Stream, Use};
 use crate::error::{Error, Result};
 
-/// The vendor's matrix library on one device (AMD: rocBLAS).
+/// The vendor's matrix library on a device (AMD: rocBLAS).
 pub struct Blas {
     device: Device,
     raw: Box<dyn RawBlas>,
@@ -16,9 +16,8 @@ pub struct Blas {
 impl Device {
     /// Opens the vendor's matrix library.
     ///
-    /// # Errors
-    /// [`Error::NoLibrary`] when it is not installed, with the places tried, or when the engine has
-    /// no route to this vendor's; [`Error::Driver`] when it does not start.
+    /// [`Error::NoLibrary`] if it is not installed, with the searched places, or if the engine does
+    /// not support one for this vendor; [`Error::Driver`] if it does not start.
     pub fn blas(&self) -> Result<Blas> {
         let none = || Error::NoLibrary {
             library: format!("a matrix library for {}", self.target().vendor().name()),
@@ -32,18 +31,19 @@ impl Device {
 }
 
 impl Blas {
-    /// The file it was opened from.
+    /// The file that it was opened from.
     #[must_use]
     pub fn library(&self) -> &str {
         self.raw.library()
     }
 
-    /// Puts a product into the stream: `out` (n × m, f32) = `x` (n × k) · `w`ᵀ (m × k), f16 in
-    /// bits, all by rows, summed in f32. Returns at once.
+    /// Enqueues a product: `out` (n × m, f32) = `x` (n × k) · `w`ᵀ (m × k), f16 as bits, all
+    /// row-major, summed in f32. Returns immediately.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when a buffer's length is not its shape's, one is on another device, or
-    /// during a capture (the library may allocate); [`Error::Driver`] for what the library refuses.
+    /// [`Error::Buffer`] if a buffer's length does not match its shape, if one is on another
+    /// device, or during a capture (the library may allocate); [`Error::Driver`] if the library
+    /// refuses.
     pub fn product(
         &self,
         stream: &Stream,
@@ -69,7 +69,8 @@ impl Blas {
         let memory = [w.shared(), x.shared(), out.shared()];
         let used = Use::of(stream.inner(), memory.into_iter(), std::iter::empty())?;
         let product = Product { m, n, k, w: w.address(), x: x.address(), out: out.address() };
-        // SAFETY: all on this device, alive, as long as their shapes; not recorded.
+        // SAFETY: all buffers are on this device, alive, and have the sizes of their shapes; the
+        // stream is not capturing.
         self.device.ok(unsafe { self.raw.product(product, stream.inner().raw()) })?;
         used.done()
     }

@@ -1,5 +1,4 @@
-//! A kernel called with values of the host: the simplest way to run one, and how kernels are held
-//! against their oracles.
+//! Calls a kernel with host values: the simplest way to run one, used by kernel tests.
 
 use super::memory::DeviceBuffer;
 use super::module::Kernel;
@@ -11,22 +10,22 @@ use crate::geometry::Geometry;
 /// An argument of [`Stream::call`].
 #[derive(Clone, Copy, Debug)]
 pub enum HostArg<'a> {
-    /// What a device buffer of just that size holds before the launch.
+    /// The initial contents of a device buffer of this size.
     Buffer(&'a [u8]),
-    /// A number, a struct by value, the null pointer, or a buffer that is on the device already.
+    /// A number, a struct by value, the null pointer, or an existing device buffer.
     Value(Arg<'a>),
 }
 
 impl Stream {
-    /// Uploads every buffer into an allocation of its own (a kernel that leaves its bounds meets no
-    /// neighbour there), launches, waits, and answers what each [`HostArg::Buffer`] holds
-    /// afterwards, in the order of the arguments. For tests and set-up: it allocates and waits.
+    /// Uploads every buffer to its own allocation (so that an out-of-bounds access hits no other
+    /// buffer), launches, waits, and returns the contents of each [`HostArg::Buffer`] afterwards,
+    /// in argument order. For tests and setup, since it allocates and waits.
     ///
     /// # Safety
-    /// As [`Stream::launch`].
+    /// The requirements of [`Stream::launch`].
     ///
     /// # Errors
-    /// As [`Stream::upload`], [`Stream::launch`] and [`Stream::read`].
+    /// The errors of [`Stream::upload`], [`Stream::launch`] and [`Stream::read`].
     pub unsafe fn call(
         &self,
         kernel: &Kernel,
@@ -48,7 +47,7 @@ impl Stream {
                 HostArg::Value(value) => *value,
             })
             .collect();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the requirements of [`Stream::launch`].
         unsafe { self.launch(kernel, shape, &launched)? };
         buffers.iter().flatten().map(|buffer| self.read(buffer)).collect()
     }

@@ -1,44 +1,44 @@
-//! What must not happen while anything of a device is recorded.
+//! Keeps calls that would break a capture away from captures of a device.
 //!
-//! A free, a module's end, a wait for the whole device: the driver refuses them during a capture,
-//! whichever thread asks, and the capture is lost ("operation failed due to a previous error during
-//! capture"). So they are done between captures: at once where there is none, else when the last
-//! one under way has ended; and a capture begins when what is being done has ended.
+//! During a capture the driver refuses a free, a module unload or a device-wide wait from any
+//! thread, and the capture is lost ("operation failed due to a previous error during capture"). So
+//! this work runs between captures: immediately if there is none, else when the last one has ended.
+//! A capture in turn begins after running work has ended.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// How long a capture waits at its beginning: what is done meanwhile may itself wait for a kernel
-/// of this device, and that for what this thread is about to launch. Then the capture begins, and
-/// may be lost.
+/// Maximum time that a capture waits to begin. The running work may itself wait for a kernel of
+/// this device, and that kernel for a launch of this thread. After this time the capture begins
+/// anyway and may be lost.
 const LONGEST: Duration = Duration::from_secs(10);
 
 type Work = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct State {
-    /// Captures under way.
+    /// Number of active captures.
     captures: usize,
-    /// Pieces of work that are being done.
+    /// Number of running pieces of work.
     working: usize,
-    /// Work for when the captures have ended.
+    /// Work to run after the captures.
     later: Vec<Work>,
 }
 
-/// Captures of a device under way, and what waits for their end.
+/// The active captures of a device, and deferred work.
 #[derive(Default)]
 pub(crate) struct Captures {
     state: Mutex<State>,
     ended: Condvar,
 }
 
-/// Those of each device of this process, by its label: the driver has one state of a device,
+/// The captures of each device of this process, by label: the driver has one state per device,
 /// however many engines opened it.
 static ALL: Mutex<BTreeMap<String, Weak<Captures>>> = Mutex::new(BTreeMap::new());
 
 impl Captures {
-    /// Those of a device, shared by all of the process that have it open.
+    /// The captures of a device, shared by all engines of the process.
     pub fn of(device: &str) -> Arc<Captures> {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = all.get(device).and_then(Weak::upgrade) {
@@ -53,8 +53,7 @@ impl Captures {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does it now, or when the captures under way have ended. In it more may be asked for, but
-    /// nothing recorded.
+    /// Runs `work` now, or after the active captures. It may defer more work, but must not capture.
     pub fn outside(&self, work: impl FnOnce() + Send + 'static) {
         let mut state = self.state();
         if state.captures > 0 {
@@ -67,14 +66,14 @@ impl Captures {
         work();
     }
 
-    /// A capture begins, as soon as nothing is done that would break it.
+    /// Begins a capture after running work that would break it has ended.
     pub fn begin(&self) {
         let state = self.state();
         let waited = self.ended.wait_timeout_while(state, LONGEST, |s| s.working > 0);
         waited.unwrap_or_else(PoisonError::into_inner).0.captures += 1;
     }
 
-    /// A capture has ended: what waited for that is done here.
+    /// Ends a capture and runs the deferred work.
     pub fn end(&self) {
         let mut state = self.state();
         state.captures = state.captures.saturating_sub(1);
@@ -91,7 +90,7 @@ impl Captures {
     }
 }
 
-/// A piece of work that is being done, until it is dropped.
+/// A guard for a running piece of work.
 struct Working<'a>(&'a Captures);
 
 impl Drop for Working<'_> {
@@ -149,8 +148,7 @@ mod tests {
         assert_eq!(told.try_recv(), Ok(1));
     }
 
-    /// A wait for the whole device that had begun when another thread began to record broke what
-    /// that recorded.
+    /// A device-wide wait that had started when another thread began a capture broke that capture.
     #[test]
     fn a_capture_begins_when_what_is_done_has_ended() {
         let captures = Arc::new(Captures::default());
@@ -171,7 +169,7 @@ mod tests {
             order.send("capture").unwrap();
             recording.end();
         });
-        // Time for the capture to begin too early.
+        // Enough time for the capture to begin too early.
         std::thread::sleep(Duration::from_millis(50));
         assert!(ordered.try_recv().is_err());
         go.send(()).unwrap();

@@ -1,4 +1,4 @@
-//! Kernels that are safe to launch: one promise for all their launches.
+//! Kernels that are safe to launch: one `unsafe` promise for all their launches.
 
 use super::module::Kernel;
 use super::stream::Stream;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 type Check = dyn Fn(&Geometry, &[Arg<'_>]) -> std::result::Result<(), String> + Send + Sync;
 
-/// A kernel together with a check of what it is launched with. Whoever makes one promises that each
-/// launch that passes the check is sound; then [`Stream::launch_checked`] needs no `unsafe`.
+/// A kernel with a check of its launches. The creator guarantees that every launch that passes the
+/// check is sound, so [`Stream::launch_checked`] is safe.
 ///
 /// ```
 /// # use kjit_engine::{Arg, CheckedKernel, Geometry, Kernel};
@@ -20,7 +20,8 @@ type Check = dyn Fn(&Geometry, &[Arg<'_>]) -> std::result::Result<(), String> + 
 ///         [x, n] if n.number().is_some_and(|n| x.room() >= 4 * n) => Ok(()),
 ///         _ => Err("twice() takes a buffer and the number of its floats".to_owned()),
 ///     };
-///     // SAFETY: each thread reads and writes x[i], for i below n alone, and the buffer has so many; nothing waits.
+///     // SAFETY: each thread accesses only x[i] with i < n, the buffer has at least n floats, and
+///     // no thread waits.
 ///     unsafe { CheckedKernel::new(kernel, check) }
 /// }
 /// ```
@@ -31,11 +32,11 @@ pub struct CheckedKernel {
 }
 
 impl CheckedKernel {
-    /// A kernel with its check, which says in a sentence what it does not let through.
+    /// A kernel with its check, which returns one sentence for a launch that it refuses.
     ///
     /// # Safety
-    /// Every launch with a geometry and arguments that `check` lets through keeps
-    /// [`Stream::launch`]'s duty, whatever the buffers hold.
+    /// Every launch whose geometry and arguments pass `check` satisfies the requirements of
+    /// [`Stream::launch`], whatever the buffers contain.
     pub unsafe fn new(
         kernel: Kernel,
         check: impl Fn(&Geometry, &[Arg<'_>]) -> std::result::Result<(), String> + Send + Sync + 'static,
@@ -43,7 +44,7 @@ impl CheckedKernel {
         CheckedKernel { kernel, check: Arc::new(check) }
     }
 
-    /// The kernel by itself.
+    /// The kernel without its check.
     #[must_use]
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
@@ -51,10 +52,10 @@ impl CheckedKernel {
 }
 
 impl Stream {
-    /// Puts a launch into the stream, if the kernel's check lets it through.
+    /// Enqueues a launch if the kernel's check accepts it.
     ///
     /// # Errors
-    /// [`Error::Launch`] with the check's sentence; else as [`Stream::launch`].
+    /// [`Error::Launch`] with the check's sentence; the errors of [`Stream::launch`].
     pub fn launch_checked(
         &self,
         kernel: &CheckedKernel,
@@ -63,7 +64,8 @@ impl Stream {
     ) -> Result<()> {
         let name = || kernel.kernel.info().name.clone();
         (kernel.check)(shape, args).map_err(|why| Error::Launch { kernel: name(), why })?;
-        // SAFETY: by the promise of whoever made the checked kernel.
+        // SAFETY: the creator of the checked kernel guaranteed that launches that pass its check
+        // are sound.
         unsafe { self.launch(&kernel.kernel, shape, args) }
     }
 }

@@ -1,10 +1,8 @@
-//! Devices of several processes: what each of them has, on all of them, by the vendor's library
-//! (NCCL, RCCL).
+//! Collectives between devices of several processes, by the vendor's library (NCCL, RCCL).
 //!
-//! The library is opened at run time and told nothing of the ranks but their number: what they find
-//! each other by is brought to the others by whoever calls. A call of it may wait for other
-//! processes, and so for ever; each that may is made on a thread of its own, which is left alone
-//! after a while.
+//! The library is opened at run time and knows the number of ranks only; the caller distributes the
+//! id by which ranks find each other. Its calls may wait for other processes, possibly forever.
+//! Each call that may block runs on a thread of its own, which is abandoned after a time limit.
 
 use super::api::{Fault, FaultKind};
 use super::device::Device;
@@ -21,23 +19,22 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of what ranks find each other by.
+/// Bytes of the id by which ranks find each other.
 pub const COLLECTIVE_ID: usize = 128;
 
-/// The oldest version that records its work into graphs as ours are: 2.11.
+/// The oldest version that supports graph capture as used here: 2.11.
 const OLDEST: u32 = 21_100;
-/// What is above this is no version: 2.99.
+/// A number above this is not a version: 2.99.
 const NEWEST: u32 = 99_999;
 
-/// How long the library may take to give things back.
+/// Time limit for the library to release its resources.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a call may be under way before it is taken to be stuck.
+/// Time after which a call counts as stuck.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// NVIDIA's library uses NVLink multicast of its own accord, which kjit does without: a process
-/// that ends in the middle of that can leave the machine's switches in a state that only its owner
-/// can mend.
+/// NVIDIA's library uses NVLink multicast by default; kjit disables it. A process that ends during
+/// it can leave the machine's switches in a state that only the machine's owner can repair.
 const MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
 /// The vendor's library.
@@ -48,8 +45,8 @@ pub struct CollectiveLibrary {
     version: u32,
 }
 
-/// A device among those of other processes. Clones are the same; it is given back behind the last
-/// one, and behind the last recorded graph that has work of it.
+/// A rank of a group of processes. Clones share it. It is released after the last clone and the
+/// last captured graph with its work are dropped.
 #[derive(Debug, Clone)]
 pub struct Collective {
     inner: Arc<Inner>,
@@ -58,20 +55,19 @@ pub struct Collective {
 #[derive(Debug)]
 struct Inner {
     library: CollectiveLibrary,
-    /// None once it was given up.
+    /// `None` after it was given up.
     comm: Mutex<Option<Comm>>,
-    /// Calls with it that are under way.
+    /// Number of active calls.
     calls: AtomicUsize,
     ranks: usize,
 }
 
-/// A handle of the library.
+/// A communicator handle of the library.
 #[derive(Debug, Clone, Copy)]
 struct Comm(ncclComm_t);
 
-// SAFETY: a handle may be used from any thread. Work is put into streams by the one that has the
-// stream; beside it, the library may be asked for its state, and told to give up, which is how a
-// call that hangs is ended.
+// SAFETY: a handle may be used from any thread. Only the owner of the stream enqueues work. Other
+// threads may query its state, or abort it, which is the documented way to end a stuck call.
 unsafe impl Send for Comm {}
 
 fn fault(error: nccl_sys::Error) -> Fault {
@@ -84,10 +80,10 @@ fn fault(error: nccl_sys::Error) -> Fault {
 }
 
 impl Device {
-    /// The library by which this device works with those of other processes.
+    /// The library for collectives of this device with other processes.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with the places tried; a version that will not do.
+    /// [`Error::NoLibrary`] with the searched places, or for an unsupported version.
     pub fn collective_library(&self) -> Result<CollectiveLibrary> {
         let nvidia = self.target().vendor() == Vendor::Nvidia;
         let search = if nvidia { NCCL } else { RCCL };
@@ -127,7 +123,7 @@ impl Device {
     }
 }
 
-/// Where Python packages of ROCm have their libraries.
+/// Library folders of ROCm's Python packages.
 fn hip_folders() -> Vec<std::path::PathBuf> {
     python_sites()
         .iter()
@@ -136,13 +132,13 @@ fn hip_folders() -> Vec<std::path::PathBuf> {
 }
 
 impl CollectiveLibrary {
-    /// Its version's code, which all ranks must have alike: 21804 is 2.18.4.
+    /// Its version code, which must be equal on all ranks: 21804 is 2.18.4.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// What ranks find each other by, made by one of them for all.
+    /// The id by which ranks find each other. One rank makes it for all.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -154,10 +150,10 @@ impl CollectiveLibrary {
         Ok(id.internal.map(|c| c as u8))
     }
 
-    /// Joins the other ranks, for which it waits: until `limit` is over or `stop` gives a reason.
+    /// Joins the other ranks. Waits for them until `limit` passes or `stop` returns a reason.
     ///
     /// # Errors
-    /// [`Error::Driver`]: what the library says, or why it was waited no longer.
+    /// [`Error::Driver`] with the library's message, or the reason for not waiting longer.
     pub fn join(
         &self,
         id: &[u8; COLLECTIVE_ID],
@@ -177,7 +173,7 @@ impl CollectiveLibrary {
                     .map_err(fault)?;
                 Ok(Comm(comm))
             });
-            // Who waits no longer does not want it.
+            // A receiver that stopped waiting does not need it.
             let _ = tell.send(joined);
         });
         let end = Instant::now() + limit;
@@ -212,7 +208,7 @@ impl CollectiveLibrary {
 }
 
 impl Collective {
-    /// What has gone wrong since, in the library's words.
+    /// The error since joining, in the library's words.
     #[must_use]
     pub fn failed(&self) -> Option<String> {
         let Some(call) = self.inner.call() else { return Some("it was given up".to_owned()) };
@@ -228,8 +224,8 @@ impl Collective {
         }
     }
 
-    /// Ends what is under way wherever it is: streams go on, with whatever numbers. Nothing more
-    /// can be put together.
+    /// Aborts all active work on this rank. Streams continue with undefined values, and no further
+    /// collectives are possible.
     pub fn give_up(&self) {
         let taken = self.inner.comm().take();
         if let Some(comm) = taken {
@@ -239,15 +235,15 @@ impl Collective {
                 std::thread::sleep(Duration::from_millis(1));
             }
             self.inner.apart(comm, |nccl, Comm(handle)| {
-                // SAFETY: the handle was taken out: no call with it begins any more. One that is
-                // stuck in it is ended by this, as the library documents it.
+                // SAFETY: the handle was taken out, so no new call uses it. Abort ends a call that
+                // is stuck, as the library documents.
                 let _ = unsafe { nccl.ncclCommAbort(handle) };
             });
         }
     }
 }
 
-/// A call with a handle that is alive.
+/// An active call with a live handle.
 struct Call<'a> {
     inner: &'a Inner,
     handle: ncclComm_t,
@@ -260,11 +256,11 @@ impl Drop for Call<'_> {
 }
 
 impl Inner {
-    /// The begin of a call; none if it was given up.
+    /// Starts a call; `None` if the rank was given up.
     fn call(&self) -> Option<Call<'_>> {
         let comm = self.comm();
         let Comm(handle) = (*comm)?;
-        // Under the lock: who takes the handle out sees it.
+        // Counted under the lock, so that a thread that takes the handle out sees this call.
         self.calls.fetch_add(1, Ordering::Acquire);
         Some(Call { inner: self, handle })
     }
@@ -273,7 +269,7 @@ impl Inner {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a last call with a handle, and waits for it a while.
+    /// Makes a last call with a handle, and waits for it for a limited time.
     fn apart(&self, comm: Comm, call: impl FnOnce(&Nccl, Comm) + Send + 'static) {
         let (nccl, device) = (Arc::clone(&self.library.nccl), self.library.device.clone());
         let (tell, told) = channel();
@@ -292,7 +288,8 @@ impl Drop for Inner {
         let taken = self.comm().take();
         if let Some(comm) = taken {
             self.apart(comm, |nccl, Comm(handle)| {
-                // SAFETY: as above. Streams and graphs have kept it as long as they had work of it.
+                // SAFETY: the handle was taken out, so no call uses it. Streams and graphs kept the
+                // rank alive as long as they had its work.
                 let _ = unsafe { nccl.ncclCommDestroy(handle) };
             });
         }
@@ -300,11 +297,11 @@ impl Drop for Inner {
 }
 
 impl Stream {
-    /// Puts into the stream: `from` of every rank, one behind the other in `to`, on all of them.
-    /// All ranks must do the same calls in the same order.
+    /// Enqueues an all-gather: `from` of every rank, concatenated in rank order in `to` on all
+    /// ranks. All ranks must make the same calls in the same order.
     ///
     /// # Errors
-    /// [`Error::Buffer`] for lengths that do not fit; [`Error::Driver`].
+    /// [`Error::Buffer`] for lengths that do not match; [`Error::Driver`].
     pub fn all_gather(
         &self,
         all: &Collective,
@@ -333,7 +330,7 @@ impl Stream {
             }),
             Some(call) => self.device().raw().make_current().and_then(|()| {
                 // SAFETY: handle, stream and memory are alive, the lengths were checked, and `used`
-                // keeps all of them as long as the work may run.
+                // keeps all of them while the work may run.
                 unsafe {
                     all.inner.library.nccl.ncclAllGather(
                         from.address() as *const _,

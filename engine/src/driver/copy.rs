@@ -1,8 +1,8 @@
-//! Copies: between host and device, within a device, between two.
+//! Copies between host and device, within a device, and between devices.
 //!
-//! Our streams do not wait for the driver's default stream, and a copy from pageable memory may
-//! return before the device has the data (seen on the H200: the kernel read what was there before).
-//! So every copy goes through a stream, and those from ordinary host memory end with a wait.
+//! kjit's streams do not synchronise with the driver's default stream, and a copy from pageable
+//! memory may return before the device has the data (on an H200 a kernel read the old contents). So
+//! every copy uses a stream, and copies from pageable host memory end with a wait.
 
 use super::counters::add;
 use super::device::Device;
@@ -14,17 +14,17 @@ use crate::error::{Error, Result};
 use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
 
-/// What orders the copies from one device's stream into another's.
+/// The events that order copies from one device's stream to another's.
 #[derive(Debug, Clone)]
 pub struct Crossing {
-    /// What is copied has been made.
+    /// The source has been written.
     made: Event,
-    /// It may be written over.
+    /// The source may be overwritten.
     copied: Event,
 }
 
 impl Stream {
-    /// A new buffer with `data` in it. Waits; for set-up, not for the decode path.
+    /// A new buffer with this data. Waits; for setup only, not for the decode path.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Driver`].
@@ -34,18 +34,18 @@ impl Stream {
         Ok(buffer)
     }
 
-    /// Copies `data` into the buffer and waits for it.
+    /// Copies `data` to the buffer and waits.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the sizes differ, or during a capture; [`Error::Driver`].
+    /// [`Error::Buffer`] if the sizes differ, or during a capture; [`Error::Driver`].
     pub fn write<T: Pod>(&self, to: &DeviceBuffer<T>, data: &[T]) -> Result<()> {
         self.same_len("write", to.len(), data.len())?;
         self.not_capturing("a copy from ordinary host memory")?;
         self.here(to.memory().device(), "the destination")?;
         let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::empty())?;
         let bytes = to.bytes();
-        // SAFETY: both ranges are `bytes` long; the wait below keeps `data` borrowed until the copy
-        // has ended.
+        // SAFETY: both ranges have `bytes` bytes; the wait below keeps `data` borrowed until the
+        // copy has ended.
         let copied = unsafe {
             self.device().raw().copy_in(
                 to.address(),
@@ -61,19 +61,18 @@ impl Stream {
         used.done()
     }
 
-    /// The buffer's values, after everything that is in the stream. Waits.
+    /// The buffer's contents after all work in the stream. Waits.
     ///
     /// # Errors
-    /// [`Error::Driver`]: also what an earlier kernel did wrong; [`Error::Buffer`] during a
-    /// capture.
+    /// [`Error::Driver`], also for errors of earlier kernels; [`Error::Buffer`] during a capture.
     pub fn read<T: Pod>(&self, from: &DeviceBuffer<T>) -> Result<Vec<T>> {
         self.not_capturing("a copy to ordinary host memory")?;
         self.here(from.memory().device(), "the source")?;
         let used = Use::of(self.inner(), std::iter::once(from.shared()), std::iter::empty())?;
         let mut data = vec![T::zeroed(); from.len()];
         let bytes = from.bytes();
-        // SAFETY: both ranges are `bytes` long; the wait below comes before `data` is seen or
-        // dropped.
+        // SAFETY: both ranges have `bytes` bytes; the wait below precedes any use or drop of
+        // `data`.
         let copied = unsafe {
             self.device().raw().copy_out(
                 data.as_mut_ptr().cast(),
@@ -90,10 +89,10 @@ impl Stream {
         Ok(data)
     }
 
-    /// Copies from page-locked memory; returns at once.
+    /// Copies from page-locked memory. Returns immediately.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the sizes differ; [`Error::Driver`].
+    /// [`Error::Buffer`] if the sizes differ; [`Error::Driver`].
     pub fn copy_in<T: Pod>(&self, from: &PinnedBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
         self.same_len("copy_in", to.len(), from.len())?;
         self.here(from.shared().device(), "the source")?;
@@ -101,8 +100,8 @@ impl Stream {
         let used =
             Use::of(self.inner(), std::iter::once(to.shared()), std::iter::once(from.shared()))?;
         let bytes = to.bytes();
-        // SAFETY: both ranges are `bytes` long; the host side is kept off by the lock now and by
-        // its event afterwards.
+        // SAFETY: both ranges have `bytes` bytes. The lock excludes the host side now, its event
+        // does afterwards.
         let copied = unsafe {
             self.device().raw().copy_in(to.address(), from.host(), bytes, self.inner().raw())
         };
@@ -111,11 +110,11 @@ impl Stream {
         used.done()
     }
 
-    /// Copies a range of a registered mapping; returns at once. Can be captured: the graph keeps
-    /// the mapping.
+    /// Copies a range of a registered mapping. Returns immediately. It can be captured: the graph
+    /// keeps the mapping alive.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the range does not lie within or differs in size from `to`;
+    /// [`Error::Buffer`] if the range is outside the mapping or its size differs from `to`;
     /// [`Error::Driver`].
     pub fn copy_in_mapped(
         &self,
@@ -129,8 +128,8 @@ impl Stream {
         let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::empty())?;
         let recorded = used.keep(|| from.keep());
         let mut pending = from.pending();
-        // SAFETY: the range lies within the registered bytes, which stay until the event noted
-        // below has passed, or as long as the graph that keeps them.
+        // SAFETY: the range is inside the registered bytes, which live until the event recorded
+        // below, or as long as the graph that keeps them.
         let copied = unsafe {
             self.device().raw().copy_in(
                 to.address(),
@@ -147,10 +146,10 @@ impl Stream {
         used.done()
     }
 
-    /// Copies to page-locked memory; returns at once. [`PinnedBuffer::read`] waits for it.
+    /// Copies to page-locked memory. Returns immediately; [`PinnedBuffer::read`] waits.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the sizes differ; [`Error::Driver`].
+    /// [`Error::Buffer`] if the sizes differ; [`Error::Driver`].
     pub fn copy_out<T: Pod>(&self, from: &DeviceBuffer<T>, to: &PinnedBuffer<T>) -> Result<()> {
         self.same_len("copy_out", to.len(), from.len())?;
         self.here(from.memory().device(), "the source")?;
@@ -158,7 +157,8 @@ impl Stream {
         let used =
             Use::of(self.inner(), std::iter::once(from.shared()), std::iter::once(to.shared()))?;
         let bytes = from.bytes();
-        // SAFETY: as in `copy_in`.
+        // SAFETY: both ranges have `bytes` bytes. The lock excludes the host side now, its event
+        // does afterwards.
         let copied = unsafe {
             self.device().raw().copy_out(to.host(), from.address(), bytes, self.inner().raw())
         };
@@ -167,10 +167,10 @@ impl Stream {
         used.done()
     }
 
-    /// Copies within the device; returns at once. The two must not overlap.
+    /// Copies within the device. Returns immediately. The ranges must not overlap.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the sizes differ or the ranges overlap; [`Error::Driver`].
+    /// [`Error::Buffer`] if the sizes differ or the ranges overlap; [`Error::Driver`].
     pub fn copy<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
         self.same_len("copy", to.len(), from.len())?;
         let (a, b, n) = (from.address(), to.address(), from.bytes() as u64);
@@ -181,7 +181,7 @@ impl Stream {
         self.here(to.memory().device(), "the destination")?;
         let used =
             Use::of(self.inner(), [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
-        // SAFETY: both ranges are `n` bytes long and apart.
+        // SAFETY: both ranges have `n` bytes and do not overlap.
         self.device().ok(unsafe {
             self.device().raw().copy_within(b, a, from.bytes(), self.inner().raw())
         })?;
@@ -189,27 +189,27 @@ impl Stream {
         used.done()
     }
 
-    /// Copies from another device of the same vendor, directly where
-    /// [`Device::reach`](crate::Device::reach) said true, else the way that the vendor's runtime
-    /// takes; returns when it is done. What fills the source is to be waited for, as between any
-    /// two streams.
+    /// Copies from another device of the same vendor, directly if
+    /// [`Device::reach`](crate::Device::reach) returned true, else by the route of the vendor's
+    /// runtime. Returns when it is done. The caller must wait for writers of the source, as between
+    /// any two streams.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the sizes differ, the source is on this device or on another
+    /// [`Error::Buffer`] if the sizes differ, if the source is on this device or on another
     /// vendor's, or during a capture; [`Error::Driver`].
     pub fn copy_from<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
-        // The other device's memory goes back the moment its owner drops it: the wait keeps it
-        // until then.
+        // The other device's memory may be freed as soon as its owner drops it; the wait keeps it
+        // until the copy is done.
         self.put_copy_from(from, to)?;
         self.synchronize()
     }
 
-    /// The same between two streams: after all that is in the source's stream now, and before what
-    /// comes there next; returns at once.
+    /// [`Stream::copy_from`] between two streams: after all current work of the source's stream,
+    /// and before its later work. Returns immediately.
     ///
     /// # Errors
-    /// As [`Stream::copy_from`]; [`Error::Buffer`] when the source or the events are of other
-    /// devices.
+    /// The errors of [`Stream::copy_from`]; [`Error::Buffer`] if the source or the events belong to
+    /// other devices.
     pub fn copy_between<T: Pod>(
         &self,
         other: &Stream,
@@ -224,11 +224,11 @@ impl Stream {
         self.follow(&crossing.made)?;
         self.put_copy_from(from, to)?;
         self.record(&crossing.copied)?;
-        // Memory that is given back waits for its device, and that waits for the copy.
+        // Freeing memory waits for its device, and that device's stream waits for the copy.
         other.follow(&crossing.copied)
     }
 
-    /// The events of [`Stream::copy_between`], for copies from that stream into this one.
+    /// The events of [`Stream::copy_between`], for copies from `other` to this stream.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -246,9 +246,10 @@ impl Stream {
         Ok(())
     }
 
-    /// What comes next in this stream starts after the event of another device of the vendor.
+    /// Makes later work of this stream wait for an event of another device of the vendor.
     fn follow(&self, event: &Event) -> Result<()> {
-        // SAFETY: both alive; both vendors let streams wait for another device's events.
+        // SAFETY: stream and event are alive; both vendors allow waiting for another device's
+        // event.
         self.device()
             .ok(unsafe { self.device().raw().stream_wait_event(self.inner().raw(), event.raw()) })
     }
@@ -262,8 +263,8 @@ impl Stream {
         let used =
             Use::of(self.inner(), [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
         let (device, number) = (self.device(), other.info().ordinal);
-        // SAFETY: both ranges have that many bytes, each on the device named, and stay until the
-        // callers' wait, or the other stream's, has ended.
+        // SAFETY: both ranges have that many bytes on the named devices, and live until the wait of
+        // the caller or of the other stream has ended.
         let copied = unsafe {
             device.raw().copy_peer(
                 to.address(),
@@ -278,7 +279,7 @@ impl Stream {
         used.done()
     }
 
-    /// Sets every byte of the buffer; returns at once.
+    /// Sets every byte of the buffer. Returns immediately.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -289,7 +290,7 @@ impl Stream {
         self.here(buffer.memory().device(), "the buffer")?;
         let used = Use::of(self.inner(), std::iter::once(buffer.shared()), std::iter::empty())?;
         let (to, bytes) = (buffer.address(), buffer.bytes());
-        // SAFETY: the buffer has that many bytes.
+        // SAFETY: the buffer is alive and has that many bytes.
         let filled = unsafe { self.device().raw().fill(to, byte, bytes, self.inner().raw()) };
         self.device().ok(filled)?;
         add(&self.device().inner.counters.copies_within, 1);

@@ -1,18 +1,18 @@
-//! What a device was asked to do, counted, so that tests can assert what must not happen (per
-//! decoded token: no allocation, no synchronisation, no weight copy).
+//! Counters of a device's operations, so that tests can assert what must not happen (per decoded
+//! token: no allocation, no synchronisation, no weight copy).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts since the device was opened, at one moment. Subtract two to see what happened
-        /// between.
+        /// Counts since the device was opened. The difference of two snapshots shows what happened
+        /// in between.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counts {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// The running counts.
+        /// The running counters.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub $name: AtomicU64,)*
@@ -34,25 +34,25 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Allocations of device memory asked of the driver.
+    /// Device memory allocations by the driver.
     allocations,
-    /// Device allocations given back to the driver.
+    /// Device memory frees by the driver.
     frees,
-    /// Page-locked allocations and registrations asked of the driver.
+    /// Page-locked allocations and registrations.
     pinned,
-    /// Times the host waited for the device.
+    /// Waits of the host for the device.
     synchronisations,
     /// Copies from host to device.
     copies_in,
-    /// Their bytes.
+    /// Bytes of these copies.
     bytes_in,
     /// Copies from device to host.
     copies_out,
-    /// Their bytes.
+    /// Bytes of these copies.
     bytes_out,
     /// Copies and fills within the device.
     copies_within,
-    /// Kernel launches, those recorded into a graph included.
+    /// Kernel launches, including captured ones.
     launches,
     /// Graphs replayed.
     replays,

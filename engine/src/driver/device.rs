@@ -1,4 +1,4 @@
-//! An opened device: where streams, buffers and modules come from.
+//! An opened device, which creates streams, buffers and modules.
 
 use super::api::{FaultKind, RawDevice, Try};
 use super::captures::Captures;
@@ -10,8 +10,7 @@ use crate::trace::Trace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A device that is open. Cheap to clone; it closes when the last stream, buffer or module of it is
-/// gone.
+/// An open device. Cheap to clone. It closes after its last stream, buffer or module is dropped.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) inner: Arc<Inner>,
@@ -25,21 +24,21 @@ pub(crate) struct Inner {
     pub counters: Counters,
     pub trace: Option<Trace>,
     next_stream: AtomicU64,
-    /// Captures under way, and what must not touch the driver while one is: frees would break it.
+    /// Active captures, and work that would break them.
     captures: Arc<Captures>,
 }
 
-/// A device was left, or a library's work given up.
+/// Whether a device was left or a library's work was given up.
 pub(super) static LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Ends the process with this exit code, at once, if a device was left or a library's work given up
-/// ([`Device::leave`], [`Collective::give_up`](crate::Collective::give_up)); else does nothing.
-/// What drivers and libraries do at a process's end wants what is still at work there: with NCCL
-/// 2.28 a rank that had said its error ended with a segmentation fault (that this is why is
-/// inferred). Whoever calls it has written all that is to be written.
+/// Ends the process immediately with this exit code if a device was left or a library's work was
+/// given up ([`Device::leave`], [`Collective::give_up`](crate::Collective::give_up)); otherwise
+/// does nothing. Exit handlers of drivers and libraries need what is still in use there: with NCCL
+/// 2.28 a rank that had reported its error ended with a segmentation fault (the cause is inferred).
+/// The caller must have written all output.
 pub fn end_if_left(code: u8) {
     if LEFT.load(Ordering::Relaxed) {
-        // SAFETY: _exit takes a number and runs nothing of this process any more.
+        // SAFETY: _exit takes a number and runs no further code of this process.
         unsafe { libc::_exit(i32::from(code)) }
     }
 }
@@ -66,25 +65,25 @@ impl Device {
         Device { inner: Arc::new(inner) }
     }
 
-    /// What the driver says of it.
+    /// The properties that the driver reports.
     #[must_use]
     pub fn info(&self) -> &DeviceInfo {
         &self.inner.info
     }
 
-    /// What to compile for.
+    /// The compilation target.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.inner.target
     }
 
-    /// `cuda:0`, `rocm:1`.
+    /// Its name: `cuda:0`, `rocm:1`.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.inner.label
     }
 
-    /// Free and total bytes of device memory now.
+    /// Free and total bytes of device memory.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -92,26 +91,26 @@ impl Device {
         self.ok(self.inner.raw.memory())
     }
 
-    /// What it was asked to do so far.
+    /// The counts of its operations.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.inner.counters.now()
     }
 
-    /// The trace that it feeds, if any.
+    /// Its trace, if it has one.
     #[must_use]
     pub fn trace(&self) -> Option<&Trace> {
         self.inner.trace.as_ref()
     }
 
-    /// Whether two handles are the same opened device.
+    /// Whether both are the same opened device.
     #[must_use]
     pub fn same(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Lets kernels and copies of this device use memory of `other`, a device of the same vendor;
-    /// false when the hardware (or the engine's driver for it) offers no such way.
+    /// Enables access of this device's kernels and copies to memory of `other`, a device of the
+    /// same vendor. False if the hardware or the engine's driver does not support it.
     ///
     /// # Errors
     /// [`Error::Driver`]; [`Error::Buffer`] for devices of two vendors.
@@ -126,9 +125,9 @@ impl Device {
         self.ok(self.inner.raw.reach(other.inner.info.ordinal))
     }
 
-    /// Leaves all that is on it as it is, to the end of the process: for a device whose work does
-    /// not end, since whatever gives memory back waits for that. Every later call of it fails, and
-    /// what is dropped stays where it is.
+    /// Abandons everything on the device until the process ends. For a device whose work never
+    /// ends, since freeing memory would wait for it. Later calls fail, and dropped objects are not
+    /// freed.
     pub fn leave(&self) {
         LEFT.store(true, Ordering::Relaxed);
         self.inner.raw.leave();
@@ -140,12 +139,12 @@ impl Device {
         &*self.inner.raw
     }
 
-    /// A driver's answer as the engine's.
+    /// Converts a driver's result to the engine's.
     pub(crate) fn ok<T>(&self, answer: Try<T>) -> Result<T> {
         answer.map_err(|fault| fault.on(self.label()))
     }
 
-    /// The answer to an allocation: out of memory says what was asked and what is free.
+    /// Converts the result of an allocation: out of memory states the requested and the free bytes.
     pub(crate) fn allocated<T>(&self, answer: Try<T>, asked: u64, what: &str) -> Result<T> {
         answer.map_err(|fault| match fault.kind {
             FaultKind::OutOfMemory => self.out_of_memory(asked, what),
@@ -168,8 +167,7 @@ impl Device {
         self.inner.next_stream.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Runs `f` now, or when the captures under way have ended: a free or an event in the middle
-    /// would break them.
+    /// Runs `f` now or after the active captures, since a free or an event would break them.
     pub(crate) fn outside_capture(&self, f: impl FnOnce() + Send + 'static) {
         self.inner.captures.outside(f);
     }

@@ -1,4 +1,4 @@
-//! Points in streams that other streams, the host and clocks can refer to.
+//! Events: points in streams for ordering and timing.
 
 use super::api::Raw;
 use super::counters::add;
@@ -19,13 +19,13 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: ours alone; a recorded event may be destroyed before it is reached.
+        // SAFETY: we own the event; a recorded event may be destroyed before it completes.
         let _ = unsafe { self.device.raw().event_destroy(self.raw) };
     }
 }
 
 impl Device {
-    /// An event for ordering (no clock: cheaper).
+    /// An event for ordering only, which is cheaper than one with a time.
     ///
     /// # Errors
     /// [`crate::Error::Driver`].
@@ -33,7 +33,7 @@ impl Device {
         self.make_event(false)
     }
 
-    /// An event that also keeps the device's time.
+    /// An event that also records the device's time.
     ///
     /// # Errors
     /// [`crate::Error::Driver`].
@@ -56,31 +56,31 @@ impl Event {
         &self.inner.device
     }
 
-    /// Whether the device has passed it. True for one that was never recorded.
+    /// Whether the device has completed it. True if it was never recorded.
     ///
     /// # Errors
-    /// [`crate::Error::Driver`]: also what an earlier kernel did wrong.
+    /// [`crate::Error::Driver`], also for errors of earlier kernels.
     pub fn is_done(&self) -> Result<bool> {
-        // SAFETY: alive as long as self.
+        // SAFETY: the event is alive as long as self.
         self.inner.device.ok(unsafe { self.inner.device.raw().event_done(self.inner.raw) })
     }
 
-    /// Makes the host wait until the device has passed it. Counted as a synchronisation.
+    /// Blocks the host until the device has completed it. Counts as a synchronisation.
     ///
     /// # Errors
-    /// As [`Event::is_done`].
+    /// The errors of [`Event::is_done`].
     pub fn synchronize(&self) -> Result<()> {
         add(&self.inner.device.inner.counters.synchronisations, 1);
-        // SAFETY: alive as long as self.
+        // SAFETY: the event is alive as long as self.
         self.inner.device.ok(unsafe { self.inner.device.raw().event_wait_host(self.inner.raw) })
     }
 
-    /// Milliseconds from `earlier` to this one; both timed and passed.
+    /// Milliseconds from `earlier` to this event. Both must be timed and completed.
     ///
     /// # Errors
-    /// [`crate::Error::Driver`] when one is not timed, not recorded or not passed.
+    /// [`crate::Error::Driver`] if one is not timed, not recorded or not completed.
     pub fn milliseconds_since(&self, earlier: &Event) -> Result<f32> {
-        // SAFETY: both alive.
+        // SAFETY: both events are alive, since they are borrowed.
         self.inner
             .device
             .ok(unsafe { self.inner.device.raw().event_elapsed(earlier.inner.raw, self.inner.raw) })

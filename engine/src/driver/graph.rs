@@ -1,4 +1,4 @@
-//! Captured graphs: a stretch of work recorded once and replayed with one call.
+//! Captured graphs: work that is recorded once and replayed with one call.
 
 use super::api::Raw;
 use super::counters::add;
@@ -7,18 +7,18 @@ use super::stream::{Kept, Stream, StreamInner};
 use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Work that was recorded from a stream. It keeps what it uses (buffers, page-locked memory,
-/// modules) alive.
+/// Work captured from a stream. It keeps the buffers, page-locked memory and modules that it uses
+/// alive.
 pub struct Graph {
     device: Device,
     exec: Raw,
     nodes: usize,
     kept: Kept,
-    /// Where it was replayed last: waited for before it is destroyed.
+    /// The stream of the last replay, which is waited for before destruction.
     last: Mutex<Option<Arc<StreamInner>>>,
 }
 
-/// A recorded graph that is not yet executable.
+/// A captured graph that is not executable yet.
 struct Recorded {
     device: Device,
     raw: Raw,
@@ -26,12 +26,12 @@ struct Recorded {
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        // SAFETY: ours alone; executables made from it do not need it.
+        // SAFETY: we own the graph; executables made from it do not need it.
         let _ = unsafe { self.device.raw().graph_destroy(self.raw) };
     }
 }
 
-/// Ends a capture when `f` fails or panics.
+/// Ends a capture if `f` fails or panics.
 struct Capture<'a> {
     stream: &'a Stream,
     others: &'a [&'a Stream],
@@ -61,23 +61,23 @@ impl Drop for Capture<'_> {
 }
 
 impl Stream {
-    /// Records what `f` puts into this stream instead of running it. Launches, copies within the
-    /// device and from or to page-locked memory, and events can be recorded; whatever waits cannot.
-    /// Other threads may work on meanwhile.
+    /// Captures what `f` enqueues in this stream instead of running it. Launches, copies within the
+    /// device or with page-locked memory, and events can be captured; waits cannot. Other threads
+    /// may continue to work.
     ///
     /// Buffers of another stream's pool are kept alive by the graph but not ordered against that
     /// stream: use an arena, or this stream's pool.
     ///
     /// # Errors
-    /// What `f` answers; [`Error::Driver`] when something in it cannot be recorded.
+    /// The error of `f`; [`Error::Driver`] if something cannot be captured.
     pub fn capture(&self, f: impl FnOnce() -> Result<()>) -> Result<Graph> {
         self.capture_across(&[], f)
     }
 
-    /// As [`Stream::capture`], with other streams that `f` forks to and joins from by events.
+    /// [`Stream::capture`] with further streams that `f` forks to and joins by events.
     ///
     /// # Errors
-    /// As [`Stream::capture`].
+    /// The errors of [`Stream::capture`].
     pub fn capture_across(
         &self,
         others: &[&Stream],
@@ -87,10 +87,10 @@ impl Stream {
         let device = self.device();
         // SAFETY: the graph is alive.
         let nodes = device.ok(unsafe { device.raw().graph_nodes(recorded.raw) })?;
-        // SAFETY: as above.
+        // SAFETY: the graph is alive.
         let exec = device.ok(unsafe { device.raw().graph_instantiate(recorded.raw) })?;
         let graph = Graph { device: device.clone(), exec, nodes, kept, last: Mutex::new(None) };
-        // SAFETY: alive; an optimisation of the first replay.
+        // SAFETY: executable and stream are alive. The upload only speeds up the first replay.
         device.ok(unsafe { device.raw().graph_upload(exec, self.inner().raw()) })?;
         add(&device.inner.counters.captures, 1);
         Ok(graph)
@@ -106,7 +106,7 @@ impl Stream {
             return Err(Error::Buffer("the stream is being captured already".to_owned()));
         }
         device.capture_began();
-        // SAFETY: alive.
+        // SAFETY: the stream is alive.
         if let Err(fault) = unsafe { device.raw().capture_begin(self.inner().raw()) } {
             device.capture_ended();
             return Err(fault.on(device.label()));
@@ -130,10 +130,10 @@ impl Stream {
         Ok((recorded, kept))
     }
 
-    /// Puts one run of the graph into the stream. Allocates nothing and waits for nothing.
+    /// Enqueues one replay of the graph. Does not allocate or wait.
     ///
     /// # Errors
-    /// [`Error::Driver`]; [`Error::Buffer`] for a graph of another device.
+    /// [`Error::Driver`]; [`Error::Buffer`] if the graph belongs to another device.
     pub fn replay(&self, graph: &Graph) -> Result<()> {
         if !graph.device.same(self.device()) {
             let (of, on) = (graph.device.label(), self.device().label());
@@ -145,11 +145,11 @@ impl Stream {
         let device = self.device();
         {
             let mut last = graph.last.lock().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: both alive; what the graph uses is kept by it.
+            // SAFETY: executable and stream are alive; the graph keeps everything that it uses.
             device.ok(unsafe { device.raw().graph_launch(graph.exec, self.inner().raw()) })?;
             if last.as_ref().is_none_or(|s| s.id() != self.inner().id()) {
-                // Two streams may have runs under way; the newer one must come after the older for
-                // the wait in Drop.
+                // Two streams may have replays in progress; the newer must follow the older for the
+                // wait in Drop.
                 if let Some(before) = last.take() {
                     self.inner().wait_for(&before)?;
                 }
@@ -165,24 +165,24 @@ impl Stream {
 }
 
 impl Graph {
-    /// Nodes recorded.
+    /// Number of captured nodes.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes
     }
 
-    /// Records `f` from `stream` and puts its parameters (arguments, grids) into this graph, which
-    /// costs less than a new one. False, and the graph as it was, when the work has another shape.
+    /// Captures `f` from `stream` and updates this graph's parameters (arguments, grids), which is
+    /// cheaper than a new graph. False, with the graph unchanged, if the structure differs.
     ///
     /// # Errors
-    /// As [`Stream::capture`].
+    /// The errors of [`Stream::capture`].
     pub fn update(&mut self, stream: &Stream, f: impl FnOnce() -> Result<()>) -> Result<bool> {
         let (recorded, kept) = stream.record_graph(&[], f)?;
-        // SAFETY: both alive. Runs under way keep the parameters they started with.
+        // SAFETY: executable and graph are alive. Replays in progress keep their parameters.
         let updated =
             self.device.ok(unsafe { self.device.raw().graph_update(self.exec, recorded.raw) })?;
         if updated {
-            // What the runs under way use must stay until they are done.
+            // Memory of replays in progress must stay until they are done.
             self.settle();
             self.kept = kept;
         }
@@ -194,11 +194,12 @@ impl Graph {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(stream) = last {
             let device = &self.device;
-            // SAFETY: alive. A failure means a lost context, in which nothing runs any more.
+            // SAFETY: the stream is alive. A failure means a lost context, in which nothing runs
+            // any more.
             let idle = unsafe { device.raw().stream_idle(stream.raw()) }.unwrap_or(true);
             if !idle {
                 add(&device.inner.counters.synchronisations, 1);
-                // SAFETY: as above.
+                // SAFETY: the stream is alive.
                 let _ = unsafe { device.raw().stream_wait_host(stream.raw()) };
             }
         }
@@ -208,7 +209,7 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         self.settle();
-        // SAFETY: ours alone and not running.
+        // SAFETY: we own the executable, and it is not running.
         let _ = unsafe { self.device.raw().graph_exec_destroy(self.exec) };
     }
 }

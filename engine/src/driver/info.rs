@@ -1,23 +1,23 @@
-//! Facts about devices, as `kjit devices` prints them.
+//! Properties of devices, as `kjit devices` prints them.
 
 use crate::arch::{Target, Vendor};
 
-/// One device as its driver describes it.
+/// A device as its driver describes it.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     /// Vendor.
     pub vendor: Vendor,
-    /// Number within the vendor's visible devices.
+    /// Index among the vendor's visible devices.
     pub ordinal: u32,
     /// Marketing name.
     pub name: String,
-    /// What to compile for; none when the architecture is not in the table.
+    /// The compilation target; `None` if the architecture is not in the table.
     pub target: Option<Target>,
-    /// The architecture's id as the device says it (`sm_90`, `gfx90a:sramecc+:xnack-`).
+    /// The architecture's id as the device reports it (`sm_90`, `gfx90a:sramecc+:xnack-`).
     pub arch_id: String,
     /// Bytes of device memory.
     pub memory_total: u64,
-    /// Bytes free, where it could be asked without opening the device for good.
+    /// Free bytes, if this is known without opening the device.
     pub memory_free: Option<u64>,
     /// Compute units (SMs, CUs).
     pub units: u32,
@@ -27,51 +27,53 @@ pub struct DeviceInfo {
     pub l2_bytes: u64,
     /// PCI address `0000:c1:00.0`.
     pub pci: String,
-    /// UUID as the vendor prints it (`GPU-…`); empty if unknown.
+    /// UUID in the vendor's form (`GPU-…`); empty if unknown.
     pub uuid: String,
     /// Version of the driver's API.
     pub driver: (u32, u32),
-    /// Whether all blocks of a grid can be made resident together.
+    /// Whether all blocks of a grid can be resident together (cooperative launch).
     pub cooperative: bool,
     /// Whether read-only host mappings can be page-locked.
     pub registers_read_only: bool,
-    /// Whether memory is shared with the CPU.
+    /// Whether the device shares memory with the CPU.
     pub integrated: bool,
 }
 
 impl DeviceInfo {
-    /// `cuda:0`, `rocm:1`.
+    /// Its name: `cuda:0`, `rocm:1`.
     #[must_use]
     pub fn label(&self) -> String {
         format!("{}:{}", self.vendor.device_word(), self.ordinal)
     }
 }
 
-/// What is there, what hides devices, and what was not found.
+/// The devices, the settings that hide devices, and what was not found.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
     /// Devices, NVIDIA's first.
     pub devices: Vec<DeviceInfo>,
-    /// A line for each vendor whose driver answered: library and version.
+    /// A line for each vendor whose driver was opened: library and version.
     pub drivers: Vec<String>,
-    /// A line for each thing looked for and not had: driver libraries, devices that could not be
+    /// A line for each thing that is missing: driver libraries, devices that could not be
     /// described.
     pub missing: Vec<String>,
-    /// A clause for each vendor of whom no device is there: why.
+    /// A clause for each vendor without a device: the reason.
     pub none: Vec<String>,
-    /// Variables that hide or disguise devices, with their values: `CUDA_VISIBLE_DEVICES=1`.
+    /// Variables that hide or disguise devices, with their values, such as
+    /// `CUDA_VISIBLE_DEVICES=1`.
     pub visibility: Vec<(String, String)>,
 }
 
 impl Inventory {
-    /// The device that `auto` takes: the first card, or the first device of all where none is a
-    /// card of its own. A processor's own GPU has its memory's rate, a tenth of a card's.
+    /// The device that `auto` selects: the first discrete card, or the first device if there is
+    /// none. An integrated GPU has the bandwidth of the processor's memory, about a tenth of a
+    /// card's.
     #[must_use]
     pub fn preferred(&self) -> Option<&DeviceInfo> {
         self.devices.iter().find(|d| !d.integrated).or_else(|| self.devices.first())
     }
 
-    /// The devices before the one that `auto` takes, and why it takes another.
+    /// The devices before the one that `auto` selects, and the reason for not using them.
     #[must_use]
     pub fn passed_over(&self) -> Option<String> {
         let preferred = self.preferred()?.label();
@@ -85,13 +87,14 @@ impl Inventory {
             .then(|| format!("{} passed over: a processor's own GPU", before.join(", ")))
     }
 
-    /// Why there is no GPU, in one line: by vendor, and with the variables that hide devices.
+    /// The reason why there is no GPU, in one line: by vendor, with the variables that hide
+    /// devices.
     #[must_use]
     pub fn why_none(&self) -> String {
         self.none.iter().cloned().chain(self.warnings()).collect::<Vec<_>>().join("; ")
     }
 
-    /// What is set in a way that may do harm, a sentence each.
+    /// Settings that may do harm, one sentence each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let set =
@@ -130,7 +133,7 @@ impl Inventory {
     }
 }
 
-/// Variables that decide which devices are visible, or as what.
+/// Variables that hide or disguise devices.
 pub(crate) const VISIBILITY: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
@@ -141,7 +144,7 @@ pub(crate) const VISIBILITY: &[&str] = &[
     "HSA_OVERRIDE_GFX_VERSION",
 ];
 
-/// Those that are set.
+/// The variables that are set.
 pub(crate) fn visibility() -> Vec<(String, String)> {
     VISIBILITY
         .iter()
@@ -155,7 +158,7 @@ pub(crate) fn visibility() -> Vec<(String, String)> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A card of AMD's as tests need it.
+    /// An AMD device for tests.
     pub(crate) fn amd(ordinal: u32, id: &str, integrated: bool) -> DeviceInfo {
         DeviceInfo {
             vendor: Vendor::Amd,

@@ -1,37 +1,36 @@
-//! Devices that a kernel's fault has ended.
+//! Lost devices: the handling of kernel faults that end a device's context.
 //!
-//! After an illegal access, an assertion or a kernel that ran past the driver's patience every
-//! further call fails with the same code, in all that shares the vendor's context of that device in
-//! this process. The first such answer is remembered here, and from then on nothing of it goes to
-//! the driver any more. The context is made anew when the device is opened again, but only once
-//! nobody holds anything of the old one: page-locked memory ends with its context, and whoever
-//! still had some would write to what is not there.
+//! After an illegal access, an assertion or a kernel timeout, every further call fails with the
+//! same code, in everything that shares the vendor's context of that device in this process. The
+//! first such error is recorded here, and no further calls are made. The context is recreated when
+//! the device is opened again, but only if all objects of the old one were dropped: page-locked
+//! memory ends with its context, and a remaining owner would write to unmapped memory.
 
 use super::api::{Fault, FaultKind, Try};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Who says that a device was left.
+/// The name in the fault of a device that was left by kjit.
 const LEFT: &str = "kjit";
 
 /// The contexts of a vendor's devices in this process, by ordinal.
 #[derive(Default)]
 pub(super) struct Contexts(Mutex<HashMap<u32, Context>>);
 
-/// What the opened devices of one ordinal share: whether it is lost, and to what.
+/// The state that all openings of a device share: the fault that it was lost to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Context(Arc<OnceLock<Fault>>);
 
 impl Contexts {
-    /// The context of a device that is being opened. One that was lost is made anew by `renew`, if
-    /// nobody has it any more.
+    /// The context of a device that is being opened. `renew` recreates a lost context if none of
+    /// its objects is left.
     pub fn join(&self, ordinal: u32, renew: impl FnOnce() -> Try<()>) -> Try<Context> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let context = all.entry(ordinal).or_default();
         if context.0.get().is_some() {
             if Arc::strong_count(&context.0) > 1 {
                 let held = |f: Fault| {
-                    // What was left is held by nobody who could drop it.
+                    // Objects that cannot be dropped keep the context of a device that was left.
                     let then = if f.call == LEFT {
                         "a new process has it again"
                     } else {
@@ -49,22 +48,22 @@ impl Contexts {
 }
 
 impl Context {
-    /// Refuses what comes after the fault, in the fault's own words.
+    /// Returns the recorded fault, if there is one.
     pub fn check(&self) -> Try<()> {
         self.0.get().map_or(Ok(()), |fault| Err(fault.clone()))
     }
 
-    /// Refuses all that comes from now on: its work does not end, and who gives something back
-    /// would wait for that.
+    /// Refuses all further calls: work on the device does not end, and freeing anything would wait
+    /// for it.
     pub fn leave(&self) {
         let says = "it was left with work that does not end".to_owned();
         let _ = self.0.set(Fault { call: LEFT, code: 0, says, kind: FaultKind::Lost });
     }
 
-    /// Remembers a fault after which nothing works.
+    /// Records a fault that ends the context.
     pub fn note(&self, fault: Fault) -> Fault {
         if fault.kind == FaultKind::Lost {
-            // Only the first counts: the others are its echo.
+            // Only the first fault is recorded; later ones are its consequences.
             let _ = self.0.set(fault.clone());
         }
         fault

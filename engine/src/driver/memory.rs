@@ -1,4 +1,4 @@
-//! Device memory: owned, typed, freed when nobody can use it any more.
+//! Device memory: owned, typed, and freed when it is no longer used.
 
 use super::api::FaultKind;
 use super::counters::add;
@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-/// A stretch of memory that a device can address. Launches, copies and captured graphs hold it, so
+/// A block of memory that a device can address. Launches, copies and captured graphs hold it, so
 /// that it outlives them.
 #[derive(Debug)]
 pub struct Memory {
@@ -20,24 +20,23 @@ pub struct Memory {
     address: u64,
     bytes: u64,
     origin: Origin,
-    /// Kernels of other devices may be given it.
+    /// Whether kernels of other devices may use it.
     shared: bool,
 }
 
-/// Where it came from, and so what happens to it in the end.
+/// The origin of a block, which determines how it is freed.
 #[derive(Debug)]
 enum Origin {
-    /// The driver: given back, after work that uses it.
+    /// The driver: freed after the work that uses it.
     Driver,
-    /// A pool: goes back to its stream's list.
+    /// A pool: returned to its stream's free list.
     Pool(Home),
     /// Page-locked host memory, which frees itself.
     Pinned(Arc<PinnedMemory>),
-    /// The same of several devices, of which this is one's view.
+    /// Page-locked host memory of several devices; this is one device's view.
     Pages { _pages: Arc<SharedPages> },
-    /// The system's memory, of a device that computes in it, where the part that the firmware set
-    /// aside for it is full: only the device uses it, so nobody waits for that. Where the host has
-    /// it.
+    /// System memory of an integrated GPU whose reserved memory is full, with its host address.
+    /// Only the device uses it, so nothing waits for host access.
     System(usize),
 }
 
@@ -104,13 +103,13 @@ impl Memory {
         Arc::new(Memory { device: device.clone(), address, bytes, origin, shared: false })
     }
 
-    /// The device that it belongs to.
+    /// The device of this memory.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Bytes from this address on to its end.
+    /// Bytes from this address to the end.
     pub(crate) fn behind(&self, address: u64) -> u64 {
         (self.address + self.bytes).saturating_sub(address)
     }
@@ -121,7 +120,7 @@ impl Memory {
         self.bytes
     }
 
-    /// Whether kernels of another device may be given it.
+    /// Whether kernels of another device may use it.
     pub(crate) fn is_for(&self, other: &Device) -> bool {
         self.shared && self.device.target().vendor() == other.target().vendor()
     }
@@ -148,9 +147,8 @@ impl Drop for Memory {
             Origin::Driver => {
                 add(&device.inner.counters.frees, 1);
                 self.device.outside_capture(move || {
-                    // SAFETY: the only owner is going; the driver waits for work that still uses
-                    // it. A failure here means that the context is lost, which the next call
-                    // reports.
+                    // SAFETY: the only owner is being dropped; the driver waits for work that still
+                    // uses the memory. An error means a lost context, which the next call reports.
                     let _ = unsafe { device.raw().free(address) };
                 });
             }
@@ -158,7 +156,8 @@ impl Drop for Memory {
                 add(&device.inner.counters.frees, 1);
                 let at = *at;
                 self.device.outside_capture(move || {
-                    // SAFETY: as above; the driver waits for work that still uses it.
+                    // SAFETY: the only owner is being dropped; the driver waits for work that still
+                    // uses the memory.
                     let _ = unsafe { device.raw().free_host(at as *mut u8) };
                 });
             }
@@ -168,13 +167,13 @@ impl Drop for Memory {
     }
 }
 
-/// `len` values of type `T` on a device: a view into shared [`Memory`]. Cloning and slicing copy
-/// the view, not the data.
+/// `len` values of type `T` on a device: a view of shared [`Memory`]. Cloning and slicing copy the
+/// view, not the data.
 ///
-/// Contents are whatever is there: memory is not cleared.
+/// The contents are undefined at first: memory is not cleared.
 pub struct DeviceBuffer<T> {
     memory: Arc<Memory>,
-    /// Bytes from the start of the memory.
+    /// Byte offset in the memory.
     offset: u64,
     len: usize,
     kind: PhantomData<T>,
@@ -204,23 +203,23 @@ impl<T> std::fmt::Debug for DeviceBuffer<T> {
 }
 
 impl Device {
-    /// Memory for `len` values straight from the driver. For many or short-lived ones use an arena
-    /// or a pool.
+    /// Allocates memory for `len` values from the driver. For many or short-lived buffers use an
+    /// arena or a pool.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] with what was asked and what is free.
+    /// [`Error::OutOfMemory`] with the requested and the free bytes.
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
         let bytes = bytes_of::<T>(len)?;
         Ok(DeviceBuffer::over(Memory::allocate(self, bytes, "a buffer")?, 0, len))
     }
 
-    /// The same, which kernels of other devices of the vendor may be given that [`Device::reach`]
-    /// this one. What one device writes there while another reads it is seen, if both do so by
-    /// accesses of the system's scope. It is given back when the last one drops it: a kernel of
-    /// another device must have ended by then.
+    /// [`Device::buffer`] for use by kernels of other devices of the vendor that [`Device::reach`]
+    /// this one. Writes of one device are visible to another during kernels if both use
+    /// system-scope accesses. It is freed when the last owner drops it; kernels of other devices
+    /// must have ended by then.
     ///
     /// # Errors
-    /// As [`Device::buffer`].
+    /// The errors of [`Device::buffer`].
     pub fn shared_buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
         Ok(DeviceBuffer::over(Memory::allocate_shared(self, bytes_of::<T>(len)?)?, 0, len))
     }
@@ -237,8 +236,8 @@ pub(crate) fn bytes_of<T>(len: usize) -> Result<u64> {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// The caller has checked that `offset` and `len` lie within the memory and that `offset` suits
-    /// `T`.
+    /// The caller has checked that `offset` and `len` are inside the memory and that `offset` is
+    /// aligned for `T`.
     pub(crate) fn over(memory: Arc<Memory>, offset: u64, len: usize) -> DeviceBuffer<T> {
         DeviceBuffer { memory, offset, len, kind: PhantomData }
     }
@@ -249,7 +248,7 @@ impl<T> DeviceBuffer<T> {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -261,14 +260,14 @@ impl<T> DeviceBuffer<T> {
         self.len * size_of::<T>() // `over` checked that this fits the memory
     }
 
-    /// Address on the device, for tables of pointers that kernels follow. Keep a view alive as long
-    /// as the table.
+    /// Address on the device, for pointer tables that kernels read. Keep a view alive as long as
+    /// the table.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.memory.address + self.offset
     }
 
-    /// The memory behind it.
+    /// The memory that contains it.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
@@ -278,10 +277,10 @@ impl<T> DeviceBuffer<T> {
         &self.memory
     }
 
-    /// A view of some of the values.
+    /// A view of a range of the values.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the range does not lie within.
+    /// [`Error::Buffer`] if the range is outside the buffer.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<DeviceBuffer<T>> {
         let (start, end) = resolve(range, self.len)?;
         let offset = self.offset + (start * size_of::<T>()) as u64;
@@ -291,8 +290,8 @@ impl<T> DeviceBuffer<T> {
     /// The same bytes as values of another type.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the size is no multiple of the type's or the address does not suit
-    /// it.
+    /// [`Error::Buffer`] if the size is not a multiple of the type's size, or the address is not
+    /// aligned for it.
     pub fn cast<U: Pod>(&self) -> Result<DeviceBuffer<U>> {
         let size = size_of::<U>().max(1);
         if !self.bytes().is_multiple_of(size)

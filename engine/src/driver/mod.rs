@@ -1,5 +1,4 @@
-//! Devices and all that lives on them. All unsafe calls of the engine into drivers are in this
-//! folder.
+//! Devices and the objects on them. All unsafe driver calls of the engine are in this folder.
 
 mod api;
 mod blas;
@@ -47,20 +46,19 @@ use crate::error::{Error, Result};
 use crate::trace::Trace;
 use std::sync::{Mutex, PoisonError};
 
-/// A vendor's driver.
+/// The driver of a vendor.
 struct Row {
-    /// The word of its devices.
+    /// The prefix of its device names.
     word: &'static str,
-    /// What people call its library.
+    /// The common name of its library.
     name: &'static str,
-    /// Opens it, or says why not.
+    /// Opens it; the error states the reason.
     open: fn() -> Result<Box<dyn Driver>>,
-    /// Whether it is asked for devices in a process of its own first: there is something to ask,
-    /// and it may hang.
+    /// Whether devices are first queried in a process of their own, since the driver may hang.
     apart: fn() -> bool,
 }
 
-/// The drivers there are, in the order in which `auto` prefers their devices.
+/// All drivers, in the order in which `auto` prefers their devices.
 const DRIVERS: &[Row] = &[
     Row {
         word: "cuda",
@@ -76,7 +74,8 @@ const DRIVERS: &[Row] = &[
     },
 ];
 
-/// Drivers that did not answer when they were asked apart, and why they are not asked here.
+/// Drivers that did not answer in their own process, with the reason. They are not used in this
+/// process.
 static HANGING: Mutex<Vec<(&'static str, String)>> = Mutex::new(Vec::new());
 
 impl Row {
@@ -94,22 +93,22 @@ impl Row {
     }
 }
 
-/// From now on that driver is not asked any more.
+/// Excludes a driver from further use.
 pub(crate) fn refuse(word: &'static str, why: String) {
     HANGING.lock().unwrap_or_else(PoisonError::into_inner).push((word, why));
 }
 
-/// The words of the drivers that are to be asked in a process of their own first.
+/// The drivers that must first be queried in a process of their own.
 pub(crate) fn asked_apart() -> Vec<&'static str> {
     DRIVERS.iter().filter(|row| (row.apart)()).map(|row| row.word).collect()
 }
 
-/// What people call a driver's library.
+/// The common name of a driver's library.
 pub(crate) fn runtime_name(word: &str) -> &'static str {
     DRIVERS.iter().find(|row| row.word == word).map_or("the driver", |row| row.name)
 }
 
-/// Asks a driver all that [`inventory`] does.
+/// Makes all the driver calls of [`inventory`].
 pub(crate) fn ask(word: &str) {
     if let Some(driver) =
         DRIVERS.iter().find(|row| row.word == word).and_then(|row| row.open().ok())
@@ -118,10 +117,10 @@ pub(crate) fn ask(word: &str) {
     }
 }
 
-/// Words for devices that are no GPU of ours, refused by name.
+/// Device names that are refused by name.
 const REFUSED: &[&str] = &["metal", "opencl", "vulkan", "sycl"];
 
-/// Everything that can be seen.
+/// All visible devices.
 pub(crate) fn inventory() -> Inventory {
     let mut inventory = Inventory { visibility: info::visibility(), ..Inventory::default() };
     for row in DRIVERS {
@@ -158,7 +157,7 @@ pub(crate) fn inventory() -> Inventory {
     inventory
 }
 
-/// The newest API version of a vendor's driver, if it opens: compilers must not be newer.
+/// The API version of a vendor's driver, if it opens. Compilers must not be newer.
 pub(crate) fn driver_version(vendor: crate::arch::Vendor) -> Option<(u32, u32)> {
     DRIVERS
         .iter()
@@ -167,8 +166,8 @@ pub(crate) fn driver_version(vendor: crate::arch::Vendor) -> Option<(u32, u32)> 
         .map(|d| d.version())
 }
 
-/// The file that a vendor's driver was opened from, if it opens; by its path in this process where
-/// the loader was given a name.
+/// The file of a vendor's driver, if it opens. If the loader found it by name, its path is read
+/// from this process's mappings.
 pub(crate) fn library(vendor: crate::arch::Vendor) -> Option<std::path::PathBuf> {
     let driver = DRIVERS
         .iter()
@@ -186,11 +185,11 @@ pub(crate) fn library(vendor: crate::arch::Vendor) -> Option<std::path::PathBuf>
     line.map(std::path::PathBuf::from)
 }
 
-/// Opens `cuda:0`, `cuda`, `rocm:1`, or with `auto` the first there is.
+/// Opens `cuda:0`, `cuda`, `rocm:1`, or with `auto` the preferred device.
 pub(crate) fn open(asked: &str, trace: Option<Trace>) -> Result<Device> {
     let fail = |why: String| Error::NoDevice { asked: asked.to_owned(), why };
-    // A processor's own GPU waits for the cards behind it. Nothing opens it if the first device is
-    // a card: then no other is described.
+    // Discrete cards precede an integrated GPU. If the first device is a card, no other is
+    // described.
     if asked == "auto"
         && let Some(preferred) = inventory().preferred()
     {

@@ -1,4 +1,4 @@
-//! Loaded machine code and the kernels in it.
+//! Loaded code objects and their kernels.
 
 use super::api::{FaultKind, Raw};
 use super::counters::add;
@@ -9,8 +9,8 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A code object on a device. Cheap to clone; unloaded when the last kernel and graph that use it
-/// are gone.
+/// A code object on a device. Cheap to clone. It is unloaded after the last kernel and graph that
+/// use it are dropped.
 #[derive(Clone)]
 pub struct Module {
     inner: Arc<Inner>,
@@ -26,8 +26,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let (device, raw) = (self.device.clone(), self.raw);
         self.device.outside_capture(move || {
-            // Unloading under a running kernel is not defined; it is rare enough to wait for all
-            // that runs.
+            // Unloading under a running kernel is undefined. It is rare, so it waits for all
+            // running work.
             add(&device.inner.counters.synchronisations, 1);
             // SAFETY: the last user is gone, and the device is idle after the wait.
             let _ =
@@ -40,8 +40,8 @@ impl Device {
     /// Loads a code object.
     ///
     /// # Errors
-    /// [`Error::Load`] when it is for another target, or the driver does not take it: then both
-    /// versions are named.
+    /// [`Error::Load`] if it is for another target, or if the driver refuses it; then both versions
+    /// are named.
     pub fn load(&self, code: &CodeObject) -> Result<Module> {
         let fail = |why: String| Error::Load {
             kernel: code.name().to_owned(),
@@ -55,8 +55,8 @@ impl Device {
                 self.target()
             )));
         }
-        // SAFETY: the bytes came from a compiler of this process or were verified by hash; their
-        // headers were walked when the code object was made.
+        // SAFETY: the bytes were made by a compiler of this process or verified by hash; their
+        // headers were checked when the code object was made.
         let raw = unsafe { self.raw().module(code.bytes()) }.map_err(|fault| {
             let (major, minor) = self.info().driver;
             match fault.kind {
@@ -78,7 +78,7 @@ impl Device {
 }
 
 impl Module {
-    /// The code that was loaded.
+    /// The loaded code object.
     #[must_use]
     pub fn code(&self) -> &CodeObject {
         &self.inner.code
@@ -87,7 +87,7 @@ impl Module {
     /// A kernel by its symbol.
     ///
     /// # Errors
-    /// [`Error::Load`] when there is none of that name; those there are, are named.
+    /// [`Error::Load`] if there is no kernel with this name; it lists the existing ones.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         let code = &self.inner.code;
         let fail = |why: String| Error::Load {
@@ -125,28 +125,28 @@ struct KernelInner {
     module: Module,
     raw: Raw,
     index: usize,
-    /// Dynamic shared memory that the function has been allowed so far.
+    /// Dynamic shared memory that the function is allowed to use so far.
     shared: AtomicU32,
 }
 
 static NOTHING: KernelInfo = KernelInfo::empty();
 
 impl Kernel {
-    /// Its arguments and what it uses.
+    /// Its arguments and resources.
     #[must_use]
     pub fn info(&self) -> &KernelInfo {
-        // The index was found in this very list.
+        // The index was found in this list.
         self.inner.module.code().kernels().get(self.inner.index).unwrap_or(&NOTHING)
     }
 
-    /// The module that it is of.
+    /// The module that contains it.
     #[must_use]
     pub fn module(&self) -> &Module {
         &self.inner.module
     }
 
-    /// Blocks of `threads` threads with `shared` bytes of dynamic shared memory that one compute
-    /// unit holds at once, as the driver says.
+    /// Blocks of `threads` threads with `shared` bytes of dynamic shared memory that a compute unit
+    /// holds at once, according to the driver.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -169,7 +169,7 @@ impl Kernel {
         Arc::clone(&self.inner.module.inner)
     }
 
-    /// Sees to it that a launch with so much dynamic shared memory is taken.
+    /// Enables launches with this much dynamic shared memory.
     pub(crate) fn allow_shared(&self, bytes: u32) -> Result<()> {
         let arch = self.device().target().arch();
         if bytes.saturating_add(self.info().shared) <= arch.shared_static

@@ -1,7 +1,7 @@
-//! Page-locked host memory: what copies run at full speed from and to, beside kernels.
+//! Page-locked host memory, for copies at full speed that overlap with kernels.
 //!
-//! The host sees it only while no copy or kernel uses it: every use by a stream leaves an event
-//! behind, and host access waits for those. [`PinnedBuffer::peek`] is the exception, for words that
+//! The host can access it only while no copy or kernel uses it: every use by a stream records an
+//! event, and host access waits for these. [`PinnedBuffer::peek`] is the exception, for words that
 //! the device writes and the host polls.
 
 use super::api::{FaultKind, Raw, Try};
@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Pending(Vec<(u64, Event)>);
 
 impl Pending {
-    /// Notes that the stream uses the memory up to here. The event is made once a stream and
-    /// recorded again.
+    /// Records that the stream uses the memory up to now. Each stream has one event, which is
+    /// reused.
     pub fn note(&mut self, device: &Device, stream: Raw, id: u64) -> Result<()> {
         let event = match self.0.iter().find(|(of, _)| *of == id) {
             Some((_, event)) => event,
@@ -34,8 +34,8 @@ impl Pending {
                 }
             }
         };
-        // SAFETY: both alive; a stream that uses the memory is outside capture here (see
-        // `Stream::used`).
+        // SAFETY: event and stream are alive; a stream that uses the memory is not capturing here
+        // (see `Stream::used`).
         device.ok(unsafe { device.raw().event_record(event.raw(), stream) })
     }
 
@@ -50,7 +50,7 @@ impl Pending {
     }
 }
 
-/// Page-locked memory or a page-locked foreign mapping.
+/// Page-locked memory.
 pub struct PinnedMemory {
     device: Device,
     at: *mut u8,
@@ -61,7 +61,7 @@ pub struct PinnedMemory {
 
 // SAFETY: the pointer is to memory that this value owns; host access goes through the lock.
 unsafe impl Send for PinnedMemory {}
-// SAFETY: as above.
+// SAFETY: host access goes through the lock, so references can be shared between threads.
 unsafe impl Sync for PinnedMemory {}
 
 impl std::fmt::Debug for PinnedMemory {
@@ -90,17 +90,17 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        // When even waiting fails the context is lost, and nothing writes any more.
+        // If waiting fails, the context is lost and no device writes to the memory.
         let _ = self.pending().wait();
         let (device, at) = (self.device.clone(), self.at as usize);
         self.device.outside_capture(move || {
-            // SAFETY: the last owner is going and no stream uses it any more.
+            // SAFETY: the last owner is being dropped, and no stream uses the memory any more.
             let _ = unsafe { device.raw().free_host(at as *mut u8) };
         });
     }
 }
 
-/// `len` values of page-locked host memory. Cloning and slicing copy the view.
+/// `len` values in page-locked host memory. Cloning and slicing copy the view.
 pub struct PinnedBuffer<T> {
     memory: Arc<PinnedMemory>,
     offset: usize,
@@ -126,7 +126,7 @@ impl<T> std::fmt::Debug for PinnedBuffer<T> {
 }
 
 impl Device {
-    /// Page-locked memory for `len` values, zeroed, good to read and to write.
+    /// Page-locked memory for `len` values, zeroed, for reading and writing.
     ///
     /// # Errors
     /// [`Error::Pinned`], [`Error::Driver`].
@@ -134,11 +134,11 @@ impl Device {
         self.make_pinned(len, false)
     }
 
-    /// The same, write-combined: fast for the device to read (staging of weights), very slow for
-    /// the host to read.
+    /// Write-combined page-locked memory: fast for the device to read (staging of weights), very
+    /// slow for the host to read.
     ///
     /// # Errors
-    /// As [`Device::pinned`].
+    /// The errors of [`Device::pinned`].
     pub fn pinned_for_writing<T: Pod>(&self, len: usize) -> Result<PinnedBuffer<T>> {
         self.make_pinned(len, true)
     }
@@ -147,7 +147,7 @@ impl Device {
         let bytes = bytes_of::<T>(len)?.max(1);
         let (at, address) =
             self.pinned_answer(self.raw().alloc_host(bytes, write_combined), bytes)?;
-        // SAFETY: `bytes` bytes were just allocated there, and nobody else knows of them.
+        // SAFETY: `bytes` bytes were just allocated there, and no one else has the address.
         unsafe { at.write_bytes(0, bytes as usize) };
         let memory =
             PinnedMemory { device: self.clone(), at, address, bytes, pending: Mutex::default() };
@@ -156,11 +156,11 @@ impl Device {
 }
 
 impl Device {
-    /// A driver's answer to somebody who asked for page-locked memory.
+    /// Converts the driver's result of a page-locked allocation.
     pub(super) fn pinned_answer<T>(&self, answer: Try<T>, asked: u64) -> Result<T> {
         let made = answer.map_err(|fault| match fault.kind {
             FaultKind::Lost => fault.on(self.label()),
-            // It is the system's memory: what is free on the device says nothing of it.
+            // This is system memory, so the free memory of the device does not matter.
             _ => Error::Pinned {
                 device: self.label().to_owned(),
                 asked,
@@ -180,7 +180,7 @@ impl<T: Pod> PinnedBuffer<T> {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -192,10 +192,10 @@ impl<T: Pod> PinnedBuffer<T> {
         self.len * size_of::<T>() // checked when it was made
     }
 
-    /// A view of some of the values.
+    /// A view of a range of the values.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the range does not lie within.
+    /// [`Error::Buffer`] if the range is outside the buffer.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<PinnedBuffer<T>> {
         let (start, end) = resolve(range, self.len)?;
         let offset = self.offset + start * size_of::<T>();
@@ -207,52 +207,53 @@ impl<T: Pod> PinnedBuffer<T> {
         })
     }
 
-    /// Shows the values to `f` after all copies and kernels that use them are done.
+    /// Calls `f` with the values after all copies and kernels that use them are done.
     ///
     /// # Errors
-    /// [`Error::Driver`] when what was waited for failed.
+    /// [`Error::Driver`] if this work failed.
     pub fn read<R>(&self, f: impl FnOnce(&[T]) -> R) -> Result<R> {
         let mut pending = self.memory.pending();
         pending.wait()?;
-        // SAFETY: aligned (page-locked memory is page-aligned, offsets are whole values), within
-        // the allocation, plain old data; no stream uses it and the lock keeps other host access
-        // out while the reference lives.
+        // SAFETY: aligned (page-locked memory is page-aligned, offsets are whole values), inside
+        // the allocation, plain old data; no stream uses it, and the lock excludes other host
+        // access while the reference lives.
         Ok(f(unsafe { std::slice::from_raw_parts(self.host().cast::<T>(), self.len) }))
     }
 
-    /// Lets `f` change the values after all copies and kernels that use them are done.
+    /// Calls `f` with the mutable values after all copies and kernels that use them are done.
     ///
     /// # Errors
-    /// As [`PinnedBuffer::read`].
+    /// The errors of [`PinnedBuffer::read`].
     pub fn write<R>(&self, f: impl FnOnce(&mut [T]) -> R) -> Result<R> {
         let mut pending = self.memory.pending();
         pending.wait()?;
-        // SAFETY: as in `read`; the lock makes the reference the only one.
+        // SAFETY: aligned, inside the allocation and plain old data, as `read` states; no stream
+        // uses it, and the lock makes this the only reference.
         Ok(f(unsafe { std::slice::from_raw_parts_mut(self.host().cast::<T>(), self.len) }))
     }
 
-    /// One value as it is now, waiting for nothing: for words that kernels write while the host
-    /// polls. Whole for types of 1, 2, 4 or 8 bytes.
+    /// The current value at an index, without waiting: for words that kernels write while the host
+    /// polls. Reads are atomic for types of 1, 2, 4 or 8 bytes.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when there is no such value.
+    /// [`Error::Buffer`] if the index is outside the buffer.
     pub fn peek(&self, index: usize) -> Result<T> {
         if index >= self.len {
             return Err(Error::Buffer(format!("value {index} of {}", self.len)));
         }
-        // SAFETY: within, aligned, plain old data; volatile, since the device may write it at any
-        // time.
+        // SAFETY: inside the buffer, aligned, plain old data; volatile, since the device may write
+        // it at any time.
         Ok(unsafe { self.host().cast::<T>().add(index).read_volatile() })
     }
 
-    /// The same memory as the device addresses it, for kernels that read or write it in place.
+    /// The memory at its device address, for kernels that access it in place.
     #[must_use]
     pub fn on_device(&self) -> DeviceBuffer<T> {
         DeviceBuffer::over(Memory::of_pinned(&self.memory), self.offset as u64, self.len)
     }
 
     pub(crate) fn host(&self) -> *mut u8 {
-        // SAFETY: offset was checked to lie within the allocation.
+        // SAFETY: the offset was checked to be inside the allocation.
         unsafe { self.memory.at.add(self.offset) }
     }
 
@@ -261,8 +262,8 @@ impl<T: Pod> PinnedBuffer<T> {
     }
 }
 
-/// An existing read-only mapping (a model file), page-locked so that copies from it run at full
-/// speed without staging. Cheap to clone: clones are the same mapping.
+/// An existing read-only mapping (a model file), page-locked, so that copies from it run at full
+/// speed without staging. Cheap to clone: clones share the mapping.
 #[derive(Clone)]
 pub struct HostMap {
     locked: Arc<Locked>,
@@ -270,10 +271,9 @@ pub struct HostMap {
 
 struct Locked {
     device: Device,
-    /// Keeps the mapping; dropped after the pages are unlocked.
+    /// Keeps the mapping alive; dropped after the pages are unlocked.
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
-    /// Where the bytes were when they were registered: `as_ref` might answer otherwise the next
-    /// time.
+    /// The address at registration, since `as_ref` might return another one later.
     at: usize,
     len: usize,
     pending: Mutex<Pending>,
@@ -286,16 +286,16 @@ impl std::fmt::Debug for HostMap {
 }
 
 impl Device {
-    /// Page-locks `owner`'s bytes for reading. The bytes must stay where they are while `owner`
-    /// lives, as a memory map's or a boxed slice's do. On the H200, 2 GiB take 0.1 s this way and
-    /// 0.9 s as a fresh pinned allocation.
+    /// Page-locks `owner`'s bytes for reading. The bytes must not move while `owner` lives, which
+    /// holds for a memory map or a boxed slice. On an H200, 2 GiB take 0.1 s this way and 0.9 s as
+    /// a new page-locked allocation.
     ///
     /// # Errors
-    /// [`Error::Driver`] where the system or the device does not allow it: copy through
+    /// [`Error::Driver`] if the system or the device does not support it; then copy through
     /// [`Device::pinned_for_writing`].
     pub fn register(&self, owner: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<HostMap> {
         let bytes = (*owner).as_ref();
-        // SAFETY: the bytes live until Drop has unregistered them; they are only ever read.
+        // SAFETY: the bytes live until Drop has unregistered them; they are only read.
         self.ok(unsafe { self.raw().register_host(bytes.as_ptr(), bytes.len()) })?;
         add(&self.inner.counters.pinned, 1);
         let (at, len) = (bytes.as_ptr() as usize, bytes.len());
@@ -318,7 +318,7 @@ impl HostMap {
         self.locked.len
     }
 
-    /// Where the bytes from `offset` on are.
+    /// The address of the byte at `offset`.
     pub(crate) fn host(&self, offset: usize) -> *const u8 {
         (self.locked.at as *const u8).wrapping_add(offset)
     }
@@ -327,7 +327,7 @@ impl HostMap {
         self.locked.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a captured graph: the pages stay locked as long as it lives.
+    /// For a captured graph, to keep the pages locked while it lives.
     pub(crate) fn keep(&self) -> Arc<dyn Any + Send + Sync> {
         let locked: Arc<Locked> = Arc::clone(&self.locked);
         locked
@@ -336,8 +336,8 @@ impl HostMap {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // A lost context copies no more; otherwise every copy is waited for here. Graphs with
-        // copies from here wait for their last run before they let go.
+        // A lost context makes no more copies; otherwise this waits for every copy. Graphs with
+        // copies from here wait for their last replay before they release it.
         let _ = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner).wait();
         let (device, owner, at) = (self.device.clone(), Arc::clone(&self.owner), self.at);
         self.device.outside_capture(move || {

@@ -1,4 +1,4 @@
-//! A pool of device memory that belongs to one stream, and an arena that is laid out once.
+//! A pool of device memory that belongs to a stream, and an arena with a fixed size.
 
 use super::counters::add;
 use super::device::Device;
@@ -9,29 +9,29 @@ use bytemuck::Pod;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Alignment of everything handed out: what drivers give, and more than any vector load needs.
+/// Alignment of all buffers: that of driver allocations, and more than any vector load needs.
 const ALIGN: u64 = 256;
 
-/// What a pool did and holds.
+/// Statistics of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Requests served from memory that came back.
+    /// Requests served from free blocks.
     pub hits: u64,
-    /// Requests that asked the driver.
+    /// Requests that needed a driver allocation.
     pub misses: u64,
-    /// Buffers alive.
+    /// Number of live buffers.
     pub live: u64,
     /// Their bytes.
     pub in_use: u64,
-    /// Highest `in_use` so far.
+    /// Maximum of `in_use` so far.
     pub peak: u64,
-    /// Bytes held from the driver, in use or waiting.
+    /// Bytes allocated from the driver, in use or free.
     pub held: u64,
 }
 
-/// Device memory in the order of one stream: what is dropped is handed out again at once, since
-/// later work of the stream cannot start before earlier work has ended. A buffer that another
-/// stream used too comes back after that stream's work, by an event; the host never waits.
+/// Device memory in the order of a stream: a dropped buffer is reused immediately, since later work
+/// of the stream starts after earlier work has ended. A buffer that another stream also used is
+/// reused after that stream's work, by an event; the host never waits.
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Inner>,
@@ -45,15 +45,15 @@ pub(crate) struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// Waiting blocks by size.
+    /// Free blocks by size.
     free: BTreeMap<u64, Vec<u64>>,
     stats: PoolStats,
 }
 
-/// The pool that a piece of memory goes back to.
+/// The pool to which a block returns.
 pub(crate) struct Home {
     pool: Arc<Inner>,
-    /// Streams other than the pool's that used it.
+    /// Other streams that used it.
     foreign: Mutex<Vec<Arc<StreamInner>>>,
 }
 
@@ -64,8 +64,8 @@ impl std::fmt::Debug for Home {
 }
 
 impl Home {
-    /// Notes that a stream is about to use the memory. Another than the pool's goes on only after
-    /// what the pool's stream has now: the block's last owner may still be at work there.
+    /// Records that a stream is about to use the memory. A stream other than the pool's first waits
+    /// for the pool's stream, in which the block's previous owner may still have work.
     pub fn used_by(&self, stream: &Arc<StreamInner>) -> Result<()> {
         if stream.id() == self.pool.stream.id() {
             return Ok(());
@@ -78,14 +78,14 @@ impl Home {
         Ok(())
     }
 
-    /// The memory's last owner is gone.
+    /// Returns the block of the last owner.
     pub fn give_back(&mut self, address: u64, bytes: u64) {
         let foreign =
             std::mem::take(self.foreign.get_mut().unwrap_or_else(PoisonError::into_inner));
         let pool = Arc::clone(&self.pool);
         let back = move || {
-            // The pool's stream goes on only after what the others did with the block. Should an
-            // event fail, the context is lost and no order matters any more.
+            // The pool's stream waits for the other streams' use of the block. If an event fails,
+            // the context is lost and the order does not matter.
             for stream in &foreign {
                 let _ = pool.stream.wait_for(stream);
             }
@@ -103,14 +103,14 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives blocks back to the driver; their bytes.
+    /// Frees blocks to the driver. Returns their bytes.
     fn release(&self, free: BTreeMap<u64, Vec<u64>>) -> u64 {
         let mut bytes = 0;
         for (size, addresses) in free {
             for address in addresses {
                 bytes += size;
                 add(&self.device.inner.counters.frees, 1);
-                // SAFETY: nobody owns the block; the driver waits for work that still uses it.
+                // SAFETY: the blocks have no owner; the driver waits for work that still uses them.
                 let _ = unsafe { self.device.raw().free(address) };
             }
         }
@@ -127,7 +127,7 @@ impl Drop for Inner {
 }
 
 impl Stream {
-    /// A pool whose memory is in this stream's order.
+    /// A pool whose memory follows this stream's order.
     #[must_use]
     pub fn pool(&self) -> Pool {
         Pool {
@@ -140,7 +140,7 @@ impl Stream {
     }
 }
 
-/// The size handed out for a request: four steps an octave up to 1 MiB, then whole 2 MiB.
+/// The block size for a request: four steps per octave up to 1 MiB, then multiples of 2 MiB.
 fn class(bytes: u64) -> Option<u64> {
     let bytes = bytes.max(ALIGN);
     if bytes > 1 << 20 {
@@ -151,10 +151,11 @@ fn class(bytes: u64) -> Option<u64> {
 }
 
 impl Pool {
-    /// Memory for `len` values, with whatever is in it.
+    /// Memory for `len` values with undefined contents.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], after what waits in the pool was given back and did not help.
+    /// [`Error::OutOfMemory`], after the pool's free blocks were freed to the driver without
+    /// success.
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
         let asked = bytes_of::<T>(len)?;
         let size = class(asked)
@@ -166,7 +167,7 @@ impl Pool {
 
     fn block(&self, size: u64) -> Result<(u64, u64)> {
         let mut state = self.inner.lock();
-        // A quarter too large is taken rather than asking the driver.
+        // A block up to a quarter too large is preferred to a driver allocation.
         let fit = state
             .free
             .range(size..=size + size / 4)
@@ -206,7 +207,7 @@ impl Pool {
         Ok(address)
     }
 
-    /// Gives what waits back to the driver; the bytes.
+    /// Frees all free blocks to the driver. Returns their bytes.
     pub fn trim(&self) -> u64 {
         let mut state = self.inner.lock();
         let bytes = self.inner.release(std::mem::take(&mut state.free));
@@ -214,35 +215,34 @@ impl Pool {
         bytes
     }
 
-    /// What it did and holds.
+    /// The statistics of the pool.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.inner.lock().stats
     }
 }
 
-/// One allocation, sized before the first token, cut into buffers that live as long as anybody
-/// holds them.
+/// One allocation with a fixed size, divided into buffers that keep it alive.
 pub struct Arena {
     memory: Arc<Memory>,
     used: Mutex<u64>,
 }
 
 impl Device {
-    /// An arena of `bytes` bytes. Use [`Arena::room`] to add up what buffers will take.
+    /// An arena of `bytes` bytes. [`Arena::room`] gives the size that a buffer needs.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] with what was asked and what is free.
+    /// [`Error::OutOfMemory`] with the requested and the free bytes.
     pub fn arena(&self, bytes: u64) -> Result<Arena> {
         Ok(Arena { memory: Memory::allocate(self, bytes, "the arena")?, used: Mutex::new(0) })
     }
 }
 
 impl Arena {
-    /// Bytes that a buffer of `len` values takes in an arena, alignment included.
+    /// Bytes of a buffer of `len` values in an arena, including alignment.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when they cannot be addressed.
+    /// [`Error::Buffer`] if the size overflows.
     pub fn room<T>(len: usize) -> Result<u64> {
         bytes_of::<T>(len)?
             .checked_next_multiple_of(ALIGN)
@@ -252,7 +252,7 @@ impl Arena {
     /// The next `len` values, aligned to 256 bytes.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the arena has not that much left: it was sized too small.
+    /// [`Error::Buffer`] if the arena is too small.
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
         let room = Arena::room::<T>(len)?;
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
@@ -270,7 +270,7 @@ impl Arena {
         Ok(DeviceBuffer::over(Arc::clone(&self.memory), offset, len))
     }
 
-    /// Bytes handed out and bytes in all.
+    /// Used and total bytes.
     #[must_use]
     pub fn usage(&self) -> (u64, u64) {
         (*self.used.lock().unwrap_or_else(PoisonError::into_inner), self.memory.bytes())

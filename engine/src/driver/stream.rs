@@ -1,4 +1,5 @@
-//! Streams: what is put in one runs in order; nothing waits unless it is told to.
+//! Streams: queues of work. Work in a stream runs in order; streams wait for each other only on
+//! request.
 
 use super::api::{Fault, FaultKind, Raw};
 use super::counters::add;
@@ -14,7 +15,7 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An order of work on a device. Cheap to clone: the clones are the same stream.
+/// A queue of work on a device. Cheap to clone: clones are the same stream.
 #[derive(Clone)]
 pub struct Stream {
     inner: Arc<StreamInner>,
@@ -27,7 +28,7 @@ pub(crate) struct StreamInner {
     state: Mutex<State>,
 }
 
-/// What a capture gathers, to be kept alive by the graph.
+/// The objects that a captured graph must keep alive.
 #[derive(Default)]
 pub(crate) struct Kept {
     pub memory: Vec<Arc<Memory>>,
@@ -37,16 +38,15 @@ pub(crate) struct Kept {
 
 #[derive(Default)]
 struct State {
-    /// Set while this stream is being recorded.
+    /// Set while this stream is capturing.
     capture: Option<Arc<Mutex<Kept>>>,
-    /// Argument bytes of the launch under way: reused, so that a launch allocates nothing.
+    /// Argument bytes of the current launch, reused so that a launch does not allocate.
     bytes: Vec<u8>,
 }
 
 impl Drop for StreamInner {
     fn drop(&mut self) {
-        // SAFETY: the last handle is gone; the driver lets work that is in the stream run to its
-        // end.
+        // SAFETY: the last handle is gone; the driver completes work that is still in the stream.
         let _ = unsafe { self.device.raw().stream_destroy(self.raw) };
     }
 }
@@ -60,10 +60,10 @@ impl StreamInner {
         self.raw
     }
 
-    /// Makes this stream go on only after what `other` has now.
+    /// Makes later work of this stream wait for all current work of `other`.
     pub fn wait_for(&self, other: &StreamInner) -> Result<()> {
         let event = self.device.event()?;
-        // SAFETY: all alive; a recorded event may be destroyed before it is reached.
+        // SAFETY: all are alive; a recorded event may be destroyed before it completes.
         self.device.ok(unsafe {
             self.device
                 .raw()
@@ -94,7 +94,7 @@ impl Device {
         self.make_stream(0)
     }
 
-    /// A stream whose kernels are scheduled before those of others.
+    /// A stream whose kernels have priority over those of other streams.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -120,8 +120,8 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-/// A piece of work that uses memory, about to go into a stream: orders it after other streams' work
-/// where a pool needs that, holds host access off, and afterwards leaves a mark behind.
+/// A piece of work on memory that is about to be enqueued. It orders the work after other streams'
+/// work if a pool needs that, excludes host access, and afterwards records its end.
 pub(super) struct Use<'a> {
     stream: &'a Arc<StreamInner>,
     capture: Option<Arc<Mutex<Kept>>>,
@@ -148,7 +148,7 @@ impl<'a> Use<'a> {
         for home in memory.clone().filter_map(|m| m.home()) {
             home.used_by(stream)?;
         }
-        // One lock each, in one order everywhere.
+        // Each lock once, in a global order.
         let mut all: Vec<&Arc<PinnedMemory>> =
             pinned.chain(memory.filter_map(|m| m.pinned())).collect();
         all.sort_by_key(|p| Arc::as_ptr(p) as usize);
@@ -157,7 +157,7 @@ impl<'a> Use<'a> {
         Ok(Use { stream, capture, pinned })
     }
 
-    /// Has the graph that is being captured keep something alive; whether there is one.
+    /// Lets the graph under capture keep an object alive. Returns whether there is such a graph.
     pub(super) fn keep(&self, what: impl FnOnce() -> Arc<dyn Any + Send + Sync>) -> bool {
         if let Some(kept) = &self.capture {
             kept.lock().unwrap_or_else(PoisonError::into_inner).others.push(what());
@@ -165,7 +165,7 @@ impl<'a> Use<'a> {
         self.capture.is_some()
     }
 
-    /// The work is in the stream.
+    /// Marks the work as enqueued.
     pub(super) fn done(self) -> Result<()> {
         debug_assert!(self.capture.is_none() || self.pinned.is_empty());
         for (memory, mut pending) in self.pinned {
@@ -197,28 +197,27 @@ impl Stream {
         )))
     }
 
-    /// Puts a launch into the stream. Checked are the arguments' number, sizes and kinds against
-    /// the code object's own list, the geometry against the kernel's and the device's limits, and
-    /// that buffers are this device's. They are kept until the launch, and a graph that captured
-    /// it, are over.
+    /// Enqueues a launch. It checks the number, sizes and kinds of the arguments against the code
+    /// object, the geometry against the limits of kernel and device, and that the buffers belong to
+    /// this device. The buffers stay alive until the launch, and any graph that captured it, are
+    /// done.
     ///
     /// # Safety
-    /// The kernel's code runs as it is. With this geometry and these arguments, and with what the
-    /// buffers hold by then, it
-    /// - reads and writes nothing but the buffers that it is given, within their bounds, and its
-    ///   own memory,
-    /// - leaves no value in them that their type does not have, and touches nothing that the host
-    ///   or another stream touches meanwhile without an order between,
-    /// - does what its code object says: its arguments have the types and the order of `args`,
-    ///   where the list says sizes alone (NVIDIA's).
+    /// The kernel's code runs as it is. With this geometry, these arguments, and the contents of
+    /// the buffers at that time, the kernel must
+    /// - read and write only the buffers that it is given, within their bounds, and its own memory;
+    /// - leave no value in them that is invalid for their type, and touch nothing that the host or
+    ///   another stream accesses concurrently without ordering;
+    /// - match its code object: its arguments have the types and the order of `args` where the
+    ///   list states sizes only (NVIDIA's).
     ///
-    /// Nothing of that can be seen from outside of the code; a device's memory protection knows
-    /// pages of a process, not buffers. [`CheckedKernel`](crate::CheckedKernel) makes the promise
-    /// once for all launches of a kernel.
+    /// The engine cannot check this: a device protects the memory pages of a process, not buffers.
+    /// [`CheckedKernel`](crate::CheckedKernel) makes this promise once for all launches of a
+    /// kernel.
     ///
     /// # Errors
-    /// [`Error::Launch`], before anything is sent, when arguments or geometry do not fit what the
-    /// code object and the device say; [`Error::Driver`] for what the driver refuses.
+    /// [`Error::Launch`], before anything is sent, if arguments or geometry do not match the code
+    /// object or the device; [`Error::Driver`] if the driver refuses.
     pub unsafe fn launch(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()> {
         self.check(kernel, shape)?;
         let memory = args.iter().filter_map(Arg::memory);
@@ -247,10 +246,10 @@ impl Stream {
         for (pointer, arg) in list.iter_mut().zip(&info.args) {
             *pointer = base.wrapping_add(arg.offset as usize).cast();
         }
-        // SAFETY: one pointer for each argument of the code object's list, each to as many bytes as
-        // it says (`pack` made the block that long); function and stream are alive; buffers are
-        // kept by the caller now and by their own drop rules (driver: free waits, pool: stream
-        // order, pinned: events, graph: kept) afterwards.
+        // SAFETY: `list` has one pointer for each argument of the code object, each to as many
+        // bytes as declared (`pack` sized the block); function and stream are alive. The caller
+        // keeps the buffers alive now, and their drop rules do afterwards (driver: free waits;
+        // pool: stream order; page-locked: events; graph: kept).
         let sent =
             unsafe { self.device().raw().launch(kernel.raw(), &shape, list, self.inner.raw) };
         drop(state);
@@ -259,7 +258,7 @@ impl Stream {
         used.done()
     }
 
-    /// Why a launch was refused: something wrong with it, or a kernel before it that has ended the
+    /// The reason for a refused launch: an error of the launch, or an earlier kernel that lost the
     /// device.
     fn refused(&self, fault: Fault, kernel: &str, shape: &Geometry) -> Error {
         let lost =
@@ -273,7 +272,7 @@ impl Stream {
         }
     }
 
-    /// Geometry against what kernel and device can take.
+    /// Checks the geometry against the limits of kernel and device.
     fn check(&self, kernel: &Kernel, shape: &Geometry) -> Result<()> {
         let info = kernel.info();
         let fail = |why: String| Err(Error::Launch { kernel: info.name.clone(), why });
@@ -310,25 +309,25 @@ impl Stream {
         Ok(())
     }
 
-    /// Puts the event at the stream's present end.
+    /// Records the event at the current end of the stream.
     ///
     /// # Errors
-    /// [`Error::Driver`]; [`Error::Buffer`] for an event of another device.
+    /// [`Error::Driver`]; [`Error::Buffer`] if the event belongs to another device.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.here(event.device(), "the event")?;
         self.keep_event(event);
-        // SAFETY: both alive.
+        // SAFETY: event and stream are alive.
         self.device().ok(unsafe { self.device().raw().event_record(event.raw(), self.inner.raw) })
     }
 
-    /// What comes next in this stream starts after the event; the host does not wait.
+    /// Makes later work of this stream wait for the event. The host does not wait.
     ///
     /// # Errors
-    /// As [`Stream::record`].
+    /// The errors of [`Stream::record`].
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.here(event.device(), "the event")?;
         self.keep_event(event);
-        // SAFETY: both alive.
+        // SAFETY: event and stream are alive.
         self.device()
             .ok(unsafe { self.device().raw().stream_wait_event(self.inner.raw, event.raw()) })
     }
@@ -342,28 +341,28 @@ impl Stream {
         }
     }
 
-    /// Makes the host wait for all that is in the stream. Counted.
+    /// Blocks the host until all work in the stream is done. Counts as a synchronisation.
     ///
     /// # Errors
-    /// [`Error::Driver`]: also what an earlier kernel did wrong.
+    /// [`Error::Driver`], also for errors of earlier kernels.
     pub fn synchronize(&self) -> Result<()> {
         add(&self.device().inner.counters.synchronisations, 1);
-        // SAFETY: alive.
+        // SAFETY: the stream is alive as long as self.
         self.device().ok(unsafe { self.device().raw().stream_wait_host(self.inner.raw) })
     }
 
-    /// Whether what is put into it is recorded now.
+    /// Whether the stream is capturing.
     #[must_use]
     pub fn is_capturing(&self) -> bool {
         self.inner.is_capturing()
     }
 
-    /// Whether all that is in the stream is done.
+    /// Whether all work in the stream is done.
     ///
     /// # Errors
-    /// As [`Stream::synchronize`].
+    /// The errors of [`Stream::synchronize`].
     pub fn is_idle(&self) -> Result<bool> {
-        // SAFETY: alive.
+        // SAFETY: the stream is alive as long as self.
         self.device().ok(unsafe { self.device().raw().stream_idle(self.inner.raw) })
     }
 

@@ -1,10 +1,11 @@
-//! Holds a list of signatures against the vendor's own header, by letting a C++ compiler judge it.
+//! Checks a list of signatures against the vendor's header, by compiling assertions with a C++
+//! compiler.
 
 use hip_sys::Signature;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder that has `header`, of those where headers may be; none is said visibly.
+/// The folder that contains `header`; prints a skip message if there is none.
 pub fn headers(header: &str) -> Option<PathBuf> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let mut places: Vec<PathBuf> =
@@ -21,7 +22,7 @@ pub fn headers(header: &str) -> Option<PathBuf> {
     found
 }
 
-/// A Rust type of the lists as C++ writes it.
+/// Converts a Rust type of the lists to C++.
 pub fn cpp(rust: &str) -> String {
     let rust = rust.trim();
     if let Some(to) = rust.strip_prefix("*mut ") {
@@ -59,7 +60,7 @@ pub fn assertions(result: &str, calls: &[Signature], without: &[&str]) -> String
     text
 }
 
-/// Compiles it. What the compiler says is the failure.
+/// Compiles the text. The error is the compiler's output.
 pub fn compile(include: &Path, text: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
     let file = folder.path().join("check.cpp");

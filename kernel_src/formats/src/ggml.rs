@@ -1,8 +1,8 @@
 //! Every tensor type that ggml has given an id: its name and block size, nothing about its bits.
 //!
-//! A reader needs this much to find, bound and list the tensors of any file, also of the types that
-//! kjit cannot decode. What the bits of a block mean is [`format`](mod@crate::format)'s business,
-//! for the types it knows.
+//! A reader needs this to find, bound and list the tensors of any file, also of types that kjit
+//! cannot decode. The meaning of a block's bits is in [`format`](mod@crate::format), for the types
+//! that it knows.
 
 use crate::format;
 use std::fmt;
@@ -49,8 +49,7 @@ impl fmt::Display for GgmlType {
     }
 }
 
-/// The name of a type that ggml once had and removed from files: the numbers were not given out
-/// again.
+/// The name of a type that ggml removed from files; its number is not used again.
 pub fn retired(id: u32) -> Option<&'static str> {
     Some(match id {
         4 => "Q4_2",
@@ -69,7 +68,7 @@ const fn ty(id: u32, name: &'static str, block_elems: u32, block_bytes: u32) -> 
     GgmlType { id, name, block_elems, block_bytes }
 }
 
-/// The types in use of whose bits [`format`] says nothing, by id. Sizes: the structs of ggml's
+/// The types in use that [`format`] does not describe, by id. Sizes: the structs of ggml's
 /// `ggml-common.h`.
 const OTHERS: &[GgmlType] = &[
     ty(9, "Q8_1", 32, 36),

@@ -1,39 +1,41 @@
-//! How weights lie on a device: the codes of a row in planes that a lane reads 16 bytes at a time,
-//! its scales beside them.
+//! The layout of weights on a device: the codes of a row in planes that a lane reads 16 bytes at a
+//! time, with its scales beside them.
 //!
 //! A matrix is `experts · rows` *row records* of [`Layout::row_bytes`] bytes each (a multiple of
-//! 16), one after the other, so that one row is one contiguous piece (a single bulk copy). A record
-//! has sections, each starting at a multiple of 16 bytes:
+//! 16), one after another, so one row is contiguous (a single bulk copy). A record has sections,
+//! each starting at a multiple of 16 bytes:
 //!
 //! | section | bytes for each 32 weights | what |
 //! |---|---|---|
 //! | `c8` | 32 | 8-bit codes as they are |
-//! | `c4` | 16 | 4-bit codes: word w of the section holds weights 8w..8w+4 in the low nibbles of its bytes, 8w+4..8w+8 in the high ones |
-//! | `c2` | 8 | 2-bit codes: word w holds weights 16w + 4j .. 16w + 4j + 4 in bits 2j of its bytes |
-//! | `c1` | 4 | 1-bit codes: word w holds weights 32w + 4j .. 32w + 4j + 4 in bits j of its bytes |
+//! | `c4` | 16 | 4-bit codes: word w holds weights 8w..8w+4 (low nibbles), 8w+4..8w+8 (high) |
+//! | `c2` | 8 | 2-bit codes: word w holds weights 16w+4j .. 16w+4j+4 in bits 2j of its bytes |
+//! | `c1` | 4 | 1-bit codes: word w holds weights 32w+4j .. 32w+4j+4 in bits j of its bytes |
 //! | `groups` | 1 or 2 | group scales, see [`Groups`] |
 //! | `blocks` | 1, 2 or 4, or 2 or 4 for each 256 | block scales, see [`Blocks`] |
 //!
 //! A format with a codebook has, instead of codes, sections `index` (4 or 8 bytes: the low byte of
 //! each vector's index), `signs` (4) and `high` (1 or 2: the other bits of the indices), as
-//! [`Vectors`] says. The kernel looks the vectors up.
+//! [`Vectors`] describes. The kernel looks the vectors up.
 //!
 //! So `(word >> 4·h) & 0x0f0f0f0f` is four neighbouring codes, one a byte, ready for a dot product
-//! with four bytes of activations. Codes stay as the file has them (unsigned; biases and tables are
-//! applied by the kernel). Plain formats (F32, F16, BF16) keep their elements in order, a row
-//! padded with zeros to a multiple of 16 bytes.
+//! with four bytes of activations. Codes are those of the file (unsigned; the kernel applies biases
+//! and tables). Plain formats (F32, F16, BF16) have their elements in order, with a row padded with
+//! zeros to a multiple of 16 bytes.
 //!
-//! Bytes per weight are the file's, but for Q4_K and Q5_K (six-bit scale pairs become two bytes:
-//! +2.8 % and +2.3 %), Q3_K (+3.6 %) IQ4_XS (+1.5 %), IQ3_S and IQ1_M (+3.6 %), TQ1_0 (+22 %: two
+//! Bytes per weight are the file's, except for Q4_K and Q5_K (six-bit scale pairs become two bytes:
+//! +2.8 % and +2.3 %), Q3_K (+3.6 %), IQ4_XS (+1.5 %), IQ3_S and IQ1_M (+3.6 %), TQ1_0 (+22 %: two
 //! bits instead of digits of base 3), and up to 15 bytes of padding a section.
 
-use crate::format::{
-    BlockFormat, BlockScale, Codebook, Encoding, Format, GroupScale, Offset, Turn, Value,
-};
+mod vectors;
+
+pub use vectors::Vectors;
+
+use crate::format::{BlockFormat, BlockScale, Encoding, Format, GroupScale, Offset, Value};
 use crate::format::{down, half_e8m0, split_half, ue4m3};
 use half::{bf16, f16};
 
-/// What stands in the `blocks` section.
+/// The contents of the `blocks` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Blocks {
     /// Nothing: a plain format.
@@ -46,18 +48,18 @@ pub enum Blocks {
     HalfE8M0,
 }
 
-/// What stands in the `groups` section.
+/// The contents of the `groups` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Groups {
-    /// Nothing: the block's scale is all.
+    /// Nothing: there is only the block's scale.
     None,
     /// A byte `s` and a byte `t` for each group of 32.
     BytePair,
     /// A byte for each group of 16, `s` in its low nibble and `t` in its high one.
     NibblePair,
-    /// A signed byte for each group of 16, any bias taken off.
+    /// A signed byte for each group of 16, with the bias subtracted.
     Signed16,
-    /// A signed byte for each group of 32, any bias taken off.
+    /// A signed byte for each group of 32, with the bias subtracted.
     Signed32,
     /// A nibble `n` for each group of 16, the first of two in the low one: `s = 2n + 1`.
     Odd16,
@@ -67,157 +69,6 @@ pub enum Groups {
     InHigh,
     /// A UE4M3 byte for each group of 16.
     Ue4m3,
-}
-
-/// The sections of a format with a codebook; all offsets in bytes. `V` vectors (4 or 8) are 32
-/// weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Vectors {
-    /// Vectors and what becomes of them.
-    pub book: &'static Codebook,
-    /// Offset of `index`: a byte for each vector.
-    pub index: usize,
-    /// Offset of `signs`, if there are any: a word for each 32 weights, the signs of eight after
-    /// eight.
-    pub signs: Option<usize>,
-    /// Bits of an eight's signs: 8, or 7, and the word's top four bits are free for something else.
-    pub sign_bits: usize,
-    /// The top four bits of the signs are the eighth bits of the indices.
-    pub index_in_signs: bool,
-    /// Offset of `high`, if there is such a section.
-    pub high: Option<usize>,
-    /// Its bytes for each 32 weights.
-    pub high_bytes: usize,
-    /// Bits from one vector's high bits to the next's.
-    pub high_step: usize,
-    /// In `high`, the bit of the first eight's shift, and bits to the next eight's.
-    pub shift: (usize, usize),
-}
-
-impl Vectors {
-    /// Bits of an index that are not in its low byte.
-    pub fn high_bits(&self) -> usize {
-        self.book.index_bits() - 8
-    }
-
-    fn new(
-        book: &'static Codebook,
-        cols: usize,
-        section: &mut impl FnMut(usize) -> usize,
-    ) -> Vectors {
-        let (units, vectors, high_bits) = (cols / 32, 32 / book.grid.vector, book.index_bits() - 8);
-        let sign_bits = if let Turn::Signs(f) = book.turn { usize::from(f.bits) } else { 0 };
-        let index_in_signs = sign_bits == 7 && high_bits == 1 && vectors == 4;
-        let (high_step, shift) = match book.turn {
-            Turn::Signs(_) => (high_bits, (0, 0)),
-            Turn::ShiftEach(_) => (high_bits + 1, (high_bits, high_bits + 1)),
-            Turn::ShiftAll(_) => (high_bits, (15, 0)),
-        };
-        let high_bytes = match book.turn {
-            _ if index_in_signs || high_bits == 0 => 0,
-            Turn::Signs(_) => vectors * high_bits / 8,
-            Turn::ShiftEach(_) | Turn::ShiftAll(_) => 2,
-        };
-        Vectors {
-            book,
-            index: section(units * vectors),
-            signs: (sign_bits > 0).then(|| section(4 * units)),
-            sign_bits,
-            index_in_signs,
-            high: (high_bytes > 0).then(|| section(high_bytes * units)),
-            high_bytes,
-            high_step,
-            shift,
-        }
-    }
-
-    /// Where the scales of groups are.
-    fn groups(&self, group: usize) -> Groups {
-        match self.book.turn {
-            _ if group == 16 => Groups::Odd16,
-            Turn::Signs(_) if self.sign_bits == 7 && !self.index_in_signs => Groups::InSigns,
-            Turn::ShiftAll(_) => Groups::InHigh,
-            _ => Groups::Signed32,
-        }
-    }
-
-    /// Writes what a record has of the 32 weights number `unit`: `first` of them in `block`.
-    fn pack(
-        &self,
-        b: &BlockFormat,
-        block: &[u8],
-        first: usize,
-        groups: Groups,
-        record: &mut [u8],
-        unit: usize,
-    ) {
-        let vectors = 32 / self.book.grid.vector;
-        let (mut signs, mut high) = (0u32, 0u32);
-        for j in 0..vectors {
-            let index = self.book.index(block, first / self.book.grid.vector + j);
-            record[self.index + unit * vectors + j] = index as u8;
-            let rest = (index >> 8) as u32;
-            if self.index_in_signs {
-                signs |= rest << (28 + j);
-            } else {
-                high |= rest << (self.high_step * j);
-            }
-        }
-        for e in 0..4 {
-            let bits = self.book.turn_bits(block, first / 8 + e) as u32;
-            match self.book.turn {
-                Turn::Signs(_) => signs |= bits << (self.sign_bits * e),
-                Turn::ShiftEach(_) | Turn::ShiftAll(_) => {
-                    high |= bits << (self.shift.0 + self.shift.1 * e)
-                }
-            }
-        }
-        let odd = |g: usize| (b.group_codes(block, g).0 as u32 - 1) / 2;
-        match groups {
-            Groups::InSigns => signs |= odd(first / 32) << 28,
-            Groups::InHigh => high |= odd(first / 32) << 12,
-            _ => {}
-        }
-        if let Some(at) = self.signs {
-            record[at + 4 * unit..][..4].copy_from_slice(&signs.to_le_bytes());
-        }
-        if let Some(at) = self.high {
-            record[at + self.high_bytes * unit..][..self.high_bytes]
-                .copy_from_slice(&high.to_le_bytes()[..self.high_bytes]);
-        }
-    }
-
-    fn word(&self, record: &[u8], at: Option<usize>, bytes: usize, unit: usize) -> u32 {
-        let read = |i: usize| u32::from(record[at.unwrap_or(0) + bytes * unit + i]) << (8 * i);
-        if at.is_some() { (0..bytes).map(read).sum() } else { 0 }
-    }
-
-    /// The signs and the high bits of the 32 weights number `unit`.
-    fn words(&self, record: &[u8], unit: usize) -> (u32, u32) {
-        (
-            self.word(record, self.signs, 4, unit),
-            self.word(record, self.high, self.high_bytes, unit),
-        )
-    }
-
-    /// The value of weight `i` of a row before scaling.
-    fn value(&self, record: &[u8], i: usize) -> i32 {
-        let (unit, each) = (i / 32, self.book.grid.vector);
-        let (signs, high) = self.words(record, unit);
-        let (e, j) = (i % 32 / 8, i % 32 / each);
-        let low = usize::from(record[self.index + i / each]);
-        let rest =
-            if self.index_in_signs { signs >> (28 + j) & 1 } else { high >> (self.high_step * j) };
-        let rest = rest as usize & ((1 << self.high_bits()) - 1);
-        let bits = match self.book.turn {
-            Turn::Signs(_) => signs >> (self.sign_bits * e) & ((1 << self.sign_bits) - 1),
-            Turn::ShiftEach(_) | Turn::ShiftAll(_) => high >> (self.shift.0 + self.shift.1 * e) & 1,
-        };
-        // The vector where it stands among its eight: signs are those of eights.
-        let eight = self.book.entry(low | rest << 8) << if each == 4 { 32 * (j % 2) } else { 0 };
-        let eight = if each == 4 { eight | 0x0101_0101 << (32 * (1 - j % 2)) } else { eight };
-        self.book.element(self.book.turned(eight, bits as usize), i % 8)
-    }
 }
 
 impl Blocks {
@@ -294,11 +145,11 @@ pub struct Layout {
     pub vectors: Option<Vectors>,
     /// Offset of the group scales.
     pub groups_at: usize,
-    /// What they are.
+    /// Their kind.
     pub groups: Groups,
     /// Offset of the block scales.
     pub blocks_at: usize,
-    /// What they are.
+    /// Their kind.
     pub blocks: Blocks,
     /// Size of a record.
     pub row_bytes: usize,
@@ -410,7 +261,7 @@ impl Layout {
         }
     }
 
-    /// Lays one row of the file out, as the device's `repack` kernel does: the reference for it.
+    /// Lays out one row of the file: the reference for the device's `repack` kernel.
     ///
     /// # Errors
     /// [`LayoutError::Length`] if either slice has not exactly the bytes of a row.
@@ -627,7 +478,7 @@ mod tests {
         for format in ALL {
             let layout = Layout::new(format, 4096).unwrap();
             let (file, ours) = (format.row_bytes(4096).unwrap() as f64, layout.row_bytes as f64);
-            // Of base 3 digits become two bits each.
+            // Digits of base 3 become two bits each.
             let most = if format.name == "TQ1_0" { 1.23 } else { 1.04 };
             assert!((1.0..most).contains(&(ours / file)), "{format}: {file} bytes became {ours}");
         }

@@ -1,35 +1,35 @@
-//! Attention of one new token per sequence, with everything that comes before it in a layer:
+//! Attention of one new token per sequence, including normalisation, rotation and the cache:
 //! `gpu/attend.h`, on matrix units `gpu/attend_mma.h`.
 
-mod cases;
+mod tuning;
+
+pub use tuning::AttendTuning;
+use tuning::{RINGS, RINGS_BYTES};
 
 use crate::attention::heads::{HeadsForm, Scores};
 use crate::attention::kv::{KvLayout, KvStorage};
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
-use crate::vocabulary::arguments::arguments;
-use crate::vocabulary::arguments::{Declared, with_table};
+use crate::vocabulary::arguments::{Declared, arguments, with_table};
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::vocabulary::launch::{Block, Grid, Size, Work};
 use crate::vocabulary::mma::Product;
 use crate::vocabulary::shape::Shape;
 use crate::vocabulary::step::{Inside, Step, packets};
-use crate::vocabulary::variant::{Variant, choice};
+use crate::vocabulary::variant::choice;
 use kjit_engine::{Constants, MatrixUnit, Target, Vendor};
 use std::fmt;
 
-/// Decode attention: heads made ready, the new token's key and value written to the cache,
-/// attention over it.
+/// Decode attention: heads normalised and rotated, the new token's key and value written to the
+/// cache, attention over it.
 ///
 /// Numerics: f32 throughout; queries are not rounded. On matrix units a query, and a probability,
-/// is the sum of two halves: 22 bits of it; with 8-bit keys and values a query is 15 bits of its
-/// largest element, a probability times a value's scale a half.
+/// is the sum of two halves: 22 bits of it. With 8-bit keys and values a query has 15 bits of its
+/// largest element, and a probability times a value's scale is a half.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AttendSpec {
     /// Heads.
     pub form: HeadsForm,
-    /// What becomes of scores.
+    /// Options of the scores.
     pub scores: Scores,
     /// How the work is spread; `None`: the default.
     pub tuning: Option<AttendTuning>,
@@ -40,7 +40,7 @@ arguments! {
     AttendArgs {
         /// `sequences × heads × head_dim` f32, as projected.
         q: Pointer,
-        /// `sequences × kv heads × head_dim` f32; null, as `v`, where they are kept already.
+        /// `sequences × kv heads × head_dim` f32; null, as `v`, if they are in the cache already.
         k: Pointer,
         /// As `k`.
         v: Pointer,
@@ -77,7 +77,7 @@ arguments! {
         /// Bytes from one slot's keys, or values, to the next one's; 0 with pages.
         sequence_bytes: U64,
         /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only
-        /// where there are pages.
+        /// with pages.
         table: Pointer,
     }
 }
@@ -86,158 +86,17 @@ const NAME: &str = "attend";
 const MMA: &str = "attend_mma";
 const WIDE: &str = "attend_wide";
 
-/// How the work is spread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AttendTuning {
-    /// `gpu/attend.h`, everywhere: a lane has eight elements of a position.
-    Lanes {
-        /// Lanes in a wave.
-        wave: u32,
-        /// Threads of a block.
-        block: u32,
-        /// Positions that a lane takes at a time; a power of two.
-        tile: u32,
-        /// Blocks launched for each compute unit, over all heads and sequences.
-        blocks_per_unit: u32,
-    },
-    /// `gpu/attend_mma.h` (sm_80 and later, keys in halves or bytes): sixteen positions at a time
-    /// through the matrix units.
-    Rings {
-        /// Waves of a block.
-        waves: u32,
-        /// Tiles of sixteen positions on their way to each wave.
-        stages: u32,
-        /// Tiles that are worth a block: shorter contexts have fewer blocks, one where there are
-        /// less than three times as many.
-        least: u32,
-        /// Blocks launched for each compute unit, over all heads and sequences.
-        blocks_per_unit: u32,
-    },
-    /// `gpu/attend_wide.h`, everywhere, for heads wider than 256: a lane has some elements of a
-    /// position, then eight columns of the result.
-    Wide {
-        /// Lanes in a wave.
-        wave: u32,
-        /// Blocks launched for each compute unit, over all heads and sequences.
-        blocks_per_unit: u32,
-    },
-}
-
-/// `(largest head, waves, stages, least, blocks per unit)`.
-type Row = (usize, u32, u32, u32, u32);
-
-/// Halves: measured on an H200 (docs/performance.md).
-const RINGS: &[Row] = &[(64, 12, 2, 16, 1), (128, 8, 2, 8, 1), (256, 8, 1, 4, 1)];
-/// Bytes: half of the memory, and more work for each byte.
-const RINGS_BYTES: &[Row] = &[(64, 12, 2, 16, 1), (128, 8, 2, 8, 1), (256, 8, 1, 4, 1)];
-/// What is worth trying: waves, stages, blocks per unit.
-const BLOCKS: [(u32, u32, u32); 10] = [
-    (8, 2, 1),
-    (8, 1, 1),
-    (8, 3, 1),
-    (12, 1, 1),
-    (12, 2, 1),
-    (4, 2, 2),
-    (4, 3, 2),
-    (8, 1, 2),
-    (8, 2, 2),
-    (16, 1, 1),
-];
-/// The matrix units' products have sixteen positions.
-const POSITIONS: usize = 16;
-/// Bytes of shared memory that a kernel declares itself, at most: eight heads of 256 and a rotation
-/// in singles, sums.
+/// Bytes of static shared memory, at most: eight heads of 256 and a rotation in singles, sums.
 const FIXED: usize = 14 << 10;
-/// Elements of a head whose results fit the registers of the other two.
+/// Elements of a head whose results fit the registers of the other two kernels.
 const NARROW: usize = 256;
-/// Threads of a block of `gpu/attend_wide.h`.
-const WIDE_BLOCK: u32 = 256;
-/// Bytes of tiles and queries in a persistent kernel whose weights stream: what they take, the ring
-/// of weights has not.
+/// Bytes of tiles and queries in a persistent kernel with streamed weights: they reduce the ring of
+/// weights.
 const BESIDE_WEIGHTS: usize = 72 << 10;
 
-impl Variant for AttendTuning {}
-
-impl AttendTuning {
-    /// Blocks launched for each compute unit, over all heads and sequences.
-    #[must_use]
-    pub const fn blocks_per_unit(&self) -> u32 {
-        match *self {
-            AttendTuning::Lanes { blocks_per_unit, .. }
-            | AttendTuning::Rings { blocks_per_unit, .. }
-            | AttendTuning::Wide { blocks_per_unit, .. } => blocks_per_unit,
-        }
-    }
-
-    /// What is worth trying on a device; what a shape does not fit is no kernel.
-    fn all(target: &Target) -> Vec<AttendTuning> {
-        let mut all = vec![];
-        for (waves, stages, blocks_per_unit) in BLOCKS {
-            for least in [4, 8, 16] {
-                all.push(AttendTuning::Rings { waves, stages, least, blocks_per_unit });
-            }
-        }
-        for &wave in target.waves() {
-            all.extend(
-                [1, 2, 3].map(|blocks_per_unit| AttendTuning::Wide { wave, blocks_per_unit }),
-            );
-            for waves in [2, 4, 8] {
-                for tile in [1, 2, 4] {
-                    for blocks_per_unit in [1, 2, 3, 4] {
-                        // With matrix units the other kernel is twice as fast: one of these shows
-                        // it.
-                        if target.arch().matrix != MatrixUnit::Wgmma
-                            || (waves, tile, blocks_per_unit) == (4, 4, 2)
-                        {
-                            all.push(AttendTuning::Lanes {
-                                wave,
-                                block: waves * wave,
-                                tile,
-                                blocks_per_unit,
-                            });
-                        }
-                    }
-                }
-            }
-        }
-        all
-    }
-
-    /// Threads of a block.
-    const fn block(&self) -> u32 {
-        match *self {
-            AttendTuning::Lanes { block, .. } => block,
-            AttendTuning::Rings { waves, .. } => 32 * waves,
-            AttendTuning::Wide { .. } => WIDE_BLOCK,
-        }
-    }
-
-    /// Bytes of a wave's ring: of tiles of keys and of values.
-    fn ring(&self, kv: &KvLayout) -> usize {
-        let AttendTuning::Rings { stages, .. } = *self else { return 0 };
-        let scales = if kv.storage == KvStorage::Q8_0 { kv.head_dim / kv.group() } else { 0 };
-        let side = POSITIONS * kv.row_bytes() + (POSITIONS * scales + scales % 2).div_ceil(2) * 4;
-        let side = side.next_multiple_of(128);
-        2 * stages as usize * side
-    }
-
-    /// Bytes of dynamic shared memory: rings and a tile of queries, from the next multiple of 128
-    /// on.
-    fn shared(&self, kv: &KvLayout) -> usize {
-        let AttendTuning::Rings { waves, .. } = *self else { return 0 };
-        128 + waves as usize * self.ring(kv) + kv.head_dim.div_ceil(64) * POSITIONS * 128
-    }
-
-    /// The results of `group` heads have room where a wave's ring was: its own, and four elements
-    /// of a slice for each lane.
-    fn results_fit(&self, kv: &KvLayout, group: usize) -> bool {
-        group * 4 * kv.head_dim.max(128) <= self.ring(kv)
-    }
-}
-
 impl AttendSpec {
-    /// Query heads that a block computes together: all that share a key head, up to eight, of wide
-    /// heads four.
+    /// Query heads that a block computes together: all that share a key head, up to eight; of wide
+    /// heads up to four.
     fn group(&self) -> usize {
         let all = (self.form.heads / self.form.kv.heads.max(1)).max(1);
         (1..=all.min(if self.wide() { 4 } else { 8 }))
@@ -246,7 +105,7 @@ impl AttendSpec {
             .unwrap_or(1)
     }
 
-    /// Heads are too wide for registers.
+    /// Whether heads are too wide for registers.
     const fn wide(&self) -> bool {
         self.form.kv.head_dim > NARROW
     }
@@ -262,9 +121,10 @@ impl AttendSpec {
     }
 
     /// The default of `gpu/attend.h` at a wave width.
-    fn by_lanes(&self, wave: u32) -> AttendTuning {
+    #[must_use]
+    pub fn by_lanes(&self, wave: u32) -> AttendTuning {
         let most = self.most().min(4);
-        // Singles take twice the registers: at a tile of four AMD's 256 do not suffice.
+        // Singles take twice the registers: at a tile of four AMD's 256 are too few.
         let tile = if self.form.kv.storage == KvStorage::F32 { (most / 2).max(1) } else { most };
         AttendTuning::Lanes { wave, block: 4 * wave, tile, blocks_per_unit: 2 }
     }
@@ -301,8 +161,8 @@ impl AttendSpec {
                     && self.group().next_power_of_two() <= self.lanes()
             }
             AttendTuning::Rings { stages, least, .. } => {
-                // Asynchronous copies and products of depth sixteen came with sm_80, and more than
-                // 64 KB with them.
+                // sm_80 brought asynchronous copies, products of depth sixteen, and more than 64
+                // KB.
                 let arch = target.arch();
                 matches!(arch.matrix, MatrixUnit::MmaSync | MatrixUnit::Wgmma)
                     && arch.shared_per_block > 64 << 10
@@ -317,10 +177,11 @@ impl AttendSpec {
         }
     }
 
-    /// Blocks that a launch's block is where all steps of a token are one kernel with a ring of
-    /// weights: each has some of its heads, so that the next step waits less (an H100, 8b Q4_K_M
-    /// 534 tokens/s with one, 543 with two, 544 with four), but behind many positions all of them,
-    /// lest keys be read several times (16,384: 358, 360 and, so, 315).
+    /// Blocks that share the work of one launch block when all steps of a token are one kernel with
+    /// a ring of weights. Each has some of its heads, so the next step waits less (an H100, 8b
+    /// Q4_K_M 534 tokens/s with one, 543 with two, 544 with four). At long contexts each block has
+    /// all heads, since otherwise keys would be read several times (16,384 positions: 358, 360, and
+    /// with split heads 315).
     fn parts(&self) -> usize {
         let (group, dim) = (self.group(), self.form.kv.head_dim);
         let fits = |n: &usize| {
@@ -335,14 +196,14 @@ impl AttendSpec {
         (self.form.heads / self.group()) as u32
     }
 
-    /// Slices of the context on `units` compute units: as many as all units hold at once, since one
-    /// block more would have them all wait for it.
+    /// Slices of the context on `units` compute units: as many as all units hold at once, since all
+    /// would wait for one block more.
     fn splits(&self, tuning: &AttendTuning, units: u32, sequences: u32) -> u32 {
         (units.max(1) * tuning.blocks_per_unit() / (self.groups() * sequences.max(1))).clamp(1, 256)
     }
 
-    /// `hold`: queries of heads that are small enough stay in registers.
-    /// `blocks`: that share a group of heads, where it is not one.
+    /// `hold`: queries of small heads stay in registers. `blocks`: blocks that share a group of
+    /// heads.
     fn shape(&self, tuning: &AttendTuning, hold: bool, blocks: usize) -> Shape {
         let shape = self.scores.shape(self.form.shape().number("GROUP", self.group()));
         match *tuning {
@@ -351,7 +212,7 @@ impl AttendSpec {
                 shape.number("LANES", self.lanes()).number("TILE", tile)
             }
             AttendTuning::Rings { stages, least, .. } => {
-                // At more than 128 the queries' registers would be those of the result.
+                // Above 128 the queries would take the registers of the result.
                 let hold = hold && self.form.kv.head_dim <= 128;
                 let shape =
                     shape.number("STAGES", stages).number("LEAST", least).flag("HOLD_Q", hold);
@@ -367,7 +228,7 @@ impl AttendSpec {
         self.form.heads * splits as usize * sequences as usize * (self.form.kv.head_dim + 4) * 4
     }
 
-    /// Counters (u32): one of each block's heads, however few a block has.
+    /// Counters (u32): one for each block of heads, for any number of heads in a block.
     #[must_use]
     pub fn counters(&self, sequences: u32) -> usize {
         self.form.heads * sequences as usize
@@ -416,14 +277,14 @@ impl Family for AttendSpec {
         let shape = self.shape(t, true, 1);
         let (entry, macros) = match *t {
             AttendTuning::Lanes { .. } => (NAME, Constants::new()),
-            // Said, lest nvrtc stop at 128 registers: on sm_90 two of them spilled.
+            // Stated, since otherwise nvrtc stops at 128 registers: on sm_90 two spilled.
             AttendTuning::Wide { .. } if target.vendor() == Vendor::Nvidia => {
                 (WIDE, Constants::new().set("KJ_MIN_BLOCKS", 1))
             }
             AttendTuning::Wide { .. } => (WIDE, Constants::new()),
             AttendTuning::Rings { .. } => {
-                // Said, lest the compiler stop at 128 registers and spill one: what must run
-                // together has those, at least.
+                // Stated, since otherwise the compiler stops at 128 registers and spills one:
+                // blocks that run together have at least those.
                 let together = t.blocks_per_unit().min(512 / block.threads).max(1);
                 (MMA, Product::of(target, 32).macros().set("KJ_MIN_BLOCKS", together))
             }
@@ -443,7 +304,7 @@ impl Family for AttendSpec {
         let Inside { wave, threads, streams, sequences, .. } = inside;
         let usual = self.usual(target)?;
         let tries: Vec<AttendTuning> = match usual {
-            // Beside the ring of weights there is room for few tiles.
+            // Beside the ring of weights only few tiles fit.
             AttendTuning::Rings { least, stages, .. } => (1..=stages)
                 .rev()
                 .map(|stages| AttendTuning::Rings {
@@ -529,33 +390,10 @@ impl Family for AttendSpec {
     fn work(&self, Size { tokens, past }: Size) -> Work {
         let seen = past + 1 - self.scores.seen_from(past);
         let HeadsForm { heads, kv, .. } = self.form;
-        // The new tokens come and go in f32.
+        // Inputs and results of the new tokens are f32.
         let ends = 4 * kv.head_dim * (2 * heads + 2 * kv.heads);
         let cached = 2 * kv.bytes(seen).unwrap_or(0);
         let operations = 4 * seen * heads * kv.head_dim;
         Work { bytes: (tokens * (cached + ends)) as u64, operations: (tokens * operations) as u64 }
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        cases::sized(self, target, units, size, random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, wave, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
     }
 }

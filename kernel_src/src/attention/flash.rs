@@ -1,14 +1,9 @@
 //! Attention of a prompt's new tokens over the cache: `gpu/flash.h` on every matrix unit,
 //! `gpu/flash_wgmma.h` on sm_90a.
 
-mod cases;
-
 use crate::attention::heads::Scores;
 use crate::attention::kv::{KvLayout, KvStorage};
-use crate::cases::{Case, Random};
-use crate::matrix::{CHUNK, Samples};
-use crate::vocabulary::arguments::arguments;
-use crate::vocabulary::arguments::{Declared, with_table};
+use crate::vocabulary::arguments::{Declared, arguments, with_table};
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::vocabulary::launch::{Block, Grid, Size, Work};
@@ -17,7 +12,7 @@ use crate::vocabulary::variant::{Variant, choice};
 use kjit_engine::{MatrixUnit, Target, Vendor};
 use std::fmt;
 
-/// Attention of new tokens over all that is in the cache.
+/// Attention of new tokens to all positions of the cache.
 ///
 /// Numerics: queries, keys, values and probabilities are halves in the products; scores, softmax
 /// and sums f32.
@@ -29,9 +24,9 @@ pub struct FlashSpec {
     pub kv: KvLayout,
     /// Factor on scores.
     pub scale: f32,
-    /// What becomes of scores.
+    /// Options of the scores.
     pub scores: Scores,
-    /// Keys and values lie in pages ([`PAGE`](crate::kv::PAGE)).
+    /// Keys and values are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
     /// How the work is cut; `None`: the default of the target's family.
     pub tuning: Option<FlashTuning>,
@@ -49,7 +44,7 @@ impl std::hash::Hash for FlashSpec {
 /// How the work is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FlashTuning {
-    /// `gpu/flash.h`: every wave has tokens of its own.
+    /// `gpu/flash.h`: each wave has its own tokens.
     Waves {
         /// Lanes in a wave.
         wave: u32,
@@ -63,7 +58,7 @@ pub enum FlashTuning {
         hold: bool,
         /// Tiles of keys and values in shared memory: 1 or 2.
         stages: u32,
-        /// Blocks that share a result's columns, where one has not the registers for all.
+        /// Blocks that share a result's columns, if one block has too few registers for all.
         parts: u32,
     },
     /// `gpu/flash_wgmma.h` (sm_90a, heads of 64, 80, 96, 128 or 256, keys in halves or bytes): two
@@ -86,8 +81,7 @@ arguments! {
         keys: Pointer,
         /// As `keys`.
         values: Pointer,
-        /// `tokens × heads · head_dim` halves in tiles
-        /// ([`tiled_bytes`](crate::product::tiled_bytes)).
+        /// `tokens × heads · head_dim` halves in tiles ([`tiled_bytes`](crate::mma::tiled_bytes)).
         y: Pointer,
         /// One u32: the first token's.
         position: Pointer,
@@ -95,8 +89,7 @@ arguments! {
         tokens: U32,
         /// Positions of the cache.
         capacity: U32,
-        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only where there are
-        /// pages.
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only with pages.
         table: Pointer,
     }
 }
@@ -120,11 +113,11 @@ const BYTES: &[Row] =
 /// sm_75: 64 KB, and products that take more registers.
 const TURING: &[Row] =
     &[(64, 4, 1, 64, 2, 1), (128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 2), (512, 1, 1, 16, 1, 4)];
-/// WMMA: 64 KB of LDS; columns are shared where a lane's 256 registers would spill.
+/// WMMA: 64 KB of LDS; columns are shared if a lane's 256 registers would spill.
 const WMMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 4), (512, 1, 1, 16, 1, 8)];
 /// MFMA: twice the registers.
 const MFMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 1), (512, 1, 1, 16, 1, 4)];
-/// gfx1250: products 32 deep, so 32 keys at least, and 1024 registers.
+/// gfx1250: products 32 deep, so at least 32 keys, and 1024 registers.
 const DEEP: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 32, 1, 1), (512, 2, 1, 32, 1, 2)];
 /// Without matrix units: products 32 wide.
 const PLAIN: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 2, 1, 32, 1, 4)];
@@ -158,7 +151,7 @@ impl FlashTuning {
     }
 
     fn default_for(target: &Target, kv: &KvLayout) -> FlashTuning {
-        // What fits shared memory, and the registers of those who fill it.
+        // Fits shared memory, and the registers of the threads that fill it.
         let keys = match (kv.head_dim, kv.storage) {
             (0..=128, _) => 128,
             (_, KvStorage::Q8_0) => 32,
@@ -227,7 +220,7 @@ impl FlashTuning {
         }
     }
 
-    /// What is worth trying of `gpu/flash.h`.
+    /// Candidates of `gpu/flash.h`.
     fn all_waves(target: &Target) -> Vec<FlashTuning> {
         let mut all = vec![];
         for &wave in target.waves() {
@@ -308,8 +301,7 @@ impl Family for FlashSpec {
 
     fn candidates(&self, target: &Target) -> Vec<FlashTuning> {
         let groups = [32, 64, 128].map(|keys| FlashTuning::Groups { keys });
-        // Where there are warp groups, the other kernel was never near for the heads that they
-        // cover.
+        // With warp groups the other kernel was much slower for the heads that they cover.
         let waves = if target.arch().matrix == MatrixUnit::Wgmma {
             vec![]
         } else {
@@ -347,7 +339,8 @@ impl Family for FlashSpec {
                 (s.number("KV_STAGES", stages).number("OUT_PARTS", parts), macros)
             }
             FlashTuning::Groups { keys } => {
-                // What 65536 registers leave for each role; bytes wait in the fillers' registers.
+                // The registers of each role, of 65536 in all; bytes wait in the fillers'
+                // registers.
                 let (fill, multiply) = match (self.kv.storage, keys) {
                     (KvStorage::Q8_0, 128) => (136, 184),
                     (KvStorage::Q8_0, _) => (88, 208),
@@ -382,35 +375,12 @@ impl Family for FlashSpec {
         let (all, width) = (past + tokens, self.heads * self.kv.head_dim);
         let seen = |t: usize| self.scores.seen_to(past + t, all) - self.scores.seen_from(past + t);
         let pairs: usize = (0..tokens).map(seen).sum();
-        // Queries come in f32 and go out in halves.
+        // Queries are f32, results halves.
         let kv = 2 * self.kv.bytes(all - self.scores.seen_from(past)).unwrap_or(0);
         Work { bytes: (kv + 6 * tokens * width) as u64, operations: (4 * pairs * width) as u64 }
     }
 
     fn timed_at(&self, _: usize) -> Size {
-        CHUNK
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        cases::case(self, target, units, size, random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, wave, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
+        Size::CHUNK
     }
 }

@@ -1,5 +1,5 @@
-//! How queries, keys and values of a layer are made ready for attention: norms of heads, and
-//! rotation by position (RoPE).
+//! How queries, keys and values of a layer are prepared for attention: norms of heads, and rotation
+//! by position (RoPE).
 
 use crate::attention::kv::KvLayout;
 use crate::vocabulary::kernel::{SpecError, require};
@@ -16,9 +16,8 @@ pub struct RopeForm {
     pub halves: bool,
 }
 
-/// The table of rotations that the kernels take: `positions × dims/2` pairs `(cos, sin)` of f32,
-/// from angles in f64, as little-endian bytes. `frequencies` are angles per position, `magnitude` a
-/// factor on both.
+/// The kernels' table of rotations: `positions × dims/2` pairs `(cos, sin)` of f32, from angles in
+/// f64. `frequencies` are angles per position, `magnitude` a factor of both.
 #[must_use]
 pub fn angles(frequencies: &[f64], magnitude: f64, positions: usize) -> Vec<f32> {
     let rotated = |p: usize, f: f64| {
@@ -28,21 +27,21 @@ pub fn angles(frequencies: &[f64], magnitude: f64, positions: usize) -> Vec<f32>
     (0..positions).flat_map(|p| frequencies.iter().flat_map(move |&f| rotated(p, f))).collect()
 }
 
-/// How queries, keys and values of a layer are made ready.
+/// How queries, keys and values of a layer are prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HeadsForm {
     /// Query heads, a multiple of the key heads.
     pub heads: usize,
     /// Keys and values.
     pub kv: KvLayout,
-    /// Heads of queries and keys are RMS-normed first.
+    /// Heads of queries and keys get an RMS norm first.
     pub qk_norm: bool,
     /// Rotation.
     pub rope: RopeForm,
-    /// The new tokens' keys and values are there already, made by another layer: only queries are
-    /// made ready.
+    /// The new tokens' keys and values are in the cache already, from another layer: only queries
+    /// are prepared.
     pub kept_before: bool,
-    /// Keys and values lie in pages ([`PAGE`](crate::kv::PAGE)).
+    /// Keys and values are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
 }
 
@@ -85,23 +84,23 @@ impl fmt::Display for HeadsForm {
     }
 }
 
-/// What attention makes of scores: which positions a token sees, and what becomes of scores before
-/// they are shares. The default sees all and changes nothing.
+/// Options of attention scores: the positions that a token sees, and changes to scores before the
+/// softmax. By default all positions are seen and nothing is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Scores {
-    /// Tokens back that are seen, the own one included; `None`: all.
+    /// Positions that are seen, the own one included; `None`: all.
     pub window: Option<usize>,
-    /// Only positions of the own stretch of so many are seen.
+    /// Only positions of the own chunk of this length are seen.
     pub chunk: Option<usize>,
     /// `cap · tanh(s / cap)`.
     pub soft_cap: Option<f32>,
-    /// The largest exponent of the series of slopes (ALiBi): what distance takes from scores, by
+    /// The largest exponent of the series of slopes (ALiBi): distance subtracts from scores, by
     /// head.
     pub alibi: Option<f32>,
     /// A score for each head takes part in the softmax and has no value.
     pub sinks: bool,
-    /// Later positions are seen as earlier ones are, up to so many away on both sides (encoders);
-    /// `None`: none that is later. Attention of prompts alone has it.
+    /// Later positions are seen too, up to this distance on both sides (encoders); `None`: no later
+    /// position. Only attention of prompts has it.
     pub around: Option<usize>,
 }
 
@@ -115,10 +114,10 @@ impl Hash for Scores {
 }
 
 impl Scores {
-    /// As many positions as there are.
+    /// Unbounded.
     pub const ALL: usize = 1 << 30;
 
-    /// The position behind the last that a token at `here` sees, of `all`.
+    /// The position after the last that a token at `here` sees, of `all`.
     #[must_use]
     pub fn seen_to(&self, here: usize, all: usize) -> usize {
         all.min(here.saturating_add(self.around.unwrap_or(0)).saturating_add(1))
@@ -143,7 +142,7 @@ impl Scores {
         require(alone, kernel, || "a window or chunks where later positions are seen".to_owned())
     }
 
-    /// The constants that `gpu/scores.h` takes, and the cap.
+    /// The constants of `gpu/scores.h`, and the cap.
     pub(crate) fn shape(&self, shape: Shape) -> Shape {
         let least = |n: Option<usize>| n.unwrap_or(0).min(1 << 30);
         shape
@@ -155,7 +154,7 @@ impl Scores {
     }
 }
 
-/// As it stands in a spec's text: `, window 1024, cap 50`.
+/// As in a spec's text: `, window 1024, cap 50`.
 impl fmt::Display for Scores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.window.map_or(Ok(()), |w| write!(f, ", window {w}"))?;

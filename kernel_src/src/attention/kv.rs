@@ -1,4 +1,4 @@
-//! How keys and values are kept on a device. The code beside this description is `gpu/kv.h`.
+//! The layout of keys and values on a device. The GPU's code is `gpu/kv.h`.
 //!
 //! Keys and values of a layer are two buffers of one layout, which has *rows* of `head_dim`
 //! elements,
@@ -7,16 +7,15 @@
 //! row(head, position) = head · capacity + position
 //! ```
 //!
-//! so that a key head's past is one contiguous stretch. `F32` and `F16` rows are `head_dim`
-//! elements; `Q8_0` rows are `head_dim` signed bytes, and behind the codes of *all* rows follow the
-//! scales, a half for each [`KvLayout::group`] elements, row after row. Rows are multiples of 16
-//! bytes (heads are multiples of 16 elements). Positions are absolute: a layer with a window keeps
-//! all of them and reads the last ones. Sequences of a batch have buffers of their own, at a fixed
-//! distance ([`KvLayout::bytes`]).
+//! so a key head's past is contiguous. `F32` and `F16` rows are `head_dim` elements. `Q8_0` rows
+//! are `head_dim` signed bytes; the scales, a half for each [`KvLayout::group`] elements, row after
+//! row, follow the codes of *all* rows. Rows are multiples of 16 bytes (heads are multiples of 16
+//! elements). Positions are absolute: a layer with a window stores all of them and reads the last
+//! ones. Sequences of a batch have buffers of their own, at a fixed distance ([`KvLayout::bytes`]).
 //!
-//! Or keys and values lie in *pages* (`gpu/paged.h`): a page is such a buffer of [`PAGE`]
-//! positions, a layer's pages lie at a fixed distance ([`KvLayout::page_bytes`]), and a table says
-//! which page has the positions of a sequence from each multiple of [`PAGE`] on.
+//! Keys and values may also be in *pages* (`gpu/paged.h`): a page is such a buffer of [`PAGE`]
+//! positions, a layer's pages are at a fixed distance ([`KvLayout::page_bytes`]), and a table has
+//! the page of each [`PAGE`] positions of a sequence.
 
 use crate::vocabulary::kernel::{SpecError, require};
 use crate::vocabulary::shape::{Shape, gpu_enum};
@@ -50,7 +49,7 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
-    /// Elements of a head at most.
+    /// The most elements of a head.
     pub const WIDEST: usize = 512;
 
     /// Elements that share a scale: 32, or 16 where the head is no multiple of 32.
@@ -93,8 +92,8 @@ impl KvLayout {
         self.bytes(PAGE)
     }
 
-    /// Puts the first `positions` of a cache of `capacity` positions, as they are, into the pages
-    /// of `table`.
+    /// Copies the first `positions` of a cache of `capacity` positions unchanged into the pages of
+    /// `table`.
     ///
     /// # Panics
     /// If a buffer is too short, or the table.
@@ -205,12 +204,12 @@ impl KvLayout {
         })
     }
 
-    /// The macro that `gpu/paged.h` asks for.
+    /// The macro of `gpu/paged.h`.
     pub(crate) fn macros(paged: bool, macros: Constants) -> Constants {
         if paged { macros.set("KJ_PAGE", PAGE as u32) } else { macros }
     }
 
-    /// The constants that `gpu/kv.h` takes, and the number of heads.
+    /// The constants of `gpu/kv.h`, and the number of heads.
     pub(crate) fn shape(&self) -> Shape {
         let shape = Shape::new().number("HEAD_DIM", self.head_dim).number("KV_HEADS", self.heads);
         shape.choice("KV_STORAGE", &self.storage)

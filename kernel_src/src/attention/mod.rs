@@ -1,9 +1,9 @@
 //! Families of attention: keys and values and latents, their caches, decoding and prompts.
 
 pub mod attend;
+pub mod cache_rows;
 pub mod flash;
 pub mod heads;
-pub mod keep;
 pub mod key_scores;
 pub mod kv;
 pub mod latent;

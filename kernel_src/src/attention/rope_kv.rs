@@ -1,13 +1,8 @@
-//! Heads of a prompt's tokens made ready, keys and values written: `gpu/rope_kv.h`.
-
-mod cases;
+//! Heads of a prompt's tokens normalised and rotated, keys and values stored: `gpu/rope_kv.h`.
 
 use crate::attention::heads::HeadsForm;
 use crate::attention::kv::KvLayout;
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
-use crate::vocabulary::arguments::arguments;
-use crate::vocabulary::arguments::{Declared, with_table};
+use crate::vocabulary::arguments::{Declared, arguments, with_table};
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape};
 use crate::vocabulary::launch::{Block, Grid, Size, Work};
@@ -15,24 +10,24 @@ use crate::vocabulary::variant::{Wave, choice_of_wave};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Queries normed and rotated, keys too and kept, values kept: what
+/// Normalises and rotates queries and keys, and stores keys and values: as
 /// [`AttendSpec`](crate::attend::AttendSpec) does for one token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RopeKvSpec {
     /// Heads.
     pub form: HeadsForm,
-    /// Queries come out as halves.
+    /// Queries are returned as halves.
     pub half: bool,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
 }
 
 arguments! {
-    /// The arguments. What is not said here is as for [`AttendArgs`](crate::attend::AttendArgs).
+    /// The arguments; others are as for [`AttendArgs`](crate::attend::AttendArgs).
     RopeKvArgs {
         /// `tokens × heads × head_dim` f32, as projected.
         q: Pointer,
-        /// `tokens × kv heads × head_dim` f32; null, as `v`, where they are kept already.
+        /// `tokens × kv heads × head_dim` f32; null, as `v`, if they are in the cache already.
         k: Pointer,
         /// As `k`.
         v: Pointer,
@@ -54,8 +49,7 @@ arguments! {
         eps: F32,
         /// Positions of the cache.
         capacity: U32,
-        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only where there are
-        /// pages.
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only with pages.
         table: Pointer,
     }
 }
@@ -118,29 +112,6 @@ impl Family for RopeKvSpec {
     }
 
     fn timed_at(&self, _: usize) -> Size {
-        crate::matrix::CHUNK
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        cases::case(self, target, units, (size, size.past + size.tokens + 1), random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, wave, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
+        Size::CHUNK
     }
 }

@@ -1,19 +1,16 @@
-//! The likeliest token, chosen on the device, and the sequence moved on: `gpu/argmax.h`.
+//! The likeliest token, chosen on the device, and the advance of the sequence: `gpu/argmax.h`.
 
-use crate::cases::chosen::{largest, moved};
-use crate::cases::{Case, CaseArg, FOLLOWS, Random, floats};
-use crate::matrix::{ONE, Samples};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require};
-use crate::vocabulary::launch::{Block, Grid, Launch, Size, Work};
+use crate::vocabulary::launch::{Block, Grid, Size, Work};
 use crate::vocabulary::shape::Shape;
 use crate::vocabulary::variant::{Variant, choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Chooses the largest logit for each sequence, the lower id first among equals. It is written
-/// behind the token that the logits came from, and the position advanced.
+/// Chooses the largest logit for each sequence, the lower id first among equals. The token is
+/// written after the one that the logits came from, and the position advanced.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ArgmaxSpec {
     /// Size of the vocabulary.
@@ -69,7 +66,7 @@ impl ChoiceTuning {
         require(fine, kernel, || format!("{self:?} on {target}"))
     }
 
-    /// What is worth trying.
+    /// Candidates.
     pub(crate) fn all(target: &Target) -> Vec<ChoiceTuning> {
         let waves = target.waves().iter();
         waves.flat_map(|&wave| [256, 512, 1024].map(|block| ChoiceTuning { wave, block })).collect()
@@ -77,9 +74,6 @@ impl ChoiceTuning {
 }
 
 const NAME: &str = "argmax";
-/// Positions that a case may move on: as often as it is launched.
-pub(crate) const MOVES: u32 = 4096;
-
 impl ArgmaxSpec {
     /// Blocks for each sequence: also the last argument.
     #[must_use]
@@ -87,41 +81,11 @@ impl ArgmaxSpec {
         (self.vocab as u32).div_ceil(2048).clamp(1, units.max(1))
     }
 
-    fn grid_of(blocks: u32, sequences: usize) -> Grid {
+    /// The grid of `blocks` blocks for each sequence, and the arguments that follow from it.
+    #[must_use]
+    pub fn grid_of(blocks: u32, sequences: usize) -> Grid {
         let grid = Grid::of([blocks, sequences as u32, 1]).number("blocks", blocks);
         grid.memory("part", 8 * sequences * blocks as usize).counters("counters", sequences)
-    }
-
-    /// A case of these logits in so many blocks for each sequence.
-    fn of(
-        &self,
-        target: &Target,
-        (blocks, capacity): (u32, u32),
-        logits: &[f32],
-    ) -> Result<Case, SpecError> {
-        let chosen: Vec<u32> = logits.chunks(self.vocab).map(largest).collect();
-        let n = chosen.len();
-        let positions: Vec<u32> = (0..n as u32).map(|s| s % 5).collect();
-        let [slots, tokens, position] = moved(&positions, capacity, &chosen);
-        let tuning = self.tuning(target)?;
-        let launch = Launch::of(self.block(target, &tuning)?, ArgmaxSpec::grid_of(blocks, n));
-        let args = ArgmaxArgs {
-            logits: floats("logits", logits),
-            part: CaseArg::Null,
-            counters: CaseArg::Null,
-            slots,
-            tokens,
-            position,
-            capacity: CaseArg::U32(capacity),
-            blocks: FOLLOWS,
-        };
-        Case::of(
-            format!("argmax {n} × {}, wave {}", self.vocab, tuning.wave),
-            self,
-            target,
-            launch,
-            args,
-        )
     }
 }
 
@@ -168,45 +132,4 @@ impl Family for ArgmaxSpec {
     fn work(&self, size: Size) -> Work {
         Work::moves(4 * self.vocab * size.tokens)
     }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        let logits = random.normals(size.tokens.max(1) * self.vocab, 3.0);
-        self.of(target, (self.blocks(units), MOVES), &logits)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        let spec =
-            |vocab| ArgmaxSpec { vocab, tuning: Some(ChoiceTuning { wave, block: 2 * wave }) };
-        let logits = coarse(1009, random);
-        into.push(spec(1009).of(target, (3, 9), &logits)?);
-        into.push(spec(7).of(target, (3, 9), &[-3.0, -2.0, f32::NAN, -2.0, -5.0, -9.0, -2.5])?);
-        Ok(())
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        list.add("argmax".to_owned(), ArgmaxSpec { vocab: 128_256, tuning: None }, ONE)
-    }
-}
-
-/// Logits of four sequences: coarse, so that there are equals everywhere; a NaN, zeros of both
-/// signs, an infinity.
-pub(crate) fn coarse(vocab: usize, random: &mut Random) -> Vec<f32> {
-    let mut logits: Vec<f32> =
-        random.normals(4 * vocab, 3.0).iter().map(|v| (v * 4.0).round() / 4.0).collect();
-    logits[17] = f32::NAN;
-    logits[vocab..2 * vocab].fill(-0.0);
-    logits[vocab + 700] = 0.0;
-    logits[2 * vocab + 99] = f32::INFINITY;
-    logits
 }

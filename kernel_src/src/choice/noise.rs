@@ -1,15 +1,14 @@
-//! The noise of a draw, a number of its own for each token: `gpu/noise.h`, which computes the same
-//! bits.
+//! The noise of a draw, one number for each token: `gpu/noise.h` computes the same bits.
 //!
 //! A token's score is `(logit − largest) / temperature − ln(−ln u)`, and the token with the
-//! greatest is drawn. With `u` even in 0..1 that is a draw by the softmax (Gumbel's maximum). `u`
-//! comes of a counter, Philox4x32-10 (Salmon et al. 2011), of the seed, the position that the token
-//! gets, and the token's id. So a draw depends on nothing else that was drawn, and a small change
-//! of the logits seldom changes it: for scores that move by `d(i)`, with the probability `½ Σ p(i)
-//! p(j) |d(i) − d(j)|` to first order, below the largest move; a place in a sum over the vocabulary
-//! would move with every logit before it.
+//! greatest score is drawn. With `u` uniform in 0..1 that is a draw from the softmax (Gumbel-max
+//! trick). `u` comes from a counter, Philox4x32-10 (Salmon et al. 2011), of the seed, the position
+//! of the token, and its id. So a draw does not depend on other draws. A small change of the logits
+//! seldom changes it: if scores move by `d(i)`, the probability is `½ Σ p(i) p(j) |d(i) − d(j)|` to
+//! first order, less than the largest move. A place in a sum over the vocabulary would move with
+//! every logit before it.
 
-/// What a draw's noise is made of, but for the token's id.
+/// The inputs of a draw's noise, except the token's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Noise {
     /// The sequence's seed.
@@ -22,9 +21,9 @@ pub struct Noise {
 const MOST: f32 = 22.875;
 
 impl Noise {
-    /// The token drawn of these, each with its logit less the largest one: the one with the
-    /// greatest score, of equals the lowest id. None where none is a number. In the order of ids
-    /// four at a time share their random numbers.
+    /// The token drawn from these, each with its logit minus the largest one: the one with the
+    /// greatest score, of equals the lowest id. `None` if all are NaN. In the order of ids four
+    /// tokens share their random words.
     #[must_use]
     pub fn draw(self, tokens: impl IntoIterator<Item = (u32, f32)>, inverse: f32) -> Option<u32> {
         let (mut best, mut at, mut words) = (None, u32::MAX, [0; 4]);
@@ -60,8 +59,8 @@ impl Noise {
     }
 }
 
-/// What logits are multiplied by: 1 / temperature, neither infinite nor 0. The host makes it for
-/// the device, too, as compilers there divide in their own ways.
+/// The factor of logits: 1 / temperature, neither infinite nor 0. The host computes it for the
+/// device too, as compilers there divide differently.
 #[must_use]
 pub fn inverse(temperature: f32) -> f32 {
     (1.0 / temperature).clamp(1.2e-38, 1e37)
@@ -89,7 +88,7 @@ fn of_word(word: u32) -> f32 {
     -ln_of(-ln)
 }
 
-/// More than that, for less work: −ln t > −ln(−ln(1 − t)), by t's exponent.
+/// An upper bound of that, for less work: −ln t > −ln(−ln(1 − t)), by t's exponent.
 fn bound(word: u32) -> f32 {
     -0.6932 * ((fraction(word).to_bits() >> 23) as i32 - 127) as f32
 }
@@ -179,11 +178,16 @@ mod tests {
 
     #[test]
     fn short_cuts_change_no_draw() {
-        let mut random = crate::cases::Random::new(36);
+        // Random words by the generator itself, under another key.
+        let words = |i: u32, n: u32| philox([n / 4, i, 0, 0], [36, 36])[n as usize % 4];
         for position in 0..300 {
-            let logits = random.normals(1 + position as usize * 7 % 1000, 4.0);
-            let (noise, inverse) =
-                (Noise { seed: random.bits(), position }, 0.25 + 2.0 * random.unit() as f32);
+            // Differences of two noises: as far from 0 as normal numbers of deviation 4.
+            let logit =
+                |n| 2.5 * (of_word(words(position, 2 * n)) - of_word(words(position, 2 * n + 1)));
+            let logits: Vec<f32> = (0..1 + position * 7 % 1000).map(logit).collect();
+            let unit = words(position, u32::MAX) as f32 / u32::MAX as f32;
+            let seed = u64::from(words(position, u32::MAX - 1)) << 32 | u64::from(position);
+            let (noise, inverse) = (Noise { seed, position }, 0.25 + 2.0 * unit);
             let largest = logits.iter().copied().fold(f32::MIN, f32::max);
             let mut tokens: Vec<(u32, f32)> =
                 (0..).zip(logits.iter().map(|x| x - largest)).collect();

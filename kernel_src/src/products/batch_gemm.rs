@@ -1,10 +1,6 @@
 //! Matrix × the rows of a batch (one token of each of many sequences) on the asynchronous matrix
 //! units of sm_90a, weights unpacked into registers: `gpu/batch_gemm.h`.
 
-mod cases;
-
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::products::segments::{Finish, Listed, Results, Segment, Segments};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -105,12 +101,12 @@ pub fn covers(target: &Target) -> bool {
 /// Where the family starts: what has the least time of those for the fewest tokens that are enough.
 /// Measured on an H100 (`docs/performance.md`).
 const STARTS: [Start; 6] = [
-    Start { up_to: 32, unit_ns: 880, tuning: start([3, 1, 6, 4, 1, 1, 3]) },
-    Start { up_to: 32, unit_ns: 630, tuning: start([2, 1, 8, 4, 1, 1, 3]) },
-    Start { up_to: 64, unit_ns: 1090, tuning: start([3, 1, 5, 4, 1, 1, 3]) },
-    Start { up_to: 64, unit_ns: 890, tuning: start([2, 1, 6, 5, 1, 1, 3]) },
-    Start { up_to: 128, unit_ns: 1230, tuning: start([2, 1, 6, 3, 1, 1, 3]) },
-    Start { up_to: MOST, unit_ns: 1960, tuning: start([2, 1, 6, 2, 1, 1, 3]) },
+    Start { up_to: 32, unit_ns: 880, tuning: BatchGemmTuning::of([3, 1, 6, 4, 1, 1, 3]) },
+    Start { up_to: 32, unit_ns: 630, tuning: BatchGemmTuning::of([2, 1, 8, 4, 1, 1, 3]) },
+    Start { up_to: 64, unit_ns: 1090, tuning: BatchGemmTuning::of([3, 1, 5, 4, 1, 1, 3]) },
+    Start { up_to: 64, unit_ns: 890, tuning: BatchGemmTuning::of([2, 1, 6, 5, 1, 1, 3]) },
+    Start { up_to: 128, unit_ns: 1230, tuning: BatchGemmTuning::of([2, 1, 6, 3, 1, 1, 3]) },
+    Start { up_to: MOST, unit_ns: 1960, tuning: BatchGemmTuning::of([2, 1, 6, 2, 1, 1, 3]) },
 ];
 
 /// A tuning for up to so many tokens.
@@ -121,13 +117,15 @@ struct Start {
     tuning: BatchGemmTuning,
 }
 
-const fn start(
-    [groups, tiles, ahead, stages, deep, blocks_per_unit, flight]: [u32; 7],
-) -> BatchGemmTuning {
-    BatchGemmTuning { groups, tiles, ahead, stages, deep, blocks_per_unit, flight }
-}
-
 impl BatchGemmTuning {
+    /// Its fields in their order.
+    #[must_use]
+    pub const fn of(
+        [groups, tiles, ahead, stages, deep, blocks_per_unit, flight]: [u32; 7],
+    ) -> BatchGemmTuning {
+        BatchGemmTuning { groups, tiles, ahead, stages, deep, blocks_per_unit, flight }
+    }
+
     /// Rows of a block.
     const fn rows(&self) -> u32 {
         64 * self.groups * self.tiles
@@ -151,9 +149,9 @@ fn span_bytes(layout: &Layout) -> usize {
     let big = if layout.block().is_none() || fours || eights { 16 * 32 / layout.unit() } else { 0 };
     let codes = big + if twos { 8 } else { 0 } + if ones { 4 } else { 0 };
     let word = |there: bool| if there { 4 } else { 0 };
-    let book = layout.vectors.map_or(0, |v| {
-        32 / v.book.grid.vector + word(v.signs.is_some()) + word(v.high.is_some())
-    });
+    let book = layout
+        .vectors
+        .map_or(0, |v| 32 / v.book.grid.vector + word(v.signs.is_some()) + word(v.high.is_some()));
     codes + book + word(layout.groups.bytes() > 0) + word(layout.blocks.bytes() > 0)
 }
 
@@ -322,11 +320,11 @@ impl Family for BatchGemmSpec {
         for [groups, tiles, blocks_per_unit] in
             [[2, 1, 1], [2, 1, 2], [3, 1, 1], [4, 1, 1], [2, 2, 1]]
         {
-            for [ahead, stages] in
-                [[8, 4], [6, 4], [6, 3], [5, 4], [4, 4], [4, 3], [3, 2], [2, 3]]
+            for [ahead, stages] in [[8, 4], [6, 4], [6, 3], [5, 4], [4, 4], [4, 3], [3, 2], [2, 3]]
             {
                 for [deep, flight] in [[1, 3], [2, 1]] {
-                    all.push(start([groups, tiles, ahead, stages, deep, blocks_per_unit, flight]));
+                    let one = [groups, tiles, ahead, stages, deep, blocks_per_unit, flight];
+                    all.push(BatchGemmTuning::of(one));
                 }
             }
         }
@@ -335,7 +333,9 @@ impl Family for BatchGemmSpec {
 
     fn block(&self, target: &Target, t: &BatchGemmTuning) -> Result<Block, SpecError> {
         let bytes = self.shared(t)?;
-        require(bytes <= room(target, t), NAME, || format!("{bytes} bytes of shared memory with {t:?}"))?;
+        require(bytes <= room(target, t), NAME, || {
+            format!("{bytes} bytes of shared memory with {t:?}")
+        })?;
         let shared = shared_bytes(NAME, target, bytes, 128, "a tuning with fewer stages")?;
         Ok(Block { wave: 32, threads: t.threads(), shared })
     }
@@ -366,13 +366,7 @@ impl Family for BatchGemmSpec {
         Ok(Kernel { shared: block.shared, options, ..kernel })
     }
 
-    fn grid(
-        &self,
-        _: &Target,
-        t: &BatchGemmTuning,
-        _: u32,
-        size: Size,
-    ) -> Result<Grid, SpecError> {
+    fn grid(&self, _: &Target, t: &BatchGemmTuning, _: u32, size: Size) -> Result<Grid, SpecError> {
         let blocks = self.blocks_of(t);
         let grid = Grid::of([blocks, 1, 1])
             .number("tokens", size.tokens.min(self.tokens) as u32)
@@ -387,28 +381,5 @@ impl Family for BatchGemmSpec {
 
     fn timed_at(&self, _: usize) -> Size {
         Size { tokens: self.tokens, past: 0 }
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        cases::case(self, target, units, size.tokens.min(self.tokens), random)
-    }
-
-    fn cases(
-        target: &Target,
-        _: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
     }
 }

@@ -1,9 +1,5 @@
 //! Matrix × vector through chosen experts: `gpu/experts.h`.
 
-mod cases;
-
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::products::matvec::MatvecTuning;
 use crate::products::segments::Gate;
 use crate::vocabulary::activations::{Column, First, Form, Prologue};
@@ -21,7 +17,7 @@ use kjit_formats::format::Format;
 use kjit_formats::layout::Layout;
 use std::fmt;
 
-/// What happens to the rows' results.
+/// The epilogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExpertFinish {
     /// `y[t, slot]`.
@@ -49,21 +45,21 @@ pub struct ExpertsSpec {
     pub rows: usize,
     /// Length of a row.
     pub cols: usize,
-    /// Tokens at most: 1 to 64; where all take part, as many as there are.
+    /// The most tokens: 1 to 64; with `all` any number.
     pub tokens: usize,
     /// Chosen experts of each.
     pub top: usize,
     /// `x` has a row for each slot, not one for each token.
     pub per_slot: bool,
-    /// What happens to activations first.
+    /// Transformation of the activations before the product.
     pub prologue: Prologue,
     /// `x` has quantised columns; then no prologue.
     pub quantized: bool,
-    /// All matrices take part, slot `s` has matrix `s`: nothing is chosen.
+    /// All matrices take part: slot `s` has matrix `s`, nothing is chosen.
     pub all: bool,
     /// Each expert has offsets for its rows.
     pub bias: bool,
-    /// The end.
+    /// The epilogue.
     pub finish: ExpertFinish,
     /// How the work is spread; `None`: the default.
     pub tuning: Option<MatvecTuning>,
@@ -80,16 +76,16 @@ impl std::hash::Hash for ExpertsSpec {
 }
 
 arguments! {
-    /// The arguments. Weights have the experts' matrices one after the other.
+    /// The arguments. Weights are the experts' matrices one after another.
     ExpertsArgs {
         /// A row of f32 for each token or slot, or columns as
         /// [`QuantizeSpec`](crate::quantize::QuantizeSpec) makes them.
         x: Pointer,
         /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); else null.
         aux: Pointer,
-        /// `tokens × top` u32, or null where all take part.
+        /// `tokens × top` u32, or null with `all`.
         chosen: Pointer,
-        /// `tokens × top` f32, or null where nothing is summed.
+        /// `tokens × top` f32, or null without a sum.
         shares: Pointer,
         /// `tokens × rows` f32, or null.
         residual: Pointer,
@@ -105,9 +101,9 @@ arguments! {
         y: Pointer,
         /// The norm's epsilon.
         eps: F32,
-        /// What bounds a clamped unit.
+        /// The bound of a clamped unit.
         limit: F32,
-        /// Rows in use: the choices of the others are not read.
+        /// Rows in use: the choices of other rows are not read.
         tokens: U32,
         /// Blocks of the grid.
         blocks: U32,
@@ -117,7 +113,9 @@ arguments! {
 const NAME: &str = "experts";
 
 impl ExpertsSpec {
-    fn gated(&self) -> bool {
+    /// Whether two matrices of an expert make one result.
+    #[must_use]
+    pub fn gated(&self) -> bool {
         matches!(self.finish, ExpertFinish::Silu | ExpertFinish::Gelu | ExpertFinish::ClampedSilu)
     }
 
@@ -160,7 +158,7 @@ impl ExpertsSpec {
         tuning.blocks(target, units, [self.rows], self.results())
     }
 
-    /// Inside of a kernel whose blocks choose for themselves: `gpu/stream_experts.h`.
+    /// The step in a kernel in which each block chooses experts: `gpu/stream_experts.h`.
     fn streamed(&self, shape: Shape, pool: u32) -> Result<Step, SpecError> {
         let layout = Layout::new(self.format, self.cols)?;
         let quantised = matches!(self.column()?.form, Form::Quantised { .. });
@@ -287,7 +285,7 @@ impl Family for ExpertsSpec {
             format!("{} tokens of {sequences} sequences", self.tokens)
         })?;
         require(!self.quantized, NAME, || "rows too long for a block's own columns".to_owned())?;
-        // Neither built nor measured.
+        // Not implemented.
         require(sequences == 1 || !streams, NAME, || {
             "experts of several sequences do not come through a ring".to_owned()
         })?;
@@ -300,7 +298,7 @@ impl Family for ExpertsSpec {
         }
         let call = "Experts<S>::template step<MetBefore>(a, share, pool, lds);";
         let step = Step::of("experts.h", "ExpertsArgs", call, self.shape(&tuning)?);
-        // Which rows are read is known only when the choice is: they do not come through the ring.
+        // The rows to read are known only after the choice: they do not come through the ring.
         Ok(Step {
             lds: Some("Experts<S>::Shared"),
             pool,
@@ -323,7 +321,7 @@ impl Family for ExpertsSpec {
     }
 
     fn work(&self, _: Size) -> Work {
-        // All slots may have another expert.
+        // Each slot may have another expert.
         let slots = self.tokens * self.top;
         let matrix =
             Layout::new(self.format, self.cols).and_then(|l| l.bytes(self.rows, 1)).unwrap_or(0);
@@ -332,29 +330,5 @@ impl Family for ExpertsSpec {
             bytes: (slots * self.lists() * matrix + ends) as u64,
             operations: (2 * slots * self.lists() * self.rows * self.cols) as u64,
         }
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        _: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        // Twice as many matrices as are chosen: what is not chosen is not read.
-        cases::case(self, target, (units, 2 * self.top * self.tokens + 1, 0), random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, wave, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
     }
 }

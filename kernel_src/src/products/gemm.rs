@@ -1,13 +1,10 @@
 //! Matrix × matrix: all tokens of a prompt or of some sequences at once, weights of any format read
 //! once. `gpu/gemm.h` on every matrix unit, `gpu/gemm_wgmma.h` on sm_90a.
 
-mod cases;
 mod tuning;
 
 pub use tuning::{GemmTuning, STARTS, Start, Waves};
 
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::products::segments::{Finish, Listed, Results, Segment, Segments};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -31,13 +28,13 @@ pub struct GemmSpec {
     pub cols: usize,
     /// The weights: one to three.
     pub segments: Vec<Segment>,
-    /// The end.
+    /// The epilogue.
     pub finish: Finish,
     /// Results are halves in tiles, the input of another product.
     pub tiled: bool,
     /// Matrices in each weight; with more than one, every tile of tokens has its own.
     pub experts: usize,
-    /// About how many tokens launches will have (with experts: each expert), which decides the
+    /// The expected number of tokens of a launch (with experts: of each expert), which decides the
     /// tile. Any number can be launched.
     pub tokens: usize,
     /// How the work is cut; `None`: the default of the target's family.
@@ -50,7 +47,7 @@ arguments! {
     /// biases f32 per row; results `tokens × rows` f32, or halves in tiles (then their columns up
     /// to a multiple of 64 are zeroed).
     GemmArgs {
-        /// `tokens × cols` halves in tiles ([`tiled_bytes`](crate::product::tiled_bytes)), made by
+        /// `tokens × cols` halves in tiles ([`tiled_bytes`](crate::mma::tiled_bytes)), made by
         /// [`TilesSpec`](crate::tiles::TilesSpec), by attention, or by a product with `tiled`
         /// results.
         x: Pointer,
@@ -65,13 +62,13 @@ arguments! {
         /// The expert of each tile, by [`MoeGroupSpec`](crate::moe::MoeGroupSpec); null without
         /// experts.
         tile_expert: Pointer,
-        /// Tokens at hand.
+        /// Tokens of this launch.
         tokens: U32,
         /// Blocks that share a result, each a part of the columns.
         splits: U32,
         /// Tiles of tokens.
         token_tiles: U32,
-        /// Tiles in all.
+        /// All tiles.
         tiles: U32,
         /// Blocks of the grid.
         blocks: U32,
@@ -87,7 +84,7 @@ pub struct GemmLaunch {
     pub splits: u32,
     /// Argument: tiles of tokens.
     pub token_tiles: u32,
-    /// Argument: tiles in all.
+    /// Argument: all tiles.
     pub tiles: u32,
     /// Argument: blocks in the grid.
     pub blocks: u32,
@@ -98,8 +95,8 @@ pub struct GemmLaunch {
 }
 
 impl GemmLaunch {
-    /// The same where a block has all columns of its results: one order of sums, whatever the rows
-    /// and the device.
+    /// This launch without splits: a block has all columns of its results, so sums have one order
+    /// for any rows and device.
     #[must_use]
     pub const fn whole(mut self) -> GemmLaunch {
         self.geometry.grid[2] = 1;
@@ -111,7 +108,7 @@ const NAME: &str = "gemm";
 const NAME_GROUPS: &str = "gemm_wgmma";
 
 impl GemmSpec {
-    /// A plain product with one matrix, for about so many tokens.
+    /// A plain product with one matrix, for about `tokens` tokens.
     #[must_use]
     pub fn new(format: &'static Format, rows: usize, cols: usize, tokens: usize) -> GemmSpec {
         let segments = vec![Segment { format, rows, bias: false }];
@@ -152,8 +149,8 @@ impl GemmSpec {
         let (token_tiles, row_tiles, tiles) = (token_tiles as u32, row_tiles as u32, tiles as u32);
         let (splits, grid) = match t {
             GemmTuning::Waves { depth, .. } => {
-                // Few tiles: blocks share one, each with some of the columns, four steps or more,
-                // until there are two a unit.
+                // Few tiles: blocks share one, each with at least four steps of the columns, until
+                // each unit has two blocks.
                 let steps = (self.cols.div_ceil(64) as u32).div_ceil(depth);
                 let wanted = (2 * units.max(1)).div_ceil(tiles);
                 let splits = wanted.clamp(1, 8).min((steps / 4).max(1));
@@ -173,8 +170,11 @@ impl GemmSpec {
         })
     }
 
-    /// The same with what follows for the arguments.
-    fn grid_rows(&self, target: &Target, rows: usize, units: u32) -> Result<Grid, SpecError> {
+    /// [`GemmSpec::launch_rows`] as a grid, with the arguments that follow from it.
+    ///
+    /// # Errors
+    /// As [`GemmSpec::launch_rows`].
+    pub fn grid_rows(&self, target: &Target, rows: usize, units: u32) -> Result<Grid, SpecError> {
         let l = self.launch_rows(target, rows, units)?;
         let grid =
             Grid::of(l.geometry.grid).number("tokens", rows as u32).number("splits", l.splits);
@@ -185,8 +185,9 @@ impl GemmSpec {
         Ok(grid.memory("parts", l.parts_bytes).counters("counters", l.counters))
     }
 
-    /// Rows of activations: with experts whole tiles for each of them, whatever the tokens at hand.
-    fn rows(&self, tuning: &GemmTuning, tokens: usize) -> usize {
+    /// Rows of activations: with experts whole tiles for each of them, for any number of tokens.
+    #[must_use]
+    pub fn rows(&self, tuning: &GemmTuning, tokens: usize) -> usize {
         let tile = tuning.tokens() as usize;
         if self.experts > 1 {
             self.experts * self.tokens.div_ceil(tile).max(1) * tile
@@ -270,7 +271,7 @@ impl Family for GemmSpec {
                 (s, macros)
             }
             GemmTuning::Groups { tokens, stages, ahead, fillers } => {
-                // What 65536 registers leave for each role; multiples of 8.
+                // The registers of each role, of 65536 in all; multiples of 8.
                 let (fill, multiply) = if fillers == 1 { (88, 208) } else { (88, 160) };
                 let s =
                     shape.number("WG_N", tokens).number("BN", GROUP_ROWS).number("STAGES", stages);
@@ -302,33 +303,5 @@ impl Family for GemmSpec {
 
     fn timed_at(&self, _: usize) -> Size {
         Size { tokens: self.tokens, past: 0 }
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        let tuning = self.tuning(target)?;
-        let rows = self.rows(&tuning, size.tokens);
-        let tiles = if self.experts > 1 { rows / tuning.tokens() as usize } else { 0 };
-        let chosen: Vec<Option<usize>> =
-            (0..tiles).map(|t| Some(t * self.experts / tiles)).collect();
-        cases::case(self, target, (rows, units), &chosen, random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, wave, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
     }
 }

@@ -1,13 +1,10 @@
 //! Matrix × vector: one to three weights with a common input, for one or a few columns of
 //! activations. `gpu/matvec.h`.
 
-mod cases;
 mod tuning;
 
-pub use tuning::{MatvecTuning, STARTS, Start};
+pub use tuning::{MatvecTuning, STARTS, Start, takes_1024};
 
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::products::segments::{Finish, Listed, Segment, Segments};
 use crate::vocabulary::activations::{Column, First, Form, Prologue};
 use crate::vocabulary::arguments::arguments;
@@ -34,14 +31,14 @@ pub struct MatvecSpec {
     pub cols: usize,
     /// Columns of activations: 1 to 8.
     pub columns: usize,
-    /// What happens to them first.
+    /// Transformation of the activations before the product.
     pub prologue: Prologue,
     /// `x` has quantised columns (made by [`QuantizeSpec`](crate::quantize::QuantizeSpec)) instead
     /// of f32; then no prologue.
     pub quantized: bool,
     /// The weights.
     pub segments: Vec<Segment>,
-    /// The end.
+    /// The epilogue.
     pub finish: Finish,
     /// How the work is spread; `None`: the default of the target's family.
     pub tuning: Option<MatvecTuning>,
@@ -88,7 +85,7 @@ impl MatvecSpec {
         Segments { cols: self.cols, all: &self.segments, finish: self.finish }
     }
 
-    /// The form that the activations take: of quantised columns, and of those made in the block.
+    /// The form of the activations: of quantised columns, and of columns made in the block.
     ///
     /// # Errors
     /// Weights that cannot share one.
@@ -126,9 +123,9 @@ impl MatvecSpec {
     }
 }
 
-/// Columns that a block quantises itself at most. Without a byte dot product, whose sums take
+/// The most columns that a block quantises itself. Without a byte dot product, whose sums take
 /// registers of their own, eight did not fit beside the weights: 20 bytes of each lane were spilled
-/// on gfx900, 1276 on gfx803 (where 260 are left of eight quantised ones).
+/// on gfx900, 1276 on gfx803 (where 260 remain with eight quantised columns).
 fn most_made(target: &Target) -> usize {
     if target.vendor() == Vendor::Amd && target.arch().dot == Dot::None { 4 } else { 8 }
 }
@@ -250,7 +247,7 @@ impl Family for MatvecSpec {
         };
         let hands_values =
             streams.then(|| self.weights().results().iter().map(|r| r.rows * columns).sum());
-        // A plain column takes them as they are.
+        // A plain column takes values unchanged.
         let plain = matches!(column.form, Form::Plain { .. }) && self.cols.is_multiple_of(8);
         let takes_values = (streams && alone && plain).then_some(self.cols * columns);
         let feed = "if (lane_id() == 0) Stream<S, Weights>::feed(a, block_id(), blocks, c[5] != \
@@ -273,28 +270,5 @@ impl Family for MatvecSpec {
 
     fn work(&self, _: Size) -> Work {
         self.weights().work(1, self.columns, 4, 4)
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        _: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        cases::case(self, target, units, random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, wave, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
     }
 }

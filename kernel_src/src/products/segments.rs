@@ -1,6 +1,5 @@
-//! Weights that are multiplied with one input by one launch, a *segment* each, and what happens to
-//! their results: what every family of products has alike (`gpu/matvec.h`, `gpu/small_gemm.h`,
-//! `gpu/gemm.h`).
+//! Weights that one launch multiplies with one input, a *segment* each, and the epilogue: shared by
+//! all families of products (`gpu/matvec.h`, `gpu/small_gemm.h`, `gpu/gemm.h`).
 
 use crate::vocabulary::kernel::{SpecError, require};
 use crate::vocabulary::launch::Work;
@@ -43,16 +42,16 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
-/// What happens to the rows' results.
+/// The epilogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Finish {
-    /// Each segment's go to its own output.
+    /// The results of each segment go to its own output.
     Store,
     /// A residual is added; one segment. The residual may be the output.
     Add,
     /// `silu(first) · second`, to the first output; two segments of one layout.
     Silu,
-    /// `gelu(first) · second`, likewise.
+    /// `gelu(first) · second`, in the same way.
     Gelu,
 }
 
@@ -63,7 +62,7 @@ impl Finish {
         matches!(self, Finish::Silu | Finish::Gelu)
     }
 
-    /// What its gate does.
+    /// The function of its gate.
     pub(crate) const fn gate(self) -> Gate {
         match self {
             Finish::Store | Finish::Add => Gate::None,
@@ -86,7 +85,7 @@ pub enum Gate {
 
 gpu_enum!(ENUMS: Gate { None, Silu, Gelu });
 
-/// How a product's results lie.
+/// The layout of a product's results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Results {
     /// Rows of f32.
@@ -111,12 +110,12 @@ pub(crate) struct Segments<'a> {
 }
 
 impl Segments<'_> {
-    /// Matrices that a result is made of.
+    /// Matrices of a result.
     pub fn lists(&self) -> usize {
         if self.finish.gated() { 2 } else { 1 }
     }
 
-    /// Those whose rows are results: of a gated unit's two the first.
+    /// Segments whose rows are results: of a gated unit's two the first.
     pub fn results(&self) -> &[Segment] {
         if self.finish.gated() { self.all.get(..1).unwrap_or_default() } else { self.all }
     }
@@ -128,8 +127,8 @@ impl Segments<'_> {
         self.results().iter().map(|s| s.rows.next_multiple_of(whole).div_ceil(part)).sum()
     }
 
-    /// What a launch with so many rows of activations must do: `experts` matrices of each weight,
-    /// inputs and results of so many bytes an element.
+    /// The least work of a launch with `tokens` rows of activations: `experts` matrices of each
+    /// weight, `input` and `output` bytes an element.
     pub fn work(&self, experts: usize, tokens: usize, input: usize, output: usize) -> Work {
         let bytes = |s: &Segment| {
             Layout::new(s.format, self.cols).and_then(|l| l.bytes(s.rows, experts)).unwrap_or(0)
@@ -144,7 +143,7 @@ impl Segments<'_> {
         }
     }
 
-    /// Whether they go together, and can be laid out.
+    /// Whether the segments can be combined, and laid out.
     pub fn check(&self, kernel: &'static str, experts: usize) -> Result<(), SpecError> {
         let n = self.all.len();
         require((1..=MOST).contains(&n), kernel, || format!("{n} weights, it takes 1 to {MOST}"))?;
@@ -162,8 +161,7 @@ impl Segments<'_> {
         Ok(())
     }
 
-    /// The constants that say which rows are whose, with a struct for each *run* of neighbours of
-    /// one format.
+    /// The constants of the segments, with a struct for each *run* of neighbours of one format.
     pub fn shape(&self) -> Result<Shape, SpecError> {
         const RUNS: [&str; MOST] = ["Run0", "Run1", "Run2"];
         let mut shape = Shape::new()

@@ -1,11 +1,7 @@
-//! Matrix × a few rows of activations on the matrix units (a small-batch GEMM), weights straight
-//! from memory to registers: `gpu/small_gemm.h`. For one more token of each of several sequences;
-//! for prompts there are the tiles of [`GemmSpec`](crate::gemm::GemmSpec).
+//! Matrix × a few rows of activations on the matrix units (a small-batch GEMM), with weights
+//! straight from memory to registers: `gpu/small_gemm.h`. For one more token of each of several
+//! sequences; for prompts there is [`GemmSpec`](crate::gemm::GemmSpec).
 
-mod cases;
-
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::products::segments::{Finish, Listed, Results, Segment, Segments};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -27,15 +23,15 @@ use std::fmt;
 pub struct SmallGemmSpec {
     /// Length of a row; a multiple of 32.
     pub cols: usize,
-    /// Tokens at most: 1 to 64.
+    /// The most tokens: 1 to 64.
     pub tokens: usize,
     /// The weights: one to three.
     pub segments: Vec<Segment>,
-    /// The end.
+    /// The epilogue.
     pub finish: Finish,
     /// Results are halves in panels, the input of another product.
     pub panels: bool,
-    /// Each result is the same bits whatever `tokens` is: one order of sums for a shape of weights.
+    /// Each result has the same bits for any `tokens`: one order of sums for a shape of weights.
     pub fixed: bool,
     /// How the work is cut; `None`: the default.
     pub tuning: Option<SmallGemmTuning>,
@@ -45,7 +41,7 @@ arguments! {
     /// The arguments of a product with a few rows. Weights are row records of [`Layout`], biases
     /// f32 per row, results `tokens × rows` f32, or halves in panels.
     SmallGemmArgs {
-        /// `tokens × cols` halves in panels ([`panel_index`](crate::product::panel_index)), made by
+        /// `tokens × cols` halves in panels ([`panel_index`](crate::mma::panel_index)), made by
         /// [`TilesSpec`](crate::tiles::TilesSpec) or by a product with `panels`.
         x: Pointer,
         /// `tokens × rows` f32, or null.
@@ -56,7 +52,7 @@ arguments! {
         /// [`SmallGemmSpec::counters`] u32, zero before the first launch and after every one; null
         /// without splits.
         counters: Pointer,
-        /// Tokens at hand.
+        /// Tokens of this launch.
         tokens: U32,
         /// Blocks that share a result, each a part of the columns.
         splits: U32,
@@ -68,11 +64,11 @@ arguments! {
 pub struct SmallGemmTuning {
     /// Waves of a block.
     pub waves: u32,
-    /// Of these, side by side over the rows; the others share the columns.
+    /// Waves side by side over the rows; the others share the columns.
     pub rows: u32,
     /// Times sixteen rows of a wave: 1 or 2.
     pub tiles: u32,
-    /// Steps of 128 columns that weights are asked for ahead.
+    /// Steps of 128 columns by which weights are prefetched.
     pub ahead: u32,
     /// Blocks of a compute unit, which bounds registers.
     pub blocks_per_unit: u32,
@@ -81,14 +77,14 @@ pub struct SmallGemmTuning {
 impl Variant for SmallGemmTuning {}
 
 const NAME: &str = "small_gemm";
-/// Blocks that should be there, two for each multiprocessor of the family's usual cards (H100 SXM,
-/// H200): another number costs a few percent.
+/// Wanted blocks: two for each multiprocessor of the family's usual cards (H100 SXM, H200). Another
+/// number costs a few percent.
 const BLOCKS_WANTED: usize = 264;
 
 /// Rows of weights are multiples of this.
 pub const WHOLE: usize = 32;
 
-/// Whether a target has the kernel: the units of `mma.sync`, whose lanes hold pairs of neighbouring
+/// Whether a target has the kernel: it needs `mma.sync`, whose lanes hold pairs of neighbouring
 /// columns.
 #[must_use]
 pub fn covers(target: &Target) -> bool {
@@ -133,10 +129,11 @@ impl SmallGemmSpec {
             .segments
             .iter()
             .all(|s| Layout::new(s.format, self.cols).is_ok_and(|l| l.unit() == 32));
-        // Plenty of rows: many small blocks, so that none is left over at the end. Few: the waves
+        // Many rows: many small blocks, so that none remains alone at the end. Few rows: the waves
         // of a block share 16 rows.
         let (waves, rows, tiles, blocks_per_unit) = match (self.block_tokens(), wide(2)) {
-            // Of a shape always as many waves share the columns: two, or eight (with a gate four).
+            // For a shape the number of waves that share the columns is fixed: two, or eight (with
+            // a gate four).
             (8, true) if self.fixed => (4, 2, 1, 7),
             (16 | 24 | 32, true) if self.fixed => (4, 2, 1, 4),
             (_, true) if self.fixed => (8, 4, 1, 2),
@@ -159,12 +156,11 @@ impl SmallGemmSpec {
 
     /// Blocks that share a result.
     fn splits(&self, t: &SmallGemmTuning) -> u32 {
-        // Where there are plenty of rows blocks are of different sizes, and have their results to
-        // themselves.
+        // With many rows blocks have different sizes, and do not share results.
         if self.fixed && self.weights().tiles(32, 1) >= BLOCKS_WANTED {
             return 1;
         }
-        // Two steps of each wave at least.
+        // At least two steps for each wave.
         let most = self.steps() / (2 * (t.waves / t.rows) as usize);
         (BLOCKS_WANTED / self.tiles(t).max(1)).clamp(1, most.clamp(1, 8)) as u32
     }
@@ -301,36 +297,13 @@ impl Family for SmallGemmSpec {
     fn timed_at(&self, _: usize) -> Size {
         Size { tokens: self.tokens, past: 0 }
     }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        cases::case(self, target, units, size.tokens.min(self.tokens), random)
-    }
-
-    fn cases(
-        target: &Target,
-        _: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What decides the order of sums: waves over the columns, and blocks that share them.
+    /// The order of sums: waves over the columns, and blocks that share them.
     fn order(spec: &SmallGemmSpec, target: &Target) -> [u32; 2] {
         let t = spec.tuning(target).unwrap();
         [t.waves / t.rows, spec.blocks(target).unwrap()[1]]

@@ -1,7 +1,7 @@
 //! Families that work row by row: norms, sums, copies, conversions, exchanges between devices.
 
 pub mod combine;
-pub mod copy;
+pub mod copy_rows;
 pub mod embed;
 pub mod expert_sum;
 pub mod map;

@@ -1,10 +1,6 @@
-//! Tokens of a prompt grouped by expert, on the device, and the sum of what the experts made of
-//! them: three kernels of `gpu/moe.h`.
+//! Tokens of a prompt grouped by expert, on the device, and the sum of the experts' results: three
+//! kernels of `gpu/moe.h`.
 
-mod cases;
-
-use crate::cases::{Case, Random};
-use crate::matrix::{CHUNK, Samples};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
 use crate::vocabulary::files::source;
@@ -20,7 +16,7 @@ use std::fmt;
 pub struct MoeSpec {
     /// Experts.
     pub experts: usize,
-    /// Experts that a token has.
+    /// Experts of a token.
     pub top: usize,
     /// Tokens of a tile: [`GemmTuning::tokens`](crate::gemm::GemmTuning::tokens) of the products.
     pub tile: usize,
@@ -31,7 +27,7 @@ pub struct MoeSpec {
 const BLOCK: u32 = 256;
 
 impl MoeSpec {
-    /// Tiles that `tokens` tokens need at most: every expert may leave one not full.
+    /// The most tiles that `tokens` tokens need: every expert may have one that is not full.
     #[must_use]
     pub const fn tiles(&self, tokens: usize) -> usize {
         let pairs = tokens * self.top;
@@ -119,10 +115,10 @@ arguments! {
     }
 }
 
-/// The three families differ in these only.
+/// The three families differ only in these.
 macro_rules! step {
-    ($(#[$doc:meta])* $spec:ident, $args:ident, $name:literal, $entry:literal, $sample:literal, $case:ident,
-     $grid:expr, $work:expr) => {
+    ($(#[$doc:meta])* $spec:ident, $args:ident, $name:literal, $entry:literal, $grid:expr,
+     $work:expr) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub struct $spec {
@@ -170,23 +166,7 @@ macro_rules! step {
             }
 
             fn timed_at(&self, _: usize) -> Size {
-                CHUNK
-            }
-
-            fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
-                cases::$case(self, target, units, size, random)
-            }
-
-            fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
-                for (experts, tokens) in cases::SIZES {
-                    let spec = $spec { experts, tuning: Some(Wave { wave }) };
-                    into.push(spec.case(target, 2, Size { tokens, past: 0 }, random)?);
-                }
-                Ok(())
-            }
-
-            fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-                list.add($sample.to_owned(), $spec::from(cases::SAMPLE), cases::SAMPLE_SIZE)
+                Size::CHUNK
             }
         }
     };
@@ -194,14 +174,14 @@ macro_rules! step {
 
 step! {
     /// Counts the tokens of each expert.
-    MoeCountSpec, MoeCountArgs, "moe_count", "moe_count", "moe_count", count,
+    MoeCountSpec, MoeCountArgs, "moe_count", "moe_count",
     |moe, tokens| Grid::of([moe.experts as u32, 1, 1]).number("pairs", (tokens * moe.top) as u32),
     |moe, tokens| tokens * moe.top + moe.experts
 }
 
 step! {
     /// Groups tokens by expert, each group in whole tiles.
-    MoeGroupSpec, MoeGroupArgs, "moe_group", "moe_place", "moe_group", group,
+    MoeGroupSpec, MoeGroupArgs, "moe_group", "moe_place",
     |moe, tokens| {
         let grid = Grid::of([moe.experts as u32, 1, 1]).number("pairs", (tokens * moe.top) as u32);
         grid.number("max_tiles", moe.tiles(tokens) as u32)
@@ -210,8 +190,8 @@ step! {
 }
 
 step! {
-    /// Adds up what the experts made of each token, by their shares.
-    MoeSumSpec, MoeSumArgs, "moe_sum", "moe_sum", "moe_sum", sum,
+    /// Adds the experts' results of each token, by their shares.
+    MoeSumSpec, MoeSumArgs, "moe_sum", "moe_sum",
     |_, tokens| Grid::of([tokens as u32, 1, 1]),
     |moe, tokens| tokens * ((moe.top + 2) * moe.cols + 2 * moe.top)
 }

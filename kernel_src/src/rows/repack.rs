@@ -1,8 +1,5 @@
 //! The file's rows into row records, on the device. `gpu/repack.h`.
 
-use crate::cases::data::Matrix;
-use crate::cases::{Case, CaseArg, Content, Expect, FOLLOWS, Random, input};
-use crate::matrix::{ONE, Samples, formats};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape};
@@ -11,7 +8,6 @@ use crate::vocabulary::shape::Shape;
 use crate::vocabulary::variant::{Fixed, no_choice};
 use crate::vocabulary::weights;
 use kjit_engine::{Constants, Target};
-use kjit_formats::format::ALL;
 use kjit_formats::layout::Layout;
 use std::fmt;
 
@@ -38,8 +34,8 @@ arguments! {
 
 const NAME: &str = "repack";
 const BLOCK: u32 = 256;
-/// Rows of the matrix where it is timed: enough for every compute unit.
-const ROWS: usize = 4096;
+/// Rows of the matrix when it is timed: enough for every compute unit.
+pub const ROWS: usize = 4096;
 
 impl RepackSpec {
     /// Blocks for `rows` rows on a device of `units` compute units: also the kernel's last
@@ -63,36 +59,16 @@ impl RepackSpec {
         self.launch_blocks(target, self.blocks(rows, units))
     }
 
-    fn launch_blocks(&self, target: &Target, blocks: u32) -> Result<Launch, SpecError> {
+    /// The launch with `blocks` blocks.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn launch_blocks(&self, target: &Target, blocks: u32) -> Result<Launch, SpecError> {
         Ok(Launch::of(self.block(target, &Fixed)?, RepackSpec::grid_of(blocks)))
     }
 
     fn grid_of(blocks: u32) -> Grid {
         Grid::of([blocks, 1, 1]).number("blocks", blocks)
-    }
-
-    /// A case of `rows` rows in so many blocks.
-    fn of(
-        &self,
-        target: &Target,
-        rows: usize,
-        blocks: u32,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        let Layout { format, cols, .. } = self.layout;
-        let matrix = Matrix::random(format, rows, cols, random)?;
-        let args = RepackArgs {
-            raw: input("raw", matrix.raw),
-            records: CaseArg::Buffer {
-                name: "records",
-                before: Content::filled(0xff, matrix.records.len()),
-                expect: Expect::Bytes(matrix.records.to_vec()),
-            },
-            rows: CaseArg::U64(rows as u64),
-            blocks: FOLLOWS,
-        };
-        let name = format!("repack {format} · {rows} × {cols}, {blocks} blocks");
-        Case::of(name, self, target, self.launch_blocks(target, blocks)?, args)
     }
 }
 
@@ -124,43 +100,5 @@ impl Family for RepackSpec {
     fn work(&self, _: Size) -> Work {
         let Layout { format, cols, row_bytes, .. } = self.layout;
         Work::moves(ROWS * (format.row_bytes(cols).unwrap_or(0) + row_bytes))
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        _: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        let rows = random.rows(ROWS);
-        self.of(target, rows, self.blocks(rows as u64, units), random)
-    }
-
-    fn cases(
-        target: &Target,
-        _: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        for (i, format) in ALL.iter().enumerate() {
-            let cols =
-                if format.block_elems() == 1 { 63 + i } else { format.block_elems() * (1 + i % 3) };
-            let rows = 7 + 31 * (i % 2);
-            let spec = RepackSpec { layout: Layout::new(format, cols)? };
-            into.push(spec.of(target, rows, spec.blocks(rows as u64, 1).min(3), random)?);
-        }
-        Ok(())
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        for format in formats() {
-            list.add(
-                format!("repack {format}"),
-                RepackSpec { layout: Layout::new(format, 4096)? },
-                ONE,
-            )?;
-        }
-        Ok(())
     }
 }

@@ -1,10 +1,6 @@
-//! Rows of f32 made into the tiles, panels or turned tiles of halves that products take:
+//! Rows of f32 converted into the tiles, panels or turned tiles of halves that products take:
 //! `gpu/tiles.h`.
 
-use crate::cases::oracle::{EPS, aux, prologues};
-use crate::cases::tiled::{ROUNDED, want_panels, want_tiled, want_turned};
-use crate::cases::{Case, CaseArg, Random, Storage, floats, optional, output, words};
-use crate::matrix::{CHUNK, PROMPT, Samples};
 use crate::vocabulary::activations::{First, Prologue};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -30,8 +26,9 @@ pub enum Form {
 }
 
 impl Form {
-    /// In texts.
-    const fn word(self) -> &'static str {
+    /// In texts of specs and names of cases.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
         match self {
             Form::Tiles => "",
             Form::Panels => ", panels",
@@ -45,11 +42,11 @@ impl Form {
 pub struct TilesSpec {
     /// Length of a row.
     pub cols: usize,
-    /// What happens to the values.
+    /// Transformation of the values.
     pub prologue: Prologue,
-    /// Rows are picked by `source`.
+    /// `source` picks the rows.
     pub gather: bool,
-    /// How the halves lie.
+    /// The layout of the halves.
     pub form: Form,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
@@ -75,42 +72,6 @@ arguments! {
 
 const NAME: &str = "tiles";
 
-impl TilesSpec {
-    /// A case with `rows` rows of values, of which `source` picks.
-    fn of(
-        &self,
-        target: &Target,
-        rows: usize,
-        source: &[u32],
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        let TilesSpec { cols, prologue: kind, gather, form, .. } = *self;
-        let x = random.activations(rows * cols);
-        let aux = aux(kind, rows, cols, random);
-        let made = prologues(kind, cols, &x, &aux);
-        let want: Vec<Option<Vec<f64>>> = match gather {
-            true => source.iter().map(|&s| made.get(s as usize).cloned()).collect(),
-            false => made.iter().cloned().map(Some).collect(),
-        };
-        let y = match form {
-            Form::Tiles => want_tiled(&want, cols),
-            Form::Panels => want_panels(&want, cols),
-            Form::Turned => want_turned(&want, cols),
-        };
-        let args = TilesArgs {
-            x: floats("x", &x),
-            aux: optional("aux", &aux),
-            y: output("y", Storage::F16, y, ROUNDED),
-            source: if gather { words("source", source) } else { CaseArg::Null },
-            eps: CaseArg::F32(EPS),
-        };
-        let (gathered, form) = (if gather { ", gathered" } else { "" }, form.word());
-        let name = format!("tiles {rows} × {cols}, {kind:?}{gathered}{form}");
-        let launch = self.launch(target, 1, Size { tokens: want.len(), past: 0 })?;
-        Case::of(name, self, target, launch, args)
-    }
-}
-
 impl Family for TilesSpec {
     const NAME: &'static str = NAME;
     type Args<A> = TilesArgs<A>;
@@ -129,8 +90,8 @@ impl Family for TilesSpec {
     }
 
     fn block(&self, _: &Target, &Wave { wave }: &Wave) -> Result<Block, SpecError> {
-        // A thread keeps its part of the row in registers: eight elements up to rows of 2048, 64 at
-        // most.
+        // A thread has its part of the row in registers: eight elements up to rows of 2048, at most
+        // 64.
         let threads = match self.cols {
             0..=2048 => 256,
             2049..=8192 => 512,
@@ -165,66 +126,6 @@ impl Family for TilesSpec {
     }
 
     fn timed_at(&self, _: usize) -> Size {
-        CHUNK
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        _: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        let source: Vec<u32> =
-            if self.gather { (0..size.tokens as u32).rev().collect() } else { vec![] };
-        self.of(target, size.tokens, &source, random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        let tuning = Some(Wave { wave });
-        for (cols, rows, prologue, gather, form) in [
-            (96, 5, Prologue::None, false, Form::Tiles),
-            (2500, 3, Prologue::Norm, false, Form::Tiles),
-            (576, 9, Prologue::Norm, true, Form::Tiles),
-            (1000, 3, Prologue::Silu, false, Form::Tiles),
-            (161, 3, Prologue::Gelu, false, Form::Tiles),
-            (96, 5, Prologue::None, false, Form::Panels),
-            (1056, 11, Prologue::Norm, false, Form::Panels),
-            (96, 5, Prologue::None, false, Form::Turned),
-            (1056, 70, Prologue::Norm, false, Form::Turned),
-        ] {
-            let source: Vec<u32> = if gather { vec![4, u32::MAX, 0, 8, 4] } else { vec![] };
-            into.push(
-                TilesSpec { cols, prologue, gather, form, tuning }
-                    .of(target, rows, &source, random)?,
-            );
-        }
-        Ok(())
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        let size = Size { tokens: PROMPT, past: 0 };
-        for (cols, prologue, gather) in [
-            (4096, Prologue::None, false),
-            (4096, Prologue::Norm, false),
-            (14336, Prologue::Silu, false),
-            (14336, Prologue::Gelu, false),
-            (2048, Prologue::Norm, true),
-        ] {
-            let spec = TilesSpec { cols, prologue, gather, form: Form::Tiles, tuning: None };
-            let gathered = if gather { " gathered" } else { "" };
-            list.add(format!("tiles {cols} {prologue:?}{gathered}"), spec, size)?;
-        }
-        for wave in list.other_waves() {
-            let (prologue, tuning) = (Prologue::Norm, Some(Wave { wave }));
-            let spec = TilesSpec { cols: 4096, prologue, gather: false, form: Form::Tiles, tuning };
-            list.add(format!("tiles 4096 Norm @ wave {wave}"), spec, size)?;
-        }
-        Ok(())
+        Size::CHUNK
     }
 }

@@ -1,4 +1,4 @@
-//! How a column of activations lies in memory for the dot products: see `gpu/activations.h`.
+//! The layout of a column of activations for dot products: see `gpu/activations.h`.
 
 use crate::vocabulary::kernel::{SpecError, require};
 use crate::vocabulary::shape::{Shape, gpu_enum};
@@ -6,7 +6,7 @@ use kjit_formats::format::{Encoding, Format};
 use kjit_formats::layout::Layout;
 use std::fmt;
 
-/// What happens to activations before they meet a matrix.
+/// Transformation of activations before a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Prologue {
     /// Nothing.
@@ -21,8 +21,7 @@ pub enum Prologue {
 
 gpu_enum!(ENUMS: Prologue { None, Norm, Silu, Gelu });
 
-/// The prologue in a spec's text: `, Norm`; nothing for none. Columns that are quantised already
-/// have none.
+/// The prologue in a spec's text: `, Norm`; nothing for none. Quantised columns have none.
 pub(crate) struct First(pub Prologue, pub bool);
 
 impl fmt::Display for First {
@@ -40,7 +39,7 @@ impl fmt::Display for First {
 pub enum Form {
     /// Two planes of signed bytes with a scale for each 32.
     Quantised {
-        /// The two vectors of a group lie apart (all weights take 32 at a time).
+        /// The two vectors of a group are apart (all weights take 32 at a time).
         split: bool,
     },
     /// Single precision, in units of this many.
@@ -107,7 +106,7 @@ impl Column {
         }
     }
 
-    /// The vector that holds a group's 16 values of a half, of the planes' first.
+    /// The vector of 16 values, half `half` of a group, in the first plane.
     fn vector(&self, group: usize, half: usize) -> usize {
         match self.form {
             Form::Quantised { split: true } => half * (self.cols / 32) + group,
@@ -122,7 +121,7 @@ impl Column {
         4 * at + i % 4
     }
 
-    /// A column as [`QuantizeSpec`](crate::quantize::QuantizeSpec) makes it, for oracles.
+    /// The column that [`QuantizeSpec`](crate::quantize::QuantizeSpec) makes, for oracles.
     #[must_use]
     pub fn pack(&self, x: &[f32]) -> Vec<u8> {
         let mut out = vec![0u8; self.bytes()];
@@ -179,7 +178,7 @@ impl Column {
         (0..self.cols).map(value).collect()
     }
 
-    /// The constants that `gpu/activations.h` takes.
+    /// The constants of `gpu/activations.h`.
     pub(crate) fn shape(&self, prologue: Prologue) -> Shape {
         let (split, unit) = match self.form {
             Form::Quantised { split } => (split, 4),

@@ -1,9 +1,9 @@
 //! The arguments of a launch, declared once for each family: their order, names and kinds.
 
-/// Weights that a product's launch takes at most.
+/// The most weights of a product's launch.
 pub const MOST_SEGMENTS: usize = 3;
 
-/// What an argument is.
+/// The type of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A pointer, perhaps null.
@@ -21,11 +21,11 @@ pub enum Kind {
 pub struct Declared {
     /// Its name.
     pub name: &'static str,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
 }
 
-/// The arguments of a launch, whatever an argument is made of: a plan's bindings, a case's data, an
+/// The arguments of a launch, generic over the argument: a plan's bindings, a case's data, an
 /// embedder's buffers. Declared once, by `arguments!`.
 pub trait Arguments<A>: Sized {
     /// The arguments in the kernel's order.
@@ -35,13 +35,13 @@ pub trait Arguments<A>: Sized {
     fn list(self) -> Vec<A>;
 }
 
-/// The arguments of what may lie in pages: where nothing does, all but the last, a table of pages.
+/// The arguments of a family with optional pages: without pages all but the last, a table of pages.
 pub(crate) fn with_table<A: Arguments<()>>(paged: bool) -> &'static [Declared] {
     let all = A::DECLARED;
     all.get(..all.len() - usize::from(!paged)).unwrap_or(all)
 }
 
-/// What a product takes for each of its weights.
+/// The arguments of a product for each of its weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentArgs<A> {
     /// Row records.
@@ -62,8 +62,10 @@ macro_rules! arguments {
         pub struct $name<A> { $($(#[$d])* pub $field: A,)* }
 
         impl<A> $crate::vocabulary::arguments::Arguments<A> for $name<A> {
-            const DECLARED: &'static [$crate::vocabulary::arguments::Declared] =
-                &[$($crate::vocabulary::arguments::Declared { name: stringify!($field), kind: $crate::vocabulary::arguments::Kind::$kind }),*];
+            const DECLARED: &'static [$crate::vocabulary::arguments::Declared] = {
+                use $crate::vocabulary::arguments::{Declared, Kind};
+                &[$(Declared { name: stringify!($field), kind: Kind::$kind }),*]
+            };
 
             fn list(self) -> Vec<A> {
                 vec![$(self.$field),*]
@@ -79,8 +81,11 @@ macro_rules! arguments {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct $name<A> {
             $($(#[$d])* pub $field: A,)*
-            /// The weights, their biases and their results; null behind the last.
-            pub segments: [$crate::vocabulary::arguments::SegmentArgs<A>; $crate::vocabulary::arguments::MOST_SEGMENTS],
+            /// The weights, their biases and their results; null after the last.
+            pub segments: [
+                $crate::vocabulary::arguments::SegmentArgs<A>;
+                $crate::vocabulary::arguments::MOST_SEGMENTS
+            ],
             $($(#[$d2])* pub $field2: A,)*
         }
 
@@ -92,7 +97,8 @@ macro_rules! arguments {
                 }
                 &[
                     $(Declared { name: stringify!($field), kind: Kind::$kind },)*
-                    pointer("w0"), pointer("b0"), pointer("y0"), pointer("w1"), pointer("b1"), pointer("y1"),
+                    pointer("w0"), pointer("b0"), pointer("y0"),
+                    pointer("w1"), pointer("b1"), pointer("y1"),
                     pointer("w2"), pointer("b2"), pointer("y2"),
                     $(Declared { name: stringify!($field2), kind: Kind::$kind2 },)*
                 ]

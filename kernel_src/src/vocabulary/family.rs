@@ -1,11 +1,9 @@
-//! What a family of kernels is: one module that implements [`Family`], and one row of the registry
-//! in [`spec`](crate::spec).
+//! A family of kernels: one module that implements [`Family`], and one row of the registry in
+//! [`spec`](crate::spec).
 //!
-//! All that goes by family goes through this trait: specialising, launching, tuning, timing, cases,
-//! the compile matrix. So a family that is in the registry is in all of them.
+//! Specialising, launching, tuning and timing go through this trait; cases and samples through
+//! `Cases` of `kjit-kernel-cases`. A family in the registry has all of them.
 
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::vocabulary::arguments::{Arguments, Declared};
 use crate::vocabulary::kernel::{Kernel, SpecError};
 use crate::vocabulary::launch::{Block, Grid, Launch, Size, Work};
@@ -16,18 +14,18 @@ use kjit_engine::Target;
 use std::fmt::{self, Debug};
 use std::hash::Hash;
 
-/// A family of kernels. A value of it is a *spec*: what is computed, at which sizes, and perhaps by
-/// which tuning.
+/// A family of kernels. A value of it is a *spec*: a computation, its sizes, and optionally a
+/// tuning.
 pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// Its name: the first word of a spec's text.
     const NAME: &'static str;
-    /// How the work is cut: what does not change what is computed.
+    /// How the work is cut; it does not change the result.
     type Tuning: Variant;
     /// The arguments of a launch, in the kernel's order.
     type Args<A>: Arguments<A>;
 
-    /// What is computed, at which sizes, without the name and without the tuning: tuning is kept by
-    /// it, so two specs that compute the same have one text, and two texts are two kernels.
+    /// The computation and its sizes, without the name and the tuning. Tuning records are keyed by
+    /// it: specs of one computation have one text, and different texts are different kernels.
     ///
     /// # Errors
     /// Only the formatter's.
@@ -36,18 +34,18 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// The tuning that the spec names itself.
     fn own(&self) -> Option<Self::Tuning>;
 
-    /// The same spec with another tuning of its own; `None`: the one that was measured best, else
-    /// the family's.
+    /// This spec with another tuning of its own; `None`: the best measured one, else the family's
+    /// default.
     #[must_use]
     fn with(self, tuning: Option<Self::Tuning>) -> Self;
 
-    /// Where the family starts for this spec, whatever was measured.
+    /// The family's default for this spec, without measurements.
     ///
     /// # Errors
     /// Sizes that it does not cover.
     fn usual(&self, target: &Target) -> Result<Self::Tuning, SpecError>;
 
-    /// Whether the target can run the spec so.
+    /// Whether the target can run the spec with this tuning.
     ///
     /// # Errors
     /// Sizes that are not covered, a tuning that the target cannot run.
@@ -55,11 +53,11 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
         Ok(())
     }
 
-    /// What is worth trying: small lists, since each is compiled, checked and timed. Some may not
+    /// Tunings worth trying: small lists, since each is compiled, checked and timed. Some may not
     /// fit the target.
     fn candidates(&self, target: &Target) -> Vec<Self::Tuning>;
 
-    /// The block of a launch: known without any source being rendered.
+    /// The block of a launch: renders no source.
     ///
     /// # Errors
     /// More LDS than the target has.
@@ -76,8 +74,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
         block: Block,
     ) -> Result<Kernel, SpecError>;
 
-    /// The arguments of a launch: the last one of [`Family::Args`] may be such that only some specs
-    /// have it.
+    /// The arguments of a launch: the last one of [`Family::Args`] may exist for some specs only.
     fn declared(&self) -> &'static [Declared] {
         <Self::Args<()> as Arguments<()>>::DECLARED
     }
@@ -97,7 +94,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// The step in a kernel of many steps, for one token of one sequence.
     ///
     /// # Errors
-    /// It is only launched by itself.
+    /// The family has no such step.
     fn inside(&self, _target: &Target, _inside: Inside) -> Result<Step, SpecError> {
         Err(SpecError::Unsupported {
             kernel: Self::NAME,
@@ -105,44 +102,15 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
         })
     }
 
-    /// What a launch must move and compute, at the least.
+    /// The least work of a launch.
     fn work(&self, size: Size) -> Work;
 
-    /// The size at which it is timed by itself, with `depth` tokens in the cache.
+    /// The size at which it is timed alone, with `depth` tokens in the cache.
     fn timed_at(&self, depth: usize) -> Size {
         Size { tokens: 1, past: depth }
     }
 
-    /// A case of this size, whose oracle is fast enough for matrices of a real model.
-    ///
-    /// # Errors
-    /// A kernel that cannot be specialised.
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError>;
-
-    /// The family's cases at a wave width of the target: small, odd, at every border.
-    ///
-    /// # Errors
-    /// A kernel that cannot be specialised.
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError>;
-
-    /// The family's kernels at the sizes of real models: the compile matrix.
-    ///
-    /// # Errors
-    /// A kernel that cannot be specialised.
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError>;
-
-    /// The tuning in force: the spec's own, else what is shipped for it, else the family's.
+    /// The tuning in force: the spec's own, else the shipped one, else the family's default.
     ///
     /// # Errors
     /// Sizes that are not covered, a tuning that the target cannot run.
@@ -150,7 +118,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
         self.tuning_by(shipped::table(), target)
     }
 
-    /// The same by another table than the shipped one.
+    /// As [`Family::tuning`], with another table than the shipped one.
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -166,7 +134,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// The specialised kernel.
     ///
     /// # Errors
-    /// What the family does not cover, by name.
+    /// Sizes or targets that the family does not cover.
     fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
         let tuning = self.tuning(target)?;
         let block = self.block(target, &tuning)?;
@@ -189,7 +157,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     }
 }
 
-/// A spec's text with its family's name: tuning is kept by it.
+/// A spec's text with its family's name: the key of tuning records.
 #[derive(Debug, Clone, Copy)]
 pub struct Named<'a, F>(pub &'a F);
 

@@ -1,4 +1,4 @@
-//! What every kernel family gives the engine: text, constants and the shape of a launch.
+//! A specialised kernel for the engine: text, constants and the shape of a launch.
 
 use crate::vocabulary::files;
 use crate::vocabulary::shape::Shape;
@@ -11,9 +11,9 @@ use kjit_formats::layout::LayoutError;
 pub struct Kernel {
     /// The text, with the headers that it includes.
     pub source: Source,
-    /// What is baked in.
+    /// Constants of the compilation.
     pub constants: Constants,
-    /// Wave width and what else changes the meaning of the code.
+    /// Wave width and other options that change the meaning of the code.
     pub options: Options,
     /// The kernel's name in the code object.
     pub entry: &'static str,
@@ -24,7 +24,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// What the engine compiles, for a target (the one that the kernel was specialised for).
+    /// The engine's job for a target (the one that the kernel was specialised for).
     #[must_use]
     pub fn job(&self, target: &Target) -> Job {
         let constants = self.constants.clone();
@@ -34,8 +34,8 @@ impl Kernel {
     }
 }
 
-/// A kernel of one step, of one entry point whose file has its name: its shape becomes `shape.h`,
-/// `macros` are those of the compilation (`gpu/kjit.h`). Block and LDS as [`Kernel`] has them.
+/// A kernel of one step with one entry point, which has the name of its file. Its shape becomes
+/// `shape.h`; `macros` are those of the compilation (`gpu/kjit.h`). Block and LDS as in [`Kernel`].
 pub(crate) fn of_shape(
     name: &'static str,
     shape: &Shape,
@@ -67,27 +67,27 @@ pub enum SpecError {
     Unsupported {
         /// The family.
         kernel: &'static str,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
-    /// The block's memory does not suffice.
+    /// The block has too little memory.
     #[error("{kernel}: {need} bytes of LDS are needed in a block, {target} has {have}: {hint}")]
     Shared {
         /// The family.
         kernel: &'static str,
         /// Bytes needed.
         need: usize,
-        /// Bytes there are.
+        /// Bytes available.
         have: u32,
         /// The target.
         target: String,
-        /// What to do instead.
+        /// The advice.
         hint: &'static str,
     },
 }
 
 /// `Unsupported`, unless `fine`.
-pub(crate) fn require(
+pub fn require(
     fine: bool,
     kernel: &'static str,
     why: impl FnOnce() -> String,
@@ -96,7 +96,7 @@ pub(crate) fn require(
 }
 
 /// Checks the dynamic LDS of a block; `fixed` bytes more are declared by the kernel itself.
-pub(crate) fn shared_bytes(
+pub fn shared_bytes(
     kernel: &'static str,
     target: &Target,
     bytes: usize,

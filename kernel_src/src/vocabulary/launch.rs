@@ -1,19 +1,25 @@
-//! A launch as a family says it: its size, what it must move and compute, its block, its grid and the
-//! arguments that follow from them.
+//! A launch: its size, its least work, its block, its grid and the arguments that follow from them.
 
 use kjit_engine::Geometry;
 
-/// What a launch depends on that is no part of a spec.
+/// The part of a launch that is not in the spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Size {
-    /// New tokens, or rows: one for each sequence that is decoded. Of what knows no width, rows of
-    /// 4096 elements; of what only reads, MiB.
+    /// New tokens, or rows: one for each sequence in decoding. For kernels without a width, rows of
+    /// 4096 elements; for kernels that only read, MiB.
     pub tokens: usize,
     /// Tokens that are in the cache before them.
     pub past: usize,
 }
 
-/// What a launch has to do, however it does it: the inputs of a roofline.
+impl Size {
+    /// One token, or row.
+    pub const ONE: Size = Size { tokens: 1, past: 0 };
+    /// A prompt's tokens when a kernel is timed alone.
+    pub const CHUNK: Size = Size { tokens: 512, past: 0 };
+}
+
+/// The least work of a launch: the inputs of a roofline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Work {
     /// Bytes of memory that must be read or written, each once.
@@ -23,12 +29,12 @@ pub struct Work {
 }
 
 impl Work {
-    /// Of so many bytes, with no products.
-    pub(crate) const fn moves(bytes: usize) -> Work {
+    /// Work of `bytes` bytes without products.
+    pub const fn moves(bytes: usize) -> Work {
         Work { bytes: bytes as u64, operations: 0 }
     }
 
-    /// Microseconds that it takes at least at so many GB/s and TFLOP/s.
+    /// The least microseconds at these GB/s and TFLOP/s.
     #[must_use]
     pub fn floor_us(&self, gb_per_s: f64, tflop_per_s: f64) -> f64 {
         (self.bytes as f64 / (gb_per_s * 1e3)).max(self.operations as f64 / (tflop_per_s * 1e6))
@@ -48,7 +54,7 @@ pub struct Block {
 
 impl Block {
     /// A block without dynamic LDS.
-    pub(crate) const fn of(wave: u32, threads: u32) -> Block {
+    pub const fn of(wave: u32, threads: u32) -> Block {
         Block { wave, threads, shared: 0 }
     }
 }
@@ -62,13 +68,13 @@ pub struct Grid {
     pub numbers: Vec<(&'static str, u32)>,
     /// Working memory.
     pub memory: Vec<Memory>,
-    /// Blocks wait for each other: all must be resident, and the launch before must have ended.
+    /// Blocks wait for each other: all must be resident, and the previous launch must have ended.
     pub cooperative: bool,
 }
 
 impl Grid {
-    /// Blocks alone.
-    pub(crate) fn of(blocks: [u32; 3]) -> Grid {
+    /// A grid of blocks without arguments.
+    pub fn of(blocks: [u32; 3]) -> Grid {
         Grid {
             blocks: blocks.map(|n| n.max(1)),
             numbers: vec![],
@@ -77,31 +83,31 @@ impl Grid {
         }
     }
 
-    /// With an argument that follows.
-    pub(crate) fn number(mut self, name: &'static str, value: u32) -> Grid {
+    /// With an argument.
+    pub fn number(mut self, name: &'static str, value: u32) -> Grid {
         self.numbers.push((name, value));
         self
     }
 
     /// With blocks that wait for each other, or not.
-    pub(crate) const fn cooperative(mut self, on: bool) -> Grid {
+    pub const fn cooperative(mut self, on: bool) -> Grid {
         self.cooperative = on;
         self
     }
 
-    /// With working memory of so many bytes; none for 0.
-    pub(crate) fn memory(mut self, name: &'static str, bytes: usize) -> Grid {
+    /// With `bytes` bytes of working memory; none for 0.
+    pub fn memory(mut self, name: &'static str, bytes: usize) -> Grid {
         self.memory.push(Memory { name, bytes, zeroed: false });
         self
     }
 
-    /// With so many counters: u32, zero before the first launch and after every one.
-    pub(crate) fn counters(self, name: &'static str, count: usize) -> Grid {
+    /// With `count` counters: u32, zero before the first launch and after every one.
+    pub fn counters(self, name: &'static str, count: usize) -> Grid {
         self.zeroed(name, 4 * count)
     }
 
-    /// With so many bytes that are zero before the first launch and after every one.
-    pub(crate) fn zeroed(mut self, name: &'static str, bytes: usize) -> Grid {
+    /// With `bytes` bytes that are zero before the first launch and after every one.
+    pub fn zeroed(mut self, name: &'static str, bytes: usize) -> Grid {
         self.memory.push(Memory { name, bytes, zeroed: true });
         self
     }
@@ -110,7 +116,7 @@ impl Grid {
 /// Working memory of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// The argument that it is for.
+    /// Its argument.
     pub name: &'static str,
     /// Bytes; 0: the argument is null.
     pub bytes: usize,
@@ -130,9 +136,9 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A block and its grid. It may start before the kernel before it has ended: all kernels here
-    /// wait by themselves, but for those whose blocks wait for each other.
-    pub(crate) fn of(block: Block, grid: Grid) -> Launch {
+    /// A launch of this block and grid. It may start before the previous kernel has ended: all
+    /// kernels here wait for their inputs, except those whose blocks wait for each other.
+    pub fn of(block: Block, grid: Grid) -> Launch {
         let Grid { blocks, numbers, memory, cooperative } = grid;
         let geometry = Geometry::of(blocks, [block.threads, 1, 1]).shared(block.shared);
         Launch {

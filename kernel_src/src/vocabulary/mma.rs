@@ -1,5 +1,5 @@
-//! Which matrix instructions a kernel of `gpu/mma.h` uses on a target, and the tiles in which
-//! activations travel between such kernels.
+//! The matrix instructions of `gpu/mma.h` on a target, and the tiles of activations between such
+//! kernels.
 
 use kjit_engine::{Constants, Dot, MatrixUnit, Target, Vendor};
 
@@ -8,7 +8,7 @@ use kjit_engine::{Constants, Dot, MatrixUnit, Target, Vendor};
 pub(crate) struct Product {
     /// `KJ_MMA`.
     family: i64,
-    /// `v_dot2_f32_f16` stands in where there is no matrix instruction.
+    /// `v_dot2_f32_f16` is used without a matrix instruction.
     dot2: bool,
     /// Columns of one product: of rows of weights, or of keys.
     pub columns: u32,
@@ -19,11 +19,11 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    /// What attention of prompts multiplies with. Its results stay in registers from tile to tile,
-    /// which on gfx908 are AGPRs that are copied to each other, and some compilers do that wrong.
-    /// So there it does without matrix instructions unless the compiler was asked (`copies.rs`:
-    /// `gfx908:sound-copies`); and so do heads that are no whole number of products deep (of 80,
-    /// where products are 32 deep).
+    /// The instructions for attention of prompts. Its results stay in registers from tile to tile.
+    /// On gfx908 these are AGPRs that are copied to each other, which some compilers do wrong.
+    /// There attention uses no matrix instructions unless the compiler was tested (`copies.rs`:
+    /// `gfx908:sound-copies`). The same holds for heads that are not a whole number of products
+    /// deep (of 80, where products are 32 deep).
     pub fn of_attention(target: &Target, wave: u32, head_dim: usize) -> Product {
         let product = Product::of(target, wave);
         let whole = head_dim.is_multiple_of(product.depth as usize);
@@ -47,7 +47,7 @@ impl Product {
     }
 
     fn family(target: &Target, family: i64) -> Product {
-        // gfx1250 has the byte dot product and not this one.
+        // gfx1250 has the byte dot product but not this one.
         let pairs = target.arch().dot != Dot::None && target.arch().matrix != MatrixUnit::Wmma1250;
         let dot2 = family == 0 && target.vendor() == Vendor::Amd && pairs;
         let depth = match family {

@@ -1,5 +1,5 @@
-//! What every family is written in: arguments, launches, tunings, constants for the GPU's code, the
-//! sources. Nothing here knows a family.
+//! The vocabulary of all families: arguments, launches, tunings, constants for the GPU's code,
+//! sources. Nothing here depends on a family.
 
 pub mod activations;
 pub mod arguments;

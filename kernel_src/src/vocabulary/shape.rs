@@ -1,18 +1,17 @@
-//! Constants as the GPU's code sees them: structs of them, which its steps are templates over, and
-//! the enums that both sides name.
+//! Constants for the GPU's code: structs, over which its steps are templates, and enums that both
+//! sides name.
 
 use kjit_engine::{Constants, Value as Constant};
 use kjit_formats::format::grids::Grid;
 use std::fmt::Write;
 
-/// An enum that the GPU's code has under the same name, with the same variants (without their
-/// data).
+/// An enum that the GPU's code also has, with the same name and variants (without their data).
 pub trait GpuEnum {
-    /// The variant, as the GPU's code names it.
+    /// The variant's name in the GPU's code.
     fn name(&self) -> &'static str;
 }
 
-/// Whether a header has this declaration, whatever white space either has.
+/// Whether a header has this declaration, ignoring white space.
 pub(crate) const fn declares(header: &str, declaration: &str) -> bool {
     let (header, declaration) = (header.as_bytes(), declaration.as_bytes());
     let mut start = 0;
@@ -45,7 +44,9 @@ macro_rules! gpu_enum {
         impl $crate::vocabulary::shape::GpuEnum for $type {
             fn name(&self) -> &'static str {
                 match self {
-                    $($type::$variant { .. } => concat!(stringify!($type), "::", stringify!($variant)),)*
+                    $($type::$variant { .. } => {
+                        concat!(stringify!($type), "::", stringify!($variant))
+                    })*
                 }
             }
         }
@@ -53,7 +54,10 @@ macro_rules! gpu_enum {
         const _: () = assert!(
             $crate::vocabulary::shape::declares(
                 $crate::vocabulary::files::$header,
-                concat!("enum class ", stringify!($type), ": unsigned {", $(stringify!($variant), ",",)* "};"),
+                concat!(
+                    "enum class ", stringify!($type), ": unsigned {",
+                    $(stringify!($variant), ",",)* "};"
+                ),
             ),
             concat!("the header declares ", stringify!($type), " otherwise"),
         );
@@ -74,12 +78,13 @@ enum Field {
     Grid(&'static Grid),
 }
 
-/// A struct of constants: what a step of the GPU's code is a template over.
+/// A struct of constants, over which a step of the GPU's code is a template.
 ///
 /// ```
 /// use kjit_kernels::activations::Prologue;
 /// use kjit_kernels::shape::Shape;
-/// let shape = Shape::new().number("COLS", 4096).flag("BIAS", false).choice("PROLOGUE", &Prologue::Norm);
+/// let shape = Shape::new().number("COLS", 4096).flag("BIAS", false);
+/// let shape = shape.choice("PROLOGUE", &Prologue::Norm);
 /// assert_eq!(
 ///     shape.render("Shape"),
 ///     "struct Shape {
@@ -119,8 +124,8 @@ impl Shape {
     /// A `u32`.
     #[must_use]
     pub fn number(self, name: &'static str, value: impl TryInto<i64>) -> Shape {
-        // Sizes beyond i64 do not come out of any spec; saturating keeps the text valid, and the
-        // compiler refuses it as a u32.
+        // No spec has sizes beyond i64. Saturating keeps the text valid, and the compiler refuses
+        // it as a u32.
         self.with(name, Field::Number(value.try_into().unwrap_or(i64::MAX)))
     }
 
@@ -160,14 +165,14 @@ impl Shape {
         self.with(name, Field::Alias(of))
     }
 
-    /// The vectors of a codebook, which a function of this name answers: words, the first weight's
+    /// A function of this name that returns the vectors of a codebook: words, the first weight's
     /// byte lowest.
     #[must_use]
     pub fn grid(self, name: &'static str, grid: &'static Grid) -> Shape {
         self.with(name, Field::Grid(grid))
     }
 
-    /// All fields of another one behind these.
+    /// Followed by all fields of another shape.
     #[must_use]
     pub fn and(self, other: Shape) -> Shape {
         other.fields.into_iter().fold(self, |shape, (name, field)| shape.with(name, field))
@@ -229,7 +234,7 @@ impl Shape {
         )
     }
 
-    /// The tables that the struct's functions answer, each once; they stand before it.
+    /// The tables that the struct's functions return, each once; they come before it.
     #[must_use]
     pub fn tables(&self) -> String {
         let mut grids = Vec::new();
@@ -267,7 +272,7 @@ impl Shape {
         }
     }
 
-    /// Tells of its fields wherever the constants are shown.
+    /// Adds the fields to the constants, for display only.
     #[must_use]
     pub fn tell(&self, constants: Constants) -> Constants {
         self.fields.iter().fold(constants, |c, (name, field)| match field {

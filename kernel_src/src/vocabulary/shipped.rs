@@ -1,6 +1,6 @@
 //! Choices that were measured on real cards and are shipped: `kernel_src/tuning/measured.tsv`, one
-//! a line, by architecture and spec. They go before where a family starts ([`Family::usual`]).
-//! `kjit bench MODEL --kernels --tune --rows FILE` writes such lines.
+//! a line, by architecture and spec. They override the family's default ([`Family::usual`]). `kjit
+//! bench MODEL --kernels --tune --rows FILE` writes such lines.
 
 use crate::vocabulary::family::{Family, Named};
 use crate::vocabulary::variant::Variant;
@@ -10,7 +10,7 @@ use std::sync::{LazyLock, OnceLock};
 
 const TEXT: &str = include_str!("../../tuning/measured.tsv");
 
-/// A line that is none.
+/// A malformed line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "line {line}: {why}; a line is: architecture, spec, tuning, where it was measured, with tabs \
@@ -19,7 +19,7 @@ const TEXT: &str = include_str!("../../tuning/measured.tsv");
 pub struct BadLine {
     /// Counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The fault.
     pub why: &'static str,
 }
 
@@ -32,7 +32,7 @@ pub struct Row<'a> {
     pub spec: &'a str,
     /// The [`Tuning`](crate::spec::Tuning)'s text.
     pub tuning: &'a str,
-    /// The card, the day, and what was gained.
+    /// The card, the day, and the gain.
     pub measured: &'a str,
 }
 
@@ -53,22 +53,22 @@ pub fn all() -> impl Iterator<Item = Result<Row<'static>, BadLine>> {
     rows(TEXT)
 }
 
-/// A choice as the table has it, and its place in its family's space, once that was looked for.
+/// A choice of the table, and its place in its family's space, once it was looked up.
 #[derive(Debug)]
 struct Choice {
     text: String,
     place: OnceLock<Option<usize>>,
 }
 
-/// Choices by architecture, then by spec. A test holds every shipped line; one that is wrong all
-/// the same counts for nothing.
+/// Choices by architecture, then by spec. A test checks every shipped line; a wrong one has no
+/// effect.
 #[derive(Debug, Default)]
 pub struct Table {
     choices: HashMap<String, HashMap<String, Choice>>,
 }
 
 impl Table {
-    /// Those of a text.
+    /// The choices of a text.
     #[must_use]
     pub fn of(text: &str) -> Table {
         let mut table = Table::default();
@@ -95,7 +95,7 @@ impl Table {
 
 static SHIPPED: LazyLock<Table> = LazyLock::new(|| Table::of(TEXT));
 
-/// What is shipped.
+/// The shipped table.
 pub(crate) fn table() -> &'static Table {
     &SHIPPED
 }

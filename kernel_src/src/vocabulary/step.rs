@@ -5,10 +5,10 @@ use crate::vocabulary::shape::Shape;
 use kjit_engine::{MatrixUnit, Target};
 use kjit_formats::layout::{Groups, Layout};
 
-/// Threads that compute, in a block.
+/// Computing threads of a block.
 const THREADS: u32 = 256;
 
-/// What a launch has for all of its steps.
+/// Properties of a launch, for all of its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inside {
     /// Lanes in a wave.
@@ -17,16 +17,16 @@ pub struct Inside {
     pub threads: u32,
     /// Weights come through a ring in shared memory.
     pub streams: bool,
-    /// So do chosen experts', and each block chooses for itself.
+    /// Chosen experts' weights also do, and each block makes the choice.
     pub routed: bool,
-    /// Sequences that have a token each.
+    /// Sequences, with a token each.
     pub sequences: usize,
     /// Devices, each of which has such a launch for its share of the model.
     pub ranks: usize,
 }
 
 impl Inside {
-    /// What suits a target, for a token of each of so many sequences, on so many devices.
+    /// The default of a target, for a token of each of `sequences` sequences, on `ranks` devices.
     #[must_use]
     pub fn of(target: &Target, sequences: usize, ranks: usize) -> Inside {
         let streams = target.arch().matrix == MatrixUnit::Wgmma;
@@ -41,10 +41,10 @@ impl Inside {
     }
 }
 
-/// Rows of weights that stream.
+/// Rows of streamed weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// Of a row.
+    /// Bytes of a row.
     pub bytes: usize,
     /// Units of a row.
     pub units: usize,
@@ -52,15 +52,15 @@ pub struct Record {
     pub rows: usize,
 }
 
-/// A family's work inside of a kernel of many steps.
+/// A family's work in a kernel of many steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// The file that has it.
+    /// Its header.
     pub header: &'static str,
     /// The struct of its arguments.
     pub args: &'static str,
-    /// What is called: `S` is the step's shape, `a` its arguments, `share` the share, `lds` and
-    /// `pool` its shared memory.
+    /// The call: `S` is the step's shape, `a` its arguments, `share` the share, `lds` and `pool`
+    /// its shared memory.
     pub call: &'static str,
     /// The type of `lds`, if it has one.
     pub lds: Option<&'static str>,
@@ -68,48 +68,46 @@ pub struct Step {
     pub shape: Shape,
     /// Bytes of `pool`.
     pub pool: u32,
-    /// The first size of the step's grid; none: that of its launch.
+    /// The first size of the step's grid; `None`: that of its launch.
     pub shares: Option<u32>,
-    /// Its grid's second size, and what its first is spread over, are so many times those of its
-    /// launch.
+    /// The grid's second size, and the range of its first size, are multiplied by this.
     pub parts: u32,
-    /// Each block has one share; an argument `blocks` is how many there are.
+    /// Each block has one share; the argument `blocks` is their number.
     pub of_all_blocks: bool,
     /// Weights that come through the ring.
     pub records: Vec<Record>,
-    /// The values that its `x` may be as packets, here and below of all sequences.
+    /// Values of `x`, if it may come as packets; here and below for all sequences.
     pub takes: Option<usize>,
-    /// The argument whose values it can hand over as packets, and how many they are.
+    /// The argument whose values it can hand over as packets, and their number.
     pub hands: Option<(&'static str, usize)>,
-    /// The values that it may be handed one by one, as they are: queries, keys and values of
-    /// attention, else its `x` or scores.
+    /// Values that it may receive one by one: queries, keys and values of attention, else its `x`
+    /// or scores.
     pub takes_values: Option<usize>,
-    /// The values of all of its results, which it can hand over so.
+    /// Values of all of its results, which it can hand over one by one.
     pub hands_values: Option<usize>,
-    /// What the warp beside does for it, all its lanes: asks for weights.
+    /// The extra warp's code for it, all its lanes: loads weights.
     pub beside: Option<&'static str>,
-    /// It is called as a function of its own: the registers that it alone takes are saved for it,
-    /// not for all steps.
+    /// It is a function of its own: only its call saves the extra registers, not all steps.
     pub apart: bool,
-    /// Keys and values lie in pages.
+    /// Keys and values are in pages.
     pub paged: bool,
     /// It is a sum over several devices: each such instruction has a number of its own.
     pub sums: bool,
 }
 
-/// Values that their makers hand to their readers one by one, instead of all blocks meeting:
+/// Values handed from makers to readers one by one, instead of a meeting of all blocks:
 /// `gpu/packets.h`.
 pub mod packets {
     /// Values that share a scale.
     pub const GROUP: usize = 16;
 
-    /// Bytes of so many values.
+    /// Bytes of `values` values as packets.
     #[must_use]
     pub const fn bytes(values: usize) -> usize {
         values / GROUP * (3 * 16 + 8)
     }
 
-    /// Bytes of so many that are handed over as they are.
+    /// Bytes of `values` values one by one.
     #[must_use]
     pub const fn values_bytes(values: usize) -> usize {
         values * 8
@@ -149,8 +147,7 @@ impl Step {
     }
 }
 
-/// Weights whose rows such a kernel has: those without a table of vectors, and with scales that
-/// `gpu/stream.h` loads.
+/// Whether such a kernel covers these weights: no codebook, and scales that `gpu/stream.h` loads.
 pub(crate) fn covered(kernel: &'static str, layout: &Layout) -> Result<(), SpecError> {
     let plain =
         [Groups::None, Groups::BytePair, Groups::NibblePair, Groups::Signed16, Groups::Signed32];

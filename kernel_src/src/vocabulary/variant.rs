@@ -7,7 +7,7 @@ use std::hash::Hash;
 
 /// A tuning.
 pub trait Variant: Copy + Eq + Hash + Debug + 'static {
-    /// Whether there is anything to choose.
+    /// Whether there is a choice.
     const CHOICE: bool = true;
 
     /// The fields by name, `wave: 32, block: 512, …`; of an enum with the variant's name.
@@ -56,7 +56,7 @@ impl Wave {
     }
 }
 
-/// The items of [`Family`] that a family with a field `tuning` has alike.
+/// The items of [`Family`] for a family with a field `tuning`.
 macro_rules! choice {
     ($tuning:ty) => {
         type Tuning = $tuning;
@@ -73,7 +73,7 @@ macro_rules! choice {
 }
 pub(crate) use choice;
 
-/// The items of [`Family`] where the only choice is the width of a wave.
+/// The items of [`Family`] if the only choice is the width of a wave.
 macro_rules! choice_of_wave {
     () => {
         $crate::vocabulary::variant::choice!($crate::vocabulary::variant::Wave);
@@ -89,7 +89,7 @@ macro_rules! choice_of_wave {
 }
 pub(crate) use choice_of_wave;
 
-/// The items of [`Family`] where there is no choice.
+/// The items of [`Family`] without a choice.
 macro_rules! no_choice {
     () => {
         type Tuning = $crate::vocabulary::variant::Fixed;

@@ -1,4 +1,4 @@
-//! What the GPU's code knows of a block format and its row records, as constants.
+//! Constants of a block format and its row records for the GPU's code.
 
 use crate::vocabulary::shape::{Shape, gpu_enum};
 use kjit_formats::format::{
@@ -16,7 +16,7 @@ gpu_enum!(ENUMS: Groups {
 gpu_enum!(ENUMS: Offset { None, Plus, MinusScaled });
 gpu_enum!(ENUMS: Turn { Signs, ShiftEach, ShiftAll });
 
-/// The constants that `gpu/weights.h` takes as a format.
+/// The constants of `gpu/weights.h`.
 #[must_use]
 pub fn records(layout: &Layout) -> Shape {
     let format = layout.format;
@@ -47,7 +47,7 @@ pub fn records(layout: &Layout) -> Shape {
         Some(Value::Codebook(book)) => (book.bias() as i8, None),
         Some(Value::Signed) | None => (0, None),
     };
-    // A code that counts twice is one whose bits begin at the second.
+    // A doubled code has its bits one place higher.
     let doubled = i64::from(matches!(block.map(|b| b.value), Some(Value::Doubled(_))));
     shape = shape
         .number("C1_LOW", low(1) + doubled)
@@ -84,7 +84,7 @@ fn vectors(v: &Vectors) -> Shape {
         .grid("grid", v.book.grid)
 }
 
-/// The constants that `gpu/repack.h` takes: where the file's blocks have what.
+/// The constants of `gpu/repack.h`: the places of all parts in the file's blocks.
 #[must_use]
 pub fn blocks(layout: &Layout) -> Shape {
     let format = layout.format;
@@ -144,7 +144,7 @@ pub fn blocks(layout: &Layout) -> Shape {
         .inner("Odd", bits(odd))
 }
 
-/// A field of a block, as [`Bits::of`] reads it.
+/// A field of a block, as read by [`Bits::of`].
 fn bits(field: Bits) -> Shape {
     Shape::new()
         .number("AT", field.at)

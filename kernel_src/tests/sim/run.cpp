@@ -1,9 +1,11 @@
-// run.cpp: runs one kernel's library on the simulated device (tests/hipsim, which says how it runs): arguments from a file, buffers
-// back into another. For tests that have no runtime under them. Every buffer ends at an unmapped page.
+// run.cpp: runs one kernel's library on the simulated device (tests/hipsim describes it). Arguments
+// come from a file, buffers go to another. For tests without a runtime. Every buffer ends at an
+// unmapped page.
 //
 //   run KERNEL.so IN OUT
 //
-// Compiled once and not with every kernel: what this includes of C++'s library takes more than 1 s of a core, a kernel alone 0.2 s.
+// Compiled once, not with every kernel: the headers of C++'s library take more than 1 s of a core,
+// a kernel alone 0.2 s.
 #include <dlfcn.h>
 #include "../../../tests/hipsim/exec.h"
 
@@ -15,14 +17,18 @@ namespace kjsim {
 }
 inline void untouched(const Guarded& g) {
     for (const char* p = g.map + PAGE; p < g.map + g.mapped - PAGE; p++)
-        if ((p < g.data || p >= g.data + g.bytes) && (unsigned char)*p != 0xee) stop("a write beside a buffer");
+        if ((p < g.data || p >= g.data + g.bytes) && (unsigned char)*p != 0xee)
+            stop("a write beside a buffer");
 }
 
-// File: u32 grid[3], u32 dynamic LDS, u64 seed, u32 count; then each: u32 kind (0 value, 1 buffer, 2 null), u64 bytes, the bytes.
+// The file: u32 grid[3], u32 dynamic LDS, u64 seed, u32 count; then for each argument: u32 kind
+// (0 value, 1 buffer, 2 null), u64 bytes, the bytes.
 inline int run(const Library& library, const char* from, const char* to) {
     FILE* in = fopen(from, "rb");
     if (!in) stop("no argument file");
-    auto get = [&](void* p, size_t n) { if (n && fread(p, 1, n, in) != n) stop("the argument file is too short"); };
+    auto get = [&](void* p, size_t n) {
+        if (n && fread(p, 1, n, in) != n) stop("the argument file is too short");
+    };
     const Entry& entry = library.entries[0];
     unsigned shared, count;
     Launch l;
@@ -36,7 +42,8 @@ inline int run(const Library& library, const char* from, const char* to) {
         unsigned kind;
         uint64_t n;
         get(&kind, 4), get(&n, 8);
-        if ((kind ? 8 : n) != entry.sizes[i]) stop("an argument has another size than the kernel's parameter");
+        if ((kind ? 8 : n) != entry.sizes[i])
+            stop("an argument has another size than the kernel's parameter");
         char* at = &arguments[entry.offsets[i]];
         if (kind == 1) {
             buffers.push_back(Guarded::make(n, 0xee));
@@ -57,7 +64,8 @@ inline int run(const Library& library, const char* from, const char* to) {
     if (!out) stop("no output file");
     for (const Guarded& g : buffers) {
         untouched(g);
-        if (g.bytes && fwrite(g.data, 1, g.bytes, out) != g.bytes) stop("the output file cannot be written");
+        if (g.bytes && fwrite(g.data, 1, g.bytes, out) != g.bytes)
+            stop("the output file cannot be written");
     }
     return fclose(out);
 }
@@ -69,6 +77,7 @@ int main(int count, char** argv) {
     void* kernel = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
     if (!kernel) kjsim::stop(dlerror());
     auto* library = (const kjsim::Library*)dlsym(kernel, "kjsim_library");
-    if (!library || library->version != kjsim::LIBRARY_VERSION) kjsim::stop("a library of another version");
+    if (!library || library->version != kjsim::LIBRARY_VERSION)
+        kjsim::stop("a library of another version");
     return kjsim::run(*library, argv[2], argv[3]);
 }

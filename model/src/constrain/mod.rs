@@ -1,9 +1,8 @@
-//! Answers that keep to a JSON schema, a regular expression or a grammar: [`Constraint`]s by the
-//! crate `llguidance`, which knows at every token which others may follow.
+//! Constrained answers: a JSON schema, a regular expression or a grammar becomes a [`Constraint`]
+//! by the crate `llguidance`, which computes at every token the set of allowed next tokens.
 //!
-//! [`Grammars`] is made once for a vocabulary; it takes some tenths of a second. A constraint is
-//! made for a request, in a few milliseconds, and asked for a mask at every token, which takes some
-//! tens of µs.
+//! [`Grammars`] is made once per vocabulary and takes some tenths of a second. A constraint is made
+//! per request in a few milliseconds. Its mask takes some tens of µs per token.
 
 mod reply;
 mod schema;
@@ -11,9 +10,9 @@ mod schema;
 pub use reply::{Content, Reply};
 pub use schema::Unheld;
 
+use crate::elide::elide;
 use crate::sample::TokenMask;
 use crate::serve::Constraint;
-use crate::shortened::shortened;
 use crate::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
@@ -22,34 +21,35 @@ use schema::Translated;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Bytes of a grammar or of an answer's schemas together, as the library gets them.
+/// Maximum bytes of a grammar, or of all schemas of an answer together.
 const MOST_BYTES: usize = 512 << 10;
-/// Stack to make a constraint on, and more for each byte of it. A chain of rules, `aaa:aab` and a
-/// line break for each, takes 2 to 4 KiB a rule in a release build: 1,000 of them overflowed the 2
-/// MiB of a usual thread. Only what is touched is memory.
+/// Stack size for making a constraint, plus a part per byte of the grammar. A chain of rules such
+/// as `aaa:aab` takes 2 to 4 KiB of stack per rule in a release build: 1,000 of them overflowed the
+/// usual 2 MiB. Untouched stack takes no memory.
 const STACK: usize = 8 << 20;
 const STACK_A_BYTE: usize = 2 << 10;
 
-/// Why there is no constraint.
+/// The reasons why a constraint cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrammarError {
     /// The vocabulary cannot be used.
-    #[error("answers cannot be constrained with this vocabulary: {}", shortened(.0, 400))]
+    #[error("answers cannot be constrained with this vocabulary: {}", elide(.0, 400))]
     Vocabulary(String),
-    /// The schema, expression or grammar cannot be used.
-    #[error("the {what} cannot be kept: {}", shortened(why, 400))]
+    /// The schema, expression or grammar is invalid or unsupported.
+    #[error("the {what} cannot be kept: {}", elide(why, 400))]
     Grammar {
-        /// What was given.
+        /// The kind of input.
         what: &'static str,
-        /// What is wrong with it, in a line.
+        /// The reason, in one line.
         why: String,
     },
 }
 
-/// Entries of one row of the library's parser: an object of 2,000 optional properties has 8,000.
+/// Maximum number of entries in one row of the library's parser. An object of 2,000 optional
+/// properties has 8,000.
 const MOST_IN_ROW: usize = 10_000;
-/// Those of all rows that are tried for one token.
+/// Maximum number of entries in all rows that are tried for one token.
 const MOST_IN_STEP: usize = 250_000;
 
 /// Makes constraints for one vocabulary.
@@ -59,8 +59,8 @@ pub struct Grammars {
     ends: Vec<u32>,
 }
 
-/// The vocabulary as the library wants it. Tokens are never forced, so that a text is cut into
-/// tokens by the model alone.
+/// The vocabulary in the library's form. Tokens are never forced, so that only the model decides
+/// how a text is split into tokens.
 struct Vocabulary(TokTrie);
 
 impl TokenizerEnv for Vocabulary {
@@ -78,10 +78,11 @@ impl TokenizerEnv for Vocabulary {
 }
 
 impl Grammars {
-    /// For this vocabulary, of a model that scores so many tokens.
+    /// For a vocabulary and a model with `n_vocab` logits.
     ///
     /// # Errors
-    /// [`GrammarError::Vocabulary`]: no token ends an answer, or the library refuses it.
+    /// [`GrammarError::Vocabulary`]: no token ends an answer, or the library refuses the
+    /// vocabulary.
     pub fn new(tokenizer: &Tokenizer, n_vocab: usize) -> Result<Grammars, GrammarError> {
         let wrong = |why: String| GrammarError::Vocabulary(why);
         let ends = tokenizer.eog_ids().to_vec();
@@ -90,19 +91,20 @@ impl Grammars {
         let bytes = |id: u32| {
             let mut text = vec![];
             match tokenizer.is_control(id) {
-                // The library's mark of what no text becomes.
+                // The library's marker of a token that no text produces.
                 Ok(true) => {
                     text.push(TokTrie::SPECIAL_TOKEN_MARKER);
                     text.extend_from_slice(tokenizer.token_text(id).unwrap_or_default());
                 }
                 Ok(false) => {
-                    // An id that is known has a piece; the byte that is the mark begins no text.
+                    // A known id always has a piece. A piece that begins with the marker byte is
+                    // not used.
                     let _ = tokenizer.push_piece(id, false, &mut text);
                     if text.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER) {
                         text.clear();
                     }
                 }
-                // Padding behind the vocabulary.
+                // Padding after the vocabulary.
                 Err(_) => {}
             }
             text
@@ -118,10 +120,11 @@ impl Grammars {
         Ok(Grammars { factory, n_vocab, ends })
     }
 
-    /// Answers that are JSON and keep to this schema, but for what [`Grammar::unheld`] names.
+    /// Answers that are JSON and satisfy this schema, except for the keywords in
+    /// [`Grammar::unheld`].
     ///
     /// # Errors
-    /// The schema is wrong, or nothing keeps to it.
+    /// The schema is invalid, or no value satisfies it.
     pub fn json_schema(&self, schema: &Value) -> Result<Box<Grammar>, GrammarError> {
         let Translated { lark, unheld } = translated(schema)?;
         let made = self.made("JSON schema", TopLevelGrammar::from_lark(lark))?;
@@ -131,23 +134,23 @@ impl Grammars {
     /// Answers that are a JSON object.
     ///
     /// # Errors
-    /// As [`Grammars::json_schema`].
+    /// The errors of [`Grammars::json_schema`].
     pub fn json_object(&self) -> Result<Box<Grammar>, GrammarError> {
         self.json_schema(&serde_json::json!({ "type": "object" }))
     }
 
-    /// Answers that match this regular expression as a whole, in the syntax of the crate `regex`.
+    /// Answers that fully match this regular expression, in the syntax of the crate `regex`.
     ///
     /// # Errors
-    /// The expression is wrong.
+    /// The expression is invalid.
     pub fn regex(&self, expression: &str) -> Result<Box<Grammar>, GrammarError> {
         self.made("regular expression", TopLevelGrammar::from_regex(expression))
     }
 
-    /// Answers of this grammar, in llguidance's form of Lark; what begins it is the rule `start`.
+    /// Answers of this grammar, in llguidance's variant of Lark. The start rule is `start`.
     ///
     /// # Errors
-    /// The grammar is wrong.
+    /// The grammar is invalid.
     pub fn lark(&self, grammar: &str) -> Result<Box<Grammar>, GrammarError> {
         self.made("grammar", TopLevelGrammar::from_lark(grammar.to_owned()))
     }
@@ -162,7 +165,7 @@ impl Grammars {
         if bytes > MOST_BYTES {
             return Err(wrong(format!("it has {bytes} bytes, more than {MOST_BYTES}")));
         }
-        // The library goes down a chain of rules or references by recursion.
+        // The library follows chains of rules or references by recursion.
         let stack = STACK + STACK_A_BYTE * bytes;
         let matcher = std::thread::scope(|scope| {
             let make = || Matcher::new(self.factory.create_parser(grammar));
@@ -187,8 +190,8 @@ impl Grammars {
     }
 }
 
-/// A schema as a grammar, made on a stack of its own: 128 references whose words hold at once, each
-/// 128 deep, take some 50 MiB.
+/// Translates a schema on a separate stack: the intersection of 128 references, each 128 deep,
+/// takes about 50 MiB.
 fn translated(schema: &Value) -> Result<Translated, GrammarError> {
     const STACK: usize = 128 << 20;
     let wrong = |why: &str| GrammarError::Grammar { what: "JSON schema", why: one_line(why) };
@@ -202,15 +205,15 @@ fn translated(schema: &Value) -> Result<Translated, GrammarError> {
     made.map_err(|why| wrong(&why))
 }
 
-/// What answers are not held to of a schema.
+/// The keywords of a schema that answers are not checked against.
 ///
 /// # Errors
-/// The schema is wrong, or nothing keeps to it.
+/// The schema is invalid, or no value satisfies it.
 pub fn unheld(schema: &Value) -> Result<Vec<Unheld>, GrammarError> {
     translated(schema).map(|translated| translated.unheld)
 }
 
-/// An error of the library in a line.
+/// An error of the library in one line.
 fn line(error: &impl std::fmt::Display) -> String {
     one_line(&error.to_string())
 }
@@ -221,7 +224,7 @@ fn one_line(text: &str) -> String {
     line.chars().take(MOST).collect()
 }
 
-/// A constraint: a grammar, and how far an answer is in it. A copy goes on from there by itself.
+/// A constraint: a grammar and the position of an answer in it. A clone continues independently.
 pub struct Grammar {
     matcher: Matcher,
     n_vocab: usize,
@@ -230,7 +233,7 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// What answers are not held to, of the schemas that it was made of.
+    /// The keywords of its schemas that answers are not checked against.
     pub fn unheld(&self) -> &[Unheld] {
         &self.unheld
     }
@@ -251,7 +254,7 @@ impl Constraint for Grammar {
     fn allowed(&mut self) -> Result<TokenMask, String> {
         let bits = self.matcher.compute_mask_or_eos().map_err(|e| line(&e))?;
         let mut mask = TokenMask::of_bits(self.n_vocab, bits.as_slice());
-        // Where one end may come, every one may.
+        // If one end token is allowed, all are.
         if self.ends.iter().any(|id| mask.allows(*id))
             || self.matcher.is_accepting().unwrap_or(false)
         {

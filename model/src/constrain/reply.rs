@@ -1,5 +1,5 @@
-//! The whole of an answer as a grammar: reasoning, then content, calls of tools in the form that
-//! the model knows, or either. [`ReplyParser`](crate::chat::ReplyParser) reads what comes of it.
+//! The grammar of a whole answer: reasoning, then content, tool calls in the model's form, or
+//! either. [`ReplyParser`](crate::chat::ReplyParser) reads such answers.
 
 use super::{Grammar, GrammarError, Grammars, Translated, Unheld, translated};
 use crate::chat::Form;
@@ -8,48 +8,48 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::Value;
 use std::fmt::Write;
 
-/// What an answer may consist of.
+/// The allowed parts of an answer.
 pub struct Reply<'a> {
-    /// How the model writes reasoning and calls.
+    /// The model's form of reasoning and calls.
     pub form: Form,
-    /// The rendered prompt: it may have begun the reasoning.
+    /// The rendered prompt. It may have started the reasoning.
     pub prompt: &'a str,
-    /// What may be said instead of a call.
+    /// The content that is allowed instead of a call.
     pub content: Content<'a>,
-    /// The tools that may be called, and the schemas of their arguments: of objects.
+    /// The tools that may be called, with the schemas of their arguments (objects).
     pub tools: &'a [(&'a str, &'a Value)],
-    /// More than one call may come.
+    /// Whether several calls are allowed.
     pub parallel: bool,
 }
 
-/// What may be said.
+/// The allowed content.
 pub enum Content<'a> {
-    /// Nothing: a tool is called.
+    /// No content: a tool must be called.
     Nothing,
-    /// Any text, before calls and between them, too.
+    /// Any text, also before calls and between them.
     Text,
-    /// JSON that keeps to this schema.
+    /// JSON that satisfies this schema.
     Json(&'a Value),
-    /// What matches this regular expression as a whole.
+    /// Text that fully matches this regular expression.
     Regex(&'a str),
-    /// What this grammar makes, in llguidance's form of Lark.
+    /// Text of this grammar, in llguidance's variant of Lark.
     Lark(&'a str),
 }
 
 /// Any text, without control tokens.
 const ANY: &str = r"/(.|\n)*/";
-/// The same that does not begin as a call of Llama 3's does.
+/// Any text that does not begin like a call of Llama 3.
 const NO_OBJECT: &str = r"/([^\s{](.|\n)*)?/";
-/// Any text without marks of channels, which are text in some vocabularies.
+/// Any text without channel markers, which are plain text in some vocabularies.
 const NO_MARK: &str = r"/([^<]|<+[^<|])*<*/";
-/// White space behind reasoning.
+/// White space after reasoning.
 const GAP: &str = r"/[ \n]{0,4}/";
 
 impl Grammars {
-    /// Answers that consist of this.
+    /// Answers with these parts.
     ///
     /// # Errors
-    /// A schema is wrong, or has what is not supported.
+    /// A schema is invalid, or uses an unsupported keyword.
     pub fn reply(
         &self,
         tokenizer: &Tokenizer,
@@ -68,13 +68,13 @@ impl Grammars {
     }
 }
 
-/// A grammar on its way.
+/// A grammar while it is built.
 struct Lark<'a> {
     tokenizer: &'a Tokenizer,
     rules: String,
     schemas: Vec<GrammarWithLexer>,
     unheld: Vec<Unheld>,
-    /// The first schema that is none.
+    /// The first invalid schema's error.
     wrong: Option<GrammarError>,
 }
 
@@ -90,14 +90,13 @@ impl Lark<'_> {
         let _ = writeln!(self.rules, "start: {body}");
     }
 
-    /// A rule of this name.
+    /// Writes a rule and returns its name.
     fn rule(&mut self, name: &str, is: &str) -> String {
         let _ = writeln!(self.rules, "{name}: {is}");
         name.to_owned()
     }
 
-    /// A mark of the form: a control token by its id, because no text becomes it; any other is
-    /// text.
+    /// A marker of the form: a control token by its id, since no text produces it; otherwise text.
     fn mark(&self, text: &str) -> String {
         match self.control(text) {
             Some(id) => format!("<[{id}]>"),
@@ -109,18 +108,18 @@ impl Lark<'_> {
         self.tokenizer.special_id(text).filter(|id| self.tokenizer.is_control(*id).unwrap_or(false))
     }
 
-    /// Any text up to a mark, and the mark.
+    /// Any text up to and including a marker.
     fn until(&mut self, name: &str, mark: &str) -> String {
         match self.control(mark) {
             Some(id) => self.rule(name, &format!("{ANY} <[{id}]>")),
-            // The first one ends it, and is part of it.
+            // The first marker ends it and is part of it.
             None => self
                 .rule(&format!("{name}[lazy]"), &format!("{ANY} {}", quoted(mark)))
                 .replace("[lazy]", ""),
         }
     }
 
-    /// JSON by a schema.
+    /// The rule of JSON that satisfies a schema.
     fn json(&mut self, schema: &Value) -> String {
         match translated(schema) {
             Ok(Translated { lark, unheld }) => {
@@ -134,7 +133,7 @@ impl Lark<'_> {
         }
     }
 
-    /// What content keeps to; none where it may be any text, or there is none.
+    /// The rule of the content; `None` if it may be any text, or if there is none.
     fn content(&mut self, content: &Content<'_>) -> Option<String> {
         match content {
             Content::Nothing | Content::Text => None,
@@ -148,7 +147,7 @@ impl Lark<'_> {
         }
     }
 
-    /// A grammar of its own inside.
+    /// Adds an embedded grammar and returns its name.
     fn inner(&mut self, mut grammar: GrammarWithLexer) -> String {
         let name = format!("schema-{}", self.schemas.len());
         grammar.name = Some(name.clone());
@@ -156,7 +155,8 @@ impl Lark<'_> {
         format!("@{name}")
     }
 
-    /// Reasoning, if the prompt began it or the model has a word for it, and then the body.
+    /// Reasoning, then the body. Reasoning is present if the prompt started it or the vocabulary
+    /// has a token for it.
     fn reasoned(&mut self, form: Form, reply: &Reply<'_>, body: String) -> String {
         if let Some(close) = form.begun(reply.prompt) {
             let until = self.until("reasoning", close);
@@ -165,8 +165,8 @@ impl Lark<'_> {
         let prompt = reply.prompt.trim_end();
         let mut all = vec![];
         for (i, (open, close)) in form.reasoning().iter().enumerate() {
-            // A word of its own in the vocabulary: the model knows it. Where the prompt has ended
-            // the reasoning, there is none.
+            // The model was trained with the tag if its vocabulary has a token for it. No reasoning
+            // is allowed if the prompt has already ended it.
             if self.tokenizer.special_id(open).is_some() && !prompt.ends_with(close) {
                 let until = self.until(&format!("reasoning_{i}"), close);
                 all.push(format!("{} {until} {GAP}", self.mark(open)));
@@ -178,7 +178,7 @@ impl Lark<'_> {
         }
     }
 
-    /// Content and calls where tags or nothing stand around them.
+    /// Content and calls, for forms with tags or without any markers.
     fn body(&mut self, reply: &Reply<'_>) -> String {
         let content = self.content(&reply.content);
         if reply.tools.is_empty() {
@@ -197,7 +197,7 @@ impl Lark<'_> {
         }
     }
 
-    /// Text in which what begins as a call must be one.
+    /// Text in which anything that begins like a call must be a call.
     fn free(
         &mut self,
         reply: &Reply<'_>,
@@ -208,7 +208,7 @@ impl Lark<'_> {
     ) -> String {
         let more = if reply.parallel { format!("({between} {call})*") } else { String::new() };
         if begin.is_empty() {
-            // Llama 3: the whole answer is one. After its own word for it, too.
+            // Llama 3: the whole answer is a call, also after its call token.
             let calls = self.rule("calls", &format!("{call} {more}"));
             let told = self
                 .control(reply.form.call().0)
@@ -218,10 +218,10 @@ impl Lark<'_> {
         }
         let (open, _) = reply.form.call();
         let until = self.until("until_call", open);
-        // What follows the mark in `begin`.
+        // The part of `begin` after the marker.
         let rest = begin.strip_prefix(&self.mark(open)).unwrap_or_default().to_owned();
         match (reply.parallel, reply.form) {
-            // What comes behind is a call or text again.
+            // A call is followed by another call or text.
             (true, Form::Hermes) => {
                 self.rule("free", &format!("{until} {rest} {call} {end} free | {ANY}"))
             }
@@ -229,7 +229,7 @@ impl Lark<'_> {
         }
     }
 
-    /// What stands before calls, a call, what stands between two, and what comes behind.
+    /// Returns the text before calls, a call, the text between calls, and the text after them.
     fn calls(&mut self, reply: &Reply<'_>) -> (String, String, String, String) {
         let (open, close) = reply.form.call();
         let named = |key: &str, name: &str| quoted(&format!("{{\"name\": \"{name}\", \"{key}\": "));
@@ -259,8 +259,8 @@ impl Lark<'_> {
         }
     }
 
-    /// Messages in channels. The prompt ends with `<|start|>assistant`; what ends a call ends the
-    /// answer.
+    /// An answer of messages in channels. The prompt ends with `<|start|>assistant`; the end of a
+    /// call is the end of the answer.
     fn channels(&mut self, reply: &Reply<'_>) -> String {
         let [channel, message, end, start] =
             ["<|channel|>", "<|message|>", "<|end|>", "<|start|>"].map(|text| self.mark(text));
@@ -291,7 +291,7 @@ impl Lark<'_> {
         if !matches!(reply.content, Content::Text) {
             return format!("{channel} {before}? ({ways})");
         }
-        // Before a call the model may say what it is about to do.
+        // The model may announce a call before it.
         let told = self.rule(
             "told",
             &format!("\"commentary\" {message} {body} {start} \"assistant\" {channel}"),
@@ -300,7 +300,7 @@ impl Lark<'_> {
     }
 }
 
-/// A text as Lark writes it.
+/// A string in Lark's syntax.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

@@ -1,8 +1,6 @@
-//! From what was asked for to stages: which devices, and which layers on each.
+//! Chooses stages: the devices, and the layers of each.
 
-use super::cut::{CutError, Layers};
-use super::divide::{DivideError, LayerNeed, Room, divide, needs};
-use super::stage::Place;
+use super::{CutError, DivideError, LayerNeed, Layers, Place, Room, divide, needs};
 use crate::device::DeviceChoice;
 use crate::gguf::Gguf;
 use crate::gpu::{free_memory, plan_for};
@@ -11,87 +9,86 @@ use crate::session::{OpenOptions, Persistence, Session, SessionError, Split};
 use kjit_engine::Engine;
 use std::sync::Arc;
 
-/// Memory of a device that is left alone besides what a stage's plan needs: what copies, kernels
-/// and their proofs take.
+/// Device memory left free beyond a stage's plan, for copies, kernels and their proofs.
 const SPARE: u64 = 256 << 20;
 
-/// Why a model's layers cannot be placed as asked.
+/// The reason why layers cannot be placed as requested.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
-    /// [`Split::Tensor`] with something else than several GPUs.
-    #[error("--split tensor is for several GPUs that have all layers together: {0}")]
+    /// [`Split::Tensor`] without several GPUs.
+    #[error("--split tensor is for several GPUs that compute each layer together: {0}")]
     Tensor(&'static str),
-    /// [`Split::Ranks`](crate::session::Split::Ranks) with what it cannot be together with, or
-    /// without ranks.
+    /// [`Split::Ranks`](crate::session::Split::Ranks) with an option that it excludes, or without
+    /// ranks.
     #[error("{0}")]
     Ranks(String),
     /// [`Persistence::On`] with several stages.
     #[error(
-        "--persistent on is one launch on one device, or on each with --split tensor: leave it \
-         out where layers are divided"
+        "--persistent on is one launch on one device, or on each with --split tensor: leave it out \
+         with --split layers"
     )]
     Persistent,
     /// [`OpenOptions::stream`] with several stages.
-    #[error("--stream copies all layers to one device: leave it out where several compute")]
+    #[error("--stream copies all layers to one device: leave it out with several devices")]
     Stream,
-    /// Experts on the host with something else than one GPU for all else.
+    /// Host experts without exactly one GPU for the rest.
     #[error("--host-experts is for one GPU that has all else: {0}")]
     Experts(String),
-    /// Feed-forward parts on the host with something else than one GPU for all else.
+    /// Host FFN without exactly one GPU for the rest.
     #[error("--host-ffn is for one GPU that has all else: {0}")]
     Ffn(String),
-    /// Host layers without a device for the others.
+    /// Host layers without a GPU for the others.
     #[error("--host-layers is for a model whose other layers are on a GPU: {0}")]
     NoGpu(String),
-    /// More host layers than there may be.
+    /// More host layers than possible.
     #[error(
         "--host-layers {asked}: the model has {layers} layers, and each of {gpus} GPUs needs one"
     )]
     HostLayers {
-        /// Asked for.
+        /// The number requested.
         asked: usize,
-        /// Of the model.
+        /// The model's layers.
         layers: usize,
         /// GPUs.
         gpus: usize,
     },
-    /// The model cannot be cut.
+    /// The model cannot be cut into layers.
     #[error(transparent)]
     Cut(#[from] CutError),
-    /// It cannot be divided so.
+    /// The layers cannot be divided among the devices.
     #[error(transparent)]
     Divide(#[from] DivideError),
-    /// A device cannot be used.
+    /// A device fault.
     #[error("--device {label}: {source}")]
     Device {
         /// The device.
         label: String,
-        /// What is wrong.
+        /// The cause.
         source: SessionError,
     },
 }
 
-/// Layers of the CPU's.
+/// Layers on the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HostLayers {
-    /// So many.
+    /// A fixed number.
     These(usize),
-    /// As few as can be.
+    /// As few as possible.
     Rest,
 }
 
-/// Devices that were asked for.
+/// Requested devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// GPUs, in the order of their layers.
+    /// GPUs in the order of their layers.
     gpus: Vec<String>,
     host: HostLayers,
-    /// All GPUs compute each layer together.
+    /// Tensor split: all GPUs compute each layer together.
     together: bool,
 }
 
-/// A stage that was chosen.
+/// A chosen stage.
 pub(crate) struct Chosen {
     pub label: String,
     pub place: Place,
@@ -99,7 +96,7 @@ pub(crate) struct Chosen {
 }
 
 impl Wanted {
-    /// What the options ask for; none where one device has all layers.
+    /// The devices that the options request; `None` if one device has all layers.
     pub fn of(options: &OpenOptions, engine: &Engine) -> Result<Option<Wanted>, PlacementError> {
         let together = options.split == Split::Tensor;
         let asked = options.host_layers.filter(|n| *n > 0);
@@ -162,8 +159,8 @@ impl Wanted {
         Ok(Some(Wanted { gpus, host, together }))
     }
 
-    /// A session whose layers all GPUs compute together, with their labels; or why it is none,
-    /// since they are not of one kind or what they send each other does not arrive.
+    /// Opens a session with tensor split, with the GPUs' labels. `Ok(Err(why))`: the GPUs differ in
+    /// kind, or data sent between them does not arrive.
     fn open_together(
         &self,
         engine: &Engine,
@@ -181,7 +178,7 @@ impl Wanted {
             devices.push(engine.device(label).map_err(|e| (failed(e.into()), false))?);
         }
         match Session::on_gpus(engine, &devices, gguf, graph.clone(), options) {
-            // All of them have all layers.
+            // Every GPU has every layer.
             Ok(session) => Ok(Ok((
                 session,
                 self.gpus.iter().map(|label| (label.clone(), graph.states.len())).collect(),
@@ -194,9 +191,9 @@ impl Wanted {
         }
     }
 
-    /// Opens the devices and divides the layers. The CPU has the first ones: so the head is on a
-    /// GPU, which reads its large matrix sooner and chooses the token, and rows of the embedding
-    /// are looked up where they lie.
+    /// Opens the devices and divides the layers. The CPU has the first ones: so the output matrix,
+    /// the largest, is on a GPU, which also chooses the token; and the embedding's rows are looked
+    /// up in host memory.
     pub fn choose(
         &self,
         engine: &Engine,
@@ -220,8 +217,8 @@ impl Wanted {
             let (free, _) = free_memory(&device).map_err(failed)?;
             let free = options.memory.map_or(free, |most| most.min(free));
             let bytes = free.saturating_sub(memory.rest).saturating_sub(SPARE.min(free / 16));
-            // Needs are counted as the file has them; the device's own layout takes more for some
-            // formats.
+            // Needs are counted in the file's layout; some formats take more in the device's
+            // layout.
             let file: u64 = needs.iter().map(|n| n.weights).sum();
             let scale = |n: u64| {
                 (u128::from(n) * u128::from(file) / u128::from(memory.weights.max(file).max(1)))
@@ -251,8 +248,8 @@ impl Wanted {
         Ok(cpu.into_iter().chain(gpus).collect())
     }
 
-    /// A session as the options ask for it, with the stages' labels and numbers of layers; and
-    /// whether that ended all that was on a device.
+    /// Opens a session as requested, with the label and number of layers of each stage. The flag
+    /// says whether a device was lost.
     pub fn open(
         &self,
         engine: &Engine,
@@ -293,13 +290,13 @@ impl Wanted {
     }
 }
 
-/// What `--split tensor` says of one device.
+/// The error text of `--split tensor` with one device.
 const ONE: &str = "--device names fewer than two, as in --device cuda:0,cuda:1";
 
-/// A session, and of each of its stages the device's label and how many layers it has.
+/// A session, and the device label and number of layers of each stage.
 pub type Opened = (Session, Vec<(String, usize)>);
 
-/// The fewest layers that must go to the CPU so that the others fit.
+/// The fewest layers that the CPU must have so that the others fit.
 fn fewest(needs: &[LayerNeed], rooms: &[Room]) -> Result<usize, DivideError> {
     let mut last = DivideError::Few { layers: needs.len(), devices: rooms.len() };
     for host in 0..needs.len() {

@@ -1,31 +1,23 @@
-//! Where a model's layers are: a list of *stages*, each a contiguous range of layers on one device.
+//! Placement of a model's layers: a list of *stages*, each a contiguous range of layers on one
+//! device.
 //!
-//! The graph is cut at borders of layers ([`Layers`]); a stage's part is a graph, too, whose input
-//! is rows that the stage before has made (token ids for the first) and whose result is rows for
-//! the next one (logits for the last). What a runner does for a whole graph it does for a part. A
-//! session has the last stage's runner, and each runner has the one before it, which it asks for
-//! rows: so tokens are chosen where the logits are, and nothing above knows how many stages there
-//! are.
+//! The graph is cut at layer borders ([`Layers`]). A stage's part is a graph too: its input is
+//! hidden states of the stage before (token ids for the first stage), its result is hidden states
+//! for the next one (logits for the last). A runner treats a part like a whole graph. A session has
+//! the last stage's runner, and each runner asks the one before it for hidden states. So tokens are
+//! chosen where the logits are, and nothing above knows the number of stages.
 
 mod choose;
-mod cut;
-mod divide;
-mod experts;
-mod ffn;
-mod hot;
 mod rank;
-mod shard;
 mod stage;
 
+pub use crate::graph::{
+    CutError, ExpertsError, FfnApart, FfnError, Layers, ShardError, experts_apart, experts_here,
+    shard, shard_of_rank,
+};
+pub use crate::plan::divide::{DivideError, LayerNeed, Room, divide, needs};
+pub use crate::plan::expert_places::Apart;
 pub use choose::PlacementError;
 pub(crate) use choose::Wanted;
-pub use cut::{CutError, Layers};
-pub use divide::{DivideError, LayerNeed, Room, divide, needs};
-pub use experts::{ExpertsError, experts_apart, experts_here};
-pub use ffn::{FfnApart, FfnError};
-pub(crate) use ffn::{is_ffn_apart, spread, spread_from_first};
-pub use hot::Apart;
 pub(crate) use rank::open_rank;
-pub use shard::{ShardError, shard, shard_of_rank};
 pub use stage::Place;
-pub(crate) use stage::{Made, Piece, Sink, Stage};

@@ -1,4 +1,4 @@
-//! `--split ranks`: one device of each of several processes, which have a share of each layer.
+//! `--split ranks`: each of several processes has one device and a share of each layer.
 
 use super::PlacementError;
 use crate::device::DeviceChoice;
@@ -9,7 +9,7 @@ use crate::session::{OpenOptions, Persistence, Session, SessionError};
 use kjit_engine::Engine;
 use std::sync::Arc;
 
-/// A session of this process's share, its device's label, and which of the processes it is.
+/// Opens a session with this process's share; returns it with its device's label and its rank.
 pub(crate) fn open_rank(
     engine: &Engine,
     gguf: &Arc<Gguf>,
@@ -42,13 +42,13 @@ pub(crate) fn open_rank(
     Ok((session, label, ranks))
 }
 
-/// The device of the process with this number on its machine. Where the launcher shows each process
-/// one device, all have the first.
+/// The device of the process with this number on its machine. If the launcher shows each process
+/// only one device, each takes its first.
 fn of_this_machine(engine: &Engine, local: usize) -> Result<String, PlacementError> {
     let here = engine.devices();
     let none = || {
         PlacementError::Ranks(format!(
-            "--split ranks is for GPUs, and there is none: {}",
+            "--split ranks needs a GPU, and there is none: {}",
             here.why_none()
         ))
     };
@@ -58,7 +58,7 @@ fn of_this_machine(engine: &Engine, local: usize) -> Result<String, PlacementErr
         (1, _) => Ok(first.label()),
         (_, Some(device)) => Ok(device.label()),
         (n, None) => Err(PlacementError::Ranks(format!(
-            "--split ranks: process {local} of this machine has no GPU of its own, there are {n}"
+            "--split ranks: process {local} of this machine has no GPU: there are {n}"
         ))),
     }
 }

@@ -1,23 +1,23 @@
-//! Who has a place in the session: requests that come in, sequences that end, and those that give
-//! their place to others.
+//! Admission: assigns sequence slots to waiting requests, and frees them when sequences end or are
+//! preempted.
 
-use super::borders;
-use super::kept::{Source, WORTH, coming};
+use super::checkpoints;
 use super::paged;
 use super::request::{Failure, Reason};
-use super::running::{End, Job, Running};
+use super::retained::{Source, WORTH, coming};
+use super::running::{ActiveRequest, End, Running};
 use super::waiting::Ready;
 use super::worker::Worker;
 use crate::sample::Sampler;
 use crate::session::{SequenceId, Session, SessionError};
 use std::collections::HashMap;
 
-/// Tokens that a request that comes in should have room for beside its prompt, so that it is not
-/// put back at once.
+/// Tokens of room that a new request should have after its prompt, so that it is not preempted at
+/// once.
 pub(super) const ROOM: usize = 32;
 
 impl Worker {
-    /// Lets requests in while there are slots, and room for their tokens.
+    /// Admits waiting requests while there are free slots and room for their tokens.
     pub fn admit(&mut self) {
         let Some(slots) = self.session.as_ref().map(Session::sequences) else { return };
         self.crowded &= !self.running.is_empty();
@@ -30,17 +30,17 @@ impl Worker {
             let (session, prefixes) = (self.session.as_ref(), &self.prefixes);
             let room =
                 self.held_tokens.saturating_sub(running.iter().map(|r| r.job.tokens.len()).sum());
-            let marks = reuse && session.is_some_and(borders::has);
+            let marks = reuse && session.is_some_and(checkpoints::has);
             let mut wanted = vec![];
             let next = self.shared.lock().waiting.pop(&by_client, |job| {
-                // Who waits for another's prompt need not compute the same.
+                // A request waits if a running prompt will compute tokens that it shares.
                 let shared = |r: &Running| {
                     r.job.owner == job.owner
                         && coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt)
                 };
                 let mut later = || match marks {
                     false => running.iter().any(shared),
-                    true => match borders::wait(running, prefixes, job) {
+                    true => match checkpoints::wait(running, prefixes, job) {
                         Some(border) => {
                             wanted.push(border);
                             true
@@ -82,7 +82,7 @@ impl Worker {
                     self.running.push(running);
                 }
                 Err(SessionError::Lost(why)) => {
-                    // The next step says so, too, and has the model opened again.
+                    // The next step meets the same error and has the model reopened.
                     self.end(job, End::Failed(Failure::Device(why)));
                     return;
                 }
@@ -92,8 +92,8 @@ impl Worker {
         }
     }
 
-    /// A sequence for a request, and its tokens that are in it already.
-    fn place(&mut self, job: &mut Job) -> Result<(SequenceId, usize), SessionError> {
+    /// Gives a request a sequence, and returns the number of its tokens that are in it already.
+    fn place(&mut self, job: &mut ActiveRequest) -> Result<(SequenceId, usize), SessionError> {
         if self.session.as_ref().is_some_and(|s| s.pages().is_some()) {
             let (id, fed) = self.place_in_pages(job)?;
             self.take_sampler(job, id)?;
@@ -116,7 +116,7 @@ impl Worker {
                     session.remove(oldest)?;
                 }
                 match full && oldest.is_none() && self.kept.take(of) {
-                    // There is no other place than its own.
+                    // Every other slot is in use: the kept sequence itself continues.
                     true => (of, session.truncate(of, len)?),
                     false => {
                         let id = session.fork(of, len, job.sampling.clone())?;
@@ -135,15 +135,20 @@ impl Worker {
         Ok((id, fed))
     }
 
-    /// A sequence chooses as its request does, or did when it lost its place.
-    fn take_sampler(&mut self, job: &mut Job, id: SequenceId) -> Result<(), SessionError> {
+    /// Sets a sequence's sampler: the request's options, or the sampler that it had when it was
+    /// preempted.
+    fn take_sampler(
+        &mut self,
+        job: &mut ActiveRequest,
+        id: SequenceId,
+    ) -> Result<(), SessionError> {
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
         *session.sampler(id)? =
             job.sampler.take().unwrap_or_else(|| Sampler::new(job.sampling.clone()));
         Ok(())
     }
 
-    /// A sequence has ended. What is in it stays while nobody needs its place.
+    /// Ends a sequence. Its tokens are kept until the slot is needed.
     pub fn finish(&mut self, r: Running, end: End) {
         let Running { id, fed, job, .. } = r;
         self.crowded = false;
@@ -157,15 +162,14 @@ impl Worker {
         let good = good && !paged;
         let gone = if good { self.kept.keep(job.owner, id, tokens) } else { vec![id] };
         if let Some(session) = &mut self.session {
-            // Their places are free whatever is said.
+            // The slots are free even after an error.
             gone.into_iter().for_each(|id| drop(session.remove(id)));
         }
         self.end(job, end);
     }
 
-    /// Sees to it that so many tokens more fit: what is kept goes first, the longest unused first;
-    /// then the youngest sequence is put back into the queue, to be computed again when there is
-    /// room. The oldest always goes on.
+    /// Makes room for `more` tokens: removes kept sequences, least recently used first, then
+    /// preempts the newest sequences, which are recomputed later. The oldest always runs.
     pub fn make_room(&mut self, more: usize) {
         let held =
             |running: &[Running]| running.iter().map(|r| r.fed).sum::<usize>().saturating_add(more);

@@ -1,15 +1,13 @@
-//! A token chosen here, of a row of logits, where somebody wants more than the token or has a
-//! constraint.
+//! Host sampling for requests that ask for log probabilities or have a constraint.
 
 use super::request::{Alternative, Failure, Logprobs};
-use super::running::Job;
+use super::running::ActiveRequest;
 use crate::sample::{Sampler, TokenMask};
 use crate::session::{SessionError, check_scores};
 
-/// Chooses the token at a position, of a row of logits, as the job wants it, of those that the mask
-/// allows.
+/// Chooses the token at `position` from a row of logits, among those that the mask allows.
 pub(super) fn choose(
-    job: &Job,
+    job: &ActiveRequest,
     sampler: &mut Sampler,
     position: usize,
     mask: Option<TokenMask>,
@@ -39,7 +37,7 @@ fn log_sum_exp(row: &[f32]) -> f64 {
     largest + row.iter().map(|x| (f64::from(*x) - largest).exp()).sum::<f64>().ln()
 }
 
-/// The likeliest tokens and their scores, the likeliest first.
+/// The `n` most likely tokens with their logits, most likely first.
 fn likeliest(row: &[f32], n: usize) -> Vec<(u32, f32)> {
     let mut all: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
     let first = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
@@ -47,7 +45,7 @@ fn likeliest(row: &[f32], n: usize) -> Vec<(u32, f32)> {
         return vec![];
     }
     if n < all.len() {
-        // Only the chosen are sorted.
+        // Only the kept tokens are sorted.
         all.select_nth_unstable_by(n - 1, first);
         all.truncate(n);
     }

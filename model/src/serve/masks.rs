@@ -1,5 +1,5 @@
-//! Constraints at work while the device computes: what may come after the tokens of a step is known
-//! before their scores are.
+//! Constraint masks, computed on a thread while the device runs the step: they depend on the tokens
+//! only, not on the step's logits.
 
 use super::request::{Constraint, Failure};
 use super::running::guarded;
@@ -7,23 +7,23 @@ use crate::sample::TokenMask;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 type Boxed = Box<dyn Constraint>;
-/// What came of a constraint that was asked.
+/// The mask of a constraint, or why it failed.
 pub(super) type Mask = Result<TokenMask, Failure>;
 
-/// A thread that asks constraints. It ends when this is dropped.
+/// A thread that computes masks. It ends when this is dropped.
 pub(super) struct Masks {
     ask: Sender<(usize, Boxed)>,
     answers: Receiver<(usize, Boxed, Mask)>,
     asked: usize,
 }
 
-/// What a constraint allows; a panic in it is its request's.
+/// Computes a constraint's mask. A panic becomes the request's failure.
 fn allowed(constraint: &mut Boxed) -> Mask {
     guarded(|| constraint.allowed())?.map_err(Failure::Constraint)
 }
 
 impl Masks {
-    /// None: the system has no thread to give.
+    /// `None` if the system refuses a thread.
     pub fn new() -> Option<Masks> {
         let (ask, asked) = channel::<(usize, Boxed)>();
         let (answer, answers) = channel();
@@ -39,16 +39,16 @@ impl Masks {
         Some(Masks { ask, answers, asked: 0 })
     }
 
-    /// Asks a constraint; it comes back with the answer of [`Masks::answers`].
+    /// Sends a constraint to the thread; [`Masks::answers`] returns it.
     pub fn ask(&mut self, at: usize, constraint: Boxed) {
-        // Where nobody is there to be asked, the constraint is gone, which whoever waits for it
-        // sees.
+        // If the thread has ended, the constraint is lost, and the caller misses it among the
+        // answers.
         if self.ask.send((at, constraint)).is_ok() {
             self.asked += 1;
         }
     }
 
-    /// All that were asked, with what they allow. Waits for it.
+    /// Waits for all masks, and returns the constraints with them.
     pub fn answers(&mut self) -> Vec<(usize, Boxed, Mask)> {
         let n = std::mem::take(&mut self.asked);
         self.answers.iter().take(n).collect()

@@ -1,28 +1,28 @@
-//! Memory that cannot be had where sequences take it as they come: what is only kept goes first,
-//! then the youngest sequence is put back into the queue. One that is alone and has too little all
-//! the same fails, and may be asked again. From then on, until as much can be had, [`State::Short`]
-//! is shown: it is tried again while nobody is there.
+//! Refused memory, for sequences that allocate as they grow. Kept sequences are removed first, then
+//! the newest sequence is preempted. A sequence that is alone and still lacks memory fails, and its
+//! client may retry. [`State::Short`] is shown until the same amount can be allocated, which is
+//! tried while the scheduler is idle.
 
 use super::request::Failure;
-use super::running::{End, Job, Running};
+use super::running::{ActiveRequest, End, Running};
 use super::status::State;
 use super::worker::Worker;
 use crate::sample::SampleOptions;
 use crate::session::{SessionError, Want};
 
 impl Worker {
-    /// Forgets the kept sequence that was of no use for longest. False: there is none.
+    /// Removes the least recently used kept sequence. `false` if there is none.
     pub(super) fn forget_oldest(&mut self) -> bool {
         let oldest = self.kept.oldest(None);
         if let (Some(oldest), Some(session)) = (oldest, &mut self.session) {
-            // It was kept, so it is there.
+            // A kept sequence exists, so this cannot fail.
             let _ = session.remove(oldest);
         }
         oldest.is_some()
     }
 
-    /// Puts the youngest sequence back into the queue, to be computed again when there is room.
-    /// False: it would be the only one, which always goes on.
+    /// Preempts the newest sequence: it returns to the queue and is recomputed later. `false` if it
+    /// is the only one, which always runs.
     pub(super) fn put_back_youngest(&mut self) -> bool {
         if self.running.len() < 2 {
             return false;
@@ -30,7 +30,7 @@ impl Worker {
         let Some(Running { id, mut job, fed, .. }) = self.running.pop() else { return false };
         job.sampler = self.session.as_mut().and_then(|session| session.sampler(id).ok()).cloned();
         if self.session.as_ref().is_some_and(|session| session.pages().is_some()) {
-            // What it had is kept while nobody needs it.
+            // Its prefix is kept while the pages are not needed.
             let tokens = job.tokens.get(..fed).unwrap_or_default().to_vec();
             self.keep(job.owner, id, &tokens);
         }
@@ -42,17 +42,17 @@ impl Worker {
         true
     }
 
-    /// After a step for which memory could not be had: there may be more for the next one.
+    /// Frees memory for the next step after one whose memory was refused.
     pub(super) fn make_way(&mut self) {
         if !self.forget_oldest() {
-            // Nobody is let in until one of the others has ended: it would be the same again.
+            // No request is admitted until a sequence has ended: it would be preempted again.
             self.crowded = self.put_back_youngest();
         }
     }
 
-    /// There is no memory for this request: it waits for those that run. Where nobody does, it
-    /// fails.
-    pub(super) fn lacks_memory(&mut self, job: Job, error: &SessionError) {
+    /// Memory for this request was refused: it waits for running sequences, and fails if there are
+    /// none.
+    pub(super) fn lacks_memory(&mut self, job: ActiveRequest, error: &SessionError) {
         if self.running.is_empty() {
             let failure = self.short(error, 0);
             return self.end(job, End::Failed(failure));
@@ -61,21 +61,21 @@ impl Worker {
         self.shared.lock().waiting.push_front(job);
     }
 
-    /// What becomes of one that is alone and lacks memory for so many tokens.
+    /// The failure of a sequence that is alone and lacks memory for `tokens` tokens.
     pub(super) fn short(&mut self, error: &SessionError, tokens: usize) -> Failure {
         self.lacked = tokens;
         self.seen.state = State::Short;
         Failure::Memory(error.to_string())
     }
 
-    /// A step was done.
+    /// A step succeeded: leaves [`State::Short`].
     pub(super) fn has_memory(&mut self) {
         if self.seen.state == State::Short {
             self.seen.state = State::Ready;
         }
     }
 
-    /// Nobody is there: whether what was lacked can be had now.
+    /// While idle, tries to allocate what was lacking.
     pub(super) fn try_memory(&mut self) {
         let Some(session) = &mut self.session else { return };
         let Ok(id) = session.add(SampleOptions::default()) else { return };

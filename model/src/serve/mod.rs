@@ -1,31 +1,30 @@
-//! The engine room of a server: many requests, one [`Session`], nothing lost. It knows tokens and
-//! nothing of HTTP or text.
+//! The scheduler: runs many requests in one [`Session`]. It knows tokens, not HTTP or text.
 //!
 //! ```text
 //! submit ─→ Waiting (bounded, fair between clients) ─→ Worker, the thread that owns the session ─→ each request's sink
 //! ```
 //!
 //! [`Scheduler::start`] gives the session a thread of its own. [`Scheduler::submit`] puts a
-//! [`Request`] into a bounded queue or says why not. The thread composes steps: a token of
-//! everybody who is being answered, and pieces of prompts up to a token budget, so that nobody's
-//! tokens stop because somebody comes with a long prompt. What comes out goes to the request's sink
-//! as [`Event`]s, the last of which is [`Event::Done`] or [`Event::Failed`], exactly once.
+//! [`Request`] into a bounded queue or returns why not. The thread composes steps: one token of
+//! every running answer, and pieces of prompts up to a token budget, so that a long prompt does not
+//! stall the answers. Results go to the request's sink as [`Event`]s; the last one is
+//! [`Event::Done`] or [`Event::Failed`], exactly once.
 //!
-//! No lock is held while the session computes. A panic in a sink is the end of that request; a
-//! panic or a device's fault in a step fails those that were running, the session is opened again
-//! by [`SchedulerOptions::reopen`], and the queue goes on.
+//! No lock is held while the session computes. A panic in a sink ends that request. A panic or a
+//! device fault in a step fails the running requests; then [`SchedulerOptions::reopen`] opens the
+//! session again and the queue continues.
 
 mod admit;
-mod ahead;
-mod borders;
+mod checkpoints;
 mod choose;
 mod compose;
-mod kept;
+mod device_decode;
 mod masks;
 mod memory;
 mod paged;
 mod prefixes;
 mod request;
+mod retained;
 mod running;
 mod scheduler;
 mod status;
@@ -42,5 +41,5 @@ pub use status::{Histogram, State, Status};
 
 use crate::session::Session;
 
-/// Opens the session again after a fault.
+/// Reopens the session after a fault.
 pub type Reopen = Box<dyn FnMut() -> Result<Session, String> + Send>;

@@ -1,11 +1,11 @@
-//! Where sequences share pages: what is kept is a tree of them, and who is let in, and who must go,
-//! is counted in them.
+//! The scheduler with shared pages: prefixes are kept as a tree of pages, and admission and
+//! preemption count pages.
 
 use super::admit::ROOM;
-use super::kept::{WORTH, common};
 use super::prefixes::{Begun, Prefixes};
 use super::request::Owner;
-use super::running::{Job, Running};
+use super::retained::{WORTH, common};
+use super::running::{ActiveRequest, Running};
 use super::worker::Worker;
 use crate::gpu::PageCount;
 use crate::lookup::MOST;
@@ -14,7 +14,7 @@ use crate::session::{SequenceId, Session, SessionError};
 /// Pages that a step takes.
 fn needed(session: &Session, running: &[Running], take: &[usize]) -> usize {
     let of = |(r, &n): (&Running, &usize)| {
-        // What may be drafted besides.
+        // Room for drafts.
         let drafts = if n > 0 && r.job.lookup { MOST } else { 0 };
         let room = session.context().saturating_sub(r.fed);
         session.pages_needed(r.id, (n + drafts).min(room)).unwrap_or(0)
@@ -22,13 +22,18 @@ fn needed(session: &Session, running: &[Running], take: &[usize]) -> usize {
     running.iter().zip(take).map(of).sum()
 }
 
-/// Whether there are pages for a request beside what runs: those that are free, those that are only
-/// kept, less what prompts that run will take.
-pub(super) fn fits(session: &Session, prefixes: &Prefixes, running: &[Running], job: &Job) -> bool {
+/// Whether pages suffice for a request: the free ones and those that only the prefix cache holds,
+/// minus the pages that running prompts will take.
+pub(super) fn fits(
+    session: &Session,
+    prefixes: &Prefixes,
+    running: &[Running],
+    job: &ActiveRequest,
+) -> bool {
     let Some(pages) = session.pages() else { return true };
     let kept = prefixes.pages().filter(|page| session.page_users(*page) == 1).count();
     let rest: Vec<usize> = running.iter().map(|r| r.rest().len()).collect();
-    // One token at least is computed.
+    // At least one token is computed.
     let asked = job.tokens.get(..job.tokens.len().saturating_sub(1)).unwrap_or_default();
     let there = match session.graph().is_recurrent() {
         true => prefixes.find_copy(job.owner, asked).map_or(vec![], |begun| begun.pages),
@@ -40,8 +45,8 @@ pub(super) fn fits(session: &Session, prefixes: &Prefixes, running: &[Running], 
     own + needed(session, running, &rest) <= pages.free() + kept
 }
 
-/// Tokens that are held in so many pages, those that several have counted once: of sequences, with
-/// their pages and tokens, and of pages that are kept, with theirs.
+/// Tokens held in `pages` pages; a shared page counts once, with its fullest content. `running` has
+/// the pages and tokens of each sequence, `kept` the pages and tokens of the prefix cache.
 pub(super) fn held<'a>(
     pages: usize,
     running: impl Iterator<Item = (&'a [u32], usize)>,
@@ -65,10 +70,10 @@ pub(super) fn held<'a>(
 }
 
 impl Worker {
-    /// A sequence for a request that has the pages of the longest beginning that is there.
+    /// Gives a request a sequence with the pages of its longest cached prefix.
     pub(super) fn place_in_pages(
         &mut self,
-        job: &Job,
+        job: &ActiveRequest,
     ) -> Result<(SequenceId, usize), SessionError> {
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
         let asked = job
@@ -77,7 +82,7 @@ impl Worker {
             .filter(|_| self.reuse)
             .unwrap_or_default();
         if session.graph().is_recurrent() {
-            // Those that run are at other positions: what they leave behind is in the tree.
+            // Running sequences are at other positions; their saved states are in the tree.
             let begun = self.prefixes.find_copy(job.owner, asked);
             self.prefixes.touch_copy(job.owner, asked);
             let id = session.add(job.sampling.clone())?;
@@ -105,8 +110,7 @@ impl Worker {
         Ok((id, len))
     }
 
-    /// What is in a sequence stays while nobody needs its pages, and its states that do not grow as
-    /// they are now.
+    /// Keeps a sequence's pages in the prefix cache, and saves its recurrent states.
     pub(super) fn keep(&mut self, owner: Owner, id: SequenceId, tokens: &[u32]) {
         self.keep_pages(owner, id, tokens);
         let Some(session) = self.session.as_mut().filter(|_| self.reuse) else { return };
@@ -119,7 +123,7 @@ impl Worker {
         }
     }
 
-    /// What is in a sequence that leaves stays while nobody needs its pages.
+    /// Keeps a sequence's pages in the prefix cache.
     fn keep_pages(&mut self, owner: Owner, id: SequenceId, tokens: &[u32]) {
         let Some(session) = self.session.as_mut().filter(|_| self.reuse && tokens.len() >= WORTH)
         else {
@@ -130,10 +134,9 @@ impl Worker {
         session.release_pages(&entered.released);
     }
 
-    /// Sees to it that there are pages for the next step, and says what it takes of each: what is
-    /// kept goes first, the longest unused first; then the youngest sequence is put back into the
-    /// queue. What it had is kept while nobody needs it, and computed again where somebody did. The
-    /// oldest always goes on.
+    /// Frees pages for the next step, and returns the tokens that it takes of each sequence. Cached
+    /// prefixes go first, least recently used first; then the newest sequence is preempted. Its
+    /// prefix stays cached until its pages are needed. The oldest always runs.
     pub(super) fn make_pages(&mut self) -> Vec<usize> {
         loop {
             let take = self.compose();
@@ -142,8 +145,8 @@ impl Worker {
             if needed(session, &self.running, &take) <= free {
                 return take;
             }
-            // One that somebody has, too, gives no page, but what it writes need not be copied any
-            // more.
+            // A page that is also in use gives no free page, but the sequence can then write to it
+            // without a copy.
             let alone = self.prefixes.forget(|page| session.page_users(page) == 1);
             if let Some(page) = alone.or_else(|| self.prefixes.forget(|_| true)) {
                 session.release_pages(&[page]);
@@ -155,7 +158,7 @@ impl Worker {
         }
     }
 
-    /// Whether everybody who runs has a page for the next token.
+    /// Whether every running sequence has a page for its next token.
     pub(super) fn has_pages(&self) -> bool {
         let Some(session) = &self.session else { return false };
         let Some(pages) = session.pages() else { return true };
@@ -171,11 +174,11 @@ mod tests {
     fn what_lies_in_a_page_of_several_is_counted_once() {
         const PAGE: usize = PageCount::POSITIONS;
         assert_eq!(held(4, [(&[2, 0][..], PAGE + 7)].into_iter(), std::iter::empty()), PAGE + 7);
-        // A page in common, which is kept, too, and the rest of each; one has a page that it has
-        // not begun.
+        // A page shared by three sequences and the cache, and their rests; one sequence has a page
+        // without tokens.
         let two = [(&[2, 0][..], PAGE + 7), (&[2, 1][..], PAGE + 9), (&[2, 3][..], PAGE)];
         assert_eq!(held(4, two.into_iter(), [(2, PAGE)].into_iter()), PAGE + 7 + 9);
-        // Of a page that is shared in part the longest part counts.
+        // A partly shared page counts with its longest part.
         let begins = [(&[1][..], 60), (&[1][..], 20)];
         assert_eq!(held(4, begins.into_iter(), [(1, 70), (3, 5)].into_iter()), 75);
         assert_eq!(held(0, std::iter::empty(), std::iter::empty()), 0);

@@ -1,67 +1,65 @@
-//! Beginnings of texts whose keys and values are kept in pages, because the next prompt may begin
-//! as they do: a radix tree. Each node is a page of tokens; the last one of a text may be shorter.
-//! A slot is taken by none of them: a sequence that begins so shares the pages, and what it writes
-//! into the last of them it writes into a copy. Each owner has a tree of his own: nobody finds
-//! another's texts.
+//! The prefix cache: a radix tree of pages with the keys and values of earlier texts. Each node is
+//! a page of tokens; the last page of a text may be partly filled. The tree takes no sequence slot:
+//! a sequence with a cached prefix shares its pages, and copies the last one before writing to it.
+//! Each owner has a separate tree, so that no request finds another owner's text.
 //!
-//! States that do not grow (recurrent ones) have no pages: what is kept of them are copies of a
-//! sequence's states as they were behind some tokens, each at a node. A text begins at the last of
-//! them that is on its way.
+//! Recurrent states have no pages. The tree has copies of them instead, each saved after a number
+//! of tokens and attached to a node. A text begins at the last copy on its path.
 
-use super::kept::WORTH;
 use super::request::Owner;
+use super::retained::WORTH;
 use crate::gpu::PageCount;
 use std::collections::HashMap;
 
 const PAGE: usize = PageCount::POSITIONS;
 
-/// Some tokens behind those of its parents, and the page that has their keys and values.
+/// A page of tokens after those of its parents, with their keys and values.
 struct Node {
     tokens: Vec<u32>,
     page: u32,
     parent: Under,
     children: Vec<usize>,
-    /// When it was last of use: a number that rises.
+    /// A counter value of its last use.
     used: u64,
-    /// So many of the tokens, and which copy has the states behind them.
+    /// Saved recurrent states: the number of this page's tokens before them, and the copy's slot.
     copy: Option<(usize, usize)>,
 }
 
-/// What stands before a node.
+/// The parent of a node.
 #[derive(Debug, Clone, Copy)]
 enum Under {
-    /// Nothing: it begins this owner's texts.
+    /// None: the node begins texts of this owner.
     Owner(Owner),
-    /// This one.
+    /// Another node.
     Node(usize),
 }
 
-/// A beginning whose states are kept.
+/// A cached prefix with saved recurrent states.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Begun {
-    /// Its pages.
+    /// The pages.
     pub pages: Vec<u32>,
-    /// Its tokens.
+    /// The number of tokens.
     pub len: usize,
-    /// The copy of its states.
+    /// The slot of the saved states.
     pub copy: usize,
 }
 
-/// A tree of pages by the tokens that are in them.
+/// The tree of cached pages.
 #[derive(Default)]
 pub(super) struct Prefixes {
     nodes: Vec<Option<Node>>,
-    /// Those that begin a text, by its owner.
+    /// Root nodes by owner.
     first: HashMap<Owner, Vec<usize>>,
     now: u64,
 }
 
-/// What became of pages when a text was entered.
+/// Changes of page references when a text was added.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Entered {
-    /// The tree has these now, too.
+    /// Pages that the tree now references.
     pub held: Vec<u32>,
-    /// And these no more.
+    /// Pages that the tree no longer references.
     pub released: Vec<u32>,
 }
 
@@ -71,19 +69,19 @@ impl Prefixes {
         self.nodes.iter().flatten().map(|node| node.page)
     }
 
-    /// The same, with the tokens that are of use in each.
+    /// The pages of all nodes, each with its number of tokens.
     pub fn filled(&self) -> impl Iterator<Item = (u32, usize)> {
         self.nodes.iter().flatten().map(|node| (node.page, node.tokens.len()))
     }
 
-    /// The pages that have the longest beginning of these tokens, and its length. The last page may
-    /// have more, or less, than is asked for.
+    /// The pages of the longest cached prefix of `tokens`, and its length. The last page may hold
+    /// more tokens than match.
     pub fn find(&self, owner: Owner, tokens: &[u32]) -> (Vec<u32>, usize) {
         let (path, len) = self.path(owner, tokens, WORTH);
         (path.into_iter().filter_map(|at| self.node(at)).map(|node| node.page).collect(), len)
     }
 
-    /// These tokens' pages were of use.
+    /// Marks the pages of a prefix as used.
     pub fn touch(&mut self, owner: Owner, tokens: &[u32]) {
         self.now += 1;
         for at in self.path(owner, tokens, WORTH).0 {
@@ -93,14 +91,14 @@ impl Prefixes {
         }
     }
 
-    /// The longest beginning of these tokens of which the states are kept, too.
+    /// The longest cached prefix of `tokens` with saved recurrent states.
     pub fn find_copy(&self, owner: Owner, tokens: &[u32]) -> Option<Begun> {
         let (way, len, copy) = self.way_to_copy(owner, tokens)?;
         let pages = way.into_iter().filter_map(|at| self.node(at)).map(|node| node.page).collect();
         Some(Begun { pages, len, copy })
     }
 
-    /// The copy at which these tokens begin was of use, and so were the pages on its way.
+    /// Marks the copy at which these tokens begin, and the pages before it, as used.
     pub fn touch_copy(&mut self, owner: Owner, tokens: &[u32]) {
         self.now += 1;
         for at in self.way_to_copy(owner, tokens).map_or(vec![], |(way, ..)| way) {
@@ -110,9 +108,9 @@ impl Prefixes {
         }
     }
 
-    /// The nodes to the last copy that these tokens come by, their tokens up to it, and the copy.
-    /// Of two texts that part within a page the one may have a copy before that place, and the
-    /// other not.
+    /// The nodes up to the last copy on the path of these tokens, the number of tokens up to it,
+    /// and the copy. All children are searched: if two texts part within a page, only one of them
+    /// may have a copy before that point.
     fn way_to_copy(&self, owner: Owner, tokens: &[u32]) -> Option<(Vec<usize>, usize, usize)> {
         let (mut way, mut parent, mut found) = (vec![], Under::Owner(owner), None);
         while let Some(rest) = tokens.get(way.len() * PAGE..).filter(|rest| !rest.is_empty()) {
@@ -131,9 +129,9 @@ impl Prefixes {
         found
     }
 
-    /// Which of `copies` is to have the states behind these tokens, whose pages are kept: one that
-    /// nobody has, or that was of no use for longest. None where there is one already, or one of a
-    /// whole page where the tokens end in its middle.
+    /// Chooses which of `copies` slots saves the states after these tokens, whose pages are in the
+    /// tree: a free one, else the least recently used. `None` if a copy at or after this position
+    /// of the page exists.
     pub fn place_copy(&mut self, owner: Owner, tokens: &[u32], copies: usize) -> Option<usize> {
         let (path, len) = self.path(owner, tokens, 1);
         let at = path.last().copied().filter(|_| len == tokens.len())?;
@@ -153,7 +151,7 @@ impl Prefixes {
         Some(copy)
     }
 
-    /// This copy has nothing.
+    /// Marks a copy's slot as empty.
     pub fn forget_copy(&mut self, copy: usize) {
         let with = self
             .nodes
@@ -163,13 +161,12 @@ impl Prefixes {
         with.for_each(|node| node.copy = None);
     }
 
-    /// Copies of states that are kept.
+    /// The number of saved copies.
     pub fn copies(&self) -> usize {
         self.nodes.iter().flatten().filter(|node| node.copy.is_some()).count()
     }
 
-    /// Enters a text whose keys and values are in these pages. What is there already stays as it
-    /// is.
+    /// Adds a text whose keys and values are in `pages`. Pages already in the tree stay.
     pub fn enter(&mut self, owner: Owner, tokens: &[u32], pages: &[u32]) -> Entered {
         self.now += 1;
         let mut done = Entered::default();
@@ -177,7 +174,7 @@ impl Prefixes {
         for (chunk, &page) in tokens.chunks(PAGE).zip(pages) {
             let common = |at: &usize| self.node(*at).map_or(0, |node| common(&node.tokens, chunk));
             let like = self.children(parent).iter().copied().find(|at| {
-                // The same, or the one's beginning.
+                // The node equals the chunk, or one is a prefix of the other.
                 let n = common(at);
                 n == chunk.len() || self.node(*at).is_some_and(|node| node.tokens.len() == n)
             });
@@ -204,8 +201,7 @@ impl Prefixes {
         done
     }
 
-    /// Forgets the end of a text: of those for which `may` says so, the one that was of no use for
-    /// longest. Its page.
+    /// Removes the least recently used leaf whose page `may` accepts. Returns its page.
     pub fn forget(&mut self, may: impl Fn(u32) -> bool) -> Option<u32> {
         let ends =
             self.nodes.iter().enumerate().filter_map(|(at, node)| Some((at, node.as_ref()?)));
@@ -231,14 +227,14 @@ impl Prefixes {
         *self = Prefixes::default();
     }
 
-    /// The nodes that have the longest beginning of these tokens, and its length: of each at least
-    /// so many.
+    /// The nodes of the longest prefix of `tokens`, each matching at least `least` tokens, and the
+    /// prefix's length.
     fn path(&self, owner: Owner, tokens: &[u32], least: usize) -> (Vec<usize>, usize) {
         let (mut path, mut len, mut parent) = (vec![], 0, Under::Owner(owner));
         while let Some(rest) = tokens.get(len..).filter(|rest| !rest.is_empty()) {
             let of = |at: &usize| self.node(*at).map_or(0, |node| common(&node.tokens, rest));
             let best = self.children(parent).iter().map(|at| (of(at), *at)).max();
-            // Little of a page is not worth a copy of it.
+            // Too few tokens of a page are not worth copying it.
             let Some((n, at)) = best.filter(|(n, _)| *n >= least) else { break };
             path.push(at);
             len += n;
@@ -295,9 +291,9 @@ impl Prefixes {
     }
 }
 
-/// Tokens that two texts have in common at their beginning.
+/// The length of the common prefix of two texts.
 fn common(a: &[u32], b: &[u32]) -> usize {
-    super::kept::common(a, b)
+    super::retained::common(a, b)
 }
 
 #[cfg(test)]
@@ -331,13 +327,13 @@ mod tests {
             "three tokens are not worth a copy"
         );
         assert_eq!(tree.find(ME, &one[1..]), (vec![], 0));
-        // The next turn: a page that is fuller takes the place of the one that was its beginning.
+        // The next turn: a fuller page replaces the one that is its prefix.
         let longer = text(1, 2 * PAGE + 90);
         assert_eq!(
             tree.enter(ME, &longer, &[10, 11, 13]),
             Entered { held: vec![13], released: vec![12] }
         );
-        // Another way on from the middle of a page.
+        // A branch from the middle of a page.
         let other = [&one[..PAGE + 60], &text(2, 190)].concat();
         assert_eq!(tree.find(ME, &other), (vec![10, 11], PAGE + 60));
         assert_eq!(tree.enter(ME, &other, &[10, 30, 31]).held, [30, 31]);
@@ -376,15 +372,15 @@ mod tests {
             "no state goes back"
         );
         assert_eq!(tree.find_copy(ME, &one[..PAGE - 1]), None);
-        // The text goes on in the page: the copy of its end moves on, one of a whole page does not
-        // go back.
+        // The text continues in the page: the copy at its end moves with it, but a copy never moves
+        // back.
         let longer = text(1, 2 * PAGE + 90);
         tree.enter(ME, &longer, &[10, 11, 13]);
         assert_eq!(tree.find_copy(ME, &longer), begun(&[10, 11, 13], one.len(), 1));
         assert_eq!(tree.place_copy(ME, &longer, 3), Some(1));
         assert_eq!(tree.find_copy(ME, &one), begun(&[10], PAGE, 0));
         assert_eq!(tree.place_copy(ME, &one[..PAGE - 5], 3), None);
-        // All are taken: what nobody used for longest is another's.
+        // Every slot is in use: the least recently used copy is replaced.
         let other = text(2, PAGE + 3);
         tree.enter(ME, &other, &[20, 21]);
         assert_eq!(
@@ -394,7 +390,7 @@ mod tests {
         assert_eq!((tree.find_copy(ME, &one), tree.copies()), (None, 3));
         tree.forget_copy(2);
         assert_eq!((tree.find_copy(ME, &other), tree.copies()), (begun(&[20], PAGE, 0), 2));
-        // With its page a copy goes, too.
+        // A copy is removed with its page.
         tree.forget(|page| page == 13);
         assert_eq!((tree.find_copy(ME, &longer), tree.copies()), (None, 1));
     }
@@ -408,7 +404,7 @@ mod tests {
             tree.place_copy(ME, &text, 2).unwrap();
             text
         };
-        // An answer that ends three tokens behind a page, and another text.
+        // An answer that ends three tokens after a page end, and another text.
         let short = copied(&mut tree, 1, PAGE + 3, 10);
         let other = copied(&mut tree, 2, PAGE + 40, 20);
         let turn = [&short[..], &text(3, 9)].concat();
@@ -420,7 +416,7 @@ mod tests {
             "it was used last"
         );
         assert_eq!(tree.find_copy(ME, &other), None);
-        // Another way on behind the copy, in the same page: whoever has as much in common with both
+        // A branch after the copy in the same page: a text that matches both branches equally
         // begins at the copy.
         let mut tree = Prefixes::default();
         let one = copied(&mut tree, 1, PAGE + 20, 10);
@@ -443,8 +439,8 @@ mod tests {
         tree.place_copy(ME, &one, 2);
         assert_eq!((tree.find(other, &one), tree.find_copy(other, &one)), ((vec![], 0), None));
         assert_eq!(tree.place_copy(other, &one, 2), None, "he has no page of it");
-        // The same text is the other's as well, in pages of his own, and neither is found by the
-        // other's tokens.
+        // The other owner adds the same text in pages of its own; neither owner finds the other's
+        // pages.
         assert_eq!(tree.enter(other, &one, &[20, 21]).held, [20, 21]);
         assert_eq!((tree.find(ME, &one).0, tree.find(other, &one).0), (vec![10, 11], vec![20, 21]));
         let longer = [&one[..], &text(2, 30)].concat();

@@ -1,31 +1,31 @@
-//! What is asked of a [`super::Scheduler`], and what it answers.
+//! Requests to a [`super::Scheduler`] and its events.
 
 use crate::sample::{SampleOptions, TokenMask};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// Takes a request's events, on the scheduler's thread: it must not wait for anything. To break
-/// ends the answer after the token at hand; [`Event::Done`] with [`Reason::Ended`] still comes.
+/// Receives a request's events on the scheduler's thread, so it must not block. `Break` ends the
+/// answer after the current token; [`Event::Done`] with [`Reason::Ended`] still follows.
 pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 
-/// What the tokens of an answer must be like: a grammar, say.
+/// Restricts the tokens of an answer, such as to a grammar.
 pub trait Constraint: Send {
     /// The tokens that may come next.
     ///
     /// # Errors
-    /// One line: why the constraint cannot go on. The request fails with it.
+    /// One line that says why the constraint cannot continue. The request fails with it.
     fn allowed(&mut self) -> Result<TokenMask, String>;
 
-    /// Enters a token that was chosen. True: the answer is complete, and ends here.
+    /// Adds a chosen token. `true` if the answer is complete and ends here.
     ///
     /// # Errors
-    /// As of [`Constraint::allowed`].
+    /// Those of [`Constraint::allowed`].
     fn accept(&mut self, token: u32) -> Result<bool, String>;
 }
 
-/// Whose texts are kept: a request goes on from what others of the same owner computed, and from
-/// nobody else's. The default is one owner, of all requests that name none. A digest of a key, say:
-/// it is compared and never shown.
+/// The owner of cached texts. A request reuses only texts of its own owner. The default owner is
+/// shared by all requests that name none. Usually a digest of an API key: it is compared and never
+/// printed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Owner(pub [u8; 32]);
 
@@ -35,46 +35,46 @@ impl std::fmt::Debug for Owner {
     }
 }
 
-/// Which tokens end an answer. The one that does is handed out.
+/// The tokens that end an answer. The ending token is passed on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Stop {
-    /// Those that end a turn: [`crate::Session::end_ids`].
+    /// The tokens that end a turn: [`crate::Session::end_ids`].
     #[default]
     EndOfTurn,
-    /// These, and no others.
+    /// These tokens only.
     Ids(Vec<u32>),
-    /// None: it goes on past the end of a turn.
+    /// No token: the answer continues past the end of a turn.
     Never,
 }
 
-/// An answer that is asked for.
+/// A request for an answer.
 pub struct Request {
     /// The prompt: at least one token.
     pub tokens: Vec<u32>,
-    /// Tokens of the answer at most; none: until the context is full.
+    /// The most tokens of the answer; `None` means until the context is full.
     pub max_tokens: Option<usize>,
-    /// How tokens are chosen.
+    /// The sampling options.
     pub sampling: SampleOptions,
-    /// Which tokens end the answer.
+    /// The tokens that end the answer.
     pub stop: Stop,
-    /// What the answer must be like.
+    /// Restricts the answer's tokens.
     pub constraint: Option<Box<dyn Constraint>>,
-    /// Log probabilities of each token, and of so many that were the likeliest.
+    /// Requests log probabilities of each token, and of this many most likely ones.
     pub logprobs: Option<usize>,
-    /// Whether tokens may be drafted from what the prompt and the answer repeat. The answer is the
-    /// same, but for near-ties.
+    /// Whether tokens may be drafted from repetitions in prompt and answer. The answer is the same
+    /// up to near-ties.
     pub lookup: bool,
-    /// Who asks: clients take turns.
+    /// The client; clients take turns.
     pub client: Option<String>,
-    /// Whose text it is: only requests of the same owner go on from it, wait for it or tell by
-    /// times that it was there.
+    /// The owner of the text. Only requests of the same owner reuse it, wait for it, or can tell
+    /// from response times that it was cached.
     pub owner: Owner,
-    /// Takes the events.
+    /// Receives the events.
     pub sink: Sink,
 }
 
 impl Request {
-    /// A greedy answer to these tokens until the end of the turn, or until the context is full.
+    /// A greedy answer that ends with the turn or when the context is full.
     pub fn new(tokens: Vec<u32>, sink: Sink) -> Request {
         Request {
             tokens,
@@ -91,101 +91,101 @@ impl Request {
     }
 }
 
-/// A token that might have been chosen.
+/// A token with its log probability.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Alternative {
     /// The token.
     pub id: u32,
-    /// The natural logarithm of its probability, of the model's own scores: before biases,
-    /// penalties, temperature and cuts.
+    /// Natural logarithm of its probability by the model's own logits: before biases, penalties,
+    /// temperature and cuts.
     pub logprob: f32,
 }
 
-/// How likely a token was.
+/// Log probabilities at one position.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Logprobs {
-    /// The natural logarithm of the chosen one's probability.
+    /// Natural logarithm of the chosen token's probability.
     pub chosen: f32,
-    /// The likeliest, the likeliest first; among equals the lowest id.
+    /// The most likely tokens, most likely first; the lowest id among equals.
     pub top: Vec<Alternative>,
 }
 
-/// What happens to a request. [`Event::Done`] or [`Event::Failed`] comes once, last.
+/// An event of a request. [`Event::Done`] or [`Event::Failed`] comes once, last.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// It left the queue. Once, unless it ends before.
+    /// The request left the queue. At most once.
     Started {
-        /// Tokens of its prompt.
+        /// Tokens of the prompt.
         prompt_tokens: usize,
-        /// Those of them that need not be computed.
+        /// Tokens of the prompt that were cached.
         cached_tokens: usize,
     },
     /// A token of the answer.
     Token {
         /// The token.
         id: u32,
-        /// Where they were asked for.
+        /// Log probabilities, if requested.
         logprobs: Option<Logprobs>,
     },
     /// The answer is complete.
     Done {
-        /// Why it ended.
+        /// The reason for the end.
         reason: Reason,
-        /// What it took.
+        /// Counts and times.
         usage: Usage,
     },
     /// The answer cannot be completed.
     Failed(Failure),
 }
 
-/// Why an answer ended.
+/// The reason for an answer's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Reason {
-    /// A token of [`Request::stop`] came.
+    /// A token of [`Request::stop`] was chosen.
     Stop,
-    /// The number of tokens asked for was reached.
+    /// The requested number of tokens was reached.
     Length,
-    /// No room is left in the context.
+    /// The context is full.
     ContextFull,
-    /// The constraint is fulfilled and allows nothing more.
+    /// The constraint is complete.
     Constraint,
-    /// The sink broke.
+    /// The sink returned `Break`.
     Ended,
-    /// [`super::Answer::cancel`], or the answer was dropped.
+    /// [`super::Answer::cancel`] was called, or the answer was dropped.
     Cancelled,
 }
 
-/// What an answer took.
+/// Counts and times of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that were not computed, because another request had them.
+    /// Tokens of the prompt that were cached.
     pub cached_tokens: usize,
     /// Tokens of the answer.
     pub generated_tokens: usize,
-    /// Tokens that were drafted for it, and those of them that were right.
+    /// Tokens drafted for it.
     pub drafted_tokens: usize,
-    /// Drafted tokens that were the answer's.
+    /// Drafted tokens that were accepted.
     pub accepted_tokens: usize,
     /// Time in the queue.
     pub queued: Duration,
-    /// Time from the submission to the first token; none if there is none.
+    /// Time from submission to the first token; `None` without a token.
     pub first_token: Option<Duration>,
-    /// Time from the submission to the end.
+    /// Time from submission to the end.
     pub total: Duration,
 }
 
-/// Why a request was not taken.
+/// The reason why a request was rejected.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
     /// The queue is full.
     #[error("{waiting} requests are waiting already: try again in {} s", retry_after.as_secs().max(1))]
     QueueFull {
-        /// Requests that wait.
+        /// Waiting requests.
         waiting: usize,
-        /// When there may be room, as far as the last requests tell.
+        /// Estimated time until there is room.
         retry_after: Duration,
     },
     /// The prompt is longer than the context.
@@ -196,13 +196,13 @@ pub enum Refused {
     Context {
         /// Tokens of the prompt.
         tokens: usize,
-        /// Tokens that fit.
+        /// The context's size.
         context: usize,
     },
-    /// There is no token to go on from.
+    /// The prompt is empty.
     #[error("the prompt has no tokens")]
     NoTokens,
-    /// A token that the vocabulary has not.
+    /// A token outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {n_vocab}")]
     Token {
         /// The id.
@@ -210,55 +210,54 @@ pub enum Refused {
         /// Size of the vocabulary.
         n_vocab: usize,
     },
-    /// More log probabilities than are made.
-    #[error("log probabilities of {asked} tokens were asked for, {most} at most are given")]
+    /// More log probabilities than the limit.
+    #[error("log probabilities of {asked} tokens were requested; at most {most} are returned")]
     Logprobs {
-        /// How many were asked for.
+        /// The number requested.
         asked: usize,
-        /// How many there are at most.
+        /// The limit.
         most: usize,
     },
-    /// The model makes vectors, no text.
-    #[error("architecture '{arch}' is an encoder: it makes embeddings, no text")]
+    /// The model is an encoder.
+    #[error("architecture '{arch}' is an encoder: it makes embeddings, not text")]
     Encoder {
         /// `general.architecture`.
         arch: String,
     },
-    /// The model makes text, no vectors.
-    #[error("architecture '{arch}' makes text, no embeddings: serve an encoder")]
+    /// The model is no encoder.
+    #[error("architecture '{arch}' makes text, not embeddings: serve an encoder")]
     NoEncoder {
         /// `general.architecture`.
         arch: String,
     },
-    /// Nothing is taken any more.
+    /// The scheduler is stopping.
     #[error("the server is stopping")]
     Stopping,
-    /// The device failed and the model could not be opened again.
-    #[error("the model is not there: {0}")]
+    /// The device failed and the model could not be reopened.
+    #[error("the model is not available: {0}")]
     Lost(String),
 }
 
-/// Why an answer cannot be completed.
+/// The reason why an answer failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The device failed; the model is opened again. The same request may be made once more.
+    /// The device failed; the model is being reopened. The request may be repeated.
     #[error("the device failed while this was computed; ask again: {0}")]
     Device(String),
-    /// Memory for it could not be had, though nobody else had any of it. There may be more when
-    /// other programs have ended.
+    /// Memory was refused although no other request held any. Other programs may free some.
     #[error("there is no memory for this now; ask again later: {0}")]
     Memory(String),
-    /// The session cannot do this.
+    /// The session rejects the request.
     #[error("{0}")]
     Request(String),
-    /// The constraint cannot go on.
+    /// The constraint cannot continue.
     #[error("the constraint cannot go on: {0}")]
     Constraint(String),
-    /// A fault in this program.
+    /// A panic in this program.
     #[error("an internal fault: {0}")]
     Panic(String),
-    /// The scheduler stopped before it was done.
+    /// The scheduler stopped before the answer was complete.
     #[error("the server stopped before the answer was complete")]
     Stopped,
 }

@@ -1,5 +1,4 @@
-//! A request on its way: what was asked, what is known of its tokens, and the events that it was
-//! given.
+//! A running request: its tokens, sampling, drafts, and the events passed to its sink.
 
 use super::request::{
     Constraint, Event, Failure, Logprobs, Owner, Reason, Request, Sink, Stop, Usage,
@@ -13,18 +12,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A request that was taken, and how far it is. Whoever drops it without an end has it fail.
-pub(super) struct Job {
-    /// All its tokens: the prompt's, then the answer's.
+/// An accepted request and its progress. Dropping it without an end fails it.
+pub(super) struct ActiveRequest {
+    /// All tokens: the prompt's, then the answer's.
     pub tokens: Vec<u32>,
-    /// Those of the prompt.
+    /// Tokens of the prompt.
     pub prompt: usize,
     pub max_tokens: usize,
     pub sampling: SampleOptions,
-    /// How it chose so far, where it lost its place in the session.
+    /// The sampler that it had when it was preempted.
     pub sampler: Option<Sampler>,
     pub stop_ids: Vec<u32>,
-    /// None while it is asked, too.
+    /// `None` also while the mask thread has it.
     pub constraint: Option<Box<dyn Constraint>>,
     pub constrained: bool,
     pub logprobs: Option<usize>,
@@ -33,27 +32,27 @@ pub(super) struct Job {
     pub owner: Owner,
     pub usage: Usage,
     pub submitted: Instant,
-    /// When the last token was handed out.
+    /// The time of the last token.
     pub last_token: Option<Instant>,
-    /// How often others went before it because there was no room for it.
+    /// How often shorter requests overtook it while there was no room for it.
     pub passed: u32,
     started: bool,
     cancelled: Arc<AtomicBool>,
-    /// None once it was given its end.
+    /// `None` after the end was passed on.
     sink: Option<Sink>,
 }
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum End {
     Done(Reason),
     Failed(Failure),
 }
 
-impl Job {
-    pub fn new(request: Request, end_ids: &[u32], cancelled: Arc<AtomicBool>) -> Job {
+impl ActiveRequest {
+    pub fn new(request: Request, end_ids: &[u32], cancelled: Arc<AtomicBool>) -> ActiveRequest {
         let prompt = request.tokens.len();
-        Job {
+        ActiveRequest {
             tokens: request.tokens,
             prompt,
             max_tokens: request.max_tokens.unwrap_or(usize::MAX),
@@ -84,20 +83,20 @@ impl Job {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// It leaves the queue; true if for the first time.
+    /// Leaves the queue. Returns whether this is the first time.
     pub fn start(&mut self, cached: usize) -> bool {
         if std::mem::replace(&mut self.started, true) {
             return false;
         }
         self.usage.queued = self.submitted.elapsed();
         self.usage.cached_tokens = cached;
-        // Who breaks here has the answer end at its first token.
+        // A sink that breaks here ends the answer at its first token.
         let _ = self.give(Event::Started { prompt_tokens: self.prompt, cached_tokens: cached });
         true
     }
 
-    /// Enters a token of the answer and hands it out; how long it took since the last one, and the
-    /// end, if this is it. `full`: no token can be fed any more.
+    /// Adds a token of the answer and passes it to the sink. Returns the time since the last token,
+    /// and the end if this is it. `full`: no further token can be fed.
     pub fn token(
         &mut self,
         id: u32,
@@ -130,7 +129,7 @@ impl Job {
         (took, end)
     }
 
-    /// Gives it its end.
+    /// Passes the end to the sink.
     pub fn end(&mut self, end: End) {
         self.usage.total = self.submitted.elapsed();
         let usage = self.usage;
@@ -142,7 +141,7 @@ impl Job {
         self.sink = None;
     }
 
-    /// What the sink says; if it panics, that, and it is not called again.
+    /// Calls the sink. If it panics, the panic is returned and the sink is not called again.
     fn give(&mut self, event: Event) -> Result<ControlFlow<()>, Failure> {
         let Some(sink) = &mut self.sink else { return Ok(ControlFlow::Break(())) };
         let said = guarded(|| sink(event));
@@ -153,7 +152,7 @@ impl Job {
     }
 }
 
-impl Drop for Job {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         if self.sink.is_some() {
             self.end(End::Failed(Failure::Stopped));
@@ -161,51 +160,51 @@ impl Drop for Job {
     }
 }
 
-/// What `f` gives, or the panic that ended it.
+/// The result of `f`, or its panic as a failure.
 pub(super) fn guarded<T>(f: impl FnOnce() -> T) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|panic| Failure::Panic(said(&*panic)))
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without words".to_owned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
-/// A request that has a place in the session.
+/// A request with a sequence in the session.
 pub(super) struct Running {
     pub id: SequenceId,
     /// Tokens of the job that are in the sequence.
     pub fed: usize,
-    /// Positions at which a copy of its states is to be kept, where they cannot forget a token.
+    /// Positions at which its recurrent states are saved.
     pub borders: Vec<usize>,
-    pub job: Job,
-    /// Where its text repeats itself.
+    pub job: ActiveRequest,
+    /// The n-gram index of its text.
     pub lookup: Lookup,
-    /// A draft that is held against what comes, and how much of it came.
+    /// A draft that is not run, and the number of its tokens that were chosen so far.
     dry: (Vec<u32>, usize),
 }
 
 impl Running {
-    pub fn new(id: SequenceId, fed: usize, job: Job) -> Running {
+    pub fn new(id: SequenceId, fed: usize, job: ActiveRequest) -> Running {
         Running { id, fed, borders: vec![], job, lookup: Lookup::default(), dry: (vec![], 0) }
     }
 
-    /// What may come next, where somebody wants that tried: no more than the answer, and the
-    /// context, have room for.
+    /// Drafts the next tokens if the request allows drafts, within the answer's and the context's
+    /// limits.
     pub fn draft(&mut self, context: usize) -> Vec<u32> {
         if !self.job.lookup || self.job.constrained || self.job.usage.generated_tokens == 0 {
             return vec![];
         }
-        // The last token of an answer need not be drafted.
+        // The answer's last token need not be drafted.
         let left = self.job.max_tokens.saturating_sub(self.job.usage.generated_tokens + 1);
         let room = context.saturating_sub(self.job.tokens.len());
         self.lookup.draft(&self.job.tokens, left.min(room).min(MOST))
     }
 
-    /// Holds the last token against a draft that was not run; what such a draft was worth, when it
-    /// is over. True: now there is another.
+    /// Compares the last token with a draft that was not run. Returns the accepted tokens of a
+    /// draft that is over, and whether there is a new draft.
     pub fn count_dry(&mut self, context: usize) -> (Option<usize>, bool) {
         let Some(&token) = self.job.tokens.last() else { return (None, false) };
         let (draft, right) = &mut self.dry;
@@ -219,12 +218,12 @@ impl Running {
         (worth, !self.dry.0.is_empty())
     }
 
-    /// Tokens came otherwise.
+    /// Discards the draft: tokens were added in another way.
     pub fn forget_dry(&mut self) {
         self.dry.0.clear();
     }
 
-    /// Tokens that are not in the sequence: at least the last one.
+    /// Tokens that are not in the sequence yet: at least the last one.
     pub fn rest(&self) -> &[u32] {
         self.job.tokens.get(self.fed..).unwrap_or_default()
     }

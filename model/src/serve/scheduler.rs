@@ -1,8 +1,8 @@
-//! The handle that others hold: takes requests, says how things are, stops.
+//! The scheduler's handle: submits requests, reports the status, stops the worker.
 
 use super::Reopen;
 use super::request::{Failure, Refused, Request};
-use super::running::Job;
+use super::running::ActiveRequest;
 use super::status::{State, Status};
 use super::waiting::Waiting;
 use super::worker::{Worker, facts};
@@ -13,23 +13,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Log probabilities of so many tokens are given at most.
+/// The most log probabilities for a token.
 pub(super) const MOST_LOGPROBS: usize = 20;
 
-/// How a [`Scheduler`] works.
+/// Options of a [`Scheduler`].
 pub struct SchedulerOptions {
-    /// Requests that wait at most; those that are being answered are not among them.
+    /// The most waiting requests, without those being answered.
     pub max_queue: usize,
-    /// Tokens of a step; none: as many as suit the device. A token of each answer goes in any case;
-    /// what is left is for prompts. More is better for prompts, and every answer waits for it.
+    /// Tokens of a step; `None`: the device's default. Every running answer gets one token in any
+    /// case; the rest is for prompts. A larger budget speeds up prompts and delays every answer.
     pub token_budget: Option<usize>,
-    /// Tokens of all sequences that the session holds at most; none: as many as its slots have room
-    /// for. No fewer than a context. On the CPU memory is taken as tokens come, so this bounds it;
-    /// where it is used up, the youngest sequence is put back and computed again.
+    /// The most tokens in all sequences, at least one context; `None`: all slots full. It bounds
+    /// memory on the CPU, where sequences allocate as they grow. When it is reached, the newest
+    /// sequence is preempted and recomputed later.
     pub held_tokens: Option<usize>,
-    /// Whether sequences that ended stay while there is room, for prompts that begin as they do.
+    /// Whether ended sequences are kept for prompts with the same prefix, while there is room.
     pub reuse: bool,
-    /// Opens the session again after a fault; none: the scheduler ends then.
+    /// Reopens the session after a fault; `None`: the scheduler ends then.
     pub reopen: Option<Reopen>,
 }
 
@@ -45,27 +45,27 @@ impl Default for SchedulerOptions {
     }
 }
 
-/// What a model makes of a text: a vector, or why not.
+/// Receives an embedding or its failure.
 pub(super) type VectorSink = Box<dyn FnOnce(Result<Vec<f32>, Failure>) + Send>;
 
-/// A vector that is asked for.
+/// A request for an embedding.
 pub(super) struct Embed {
     pub tokens: Vec<u32>,
     pub sink: VectorSink,
 }
 
-/// What the handles and the worker share. Nobody holds the lock for longer than a look.
+/// State shared by handles and worker. The lock is held only for short accesses.
 pub(super) struct Shared {
     inner: Mutex<Inner>,
-    /// Something came, or was cancelled, or it is time to stop.
+    /// Wakes the worker: a request, a cancellation, a stop.
     wake: Condvar,
-    /// The worker is gone.
+    /// Signals that the worker has ended.
     gone: Condvar,
-    /// Something came since the worker last looked: it may be in a loop that only looks here.
+    /// Set when something happened since the worker last locked; a decoding loop polls only this.
     news: AtomicBool,
 }
 
-/// What does not change while a model is served.
+/// Facts about a model that stay the same while the session is open.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub arch: String,
@@ -81,48 +81,48 @@ pub(super) struct Facts {
 pub(super) struct Inner {
     pub waiting: Waiting,
     pub embeds: VecDeque<Embed>,
-    /// Until when what there is may take.
+    /// The deadline of a stop.
     pub stop: Option<Instant>,
-    /// Why nothing is taken any more.
+    /// The reason why no more requests are accepted.
     pub ended: Option<Refused>,
-    /// Why the session must be opened again although it does not know it.
+    /// The reason to reopen the session, if something outside it requires that.
     pub renew: Option<String>,
-    /// The worker has left.
+    /// The worker has ended.
     pub gone: bool,
     pub facts: Facts,
-    /// Mean seconds from start to end of the last requests.
+    /// Mean seconds from start to end of recent requests.
     pub usual: f64,
     pub status: Status,
 }
 
 impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Whoever panicked with the lock held had only moved things about.
+        // A panic with the lock held leaves valid data: entries are only moved.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until something happens, or so long.
+    /// Waits for a wake-up, at most `most`.
     pub fn wait<'a>(&self, inner: MutexGuard<'a, Inner>, most: Duration) -> MutexGuard<'a, Inner> {
         self.wake.wait_timeout(inner, most).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Something came that the worker should see.
+    /// Wakes the worker.
     pub fn wake(&self) {
         self.news.store(true, Ordering::Relaxed);
         self.wake.notify_all();
     }
 
-    /// Whether something came since [`Shared::heard`].
+    /// Whether [`Shared::wake`] was called since [`Shared::heard`].
     pub fn news(&self) -> bool {
         self.news.load(Ordering::Relaxed)
     }
 
-    /// The worker looks, with the lock held.
+    /// Clears the flag. The worker calls this with the lock held.
     pub fn heard(&self) {
         self.news.store(false, Ordering::Relaxed);
     }
 
-    /// Shows how things are.
+    /// Publishes the worker's status.
     pub fn show(&self, seen: &Status, usual: f64) {
         let mut inner = self.lock();
         inner.usual = usual;
@@ -131,27 +131,28 @@ impl Shared {
             (State::Ready | State::Short, State::Stopping) => State::Stopping,
             (state, _) => state,
         };
-        // What the handles count is theirs.
+        // The handles count these two.
         let (taken, refused) = (inner.status.taken, inner.status.refused);
         inner.status = Status { state, taken, refused, ..seen.clone() };
     }
 
-    /// Nothing is taken any more; what waits is given back, to be told so without the lock.
-    pub fn close(&self, why: Refused) -> (Vec<Job>, VecDeque<Embed>) {
+    /// Stops accepting requests and returns the waiting ones, whose sinks are then called without
+    /// the lock.
+    pub fn close(&self, why: Refused) -> (Vec<ActiveRequest>, VecDeque<Embed>) {
         let mut inner = self.lock();
         inner.ended = Some(why);
         inner.status.state = State::Ended;
         (inner.waiting.drain(|_| true), std::mem::take(&mut inner.embeds))
     }
 
-    /// The worker leaves.
+    /// Marks the worker as ended.
     pub fn leave(&self) {
         self.lock().gone = true;
         self.gone.notify_all();
     }
 }
 
-/// Stops the worker when the last handle goes.
+/// Stops the worker when the last handle is dropped.
 struct Handle(Arc<Shared>);
 
 impl Drop for Handle {
@@ -161,18 +162,18 @@ impl Drop for Handle {
     }
 }
 
-/// A session on a thread of its own, asked by many. Clones are handles of the same; when the last
-/// one is dropped, it stops.
+/// Runs a session on a thread of its own for many callers. Clones are handles of the same
+/// scheduler; it stops when the last one is dropped.
 #[derive(Clone)]
 pub struct Scheduler {
     handle: Arc<Handle>,
 }
 
 impl Scheduler {
-    /// Gives the session, which has no sequences yet, a thread.
+    /// Starts a scheduler. The session must have no sequences.
     ///
     /// # Errors
-    /// The system's, if it has no thread to give.
+    /// The system refuses a thread.
     pub fn start(session: Session, options: SchedulerOptions) -> std::io::Result<Scheduler> {
         let facts = facts(&session);
         let status = Status {
@@ -208,11 +209,10 @@ impl Scheduler {
         Ok(Scheduler { handle: Arc::new(Handle(shared)) })
     }
 
-    /// Takes a request, unless there is a reason not to. Its sink has had no event when this
-    /// returns an error.
+    /// Submits a request. If this returns an error, the sink was not called.
     ///
     /// # Errors
-    /// [`Refused`] says which reason.
+    /// [`Refused`] has the reason.
     pub fn submit(&self, request: Request) -> Result<Answer, Refused> {
         let shared = &self.handle.0;
         let cancelled = Arc::new(AtomicBool::new(false));
@@ -226,7 +226,7 @@ impl Scheduler {
             return Err(Refused::Logprobs { asked, most: MOST_LOGPROBS });
         }
         room(&mut inner, 0)?;
-        let job = Job::new(request, &inner.facts.end_ids, Arc::clone(&cancelled));
+        let job = ActiveRequest::new(request, &inner.facts.end_ids, Arc::clone(&cancelled));
         inner.waiting.push(job);
         inner.status.taken += 1;
         drop(inner);
@@ -234,19 +234,19 @@ impl Scheduler {
         Ok(Answer { cancelled, shared: Arc::clone(shared), attached: true })
     }
 
-    /// Whether one more could wait, beside so many who are about to come: whoever works for it
-    /// before asks this first.
+    /// Checks whether the queue has room for one more besides `before` requests that are on their
+    /// way. Callers ask this before they do work for a request.
     ///
     /// # Errors
-    /// As [`Scheduler::submit`], as far as it is known without the request.
+    /// Those of [`Scheduler::submit`] that do not depend on the request.
     pub fn may_come(&self, before: usize) -> Result<(), Refused> {
         room(&mut self.handle.0.lock(), before)
     }
 
-    /// An encoder's vector of a text, as the model pools it, not normalised.
+    /// Requests a text's embedding, pooled as the model asks, not normalised.
     ///
     /// # Errors
-    /// [`Refused`] says why it is not taken; `sink` is not called then.
+    /// [`Refused`] has the reason; `sink` is not called then.
     pub fn embed(
         &self,
         tokens: Vec<u32>,
@@ -267,22 +267,22 @@ impl Scheduler {
         Ok(())
     }
 
-    /// How things are.
+    /// The current status.
     pub fn status(&self) -> Status {
         let inner = self.handle.0.lock();
         Status { waiting: inner.waiting.len() + inner.embeds.len(), ..inner.status.clone() }
     }
 
-    /// Has the session opened again, as after a fault: what it has on its device was lost to
-    /// somebody else's. Those that are being answered fail.
+    /// Reopens the session as after a fault, because another session lost the device. Running
+    /// requests fail.
     pub fn renew(&self, why: &str) {
         self.handle.0.lock().renew = Some(why.to_owned());
         self.handle.0.wake();
     }
 
-    /// Takes nothing any more, finishes what was taken, and waits for that, so long at most: what
-    /// is not done then fails with [`Failure::Stopped`]. True: everything was finished. It blocks:
-    /// not for an async thread.
+    /// Accepts no more requests, and waits up to `deadline` for the accepted ones. Those not
+    /// finished then fail with [`Failure::Stopped`]. Returns whether all finished. It blocks: not
+    /// for an async thread.
     pub fn stop(&self, deadline: Duration) -> bool {
         let shared = &self.handle.0;
         let until = Instant::now() + deadline;
@@ -300,14 +300,14 @@ impl Scheduler {
     }
 }
 
-/// Tokens that fit in all sequences together, those that are kept among them.
+/// Tokens that fit in all sequences, kept ones included.
 fn room_of(session: &Session, facts: &Facts) -> usize {
     let in_slots = facts.slots.saturating_mul(facts.context);
-    // What is kept in pages takes no slot.
+    // Cached prefixes in pages take no slot.
     session.pages().map_or(in_slots, |pages| pages.total * PageCount::POSITIONS)
 }
 
-/// Whether a text can be fed at all.
+/// Checks a text against the context and the vocabulary.
 fn check(facts: &Facts, tokens: &[u32]) -> Result<(), Refused> {
     let (n_vocab, context) = (facts.n_vocab, facts.context);
     if tokens.is_empty() {
@@ -322,7 +322,7 @@ fn check(facts: &Facts, tokens: &[u32]) -> Result<(), Refused> {
     }
 }
 
-/// Whether another request can wait, beside so many that are not here yet.
+/// Whether the queue has room for one more request besides `before`.
 fn room(inner: &mut Inner, before: usize) -> Result<(), Refused> {
     if let Some(why) = &inner.ended {
         return Err(why.clone());
@@ -335,12 +335,12 @@ fn room(inner: &mut Inner, before: usize) -> Result<(), Refused> {
         return Ok(());
     }
     inner.status.refused += 1;
-    // One leaves the queue whenever one of those that run is done.
+    // A waiting request leaves the queue whenever a running one ends.
     let each = inner.usual / inner.facts.slots.max(1) as f64;
     Err(Refused::QueueFull { waiting, retry_after: Duration::from_secs_f64(each.clamp(1.0, 60.0)) })
 }
 
-/// An answer on its way. To drop it cancels it.
+/// A running answer. Dropping it cancels it.
 pub struct Answer {
     cancelled: Arc<AtomicBool>,
     shared: Arc<Shared>,
@@ -348,16 +348,16 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Ends it at once: after the step at hand. [`super::Event::Done`] with
-    /// [`super::Reason::Cancelled`] comes, unless it has ended.
+    /// Cancels the answer after the current step. [`super::Event::Done`] with
+    /// [`super::Reason::Cancelled`] follows, unless the answer has ended.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
-        // With the lock, so that a worker that is about to wait has seen it, or is woken.
+        // Takes the lock, so that a worker that is about to wait either sees the flag or is woken.
         drop(self.shared.lock());
         self.shared.wake();
     }
 
-    /// Lets it go on without this handle.
+    /// Lets the answer continue without this handle.
     pub fn detach(mut self) {
         self.attached = false;
     }

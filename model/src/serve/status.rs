@@ -1,20 +1,18 @@
-//! What a [`super::Scheduler`] does, in numbers.
+//! The status of a [`super::Scheduler`]: counts, times and memory.
 
 use crate::gpu::PageCount;
 use std::time::Duration;
 
-/// Upper bounds of the [`Histogram`]'s buckets in seconds: 1 ms to 100 s, about three to the
-/// decade.
+/// Upper bounds of the [`Histogram`]'s buckets in seconds: 1 ms to 100 s, three for each decade.
 pub const BOUNDS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
 
-/// How long something took, how often.
+/// A histogram of durations.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Histogram {
-    /// How often it took at most as long as each of `BOUNDS` and longer than the one before; the
-    /// last: longer than all.
+    /// Durations in each bucket, up to its bound of `BOUNDS`; the last bucket has no bound.
     pub counts: [u64; BOUNDS.len() + 1],
-    /// Sum of all in seconds.
+    /// The sum of all durations in seconds.
     pub sum: f64,
 }
 
@@ -24,12 +22,12 @@ impl Histogram {
         &BOUNDS
     }
 
-    /// How often it took any time.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Enters one.
+    /// Adds a duration.
     pub(super) fn add(&mut self, took: Duration) {
         let seconds = took.as_secs_f64();
         self.sum += seconds;
@@ -40,85 +38,83 @@ impl Histogram {
     }
 }
 
-/// How the scheduler is.
+/// The state of a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum State {
-    /// It takes requests.
+    /// It accepts and runs requests.
     #[default]
     Ready,
-    /// Memory could not be had for a request that ran alone. Requests are taken, and tried; it is
-    /// ready again when there is as much.
+    /// Memory was refused for a request that ran alone. Requests are still accepted and tried. The
+    /// state becomes `Ready` when that much memory can be allocated.
     Short,
-    /// The device failed; the model is being opened again. Requests are taken, and wait.
+    /// The device failed and the model is being reopened. Requests are accepted and wait.
     Reopening,
-    /// It finishes what it has.
+    /// It finishes accepted requests.
     Stopping,
-    /// It has ended: stopped, or the model could not be opened again.
+    /// It has ended: stopped, or the model could not be reopened.
     Ended,
 }
 
-/// What a [`super::Scheduler`] does. Counts are since the start.
+/// A snapshot of a [`super::Scheduler`]. Counts are since its start.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Status {
-    /// How it is.
+    /// The state.
     pub state: State,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiting: usize,
-    /// Requests that wait at most.
+    /// The most waiting requests.
     pub max_queue: usize,
-    /// Requests that are being answered, those whose prompt is still being computed included.
+    /// Running requests, including those whose prompt is being computed.
     pub running: usize,
-    /// Those of them whose prompt is being computed.
+    /// Running requests whose prompt is being computed.
     pub prefilling: usize,
-    /// Sequences that fit.
+    /// Sequence slots.
     pub slots: usize,
-    /// Slots of sequences that ended, kept because the next prompt may begin as they do.
+    /// Slots of ended sequences that are kept for prompts with the same prefix.
     pub kept_slots: usize,
-    /// Tokens that fit in a slot.
+    /// Tokens that fit in a sequence.
     pub context: usize,
-    /// Tokens that fit in all slots together, or in all pages.
+    /// Tokens that fit in all slots or in all pages.
     pub room: usize,
-    /// Tokens that are in all slots; those in pages that several have are counted once.
+    /// Tokens held in all slots or pages; those in shared pages count once.
     pub held_tokens: usize,
-    /// Those of them that are in kept slots, or in pages that nobody has who runs.
+    /// Held tokens in kept slots, or in pages that only the prefix cache references.
     pub kept_tokens: usize,
-    /// Copies of states that do not grow, kept where texts with the same beginning can go on; those
-    /// that sequences on the CPU have of their own are not counted.
+    /// Saved recurrent states in the prefix cache, without the checkpoints of sequences on the CPU.
     pub kept_states: usize,
-    /// The pages of keys and values that sequences share; none where each slot has a place of its
-    /// own.
+    /// The shared pages; `None` without pages.
     pub pages: Option<PageCount>,
-    /// Bytes that a token takes in a slot.
+    /// Bytes of a token's keys and values.
     pub bytes_per_token: u64,
-    /// Requests that were taken.
+    /// Accepted requests.
     pub taken: u64,
-    /// Requests that were refused because the queue was full.
+    /// Requests rejected because the queue was full.
     pub refused: u64,
-    /// Requests that ended as they should.
+    /// Requests that ended normally.
     pub done: u64,
-    /// Requests that were cancelled.
+    /// Cancelled requests.
     pub cancelled: u64,
-    /// Requests that failed.
+    /// Failed requests.
     pub failed: u64,
-    /// Tokens of prompts that were computed.
+    /// Computed tokens of prompts.
     pub prompt_tokens: u64,
-    /// Tokens of prompts that need not be computed, because they were there.
+    /// Cached tokens of prompts.
     pub cached_tokens: u64,
     /// Tokens of answers.
     pub generated_tokens: u64,
-    /// Tokens that were drafted.
+    /// Drafted tokens.
     pub drafted_tokens: u64,
-    /// Drafted tokens that were right.
+    /// Accepted drafted tokens.
     pub accepted_tokens: u64,
-    /// Sequences that gave their place to another and were computed again.
+    /// Preemptions.
     pub preempted: u64,
     /// Steps of the session.
     pub steps: u64,
     /// Seconds in steps of the session.
     pub busy: f64,
-    /// How often the session was opened again.
+    /// Times the session was reopened.
     pub reopened: u64,
-    /// Vectors that were made.
+    /// Computed embeddings.
     pub embeddings: u64,
     /// Time in the queue.
     pub queued: Histogram,

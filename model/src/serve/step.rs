@@ -1,38 +1,38 @@
-//! A step: what goes into it, and what becomes of what it gives.
+//! A step of the scheduler: composes it, runs it, and passes its results to the requests.
 
-use super::ahead::FEW;
 use super::choose::choose;
 use super::compose::compose;
+use super::device_decode::FEW;
 use super::masks::{Mask, Masks};
 use super::request::{Failure, Refused};
-use super::running::{End, Job, Running, guarded};
+use super::running::{ActiveRequest, End, Running, guarded};
 use super::worker::Worker;
 use crate::sample::TokenMask;
 use crate::session::{Given, SequenceId, Session, SessionError, Want, Work};
 use std::time::Instant;
 
-/// Tokens of a step where answers wait for it, on a GPU: some 20 ms of prompt for 8b on an H200.
+/// Prompt tokens of a step on a GPU while answers run: about 20 ms for an 8B model on an H200.
 pub(super) const BUDGET_ON_GPU: usize = 512;
-/// The same on the CPU: a fraction of a second.
+/// The same limit on the CPU: a fraction of a second.
 const BUDGET_ON_CPU: usize = 64;
-/// Fewer tokens than that are no piece of a prompt on a GPU, unless they end it.
+/// The fewest tokens of a prompt piece on a GPU, unless it ends the prompt.
 const LEAST_ON_GPU: usize = 128;
-/// So much more where no answer waits.
+/// The budget's factor while no answer runs.
 const ALONE: usize = 4;
 
-/// What a step takes of a sequence.
+/// A sequence's part of a step.
 struct Part {
-    /// Its place among those that run.
+    /// Index of the sequence in `running`.
     at: usize,
-    /// Tokens that it was not fed.
+    /// Tokens to feed.
     tokens: Vec<u32>,
-    /// How many of them, the last ones, are drafted.
+    /// The number of drafts at their end.
     drafted: usize,
     want: Want,
 }
 
 impl Worker {
-    /// Runs a step of everybody who runs; why there is nothing to go on with, if so.
+    /// Runs a step of all running sequences. Returns why the scheduler must end, if so.
     pub fn step(&mut self) -> Option<Refused> {
         if self.can_run_ahead() {
             return self.run_ahead();
@@ -40,7 +40,7 @@ impl Worker {
         self.step_together()
     }
 
-    /// The same, one token of each answer.
+    /// As [`Worker::step`], without running ahead: one token of each answer.
     pub(super) fn step_together(&mut self) -> Option<Refused> {
         let mut take = self.compose();
         if self.held_tokens < usize::MAX {
@@ -55,8 +55,8 @@ impl Worker {
         let parts = self.parts(&take, drafts);
         self.ask_masks(&parts);
         let constrained = |p: &Part| self.running.get(p.at).is_some_and(|r| r.job.constrained);
-        // What the session chooses it must know before; what is chosen here is known when the row
-        // is.
+        // If the session chooses, it needs the masks during the step; for host sampling they can
+        // come with the logits.
         let late = parts.iter().any(|p| p.want == Want::Choose && constrained(p));
         let Worker { session, running, masks, .. } = self;
         let session = session.as_mut()?;
@@ -103,8 +103,8 @@ impl Worker {
             let given = drafted.then_some(accepted);
             match beside_ahead {
                 false => self.pays.saw(took, given),
-                // A step that only waits for somebody who comes or goes says nothing of those that
-                // run ahead.
+                // A step without drafts between run-ahead phases waits for a client to come or go:
+                // its time is not comparable.
                 true if drafted => self.pays_ahead.saw(took, given),
                 true => {}
             }
@@ -115,7 +115,7 @@ impl Worker {
         if !lacks && ends.iter().all(|(_, end)| matches!(end, End::Done(_))) {
             self.has_memory();
         }
-        // From the last on, so that the places of the others stay.
+        // From the last index on, so that the other indices stay valid.
         for (at, end) in ends.into_iter().rev() {
             let r = self.running.remove(at);
             self.finish(r, end);
@@ -126,7 +126,7 @@ impl Worker {
         None
     }
 
-    /// Tokens that the next step takes of each.
+    /// The tokens that the next step takes of each sequence.
     pub(super) fn compose(&self) -> Vec<usize> {
         let rest: Vec<usize> = self.running.iter().map(|r| r.rest().len()).collect();
         let session = self.session.as_ref();
@@ -135,8 +135,8 @@ impl Worker {
                 .is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty() && gpu.copied().is_none())
         };
         let on_cpu = session.is_some_and(|s| s.cpu().is_some() || aside(s));
-        // Where layers are streamed a piece costs all their copies: as many tokens as go through at
-        // once.
+        // With streamed layers every piece costs a copy of all of them, so a piece is as large as
+        // one pass allows.
         let gpu = session.and_then(Session::gpu);
         let streamed = gpu
             .filter(|gpu| gpu.statistics().streamed.is_some())
@@ -150,7 +150,7 @@ impl Worker {
         };
         let alone = if rest.contains(&1) { 1 } else { ALONE };
         let mut take = compose(&rest, self.budget.unwrap_or(usual).saturating_mul(alone), least);
-        // Nobody goes over a border in one piece.
+        // A piece ends at the next position whose state is saved.
         for (r, n) in self.running.iter().zip(&mut take) {
             let next = r.borders.iter().filter(|border| **border > r.fed).min();
             *n = next.map_or(*n, |border| (*n).min(border - r.fed));
@@ -158,9 +158,9 @@ impl Worker {
         take
     }
 
-    /// Whether this step may have drafts. A state that cannot go back step by step computes more
-    /// than it wins; and on a GPU each sequence that has some is a pass of its own over all
-    /// weights, which is for few.
+    /// Whether this step may have drafts. Not for recurrent states, where a rejection costs more
+    /// than drafts win. On a GPU only for few sequences, because each sequence with drafts is a
+    /// separate pass over all weights.
     pub fn drafts(&self, beside_ahead: bool) -> bool {
         let Some(session) = &self.session else { return false };
         let few = session.gpu().is_none() || self.running.len() <= FEW;
@@ -168,7 +168,7 @@ impl Worker {
         few && !session.graph().is_recurrent() && pays.go(self.running.len())
     }
 
-    /// The same as parts of a step, with drafts where they are wanted and pay.
+    /// Turns the composition into parts of a step, with drafts when they pay.
     fn parts(&mut self, take: &[usize], drafts: bool) -> Vec<Part> {
         let Some(session) = &self.session else { return vec![] };
         let (context, on_gpu) = (session.context(), session.gpu().is_some());
@@ -196,7 +196,7 @@ impl Worker {
         parts
     }
 
-    /// Asks the constraints of those that will choose, while the step computes.
+    /// Sends the constraints of sequences that will choose a token to the mask thread.
     fn ask_masks(&mut self, parts: &[Part]) {
         for p in parts.iter().filter(|p| p.want != Want::Nothing) {
             let Some(r) = self.running.get_mut(p.at).filter(|r| r.job.constraint.is_some()) else {
@@ -211,7 +211,7 @@ impl Worker {
         }
     }
 
-    /// Enters what a step gave for a sequence; its end, if this was it.
+    /// Adds a step's result to a sequence. Returns the end, if this was it.
     fn enter(
         &mut self,
         part: &Part,
@@ -219,9 +219,8 @@ impl Worker {
         mask: Option<Mask>,
     ) -> Result<Option<End>, Failure> {
         let refused = |e: SessionError| Failure::Request(e.to_string());
-        // A step failed for somebody else, and states that cannot go back are made again, in pages
-        // that were not there. Who is not alone goes on when there are some: `make_pages` sees to
-        // it.
+        // The step failed for another sequence, and recomputing states that cannot go back found no
+        // free pages. A sequence that is not alone continues when `make_pages` has freed some.
         if matches!(given, Err(SessionError::Pages { .. })) && self.running.len() > 1 {
             return Ok(None);
         }
@@ -230,10 +229,10 @@ impl Worker {
             return Ok(None);
         };
         if given.is_err() {
-            // A state that could not be made again is at its beginning.
+            // A state that could not be recomputed is back at its beginning.
             r.fed = session.len(r.id).map_err(refused)?;
         }
-        // The same where memory could not be had that others have.
+        // It also continues if memory was refused that other sequences hold.
         let given = match given {
             Err(error @ SessionError::Memory { .. }) if alone => {
                 return Err(self.short(&error, part.tokens.len()));
@@ -272,8 +271,8 @@ impl Worker {
         r.job.usage.drafted_tokens += part.drafted;
         let drafts = part.tokens.get(n..).unwrap_or_default();
         let mut end = None;
-        // One row behind the last token that is sure, one behind each draft; those in front of it
-        // are of no interest.
+        // Rows from the last certain token on: one after it, and one after each draft. Earlier rows
+        // are skipped.
         let first = (row.len() / n_vocab.max(1)).saturating_sub(1 + part.drafted);
         for (i, row) in row.chunks_exact(n_vocab).skip(first).enumerate() {
             let sampler = session.sampler(r.id).map_err(refused)?;
@@ -282,20 +281,20 @@ impl Worker {
             if end.is_some() || drafts.get(i) != Some(&id) {
                 break;
             }
-            // What was drafted is in the sequence.
+            // The accepted draft is in the sequence already.
             r.fed += 1;
             self.seen.accepted_tokens += 1;
             r.job.usage.accepted_tokens += 1;
         }
         if part.drafted > 0 {
-            // Nothing recurrent is drafted for, so there is a way back.
+            // Only states that can go back have drafts, so this truncation is exact.
             r.fed = session.truncate(r.id, r.fed).map_err(refused)?;
         }
         debug_assert!(r.fed > before || n == 0);
         Ok(end)
     }
 
-    /// Enters tokens of which all but the last one were drafted; the end, if one of them was it.
+    /// Adds accepted drafts and the token after them. Returns the end, if one of them was it.
     fn enter_drafted(&mut self, part: &Part, ids: &[u32]) -> Result<Option<End>, Failure> {
         let (Some(session), Some(r)) = (&mut self.session, self.running.get_mut(part.at)) else {
             return Ok(None);
@@ -308,18 +307,18 @@ impl Worker {
             if end.is_some() || i + 1 == ids.len() {
                 break;
             }
-            // What was drafted is in the sequence.
+            // The accepted draft is in the sequence already.
             r.fed += 1;
             self.seen.accepted_tokens += 1;
             r.job.usage.accepted_tokens += 1;
         }
-        // Nothing recurrent is drafted for, so there is a way back.
+        // Only states that can go back have drafts, so this truncation is exact.
         r.fed = session.truncate(r.id, r.fed).map_err(|e| Failure::Request(e.to_string()))?;
         Ok(end)
     }
 }
 
-/// What the constraints that were asked allow. Each is its request's again.
+/// Waits for the masks, and gives each request its constraint back.
 fn answers(masks: &mut Option<Masks>, running: &mut [Running]) -> Vec<(usize, Mask)> {
     let Some(masks) = masks else { return vec![] };
     let mut all = vec![];
@@ -336,7 +335,7 @@ fn lost_constraint() -> Failure {
     Failure::Panic("a constraint was lost".to_owned())
 }
 
-/// Hands a token out; the end, if it was the last.
+/// Passes a token to the request. Returns the end, if it was the last.
 pub(super) fn hand_out(
     seen: &mut super::status::Status,
     r: &mut Running,
@@ -355,15 +354,14 @@ pub(super) fn hand_out(
     end
 }
 
-/// Whether a token is chosen here, of a row of logits, not by the session. A GPU takes a
-/// constraint's mask and chooses by itself; on the CPU the row is here anyway, and is computed
-/// while the constraint is asked.
-fn chosen_here(job: &Job, on_gpu: bool) -> bool {
+/// Whether the host chooses a token from a row of logits. A GPU applies the mask and chooses; on
+/// the CPU the row is in host memory anyway, and is computed while the mask is.
+fn chosen_here(job: &ActiveRequest, on_gpu: bool) -> bool {
     job.logprobs.is_some() || job.constrained && !on_gpu
 }
 
-/// One step; where somebody in it makes that impossible, one for each, so that only he fails. An
-/// error: there is nothing to go on with.
+/// Runs one step. If it fails, runs a step for each sequence, so that only the faulty one fails. An
+/// error means that the device is lost.
 fn together_or_alone(
     session: &mut Session,
     work: &[Work<'_>],

@@ -1,31 +1,31 @@
-//! Requests that wait: bounded, and fair between clients.
+//! The waiting queue: bounded, and fair between clients.
 
-use super::running::Job;
+use super::running::ActiveRequest;
 use std::collections::{HashMap, VecDeque};
 
-/// How often others may go before a request for which there is no room: then they wait until there
-/// is.
+/// How often others may overtake a request that waits for room. After that, none is admitted before
+/// it.
 const PASSED: u32 = 8;
 
-/// Whether a request may go.
+/// Whether a waiting request can be admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {
     Now,
-    /// What it waits for comes by itself.
+    /// Later: a running prompt is computing its prefix.
     Later,
-    /// Its tokens do not fit beside those that run. Smaller ones go before it, but not for ever.
+    /// Its tokens do not fit beside the running sequences. Shorter requests overtake it at most
+    /// [`PASSED`] times.
     NoRoom,
 }
 
-/// Whose request it is; all that name no client are one.
+/// A client's name; all requests without one form one client.
 type Client = Option<String>;
 
-/// Requests that wait, by client. Clients take turns; one client's requests go in the order in
-/// which they came.
+/// Waiting requests by client. Clients take turns; requests of one client keep their order.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// Of clients that have some, in the order of their turns.
-    clients: VecDeque<(Client, VecDeque<Job>)>,
+    /// Clients that have waiting requests, in the order of their turns.
+    clients: VecDeque<(Client, VecDeque<ActiveRequest>)>,
     len: usize,
 }
 
@@ -34,8 +34,8 @@ impl Waiting {
         self.len
     }
 
-    /// At the end of its client's.
-    pub fn push(&mut self, job: Job) {
+    /// Appends to its client's queue.
+    pub fn push(&mut self, job: ActiveRequest) {
         self.len += 1;
         match self.clients.iter_mut().find(|(c, _)| *c == job.client) {
             Some((_, jobs)) => jobs.push_back(job),
@@ -43,8 +43,8 @@ impl Waiting {
         }
     }
 
-    /// In front of all: it had its turn, and lost its place.
-    pub fn push_front(&mut self, job: Job) {
+    /// Puts a preempted request in front of all.
+    pub fn push_front(&mut self, job: ActiveRequest) {
         self.len += 1;
         let at = self.clients.iter().position(|(c, _)| *c == job.client);
         let (client, mut jobs) = at.and_then(|at| self.clients.remove(at)).unwrap_or_default();
@@ -53,14 +53,14 @@ impl Waiting {
         self.clients.push_front((client, jobs));
     }
 
-    /// The next one: of the client of whom the fewest are `running`, among those of the one whose
-    /// turn is next. `ready` may pass over some; while one was passed over too often for want of
-    /// room, nobody goes.
+    /// Removes the next request: of the clients with the fewest running requests, the one whose
+    /// turn is next. `ready` may skip requests; `None` while a skipped request has been overtaken
+    /// too often.
     pub fn pop(
         &mut self,
         running: &HashMap<Client, usize>,
-        mut ready: impl FnMut(&Job) -> Ready,
-    ) -> Option<Job> {
+        mut ready: impl FnMut(&ActiveRequest) -> Ready,
+    ) -> Option<ActiveRequest> {
         let of = |c: &Client| running.get(c).copied().unwrap_or(0);
         let heads = self
             .clients
@@ -93,11 +93,11 @@ impl Waiting {
         job
     }
 
-    /// Takes out all that `gone` says of.
-    pub fn drain(&mut self, mut gone: impl FnMut(&Job) -> bool) -> Vec<Job> {
+    /// Removes all requests that `gone` selects.
+    pub fn drain(&mut self, mut gone: impl FnMut(&ActiveRequest) -> bool) -> Vec<ActiveRequest> {
         let mut out = vec![];
         for (_, jobs) in &mut self.clients {
-            let (left, kept): (Vec<Job>, Vec<Job>) =
+            let (left, kept): (Vec<ActiveRequest>, Vec<ActiveRequest>) =
                 std::mem::take(jobs).into_iter().partition(&mut gone);
             out.extend(left);
             jobs.extend(kept);

@@ -1,13 +1,13 @@
-//! The thread that owns the session: turn by turn it lets requests in, runs a step, and lets others
-//! see how things are.
+//! The worker thread, which owns the session. Each turn it admits requests, runs a step, and
+//! publishes the status.
 
 use super::Reopen;
-use super::kept::Kept;
 use super::masks::Masks;
 use super::paged::held;
 use super::prefixes::Prefixes;
 use super::request::{Failure, Reason, Refused};
-use super::running::{End, Job, Running, guarded};
+use super::retained::RetainedSequences;
+use super::running::{ActiveRequest, End, Running, guarded};
 use super::scheduler::{Embed, Facts, SchedulerOptions, Shared};
 use super::status::{State, Status};
 use crate::lookup::Pays;
@@ -15,10 +15,10 @@ use crate::session::{Session, SessionError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A look at the clock where nothing happens.
+/// The wait of an idle turn.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What does not change while this session is served.
+/// The facts about this session's model.
 pub(super) fn facts(session: &Session) -> Facts {
     let graph = session.graph();
     Facts {
@@ -33,36 +33,36 @@ pub(super) fn facts(session: &Session) -> Facts {
 }
 
 pub(super) struct Worker {
-    /// None while it is being opened again.
+    /// `None` while it is being reopened.
     pub session: Option<Session>,
     pub shared: Arc<Shared>,
-    /// The oldest first.
+    /// Oldest first.
     pub running: Vec<Running>,
-    /// Sequences that ended and are of use.
-    pub kept: Kept,
-    /// What is kept of them where sequences share pages.
+    /// Kept sequences (without pages).
+    pub kept: RetainedSequences,
+    /// The prefix cache (with pages).
     pub prefixes: Prefixes,
-    /// Asks constraints; none until one comes.
+    /// The mask thread; `None` until a request has a constraint.
     pub masks: Option<Masks>,
-    /// Whether drafts pay.
+    /// Whether drafts pay in steps.
     pub pays: Pays,
-    /// Whether they do beside a device that runs ahead: what they are held against is faster there.
+    /// Whether drafts pay compared with a device that runs ahead, which is faster.
     pub pays_ahead: Pays,
     /// The last step had drafts.
     pub drafted: bool,
-    /// Memory was short: nobody is let in before one of those that run has ended.
+    /// Memory was short: no request is admitted until a sequence has ended.
     pub crowded: bool,
-    /// Somebody who is not alone lacked memory in this step.
+    /// A sequence that is not alone lacked memory in this step.
     pub lacks: bool,
-    /// Tokens of the step that lacked memory last.
+    /// Tokens of the step that last lacked memory.
     pub lacked: usize,
     pub budget: Option<usize>,
     pub held_tokens: usize,
     pub reuse: bool,
-    /// What others will see.
+    /// The status to publish.
     pub seen: Status,
     reopen: Option<Reopen>,
-    /// Mean seconds from start to end of the last requests.
+    /// Mean seconds from start to end of recent requests.
     pub usual: f64,
 }
 
@@ -73,7 +73,7 @@ impl Worker {
             session: Some(session),
             shared,
             running: vec![],
-            kept: Kept::default(),
+            kept: RetainedSequences::default(),
             prefixes: Prefixes::default(),
             masks: None,
             pays: Pays::default(),
@@ -91,7 +91,7 @@ impl Worker {
         }
     }
 
-    /// Until it is told to stop, or the model is lost for good.
+    /// Runs until it is stopped or the model is lost for good.
     pub fn run(mut self) {
         let why = loop {
             match guarded(|| self.turn()) {
@@ -108,7 +108,7 @@ impl Worker {
             Refused::Lost(why) => Failure::Device(why.clone()),
             _ => Failure::Stopped,
         };
-        // The device's memory first: who waits for the end may want it.
+        // Device memory is released first: a caller that waits for the end may need it.
         self.session = None;
         self.kept.clear();
         self.prefixes.clear();
@@ -125,7 +125,7 @@ impl Worker {
         self.shared.leave();
     }
 
-    /// One turn; why it is the last one, if so.
+    /// Runs one turn. Returns the reason if it is the last.
     fn turn(&mut self) -> Option<Refused> {
         let (embed, gone, renew) = {
             let mut inner = self.shared.lock();
@@ -134,7 +134,7 @@ impl Worker {
                     return Some(Refused::Stopping);
                 }
                 self.shared.heard();
-                let gone = inner.waiting.drain(Job::is_cancelled);
+                let gone = inner.waiting.drain(ActiveRequest::is_cancelled);
                 let embed = inner.embeds.pop_front();
                 let renew = inner.renew.take();
                 if renew.is_some()
@@ -175,7 +175,7 @@ impl Worker {
         lost
     }
 
-    /// Ends those that are not wanted any more.
+    /// Ends cancelled requests.
     fn cancel(&mut self) {
         let (gone, going): (Vec<Running>, _) =
             std::mem::take(&mut self.running).into_iter().partition(|r| r.job.is_cancelled());
@@ -183,28 +183,28 @@ impl Worker {
         gone.into_iter().for_each(|r| self.finish(r, End::Done(Reason::Cancelled)));
     }
 
-    /// A request has ended.
-    pub fn end(&mut self, mut job: Job, end: End) {
+    /// Ends a request.
+    pub fn end(&mut self, mut job: ActiveRequest, end: End) {
         match &end {
             End::Done(Reason::Cancelled) => self.seen.cancelled += 1,
             End::Done(_) => self.seen.done += 1,
             End::Failed(_) => self.seen.failed += 1,
         }
-        // Who hears of the end and asks how things are finds this request counted.
+        // Published first, so that a client that sees the end finds its request counted.
         self.publish();
         job.end(end);
         let took = job.usage.total.saturating_sub(job.usage.queued).as_secs_f64();
         self.usual += (took - self.usual) / 16.0;
     }
 
-    /// After a fault everything that runs fails, and the model is opened again; why not, if it
-    /// cannot be.
+    /// After a fault: fails all running requests and reopens the model. Returns the reason if that
+    /// fails.
     pub fn fault(&mut self, failure: Failure) -> Option<Refused> {
-        // All of the device's must be gone before it can be opened anew.
+        // The session must release the device before it can be reopened.
         self.session = None;
         self.kept.clear();
         self.prefixes.clear();
-        // Constraints that were asked in a step that panicked are nobody's.
+        // Constraints inside the mask thread belong to failed requests.
         self.masks = None;
         self.seen.state = State::Reopening;
         for r in std::mem::take(&mut self.running) {
@@ -218,7 +218,7 @@ impl Worker {
             Ok(Ok(session)) => {
                 {
                     let mut inner = self.shared.lock();
-                    // Whoever asked for it since the fault has it.
+                    // The fault also answers requests to reopen that came meanwhile.
                     (inner.facts, inner.renew) = (facts(&session), None);
                 }
                 self.session = Some(session);
@@ -231,7 +231,8 @@ impl Worker {
         }
     }
 
-    /// Makes a vector. After a fault the model is opened again; why not, if it cannot be.
+    /// Computes an embedding. After a fault the model is reopened; returns the reason if that
+    /// fails.
     fn embed(&mut self, embed: Embed) -> Option<Refused> {
         let made = match &mut self.session {
             Some(session) => guarded(|| session.embed(&embed.tokens)),
@@ -260,9 +261,9 @@ impl Worker {
         fault.and_then(|failure| self.fault(failure))
     }
 
-    /// Lets others see how things are.
+    /// Publishes the status.
     pub fn publish(&mut self) {
-        // What somebody who runs has, too, is his.
+        // Pages also held by a running sequence count as its own.
         let alone =
             |page: u32| self.session.as_ref().is_some_and(|session| session.page_users(page) == 1);
         let in_pages: usize =

@@ -1,32 +1,31 @@
-//! Any number of sequences in one model, whatever runs it.
+//! A session: any number of sequences in one model, on any device.
 //!
-//! A [`Session`] owns the weights once and the state of each sequence. [`Session::step`] takes some
-//! tokens of some sequences (a piece of a prompt, one token, a few drafted ones), runs them in one
-//! go, and gives rows of logits or chosen tokens. Sequences join and leave between steps; nothing
-//! is uploaded for a newcomer. [`Session::decode`] is the loop that most callers want: on a GPU the
-//! device chooses each token and goes on while the host watches behind.
+//! A [`Session`] owns the weights once, and the state of each sequence. [`Session::step`] takes
+//! tokens of some sequences (a piece of a prompt, one token, a few drafts), runs them in one pass,
+//! and returns logits or chosen tokens. Sequences come and go between steps without any upload.
+//! [`Session::decode`] is the loop for most callers: a GPU chooses each token and runs ahead of the
+//! host.
 
-mod embed;
-mod error;
 mod open;
-mod options;
 mod pages;
 
-pub(crate) use embed::embeds;
-pub use error::{SessionError, check_scores};
-pub use options::{HostPrompts, KvType, OpenOptions, Output, Persistence, Probe, Split};
+pub use crate::exec::{
+    After, Given, HostPrompts, KvType, OpenOptions, Output, Persistence, Probe, SessionError,
+    Split, Want, check_scores,
+};
 
+use crate::exec::{Late, Runner, Task};
 use crate::gpu::GpuRunner;
 use crate::graph::Graph;
 use crate::host::HostRunner;
-use crate::placement::Stage;
 use crate::sample::{Mark, SampleOptions, Sampler, TokenMask};
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The next sequence's number, whichever session's: so that no session takes another's for its own.
+/// The serial number of the next sequence. It is global, so that one session rejects another's ids.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A sequence of a session. One that was removed has an id that is never given again.
+/// A sequence of a session. Ids of removed sequences are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId {
     slot: usize,
@@ -34,84 +33,24 @@ pub struct SequenceId {
 }
 
 impl SequenceId {
-    /// Its place among those that fit, below [`Session::sequences`].
+    /// The slot, below [`Session::sequences`].
     pub fn slot(self) -> usize {
         self.slot
     }
 }
 
-/// What a step is to give for a sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
-    /// Nothing: the tokens only enter the state.
-    Nothing,
-    /// The logits after the last token.
-    Last,
-    /// The logits after every token, in order.
-    All,
-    /// A token chosen after the last one, by the sequence's [`Sampler`]. It is not fed: the next
-    /// step may.
-    Choose,
-    /// So many of the tokens, the last ones, are drafts: a token chosen after the one before them
-    /// and after each draft, as long as drafts are what was chosen. Those that are not are
-    /// forgotten: after the step [`Session::len`] says where the sequence is.
-    Drafted(usize),
-}
-
-/// What a step does for a sequence.
+/// A sequence's part of a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Work<'a> {
-    /// Which.
+    /// The sequence.
     pub sequence: SequenceId,
-    /// Tokens to append. At least one, but where nothing is wanted.
+    /// Tokens to append. May be empty only with [`Want::Nothing`].
     pub tokens: &'a [u32],
-    /// What for.
+    /// The result to return.
     pub want: Want,
 }
 
-/// What a step gave for a sequence.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Given {
-    /// Nothing was wanted.
-    Nothing,
-    /// Rows of logits, `n_vocab` each.
-    Logits(Vec<f32>),
-    /// The token that was chosen.
-    Token(u32),
-    /// The tokens that were chosen, at least one: all but the last are drafts that were right, and
-    /// are fed.
-    Tokens(Vec<u32>),
-}
-
-/// What becomes of a sequence after a token of [`Session::decode`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum After {
-    /// It goes on.
-    Go,
-    /// It ends; the others go on.
-    End,
-    /// All of them stop here, and can be started again with the last token of each.
-    Pause,
-}
-
-/// A sequence's part of a step, as runners see it: checked.
-pub(crate) struct Task<'a> {
-    pub slot: usize,
-    /// Tokens that are there already.
-    pub first: usize,
-    pub tokens: &'a [u32],
-    pub want: Want,
-    pub sampler: &'a mut Sampler,
-}
-
-impl Task<'_> {
-    /// Position of the token behind its last.
-    pub fn next(&self) -> usize {
-        self.first + self.tokens.len()
-    }
-}
-
-/// What computes some of the layers, or all.
+/// The runner of some or all layers.
 #[derive(Clone, Copy)]
 pub enum StageRunner<'a> {
     /// The CPU.
@@ -128,124 +67,125 @@ struct Sequence {
 
 /// A model on a device, and the sequences in it.
 pub struct Session {
-    /// What computes: the last stage, which has those before it.
-    runner: Stage,
-    /// What the model computes, where that is several stages' work.
+    /// The last stage's runner. It owns the stages before it.
+    runner: Box<dyn Runner>,
+    /// The whole model's graph, if several stages compute it.
     whole: Option<Graph>,
-    /// By slot.
+    /// Sequences by slot.
     sequences: Vec<Option<Sequence>>,
     context: usize,
     n_vocab: usize,
-    /// Tokens of a prompt that may as well be fed in a step of their own.
+    /// Tokens of a prompt that are worth a step of their own.
     piece: usize,
-    /// How keys and values are stored.
+    /// The storage type of keys and values.
     kv: KvType,
-    /// Tokens after which a sequence ends.
+    /// Tokens that end a sequence.
     end_ids: Vec<u32>,
-    /// What was said when the device was lost.
+    /// The error with which the device was lost.
     lost: Option<String>,
 }
 
 impl Session {
-    /// Has something said with what the device's runner says.
+    /// Adds a line to the GPU runner's remarks.
     pub(crate) fn remark(&mut self, line: String) {
-        if let Stage::Gpu(gpu) = &mut self.runner {
-            gpu.remark(vec![line]);
-        }
+        self.runner.remark(line);
     }
 
-    /// Sequences that fit.
+    /// The number of sequence slots.
     pub fn sequences(&self) -> usize {
         self.sequences.len()
     }
 
-    /// Has more sequences fit, where each takes memory as its tokens come: on the CPU alone. Else
-    /// nothing changes.
+    /// Adds sequence slots if each takes memory as its tokens come, which only the CPU does.
+    /// Returns whether that is so.
     pub fn seat(&mut self, sequences: usize) -> bool {
-        let may = self.cpu().is_some_and(|host| host.before().is_none());
+        let may = self.grows();
         if may && sequences > self.sequences.len() {
             self.sequences.resize_with(sequences, || None);
         }
         may
     }
 
-    /// Tokens that fit in each.
+    /// Tokens that fit in a sequence.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Size of the vocabulary: elements of a row of logits.
+    /// The vocabulary's size: elements of a row of logits.
     pub fn n_vocab(&self) -> usize {
         self.n_vocab
     }
 
-    /// Tokens of a prompt that may as well be fed in a step of their own: between such pieces
-    /// somebody may change his mind.
+    /// Tokens of a prompt that are worth a step of their own. A prompt can be cancelled between
+    /// such pieces.
     pub fn piece(&self) -> usize {
         self.piece
     }
 
-    /// How keys and values are stored.
+    /// The storage type of keys and values.
     pub fn kv(&self) -> KvType {
         self.kv
     }
 
-    /// The tokens after which [`Session::decode`] ends a sequence. [`crate::Model`] sets those that
-    /// end a turn; a session that was opened without a tokenizer has none.
+    /// The tokens that end a sequence in [`Session::decode`]. [`crate::Model`] sets those that end
+    /// a turn; a session opened without a tokenizer has none.
     pub fn end_ids(&self) -> &[u32] {
         &self.end_ids
     }
 
-    /// Sets them: [`crate::tokenizer::Tokenizer::eog_ids`], say.
+    /// Sets [`Session::end_ids`], for example to [`crate::tokenizer::Tokenizer::eog_ids`].
     pub fn set_end_ids(&mut self, ids: Vec<u32>) {
         self.end_ids = ids;
     }
 
-    /// What the model computes.
+    /// The whole model's graph.
     pub fn graph(&self) -> &Graph {
         self.whole.as_ref().unwrap_or_else(|| self.runner.graph())
     }
 
-    /// What computes, the first layers' runner first.
+    /// The runners, that of the first layers first.
     pub fn stages(&self) -> Vec<StageRunner<'_>> {
         let mut all = vec![];
-        let mut at = Some(&self.runner);
-        while let Some(stage) = at {
-            all.push(match stage {
-                Stage::Host(host) => StageRunner::Cpu(host),
-                Stage::Gpu(gpu) => StageRunner::Gpu(gpu),
-            });
-            at = stage.before();
+        let mut at = Some(&*self.runner);
+        while let Some(runner) = at {
+            let any: &dyn Any = runner;
+            all.extend(any.downcast_ref().map(StageRunner::Cpu));
+            all.extend(any.downcast_ref().map(StageRunner::Gpu));
+            at = runner.before();
         }
         all.reverse();
         all
     }
 
-    /// What is particular to the CPU, if that computes: of several stages the last.
+    /// The CPU's runner, if it computes the last stage.
     pub fn cpu(&self) -> Option<&HostRunner> {
-        match &self.runner {
-            Stage::Host(host) => Some(host),
-            Stage::Gpu(_) => None,
-        }
+        let any: &dyn Any = &*self.runner;
+        any.downcast_ref()
     }
 
-    /// The same, to tap values and run operations by themselves.
+    /// As [`Session::cpu`], mutable: to read intermediate values and run single operations.
     pub fn cpu_mut(&mut self) -> Option<&mut HostRunner> {
-        match &mut self.runner {
-            Stage::Host(host) => Some(host),
-            Stage::Gpu(_) => None,
-        }
+        let any: &mut dyn Any = &mut *self.runner;
+        any.downcast_mut()
     }
 
-    /// What is particular to a GPU, if one computes: of several stages the last.
+    /// The GPU's runner, if it computes the last stage.
     pub fn gpu(&self) -> Option<&GpuRunner> {
-        match &self.runner {
-            Stage::Host(_) => None,
-            Stage::Gpu(gpu) => Some(gpu),
-        }
+        let any: &dyn Any = &*self.runner;
+        any.downcast_ref()
     }
 
-    /// A new sequence without tokens, whose tokens are chosen so.
+    /// Whether [`Session::seat`] may add sequences.
+    pub(crate) fn grows(&self) -> bool {
+        self.runner.grows()
+    }
+
+    /// Whether [`Session::decode`] runs ahead of the host: the device chooses each token.
+    pub(crate) fn runs_ahead(&self) -> bool {
+        self.runner.runs_ahead()
+    }
+
+    /// Adds an empty sequence that is sampled with `options`.
     ///
     /// # Errors
     /// [`SessionError::Full`]; on the CPU [`SessionError::Memory`] for its state.
@@ -262,13 +202,13 @@ impl Session {
         Ok(SequenceId { slot, serial })
     }
 
-    /// A new sequence that begins with the first `len` tokens of another, whose state is copied:
-    /// nothing is computed. What it has is what [`Session::len`] says: fewer tokens where a layer's
-    /// state has no way back to that position; the caller feeds the others.
+    /// Adds a sequence that begins with the first `len` tokens of another. The state is copied,
+    /// nothing is computed. [`Session::len`] tells how many tokens it has: fewer if a layer's state
+    /// cannot go back to that position; the caller feeds the others.
     ///
     /// # Errors
-    /// [`SessionError::NoSequence`], [`SessionError::Full`]; [`SessionError::Memory`] on the CPU;
-    /// what a device may say.
+    /// [`SessionError::NoSequence`], [`SessionError::Full`], [`SessionError::Memory`] on the CPU,
+    /// errors of the device.
     pub fn fork(
         &mut self,
         of: SequenceId,
@@ -287,7 +227,7 @@ impl Session {
         Ok(id)
     }
 
-    /// Forgets a sequence; its place is free for another.
+    /// Removes a sequence and frees its slot.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -300,7 +240,21 @@ impl Session {
         Ok(())
     }
 
-    /// Tokens in a sequence.
+    /// Computes a text's vector. The model must be an encoder.
+    ///
+    /// # Errors
+    /// A model that makes logits; no tokens, too many, or ids outside the vocabulary; a device
+    /// fault.
+    pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
+        self.not_lost()?;
+        let made = self.runner.embed(tokens);
+        if let Err(SessionError::Lost(why)) = &made {
+            self.lost = Some(why.clone());
+        }
+        made
+    }
+
+    /// The number of tokens in a sequence.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -308,13 +262,12 @@ impl Session {
         self.sequence(id).map(|s| s.len)
     }
 
-    /// Whether there is no sequence.
+    /// Whether the session has no sequence.
     pub fn is_empty(&self) -> bool {
         self.sequences.iter().all(Option::is_none)
     }
 
-    /// How a sequence's tokens are chosen: to change it, or to look at it. It has seen the tokens
-    /// that were chosen, and no prompt's.
+    /// The sequence's sampler. Its history has the chosen tokens, not the prompt's.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -322,27 +275,20 @@ impl Session {
         self.sequence_mut(id).map(|s| &mut s.sampler)
     }
 
-    /// Forgets a sequence's tokens from position `len` on. Gives the tokens that are left: fewer
-    /// than asked where a layer's state has no way back to that position, as a recurrent one's; the
-    /// caller feeds them again.
+    /// Removes a sequence's tokens from position `len` on. Returns the number of tokens left: fewer
+    /// than `len` if a layer's state, such as a recurrent one, cannot go back to that position. The
+    /// caller feeds the missing ones again.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<usize, SessionError> {
         let now = self.sequence(id)?.len;
-        let kept = match &mut self.runner {
-            Stage::Host(host) if len < now => host.truncate(id.slot, len),
-            Stage::Gpu(gpu) => {
-                gpu.keep_pages(id.slot, len.min(now));
-                len.min(now)
-            }
-            Stage::Host(_) => len.min(now),
-        };
+        let kept = self.runner.truncate(id.slot, len.min(now), now);
         self.sequence_mut(id)?.len = kept;
         Ok(kept)
     }
 
-    /// Whether a step could take this work, by itself.
+    /// Checks this work alone, without the rest of its step.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`], [`SessionError::Token`], [`SessionError::Context`],
@@ -363,20 +309,21 @@ impl Session {
         Ok(())
     }
 
-    /// Appends tokens to sequences, all in one go; what was wanted, in the order of the work.
+    /// Appends tokens to sequences in one pass. Returns the requested results in the order of
+    /// `work`.
     ///
     /// # Errors
-    /// Those of [`Session::check`] for any of the work, [`SessionError::Twice`], and what a device
-    /// may say. No sequence has more tokens then.
+    /// Those of [`Session::check`] for any of the work, [`SessionError::Twice`], errors of the
+    /// device. No sequence has more tokens then.
     pub fn step(&mut self, work: &[Work<'_>]) -> Result<Vec<Given>, SessionError> {
         self.step_by(work, None)
     }
 
-    /// The same, where it is not known yet which tokens some of them may choose: `masks` says so,
-    /// once what comes before the choice is on its way to the device.
+    /// As [`Session::step`] for masks that are not known yet: `masks` returns them after the work
+    /// before the choice was launched.
     ///
     /// # Errors
-    /// As [`Session::step`].
+    /// Those of [`Session::step`].
     pub fn step_masked(
         &mut self,
         work: &[Work<'_>],
@@ -399,23 +346,14 @@ impl Session {
     ) -> Result<Vec<Given>, SessionError> {
         self.check_all(work)?;
         let (mut tasks, runner) = tasks(&mut self.sequences, &mut self.runner, work);
-        // Who gives no tokens has no part in it.
+        // Work without tokens takes no part in the step.
         let idle: Vec<bool> = work.iter().map(|w| w.tokens.is_empty()).collect();
         tasks.retain(|t| !t.tokens.is_empty());
-        // Drafts are held against what is chosen one after the other, and somebody else may fail
-        // behind them: then nobody has drawn anything.
+        // Drafts advance samplers one token at a time. If another sequence fails afterwards, all
+        // samplers return to their marks.
         let drafts = tasks.iter().any(|t| matches!(t.want, Want::Drafted(_)));
         let marks: Vec<Mark> = tasks.iter().filter(|_| drafts).map(|t| t.sampler.mark()).collect();
-        let done = match (tasks.is_empty(), runner) {
-            (true, _) => Ok(vec![]),
-            (false, Stage::Host(host)) => {
-                if let Some(late) = late {
-                    late(&mut tasks);
-                }
-                host.step(&mut tasks)
-            }
-            (false, Stage::Gpu(gpu)) => gpu.step(&mut tasks, late),
-        };
+        let done = if tasks.is_empty() { Ok(vec![]) } else { runner.step(&mut tasks, late) };
         let given = match done {
             Ok(given) => given,
             Err(error) => {
@@ -443,11 +381,11 @@ impl Session {
             .collect())
     }
 
-    /// A step of one sequence that gives rows of logits, `n_vocab` each; none where nothing, or a
-    /// token, is wanted.
+    /// A step of one sequence that returns rows of logits, `n_vocab` elements each. Empty if no
+    /// logits are requested.
     ///
     /// # Errors
-    /// As [`Session::step`].
+    /// Those of [`Session::step`].
     pub fn feed(
         &mut self,
         sequence: SequenceId,
@@ -460,18 +398,19 @@ impl Session {
         }
     }
 
-    /// Appends each sequence's tokens, then chooses, hands each token to `sink` and appends it,
-    /// until a token of [`Session::end_ids`] or the sink ends every sequence, the sink pauses, or
-    /// their contexts are full; the sink gets the token that ends, too. The token after which a
-    /// sequence ends or pauses is not appended: to go on, start again with it.
+    /// Appends each sequence's tokens, then repeats: choose a token, pass it to `sink`, append it.
+    /// A sequence ends at a token of [`Session::end_ids`], by the sink, or when its context is
+    /// full; the sink can pause all. The sink also gets the token that ends a sequence. The token
+    /// at which a sequence ends or pauses is not appended: to continue, start with it.
     ///
-    /// On a GPU the device chooses and runs ahead of the sink; what it appended too much is
-    /// forgotten. Where a sequence has penalties, biases or a mask, all are decoded step by step
-    /// instead. Where the pages that sequences share run out, all of them pause. Where states
-    /// cannot go back the sink has each one's token of a step before all pause.
+    /// On a GPU the device chooses and runs ahead of the sink; tokens that it appended too much are
+    /// removed. If any sequence has penalties, biases or a mask, all are decoded step by step. All
+    /// pause when the shared pages run out. If states cannot go back, the sink gets the token of
+    /// every sequence in the step before all pause.
     ///
     /// # Errors
-    /// As [`Session::step`] with [`Want::Choose`]; tokens that the sink had until then are good.
+    /// Those of [`Session::step`] with [`Want::Choose`]. Tokens passed to the sink before are
+    /// valid.
     pub fn decode(
         &mut self,
         starts: &[(SequenceId, &[u32])],
@@ -484,10 +423,10 @@ impl Session {
         })
     }
 
-    /// The same, where only the sink and the context end a sequence: past the end of a turn.
+    /// As [`Session::decode`], but [`Session::end_ids`] end no sequence.
     ///
     /// # Errors
-    /// As [`Session::decode`].
+    /// Those of [`Session::decode`].
     pub fn decode_past_ends(
         &mut self,
         starts: &[(SequenceId, &[u32])],
@@ -502,15 +441,13 @@ impl Session {
             starts.iter().filter_map(|(id, _)| self.sequence(*id).ok()).map(|s| &s.sampler);
         let plain = !starts.is_empty() && samplers.all(Sampler::takes_logits_as_they_are);
         let (mut tasks, runner) = tasks(&mut self.sequences, &mut self.runner, &work);
-        let gpu = match runner {
-            // Behind other stages a token must be known to the first one before there is a next.
-            Stage::Gpu(gpu) if plain && gpu.before().is_none() => gpu,
-            _ => return self.decode_by_steps(starts, sink),
+        let Some(ahead) = runner.ahead().filter(|_| plain) else {
+            return self.decode_by_steps(starts, sink);
         };
         let mut handed = |index: usize, token| {
             starts.get(index).map_or(After::Pause, |(id, _)| sink(*id, token))
         };
-        let (lens, done) = gpu.decode(&mut tasks, &mut handed);
+        let (lens, done) = ahead.decode(&mut tasks, &mut handed);
         for ((id, _), len) in starts.iter().zip(lens) {
             self.sequence_mut(*id)?.len = len;
         }
@@ -528,7 +465,7 @@ impl Session {
             let work =
                 going.iter().map(|(id, tokens)| Work { sequence: *id, tokens, want: Want::Choose });
             let work: Vec<Work<'_>> = work.collect();
-            // Where somebody may pause before the others have had their tokens.
+            // With several sequences the sink may pause before it has received the tokens of all.
             let marks: Vec<Option<Mark>> = match going.len() {
                 1 => vec![None],
                 _ => going
@@ -540,7 +477,8 @@ impl Session {
             let (mut next, mut paused) = (vec![], false);
             for (((id, mut tokens), mark), given) in going.into_iter().zip(marks).zip(given) {
                 if paused {
-                    // Nobody has seen its token: it is as before the step.
+                    // The sink has not seen this token: the sequence returns to its length before
+                    // the step.
                     let before = self.len(id)?.saturating_sub(tokens.len());
                     self.truncate(id, before)?;
                     if let Some(mark) = mark {
@@ -567,7 +505,7 @@ impl Session {
         Ok(())
     }
 
-    /// The same as [`Session::check`] for work that is done together.
+    /// [`Session::check`] for each part of a step, and that no sequence is named twice.
     fn check_all(&self, work: &[Work<'_>]) -> Result<(), SessionError> {
         self.not_lost()?;
         let mut seen = vec![false; self.sequences.len()];
@@ -585,14 +523,13 @@ impl Session {
         self.lost.as_ref().map_or(Ok(()), |why| Err(SessionError::Lost(why.clone())))
     }
 
-    /// After a failed step: back to so many tokens in each slot, as far as there is a way.
+    /// After a failed step, returns each `(slot, length)` to its length, as far as its state can go
+    /// back.
     fn undo(&mut self, slots: &[(usize, usize)], error: SessionError) -> SessionError {
-        if let Stage::Host(host) = &mut self.runner {
-            for &(slot, len) in slots {
-                let kept = host.truncate(slot, len);
-                if let Some(Some(sequence)) = self.sequences.get_mut(slot) {
-                    sequence.len = kept;
-                }
+        for &(slot, len) in slots {
+            let kept = self.runner.undo(slot, len);
+            if let Some(Some(sequence)) = self.sequences.get_mut(slot) {
+                sequence.len = kept;
             }
         }
         if let SessionError::Lost(why) = &error {
@@ -617,15 +554,12 @@ impl Session {
     }
 }
 
-/// Tells the samplers what was not known before.
-pub(crate) type Late<'a> = &'a mut dyn FnMut(&mut [Task<'_>]);
-
-/// Checked work as tasks, beside what does them.
+/// Turns checked work into tasks, and returns the runner beside them.
 fn tasks<'s, 'w: 's>(
     sequences: &'s mut [Option<Sequence>],
-    runner: &'s mut Stage,
+    runner: &'s mut Box<dyn Runner>,
     work: &[Work<'w>],
-) -> (Vec<Task<'s>>, &'s mut Stage) {
+) -> (Vec<Task<'s>>, &'s mut dyn Runner) {
     let mut by_slot: Vec<Option<&mut Sequence>> =
         sequences.iter_mut().map(Option::as_mut).collect();
     let task = |w: &Work<'w>| {
@@ -638,44 +572,5 @@ fn tasks<'s, 'w: 's>(
             sampler: &mut s.sampler,
         })
     };
-    (work.iter().filter_map(task).collect(), runner)
-}
-
-/// Holds drafts against what is chosen from these rows of logits, one of the token before them and
-/// one of each: what was chosen, up to the first that was not drafted.
-pub(crate) fn follow(
-    task: &mut Task<'_>,
-    rows: &[f32],
-    n_vocab: usize,
-    drafts: &[u32],
-) -> Result<Vec<u32>, SessionError> {
-    let (mut chosen, first) = (vec![], task.next().saturating_sub(drafts.len()));
-    for (i, row) in rows.chunks_exact(n_vocab).enumerate() {
-        check_scores(row)?;
-        let mut row = row.to_vec();
-        if !task.sampler.restrict(&mut row) {
-            return Err(SessionError::NothingAllowed);
-        }
-        let id = task.sampler.choose(first + i, &mut row);
-        chosen.push(id);
-        if drafts.get(i) != Some(&id) {
-            break;
-        }
-    }
-    if chosen.is_empty() { Err(SessionError::NoTokens) } else { Ok(chosen) }
-}
-
-/// Chooses from rows of logits, all of which are looked at before any sampler is moved on: on an
-/// error none is.
-pub(crate) fn choose<'a, 'b: 'a>(
-    rows: impl IntoIterator<Item = (&'a mut Task<'b>, Vec<f32>)>,
-) -> Result<Vec<u32>, SessionError> {
-    let mut rows: Vec<_> = rows.into_iter().collect();
-    for (task, row) in &mut rows {
-        check_scores(row)?;
-        if !task.sampler.restrict(row) {
-            return Err(SessionError::NothingAllowed);
-        }
-    }
-    Ok(rows.into_iter().map(|(task, mut row)| task.sampler.choose(task.next(), &mut row)).collect())
+    (work.iter().filter_map(task).collect(), &mut **runner)
 }

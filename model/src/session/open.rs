@@ -1,22 +1,23 @@
-//! How sessions are opened: on the CPU, on one GPU, on several that compute together, on devices
-//! that have layers each.
+//! Opens sessions: on the CPU, on one GPU, on several GPUs with tensor split, or on several devices
+//! with layer split.
 
 use super::pages::{not_reproducible, one_gpu};
 use super::{KvType, OpenOptions, Output, Persistence, Session, SessionError};
+use crate::exec::Runner;
 use crate::gguf::Gguf;
-use crate::gpu::{Apart as Refused, GpuRunner, Shared, lacks, plan_for, shared};
+use crate::gpu::{GpuRunner, HostFfn, NotTogether, Source, divide_with_host, lacks, plan_for};
 use crate::graph::Graph;
-use crate::host::{HostRunner, Isa};
-use crate::placement::{Apart, FfnApart, Layers, Place, Stage, shard, shard_of_rank};
+use crate::host::{HostRunner, Isa, open_ops};
+use crate::placement::{Apart, FfnApart, Layers, Place, shard, shard_of_rank};
 use crate::ranks::Ranks;
 use kjit_engine::{Device, Engine};
 use std::sync::Arc;
 
 impl Session {
-    /// On the CPU. The graph must have been built from this file.
+    /// Opens a session on the CPU. The graph must have been built from this file.
     ///
     /// # Errors
-    /// The graph does not fit the file, or memory for the state of a sequence is refused.
+    /// The graph does not fit the file, or memory for a sequence's state is refused.
     pub fn on_cpu(
         gguf: Arc<Gguf>,
         graph: Graph,
@@ -25,10 +26,10 @@ impl Session {
         Session::on_cpu_with(gguf, graph, options, Isa::best())
     }
 
-    /// The same with an instruction set of [`Isa::available`].
+    /// As [`Session::on_cpu`], with an instruction set of [`Isa::available`].
     ///
     /// # Errors
-    /// As [`Session::on_cpu`].
+    /// Those of [`Session::on_cpu`].
     pub fn on_cpu_with(
         gguf: Arc<Gguf>,
         graph: Graph,
@@ -36,12 +37,12 @@ impl Session {
         isa: Isa,
     ) -> Result<Session, SessionError> {
         if graph.pooling.is_some() {
-            not_reproducible(options, "a vector of a text")?;
+            not_reproducible(options, "an embedding")?;
         }
         let runner = HostRunner::new(gguf, graph, options, isa)?;
         let (context, n_vocab) = (runner.context(), runner.graph().n_vocab());
         Ok(Session::with(
-            Stage::Host(Box::new(runner)),
+            Box::new(runner),
             options.sequences,
             context,
             n_vocab,
@@ -50,11 +51,10 @@ impl Session {
         ))
     }
 
-    /// On a GPU. Kernels are compiled (or found) while the weights travel.
+    /// Opens a session on a GPU. Kernels are compiled or found while the weights are uploaded.
     ///
     /// # Errors
-    /// A model that the kernels do not cover, memory that does not suffice, a kernel that does not
-    /// compile.
+    /// A model that the kernels do not cover, too little memory, a kernel that does not compile.
     pub fn on_gpu(
         engine: &Engine,
         device: &Device,
@@ -63,7 +63,8 @@ impl Session {
         options: &OpenOptions,
     ) -> Result<Session, SessionError> {
         let wrong = |e: &dyn std::fmt::Display| SessionError::Device(e.to_string());
-        // What is opened, the whole with what is said of its parts, and what is known already.
+        // `part`: the graph to open; `whole`: the full graph and a remark, if the host has a part;
+        // `planned`: a plan that exists already.
         let (part, whole, remark, planned) =
             match (options.host_experts, options.host_ffn.or(options.reproducible.then_some(0))) {
                 (0, asked) if options.hot_experts.is_none() => {
@@ -71,12 +72,12 @@ impl Session {
                         options.sequences <= 1 && !options.stream && options.output == Output::Own;
                     match asked {
                         None if nothing_else => {
-                            match shared(engine, device, gguf, &graph, options)? {
-                                Shared { apart: Some((apart, rates)), plan, .. } => {
+                            match divide_with_host(engine, device, source(gguf), &graph, options)? {
+                                HostFfn { apart: Some((apart, rates)), plan, .. } => {
                                     let said = format!("{apart}: {rates}");
                                     (apart.graph, Some((graph, said)), None, Some(plan))
                                 }
-                                Shared { remark, plan, .. } => (graph, None, remark, Some(plan)),
+                                HostFfn { remark, plan, .. } => (graph, None, remark, Some(plan)),
                             }
                         }
                         Some(n) if n > 0 => {
@@ -94,7 +95,7 @@ impl Session {
                 }
             };
         let asked = options.host_ffn.filter(|n| *n > 0).map(|n| (n, part.clone()));
-        let opened = GpuRunner::open_at(engine, device, gguf, part, options, (None, planned));
+        let opened = GpuRunner::open_planned(engine, device, source(gguf), part, options, planned);
         let mut runner = opened.map_err(|error| match asked {
             Some((n, part)) if matches!(error, SessionError::Device(_)) => {
                 without_kernels(engine, device, (&part, n), options).unwrap_or(error)
@@ -110,27 +111,26 @@ impl Session {
         });
         let (slots, context, n_vocab) =
             (runner.plan().slots, runner.context(), runner.graph().n_vocab());
-        // Halves are the most that a GPU keeps.
+        // A GPU stores keys and values in half precision at most.
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
-        // Whole prompts: between pieces the device would wait for the host. Where the CPU computes,
-        // too, a prompt may take minutes, and can be ended between pieces; so can one whose experts
-        // are copied for each piece.
+        // Whole prompts, because the device would wait for the host between pieces. Pieces if the
+        // host computes a part or experts are copied for each piece: such a prompt may take minutes
+        // and must be cancellable.
         let piece = match (aside, copied) {
             (false, _) => usize::MAX,
             (_, Some(_)) => options.chunk_on_gpu(),
             (_, None) => options.chunk_on_cpu(),
         };
-        let session =
-            Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, piece, kv);
+        let session = Session::with(Box::new(runner), slots, context, n_vocab, piece, kv);
         Ok(Session { whole, ..session })
     }
 
-    /// On several GPUs that compute each layer together: each has its share of heads and rows.
-    /// `Err(Ok(why))`: they cannot, since they are not of one kind or what they send does not
-    /// arrive; layers may go one behind the other there.
+    /// Opens a session on several GPUs that compute each layer together, each with a share of heads
+    /// and rows. `Err(Ok(why))`: they cannot, because they differ in kind or data sent between them
+    /// does not arrive; layer split may still work.
     ///
     /// # Errors
-    /// A model that so many devices cannot share, what one of them says.
+    /// A model that this number of devices cannot share, errors of a device.
     pub fn on_gpus(
         engine: &Engine,
         devices: &[Device],
@@ -144,25 +144,24 @@ impl Session {
         let shards = shards.collect::<Result<Vec<_>, _>>();
         let shards = shards.map_err(|e| Err(SessionError::Device(e.to_string())))?;
         let (early, drafts, stream) = (false, false, false);
-        // Each would decide for itself how many sequences fit.
+        // Each rank would choose the number of sequences alone.
         let options = &OpenOptions { early, drafts, stream, fewer: false, ..options.clone() };
-        let runner = GpuRunner::together(engine, devices, gguf, shards, options);
+        let runner = GpuRunner::together(engine, devices, source(gguf), shards, options);
         let runner = runner.map_err(|apart| match apart {
-            Refused::Link(why) => Ok(why),
-            Refused::Other(error) => Err(error),
+            NotTogether::Link(why) => Ok(why),
+            NotTogether::Other(error) => Err(error),
         })?;
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
-        let session =
-            Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
+        let session = Session::with(Box::new(runner), slots, context, n_vocab, usize::MAX, kv);
         Ok(Session { whole: Some(graph), ..session })
     }
 
-    /// This process's share of a model that several processes compute together, with a GPU each.
+    /// Opens this process's share of a model that several processes compute, each with one GPU.
     ///
     /// # Errors
-    /// Ranks that do not find each other, a model that so many devices cannot share, what the
-    /// device says.
+    /// Ranks that do not find each other, a model that this number of devices cannot share, errors
+    /// of the device.
     pub fn on_rank(
         engine: &Engine,
         device: &Device,
@@ -174,25 +173,24 @@ impl Session {
         one_gpu(options)?;
         not_reproducible(options, "a model on several devices")?;
         let share = shard_of_rank(&graph, ranks.rank, ranks.size);
-        // It is named by what divides models so on one machine.
+        // The message names the option of one process; this is the same division over processes.
         let wrong = |e: String| SessionError::Device(e.replace("--split tensor", "--split ranks"));
         let share = share.map_err(|e| wrong(e.to_string()))?;
         let (early, drafts, persistent, stream) = (false, false, Persistence::Off, false);
         let options =
             &OpenOptions { early, drafts, persistent, stream, fewer: false, ..options.clone() };
-        let runner = GpuRunner::of_rank(engine, device, gguf, share, options, ranks)?;
+        let runner = GpuRunner::of_rank(engine, device, source(gguf), share, options, ranks)?;
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
-        let session =
-            Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
+        let session = Session::with(Box::new(runner), slots, context, n_vocab, usize::MAX, kv);
         Ok(Session { whole: Some(graph), ..session })
     }
 
-    /// On several devices: each of these places has so many layers, in this order.
+    /// Opens a session on several devices: each place gets a number of layers, in this order.
     ///
     /// # Errors
-    /// A model that cannot be cut there, other numbers of layers than it has, what one of the
-    /// devices says.
+    /// A model that cannot be cut there, a sum of layers other than the model's, errors of a
+    /// device.
     pub fn on_stages(
         engine: &Engine,
         stages: &[(Place, usize)],
@@ -210,10 +208,10 @@ impl Session {
                 stages.iter().map(|(_, n)| n.to_string()).collect::<Vec<_>>().join(" + "),
             );
             return Err(SessionError::Device(format!(
-                "{each} layers on the devices, of {of} that the model has"
+                "{each} layers on the devices, but the model has {of}"
             )));
         }
-        // All kernels are waited for, on each device; a token is launches.
+        // Stages have no background compiles and no persistent kernel.
         let options = &OpenOptions {
             early: false,
             fewer: false,
@@ -221,19 +219,18 @@ impl Session {
             context: Some(options.context_of(&graph)),
             ..options.clone()
         };
-        let (mut before, mut first) = (None, 0);
+        let (mut before, mut first): (Option<Box<dyn Runner>>, usize) = (None, 0);
         for (place, n) in stages {
             let part = layers.part(&graph, first..first + n);
             first += n;
-            let stage = match place {
-                Place::Cpu => Stage::Host(Box::new(
+            before = Some(match place {
+                Place::Cpu => Box::new(
                     HostRunner::new(Arc::clone(gguf), part, options, Isa::best())?.behind(before),
-                )),
-                Place::Gpu(device) => Stage::Gpu(Box::new(
-                    GpuRunner::open(engine, device, gguf, part, options)?.behind(before)?,
-                )),
-            };
-            before = Some(Box::new(stage));
+                ),
+                Place::Gpu(device) => Box::new(
+                    GpuRunner::open(engine, device, source(gguf), part, options)?.behind(before)?,
+                ),
+            });
         }
         let Some(last) = before else {
             return Err(SessionError::Device("there is no device".to_owned()));
@@ -242,17 +239,17 @@ impl Session {
         let context = graph.positions.map_or(context, |n| n.min(context));
         let gpus = stages.iter().all(|(place, _)| matches!(place, Place::Gpu(_)));
         let piece = if gpus { usize::MAX } else { options.chunk_on_cpu() };
-        let kv = match (&*last, options.kv_stored()) {
-            // Halves are the most that a GPU keeps.
-            (Stage::Gpu(_), KvType::F32) => KvType::F16,
+        let kv = match (stages.last(), options.kv_stored()) {
+            // A GPU stores keys and values in half precision at most.
+            (Some((Place::Gpu(_), _)), KvType::F32) => KvType::F16,
             (_, kv) => kv,
         };
-        let session = Session::with(*last, options.sequences, context, n_vocab, piece, kv);
+        let session = Session::with(last, options.sequences, context, n_vocab, piece, kv);
         Ok(Session { whole: Some(graph), ..session })
     }
 
     fn with(
-        runner: Stage,
+        runner: Box<dyn Runner>,
         sequences: usize,
         context: usize,
         n_vocab: usize,
@@ -274,7 +271,11 @@ impl Session {
     }
 }
 
-/// A model that copies alone do not make fit, with why rates were not asked.
+/// A model's file for a GPU, with the CPU for what it computes of the GPU's passes.
+fn source(gguf: &Arc<Gguf>) -> Source<'_> {
+    Source { gguf, host: open_ops }
+}
+/// Adds to a memory error why host FFN rates were not measured.
 fn with_remark(error: SessionError, remark: Option<&str>) -> SessionError {
     match (error, remark) {
         (SessionError::Memory { what, bytes, hint }, Some(why)) => {
@@ -284,8 +285,8 @@ fn with_remark(error: SessionError, remark: Option<&str>) -> SessionError {
     }
 }
 
-/// What is wrong where parts that were asked for lack a kernel, and what to do; none where that is
-/// not it.
+/// The error for requested host FFN layers whose kernels are missing. `None` if no kernel is
+/// missing.
 fn without_kernels(
     engine: &Engine,
     device: &Device,

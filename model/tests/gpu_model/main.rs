@@ -163,16 +163,16 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// The tiny model of every architecture that plans take: a prompt in pieces, token by token,
-/// greedy, and three sequences side by side. `KJIT_ARCHS=a,b`: these; `KJIT_ARCHS_IN=archs-seed`:
-/// those of other weights.
+/// greedy, and three sequences side by side. `KJIT_TEST_ONLY=a,b`: these;
+/// `KJIT_TEST_FOLDER=archs-seed`: those of other weights.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn every_architecture_that_plans_take_is_the_hosts() {
     let engine = engine();
     let device = device(&engine);
-    let folder = std::env::var("KJIT_ARCHS_IN").unwrap_or("archs".to_owned());
+    let folder = std::env::var("KJIT_TEST_FOLDER").unwrap_or("archs".to_owned());
     let folder = model_path(&folder).expect("scripts/fetch-test-models --archs makes the models");
-    let only = std::env::var("KJIT_ARCHS").ok();
+    let only = std::env::var("KJIT_TEST_ONLY").ok();
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|p| p.extension().is_some_and(|e| e == "gguf"));
@@ -353,12 +353,15 @@ fn a_decoded_token_costs_one_replay_and_nothing_else() {
     assert_eq!(rest, [0; 10], "{spent:?}");
 }
 
-/// How many sequences; `KJIT_SEQUENCES=9,33`: these, for a tool under which all would take an hour.
+/// How many sequences; `KJIT_TEST_SEQUENCES=9,33`: these, for a tool under which all would take an
+/// hour.
 fn counts() -> Vec<usize> {
-    let asked = std::env::var("KJIT_SEQUENCES").ok();
+    let asked = std::env::var("KJIT_TEST_SEQUENCES").ok();
     asked.map_or_else(
         || vec![1, 2, 3, 5, 8, 9, 16, 33, 64],
-        |asked| asked.split(',').map(|n| n.parse().expect("KJIT_SEQUENCES is numbers")).collect(),
+        |asked| {
+            asked.split(',').map(|n| n.parse().expect("KJIT_TEST_SEQUENCES is numbers")).collect()
+        },
     )
 }
 

@@ -19,10 +19,13 @@ fn one_launch_a_token_has_the_logits_of_many() {
     let mut whole = 0;
     for path in tiny_models() {
         // For tools that slow a launch by thousands: waits of an hour, and fewer tokens.
-        let probe =
-            if std::env::var_os("KJIT_PATIENT").is_some() { Probe::Patient } else { Probe::None };
-        let tokens = std::env::var("KJIT_TOKENS")
-            .map_or(24, |n| n.parse().expect("KJIT_TOKENS is a number"));
+        let probe = if std::env::var_os("KJIT_TEST_PATIENT").is_some() {
+            Probe::Patient
+        } else {
+            Probe::None
+        };
+        let tokens = std::env::var("KJIT_TEST_COUNT")
+            .map_or(24, |n| n.parse().expect("KJIT_TEST_COUNT is a number"));
         let (many, one) =
             (options(64, 8), OpenOptions { persistent: Persistence::On, probe, ..options(64, 8) });
         let (mut many, mut one) = (open(&path, &many), open(&path, &one));

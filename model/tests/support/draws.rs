@@ -1,9 +1,9 @@
 //! Models drawn at random (`scripts/draw_archs.py`), and llama.cpp's results for them
 //! (`tests/data/oracle/draws.json`).
 //!
-//! `KJIT_DRAWS=20` takes so many of each architecture (3), `KJIT_ARCHS=a,b` these architectures
-//! alone, `KJIT_DRAWS_IN=FOLDER` files that are there (with their `index.json`) instead of making
-//! them.
+//! `KJIT_TEST_COUNT=20` takes so many of each architecture (3), `KJIT_TEST_ONLY=a,b` these
+//! architectures alone, `KJIT_TEST_FOLDER=FOLDER` files that are there (with their `index.json`)
+//! instead of making them.
 
 use super::oracle::{ids, log_sum_exp, oracle};
 use kjit_model::gguf::Gguf;
@@ -86,7 +86,7 @@ pub fn each(
     test: impl Fn(&Draw) -> Result<(), String> + Sync,
 ) -> Option<(Vec<String>, usize)> {
     let goldens = goldens();
-    let only = std::env::var("KJIT_ARCHS").ok();
+    let only = std::env::var("KJIT_TEST_ONLY").ok();
     let archs: Vec<&str> =
         goldens["draws"].as_object().unwrap().keys().map(String::as_str).collect();
     let archs: Vec<&str> = archs
@@ -120,8 +120,8 @@ pub fn each(
 
 /// The draws of an architecture, made in a folder of their own, which goes with what is returned.
 fn of(arch: &str, goldens: &Value) -> Made {
-    let draws = std::env::var("KJIT_DRAWS").unwrap_or("3".to_owned());
-    let there = std::env::var_os("KJIT_DRAWS_IN").map(PathBuf::from);
+    let draws = std::env::var("KJIT_TEST_COUNT").unwrap_or("3".to_owned());
+    let there = std::env::var_os("KJIT_TEST_FOLDER").map(PathBuf::from);
     let made = there.is_none();
     let folder = there.unwrap_or_else(|| {
         let name = format!("kjit-draws-{}-{arch}", std::process::id());

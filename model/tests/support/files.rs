@@ -1,7 +1,7 @@
 //! The models that tests read: real ones, and tiny ones of random weights. Shared with the tests
 //! that cross crates.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A synthetic model (`scripts/fetch-test-models --tiny` makes them).
 pub fn tiny_model(name: &str) -> Option<PathBuf> {
@@ -25,7 +25,12 @@ pub fn tiny_models() -> Vec<PathBuf> {
 /// `None`, said aloud, if it is not there.
 pub fn model_path(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("KJIT_TEST_MODELS").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.models"),
+        || {
+            // A crate lies one folder below the root, or two.
+            let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().skip(1);
+            let mut folders = above.map(|folder| folder.join(".models"));
+            folders.find(|folder| folder.exists()).unwrap_or_else(|| ".models".into())
+        },
         PathBuf::from,
     );
     let path = folder.join(name);

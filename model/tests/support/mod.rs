@@ -2,22 +2,25 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+#[path = "../../gguf/tests/it/support/as_folder.rs"]
 pub mod as_folder;
 pub mod asked;
 pub mod draws;
-pub mod exercise;
 pub mod files;
+#[path = "../../gguf/tests/it/support/folder.rs"]
 pub mod folder;
 pub mod folders;
 pub mod near;
 pub mod one;
+#[path = "../../gguf/tests/it/support/opened.rs"]
+pub mod opened;
 pub mod oracle;
 pub mod paged;
-pub mod peak;
 pub mod reproducible;
 pub mod returning;
 pub mod shapes;
 pub mod side_by_side;
 pub mod simulated;
 pub mod story;
+#[path = "../../gguf/tests/it/support/writer.rs"]
 pub mod writer;

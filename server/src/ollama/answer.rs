@@ -1,4 +1,4 @@
-//! Answers as Ollama writes them: a document, or one a line.
+//! Answers in Ollama's form: one document, or one per line.
 
 use super::now;
 use crate::generation::{Done, Ended, Piece, Whole};
@@ -7,7 +7,7 @@ use crate::streamed::Format;
 use kjit_model::chat::{Part, ToolCall};
 use serde_json::{Map, Value, json};
 
-/// Which of the two was asked.
+/// The route of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Answers are messages.
@@ -16,7 +16,7 @@ pub enum Kind {
     Generate,
 }
 
-/// How the answer to a request is written.
+/// Form of an answer.
 pub struct Manner {
     pub kind: Kind,
     pub model: String,
@@ -31,7 +31,7 @@ pub fn document(manner: &Manner, answer: Whole) -> Value {
     Value::Object(document)
 }
 
-/// The answer to one who asked nothing.
+/// The answer to a request without a prompt.
 pub fn nothing(manner: &Manner, reason: &str) -> Value {
     let mut document = line(manner, String::new(), String::new(), &[]);
     document.insert("done".to_owned(), true.into());
@@ -96,7 +96,8 @@ fn line(
             if !thinking.is_empty() {
                 message.insert("thinking".to_owned(), thinking.into());
             }
-            // Arguments are an object here: a call that was cut has none, and is left out.
+            // Ollama's arguments are an object. A call that was cut has no valid one and is left
+            // out.
             let call = |call: &ToolCall| {
                 let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).ok()?;
                 Some(json!({ "function": { "name": call.name, "arguments": arguments } }))

@@ -6,11 +6,11 @@ use crate::refusal::Refusal;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Longer than any server runs.
+/// A time longer than any server runs.
 const EVER: f64 = 1e9;
 
-/// Seconds as a number, or a duration as Go writes it (`5m`, `1h30m`, `-1s`); below zero is for
-/// ever.
+/// Reads seconds as a number, or a duration in Go's form (`5m`, `1h30m`, `-1s`). A negative one
+/// means for ever.
 pub fn keep_alive(f: &mut Fields) -> Result<Option<Keep>, Refusal> {
     let seconds = match f.take("keep_alive") {
         None => return Ok(None),
@@ -28,7 +28,7 @@ pub fn keep_alive(f: &mut Fields) -> Result<Option<Keep>, Refusal> {
     }))
 }
 
-/// A duration as Go's `time.ParseDuration` reads it; a number alone is seconds.
+/// Reads a duration as Go's `time.ParseDuration` does. A number alone is seconds.
 fn seconds(text: &str) -> Option<f64> {
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1.0, rest),

@@ -1,4 +1,4 @@
-//! Ollama's words, because editors speak them.
+//! Ollama's API, which many editors use.
 
 pub mod answer;
 pub mod keep;
@@ -11,11 +11,10 @@ use crate::service::Service;
 use serde_json::{Value, json};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The version of Ollama's API that is spoken: clients ask for it before they use what came with
-/// it.
+/// Version of Ollama's API. Clients check it before they use newer features.
 pub const VERSION: &str = "0.9.0";
 
-/// A moment as RFC 3339 has it. The days by Howard Hinnant's `civil_from_days`
+/// A time in RFC 3339. The date is computed by Howard Hinnant's `civil_from_days`
 /// (<https://howardhinnant.github.io/date_algorithms.html>).
 pub fn moment(since_1970: Duration) -> String {
     let seconds = since_1970.as_secs();
@@ -33,7 +32,7 @@ pub fn moment(since_1970: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{ms:03}Z")
 }
 
-/// Now.
+/// The current time.
 pub fn now() -> String {
     moment(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
@@ -45,7 +44,7 @@ fn details(card: &Card) -> Value {
     })
 }
 
-/// `GET /api/tags`: all models. `GET /api/ps`, with `running`: those that are loaded.
+/// `GET /api/tags`: all models. With `running`, `GET /api/ps`: the loaded ones.
 pub fn tags(service: &Service, running: bool) -> Value {
     let modified = moment(Duration::from_secs(service.started_unix));
     let one = |of: &Card, loaded: Option<&Loaded>, name: &String| {

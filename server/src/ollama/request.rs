@@ -24,14 +24,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// What is asked besides the prompt.
+/// Fields of a request besides the prompt.
 struct Asked {
     stream: bool,
     max_tokens: Option<usize>,
     sampling: SampleOptions,
     stop: Vec<String>,
     form: Option<(Form, &'static str)>,
-    /// The model's place, and how long it stays.
+    /// Position of the model, and how long it stays loaded.
     at: usize,
     keep: Option<Keep>,
     variables: Map<String, Value>,
@@ -69,7 +69,7 @@ pub async fn generate(
     f.refuse(&[
         ("suffix", "is not supported"),
         ("template", "is not supported: the model's own is used, or --template"),
-        ("context", "is not supported: use /api/chat, whose history is found again by its begin"),
+        ("context", "is not supported: use /api/chat, whose history is reused as a cached prefix"),
     ])?;
     none(&mut f, "images")?;
     let text = f.text("prompt")?.unwrap_or_default();
@@ -106,7 +106,7 @@ pub async fn generate(
     converse(&service, loaded, asked, conversation, vec![], Kind::Generate, caller).await
 }
 
-/// What is computed: a prompt, what the answer must be like, how it is read.
+/// The prompt, its constraints, and the reading of its answer.
 type Prepared = (Vec<u32>, Vec<Constrained>, Reading);
 
 async fn converse(
@@ -165,8 +165,7 @@ async fn run(
     Ok(noted(json_response(&document(&manner, whole)), &unheld))
 }
 
-/// Nothing is asked: the model is loaded, or goes where it is to stay for no time, as Ollama does
-/// it.
+/// A request without a prompt loads the model, or unloads it if `keep_alive` is 0, as Ollama does.
 async fn load(service: &Service, asked: &Asked, kind: Kind) -> Result<Response, Refusal> {
     let name = service.options.models.get(asked.at).map_or("", Served::name).to_owned();
     let unload = asked.keep == Some(Keep::For(Duration::ZERO));
@@ -181,7 +180,7 @@ async fn load(service: &Service, asked: &Asked, kind: Kind) -> Result<Response, 
     )))
 }
 
-/// What both have.
+/// Fields of both routes.
 fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
     let (at, keep) = (place(f, service)?, keep_alive(f)?);
     f.refuse(&[
@@ -208,7 +207,7 @@ fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
         Some(_) => return Err(f.wrong("format", "give \"json\" or a JSON schema")),
     };
     let mut options = f.object("options")?.map_or_else(|| Fields::of(json!({}), "options"), Ok)?;
-    // What is decided when the model is opened.
+    // These options are fixed when the model is opened.
     options.ignore(&[
         "num_ctx",
         "num_batch",

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: what is asked.
+//! `POST /v1/chat/completions`: the request.
 
 use super::chat_answer::{Manner, document, stream_format};
 use super::{Head, IGNORED, REFUSED, form, json_response, place, stream};
@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// What a chat asks for.
+/// Fields of a chat request.
 struct Asked {
     conversation: Conversation,
     n: usize,
@@ -36,7 +36,7 @@ struct Asked {
     caller: Caller,
 }
 
-/// Answers.
+/// Answers a chat request.
 pub async fn answer(
     service: Arc<Service>,
     body: Bytes,
@@ -123,13 +123,13 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
     let parallel = f.flag("parallel_tool_calls")?.unwrap_or(true);
     let (offered, tools) = offered.unwrap_or_default();
     let choice = tool_choice(&mut f, &offered)?;
-    // Tools that must not be called are not spoken of.
+    // Tools that must not be called are left out of the prompt.
     let tools = Some(tools).filter(|tools| !tools.is_empty() && !matches!(choice, Choice::None));
     let mut follow = Follow { form: form::wanted(&mut f)?, parallel, ..Follow::default() };
     f.done()?;
     match choice {
         Choice::None => {}
-        // What is said instead of a call keeps to the schema, and what is called is a tool.
+        // Content follows the schema, and calls follow the tools.
         Choice::Auto if follow.form.is_some() && !offered.is_empty() => follow.any_tool(offered)?,
         Choice::Auto => follow.strict_tools(offered)?,
         Choice::Required => follow.call(offered, parallel)?,
@@ -137,11 +137,11 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
             follow.call(offered.into_iter().filter(|tool| tool.name == name).collect(), false)?
         }
     }
-    // All is well that can be seen without it.
+    // All checks that need no model come before it is loaded.
     let loaded = service.model(at, None).await?;
     sampling::known(&sampling, loaded.tokenizer.n_vocab())?;
     if loaded.form() != kjit_model::chat::Form::Channels {
-        // Templates but for gpt-oss's know the older word.
+        // Templates other than gpt-oss's know only the older role.
         turns
             .iter_mut()
             .filter(|turn| turn.role == "developer")
@@ -173,7 +173,7 @@ fn logprobs(f: &mut Fields) -> Result<Option<usize>, Refusal> {
     }
 }
 
-/// Variables of the template: `chat_template_kwargs`, and `reasoning_effort`.
+/// Variables of the template: `chat_template_kwargs` and `reasoning_effort`.
 fn variables(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
     let mut variables = match f.take("chat_template_kwargs") {
         None => Map::new(),
@@ -195,9 +195,9 @@ fn variables(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
 enum Choice {
     Auto,
     None,
-    /// Of any tool.
+    /// Any tool must be called.
     Required,
-    /// Of this one.
+    /// This tool must be called.
     Call(String),
 }
 
@@ -272,7 +272,7 @@ fn turn(message: Value, i: usize) -> Result<Turn, Refusal> {
     Ok(Turn { role, content, reasoning, calls, call_id, name })
 }
 
-/// A text, or parts that are texts.
+/// Reads content: a text, or parts that are texts.
 fn content(f: &mut Fields) -> Result<String, Refusal> {
     match f.take("content") {
         None => Ok(String::new()),

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: what is answered, whole or in pieces.
+//! `POST /v1/chat/completions`: the answer, whole or streamed.
 
 use super::{END, Head, event, finish_reason, random_id, scores, usage};
 use crate::generation::{Done, Piece, Score, Whole};
@@ -9,14 +9,14 @@ use crate::streamed::Format;
 use kjit_model::chat::{Part, ToolCall};
 use serde_json::{Map, Value, json};
 
-/// How the answer to a request is written.
+/// Form of an answer.
 pub struct Manner {
     pub head: Head,
-    /// With log probabilities.
+    /// Whether it has log probabilities.
     pub scores: bool,
-    /// More than one call may be in an answer.
+    /// Whether it may have several calls.
     pub parallel: bool,
-    /// A stream ends with what it took.
+    /// Whether a stream ends with its usage.
     pub include_usage: bool,
 }
 
@@ -46,7 +46,7 @@ pub fn document(loaded: &Loaded, manner: &Manner, answers: Vec<Whole>) -> Value 
     let choices: Vec<Value> = answers.into_iter().enumerate().map(choice).collect();
     let mut document = manner.head.document("chat.completion", choices.into());
     if let Some(map) = document.as_object_mut() {
-        // One prompt, however many answers.
+        // The prompt counts once, however many answers it has.
         map.insert("usage".to_owned(), usage(done.first(), &done));
     }
     document
@@ -62,14 +62,14 @@ fn call(call: &ToolCall, index: Option<usize>) -> Value {
     value
 }
 
-/// A stream's answer so far.
+/// State of a stream.
 #[derive(Default, Clone)]
 struct Choice {
     begun: bool,
     calls: usize,
 }
 
-/// Pieces as events, for so many answers.
+/// Formats the pieces of this many answers as events.
 pub fn stream_format(loaded: Lease, manner: Manner, n: usize) -> Format {
     let mut choices = vec![Choice::default(); n];
     let mut done: Vec<Done> = vec![];
@@ -92,7 +92,7 @@ pub fn stream_format(loaded: Lease, manner: Manner, n: usize) -> Format {
     })
 }
 
-/// What the first delta of an answer has besides.
+/// Fields of an answer's first delta.
 fn first(choice: &mut Choice) -> Map<String, Value> {
     let mut map = Map::new();
     if !std::mem::replace(&mut choice.begun, true) {
@@ -146,7 +146,7 @@ fn delta(
     event(&document)
 }
 
-/// After the last piece. What failed has said so, and has no end.
+/// After the last piece. An answer that failed has sent its error and no end.
 fn end(manner: &Manner, done: &[Done], failed: bool, n: usize) -> String {
     if failed {
         return String::new();

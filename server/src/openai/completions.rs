@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: text goes on.
+//! `POST /v1/completions`: continues a text.
 
 use super::{
     END, Head, IGNORED, REFUSED, event, finish_reason, form, json_response, place, scores, stream,
@@ -23,24 +23,24 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Prompts of one request at most.
+/// Maximum prompts of a request.
 const MOST_PROMPTS: usize = 64;
-/// Tokens of an answer where the request does not say: OpenAI's.
+/// Maximum tokens of an answer if the request does not say: OpenAI's default.
 const USUAL_TOKENS: usize = 16;
 
-/// A prompt as it is sent.
+/// A prompt of a request.
 pub enum Text {
-    /// A text, tokenised with what the model wants before it.
+    /// A text, tokenised with the model's BOS token.
     Words(String),
-    /// Tokens, as they are.
+    /// Token ids, used as they are.
     Ids(Vec<u32>),
 }
 
 impl Text {
-    /// As tokens.
+    /// The prompt's tokens.
     ///
     /// # Errors
-    /// There are too many.
+    /// The prompt is too long.
     pub fn tokens(self, loaded: &Loaded, cancel: &Cancel) -> Result<Vec<u32>, Refusal> {
         match self {
             Text::Ids(ids) => Ok(ids),
@@ -55,7 +55,7 @@ impl Text {
     }
 }
 
-/// A text, tokens, or a list of texts or of lists of tokens.
+/// Reads a text, token ids, or a list of either.
 pub fn texts(f: &mut Fields, name: &str, most: usize) -> Result<Vec<Text>, Refusal> {
     let why = format!("give a text, a list of token ids, or a list of at most {most} of either");
     let ids = |all: &[Value]| -> Option<Vec<u32>> {
@@ -85,11 +85,11 @@ struct Manner {
     n: usize,
     include_usage: bool,
     scores: bool,
-    /// Texts of the prompts that are put before the answers.
+    /// The prompts' texts, which are put before the answers (`echo`).
     echo: Vec<String>,
 }
 
-/// Answers.
+/// Answers a completion request.
 pub async fn answer(
     service: Arc<Service>,
     body: Bytes,

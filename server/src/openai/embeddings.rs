@@ -1,5 +1,5 @@
-//! `POST /v1/embeddings`, and Ollama's `POST /api/embed`: an encoder's vectors, or those that any
-//! other model's hidden states are pooled to.
+//! `POST /v1/embeddings`, and Ollama's `POST /api/embed`: vectors of an encoder, or pooled hidden
+//! states of any other model.
 
 use super::completions::{Text, texts};
 use super::{IGNORED, json_response, place};
@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Texts of one request at most.
+/// Maximum texts of a request.
 const MOST: usize = 256;
 
-/// Vectors of length 1, and the tokens that all texts had.
+/// Vectors of length 1, and the tokens of all texts.
 async fn vectors(
     service: &Arc<Service>,
     loaded: &Lease,
@@ -38,7 +38,7 @@ async fn vectors(
     };
     let tokens = service.prepare(loaded, caller, prepare).await?;
     let scheduler = {
-        // One opens it, which takes a while, and no thread waits for that.
+        // One request opens the model, which takes a while. The others wait without a thread.
         let _turn = loaded.turn.lock().await;
         let (of, with) = (Arc::clone(service), loaded.clone());
         service.work(move || with.vectors(&of.options)).await?
@@ -47,7 +47,7 @@ async fn vectors(
         .map_err(|why| Refusal::field("model", format_args!("it makes no vectors: {why}")))?;
     let count = tokens.iter().map(Vec::len).sum();
     let mut vectors = vec![];
-    // One after the other: a request takes one place in the queue, however many texts it has.
+    // One text after the other: a request takes one place in the queue, however many texts it has.
     for tokens in tokens {
         let (to, from) = oneshot::channel();
         let sink = move |vector| _ = to.send(vector);
@@ -63,7 +63,7 @@ async fn vectors(
     Ok((vectors, count))
 }
 
-/// Answers as OpenAI does.
+/// Answers OpenAI's request.
 pub async fn answer(
     service: Arc<Service>,
     body: Bytes,
@@ -71,7 +71,7 @@ pub async fn answer(
 ) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
-    // Nothing is kept of texts that become vectors.
+    // Texts for embeddings are not kept as prefixes.
     f.text("cache_salt")?;
     let at = place(&mut f, &service)?;
     let texts = texts(&mut f, "input", MOST)?;
@@ -109,7 +109,7 @@ pub async fn answer(
     })))
 }
 
-/// Answers as Ollama does.
+/// Answers Ollama's request.
 pub async fn ollama(
     service: Arc<Service>,
     body: Bytes,

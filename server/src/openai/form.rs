@@ -1,17 +1,17 @@
-//! What an answer must be like: `response_format`, vLLM's `structured_outputs`, and the names that
-//! it had before.
+//! Constraints of an answer: `response_format`, vLLM's `structured_outputs`, and that field's older
+//! names.
 
 use crate::constrain::Form;
 use crate::fields::Fields;
 use crate::refusal::Refusal;
 use serde_json::{Value, json};
 
-/// Choices of one request at most.
+/// Maximum choices of a request.
 const MOST_CHOICES: usize = 1000;
-/// Bytes of an expression, a grammar or a choice.
+/// Maximum bytes of an expression, a grammar or a choice.
 const MOST_BYTES: usize = 64 << 10;
 
-/// Each way to ask, the name that vLLM gives it, and the one that it gave it before.
+/// Each kind of constraint with vLLM's name and its older name.
 const WAYS: [(&str, &str, &str); 4] = [
     ("json", "structured_outputs.json", "guided_json"),
     ("regex", "structured_outputs.regex", "guided_regex"),
@@ -19,7 +19,7 @@ const WAYS: [(&str, &str, &str); 4] = [
     ("grammar", "structured_outputs.grammar", "guided_grammar"),
 ];
 
-/// The form that content keeps to, and the field that has it.
+/// The form of the content, and the field that asks for it.
 pub fn wanted(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
     let mut all: Vec<(Form, &'static str)> = response_format(f)?.into_iter().collect();
     if let Some(mut outputs) = f.object("structured_outputs")? {
@@ -30,7 +30,7 @@ pub fn wanted(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
         if outputs.flag("json_object")?.unwrap_or(false) {
             all.push((Form::json(json!({ "type": "object" })), "structured_outputs.json_object"));
         }
-        // There is one library here, and nothing else to go on with.
+        // vLLM's choice of a library has no effect: there is one library here, without a fallback.
         outputs.flag("disable_fallback")?;
         outputs.done()?;
         if all.len() == before {
@@ -52,7 +52,7 @@ pub fn wanted(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
     }
 }
 
-/// What is asked for in one of these ways, by this name.
+/// The constraint of one kind, by this name.
 fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
     if way == "choice" {
         return choice(f, name);
@@ -88,7 +88,7 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
     Ok(Some(Form::Lark(text)))
 }
 
-/// Whether a line defines a rule as GBNF does: a name and `::=`.
+/// Whether a line defines a rule in GBNF: a name and `::=`.
 fn is_gbnf(line: &str) -> bool {
     let name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     line.trim_start()
@@ -96,7 +96,7 @@ fn is_gbnf(line: &str) -> bool {
         .is_some_and(|(left, _)| !left.is_empty() && left.trim_end().chars().all(name))
 }
 
-/// One of these texts.
+/// Reads a list of texts, one of which is the answer.
 fn choice(f: &mut Fields, name: &str) -> Result<Option<Form>, Refusal> {
     let Some(all) = f.list(name)? else { return Ok(None) };
     let wrong = || {
@@ -108,7 +108,7 @@ fn choice(f: &mut Fields, name: &str) -> Result<Option<Form>, Refusal> {
     };
     let text = |value: &Value| {
         let text = value.as_str().filter(|text| !text.is_empty())?;
-        // A text as Lark writes it; the library takes no DEL as it is.
+        // A text as a Lark literal. The library does not accept a raw DEL.
         Some(Value::from(text).to_string().replace('\u{7f}', "\\u007f"))
     };
     let texts: Vec<String> = all.iter().map(text).collect::<Option<_>>().ok_or_else(wrong)?;
@@ -119,7 +119,7 @@ fn choice(f: &mut Fields, name: &str) -> Result<Option<Form>, Refusal> {
     }
 }
 
-/// OpenAI's.
+/// Reads OpenAI's `response_format`.
 fn response_format(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
     let Some(mut format) = f.object("response_format")? else { return Ok(None) };
     let form = match format.needed_text("type")?.as_str() {
@@ -130,7 +130,7 @@ fn response_format(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refus
                 return Err(format.wrong("json_schema", "is missing"));
             };
             json_schema.ignore(&["name", "description"]);
-            // It is kept to either way, as far as it can be held.
+            // Strict or not, the schema is enforced as far as possible.
             let exact = json_schema.flag("strict")?.unwrap_or(false);
             let schema = match json_schema.take("schema") {
                 Some(schema @ Value::Object(_)) => schema,

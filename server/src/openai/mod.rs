@@ -1,4 +1,4 @@
-//! OpenAI's words.
+//! OpenAI's API.
 
 pub mod chat;
 mod chat_answer;
@@ -19,7 +19,8 @@ use serde_json::{Value, json};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Accepted, and without effect: they are about accounts, storage, billing and caches of a service.
+/// Fields that are accepted without effect. They concern accounts, storage, billing and caches of
+/// OpenAI's service.
 pub const IGNORED: [&str; 7] = [
     "user",
     "metadata",
@@ -30,7 +31,7 @@ pub const IGNORED: [&str; 7] = [
     "prompt_cache_retention",
 ];
 
-/// Refused by name: they would change the answer.
+/// Fields that are refused by name: ignoring them would change the answer.
 pub const REFUSED: [(&str, &str); 5] = [
     ("lora", "adapters are not supported"),
     ("adapter", "adapters are not supported"),
@@ -39,7 +40,7 @@ pub const REFUSED: [(&str, &str); 5] = [
     ("web_search_options", "there is no search here"),
 ];
 
-/// What every document of an answer begins with.
+/// Fields that all documents of an answer begin with.
 #[derive(Debug, Clone)]
 pub struct Head {
     id: String,
@@ -48,12 +49,12 @@ pub struct Head {
 }
 
 impl Head {
-    /// For an answer of this model.
+    /// The head of an answer of this model.
     pub fn new(kind: &str, model: &str) -> Head {
         Head { id: random_id(kind), created: unix_time(), model: model.to_owned() }
     }
 
-    /// A document of this kind.
+    /// A document with this object type.
     pub fn document(&self, object: &str, choices: Value) -> Value {
         json!({ "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices })
     }
@@ -64,7 +65,7 @@ pub fn unix_time() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// `kind-` and 24 digits that nobody else has.
+/// `kind-` and 24 random digits.
 pub fn random_id(kind: &str) -> String {
     let word = |n: u32| RandomState::new().hash_one(n);
     format!("{kind}-{:016x}{:08x}", word(0), word(1) >> 32)
@@ -83,7 +84,7 @@ pub fn json_response(document: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], document.to_string()).into_response()
 }
 
-/// Why an answer ended, as OpenAI says it.
+/// The reason of an answer's end, in OpenAI's words.
 pub fn finish_reason(done: &Done) -> &'static str {
     match done.ended {
         Ended::Stop => "stop",
@@ -92,7 +93,7 @@ pub fn finish_reason(done: &Done) -> &'static str {
     }
 }
 
-/// Tokens that answers took: those of the prompts are counted once for each of `prompts`.
+/// Usage of several answers. The tokens of each of the `prompts` count once.
 pub fn usage<'a>(
     prompts: impl IntoIterator<Item = &'a Done>,
     answers: impl IntoIterator<Item = &'a Done>,
@@ -108,8 +109,8 @@ pub fn usage<'a>(
     })
 }
 
-/// The place of the model that is asked for. Who wants reproducible scores is refused by a model
-/// that was not opened for them.
+/// Position of the requested model. A request for reproducible scores is refused if the model was
+/// not opened with `--reproducible`.
 pub fn place(fields: &mut Fields, service: &Service) -> Result<usize, Refusal> {
     let name = fields.text("model")?;
     let at = service.place(name.as_deref())?;
@@ -122,7 +123,7 @@ pub fn place(fields: &mut Fields, service: &Service) -> Result<usize, Refusal> {
     }
 }
 
-/// `stream`, and whether usage comes at its end.
+/// Reads `stream`, and whether usage comes at its end.
 pub fn stream(fields: &mut Fields) -> Result<(bool, bool), Refusal> {
     let stream = fields.flag("stream")?.unwrap_or(false);
     let mut usage = false;

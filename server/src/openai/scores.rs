@@ -1,11 +1,11 @@
-//! Log probabilities, in both of OpenAI's shapes.
+//! Log probabilities, in OpenAI's two forms.
 
 use crate::generation::Score;
 use crate::loaded::Loaded;
 use kjit_model::tokenizer::DecodeOptions;
 use serde_json::{Map, Value, json};
 
-/// A token's text: its bytes.
+/// The bytes of a token's text.
 fn bytes(loaded: &Loaded, id: u32) -> Vec<u8> {
     let options = DecodeOptions { remove_special: false, unparse_special: true };
     loaded.tokenizer.decode_with(&[id], options).unwrap_or_default()
@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Of a chat: `{"content": [{"token", "logprob", "bytes", "top_logprobs"}]}`.
+/// The form of chats: `{"content": [{"token", "logprob", "bytes", "top_logprobs"}]}`.
 pub fn chat(loaded: &Loaded, scores: &[Score]) -> Value {
     let one = |id: u32, logprob: f32| {
         let bytes = bytes(loaded, id);
@@ -33,17 +33,18 @@ pub fn chat(loaded: &Loaded, scores: &[Score]) -> Value {
     json!({ "content": content.collect::<Vec<_>>() })
 }
 
-/// How far a completion's text is.
+/// Position in a completion's text.
 #[derive(Debug, Clone, Default)]
 pub struct At {
-    /// Characters that are complete.
+    /// Number of complete characters.
     characters: usize,
-    /// The bytes of the one that is not.
+    /// Bytes of the incomplete character.
     begun: Vec<u8>,
 }
 
 impl At {
-    /// Goes on by some bytes. What no character can be is one of its own in the text.
+    /// Advances by some bytes. Each byte that cannot begin or continue a character counts as one in
+    /// the text.
     fn push(&mut self, bytes: &[u8]) {
         self.begun.extend_from_slice(bytes);
         let mut rest = self.begun.as_slice();
@@ -68,8 +69,7 @@ impl At {
     }
 }
 
-/// A token as a key: its text, or its bytes where it is a part of a character, as OpenAI writes
-/// them.
+/// A token as a JSON key: its text, or in OpenAI's form its bytes if it is part of a character.
 fn key(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -79,24 +79,24 @@ fn key(bytes: &[u8]) -> String {
     }
 }
 
-/// Of a completion: `{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`; offsets, in
-/// characters, go on from `at`: that of a part of a character is the character's.
+/// The form of completions: `{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`. Offsets
+/// count characters from `at` on. A token that is part of a character has the character's offset.
 pub fn completion(loaded: &Loaded, scores: &[Score], at: &mut At) -> Value {
     let (mut tokens, mut chosen, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
     for score in scores {
         let bytes_of = bytes(loaded, score.id);
         let token = key(&bytes_of);
         offsets.push(at.characters);
-        // Control tokens are no text.
+        // Control tokens have no text.
         if !loaded.tokenizer.is_control(score.id).unwrap_or(true) {
             at.push(&bytes_of);
         }
         let mut top = Map::new();
         for other in &score.logprobs.top {
-            // Two tokens may have one text: the likelier one comes first.
+            // Two tokens may have the same text. Then the more likely one is kept.
             top.entry(key(&bytes(loaded, other.id))).or_insert_with(|| json!(other.logprob));
         }
-        // What was chosen is among them, with its own value.
+        // The chosen token is among them, with its own value.
         if !top.is_empty() {
             top.insert(token.clone(), json!(score.logprobs.chosen));
         }
@@ -125,9 +125,9 @@ mod tests {
             at.push(part);
             place
         });
-        // The text is a😊äb and a mark of what is no character.
+        // The text is a😊äb and a replacement character.
         assert_eq!((places, at.characters), ([0, 1, 1, 1, 2, 4], 5));
-        // A character that never ends is one of its own.
+        // A character that is never completed counts as one.
         let mut at = At::default();
         at.push(b"\xf0\x9f");
         at.push(b"x");

@@ -31,7 +31,7 @@ pub fn too_early(
         match inst {
             Ok(inst) => drop(code.insert(at, inst)),
             Err(why) => {
-                drop(found.insert(format!("at {at:#x}, no way is followed through it: {why}")))
+                let _ = found.insert(format!("at {at:#x}, no way is followed through it: {why}"));
             }
         }
     }

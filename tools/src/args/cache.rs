@@ -11,7 +11,7 @@ use std::str::FromStr;
 /// `kjit cache`.
 #[derive(Debug, Subcommand)]
 pub enum Cache {
-    /// Where it is and how much is in it; with filters, how much of that they pick
+    /// Show the cache's folder and size. With filters, how much they select
     #[command(
         after_help = "Examples:\n  kjit cache stat --json\n  kjit cache stat --model model.gguf \
             --arch gfx1100"
@@ -22,7 +22,7 @@ pub enum Cache {
         #[command(flatten)]
         json: Json,
     },
-    /// Every entry: key, architecture, kernel, size, age, compiler
+    /// List entries: key, architecture, kernel, size, age, compiler
     #[command(
         after_help = "Examples:\n  kjit cache list --arch sm_90 --json\n  kjit cache list --older \
             30d --larger 100kB"
@@ -33,11 +33,12 @@ pub enum Cache {
         #[command(flatten)]
         json: Json,
     },
-    /// Check every byte, set aside what is wrong, put back what lies in a wrong place; exits 1 if
-    /// anything was wrong
+    /// Check every byte, set aside corrupt entries, move misplaced ones back. Exits 1 if anything
+    /// was wrong
     ///
-    /// With filters only what they pick is counted, and with --model a kernel that is missing is
-    /// wrong too. What is faulty is told whatever the filters: nothing in it can be believed.
+    /// With filters, only selected entries are counted, and with --model a missing kernel counts as
+    /// wrong. Corrupt entries are always reported, since nothing in them can be trusted to match a
+    /// filter.
     #[command(
         after_help = "Examples:\n  kjit cache verify\n  kjit cache verify --model model.gguf \
             --arch gfx1100,sm_90"
@@ -48,7 +49,7 @@ pub enum Cache {
         #[command(flatten)]
         json: Json,
     },
-    /// Remove entries: all, or those that the filters pick
+    /// Remove entries: all, or those that the filters select
     #[command(
         after_help = "Examples:\n  kjit cache clear\n  kjit cache clear --older 30d\n  kjit cache \
             clear --arch gfx906 --dry-run"
@@ -56,20 +57,20 @@ pub enum Cache {
     Clear {
         #[command(flatten)]
         filter: CacheFilter,
-        /// Say what would be removed, remove nothing
+        /// Print what would be removed, remove nothing
         #[arg(long)]
         dry_run: bool,
-        /// Remove records too: results of tuning, digests and answers of compilers
+        /// Remove records too: tuning results, digests, compilers' versions
         #[arg(long, conflicts_with_all = ["arch", "model", "kernel", "older", "larger"])]
         records: bool,
         #[command(flatten)]
         json: Json,
     },
-    /// Write entries into a pack, one file that other machines can use
+    /// Write entries into a pack, one file for other machines
     ///
-    /// A pack is used in place where $KJIT_PACK_PATH (a list of packs and folders) or
-    /// /usr/share/kjit/packs has it, or after `kjit cache import`. With --model all its kernels
-    /// must be there: a machine with the pack then compiles none.
+    /// A pack is used in place if $KJIT_PACK_PATH (a list of packs and folders) or
+    /// /usr/share/kjit/packs has it, or is copied by `kjit cache import`. With --model, all of the
+    /// model's kernels must be in the cache: a machine with the pack then compiles none.
     #[command(after_help = "Examples:\n  kjit cache export --arch gfx1100 -o gfx1100.kjitpack\n  \
                       kjit cache export --model model.gguf --arch gfx1100 -o model.kjitpack\n  \
                       head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \\n' > key; chmod 600 \
@@ -78,23 +79,24 @@ pub enum Cache {
     Export {
         #[command(flatten)]
         filter: CacheFilter,
-        /// The pack to write; a pack of that name is replaced
+        /// Pack to write; replaces an existing one
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
-        /// A file with the 32-byte secret key (64 hex digits) that signs the pack; its public key
-        /// is printed
+        /// File with the 32-byte secret key (64 hex digits) that signs the pack. Prints its public
+        /// key
         #[arg(long, value_name = "FILE")]
         sign: Option<PathBuf>,
         #[command(flatten)]
         json: Json,
     },
-    /// Take a pack's entries into the cache, each verified
+    /// Copy a pack's entries into the cache, each verified
     #[command(after_help = "Examples:\n  kjit cache import gfx1100.kjitpack\n  kjit cache import \
             signed.kjitpack --signer KEY")]
     Import {
-        /// The pack
+        /// Pack to import
         pack: PathBuf,
-        /// Take it only if signed by this public key (64 hex digits); may be given several times
+        /// Public key (64 hex digits) that must have signed the pack. May be given several times:
+        /// any of them
         #[arg(long, value_name = "KEY", value_parser = public_key)]
         signer: Vec<PublicKey>,
         #[command(flatten)]
@@ -102,38 +104,38 @@ pub enum Cache {
     },
 }
 
-/// Which entries. All that is given must fit.
+/// Filters of entries. An entry must match all of them.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Filters")]
 pub struct CacheFilter {
-    /// Only these architectures': sm_90, gfx1100, …
+    /// Entries of these architectures only, separated by commas: sm_90, gfx1100, …
     #[arg(long, value_name = "ARCH", value_delimiter = ',')]
     pub arch: Vec<String>,
-    /// Only the kernels that `run` asks for with this model
+    /// Kernels that `kjit run` uses with this model only
     #[arg(long, value_name = "MODEL", value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: Option<ModelName>,
-    /// That run's context, for --model
+    /// Context size of that run, for --model (default: as `kjit run`)
     #[arg(short = 'c', long, value_name = "N", value_parser = positive, requires = "model")]
     pub context: Option<usize>,
-    /// That run's storage of keys and values, for --model
+    /// Type of stored keys and values of that run, for --model
     #[arg(long, value_name = "TYPE", default_value = "f16", requires = "model")]
     pub kv_type: Kv,
-    /// The --prefill-chunk of that run, for --model
+    /// Value of --prefill-chunk of that run, for --model (default: as `kjit run`)
     #[arg(long, value_name = "N", value_parser = positive, requires = "model", allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,
-    /// That run was with --precise, for --model
+    /// Kernels of a run with --precise, for --model
     #[arg(long, requires = "model")]
     pub precise: bool,
-    /// That run was with --reproducible, for --model
+    /// Kernels of a run with --reproducible, for --model
     #[arg(long, requires = "model")]
     pub reproducible: bool,
-    /// Only kernels whose name contains this
+    /// Kernels whose name contains TEXT only
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub kernel: Option<String>,
-    /// Only those not used for so long: 90s, 30m, 12h, 7d, 2w
+    /// Entries not used for this long only: 90s, 30m, 12h, 7d, 2w
     #[arg(long, value_name = "AGE", alias = "older-than")]
     pub older: Option<Age>,
-    /// Only those of at least this size: 4096, 500kB, 10MB, 1GiB
+    /// Entries of at least this size only: 4096, 500kB, 10MB, 1GiB
     #[arg(long, value_name = "SIZE", alias = "larger-than")]
     pub larger: Option<Size>,
 }
@@ -142,7 +144,7 @@ fn public_key(text: &str) -> Result<PublicKey, String> {
     text.parse().map_err(|_| "a public key is 64 lower-case hexadecimal digits".to_owned())
 }
 
-/// Seconds, from a number and a unit.
+/// A time in seconds: a number and a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Age(pub u64);
 

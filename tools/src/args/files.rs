@@ -10,8 +10,8 @@ use std::path::PathBuf;
 /// `kjit pull`.
 #[derive(Debug, Args)]
 pub struct Pull {
-    /// hf:ORG/REPO, hf:ORG/REPO:QUANT, hf:ORG/REPO/FILE.gguf; @REVISION behind REPO names a branch,
-    /// tag or commit
+    /// Model: hf:ORG/REPO, hf:ORG/REPO:QUANT or hf:ORG/REPO/FILE.gguf. @REVISION after REPO names a
+    /// branch, tag or commit
     #[arg(value_name = "REF")]
     pub model: Reference,
     /// One JSON document on stdout
@@ -22,7 +22,7 @@ pub struct Pull {
 /// `kjit rm`.
 #[derive(Debug, Args)]
 pub struct Rm {
-    /// The model, as `kjit list` names it, or as it was fetched; hf:ORG/REPO alone means all models
+    /// Model, as `kjit list` prints it or as it was downloaded. hf:ORG/REPO alone means all models
     /// of the repository
     #[arg(value_name = "REF")]
     pub model: Reference,
@@ -35,45 +35,44 @@ pub struct Rm {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("on the CPU").args(["host_experts", "host_ffn"]).multiple(true)))]
 pub struct Inspect {
-    /// The model: a file, a folder, or hf:ORG/REPO:QUANT
+    /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT)
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// Print what the model computes, one operation a line
+    /// List of the model's operations, one per line
     #[arg(long, conflicts_with = "json")]
     pub graph: bool,
-    /// Tokens of context for the memory estimate (default: the model's, at most 8192)
+    /// Context size for the memory estimate (default: the model's, at most 8192)
     #[arg(short = 'c', long = "context", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub context: Option<usize>,
-    /// Storage of keys and values for the memory estimate
+    /// Type of stored keys and values for the memory estimate
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: Kv,
-    /// How it would lie in so much memory of a GPU: what stays there, what is streamed, what it
-    /// takes in all
+    /// GPU memory to plan for: prints which layers stay on the GPU, which are streamed, and the
+    /// total
     #[arg(long, value_name = "SIZE", conflicts_with = "graph")]
     pub memory: Option<Size>,
-    /// The same with all layers streamed
+    /// Plan with all layers streamed
     #[arg(long, conflicts_with = "graph")]
     pub stream: bool,
-    /// The same with the experts of the first N layers that have some on the CPU
+    /// Plan with the experts of the first N mixture-of-experts layers on the CPU
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true, conflicts_with_all = ["graph", "stream"])]
     pub host_experts: Option<usize>,
-    /// The same with the feed-forward part of N layers on the CPU
+    /// Plan with the feed-forward part of N layers on the CPU
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true, conflicts_with_all = ["graph", "stream", "host_experts"])]
     pub host_ffn: Option<usize>,
-    /// And with so much of the GPU for those of them that are chosen most
+    /// Plan with this GPU memory for the most often chosen of these experts
     #[arg(long, value_name = "SIZE", requires = "host_experts")]
     pub hot_experts: Option<Size>,
-    /// And with who computes them for prompts: compute takes no memory for copies of them
+    /// Where these parts run for prompts in the plan; compute needs no memory for copies of them
     #[arg(long, value_name = "HOW", default_value = "measured", requires = "on the CPU")]
     pub host_prompts: PromptsBy,
-    /// Tokens of a prompt that go through the model at once, for --memory and --stream (default: as
-    /// `run`)
+    /// Tokens of a prompt per step in the plan (default: as `kjit run`)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,
-    /// The GPU's architecture for --memory and --stream (default: that of the one that is here)
+    /// GPU architecture of the plan, such as gfx1100 or sm_90 (default: the GPU that is here)
     #[arg(long, value_name = "ARCH")]
     pub arch: Option<String>,
-    /// One JSON document on stdout
+    /// One JSON document on stdout: sizes in bytes, counts as integers
     #[arg(long)]
     pub json: bool,
 }
@@ -81,13 +80,14 @@ pub struct Inspect {
 /// `kjit tokenize`.
 #[derive(Debug, Args)]
 pub struct Tokenize {
-    /// The model: a file, a folder, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
+    /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT). A
+    /// file with only a vocabulary is enough
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// A JSON string per line in, an array of ids per line out
+    /// One JSON string per line in, one array of ids per line out
     #[arg(long, required = true)]
     pub jsonl: bool,
-    /// Neither BOS and EOS nor special tokens
+    /// No BOS and EOS; special tokens are read as plain text
     #[arg(long)]
     pub plain: bool,
 }
@@ -95,10 +95,11 @@ pub struct Tokenize {
 /// `kjit detokenize`.
 #[derive(Debug, Args)]
 pub struct Detokenize {
-    /// The model: a file, a folder, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
+    /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT). A
+    /// file with only a vocabulary is enough
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// An array of ids per line in, a JSON string per line out
+    /// One array of ids per line in, one JSON string per line out
     #[arg(long, required = true)]
     pub jsonl: bool,
     /// Bytes in hex instead of JSON strings
@@ -109,13 +110,14 @@ pub struct Detokenize {
 /// `kjit template`.
 #[derive(Debug, Args)]
 pub struct Template {
-    /// The model: a file, a folder, or hf:ORG/REPO:QUANT; one with a vocabulary alone will do
+    /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT). A
+    /// file with only a vocabulary is enough
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// An array of messages per line in, a JSON string per line out
+    /// One array of messages per line in, one JSON string per line out
     #[arg(long, required = true)]
     pub jsonl: bool,
-    /// A chat template (Jinja) instead of the model's
+    /// Chat template (Jinja) that replaces the model's
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
 }
@@ -123,10 +125,10 @@ pub struct Template {
 /// `kjit dequant`.
 #[derive(Debug, Args)]
 pub struct Dequant {
-    /// The format: Q4_K, F16, …
+    /// Block format: Q4_K, F16, …
     #[arg(long = "type", value_name = "TYPE")]
     pub format: String,
-    /// Blocks in hex on stdin, some per line; little-endian f32 in hex on stdout
+    /// Blocks in hex on stdin, any number per line; little-endian f32 in hex on stdout
     #[arg(long, required = true)]
     pub hex: bool,
 }

@@ -10,19 +10,20 @@ use std::path::PathBuf;
 /// `kjit run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// The model: a file, a folder, or hf:ORG/REPO:QUANT
+    /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT)
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// The prompt, as -p has it
+    /// Prompt. Short for --prompt
     #[arg(value_name = "TEXT", conflicts_with_all = ["prompt", "file"])]
     pub text: Option<String>,
-    /// The prompt; `-` reads it from stdin. What is piped in beside a prompt is put before it
+    /// Prompt; - reads it from stdin. Text that is piped into stdin is put before the prompt
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     pub prompt: Option<String>,
-    /// A file with the prompt
+    /// File that holds the prompt
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// At most this many tokens (default: until the model ends, or the context is full)
+    /// Maximum number of tokens to generate (default: until the model ends its answer or the
+    /// context is full)
     #[arg(short = 'n', long, aliases = ["n-predict", "predict"], value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub tokens: Option<usize>,
     /// System message of the chat
@@ -34,29 +35,30 @@ pub struct Run {
         allow_hyphen_values = true
     )]
     pub system: Option<String>,
-    /// Feed the prompt as it is, without the model's chat template
+    /// Prompt as it is, without the model's chat template
     #[arg(long)]
     pub raw: bool,
-    /// A chat template (Jinja) instead of the model's
+    /// Chat template (Jinja) that replaces the model's
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub template: Option<PathBuf>,
-    /// Wait until every kernel is compiled, instead of starting with those for single tokens and
-    /// taking the others as they come (with --temp 0 or --seed that is always so)
+    /// Generation starts when all kernels are compiled. Without this flag it starts with the
+    /// kernels for single tokens and takes up the others as they become ready. --temp 0 and --seed
+    /// imply this flag
     #[arg(long)]
     pub wait_compile: bool,
-    /// Draft tokens from what the prompt and the answer repeat, and run them together: the same
-    /// answer, sooner where a text copies itself; it stops by itself where it does not pay
+    /// Drafts from n-grams that repeat in the prompt and the answer, verified in one step. The
+    /// answer is the same and comes sooner where text repeats. Drafting stops where it does not
+    /// pay
     #[arg(long, value_enum, default_value_t = Switch::Off, value_name = "on|off", hide_possible_values = true)]
     pub lookup: Switch,
     #[command(flatten)]
     pub setup: Setup,
     #[command(flatten)]
     pub sampling: Sampling,
-    /// Write when what happened (load, compile, copies, kernels) to this file, in Chrome's trace
-    /// format
+    /// File for a trace of loading, compiling, copies and kernels, in Chrome's trace format
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Text that ends the answer; may be given several times
+    /// Stop text. It ends the answer and is not printed. May be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
     /// One JSON document on stdout, after generation
@@ -67,16 +69,18 @@ pub struct Run {
 /// `kjit embed`.
 #[derive(Debug, Args)]
 pub struct Embed {
-    /// The model: a file, a folder, or hf:ORG/REPO:QUANT; an encoder, or any other
+    /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT).
+    /// An encoder or a generative model
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// A JSON string per line in, an array of numbers per line out
+    /// One JSON string per line in, one array of numbers per line out
     #[arg(long, required = true)]
     pub jsonl: bool,
     /// Vectors of length 1
     #[arg(long, alias = "normalize")]
     pub normalise: bool,
-    /// How the rows of a text's tokens become one vector (default: as the model asks)
+    /// Pooling of a text's token vectors into one vector: their mean, the first one, or the last
+    /// one (default: as the model's file says)
     #[arg(long, value_name = "HOW")]
     pub pooling: Option<Pool>,
     #[command(flatten)]
@@ -86,11 +90,8 @@ pub struct Embed {
 /// `--pooling`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Pool {
-    /// Their mean.
     Mean,
-    /// The first token's.
     First,
-    /// The last token's.
     Last,
 }
 
@@ -107,13 +108,13 @@ impl From<Pool> for Pooling {
 /// `kjit logits`.
 #[derive(Debug, Args)]
 pub struct Logits {
-    /// The model: a file, a folder, or hf:ORG/REPO:QUANT
+    /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT)
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
     /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = id, required = true, allow_negative_numbers = true)]
     pub ids: Vec<u32>,
-    /// How many of the best to print
+    /// Number of best tokens to print
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub top: usize,
     #[command(flatten)]
@@ -126,25 +127,25 @@ pub struct Logits {
 /// `kjit perplexity`.
 #[derive(Debug, Args)]
 pub struct Perplexity {
-    /// The model: a file, a folder, or hf:ORG/REPO:QUANT
+    /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT)
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: ModelName,
-    /// The text
+    /// Text file
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
-    /// Tokens of a window
+    /// Tokens per window
     #[arg(short = 'c', long = "context", value_name = "N", default_value_t = 512, value_parser = positive, allow_negative_numbers = true)]
     pub context: usize,
-    /// Storage of keys and values
+    /// Type of stored keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: Kv,
-    /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on
-    /// a GPU
+    /// Highest precision instead of highest speed: f32 activations and KV on the CPU, f16 or better
+    /// on a GPU
     #[arg(long)]
     pub precise: bool,
-    /// A text's scores are the same bits whatever comes with it: other requests, pieces of a
-    /// prompt, kept beginnings, drafts; single tokens and prompts are slower, and what cannot be so
-    /// yet is refused
+    /// Reproducible bits: a sequence's scores depend on its own tokens only, not on other
+    /// sequences, pieces of the prompt, cached prefixes or drafts. Prompts and single sequences are
+    /// slower. Features that cannot keep this promise are refused
     #[arg(long)]
     pub reproducible: bool,
     #[command(flatten)]

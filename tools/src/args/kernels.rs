@@ -9,27 +9,27 @@ use std::path::PathBuf;
 /// `kjit doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// Run every kernel on the device and hold it against the oracle
+    /// Run every kernel on the device and compare it with the CPU's result
     #[arg(long)]
     pub run: bool,
-    /// Write a proof bundle into a new folder: every kernel for --arch with inputs and what must
-    /// come out, for a card or an emulator elsewhere
+    /// New folder for a proof bundle: every kernel for --arch with inputs and expected outputs, for
+    /// a card or an emulator on another machine
     #[arg(long, value_name = "DIR", requires = "arch", conflicts_with_all = ["run", "bundle"])]
     pub export: Option<PathBuf>,
-    /// The architecture of --export: gfx942, gfx1100, sm_90, …
+    /// Architecture of --export: gfx942, gfx1100, sm_90, …
     #[arg(long, value_name = "ARCH", requires = "export")]
     pub arch: Option<String>,
-    /// Only kernel cases whose name contains this, for --run and --export
+    /// Kernel cases of --run and --export: only those whose name contains TEXT
     #[arg(long, value_name = "TEXT", conflicts_with = "bundle")]
     pub filter: Option<String>,
-    /// Run a proof bundle on the device
+    /// Proof bundle to run on the device
     #[arg(long, value_name = "DIR", conflicts_with = "run")]
     pub bundle: Option<PathBuf>,
-    /// Started by --run, to run what may take its process down
+    /// Child process of --run: a crash ends it and not the parent
     #[arg(long, hide = true, requires = "run")]
     pub run_for_parent: bool,
-    /// Write a report that can be sent to this file: the verdicts, `kjit devices -v`, the system,
-    /// the variables that matter
+    /// File for a report to send: verdicts, `kjit devices -v`, the system, relevant environment
+    /// variables
     #[arg(long, value_name = "FILE", conflicts_with_all = ["export", "bundle"])]
     pub report: Option<PathBuf>,
     /// One JSON document on stdout
@@ -40,35 +40,37 @@ pub struct Doctor {
 /// `kjit warm`.
 #[derive(Debug, Args)]
 pub struct Warm {
-    /// The model: exactly its kernels are compiled; without one, those of some common models
+    /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT).
+    /// Exactly its kernels are compiled (default: the kernels of some common models)
     #[arg(value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: Option<ModelName>,
-    /// Architectures to compile for: sm_90, gfx1100, … (default: those of the cards that are here)
+    /// Target architectures, separated by commas: sm_90, gfx1100, … (default: those of the GPUs
+    /// that are here)
     #[arg(long, value_name = "ARCH", value_delimiter = ',')]
     pub arch: Vec<String>,
-    /// Measure the variants of the model's kernels on the device first, keep the best in the cache,
-    /// and warm for that device
+    /// Measure the variants of the model's kernels on the device first, keep the fastest in the
+    /// cache, and compile for that device
     #[arg(long, requires = "model", conflicts_with = "arch")]
     pub tune: bool,
-    /// For --tune: variants of a kernel at most (default: all)
+    /// Maximum variants per kernel for --tune (default: all)
     #[arg(long, value_name = "N", value_parser = positive, requires = "tune", allow_negative_numbers = true)]
     pub tries: Option<usize>,
-    /// Started by --tune, to measure
+    /// Child process of --tune: measures one kernel
     #[arg(long, hide = true)]
     pub measure_for_parent: bool,
-    /// Compiles at once (default: cores, as far as memory allows)
+    /// Number of compiles at a time (default: cores, as far as memory allows)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub jobs: Option<usize>,
-    /// Which compiler
+    /// Compiler. auto takes one that knows the architecture
     #[arg(long, value_name = "KIND", default_value = "auto")]
     pub compiler: Compiler,
-    /// Write the code objects and a manifest.json into this folder too
+    /// Folder to which the code objects and a manifest.json are written as well
     #[arg(long, value_name = "DIR")]
     pub emit: Option<PathBuf>,
     #[command(flatten)]
     pub setup: Setup,
-    /// Also the kernels that decode up to N sequences side by side, which `run` has no use for: 1
-    /// to 64, as `bench -b`
+    /// Maximum sequences side by side, 1 to 64: also compiles the kernels that decode up to N
+    /// sequences, as in `kjit bench -b` (default: one sequence)
     #[arg(long, value_name = "N", value_parser = sequences)]
     pub sequences: Option<usize>,
     /// One JSON document on stdout
@@ -79,7 +81,6 @@ pub struct Warm {
 /// `--compiler`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Compiler {
-    /// Whichever knows the architecture.
     Auto,
     Hiprtc,
     Nvrtc,
@@ -101,15 +102,16 @@ impl Compiler {
 /// `kjit bench`.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// The model: a file, or hf:ORG/REPO:QUANT
+    /// Model: a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT)
     #[arg(required_unless_present = "kernels", value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: Option<ModelName>,
-    /// Each kernel of the model (without one: one of each at common sizes) by itself, checked and
-    /// timed on the device: time, rate, % of the limit measured in the same run, registers, spills,
-    /// LDS, occupancy
+    /// Each kernel of the model, or without a model one of each kind at common sizes: checked and
+    /// timed alone on the device. Prints time, rate, % of the limit measured in this run,
+    /// registers, spills, LDS and occupancy
     #[arg(long)]
     pub kernels: bool,
-    /// For --kernels: compiled for these architectures, on no card; resources only, untimed
+    /// Architectures for --kernels, separated by commas: compiled without a GPU, so resources only
+    /// and no times
     #[arg(
         long,
         value_name = "ARCH",
@@ -118,28 +120,28 @@ pub struct Bench {
         conflicts_with = "model"
     )]
     pub arch: Vec<String>,
-    /// For --kernels: only those whose name, sizes or program this regular expression matches
+    /// Regular expression for --kernels: only kernels whose name, sizes or program match
     #[arg(long, value_name = "RE", requires = "kernels")]
     pub filter: Option<regex_lite::Regex>,
-    /// For --kernels: which compiler
+    /// Compiler for --kernels. auto takes one that knows the architecture
     #[arg(long, value_name = "KIND", default_value = "auto", requires = "kernels")]
     pub compiler: Compiler,
-    /// For --kernels: measure each kernel's variants and keep the best in the cache, for every
-    /// later run and warm
+    /// Measure the variants of each kernel of --kernels and keep the fastest in the cache, for
+    /// every later run and warm
     #[arg(long, requires = "kernels", conflicts_with = "arch")]
     pub tune: bool,
-    /// For --tune: variants of a kernel at most (default: all)
+    /// Maximum variants per kernel for --tune (default: all)
     #[arg(long, value_name = "N", value_parser = positive, requires = "tune", allow_negative_numbers = true)]
     pub tries: Option<usize>,
-    /// For --tune: append what beat its default to this file, as lines of the shipped table
-    /// (kernel_src/tuning/measured.tsv)
+    /// File to which --tune appends each kernel that beat its default, as lines of the shipped
+    /// table (kernel_src/tuning/measured.tsv)
     #[arg(long, value_name = "FILE", requires = "tune")]
     pub rows: Option<PathBuf>,
-    /// For --kernels: a token of the model as one launch (--persistent on), where each block was
-    /// when, as a page for a browser
+    /// HTML page for --kernels: when each block of a token in one launch (--persistent on) worked
+    /// on each step
     #[arg(long, value_name = "FILE", requires_all = ["kernels", "model"], conflicts_with_all = ["arch", "filter", "tune"])]
     pub timeline: Option<PathBuf>,
-    /// Started by --tune, to measure
+    /// Child process of --tune: measures one kernel
     #[arg(long, hide = true)]
     pub measure_for_parent: bool,
     /// Tokens of the prompt
@@ -148,17 +150,17 @@ pub struct Bench {
     /// Tokens to generate
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128, value_parser = whole, allow_negative_numbers = true)]
     pub tokens: usize,
-    /// Sequences decoded side by side, each number in turn; but for 1 alone, without a prompt. With
-    /// --kernels: also the programs for up to so many
+    /// Numbers of sequences decoded side by side, separated by commas, each measured in turn. Above
+    /// 1 no prompt is measured. With --kernels, also the kernels for up to N sequences
     #[arg(short = 'b', long = "sequences", value_name = "N[,N…]", value_delimiter = ',', default_value = "1", value_parser = sequences)]
     pub sequences: Vec<usize>,
-    /// Tokens that are in the context before
+    /// Tokens already in the context
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = whole, allow_negative_numbers = true)]
     pub depth: usize,
-    /// Repetitions
+    /// Number of repetitions
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = positive, allow_negative_numbers = true)]
     pub repeat: usize,
-    /// Output
+    /// Output format
     #[arg(short, long, value_name = "FORM", default_value = "md")]
     pub output: BenchOutput,
     #[command(flatten)]

@@ -8,14 +8,14 @@ use kjit_server::{Hive, origin};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Seconds that one of several models stays loaded when nobody asks for it.
+/// Default of --idle-unload with several models.
 const IDLE: u64 = 300;
 
 /// `kjit serve`.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The models, each a file, a folder or hf:ORG/REPO:QUANT; of several the first is loaded at
-    /// the start, each other one when a request asks for it
+    /// Models, each a GGUF file, a folder of safetensors, or a name on the hub (hf:ORG/REPO:QUANT).
+    /// With several models, the first is loaded at startup, the others on their first request
     #[arg(
         value_name = "MODEL",
         required_unless_present = "model_file",
@@ -23,7 +23,7 @@ pub struct Serve {
         value_hint = ValueHint::FilePath
     )]
     pub models: Vec<ModelName>,
-    /// The model, as workers of a fleet are told it
+    /// Model. The same as MODEL, for workers of a fleet
     #[arg(
         long = "model",
         value_name = "MODEL",
@@ -32,92 +32,97 @@ pub struct Serve {
         value_hint = ValueHint::FilePath
     )]
     pub model_file: Option<ModelName>,
-    /// Where to listen: this machine alone unless said otherwise
+    /// Address to listen on. The default accepts connections from this machine only
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub host: String,
-    /// The port (0: any that is free)
+    /// Port to listen on; 0 takes a free one
     #[arg(long, default_value_t = 8080, value_name = "PORT")]
     pub port: u16,
-    /// A file with API keys, one a line: nobody is let in without one
+    /// File of API keys, one per line. Requests without one of these keys are refused
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// A certificate in PEM, with those that vouch for it behind it: connections are encrypted
+    /// TLS certificate chain in PEM. Enables HTTPS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// Its key in PEM
+    /// Private key of --tls-cert in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Let everybody in who can reach the address, without a key
+    /// Access without a key from other machines, for everybody who can reach the address
     #[arg(long)]
     pub allow_anyone: bool,
-    /// Let pages of this origin in (`https://app.example`); may be given several times
+    /// Origin whose web pages may send requests, such as https://app.example. May be given several
+    /// times
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub cors: Vec<String>,
-    /// What clients call the model (default: the file's name); may be given several times. With
-    /// several models: one for each, in their order
+    /// Model name for clients. May be given several times. With several models: one name each, in
+    /// their order (default: the file's name)
     #[arg(long, value_name = "NAME")]
     pub alias: Vec<String>,
-    /// Requests that a model answers at once, each with a context of its own (default: 4)
+    /// Maximum number of concurrent sequences per model, each with its own context (default: 4)
     #[arg(long, value_name = "N", value_parser = sequences, allow_negative_numbers = true)]
     pub max_sequences: Option<usize>,
-    /// Memory for keys and values of each model: as many sequences as fit, 64 at most. On the CPU
-    /// they share it by their tokens
+    /// Memory for keys and values per model. Allows as many sequences as fit, at most 64; on the
+    /// CPU the sequences share it by their tokens
     #[arg(long, value_name = "SIZE")]
     kv_memory: Option<Size>,
-    /// On one GPU: keys and values in pages that all sequences share, those that begin alike the
-    /// same ones; a sequence takes as many as its tokens need. The memory for all is --kv-memory,
-    /// else a context for each sequence (default: on where the model can)
+    /// Keys and values in pages that sequences share, on one GPU. Sequences with the same prefix
+    /// share its pages, and a sequence takes only the pages that it fills, out of --kv-memory or
+    /// one context per sequence (default: on where the model supports it)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     pub kv_pages: Option<Switch>,
-    /// All API keys go on from the same kept beginnings of texts: who asks can then tell, by counts
-    /// and times, what others asked
+    /// Cached prefixes shared by all API keys. A client can then tell from token counts and times
+    /// what other clients sent
     #[arg(long)]
     pub share_prefixes: bool,
-    /// Requests that wait for a model; more are sent away with 429
+    /// Read control tokens (`<|im_end|>`) in messages of users and tools as plain text, so that no
+    /// message can end its turn or open another one
+    #[arg(long)]
+    pub literal_user_text: bool,
+    /// Maximum number of waiting requests per model; more are refused with 429
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub max_queue: usize,
-    /// Tokens of a step: one of each answer, and prompts in pieces of what is left (default: as
-    /// suits the device)
+    /// Tokens per step: one of each answer, the rest for pieces of prompts (default: by the device)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub token_budget: Option<usize>,
-    /// Draft tokens from what a prompt and its answer repeat, and run them together; it stops by
-    /// itself where that does not pay (default: on with the CPU, off with GPUs)
+    /// Drafts from n-grams that repeat in a prompt and its answer, verified in one step. Drafting
+    /// stops where it does not pay (default: on with the CPU, off with GPUs)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     pub lookup: Option<Switch>,
-    /// Connections at once, half of them from one address; more close the one that waits longest
-    /// for a request
+    /// Maximum number of connections, half of them from one address. A further one closes the
+    /// connection that has been idle longest
     #[arg(long, default_value_t = 2048, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub max_connections: usize,
-    /// Size of a request's body
+    /// Maximum size of a request's body
     #[arg(long, default_value = "8MiB", value_name = "SIZE")]
     max_body: Size,
-    /// Seconds that an idle connection is kept, and at most for a request's headers, which have 30
+    /// Seconds until an idle connection is closed. Also the limit for a request's headers, at most
+    /// 30
     #[arg(long, default_value_t = 75, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub idle_timeout: u64,
-    /// Seconds after which a model that nobody asked for is unloaded, and loaded again when
-    /// somebody does (0: never, whatever keep_alive of Ollama's clients says; default: 300 with
-    /// several models, never with one)
+    /// Seconds without a request until a model is unloaded; the next request loads it again. 0
+    /// means never, even if an Ollama client's keep_alive asks for it (default: 300 with several
+    /// models, never with one)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub idle_unload: Option<u64>,
-    /// Seconds for what runs when the server is told to stop
+    /// Seconds for running requests to finish when the server is told to stop
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub stop_timeout: u64,
-    /// A chat template (Jinja) instead of the model's; for one model
+    /// Chat template (Jinja) that replaces the model's. For one model only
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
-    /// Be a worker of a fleet, called so; it has one model
+    /// Name of this worker in a fleet. A worker has one model
     #[arg(long, value_name = "ID", requires = "model_ref", value_parser = worker_id)]
     pub worker_id: Option<String>,
-    /// What the fleet calls the model
+    /// Model name in the fleet
     #[arg(long, value_name = "REF", requires = "worker_id")]
     pub model_ref: Option<String>,
-    /// Where the worker announces itself, when something changes and every 10 s
+    /// URL to which the worker announces itself, on every change and every 10 s
     #[arg(long, value_name = "URL", requires = "worker_id")]
     pub hive_url: Option<Hive>,
-    /// The AMD GPU of that number, as --device rocm:N
+    /// Number of an AMD GPU. Short for the device rocm:N
     #[arg(long, value_name = "N", conflicts_with = "cuda_device")]
     pub rocm_device: Option<u16>,
-    /// The NVIDIA GPU of that number, as --device cuda:N
+    /// Number of an NVIDIA GPU. Short for the device cuda:N
     #[arg(long, value_name = "N")]
     pub cuda_device: Option<u16>,
     #[command(flatten)]
@@ -125,7 +130,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// How long a model stays loaded that nobody asks for; none: for ever.
+    /// Time without a request until a model is unloaded. `None`: never.
     pub fn idle_unload(&self) -> Option<Duration> {
         let usual = if self.models.len() > 1 { IDLE } else { 0 };
         Some(self.idle_unload.unwrap_or(usual))
@@ -133,12 +138,12 @@ impl Serve {
             .map(Duration::from_secs)
     }
 
-    /// Bytes for keys and values.
+    /// Value of --kv-memory in bytes.
     pub fn kv_memory(&self) -> Option<u64> {
         self.kv_memory.map(|size| size.0)
     }
 
-    /// Bytes of a body.
+    /// Value of --max-body in bytes.
     pub fn max_body(&self) -> usize {
         usize::try_from(self.max_body.0).unwrap_or(usize::MAX)
     }
@@ -151,7 +156,7 @@ fn sequences(s: &str) -> Result<usize, String> {
         .ok_or_else(|| "give a whole number from 1 to 64".to_string())
 }
 
-/// It is part of an address.
+/// Checks a worker's name, which becomes part of a URL.
 fn worker_id(s: &str) -> Result<String, String> {
     let good = (1..=64).contains(&s.len())
         && s.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));

@@ -1,33 +1,32 @@
-//! How a model is set up, and how tokens are chosen.
+//! Options of a model, and of sampling.
 
 use super::values::{Size, above_zero, finite, not_negative, positive, seed, unit, whole};
 use clap::{ArgGroup, Args, ValueEnum};
 use kjit_model::session::{HostPrompts, KvType, Persistence, Split};
 
-/// How a model is set up.
+/// Options of a model.
 #[derive(Debug, Clone, Args)]
 pub struct Setup {
-    /// Tokens of context, prompt and answer together (default: the model's, at most 8192)
+    /// Context size in tokens, prompt and answer together (default: the model's, at most 8192)
     #[arg(short = 'c', long = "context", alias = "ctx-size", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub context: Option<usize>,
-    /// Storage of keys and values
+    /// Type of stored keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: Kv,
-    /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on
-    /// a GPU
+    /// Highest precision instead of highest speed: f32 activations and KV on the CPU, f16 or better
+    /// on a GPU
     #[arg(long)]
     pub precise: bool,
-    /// A text's scores are the same bits whatever comes with it: other requests, pieces of a
-    /// prompt, kept beginnings, drafts; single tokens and prompts are slower, and what cannot be so
-    /// yet is refused
+    /// Reproducible bits: a sequence's scores depend on its own tokens only, not on other
+    /// sequences, pieces of the prompt, cached prefixes or drafts. Prompts and single sequences are
+    /// slower. Features that cannot keep this promise are refused
     #[arg(long)]
     pub reproducible: bool,
-    /// One launch for each token, of a kernel that is rendered for the model (on a GPU; auto: where
-    /// that was measured to be faster, on cards of an H100's kind; -v says why a model has none)
+    /// One kernel launch per token on a GPU. auto: where it was measured to be faster (H100, H200).
+    /// With -v, the reason is printed where a model cannot use it
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub persistent: Whole,
-    /// Tokens of a prompt that go through the model at once (default: 2048 on a GPU, 512 on the
-    /// CPU)
+    /// Tokens of a prompt per step (default: 2048 on a GPU, 512 on the CPU)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,
     #[command(flatten)]
@@ -36,34 +35,34 @@ pub struct Setup {
     pub placing: Placing,
 }
 
-/// Where a model's layers are.
+/// Placement of a model's layers.
 #[derive(Debug, Clone, Args)]
 #[command(group(ArgGroup::new("on the CPU").args(["host_experts", "host_ffn"]).multiple(true)))]
 pub struct Placing {
-    /// How the model is divided among several devices (--device cuda:0,cuda:1): each has some
-    /// layers, or all compute each layer together; ranks: the same with a GPU of each of several
-    /// processes, which Slurm, mpirun, Kubernetes or RANK and WORLD_SIZE number
+    /// Division of a model among devices. layers: each device has some layers. tensor: all devices
+    /// compute each layer together. ranks: as tensor, with one GPU per process, numbered by Slurm,
+    /// mpirun, Kubernetes or RANK and WORLD_SIZE
     #[arg(long, value_name = "HOW", default_value = "layers")]
     pub split: SplitBy,
-    /// The model's first N layers on the CPU, the others on the GPU (default: none; with cpu among
-    /// several devices, as many as do not fit)
+    /// First N layers on the CPU, the others on the GPU (default: 0; with cpu among several
+    /// devices, as many as do not fit)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_layers: Option<usize>,
-    /// The experts of the first N layers that have some on the CPU, all else of them on the GPU
-    /// (default: none; as many as there are, at most)
+    /// Experts of the first N mixture-of-experts layers on the CPU, the rest of these layers on the
+    /// GPU (default: 0)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_experts: Option<usize>,
-    /// The feed-forward part of N layers on the CPU, all else of them on the GPU; what does not fit
-    /// then is copied while it computes (default: as measured rates say, where the model does not
-    /// fit, for one sequence; 0: copies alone)
+    /// Feed-forward part of N layers on the CPU, the rest of these layers on the GPU. Other layers
+    /// that do not fit are copied while it computes; 0 copies all of them (default: by rates
+    /// measured at startup, for one sequence, where the model does not fit)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_ffn: Option<usize>,
-    /// Memory of the GPU for those of these experts that are chosen most: it computes them, the CPU
-    /// the others (default: none)
+    /// GPU memory for the most often chosen of these experts, which the GPU then computes (default:
+    /// 0)
     #[arg(long, value_name = "SIZE", requires = "host_experts")]
     pub hot_experts: Option<Size>,
-    /// Who computes those experts, or those feed-forward parts, for prompts: the GPU, to which they
-    /// are copied, the CPU, or whoever is sooner by rates that are measured at the start
+    /// Where the CPU's experts and feed-forward parts run for prompts: copy (they are copied to the
+    /// GPU), compute (on the CPU), or measured (the faster one, by rates measured at startup)
     #[arg(long, value_name = "HOW", default_value = "measured", requires = "on the CPU")]
     pub host_prompts: PromptsBy,
 }
@@ -104,14 +103,14 @@ impl From<SplitBy> for Split {
     }
 }
 
-/// How much of a GPU a model may take.
+/// Memory of a GPU that a model may use.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Room {
-    /// Memory of the GPU that weights, keys and values and working memory may take (default: what
-    /// is free); layers that do not fit are copied to it for each step
+    /// GPU memory for weights, keys and values, and working memory together. Layers that do not fit
+    /// are copied to the GPU for each step (default: all free memory)
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
-    /// Copy all layers for each step, whether they would fit or not
+    /// Copies of all layers for each step, even if they fit
     #[arg(long)]
     pub stream: bool,
 }
@@ -153,31 +152,31 @@ impl From<Whole> for Persistence {
     }
 }
 
-/// How tokens are chosen.
+/// Options of sampling.
 #[derive(Debug, Clone, Args)]
 pub struct Sampling {
-    /// Temperature; 0 takes the likeliest token, the same each time
+    /// Temperature. 0 always takes the most likely token
     #[arg(long, alias = "temperature", default_value_t = 0.8, value_parser = not_negative, value_name = "T", allow_negative_numbers = true)]
     pub temp: f32,
-    /// Choose among the K likeliest (0: all)
+    /// Number of most likely tokens to choose from; 0 means all
     #[arg(long, default_value_t = 40, value_parser = whole, value_name = "K", allow_negative_numbers = true)]
     pub top_k: usize,
-    /// Choose among the likeliest that together have this probability
+    /// Probability mass to choose from: the most likely tokens that together reach P
     #[arg(long, default_value_t = 0.95, value_parser = unit, value_name = "P", allow_negative_numbers = true)]
     pub top_p: f32,
-    /// Leave out what is less likely than this times the likeliest
+    /// Minimum probability of a token, relative to the most likely one
     #[arg(long, default_value_t = 0.05, value_parser = unit, value_name = "P", allow_negative_numbers = true)]
     pub min_p: f32,
-    /// Divide (or multiply) the scores of tokens seen lately by this
+    /// Divisor of positive scores, and factor of negative scores, of recent tokens
     #[arg(long, default_value_t = 1.0, value_parser = above_zero, value_name = "X", allow_negative_numbers = true)]
     pub repeat_penalty: f32,
-    /// Take this off the scores of tokens seen lately
+    /// Amount subtracted from the scores of recent tokens
     #[arg(long, default_value_t = 0.0, value_parser = finite, value_name = "X", allow_hyphen_values = true)]
     pub presence_penalty: f32,
-    /// Take this off the scores of tokens seen lately, for each time
+    /// Amount subtracted from the scores of recent tokens, once per occurrence
     #[arg(long, default_value_t = 0.0, value_parser = finite, value_name = "X", allow_hyphen_values = true)]
     pub frequency_penalty: f32,
-    /// Seed of the choice (default: another each time)
+    /// Random seed (default: a new one each time)
     #[arg(short, long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     pub seed: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What several commands take, the commands with next to nothing to take, and readers of values.
+//! Arguments of several commands, small commands, and parsers of values.
 
 use clap::{Args, ValueEnum};
 use std::str::FromStr;
@@ -30,14 +30,14 @@ pub struct Json {
 /// `kjit completions`.
 #[derive(Debug, Args)]
 pub struct Completions {
-    /// The shell
+    /// Shell
     pub shell: clap_complete::Shell,
 }
 
 /// `kjit man`.
 #[derive(Debug, Args)]
 pub struct Man {
-    /// The command whose page is wanted
+    /// Command whose page is printed (default: the page of kjit)
     pub command: Option<String>,
 }
 
@@ -86,7 +86,7 @@ pub fn positive(s: &str) -> Result<usize, String> {
     s.parse().ok().filter(|&n| n > 0).ok_or_else(|| "give a whole number above 0".to_string())
 }
 
-/// Bytes, from a number and, where they are many, a unit.
+/// A number of bytes: a number and an optional unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size(pub u64);
 
@@ -116,7 +116,7 @@ impl FromStr for Size {
     }
 }
 
-/// Digits with at most one point between them, then what follows.
+/// Reads digits with at most one decimal point, and the text after them.
 pub fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(end)?;
@@ -127,7 +127,7 @@ pub fn number_and_unit(text: &str) -> Option<(f64, &str)> {
 }
 
 pub fn whole_number(value: f64) -> Option<u64> {
-    // Up to here every whole number is one: what is above is no age and no size of anything.
+    // Every integer up to here is exact in f64. No age or size is larger.
     const LARGEST: f64 = (1u64 << 53) as f64;
     (0.0..=LARGEST).contains(&value).then_some(value as u64)
 }

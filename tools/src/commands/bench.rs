@@ -1,4 +1,4 @@
-//! `kjit bench`: a model's speed, end to end.
+//! `kjit bench`: measures a model's speed from end to end.
 
 use crate::args::{self, BenchOutput, Shared};
 use crate::engine::engine;
@@ -15,30 +15,30 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// One line of the table: what ran, and tokens a second of each repetition.
+/// A row: the test, and tokens per second of each repetition.
 pub(super) struct Row {
     pub test: String,
     pub rates: Vec<f64>,
-    /// Tokens for which the weights are read once; none where that is no measure.
+    /// Tokens per reading of the weights. `None` if there is no such limit.
     pub together: Option<usize>,
 }
 
-/// What all lines have in common.
+/// Values that all rows share.
 pub(super) struct Head<'a> {
     pub device: &'a DeviceTaken,
     /// Bytes of all weights.
     pub weights: u64,
     /// Bytes of the weights that a token reads.
     pub per_token: u64,
-    /// Bytes a second that the memory gives; none where two memories are read in turn.
+    /// Memory bandwidth in bytes per second. `None` if two memories are read in turn.
     pub limit: Option<f64>,
-    /// Layers that are copied for each step: then the copies' rate is the limit, and what they move
-    /// is what a token reads.
+    /// Whether layers are streamed. Then the limit is the copy rate, and a token reads the bytes
+    /// that are copied.
     pub streamed: Option<Streamed>,
 }
 
 impl<'a> Head<'a> {
-    /// Of a model that was measured.
+    /// The values of a model that was measured.
     pub fn of(model: &'a Model, shared: &Shared) -> anyhow::Result<Head<'a>> {
         let (weights, per_token) = weights(model);
         let streamed = model.session.gpu().and_then(|gpu| gpu.statistics().streamed);
@@ -97,8 +97,8 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
         rows.push(Row { test: name("pp", args.prompt, args.depth), rates, together: None });
     }
     if args.tokens > 0 {
-        // As an answer is generated, the choice of each token included: a device keeps to itself
-        // then.
+        // Measured as an answer is generated, with the choice of each token: such steps need no
+        // synchronisation with the host.
         let one_by_one = |session: &mut Session, ids: &[u32]| {
             let mut left = ids.len();
             session.decode_past_ends(&[(sequence, ids.get(..1).unwrap_or(ids))], &mut |_, _| {
@@ -125,7 +125,7 @@ pub(super) fn name(kind: &str, n: usize, depth: usize) -> String {
     }
 }
 
-/// Tokens a second of each repetition, after one that does not count.
+/// Tokens per second of each repetition, after a warm-up.
 fn measure(
     session: &mut Session,
     sequence: SequenceId,
@@ -134,7 +134,8 @@ fn measure(
     n: usize,
 ) -> Result<Vec<f64>, SessionError> {
     let vocab = session.n_vocab() as u64;
-    // Ids that jump about the vocabulary, so that no row of the embedding is always in the cache.
+    // Ids from all over the vocabulary, so that the rows of the embedding are not always in the
+    // cache.
     let ids: Vec<u32> = (0..(args.depth + n) as u64).map(|i| (i * 7919 % vocab) as u32).collect();
     let (before, timed) = ids.split_at(args.depth);
     session.truncate(sequence, 0)?;
@@ -151,7 +152,7 @@ fn measure(
     Ok(rates)
 }
 
-/// Bytes a second that the device's memory gives, measured now.
+/// Measures the bandwidth of the device's memory in bytes per second.
 fn bandwidth(device: &DeviceTaken, shared: &Shared) -> anyhow::Result<f64> {
     match device.threads {
         None => Ok(kjit_model::gpu::limit::copy_bandwidth(&engine(shared).device(&device.label)?)?),
@@ -159,7 +160,7 @@ fn bandwidth(device: &DeviceTaken, shared: &Shared) -> anyhow::Result<f64> {
     }
 }
 
-/// Share of the limit that reading the weights once a step takes, in percent.
+/// Percentage of the bandwidth that reading the weights once per step uses.
 fn share(row: &Row, head: &Head<'_>) -> Option<f64> {
     let (together, limit) = (row.together? as f64, head.limit.filter(|limit| *limit > 0.0)?);
     Some(row.mean() / together * head.per_token as f64 / limit * 100.0)
@@ -171,7 +172,7 @@ pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyho
     match output {
         BenchOutput::Md => {
             let what = if head.streamed.is_some() { " copied" } else { "" };
-            // Without a limit there is no such column.
+            // Without a limit the column is missing.
             let (of, line) = limit
                 .map_or_else(Default::default, |l| (format!(" of {l:.0} GB/s{what} |"), "---|"));
             writeln!(out, "| device | test | tok/s |{of}\n|---|---|---|{line}")?;

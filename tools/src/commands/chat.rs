@@ -1,23 +1,65 @@
 //! `kjit run` without a prompt on a terminal: a chat with history.
 
+mod editor;
+mod printer;
+
 use super::run::statistics;
 use crate::args::{self, Shared};
+use crate::columns;
 use crate::interrupt::Interrupt;
 use crate::report::say;
+use editor::Input;
 use kjit_model::Model;
-use kjit_model::chat::Message;
+use kjit_model::chat::{ChatTemplate, Message};
 use kjit_model::conversation::{Seen, forget_oldest};
-use kjit_model::generate::{Answer, Request, generate};
+use kjit_model::generate::{Answer, Request, StopReason, generate};
 use kjit_model::session::{SequenceId, SessionError};
-use rustyline::error::ReadlineError;
-use std::io::{self, Write};
+use printer::Printer;
+use std::io;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
+
+/// Begins and ends a text of several lines.
+const QUOTES: &str = "\"\"\"";
+
+const HELP: &str = "\
+/clear     forget the conversation
+/continue  go on with an answer that was cut
+/stats     show the figures of the last answer
+/help, /?  show this list
+/bye       leave; so does Ctrl-D
+//TEXT     send a text that begins with a slash
+\"\"\"        begin and end a text of several lines; Alt-Enter begins a new line, too
+Ctrl-C     stop an answer";
+
+/// A typed line.
+#[derive(Debug, PartialEq, Eq)]
+enum Typed<'a> {
+    Nothing,
+    Command(&'a str),
+    Text(&'a str),
+}
+
+fn typed(line: &str) -> Typed<'_> {
+    let text = line.trim();
+    let quoted = text.strip_prefix(QUOTES).and_then(|rest| rest.strip_suffix(QUOTES));
+    if let Some(text) = quoted {
+        let text = text.strip_prefix('\n').unwrap_or(text);
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        return if text.trim().is_empty() { Typed::Nothing } else { Typed::Text(text) };
+    }
+    match text.strip_prefix('/') {
+        Some(rest) if rest.starts_with('/') => Typed::Text(rest),
+        Some(_) => Typed::Command(text),
+        None if text.is_empty() => Typed::Nothing,
+        None => Typed::Text(line),
+    }
+}
 
 pub fn chat(
     args: &args::Run,
     shared: &Shared,
-    mut model: Model,
+    model: Model,
     sequence: SequenceId,
 ) -> anyhow::Result<ExitCode> {
     if args.raw {
@@ -25,91 +67,187 @@ pub fn chat(
     }
     let template = crate::template::open(args.template.as_deref(), &model.gguf, &model.tokenizer)?;
     let opening: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
-    let mut history = opening.clone();
-    let mut seen = Seen::default();
-    let interrupt = Interrupt::watch();
-    let mut last: Option<(Answer, usize)> = None;
-    let mut editor = rustyline::DefaultEditor::new()?;
+    let mut chat = Chat {
+        args,
+        shared,
+        model,
+        sequence,
+        template,
+        history: opening.clone(),
+        opening,
+        seen: Seen::default(),
+        last: None,
+        cut: None,
+        interrupt: Interrupt::watch(),
+    };
+    let mut input = Input::new(shared.quiet)?;
     if !shared.quiet {
-        say(
-            "/clear forgets the conversation, /stats shows figures, /bye or Ctrl-D leaves; Ctrl-C \
-             stops an answer",
-        );
+        say("/help lists commands, /bye or Ctrl-D leaves, Ctrl-C stops an answer");
     }
-    loop {
-        let line = match editor.readline("> ") {
-            Ok(line) => line,
-            Err(ReadlineError::Interrupted) => continue,
-            Err(ReadlineError::Eof) => break,
-            Err(e) => return Err(e.into()),
-        };
-        match line.trim() {
-            "" => continue,
-            "/bye" => break,
-            "/clear" => {
-                history.clone_from(&opening);
-                continue;
+    while let Some(line) = input.next()? {
+        match typed(&line) {
+            Typed::Nothing => {}
+            Typed::Command("/bye") => break,
+            Typed::Command(command) => chat.command(command)?,
+            Typed::Text(text) => {
+                input.remember(&line);
+                chat.send(text)?;
             }
-            "/stats" => {
-                match &last {
-                    Some((answer, prompt)) => statistics(answer, *prompt, &model),
-                    None => say("nothing was generated yet"),
-                }
-                continue;
-            }
-            command if command.starts_with('/') => {
-                say(format_args!("no command '{command}': there are /clear, /stats and /bye"));
-                continue;
-            }
-            _ => {}
         }
-        let _ = editor.add_history_entry(&line);
-        history.push(Message::new("user", &line));
-        let context = model.session.context();
-        let encode = |history: &[Message]| -> anyhow::Result<Vec<u32>> {
-            Ok(model.tokenizer.encode_chat(&template.render(history, true)?))
-        };
-        // An answer needs room: a quarter of the context, or as much as -n lets it have.
-        let full = context - (context / 4).min(args.tokens.unwrap_or(usize::MAX)).max(1);
-        let length = |history: &[Message]| encode(history).map(|ids| ids.len());
-        let gone = forget_oldest(&mut history, opening.len(), full, full / 2, length)?;
-        if gone > 0 && !shared.quiet {
+    }
+    chat.model.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Chat<'a> {
+    args: &'a args::Run,
+    shared: &'a Shared,
+    model: Model,
+    sequence: SequenceId,
+    template: ChatTemplate,
+    /// Messages that every conversation begins with.
+    opening: Vec<Message>,
+    history: Vec<Message>,
+    seen: Seen,
+    /// The last answer, and the number of tokens that were fed for it.
+    last: Option<(Answer, usize)>,
+    /// Tokens of prompt and answer, if the last answer was cut.
+    cut: Option<Vec<u32>>,
+    interrupt: Interrupt,
+}
+
+impl Chat<'_> {
+    fn command(&mut self, command: &str) -> anyhow::Result<()> {
+        match command {
+            "/clear" => {
+                self.history.clone_from(&self.opening);
+                self.cut = None;
+            }
+            "/stats" => match &self.last {
+                Some((answer, prompt)) => statistics(answer, *prompt, &self.model),
+                None => say("nothing was generated yet"),
+            },
+            "/continue" => match self.cut.take() {
+                Some(tokens) if tokens.len() >= self.model.session.context() => {
+                    say(format_args!("the context of {} tokens is full", tokens.len()));
+                }
+                Some(tokens) => {
+                    let more = self.answer(&tokens)?;
+                    if let Some(last) = self.history.last_mut() {
+                        last.content.push_str(&more);
+                    }
+                }
+                None => say("the last answer was not cut"),
+            },
+            "/help" | "/?" => say(HELP),
+            _ => say(format_args!(
+                "no command '{command}': /help lists them, and // begins a text with a slash"
+            )),
+        }
+        Ok(())
+    }
+
+    fn encode(&self, history: &[Message]) -> anyhow::Result<Vec<u32>> {
+        Ok(self.model.tokenizer.encode_chat(&self.template.render(history, true)?))
+    }
+
+    /// Sends a message and prints the answer.
+    fn send(&mut self, text: &str) -> anyhow::Result<()> {
+        let mut history = std::mem::take(&mut self.history);
+        history.push(Message::new("user", text));
+        let context = self.model.session.context();
+        // An answer needs room: a quarter of the context, or the value of -n if that is less.
+        let room = (context / 4).min(self.args.tokens.unwrap_or(usize::MAX)).max(1);
+        let full = context - room;
+        let length = |history: &[Message]| self.encode(history).map(|ids| ids.len());
+        let gone = forget_oldest(&mut history, self.opening.len(), full, full / 2, length)?;
+        if gone > 0 && !self.shared.quiet {
             say(format_args!(
                 "note: the conversation fills the context of {context} tokens: its {gone} oldest \
                  messages are forgotten"
             ));
         }
-        let ids = encode(&history)?;
+        let ids = self.encode(&history)?;
+        self.history = history;
         if ids.len() >= context {
             say(SessionError::Context { tokens: ids.len(), context });
-            history.pop();
-            continue;
+            self.history.pop();
+            return Ok(());
         }
-        let rest = seen.rest(&mut model.session, sequence, &ids)?;
-        interrupt.forget();
-        let mut out = io::stdout().lock();
+        let answer = self.answer(&ids)?;
+        self.history.push(Message::new("assistant", answer));
+        Ok(())
+    }
+
+    /// Generates after these tokens and prints the text.
+    fn answer(&mut self, ids: &[u32]) -> anyhow::Result<String> {
+        let rest = self.seen.rest(&mut self.model.session, self.sequence, ids)?;
+        self.interrupt.forget();
+        let mut printer = Printer::new(io::stdout().lock(), columns::width(), columns::styled());
+        let interrupt = &self.interrupt;
         let answer = generate(
-            &mut model.session,
-            sequence,
-            &model.tokenizer,
+            &mut self.model.session,
+            self.sequence,
+            &self.model.tokenizer,
             &Request {
                 prompt: rest,
-                max_tokens: args.tokens,
-                stop: &args.stop,
-                lookup: args.lookup.is_on(),
+                max_tokens: self.args.tokens,
+                stop: &self.args.stop,
+                lookup: self.args.lookup.is_on(),
             },
-            &mut |text| match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            &mut |text| match printer.push(text) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             },
             &|| interrupt.came(),
         )?;
-        writeln!(out)?;
-        drop(out);
-        seen.generated(&model.session, sequence, &answer.ids)?;
-        history.push(Message::new("assistant", &answer.text));
-        last = Some((answer, rest.len()));
+        printer.finish()?;
+        drop(printer);
+        self.seen.generated(&self.model.session, self.sequence, &answer.ids)?;
+        let why = match answer.reason {
+            StopReason::Length => {
+                let tokens = answer.ids.len();
+                Some(format!("after {tokens} tokens (-n): /continue goes on"))
+            }
+            StopReason::ContextFull => {
+                let context = self.model.session.context();
+                Some(format!("the context of {context} tokens is full (-c)"))
+            }
+            StopReason::Interrupted | StopReason::EndOfGeneration | StopReason::StopText => None,
+        };
+        if let Some(why) = why.filter(|_| !self.shared.quiet) {
+            say(format_args!("note: the answer was cut: {why}"));
+        }
+        let whole = matches!(answer.reason, StopReason::EndOfGeneration | StopReason::StopText);
+        self.cut = (!whole).then(|| [ids, &answer.ids].concat());
+        let text = answer.text.clone();
+        self.last = Some((answer, rest.len()));
+        Ok(text)
     }
-    model.finish()?;
-    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Typed::{Command, Nothing, Text};
+    use super::typed;
+
+    #[test]
+    fn what_was_typed_is_a_command_a_text_or_nothing() {
+        for (line, wanted) in [
+            ("", Nothing),
+            ("  ", Nothing),
+            ("hello ", Text("hello ")),
+            ("/bye", Command("/bye")),
+            (" /stats ", Command("/stats")),
+            ("//etc is a folder", Text("/etc is a folder")),
+            ("///", Text("//")),
+            ("\"\"\"one\ntwo\"\"\"", Text("one\ntwo")),
+            ("\"\"\"\n/etc\n\n\"\"\"", Text("/etc\n")),
+            ("\"\"\"\"\"\"", Nothing),
+            ("\"\"\" \n\"\"\"", Nothing),
+            ("\"\"\"\"", Text("\"\"\"\"")),
+        ] {
+            assert_eq!(typed(line), wanted, "{line:?}");
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! `kjit doctor`: whether this machine has what kjit needs, and whether its device computes right.
+//! `kjit doctor`: checks whether this machine has what kjit needs, and whether its devices compute
+//! correctly.
 
 use crate::args::{self, Shared};
 use crate::commands::doctor_report;
@@ -14,10 +15,10 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// One line of the report.
+/// A line of the report.
 struct Check {
     name: String,
-    /// None: a fact to know, neither good nor bad.
+    /// The verdict. `None`: information without one.
     good: Option<bool>,
     said: String,
 }
@@ -109,8 +110,8 @@ fn verdict(checks: &[Check], json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!good)))
 }
 
-/// Devices, their memory, and what hides them. A machine without any is well: the CPU computes. One
-/// that was asked for must be there.
+/// Checks devices, their memory, and variables that hide them. A machine without a GPU passes,
+/// since the CPU computes. A device that a flag names must be there.
 fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec<Check>) {
     match named_gpu(shared) {
         Some(label) if !found.devices.iter().any(|d| d.label() == label) => {
@@ -126,7 +127,7 @@ fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec
         }
         _ => {}
     }
-    // Of one vendor's card the other's driver is no loss.
+    // With a card of one vendor, the other vendor's driver is not missed.
     checks.extend(found.missing.iter().map(|line| Check::note("not here", line)));
     for d in &found.devices {
         let opened = engine.device(&d.label()).and_then(|device| device.memory());
@@ -151,8 +152,8 @@ fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec
         ));
     }
     for warning in found.warnings() {
-        // A disguised card runs code for another: known to work for some, and the first thing to
-        // ask about when it does not.
+        // `HSA_OVERRIDE_GFX_VERSION` makes a card run another architecture's code. It works for
+        // some cards, and is the first suspect if something fails.
         match warning.starts_with("HSA_OVERRIDE_GFX_VERSION") {
             true => checks.push(Check::new("warning", false, warning)),
             false => checks.push(Check::note("warning", warning)),
@@ -160,8 +161,8 @@ fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec
     }
 }
 
-/// For each architecture that is here the compiler that its kernels will be made with: another may
-/// be found first and not know it. Of a vendor without a card, what there is.
+/// For each architecture here, checks the compiler that will be used: the first one that is found
+/// may not know the architecture. For a vendor without a card, lists the compilers.
 fn compilers(engine: &Engine, found: &Inventory, checks: &mut Vec<Check>) {
     let one = |c: &CompilerInfo| {
         format!("{} {}.{} at {}", c.kind, c.version.0, c.version.1, c.file.display())
@@ -197,14 +198,14 @@ fn compilers(engine: &Engine, found: &Inventory, checks: &mut Vec<Check>) {
                 ),
             });
         }
-        // One that cannot be used (a clang without AMD's target, say) is no loss beside one that
-        // can.
+        // An unusable compiler, for instance a clang without AMD's target, does not matter beside a
+        // usable one.
         checks.extend(report.unusable.iter().map(|line| Check::note(&name, line)));
     }
 }
 
-/// AMD's system beside its runtime: the release, what the kernel driver lists and the runtime does
-/// not, and what to install where a card has no runtime.
+/// Checks AMD's system besides its runtime: the release, devices that the kernel driver lists and
+/// the runtime does not, and packages to install if a card has no runtime.
 fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
     let (nodes, mut checks) = (amd_system::kfd_nodes(Path::new(amd_system::KFD_NODES)), vec![]);
     for n in &nodes {
@@ -227,7 +228,7 @@ fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
         }
     } else if let Some(why) = found.none.iter().find(|why| why.starts_with("rocm: the HIP runtime"))
     {
-        // It is installed, and there is no working with it: a hanging driver, say.
+        // The runtime is installed and does not work, for instance because a driver hangs.
         if !nodes.is_empty() {
             checks.push(Check::new("AMD", false, why));
         }
@@ -244,7 +245,7 @@ fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
     checks
 }
 
-/// The kernel's own ends of the vendors' drivers, those that are there.
+/// Checks the device files of the vendors' kernel drivers.
 fn nodes() -> Vec<PathBuf> {
     let listed = |dir: &str, begins: &str| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -256,15 +257,15 @@ fn nodes() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> =
         ["/dev/kfd", "/dev/nvidiactl", "/dev/nvidia-uvm"].map(PathBuf::from).into();
     all.retain(|p| p.exists());
-    // Render nodes are ROCm's business where there is one; others belong to displays.
+    // Render nodes matter for ROCm only. Others belong to displays.
     if all.iter().any(|p| p.ends_with("kfd")) {
         all.extend(listed("/dev/dri", "renderD"));
     }
     all
 }
 
-/// Whether this user may use them, by opening: groups, modes and lists of rights all have their
-/// say.
+/// Whether this user may use the device files. Each is opened, since groups, modes and ACLs all
+/// count.
 fn permissions(nodes: &[PathBuf]) -> Vec<Check> {
     let open = |path: &PathBuf| std::fs::OpenOptions::new().read(true).write(true).open(path);
     let verdict = |path: &PathBuf| {
@@ -282,10 +283,10 @@ fn permissions(nodes: &[PathBuf]) -> Vec<Check> {
     nodes.iter().map(verdict).collect()
 }
 
-/// The cache, in one verdict: a folder that is there and takes nothing is no good one.
+/// Checks the cache, in one verdict. A folder that cannot be written fails.
 fn cache(engine: &Engine) -> Check {
     let cache = engine.cache();
-    // Asked for now: what it warns of is known only when it has been tried.
+    // Warnings are taken now: the cache has been tried by this time.
     let unusable = cache.check_home().err().into_iter();
     let mut faults: Vec<String> = unusable.chain(cache.warnings()).map(|w| w.to_string()).collect();
     faults.dedup();
@@ -296,7 +297,7 @@ fn cache(engine: &Engine) -> Check {
     }
 }
 
-/// The inputs are random; another seed each time would make a report that nobody can repeat.
+/// The inputs are random, with a constant seed, so that a report can be repeated.
 const SEED: u64 = 20_261_121;
 
 /// Writes a proof bundle.
@@ -346,7 +347,7 @@ fn label(shared: &Shared) -> String {
     named_gpu(shared).unwrap_or_else(|| "auto".to_string())
 }
 
-/// Tells a person at a terminal how far it is.
+/// Shows progress on a terminal.
 fn progress(shared: &Shared, of: &'static str) -> impl Fn(usize, usize) + Sync + use<> {
     let show = io::stderr().is_terminal() && !shared.quiet;
     move |done, all| {
@@ -356,7 +357,7 @@ fn progress(shared: &Shared, of: &'static str) -> impl Fn(usize, usize) + Sync +
     }
 }
 
-/// Every kernel on the device, against the oracle.
+/// Runs every kernel on the device and compares it with the oracle.
 fn kernels(engine: &Engine, filter: &str, shared: &Shared, checks: &mut Vec<Check>) {
     let device = match engine.device(&label(shared)) {
         Ok(device) => device,
@@ -391,7 +392,7 @@ fn kernels(engine: &Engine, filter: &str, shared: &Shared, checks: &mut Vec<Chec
     }
 }
 
-/// How many cases were right, and each that was not.
+/// Number of correct cases, and each wrong one.
 fn verdicts(device: &str, verdicts: Vec<Verdict>, checks: &mut Vec<Check>) {
     let failed = verdicts.iter().filter(|v| v.failure.is_some()).count();
     let said = format!("{} of {} cases right on {device}", verdicts.len() - failed, verdicts.len());
@@ -410,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_device_file_that_cannot_be_opened_is_a_failed_check_that_says_what_to_do() {
-        // A folder can be opened for writing by nobody, not even by root.
+        // A folder cannot be opened for writing, not even by root.
         let found = permissions(&[PathBuf::from("/dev/null"), PathBuf::from("/dev")]);
         assert_eq!(found.iter().map(|c| c.good).collect::<Vec<_>>(), [Some(true), Some(false)]);
         assert!(

@@ -1,4 +1,4 @@
-//! `kjit embed`: one vector for each text.
+//! `kjit embed`: one embedding per text.
 
 use crate::args::{self, Shared};
 use crate::load::{How, open};
@@ -34,13 +34,13 @@ pub fn embed(args: &args::Embed, shared: &Shared) -> anyhow::Result<ExitCode> {
             );
         }
         writeln!(out, "{}", serde_json::to_string(&vector)?)?;
-        // Each by itself: the reader may be a program that waits for it.
+        // Each line is flushed: the reader may be a program that waits for it.
         Ok(out.flush()?)
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// To length 1. A vector of zeros has no direction, and becomes no numbers.
+/// Scales to length 1. A zero vector has no direction; it becomes NaN.
 fn normalise(vector: &mut [f32]) {
     let length = vector.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
     vector.iter_mut().for_each(|v| *v = (f64::from(*v) / length) as f32);

@@ -1,4 +1,4 @@
-//! `kjit warm --emit DIR`: code objects, and what somebody else needs to launch them.
+//! `kjit warm --emit DIR`: writes code objects, and all that another program needs to launch them.
 //!
 //! `manifest.json` is an array with an object for each code object: what `warm --json` says of it,
 //! and `file`, `sha256`, `source` (its main file; what it includes lies beside it, and the header
@@ -16,7 +16,7 @@ use kjit_model::gpu::plan::Plan;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Writes all that was compiled, and the plans that it was compiled for.
+/// Writes all compiled code objects, and the plans that use them.
 pub fn emit(
     dir: &Path,
     jobs: &[Job],
@@ -36,7 +36,7 @@ pub fn emit(
         let stem = format!("{}-{arch}-{}", job.source.name(), digest.get(..12).unwrap_or(&digest));
         let file = format!("{stem}.co");
         put(&file, code.bytes())?;
-        // A folder each: what is written for one format has the same file name as for another.
+        // Each has its own folder: files of different formats have the same name.
         for (name, text) in std::iter::once((job.source.main_file(), job.source.main_text()))
             .chain(job.source.reached()?)
         {

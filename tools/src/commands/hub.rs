@@ -1,6 +1,7 @@
-//! `kjit pull`, `kjit list` and `kjit rm`: models of the hub, and those of them that are here.
+//! `kjit pull`, `kjit list` and `kjit rm`: download, list and remove models of the hub.
 
 use crate::args::{self, Shared};
+use crate::columns::{self, Column};
 use crate::model::{fetching, hub};
 use crate::report::{bytes, say};
 use kjit_hub::Local;
@@ -38,17 +39,18 @@ pub fn list(args: &args::Json, shared: &Shared) -> anyhow::Result<ExitCode> {
     if args.json {
         writeln!(out, "{}", Value::Array(all.iter().map(document).collect()))?;
     } else {
-        let width = all.iter().map(|l| l.reference.to_string().chars().count()).max().unwrap_or(0);
-        for local in &all {
-            let size = bytes(local.bytes);
+        let row = |local: &Local| {
             let parts = match (local.files.len(), &local.missing) {
                 (_, Some(missing)) => format!("  not whole: {missing} is missing"),
                 (1, None) => String::new(),
                 (n, None) => format!("  {n} files"),
             };
-            let name = local.reference.to_string();
-            writeln!(out, "{name:width$}  {size:>9}  {}{parts}", revision(local))?;
-        }
+            let revision = format!("{}{parts}", revision(local));
+            vec![local.reference.to_string(), format!("{:>9}", bytes(local.bytes)), revision]
+        };
+        let rows: Vec<_> = all.iter().map(row).collect();
+        let columns = [Column::Flexible, Column::Right, Column::Left];
+        columns::write(&columns, &rows, columns::width(), &mut out)?;
         if all.is_empty() && !shared.quiet {
             say(format_args!(
                 "no models in {}: `kjit pull hf:ORG/REPO:QUANT` fetches one",
@@ -81,7 +83,7 @@ pub fn rm(args: &args::Rm, shared: &Shared) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The branch or tag that it was, and the commit as people write it.
+/// The branch or tag, and the short commit.
 fn revision(local: &Local) -> String {
     let commit = local.commit.get(..7).unwrap_or(&local.commit);
     match local.revisions.as_slice() {

@@ -1,12 +1,13 @@
-//! `kjit inspect`: what is in a model file.
+//! `kjit inspect`: shows a model file.
 
 use crate::args::{self, Shared};
+use crate::columns;
 use crate::engine::engine;
 use crate::load::named_gpu;
 use crate::report::{bytes, say};
 use anyhow::{Context, bail};
 use kjit_engine::{Engine, Target};
-use kjit_model::gguf::{Gguf, Summary};
+use kjit_model::gguf::{Gguf, Summary, Value};
 use kjit_model::gpu::plan::{MemoryNeed, Plan, Streaming};
 use kjit_model::gpu::plan_for;
 use kjit_model::graph::Graph;
@@ -28,7 +29,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     }
     let summary = gguf.summary();
-    // A file whose architecture kjit cannot run (or a vocabulary alone) is inspected all the same.
+    // Files that kjit cannot run, or with a vocabulary only, can be inspected too.
     let graph = kjit_model::arch::build(&gguf);
     let placed = match &graph {
         Ok(graph)
@@ -43,7 +44,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
     };
     let memory = graph.map(|graph| Memory::of(&graph, args));
     if args.json {
-        let mut doc = document(&summary);
+        let mut doc = document(&gguf, &summary);
         if let Some(map) = doc.as_object_mut() {
             map.insert(
                 "memory".into(),
@@ -64,7 +65,8 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
         serde_json::to_writer(&mut out, &doc)?;
         writeln!(out)?;
     } else {
-        writeln!(out, "{summary}\n")?;
+        columns::write_clipped(&summary.to_string(), columns::width(), &mut out)?;
+        writeln!(out)?;
         match memory {
             Ok(m) => writeln!(
                 out,
@@ -83,7 +85,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// How the model would lie on a GPU.
+/// Placement of the model on a GPU.
 struct Placed {
     target: Target,
     layers: usize,
@@ -92,22 +94,22 @@ struct Placed {
     bytes: u64,
     need: MemoryNeed,
     experts: Option<Experts>,
-    /// Layers whose feed-forward part is the CPU's, and bytes that are copied for a prompt in which
-    /// it has none.
+    /// Number of layers with their feed-forward part on the CPU, and bytes that are copied for a
+    /// prompt which the GPU computes alone.
     ffn: Option<(usize, u64)>,
-    /// Layers whose feed-forward part may be the CPU's by rates, and the bytes that the card needs
-    /// at least then.
+    /// Number of layers whose feed-forward part may go to the CPU by measured rates, and the least
+    /// bytes on the GPU then.
     by_rates: Option<(usize, u64)>,
 }
 
-/// Experts that are the CPU's.
+/// Experts on the CPU.
 #[derive(Clone, Copy)]
 struct Experts {
     taken: usize,
     of: usize,
     /// Bytes that are copied for a prompt.
     copied: u64,
-    /// Places of each layer on the card, for so many experts.
+    /// Hot experts on the GPU per layer, and experts per layer.
     places: usize,
     all: usize,
 }
@@ -132,7 +134,7 @@ impl Placed {
             let options = OpenOptions { host_experts, hot_experts, ..options };
             return Placed::with_experts(&engine, graph, target, memory, options);
         }
-        // Where nothing says how many, `run` decides by rates, of a model that does not fit.
+        // Without --host-ffn, `run` decides by measured rates, if the model does not fit.
         let by_rates = args.host_ffn.is_none() && !args.stream;
         let all = by_rates.then(|| FfnApart::of(graph, usize::MAX).ok()).flatten();
         let apart = args.host_ffn.filter(|n| *n > 0).map(|n| FfnApart::of(graph, n)).transpose()?;
@@ -140,7 +142,7 @@ impl Placed {
         let mut plan = plan_for(&engine, graph, &target, &options)?;
         if let Err(takes) = plan.fit(graph, memory.unwrap_or(u64::MAX), args.stream) {
             let (context, given) = (options.context_of(graph), memory.unwrap_or_default() >> 20);
-            // Fewer, perhaps, where the CPU has parts.
+            // It may need less memory with parts on the CPU.
             let apart = all.map(|all| {
                 Ok::<_, SessionError>((all.taken, least(&engine, &all.graph, &target, &options)?))
             });
@@ -176,8 +178,8 @@ impl Placed {
         })
     }
 
-    /// With the experts of so many layers on the CPU: as opening does it, prompts copy them where
-    /// there is room.
+    /// With experts of some layers on the CPU. As in `run`, they are copied for prompts if there is
+    /// room.
     fn with_experts(
         engine: &Engine,
         graph: &Graph,
@@ -221,7 +223,7 @@ impl Placed {
     }
 }
 
-/// Bytes that it takes with as many layers streamed as can be.
+/// Least bytes on the GPU, with as many layers streamed as possible.
 fn least(
     engine: &Engine,
     graph: &Graph,
@@ -231,7 +233,7 @@ fn least(
     Ok(plan_for(engine, graph, target, options)?.fit(graph, 0, false).err().unwrap_or(0))
 }
 
-/// The target of the GPU that the flags take.
+/// Target of the GPU that the flags select.
 fn here(engine: &Engine, shared: &Shared) -> anyhow::Result<Target> {
     let found = engine.devices();
     let device = match named_gpu(shared) {
@@ -296,7 +298,27 @@ impl std::fmt::Display for Placed {
     }
 }
 
-/// What running the model takes.
+/// A metadata value as JSON: whole, and numbers as numbers. Invalid UTF-8 is replaced. NaN and
+/// infinities, which JSON has not, become null.
+fn plain(value: &Value<'_>) -> serde_json::Value {
+    match value {
+        Value::Int(v) => match i64::try_from(*v) {
+            Ok(v) => v.into(),
+            Err(_) => u64::try_from(*v).map_or(serde_json::Value::Null, Into::into),
+        },
+        // Most values are stored as f32. This is the shortest number that gives the same f32.
+        Value::Float(v) if f64::from(*v as f32) == *v => {
+            (*v as f32).to_string().parse::<f64>().unwrap_or(*v).into()
+        }
+        Value::Float(v) => (*v).into(),
+        Value::Bool(v) => (*v).into(),
+        Value::Str(v) => String::from_utf8_lossy(v).into(),
+        // Arrays are nested four deep at most: opening a file with more fails.
+        Value::Array(all) => all.iter().map(|value| value.map(|value| plain(&value))).collect(),
+    }
+}
+
+/// Memory needs of the model.
 struct Memory {
     weights: u64,
     kv: u64,
@@ -318,11 +340,14 @@ impl Memory {
     }
 }
 
-fn document(s: &Summary) -> serde_json::Value {
+fn document(gguf: &Gguf, s: &Summary) -> serde_json::Value {
     let metadata: Vec<_> = s
         .metadata
         .iter()
-        .map(|k| json!({ "key": k.key, "type": k.ty, "value": k.value }))
+        .map(|k| {
+            let value = gguf.value(&k.key).map(|value| plain(&value));
+            json!({ "key": k.key, "type": k.ty, "value": value })
+        })
         .collect();
     let tensors: Vec<_> = s
         .tensors

@@ -1,4 +1,4 @@
-//! One file per command, or per few that are one idea.
+//! One file per command, or per few related ones.
 
 pub mod bench;
 mod bench_side_by_side;
@@ -16,6 +16,7 @@ pub mod kernels;
 pub mod logits;
 pub mod packaging;
 pub mod perplexity;
+pub mod ps;
 pub mod run;
 pub mod serve;
 pub mod text;

@@ -1,5 +1,4 @@
-//! `kjit completions`, `kjit man` and `kjit notices`: what a package has beside the program, out of
-//! the program itself.
+//! `kjit completions`, `kjit man` and `kjit notices`: files for a package, made by the program.
 
 use crate::args::{self, Cli};
 use anyhow::Context;
@@ -8,7 +7,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub fn completions(args: &args::Completions) -> anyhow::Result<ExitCode> {
-    // Into memory first: the generator panics where its writer fails, as a closed pipe does.
+    // Written into memory first: the generator panics if its writer fails, as on a closed pipe.
     let mut script = vec![];
     clap_complete::generate(args.shell, &mut Cli::command(), "kjit", &mut script);
     io::stdout().lock().write_all(&script)?;
@@ -16,14 +15,13 @@ pub fn completions(args: &args::Completions) -> anyhow::Result<ExitCode> {
 }
 
 pub fn notices() -> anyhow::Result<ExitCode> {
-    io::stdout().lock().write_all(include_bytes!("../../../THIRD-PARTY"))?;
+    io::stdout().lock().write_all(include_bytes!("../../THIRD-PARTY"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub fn man(args: &args::Man) -> anyhow::Result<ExitCode> {
     let mut all = Cli::command();
-    // Shared flags belong to every command, and a command is called kjit-run, only once all is
-    // built.
+    // Only building adds the shared flags to each command and names it `kjit-run`.
     all.build();
     let page = match &args.command {
         None => all,

@@ -1,4 +1,4 @@
-//! `kjit perplexity`: how well a model predicts a text.
+//! `kjit perplexity`: measures how well a model predicts a text.
 
 use crate::args::{self, Setup, Shared, Whole};
 use crate::input;

@@ -1,4 +1,4 @@
-//! `kjit run`: generate from a prompt.
+//! `kjit run`: generates from a prompt.
 
 use crate::args::{self, Sampling, Shared};
 use crate::input;
@@ -31,14 +31,13 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     if prompt.is_none() && args.setup.options().split == Split::Ranks {
         bail!("--split ranks holds no chat: give a prompt with -p or -f, the same to every rank");
     }
-    // Whoever gives a seed, or no temperature, was promised the same tokens each time: no change of
-    // kernels on the way.
+    // --seed and --temp 0 promise the same tokens each time, so kernels must not change on the way.
     let steady = args.sampling.temp <= 0.0 || args.sampling.seed.is_some();
     let early = !args.wait_compile && !steady;
     let how =
         How { trace: trace.as_ref(), early, steady, drafts: args.lookup.is_on(), ..How::default() };
     let (mut model, sequence) = open_one(&args.model.path(shared)?, &args.setup, shared, &how)?;
-    // Ranks draw the same numbers, each by itself.
+    // All ranks draw the same random numbers.
     let seed = model.session.gpu().and_then(|gpu| gpu.common_seed());
     let sampling = Sampling { seed: args.sampling.seed.or(seed), ..args.sampling.clone() };
     *model.session.sampler(sequence)? = sampler(&sampling)?;
@@ -74,8 +73,8 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
         let stop = || interrupt.came();
         let answer =
             generate(&mut model.session, sequence, &model.tokenizer, &request, &mut show, &stop);
-        // Ctrl-C comes to all ranks. One that was a token behind the others has waited for them in
-        // vain since.
+        // Ctrl-C reaches all ranks. A rank that is a token behind has waited for the others in
+        // vain.
         if answer.is_err() && stop() && args.setup.options().split == Split::Ranks {
             say("interrupted");
             return Ok(ExitCode::from(INTERRUPTED));
@@ -89,7 +88,7 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     if let Some(e) = broken {
         return Err(e).context("cannot write the answer");
     }
-    // Who interrupts does not wait.
+    // After Ctrl-C nothing is waited for.
     let finished = if answer.reason == StopReason::Interrupted { Ok(()) } else { model.finish() };
     if args.json {
         writeln!(stdout, "{}", document(&answer, ids.len(), &model))?;
@@ -119,18 +118,17 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A trace that goes to this file: one that cannot be written is said before the work, not after
-/// it.
+/// Opens the file of a trace before the work, so that an error comes early.
 fn started(file: &Path) -> anyhow::Result<Trace> {
     let open = std::fs::File::options().write(true).create(true).truncate(false).open(file);
     open.with_context(|| format!("cannot write the trace {}", file.display()))?;
     Ok(Trace::new())
 }
 
-/// The prompt, or `None` for a chat: no prompt given, and a person at both ends. What is piped in
-/// comes before a prompt that is given.
+/// The prompt. `None` for a chat: no prompt is given, and stdin and stdout are terminals. Piped
+/// text is put before a given prompt.
 fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
-    // A launcher hands its stdin to one of the ranks, or to none: no rank takes anything of it.
+    // A launcher passes its stdin to one rank or to none, so no rank reads it.
     let ranks = args.setup.options().split == Split::Ranks;
     let dash = |text: &Option<String>| text.as_deref() == Some("-");
     if ranks
@@ -161,7 +159,7 @@ fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
         None if ranks => Ok(None),
         None if io::stdin().is_terminal() => match args.json {
             true => bail!("--json needs a prompt: give -p, -f or pipe one"),
-            // A chat would write its own prompts among the answers.
+            // The chat's own prompts would get between the answers.
             false if !io::stdout().is_terminal() => {
                 bail!(
                     "no prompt, and no terminal on stdout to chat on: give -p TEXT or -f FILE, or \
@@ -174,11 +172,12 @@ fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Token ids of the prompt, through the chat template unless `--raw`.
+/// Tokens of the prompt, through the chat template unless `--raw`.
 fn prompt_ids(args: &args::Run, model: &Model, prompt: &str) -> anyhow::Result<Vec<u32>> {
     let empty = "the prompt is empty: give -p TEXT or -f FILE, or pipe one";
     if !args.raw && prompt.trim().is_empty() {
-        // a template around nothing: the model would answer a question that nobody asked
+        // A template around an empty prompt would make the model answer a question that nobody
+        // asked.
         bail!(empty);
     }
     let ids = if args.raw {
@@ -201,7 +200,7 @@ fn prompt_ids(args: &args::Run, model: &Model, prompt: &str) -> anyhow::Result<V
     Ok(ids)
 }
 
-/// A sampler as the flags have it.
+/// The sampler of these flags.
 pub fn sampler(s: &Sampling) -> anyhow::Result<Sampler> {
     let seed = match s.seed {
         Some(seed) => seed,
@@ -222,13 +221,12 @@ pub fn sampler(s: &Sampling) -> anyhow::Result<Sampler> {
     }))
 }
 
-/// Tokens a second; 0 where no time was measured.
+/// Tokens per second; 0 if no time was measured.
 fn rate(tokens: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
 }
 
-/// Tokens of the prompt a second; 0 where no token was asked for, since then the prompt was not
-/// computed.
+/// Prompt tokens per second; 0 if no token was generated, since then the prompt was not computed.
 fn prompt_rate(a: &Answer, prompt: usize) -> f64 {
     if a.ids.is_empty() { 0.0 } else { rate(prompt, a.first_token.as_secs_f64()) }
 }
@@ -270,15 +268,15 @@ fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {
     })
 }
 
-/// What was not waited for.
+/// The early start, if there was one.
 fn early_of(model: &Model) -> Option<&Early> {
     model.session.gpu().and_then(|gpu| gpu.early())
 }
 
-/// What was compiled, and what a start without all kernels came to: `late` of them were not waited
-/// for, `single` tokens of the prompt went one by one for want of them, and with `swapped_at`
-/// tokens in the sequence they took over (null: they did not); `one_launch_late` and
-/// `one_launch_at` say the same of the kernel of a whole token.
+/// Counts of compiled kernels, and of a start before all were ready: `late` kernels were not waited
+/// for, `single` tokens of the prompt were computed one by one meanwhile, and the late kernels took
+/// over when the sequence had `swapped_at` tokens (null: they did not). `one_launch_late` and
+/// `one_launch_at` are the same for the kernel of a whole token.
 fn kernels(model: &Model) -> serde_json::Value {
     let counts = model.kernels();
     let early = early_of(model).map(Early::status).unwrap_or_default();
@@ -289,7 +287,7 @@ fn kernels(model: &Model) -> serde_json::Value {
     })
 }
 
-/// The same for people.
+/// These counts as text.
 fn told(early: &EarlyStatus) -> Vec<String> {
     let EarlyStatus { late, single, .. } = early;
     let prompts = match early.swapped_at {
@@ -320,7 +318,7 @@ fn told(early: &EarlyStatus) -> Vec<String> {
     lines.into_iter().flatten().collect()
 }
 
-/// What people want to know afterwards.
+/// Prints the figures of an answer.
 pub fn statistics(a: &Answer, prompt: usize, model: &Model) {
     say(format_args!(
         "prompt {prompt} tokens, {:.1} tok/s · answer {} tokens, {:.1} tok/s · load {:.2} s · \

@@ -1,4 +1,4 @@
-//! `kjit serve`: models behind HTTP.
+//! `kjit serve`: serves models over HTTP.
 
 use crate::args::{self, Shared};
 use crate::engine::config;
@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Sequences at once where nobody says how many: each has a whole context of its own.
+/// Default number of concurrent sequences, each with a whole context.
 const USUAL_SEQUENCES: usize = 4;
-/// The most where nobody says how many, but what memory they may take.
+/// Maximum number of concurrent sequences, if --kv-memory is given and --max-sequences is not.
 const MOST_SEQUENCES: usize = 64;
-/// Copies of its recurrent states that a sequence without pages has at most.
+/// Maximum copies of recurrent states for a sequence without pages.
 const COPIES: usize = 8;
 
 pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
@@ -31,7 +31,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     }
     let path = |model: &ModelName| anyhow::Ok(model.path(shared)?.into_owned());
     let paths = models.into_iter().map(path).collect::<anyhow::Result<Vec<_>>>()?;
-    // From here on Ctrl-C is the server's to hear; a second one ends it at once.
+    // From here on the server handles Ctrl-C. A second one ends it at once.
     let _interrupt = Interrupt::watch();
     let keys = match &args.api_key_file {
         None => Keys::default(),
@@ -41,7 +41,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
             let keys = Keys::parse(&text);
             if keys.is_empty() {
                 bail!(
-                    "{} has no key: one a line, lines that begin with # are none",
+                    "{} has no key: write one per line; lines that begin with # are comments",
                     file.display()
                 );
             }
@@ -65,7 +65,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     let options = Options {
         models: served(args, &paths, &open)?,
         idle_unload: args.idle_unload(),
-        // Who says that models stay has it, whatever clients ask.
+        // --idle-unload 0 keeps models loaded, whatever clients ask for.
         keep_alive: args.idle_unload != Some(0),
         engine: config(shared),
         template: args.template.clone(),
@@ -74,6 +74,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         tls,
         keys,
         share_prefixes: args.share_prefixes,
+        literal_user_text: args.literal_user_text,
         origins: Origins { named: args.cors.clone(), loopback: host.is_loopback() },
         allow_anyone: args.allow_anyone,
         max_queue: args.max_queue,
@@ -89,6 +90,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
             ..limits
         },
         worker: worker(args),
+        sockets: super::ps::folders(),
         say: if shared.quiet { |_| () } else { |line| say(line) },
     };
     Ok(match run(options)? {
@@ -97,7 +99,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// An address, or a name that has one.
+/// Parses an address, or resolves a name.
 fn address(host: &str) -> anyhow::Result<IpAddr> {
     if let Ok(address) = host.trim_matches(['[', ']']).parse() {
         return Ok(address);
@@ -108,7 +110,7 @@ fn address(host: &str) -> anyhow::Result<IpAddr> {
         .with_context(|| format!("--host {host}: that name has no address"))
 }
 
-/// `--device`, or the worker's words for one.
+/// The device: `--device`, `--rocm-device` or `--cuda-device`.
 fn device(args: &args::Serve, shared: &Shared) -> anyhow::Result<DeviceChoice> {
     let label = match (args.rocm_device, args.cuda_device) {
         (Some(n), _) => format!("rocm:{n}"),
@@ -116,18 +118,19 @@ fn device(args: &args::Serve, shared: &Shared) -> anyhow::Result<DeviceChoice> {
         (None, None) => return Ok(shared.device.clone()),
     };
     if shared.device != DeviceChoice::Auto {
-        bail!("--device {} and another word for a device: give one of them", shared.device);
+        bail!("--device {} with --rocm-device or --cuda-device: give one of them", shared.device);
     }
     label.parse().map_err(anyhow::Error::msg)
 }
 
-/// What is one model's only, where there are several.
+/// Refuses options for a single model, if there are several.
 fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
     if args.worker_id.is_some() {
         bail!("a worker of a fleet has one model: give one, or no --worker-id");
     }
     if Split::from(args.setup.placing.split) == Split::Tensor {
-        // Both want all blocks of all devices: each may hold one device and wait for the other.
+        // Two models that both need all blocks of all devices would wait for each other, each
+        // holding one device.
         bail!(
             "--split tensor is for one model: {models} are given, and would wait for each other's \
              devices"
@@ -143,7 +146,7 @@ fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each model, as it is opened and called.
+/// The models, with their options and names.
 fn served(
     args: &args::Serve,
     paths: &[PathBuf],
@@ -153,14 +156,14 @@ fn served(
         let aliases =
             if paths.len() > 1 { args.alias.get(i..=i).unwrap_or_default() } else { &args.alias };
         let (sequences, paged) = sequences(args, path, open)?;
-        // Nobody said how many: as many as there is memory for.
+        // No number was given: as many as the memory allows.
         let fewer = args.kv_memory().is_some() && args.max_sequences.is_none();
         let open = OpenOptions { sequences, fewer, paged, ..open.clone() };
         let must_page = args.kv_pages.is_some_and(args::Switch::is_on);
         let shared_memory =
             args.kv_memory().map(|bytes| (bytes, args.max_sequences.unwrap_or(MOST_SEQUENCES)));
         let mut names = names(args, aliases, path);
-        // A file's name that another has, too, says nothing where there are aliases.
+        // With aliases, a file name that two models share is no name.
         if !aliases.is_empty()
             && paths.iter().filter(|other| short(other) == short(path)).count() > 1
         {
@@ -171,13 +174,13 @@ fn served(
     paths.iter().enumerate().map(one).collect()
 }
 
-/// What clients may call a model: its aliases, the fleet's word, the file's name.
+/// Names of a model for clients: its aliases, the fleet's name, and the file's name.
 fn names(args: &args::Serve, aliases: &[String], model: &Path) -> Vec<String> {
     aliases.iter().chain(&args.model_ref).cloned().chain(short(model)).collect()
 }
 
-/// A file's name without its end; a folder's as it is, which may be `Qwen3-0.6B`, and where it lies
-/// `.`, or its repository's in the hub's cache.
+/// Name of a file without its ending. For a folder, its own name, such as `Qwen3-0.6B`, also if the
+/// path is `.`, or the repository's name if the folder is in the hub's cache.
 fn short(model: &Path) -> Option<String> {
     match model.is_dir() {
         true => Some(kjit_model::folder::name(model)).filter(|name| !name.is_empty()),
@@ -191,8 +194,8 @@ fn worker(args: &args::Serve) -> Option<Worker> {
     Some(Worker { id, model_ref, hive: args.hive_url.clone() })
 }
 
-/// As many sequences as were asked for, or as fit into the memory that was; and the tokens that
-/// they have room for together, where that is in pages.
+/// Number of sequences, as given or as fits the given memory, and the tokens of all of them
+/// together, if they have pages.
 fn sequences(
     args: &args::Serve,
     model: &Path,
@@ -203,7 +206,7 @@ fn sequences(
     let build = |gguf: Gguf| arch::build(&gguf).with_context(|| model.display().to_string());
     let graph = match Gguf::open(model).map_err(anyhow::Error::from).and_then(build) {
         Ok(graph) => graph,
-        // What is wrong with a model is said when it is opened.
+        // Faults of the model are reported when it is opened.
         Err(_) if memory.is_none() && asked != Some(true) => return Ok((usual, None)),
         Err(error) => return Err(error),
     };
@@ -218,7 +221,7 @@ fn sequences(
     };
     let context = open.context_of(&graph);
     let token = open.kv_stored().bytes(graph.kv_elems_per_token());
-    // What does not grow, and copies of it.
+    // Bytes of constant size, and of copies of them.
     let state = 4 * graph.recurrent_elems() as u64;
     let copies = if paged { copies_beside(1) } else { COPIES };
     let each = token
@@ -246,15 +249,15 @@ fn sequences(
         most,
         args.max_sequences.is_some(),
     );
-    // States alone take none of it for a token: pages are counted all the same.
+    // A model with constant states only needs no memory per token. Pages are counted all the same.
     let tokens =
         left.checked_div(token).map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
     Ok((n, Some(tokens.unwrap_or_else(|| 4 * n * context.next_multiple_of(PAGE)))))
 }
 
-/// So many sequences with states that do not grow, and the bytes that these leave for pages: for a
-/// whole context at least. States take half of it at most where nobody said how many sequences are
-/// wanted: with next to no pages they would wait for each other.
+/// Number of sequences with constant states, and bytes left for pages: at least one whole context.
+/// Without a given number, states get at most half of the memory: with hardly any pages left,
+/// sequences would wait for each other.
 fn beside_states(bytes: u64, state: u64, context: u64, most: usize, asked: bool) -> (usize, u64) {
     let left = |n: usize| bytes.checked_sub(state.saturating_mul((n + copies_beside(n)) as u64));
     let half = if asked || context == 0 { 0 } else { bytes / 2 };
@@ -262,7 +265,7 @@ fn beside_states(bytes: u64, state: u64, context: u64, most: usize, asked: bool)
         left(n).filter(|left| *left >= least.max(context)).map(|left| (n, left))
     };
     let found = (1..=most).rev().find_map(|n| fits(half, n));
-    // Where not even one leaves so much: a few, and what is left.
+    // If not even one sequence leaves that much: a few sequences, and the rest for pages.
     found
         .or_else(|| (1..=most.min(USUAL_SEQUENCES)).rev().find_map(|n| fits(0, n)))
         .unwrap_or((1, bytes))
@@ -295,13 +298,13 @@ mod tests {
     fn large_states_leave_half_of_the_memory_to_pages() {
         const GB: u64 = 1 << 30;
         let (state, context) = (100 << 20, 32 << 20);
-        // 64 with as many copies would take more than there is, and 50 all but what one context
-        // needs.
+        // 64 sequences with that many copies need more than all memory, and 50 leave no more than
+        // one context.
         assert_eq!(beside_states(10 * GB, state, context, 64, false), (25, 10 * GB - 50 * state));
-        // Who names a number has it, as long as a context is left.
+        // A given number is used as long as one context is left.
         assert_eq!(beside_states(10 * GB, state, context, 40, true), (40, 10 * GB - 80 * state));
         assert_eq!(beside_states(10 * GB, state, context, 64, true).0, 51);
-        // States alone, small ones, and memory for a few only.
+        // Constant states only, small ones, and memory for a few sequences.
         assert_eq!(beside_states(10 * GB, state, 0, 64, false), (51, 10 * GB - 102 * state));
         assert_eq!(
             beside_states(10 * GB, 1 << 20, context, 64, false),

@@ -1,5 +1,5 @@
-//! `kjit tokenize`, `detokenize` and `template`: a line in, a line out. They need a vocabulary, not
-//! a model that kjit can run.
+//! `kjit tokenize`, `detokenize` and `template`: one line in, one line out. They need a vocabulary,
+//! not a model that kjit can run.
 
 use crate::args::{self, Shared};
 use crate::input::json;

@@ -1,4 +1,4 @@
-//! `kjit warm`: fills the cache for a card that is not there.
+//! `kjit warm`: fills the cache, also for cards that are not here.
 
 use crate::args::{self, Shared};
 use crate::commands::kernels::{Tuning, tune_for};
@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// What is said of a chip that kjit has no row for.
+/// The note about a chip that kjit has no row for.
 fn family(target: &Target) -> String {
     let said = |row| {
         format!("; kjit has no row for {}: what holds for all of {row}'s family", target.id())
@@ -52,7 +52,7 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
         for target in &targets {
             match engine.compiler_for(target) {
                 Ok(choice) => say(format_args!("{target}: {}{}", choice.reason, family(target))),
-                // Kernels may all be there already; what is missing then fails, and says why.
+                // All kernels may be in the cache already. A missing one fails with the reason.
                 Err(_) => say(format_args!("{target}: no compiler, only what the cache has")),
             }
         }
@@ -69,8 +69,8 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
             Origin::Cached(_) | Origin::Given => (h + 1, c),
             Origin::Compiled => (h, c + 1),
         });
-    // What a full or read-only home did not take ends with this process: a warm that says nothing
-    // of it has warmed nothing.
+    // Kernels that a full or read-only cache refused are lost when this process ends, so `warm`
+    // must report that.
     let counters = engine.cache().counters();
     let lost = counters.made.saturating_sub(counters.published);
     let mut out = io::stdout().lock();
@@ -110,7 +110,7 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
     Ok(told.code())
 }
 
-/// What the cards here are, each architecture once; with --device that one's.
+/// Architectures of the cards here, each once. With --device, that card's.
 fn here(engine: &Engine, shared: &Shared) -> anyhow::Result<Vec<Target>> {
     let found = engine.devices();
     if shared.device == DeviceChoice::Cpu {
@@ -147,8 +147,8 @@ fn config(args: &args::Warm, shared: &Shared) -> kjit_engine::Config {
     args.compiler.choose(config)
 }
 
-/// Exactly what `run` will ask for, for every architecture, and the plans with it; without a model,
-/// what it will ask for the models of the catalogue, and no plans. Each job once.
+/// The jobs that `run` will ask for, on each architecture, and the plans. Without a model, the jobs
+/// of the catalogue's models, and no plans. Each job once.
 fn wanted(
     engine: &Engine,
     args: &args::Warm,
@@ -164,7 +164,7 @@ fn wanted(
     };
     let (mut jobs, mut plans) = (Vec::<Job>::new(), vec![]);
     let options = OpenOptions { sequences: args.sequences.unwrap_or(1), ..args.setup.options() };
-    // With experts on the CPU other operations are left for the card.
+    // With experts on the CPU, the GPU has other operations.
     let graphs: Vec<Graph> = match (options.host_experts, options.hot_experts) {
         (0, None) => match options.host_ffn.filter(|n| *n > 0) {
             None => graphs,
@@ -180,7 +180,7 @@ fn wanted(
         _ => {
             let apart = graphs.into_iter().map(|graph| match Apart::of(&graph, &options) {
                 Ok(apart) => Ok(apart.graph),
-                // Of the common models most have none.
+                // Most of the common models have no experts.
                 Err(ExpertsError::None { .. }) if args.model.is_none() => Ok(graph),
                 Err(other) => Err(other.into()),
             });
@@ -204,8 +204,7 @@ fn wanted(
         {
             say(format_args!("{target}: --persistent on is left out: {why}"));
         }
-        // With less memory than the model takes rates decide at the start whether the CPU has a
-        // part.
+        // If the model does not fit, rates measured at startup decide whether the CPU has a part.
         let alone = options.sequences == 1 && options.host_experts == 0 && !options.stream;
         let by_rates = alone && options.memory.is_some() && options.host_ffn.is_none();
         if by_rates
@@ -214,7 +213,7 @@ fn wanted(
         {
             add(&parts);
         }
-        // A server's sequences have their keys and values in pages, where they can.
+        // A server's sequences have paged keys and values, if the model supports them.
         if args.sequences.is_some() && options.may_page(graph).is_ok() {
             let paged = Some(options.context_of(graph));
             let plan = gpu::plan_for(engine, graph, target, &OpenOptions { paged, ..options });
@@ -227,7 +226,7 @@ fn wanted(
     Ok((jobs, plans))
 }
 
-/// Compiles with a bar on a terminal, and a line per kernel with `-v`.
+/// Compiles with a bar on a terminal, and with a line per kernel for `-v`.
 fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::Result<CodeObject>> {
     let show = io::stderr().is_terminal() && !shared.quiet;
     let bar = if show { ProgressBar::new(jobs.len() as u64) } else { ProgressBar::hidden() };
@@ -236,11 +235,10 @@ fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::R
     {
         bar.set_style(style);
     }
-    // What was compiled until then is in the cache, and nothing half-written: nothing is waited
-    // for.
+    // Finished kernels are in the cache, and nothing is half written, so nothing is waited for.
     let (shown, all) = (bar.clone(), jobs.len());
     interrupt::leaves(move || {
-        // A cleared bar says that all is done.
+        // The cleared bar shows that all is done.
         let done = shown.position();
         shown.finish_and_clear();
         format!("{done} of {all} kernels are there; the same command goes on from here")
@@ -289,7 +287,7 @@ fn line(job: &Job, code: &CodeObject) -> String {
     )
 }
 
-/// One kernel as scripts see it. Where a code object holds several, the hungriest counts.
+/// A kernel as JSON. If a code object has several kernels, the largest values count.
 pub(super) fn describe(job: &Job, code: &CodeObject) -> Value {
     let most =
         |f: fn(&kjit_engine::KernelInfo) -> u32| code.kernels().iter().map(f).max().unwrap_or(0);

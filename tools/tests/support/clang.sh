@@ -1,10 +1,10 @@
 #!/bin/sh
-# A clang that goes wrong as KJIT_TEST_CLANG says when it compiles argmax.hip, and is the real one (KJIT_TEST_REAL_CLANG) otherwise.
-# With KJIT_TEST_LOG it writes a line when a compile of a kernel begins and one when it ends.
+# A clang that goes wrong as TEST_CLANG says when it compiles argmax.hip, and is the real one (TEST_REAL_CLANG) otherwise.
+# With TEST_LOG it writes a line when a compile of a kernel begins and one when it ends.
 case " $* " in
 *" argmax.hip "*)
-  if [ -z "$KJIT_TEST_ONCE" ] || mkdir "$KJIT_TEST_ONCE" 2>/dev/null; then
-    case "$KJIT_TEST_CLANG" in
+  if [ -z "$TEST_ONCE" ] || mkdir "$TEST_ONCE" 2>/dev/null; then
+    case "$TEST_CLANG" in
     abort) echo "PLEASE submit a bug report" >&2; kill -ABRT $$ ;;
     kill) kill -KILL $$ ;;
     loop) while :; do :; done ;;
@@ -19,13 +19,13 @@ case " $* " in
 esac
 case " $* " in
 *".hip -o "*)
-  if [ -n "$KJIT_TEST_LOG" ]; then
-    echo begin >>"$KJIT_TEST_LOG"
-    "$KJIT_TEST_REAL_CLANG" "$@"
+  if [ -n "$TEST_LOG" ]; then
+    echo begin >>"$TEST_LOG"
+    "$TEST_REAL_CLANG" "$@"
     code=$?
-    echo end >>"$KJIT_TEST_LOG"
+    echo end >>"$TEST_LOG"
     exit $code
   fi
   ;;
 esac
-exec "$KJIT_TEST_REAL_CLANG" "$@"
+exec "$TEST_REAL_CLANG" "$@"

@@ -1,7 +1,7 @@
-//! One CUDA device: its primary context and the calls on it.
+//! A CUDA device: its primary context and the calls on it.
 //!
-//! Every call makes the context current in the calling thread first (a thread-local store in the
-//! driver, some tens of nanoseconds), so that devices may be used from any thread without ceremony.
+//! Every call first makes the context current in the calling thread (a thread-local store in the
+//! driver, some tens of nanoseconds), so that a device can be used from any thread.
 
 use super::super::api::{Raw, RawDevice, Try};
 use super::super::lost::Context;
@@ -17,44 +17,44 @@ pub(super) struct CudaDevice {
     cuda: Arc<Cuda>,
     device: CUdevice,
     context: CUcontext,
-    /// Whether the context is still good.
+    /// Whether the context is still valid.
     state: Context,
     /// `(lowest, highest)` stream priority.
     priorities: (i32, i32),
 }
 
 // SAFETY: a CUDA context may be made current in, and used from, any thread; the driver locks
-// inside.
+// internally.
 unsafe impl Send for CudaDevice {}
-// SAFETY: as above.
+// SAFETY: a CUDA context may be used from several threads at once; the driver locks internally.
 unsafe impl Sync for CudaDevice {}
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        // SAFETY: the primary context was retained once in `open`; all that lives in it holds this
-        // device by Arc. At the end of the process the driver may be gone already and answers with
-        // a code, which changes nothing.
+        // SAFETY: the primary context was retained once in `open`, and everything in it holds this
+        // device by Arc. At process exit the driver may be gone and return an error code, which has
+        // no effect.
         let _ = unsafe { (self.cuda.symbols.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
 }
 
-/// A handle of the driver out of our number.
+/// Converts a `Raw` to the driver's handle.
 macro_rules! h {
     ($raw:expr) => {
         $raw.0 as *mut _
     };
 }
 
-/// One call with our context current, as a fault under its documented name.
+/// A call with our context current. An error becomes a fault with the documented name of the call.
 macro_rules! call {
     ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {{
-        // SAFETY: as for every block of the trait below.
+        // SAFETY: out-parameters are locals; the rest is valid by the contract of `RawDevice`.
         let code = unsafe { ($self.current()?.$name)($($arg),*) };
         $self.check(stringify!($name).trim_end_matches("_v2"), code)
     }};
 }
 
-/// A call whose first parameter takes the handle that it makes.
+/// A call whose first parameter receives a new handle.
 macro_rules! made {
     ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {{
         let mut handle = null_mut();
@@ -66,10 +66,11 @@ macro_rules! made {
 impl CudaDevice {
     pub fn open(cuda: Arc<Cuda>, ordinal: u32) -> Try<CudaDevice> {
         let device = cuda.device(ordinal)?;
-        // The last release has destroyed a lost primary context already: nothing is left to renew.
+        // The last release has already destroyed a lost primary context, so nothing must be
+        // renewed.
         let state = cuda.contexts.join(ordinal, || Ok(()))?;
         let mut context = null_mut();
-        // SAFETY: writes one handle; released in Drop.
+        // SAFETY: writes one handle, which Drop releases.
         let code = unsafe { (cuda.symbols.cuDevicePrimaryCtxRetain)(&mut context, device) };
         cuda.check("cuDevicePrimaryCtxRetain", code)?;
         let mut opened = CudaDevice { cuda, device, context, state, priorities: (0, 0) };
@@ -86,7 +87,7 @@ impl CudaDevice {
         self.cuda.check(call, code).map_err(|fault| self.state.note(fault))
     }
 
-    /// The symbols, with our context current in this thread.
+    /// The symbols, after making our context current in this thread.
     fn current(&self) -> Try<&super::Symbols> {
         self.state.check()?;
         // SAFETY: the context is retained for the life of self.
@@ -100,17 +101,17 @@ impl CudaDevice {
     fn with_peer<T>(&self, other: u32, f: impl FnOnce(CUdevice, CUcontext) -> Try<T>) -> Try<T> {
         let device = self.cuda.device(other)?;
         let mut context = null_mut();
-        // SAFETY: writes one handle; released below.
+        // SAFETY: writes one handle, which is released below.
         let code = unsafe { (self.cuda.symbols.cuDevicePrimaryCtxRetain)(&mut context, device) };
         self.check("cuDevicePrimaryCtxRetain", code)?;
         let done = f(device, context);
-        // SAFETY: retained above.
+        // SAFETY: the context was retained above.
         let code = unsafe { (self.cuda.symbols.cuDevicePrimaryCtxRelease_v2)(device) };
         let released = self.check("cuDevicePrimaryCtxRelease", code);
         done.and_then(|done| released.map(|()| done))
     }
 
-    /// Page-locked memory of every device, with these flags besides.
+    /// Page-locked memory for all devices, with additional flags.
     fn host_pages(&self, bytes: u64, more: u32) -> Try<*mut u8> {
         let mut at = null_mut();
         let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | more;
@@ -118,18 +119,18 @@ impl CudaDevice {
         Ok(at.cast())
     }
 
-    /// Done, not yet, or failed.
+    /// Converts a code to done, not yet, or an error.
     fn ready(&self, call: &'static str, code: u32) -> Try<bool> {
         if code == NOT_READY { Ok(false) } else { self.check(call, code).map(|()| true) }
     }
 }
 
-// SAFETY (of every block below): out-parameters are local variables of the type that the driver
+// SAFETY: for every block below: out-parameters are local variables of the type that the driver
 // writes; handles, addresses and ranges are valid by the contract of `RawDevice`; the context is
-// current. Blocks with more to say say it.
+// current. Blocks that need more have their own comment.
 #[allow(
     clippy::undocumented_unsafe_blocks,
-    reason = "the contract stands once, above and on the trait"
+    reason = "the safety contract is stated once, above and on the trait"
 )]
 impl RawDevice for CudaDevice {
     fn reach(&self, other: u32) -> Try<bool> {
@@ -141,7 +142,7 @@ impl RawDevice for CudaDevice {
             }
             match unsafe { (self.current()?.cuCtxEnablePeerAccess)(context, 0) } {
                 PEER_ALREADY => Ok(true),
-                // What can be is not always given: a device has so many peers and no more.
+                // The driver may still refuse: a device supports a limited number of peers.
                 PEER_UNSUPPORTED | TOO_MANY_PEERS => Ok(false),
                 code => self.check("cuCtxEnablePeerAccess", code).map(|()| true),
             }
@@ -189,7 +190,7 @@ impl RawDevice for CudaDevice {
     }
 
     fn alloc_host_shared(&self, bytes: u64) -> Try<*mut u8> {
-        // What is page-locked is coherent on NVIDIA's.
+        // Page-locked memory is always coherent on NVIDIA.
         self.host_pages(bytes, 0)
     }
 
@@ -204,8 +205,7 @@ impl RawDevice for CudaDevice {
     }
 
     unsafe fn register_host(&self, at: *const u8, bytes: usize) -> Try<()> {
-        // Read-only: the mapping is the model file, which the device must not write and we could
-        // not let it.
+        // Read-only: the mapping is the model file, which the device must not write.
         let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_READ_ONLY;
         call!(self.cuMemHostRegister_v2(at.cast_mut().cast(), bytes, flags))
     }
@@ -234,8 +234,8 @@ impl RawDevice for CudaDevice {
         bytes: usize,
         stream: Raw,
     ) -> Try<()> {
-        // The other device is open as long as it has the memory: its context is the one that is
-        // retained.
+        // The other device is open while its memory exists, so its primary context is the one
+        // retained here.
         self.with_peer(from_device, |_, context| {
             call!(self.cuMemcpyPeerAsync(to, self.context, from, context, bytes, h!(stream)))
         })
@@ -301,8 +301,8 @@ impl RawDevice for CudaDevice {
     }
 
     unsafe fn module(&self, image: &[u8]) -> Try<Raw> {
-        // SAFETY: the driver reads the image's length from its own headers: `code_object` has
-        // walked them.
+        // SAFETY: the driver reads the image's length from its headers, which `code_object` has
+        // checked.
         made!(self.cuModuleLoadDataEx(image.as_ptr().cast(), 0, null_mut(), null_mut()))
     }
 
@@ -369,13 +369,13 @@ impl RawDevice for CudaDevice {
             attrs: attributes.as_mut_ptr().cast(),
             numAttrs: count as u32,
         };
-        // SAFETY: `count` attributes are written; `args` has one pointer for each argument that the
-        // code object states.
+        // SAFETY: `count` attributes are initialised; `args` has one pointer for each argument of
+        // the code object.
         call!(self.cuLaunchKernelEx(&config, h!(function), args.as_mut_ptr(), null_mut()))
     }
 
     unsafe fn capture_begin(&self, stream: Raw) -> Try<()> {
-        // Thread-local: other threads may go on allocating and compiling meanwhile.
+        // Thread-local mode: other threads may allocate and compile meanwhile.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         call!(self.cuStreamBeginCapture_v2(h!(stream), mode))
     }
@@ -410,7 +410,7 @@ impl RawDevice for CudaDevice {
 
     unsafe fn graph_update(&self, exec: Raw, graph: Raw) -> Try<bool> {
         const GRAPH_EXEC_UPDATE_FAILURE: u32 = 910;
-        // Never read: its enum may hold a reason newer than our bindings.
+        // Never read: its enum may contain a reason newer than our bindings.
         let mut info = MaybeUninit::uninit();
         let code =
             unsafe { (self.current()?.cuGraphExecUpdate_v2)(h!(exec), h!(graph), &mut info) };

@@ -1,4 +1,4 @@
-//! CUDA: the driver library opened at run time, its devices described and opened.
+//! CUDA: opens the driver library at run time, describes and opens its devices.
 
 mod device;
 mod symbols;
@@ -26,13 +26,12 @@ const NOT_READY: u32 = 600;
 const PEER_ALREADY: u32 = 704;
 const PEER_UNSUPPORTED: u32 = 217;
 const TOO_MANY_PEERS: u32 = 711;
-/// After these every call on the context fails (cuda.h says so of each): memory errors that cannot
-/// be corrected, an illegal address, a launch that took too long, an assertion, a fault of the
-/// stack, an illegal instruction, a misaligned address, a wrong address space, a wrong program
-/// counter, an unspecified failure.
+/// After these codes every call on the context fails (documented in cuda.h): uncorrectable memory
+/// errors, illegal address, launch timeout, assertion, stack fault, illegal instruction, misaligned
+/// address, wrong address space, wrong program counter, unspecified failure.
 const LOST: [u32; 11] = [214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719];
 
-/// File names and places, in the order they are tried.
+/// File names and paths, in search order.
 const PLACES: &[&str] = &[
     "libcuda.so.1",
     "libcuda.so",
@@ -52,11 +51,11 @@ pub(crate) struct Cuda {
 }
 
 impl Cuda {
-    /// Opens the driver once for the process; later calls get the same answer.
+    /// Opens the driver once per process; later calls return the same result.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with what was tried; [`Error::NoDevice`] when the driver is there and
-    /// has no device.
+    /// [`Error::NoLibrary`] with the searched places; [`Error::NoDevice`] if the driver has no
+    /// device.
     pub fn open() -> Result<Arc<Cuda>> {
         static OPENED: OnceLock<Result<Arc<Cuda>>> = OnceLock::new();
         OPENED.get_or_init(Cuda::open_now).clone()
@@ -77,7 +76,7 @@ impl Cuda {
         };
         let Some((library, place)) = PLACES.iter().flat_map(by_name).find_map(|place| {
             let shown = place.display().to_string();
-            // SAFETY: loading runs the library's initialisers; this is NVIDIA's driver by its name.
+            // SAFETY: loading runs the library's initialisers; its name is that of NVIDIA's driver.
             match unsafe { libloading::Library::new(&place) } {
                 Ok(library) => Some((library, shown)),
                 Err(_) => {
@@ -88,7 +87,7 @@ impl Cuda {
         }) else {
             return Err(missing("the loader finds none".to_owned(), tried));
         };
-        // Never closed: drivers keep threads and exit handlers of their own.
+        // Never closed: drivers have their own threads and exit handlers.
         let library: &'static libloading::Library = Box::leak(Box::new(library));
         let symbols = Symbols::load(library).map_err(|names| {
             missing(
@@ -103,12 +102,12 @@ impl Cuda {
             version: (0, 0),
         };
         let mut version: c_int = 0;
-        // SAFETY: writes one int; may be called before cuInit.
+        // SAFETY: writes one int, and is allowed before cuInit.
         let code = unsafe { (cuda.symbols.cuDriverGetVersion)(&mut version) };
         cuda.check("cuDriverGetVersion", code).map_err(|f| f.on("cuda"))?;
         let version = u32::try_from(version).unwrap_or(0);
         cuda.version = (version / 1000, version % 1000 / 10);
-        // SAFETY: flags must be 0.
+        // SAFETY: takes only the flags, which must be 0.
         let code = unsafe { (cuda.symbols.cuInit)(0) };
         cuda.check("cuInit", code).map_err(|fault| Error::NoDevice {
             asked: "cuda".to_owned(),
@@ -120,13 +119,13 @@ impl Cuda {
         Ok(Arc::new(cuda))
     }
 
-    /// A result code as a fault with the driver's sentence.
+    /// Converts a result code to a fault with the driver's message.
     fn check(&self, call: &'static str, code: u32) -> Try<()> {
         if code == 0 {
             return Ok(());
         }
         let mut text: *const c_char = std::ptr::null();
-        // SAFETY: writes a pointer to a static string, or null for a code that it does not know.
+        // SAFETY: writes a pointer to a static string, or null for an unknown code.
         unsafe { (self.symbols.cuGetErrorString)(code, &mut text) };
         let says = if text.is_null() {
             "an error that this driver does not name".to_owned()
@@ -148,14 +147,14 @@ impl Cuda {
     fn device(&self, ordinal: u32) -> Try<CUdevice> {
         let mut device = 0;
         let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
-        // SAFETY: writes one handle; an ordinal that does not exist is an error code.
+        // SAFETY: writes one handle; a wrong ordinal gives an error code.
         self.check("cuDeviceGet", unsafe { (self.symbols.cuDeviceGet)(&mut device, ordinal) })?;
         Ok(device)
     }
 
     fn attribute(&self, device: CUdevice, attribute: Attribute) -> Try<u32> {
         let mut value = 0;
-        // SAFETY: writes one int; an attribute that the driver does not know is an error code.
+        // SAFETY: writes one int; an unknown attribute gives an error code.
         let code =
             unsafe { (self.symbols.cuDeviceGetAttribute)(&mut value, attribute as u32, device) };
         self.check("cuDeviceGetAttribute", code)?;
@@ -188,8 +187,7 @@ impl Cuda {
             self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor =
             self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        // What older or newer drivers do not know is left at 0: it is shown, and nothing depends on
-        // it.
+        // Attributes that older or newer drivers do not know are 0. They are only shown.
         let shown = |attribute| self.attribute(device, attribute).unwrap_or(0);
         Ok(DeviceInfo {
             vendor: Vendor::Nvidia,
@@ -249,7 +247,7 @@ impl Driver for Arc<Cuda> {
     }
 }
 
-/// `GPU-` and the UUID with its dashes, as nvidia-smi prints it.
+/// `GPU-` and the UUID with dashes, as nvidia-smi prints it.
 fn uuid_text(uuid: &CUuuid) -> String {
     let mut out = String::from("GPU");
     for (i, byte) in uuid.bytes.iter().enumerate() {

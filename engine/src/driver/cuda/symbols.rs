@@ -1,6 +1,6 @@
-//! The CUDA driver's entry points, looked up one by one. Types come from cudarc's `sys`; its own
-//! lookup is not used, for two reasons: it panics when the library or a symbol is absent, and it
-//! declares results as a Rust enum, in which a code newer than the crate is undefined behaviour.
+//! The CUDA driver's entry points, looked up one by one. Types come from cudarc's `sys`. Its own
+//! lookup is not used for two reasons: it panics if the library or a symbol is missing, and it
+//! declares results as a Rust enum, for which a code newer than the crate is undefined behaviour.
 //! Here a result is a number.
 
 use cudarc::driver::sys::*;
@@ -10,23 +10,23 @@ use std::mem::MaybeUninit;
 
 macro_rules! symbols {
     ($($name:ident($($t:ty),*);)*) => {
-        /// One function pointer a line; all are there, or opening failed and said which is not.
+        /// The function pointers. All exist, or opening failed and named the missing ones.
         #[allow(non_snake_case, reason = "the vendor's names")]
         pub(super) struct Symbols {
             $(pub $name: unsafe extern "C" fn($($t),*) -> u32,)*
         }
 
         impl Symbols {
-            /// Looks all of them up.
+            /// Looks up all functions.
             ///
             /// # Errors
-            /// The names that are missing.
+            /// The missing names.
             #[allow(non_snake_case, reason = "the vendor's names")]
             pub fn load(library: &'static Library) -> Result<Symbols, Vec<&'static str>> {
                 let mut missing = Vec::new();
                 $(
                     // SAFETY: the symbol has this signature in every driver from 12.0 on (cudarc's
-                    // bindings of cuda.h), results and attribute numbers being 32-bit enums; the
+                    // bindings of cuda.h; results and attribute numbers are 32-bit enums), and the
                     // library is never closed.
                     let $name = unsafe {
                         library
@@ -37,8 +37,8 @@ macro_rules! symbols {
                         missing.push(stringify!($name));
                     }
                 )*
-                // One tuple pattern over fifty results is more than the compiler's tuple traits
-                // take: ask one by one.
+                // A tuple pattern over fifty results exceeds the compiler's tuple traits, so each
+                // is checked separately.
                 Ok(Symbols { $($name: match $name { Ok(f) => f, Err(_) => return Err(missing) },)* })
             }
         }

@@ -1,5 +1,4 @@
-//! The route to rocBLAS: one product of matrices, for comparison with our own kernels and for who
-//! asks for it.
+//! rocBLAS: one matrix product, for comparison with kjit's kernels and on request.
 
 use super::super::api::{Product, Raw, RawBlas, Try};
 use super::{HipRuntime, fault};
@@ -10,27 +9,27 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// rocBLAS on one device.
+/// rocBLAS on a device.
 pub(super) struct RocblasHandle {
     rocblas: Rocblas,
     library: String,
     runtime: Arc<HipRuntime>,
     ordinal: c_int,
-    /// A handle is for one thread at a time.
+    /// A handle may be used by one thread at a time.
     handle: Mutex<Handle>,
 }
 
 struct Handle(rocblas_handle);
 
-// SAFETY: a handle may be used from any thread, one at a time: it lies in a mutex.
+// SAFETY: a handle may be used from any thread, one at a time, which the mutex ensures.
 unsafe impl Send for Handle {}
 
 impl Drop for RocblasHandle {
     fn drop(&mut self) {
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: takes a number. Nothing can be done about a refusal, here and below.
+        // SAFETY: takes a number. An error here has no remedy.
         let _ = unsafe { self.runtime.hip.hipSetDevice(self.ordinal) };
-        // SAFETY: made in `open` and destroyed once; it waits for its work.
+        // SAFETY: made in `open` and destroyed once; the call waits for its work.
         let _ = unsafe { self.rocblas.rocblas_destroy_handle(handle.0) };
     }
 }
@@ -38,7 +37,7 @@ impl Drop for RocblasHandle {
 /// Opens the library.
 ///
 /// # Errors
-/// [`Error::NoLibrary`] with the places tried.
+/// [`Error::NoLibrary`] with the searched places.
 fn open_library() -> Result<Rocblas> {
     let wheels = || {
         python_sites()
@@ -61,11 +60,11 @@ fn open_library() -> Result<Rocblas> {
 }
 
 impl RocblasHandle {
-    /// Opens rocBLAS on the calling thread's device, which is `ordinal`.
+    /// Opens rocBLAS on device `ordinal`, which is the calling thread's current device.
     pub fn open(runtime: Arc<HipRuntime>, ordinal: c_int) -> Result<RocblasHandle> {
         let rocblas = open_library()?;
         let mut handle = null_mut();
-        // SAFETY: writes one handle, destroyed in Drop.
+        // SAFETY: writes one handle, which Drop destroys.
         unsafe { rocblas.rocblas_create_handle(&mut handle) }
             .map_err(|e| fault(e).on(&format!("rocm:{ordinal}")))?;
         let library = rocblas.opened().place.display().to_string();
@@ -79,7 +78,7 @@ impl RawBlas for RocblasHandle {
     }
 
     unsafe fn product(&self, p: Product, stream: Raw) -> Try<()> {
-        let int = |n: u32| c_int::try_from(n).unwrap_or(-1); // refused by the library as a size
+        let int = |n: u32| c_int::try_from(n).unwrap_or(-1); // rocBLAS refuses -1
         let (m, n, k) = (int(p.m), int(p.n), int(p.k));
         let (one, zero) = (1.0f32, 0.0f32);
         let (one, zero): (*const c_void, *const c_void) =
@@ -90,9 +89,9 @@ impl RawBlas for RocblasHandle {
         let (w, x, out) = (p.w as *const c_void, p.x as *const c_void, p.out as *mut c_void);
         let standard = rocblas_gemm_algo_standard;
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the device is the thread's; the handle is ours alone under the lock; matrices and
-        // stream are valid by the contract of `RawBlas`. By columns, as rocBLAS counts, w is k × m
-        // (used transposed), x k × n, out m × n.
+        // SAFETY: the device is current in this thread; the lock makes us the only user of the
+        // handle; matrices and stream are valid by the contract of `RawBlas`. rocBLAS is
+        // column-major: w is k × m (used transposed), x is k × n, out is m × n.
         unsafe {
             self.runtime.hip.hipSetDevice(self.ordinal).map_err(fault)?;
             self.rocblas.rocblas_set_stream(handle.0, stream.0 as *mut c_void).map_err(fault)?;

@@ -1,7 +1,7 @@
-//! One AMD device and the calls on it.
+//! An AMD device and the calls on it.
 //!
-//! Every call makes the device the calling thread's first (a thread-local store in the runtime), so
-//! that devices may be used from any thread without ceremony.
+//! Every call first makes the device current in the calling thread (a thread-local store in the
+//! runtime), so that a device can be used from any thread.
 
 use super::super::api::{Fault, Raw, RawBlas, RawDevice, Try};
 use super::super::lost::Context;
@@ -18,30 +18,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct HipDevice {
     runtime: Arc<HipRuntime>,
     ordinal: c_int,
-    /// Whether what is on it is still good.
+    /// Whether the device's state is still valid.
     state: Context,
     /// `(lowest, highest)` stream priority.
     priorities: (c_int, c_int),
-    /// Page-locked memory that the runtime would not make and that is ours: bytes by address.
+    /// Page-locked memory that the runtime refused and that we mapped: bytes by address.
     ours: Mutex<HashMap<usize, usize>>,
 }
 
-/// A handle of the runtime out of our number.
+/// Converts a `Raw` to the runtime's handle.
 macro_rules! h {
     ($raw:expr) => {
         $raw.0 as *mut c_void
     };
 }
 
-/// One call with our device current.
+/// A call with our device current.
 macro_rules! call {
     ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: as for every block of the trait below.
+        // SAFETY: out-parameters are locals; the rest is valid by the contract of `RawDevice`.
         unsafe { $self.current()?.$name($($arg),*) }.map_err(|e| $self.fault(e))
     };
 }
 
-/// A call whose first parameter takes the handle that it makes.
+/// A call whose first parameter receives a new handle.
 macro_rules! made {
     ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {{
         let mut handle = null_mut();
@@ -57,8 +57,8 @@ impl HipDevice {
     pub fn open(runtime: Arc<HipRuntime>, ordinal: u32) -> Try<HipDevice> {
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         let renew = || {
-            // SAFETY: takes a number; then ends all that is on the current device, of which nobody
-            // has anything any more.
+            // SAFETY: selects the device, then destroys everything on it; `join` calls this only
+            // after all its objects were dropped.
             unsafe { runtime.hip.hipSetDevice(number).and_then(|()| runtime.hip.hipDeviceReset()) }
                 .map_err(fault)
         };
@@ -78,7 +78,7 @@ impl HipDevice {
         Ok(opened)
     }
 
-    /// The calls, with our device current in this thread.
+    /// The functions, after making our device current in this thread.
     fn current(&self) -> Try<&Hip> {
         self.state.check()?;
         let hip = &self.runtime.hip;
@@ -87,11 +87,11 @@ impl HipDevice {
         Ok(hip)
     }
 
-    /// Pages of our own, locked, as the device addresses them.
+    /// Maps and page-locks memory of our own. Returns its host and device addresses.
     fn lock_ours(&self, hip: &Hip, bytes: usize) -> Try<(*mut u8, u64)> {
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new pages, of nobody else.
+        // SAFETY: maps new pages, which no other code uses.
         let at = unsafe { libc::mmap(null_mut(), bytes, prot, flags, -1, 0) };
         if at == libc::MAP_FAILED {
             return Err(Fault {
@@ -103,7 +103,7 @@ impl HipDevice {
         }
         let locked = flags::hipHostRegisterPortable | flags::hipHostRegisterMapped;
         let mut address = null_mut();
-        // SAFETY: the pages are there until they are unlocked; then writes one pointer.
+        // SAFETY: the pages stay mapped until they are unlocked; then writes one pointer.
         let known = unsafe {
             hip.hipHostRegister(at, bytes, locked).and_then(|()| {
                 let answer = hip.hipHostGetDevicePointer(&mut address, at, 0);
@@ -114,7 +114,7 @@ impl HipDevice {
             })
         };
         if let Err(error) = known {
-            // SAFETY: nobody knows of them.
+            // SAFETY: no one has the address of these pages.
             unsafe { libc::munmap(at, bytes) };
             return Err(self.fault(error));
         }
@@ -122,7 +122,7 @@ impl HipDevice {
         Ok((at.cast(), address as u64))
     }
 
-    /// Page-locked memory of every device, with these flags besides, and where this one has it.
+    /// Page-locked memory for all devices, with additional flags, and its address on this device.
     fn host_pages(&self, bytes: u64, more: u32) -> Try<(*mut u8, u64)> {
         let hip = self.current()?;
         let flags = flags::hipHostMallocPortable | flags::hipHostMallocMapped | more;
@@ -130,22 +130,21 @@ impl HipDevice {
         // SAFETY: writes one pointer.
         if let Err(error) = unsafe { hip.hipHostMalloc(&mut at, bytes as usize, flags) } {
             let refused = self.fault(error);
-            // The runtime has a pool of its own for these, and the system a limit for that; pages
-            // of ours have neither. What is registered is coherent unless it is asked to be
-            // otherwise.
+            // The runtime uses its own pool for these, which the system may limit; our pages are
+            // not limited. Registered memory is coherent by default.
             return self.lock_ours(hip, bytes as usize).map_err(|_| refused);
         }
         let mut address = null_mut();
-        // SAFETY: made above; writes one pointer.
+        // SAFETY: allocated above; writes one pointer.
         if let Err(error) = unsafe { hip.hipHostGetDevicePointer(&mut address, at, 0) } {
-            // SAFETY: nobody knows of it.
+            // SAFETY: no one has the address of this memory.
             let _ = unsafe { hip.hipHostFree(at) };
             return Err(self.fault(error));
         }
         Ok((at.cast(), address as u64))
     }
 
-    /// A call's answer as a fault, remembered if it is the last.
+    /// Converts a call's error to a fault, and records a loss of the device.
     fn fault(&self, error: hip_sys::Error) -> Fault {
         self.state.note(fault(error))
     }
@@ -160,12 +159,12 @@ impl HipDevice {
     }
 }
 
-// SAFETY (of every block below): out-parameters are local variables of the type that the runtime
+// SAFETY: for every block below: out-parameters are local variables of the type that the runtime
 // writes; handles, addresses and ranges are valid by the contract of `RawDevice`; the device is
-// current. Blocks with more to say say it.
+// current. Blocks that need more have their own comment.
 #[allow(
     clippy::undocumented_unsafe_blocks,
-    reason = "the contract stands once, above and on the trait"
+    reason = "the safety contract is stated once, above and on the trait"
 )]
 impl RawDevice for HipDevice {
     fn blas(&self) -> Option<Result<Box<dyn RawBlas>>> {
@@ -187,7 +186,7 @@ impl RawDevice for HipDevice {
             return Ok(false);
         }
         match unsafe { hip.hipDeviceEnablePeerAccess(other, 0) } {
-            // What can be is not always given.
+            // The runtime may refuse although the hardware could.
             Err(error) if error.code() == Some(PEER_UNSUPPORTED) => Ok(false),
             Err(error) if error.code() != Some(codes::hipErrorPeerAccessAlreadyEnabled) => {
                 Err(self.fault(error))
@@ -222,7 +221,7 @@ impl RawDevice for HipDevice {
 
     fn alloc_shared(&self, bytes: u64) -> Try<u64> {
         let mut address = null_mut();
-        // Else what another device writes is seen at the end of a kernel only.
+        // Without this flag, writes of another device are visible only at the end of a kernel.
         call!(self.hipExtMallocWithFlags(
             &mut address,
             bytes as usize,
@@ -240,8 +239,8 @@ impl RawDevice for HipDevice {
     }
 
     fn alloc_host_shared(&self, bytes: u64) -> Try<*mut u8> {
-        // Without the flag a setting of the runtime's (HIP_HOST_COHERENT) decides whether a running
-        // kernel sees what another device has written.
+        // Without this flag a setting of the runtime (HIP_HOST_COHERENT) decides whether a running
+        // kernel sees another device's writes.
         Ok(self.host_pages(bytes, flags::hipHostMallocCoherent)?.0)
     }
 
@@ -258,7 +257,7 @@ impl RawDevice for HipDevice {
             return call!(self.hipHostFree(at.cast()));
         };
         let unlocked = call!(self.hipHostUnregister(at.cast()));
-        // Pages that the device may still write stay where they are.
+        // If unlocking fails, the device may still write the pages, so they stay mapped.
         if unlocked.is_ok() {
             unsafe { libc::munmap(at.cast(), bytes) };
         }
@@ -275,7 +274,7 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, stream: Raw) -> Try<()> {
-        // The runtime's own headers take the source as mutable up to ROCm 6; it is read only.
+        // Up to ROCm 6 the runtime's headers declare the source as mutable, but it is only read.
         let from = from.cast_mut().cast();
         call!(self.hipMemcpyHtoDAsync(to as *mut c_void, from, bytes, h!(stream)))
     }
@@ -357,8 +356,8 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn module(&self, image: &[u8]) -> Try<Raw> {
-        // SAFETY: the runtime reads the image's length from its own headers: `code_object` has
-        // walked them.
+        // SAFETY: the runtime reads the image's length from its headers, which `code_object` has
+        // checked.
         made!(self.hipModuleLoadData(image.as_ptr().cast()))
     }
 
@@ -371,7 +370,7 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn function_shared(&self, _function: Raw, _bytes: u32) -> Try<()> {
-        Ok(()) // AMD's devices give a block all of its LDS without being asked
+        Ok(()) // AMD devices need no opt-in for all of a block's LDS
     }
 
     unsafe fn function_blocks(&self, function: Raw, threads: u32, shared: u32) -> Try<u32> {
@@ -400,8 +399,8 @@ impl RawDevice for HipDevice {
         let hip = self.current()?;
         let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
         let (f, s, params) = (h!(function), h!(stream), args.as_mut_ptr());
-        // SAFETY: `args` has one pointer for each argument that the code object states; the runtime
-        // copies the values (into the queue, or into the graph under capture) before it returns.
+        // SAFETY: `args` has one pointer for each argument of the code object; the runtime copies
+        // the values (to the queue or the captured graph) before it returns.
         unsafe {
             if shape.cooperative {
                 hip.hipModuleLaunchCooperativeKernel(
@@ -432,13 +431,13 @@ impl RawDevice for HipDevice {
                 )
             }
         }
-        // A block larger than compiled for is answered like a kernel that failed, and no such end:
-        // other calls tell.
+        // A block larger than compiled for gives the code of a failed kernel, but the device is not
+        // lost; later calls show a real loss.
         .map_err(fault)
     }
 
     unsafe fn capture_begin(&self, stream: Raw) -> Try<()> {
-        // Thread-local: other threads may go on allocating and compiling meanwhile.
+        // Thread-local mode: other threads may allocate and compile meanwhile.
         let mode = capture::hipStreamCaptureModeThreadLocal;
         call!(self.hipStreamBeginCapture(h!(stream), mode))
     }
@@ -469,7 +468,7 @@ impl RawDevice for HipDevice {
 
     unsafe fn graph_upload(&self, exec: Raw, stream: Raw) -> Try<()> {
         match unsafe { self.current()?.hipGraphUpload(h!(exec), h!(stream)) } {
-            // ROCm 5 has no such call: the first replay uploads.
+            // ROCm 5 has no such call; there the first replay uploads.
             Err(hip_sys::Error::Missing { .. }) => Ok(()),
             answer => answer.map_err(|e| self.fault(e)),
         }

@@ -1,4 +1,4 @@
-//! HIP: AMD's runtime opened at run time, its devices described and opened.
+//! HIP: opens AMD's runtime at run time, describes and opens its devices.
 
 mod blas;
 mod device;
@@ -21,7 +21,7 @@ pub(crate) struct HipRuntime {
     version: (u32, u32),
 }
 
-/// A call's answer as a fault.
+/// Converts a call's error to a fault.
 fn fault(error: hip_sys::Error) -> Fault {
     match error {
         hip_sys::Error::Code { call, code, name, says } => {
@@ -47,23 +47,23 @@ fn fault(error: hip_sys::Error) -> Fault {
     }
 }
 
-/// Whether a code means that there is no GPU: `hipInit` of ROCm 5 says 101, everything else 100.
+/// Whether an error means that there is no GPU: `hipInit` of ROCm 5 returns 101, other calls 100.
 fn no_device(error: &hip_sys::Error) -> bool {
     matches!(error.code(), Some(codes::hipErrorNoDevice | codes::hipErrorInvalidDevice))
 }
 
 impl HipRuntime {
-    /// Opens the runtime once for the process; later calls get the same answer.
+    /// Opens the runtime once per process; later calls return the same result.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with what was tried; [`Error::NoDevice`] when the runtime is there and
-    /// finds no GPU.
+    /// [`Error::NoLibrary`] with the searched places; [`Error::NoDevice`] if the runtime finds no
+    /// GPU.
     pub fn open() -> Result<Arc<HipRuntime>> {
         static OPENED: OnceLock<Result<Arc<HipRuntime>>> = OnceLock::new();
         OPENED.get_or_init(HipRuntime::open_now).clone()
     }
 
-    /// Whether there is a kernel driver, or a library that was named: what may hang.
+    /// Whether opening may hang: there is a kernel driver, or a library was named.
     pub fn may_hang() -> bool {
         std::env::var_os("KJIT_HIP_LIBRARY").is_some() || std::path::Path::new("/dev/kfd").exists()
     }
@@ -82,7 +82,7 @@ impl HipRuntime {
                 tried: tried.iter().map(ToString::to_string).collect(),
                 package: package.to_owned(),
             },
-            // It opens, and is no HIP runtime: the error names the file.
+            // The file opens but is not a HIP runtime; the error names it.
             other => Error::NoLibrary {
                 library: hip_sys::SEARCH.library.to_owned(),
                 why: other.to_string(),
@@ -91,7 +91,7 @@ impl HipRuntime {
             },
         })?;
         let library = hip.opened().place.display().to_string();
-        // SAFETY: flags are 0.
+        // SAFETY: takes only the flags, which are 0.
         if let Err(error) = unsafe { hip.hipInit(0) } {
             let hint = match std::path::Path::new("/dev/kfd").exists() {
                 true => "is this user in the groups render and video?",
@@ -114,14 +114,14 @@ impl HipRuntime {
 
     fn attribute(&self, ordinal: c_int, attribute: u32) -> Try<u32> {
         let mut value = 0;
-        // SAFETY: writes one int; an attribute or device that does not exist is an error code.
+        // SAFETY: writes one int; an unknown attribute or device gives an error code.
         unsafe { self.hip.hipDeviceGetAttribute(&mut value, attribute, ordinal) }.map_err(fault)?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
-    /// The architecture with its flags, `gfx90a:sramecc+:xnack-`, from whichever layout of the
-    /// properties this runtime fills: the one of ROCm 6 by its own symbol, the older one by its own
-    /// or the plain symbol.
+    /// The architecture with its flags, such as `gfx90a:sramecc+:xnack-`. It is read from the
+    /// layout of the properties that this runtime fills: that of ROCm 6 with its own symbol, the
+    /// older one with its own or the plain symbol.
     fn arch_id(&self, ordinal: c_int) -> Try<String> {
         let mut properties = Box::new(hipDeviceProp_t([0; 4096]));
         let mut last = None;
@@ -130,7 +130,7 @@ impl HipRuntime {
         {
             properties.0.fill(0);
             let p: *mut hipDeviceProp_t = &mut *properties;
-            // SAFETY: writes its layout, 1472 bytes at most, into 4096.
+            // SAFETY: writes its layout, at most 1472 bytes, into 4096 bytes.
             let answer = unsafe {
                 match layout {
                     0 => self.hip.hipGetDevicePropertiesR0600(p, ordinal),
@@ -170,8 +170,7 @@ impl HipRuntime {
         // SAFETY: writes one size.
         unsafe { self.hip.hipDeviceTotalMem(&mut total, device) }.map_err(fault)?;
         let mut uuid = hipUUID::default();
-        // SAFETY: writes 16 bytes. A runtime without UUIDs leaves it empty: it is shown, and
-        // nothing depends on it.
+        // SAFETY: writes 16 bytes. A runtime without UUIDs leaves it empty; it is only shown.
         let uuid = match unsafe { self.hip.hipDeviceGetUuid(&mut uuid, device) } {
             Ok(()) => uuid_text(&uuid),
             Err(_) => String::new(),
@@ -180,8 +179,8 @@ impl HipRuntime {
         let shown = |attribute| self.attribute(device, attribute).unwrap_or(0);
         let mut name = text(&name);
         if name.is_empty() {
-            // ROCm has no marketing name for some cards, and gives none for any where its table of
-            // names is missing.
+            // ROCm has no marketing name for some cards, and none at all if its table of names is
+            // missing.
             name = format!("AMD {}", arch_id.split(':').next().unwrap_or_default());
         }
         let target = match std::env::var(WAVE) {
@@ -205,21 +204,20 @@ impl HipRuntime {
             pci: text(&pci).to_lowercase(),
             uuid,
             driver: self.version,
-            // The call came with ROCm 5.5; a plain launch does not promise that all blocks are
-            // resident.
+            // This call exists from ROCm 5.5 on; a plain launch does not guarantee that all blocks
+            // are resident.
             cooperative: shown(attribute::hipDeviceAttributeCooperativeLaunch) == 1
                 && !self.hip.missing().contains(&"hipModuleLaunchCooperativeKernel"),
-            // HIP page-locks through the kernel driver, which takes writable mappings only.
+            // HIP page-locks through the kernel driver, which accepts writable mappings only.
             registers_read_only: false,
-            // Some runtimes do not say it of all: of what is only found inside processors the table
-            // does.
+            // Some runtimes do not report this for all devices; the table knows chips that exist
+            // only inside processors.
             integrated: inside || shown(attribute::hipDeviceAttributeIntegrated) == 1,
         })
     }
 }
 
-/// The variable that makes kernels on RDNA get waves of 64, or 32, unless they ask for a width
-/// themselves.
+/// The variable that sets the wave width on RDNA, 64 or 32, for kernels that do not request one.
 const WAVE: &str = "KJIT_WAVE";
 
 impl Driver for Arc<HipRuntime> {
@@ -256,8 +254,8 @@ impl Driver for Arc<HipRuntime> {
     }
 }
 
-/// `GPU-` and the UUID, as rocminfo prints it: ROCm's 16 bytes are hexadecimal digits already;
-/// other bytes are written so.
+/// `GPU-` and the UUID, as rocminfo prints it. ROCm's 16 bytes are hexadecimal digits; other bytes
+/// are converted.
 fn uuid_text(uuid: &hipUUID) -> String {
     if uuid.bytes.iter().all(u8::is_ascii_hexdigit) {
         return format!("GPU-{}", String::from_utf8_lossy(&uuid.bytes));

@@ -1,20 +1,21 @@
-//! The macro that turns a list of signatures into an opened library.
+//! The macro that makes a library interface from a list of signatures.
 
-/// A call as it is listed: its name and its arguments' types in the words of the list.
+/// A listed call: its name and its argument types as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// The symbol.
     pub name: &'static str,
-    /// The types, as Rust writes them with the vendor's names: `*mut hipStream_t`.
+    /// The types in Rust syntax with the vendor's names: `*mut hipStream_t`.
     pub arguments: &'static [&'static str],
 }
 
-/// Makes a struct with one optional function pointer for each signature and a method of the same
-/// name that returns `Result`: a symbol that is absent makes only its own call fail. All results
-/// are 32-bit codes, 0 being success; they are numbers and no Rust enum, in which a code newer than
-/// this crate would be undefined behaviour.
+/// Makes a struct with an optional function pointer per signature, and a method of the same name
+/// that returns `Result`. A missing symbol is an error of its own call only. All results are 32-bit
+/// codes, 0 for success. They are numbers instead of a Rust enum, for which a code newer than this
+/// crate would be undefined behaviour.
 ///
-/// `describe` is a function `fn(&Self, u32) -> (String, String)`: name and sentence of a code.
+/// `describe` is a function `fn(&Self, u32) -> (String, String)`: the name and the meaning of a
+/// code.
 #[macro_export]
 macro_rules! calls {
     (
@@ -33,20 +34,20 @@ macro_rules! calls {
         #[allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's names and \
             signatures")]
         impl $owner {
-            /// Every call listed, with its arguments' types.
+            /// All calls with their argument types.
             pub const SIGNATURES: &'static [$crate::Signature] = &[
                 $($crate::Signature { name: stringify!($name), arguments: &[$(stringify!($t)),*] },)*
             ];
 
-            /// Looks every call up in an opened library.
+            /// Looks up all calls in an opened library.
             #[must_use]
             pub fn over(opened: $crate::Opened) -> $owner {
-                // SAFETY: the signatures are those of the vendor's headers (held against them in
-                // this crate's tests), with the results as numbers.
+                // SAFETY: the signatures are those of the vendor's headers (checked by this crate's
+                // tests), with results as numbers.
                 unsafe { $owner { $($name: opened.symbol(stringify!($name)),)* opened } }
             }
 
-            /// The library that was opened, and what was tried before it.
+            /// The opened library, and the places tried before it.
             #[must_use]
             pub fn opened(&self) -> &$crate::Opened {
                 &self.opened
@@ -66,14 +67,14 @@ macro_rules! calls {
                     has no `", stringify!($name), "`.")]
                 ///
                 /// # Safety
-                /// Pointers, handles and sizes are as the vendor's documentation of the call
-                /// demands.
+                /// Pointers, handles and sizes must be as the vendor's documentation of the call
+                /// requires.
                 pub unsafe fn $name(&self, $($arg: $t),*) -> Result<(), $crate::Error> {
                     const CALL: &str = stringify!($name);
                     let Some(call) = self.$name else {
                         return Err($crate::Error::Missing { symbol: CALL, library: self.opened.place.clone() });
                     };
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller guarantees the requirements of the vendor's documentation.
                     match unsafe { call($($arg),*) } {
                         0 => Ok(()),
                         code => {

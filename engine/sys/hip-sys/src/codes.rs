@@ -1,42 +1,42 @@
-//! HIP's result codes as sentences. Our own, because the library's are no sentences before ROCm 6
-//! (it repeats the name).
+//! HIP's result codes with explanations. The library's own texts only repeat the name before ROCm
+//! 6.
 
 use crate::CodeName;
 use crate::error::code;
 
 /// Not enough device or page-locked memory.
 pub const hipErrorOutOfMemory: u32 = 2;
-/// No GPU that HIP can use.
+/// There is no GPU that HIP can use.
 pub const hipErrorNoDevice: u32 = 100;
-/// No such device number; from `hipInit` of ROCm 5: no GPU at all.
+/// Unknown device number; from `hipInit` of ROCm 5: there is no GPU.
 pub const hipErrorInvalidDevice: u32 = 101;
-/// A damaged code object.
+/// The code object is damaged.
 pub const hipErrorInvalidImage: u32 = 200;
-/// A code object for another architecture.
+/// The code object is for another architecture.
 pub const hipErrorNoBinaryForGpu: u32 = 209;
-/// A code object that is none.
+/// The file is not a code object.
 pub const hipErrorInvalidKernelFile: u32 = 218;
-/// As before, older libraries.
+/// The file is not a code object (older libraries).
 pub const hipErrorInvalidSource: u32 = 300;
-/// Work is still under way: no failure.
+/// Work is not finished; not an error.
 pub const hipErrorNotReady: u32 = 600;
-/// The device's memory has an error that cannot be corrected.
+/// An uncorrectable error of the device's memory.
 pub const hipErrorECCNotCorrectable: u32 = 214;
-/// A kernel used an address that is not there: nothing works after it.
+/// A kernel accessed an invalid address. All later calls fail.
 pub const hipErrorIllegalAddress: u32 = 700;
-/// A kernel took too long: likewise.
+/// A kernel exceeded the time limit. All later calls fail.
 pub const hipErrorLaunchTimeOut: u32 = 702;
-/// An assertion in a kernel: likewise.
+/// An assertion in a kernel failed. All later calls fail.
 pub const hipErrorAssert: u32 = 710;
-/// A kernel failed: likewise. A launch answers so too where the block is larger than compiled for,
-/// which is no such failure.
+/// A kernel failed. All later calls fail. Also returned, without that consequence, by a launch with
+/// a block larger than compiled for.
 pub const hipErrorLaunchFailure: u32 = 719;
-/// Peer access is on already: no failure.
+/// Peer access is already enabled; not an error.
 pub const hipErrorPeerAccessAlreadyEnabled: u32 = 704;
-/// The executable graph cannot take the new graph's shape.
+/// The executable graph cannot be updated with the new graph's structure.
 pub const hipErrorGraphExecUpdateFailure: u32 = 910;
 
-/// The codes that have a sentence.
+/// The codes with an explanation.
 pub const CODES: &[CodeName] = &[
     code(1, "hipErrorInvalidValue", "an argument is out of its range"),
     code(

@@ -1,25 +1,25 @@
-//! Why a call of one of AMD's libraries failed.
+//! Errors of calls to AMD's libraries.
 
 use crate::Tried;
 use std::path::PathBuf;
 
-/// A failed call, a call that the library does not have, or no library at all.
+/// A failed call, a call that the library lacks, or a missing library.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The library answered with a code.
+    /// The library returned an error code.
     #[error("{call}: {says} ({name}, code {code})")]
     Code {
         /// The call.
         call: &'static str,
-        /// The library's number.
+        /// The code.
         code: u32,
-        /// Its name for it: `hipErrorOutOfMemory`.
+        /// Its name: `hipErrorOutOfMemory`.
         name: String,
-        /// A sentence.
+        /// Its meaning.
         says: String,
     },
-    /// The library has no such call: it is older or newer than the call.
+    /// The library lacks this call, since it is older or newer.
     #[error("{} has no {symbol}", .library.display())]
     Missing {
         /// The call.
@@ -27,20 +27,20 @@ pub enum Error {
         /// The library.
         library: PathBuf,
     },
-    /// The library is not there.
+    /// The library is missing.
     #[error("{library} not found; tried {}; {package}", .tried.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     NotFound {
-        /// What it is.
+        /// The library's name.
         library: &'static str,
-        /// Every place tried.
+        /// All searched places.
         tried: Vec<Tried>,
-        /// What to install.
+        /// The package to install.
         package: &'static str,
     },
 }
 
 impl Error {
-    /// The library's number, if it gave one.
+    /// The library's code, if there is one.
     #[must_use]
     pub fn code(&self) -> Option<u32> {
         match self {
@@ -50,14 +50,14 @@ impl Error {
     }
 }
 
-/// Name and sentence of a code.
+/// A code with its name and meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeName {
-    /// The number.
+    /// The code.
     pub code: u32,
     /// The vendor's name.
     pub name: &'static str,
-    /// What it means and, where that is known, what to do.
+    /// Its meaning and, if known, what to do.
     pub says: &'static str,
 }
 
@@ -67,7 +67,7 @@ pub const fn code(code: u32, name: &'static str, says: &'static str) -> CodeName
     CodeName { code, name, says }
 }
 
-/// Looks a code up in a table.
+/// Finds a code in a table.
 #[must_use]
 pub fn name_in(table: &[CodeName], code: u32) -> Option<&CodeName> {
     table.iter().find(|row| row.code == code)

@@ -1,10 +1,10 @@
-//! AMD's HIP runtime as kjit uses it: opened at run time, every call a `Result`, a missing symbol
-//! the failure of that call alone. What is called, with its signature, is listed once, in [`Hip`]
-//! below; numbers and names of codes stand in [`codes`]. Names are the vendor's.
+//! AMD's HIP runtime as kjit uses it. It is opened at run time, every call returns a `Result`, and
+//! a missing symbol is an error of its own call only. The calls are declared once, in [`Hip`]
+//! below; result codes are in [`codes`]. Names are the vendor's.
 //!
-//! Signatures are those of ROCm 5.2 (Debian's headers, held against this list by a test) and
-//! unchanged in ROCm 6 and 7, except for the calls that are newer, which say so. `hiprtc-sys` and
-//! `rocblas-sys` use the same loader and macro.
+//! Signatures are those of ROCm 5.2 (a test checks them against Debian's headers). They are
+//! unchanged in ROCm 6 and 7; the documentation of a newer call states its version. `hiprtc-sys`
+//! and `rocblas-sys` use this loader and macro.
 //!
 //! ```
 //! use hip_sys::{Error, Hip};
@@ -43,71 +43,71 @@ pub use loader::{Opened, Search, Tried, WHEEL_FOLDERS, for_loader, usual_folders
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
 
-/// A queue of work.
+/// A stream: a queue of work.
 pub type hipStream_t = *mut c_void;
-/// A point in a stream.
+/// An event: a point in a stream.
 pub type hipEvent_t = *mut c_void;
 /// A loaded code object.
 pub type hipModule_t = *mut c_void;
 /// A kernel of a module.
 pub type hipFunction_t = *mut c_void;
-/// A recorded graph.
+/// A captured graph.
 pub type hipGraph_t = *mut c_void;
-/// A graph made ready to run.
+/// An executable graph.
 pub type hipGraphExec_t = *mut c_void;
-/// A step of a graph.
+/// A node of a graph.
 pub type hipGraphNode_t = *mut c_void;
-/// An address on the device.
+/// A device address.
 pub type hipDeviceptr_t = *mut c_void;
-/// A device by its number.
+/// A device number.
 pub type hipDevice_t = c_int;
-/// Which fact of a device: one of [`attribute`].
+/// A property of a device: one of [`attribute`].
 pub type hipDeviceAttribute_t = c_uint;
-/// How strict a capture is: one of [`capture`].
+/// The mode of a capture: one of [`capture`].
 pub type hipStreamCaptureMode = c_uint;
-/// What came of a graph's update.
+/// The result of a graph update.
 pub type hipGraphExecUpdateResult = c_uint;
 
-/// 16 bytes that name a device.
+/// A device's UUID, 16 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct hipUUID {
-    /// ROCm fills them with ASCII (`GPU-` is put before them by its tools).
+    /// ROCm fills them with ASCII characters (its tools prepend `GPU-`).
     pub bytes: [u8; 16],
 }
 
-/// `hipDeviceProp_t`, as bytes: its layout changed in ROCm 6, so only its name field is ever read,
-/// at the offset of the call that filled it ([`prop`]). Large enough for every version (792 and
-/// 1472 bytes) with room for later ones.
+/// `hipDeviceProp_t` as bytes. Its layout changed in ROCm 6, so only the architecture name is read,
+/// at the offset of the call that filled it ([`prop`]). It is larger than every known version (792
+/// and 1472 bytes).
 #[repr(C, align(16))]
 pub struct hipDeviceProp_t(pub [u8; 4096]);
 
-/// Where things are in [`hipDeviceProp_t`].
+/// Offsets in [`hipDeviceProp_t`].
 pub mod prop {
-    /// Offset of `gcnArchName` as `hipGetDevicePropertiesR0000` and, in every version, the plain
-    /// `hipGetDeviceProperties` symbol fill it.
+    /// Offset of `gcnArchName` with `hipGetDevicePropertiesR0000` and, in every version, with the
+    /// plain symbol `hipGetDeviceProperties`.
     pub const ARCH_NAME_R0000: usize = 396;
-    /// `sizeof(hipDeviceProp_t)` there.
+    /// `sizeof(hipDeviceProp_t)` of that layout.
     pub const SIZE_R0000: usize = 792;
-    /// Offset of `gcnArchName` as `hipGetDevicePropertiesR0600` fills it.
+    /// Offset of `gcnArchName` with `hipGetDevicePropertiesR0600`.
     pub const ARCH_NAME_R0600: usize = 1160;
-    /// `sizeof(hipDeviceProp_t)` there.
+    /// `sizeof(hipDeviceProp_t)` of that layout.
     pub const SIZE_R0600: usize = 1472;
     /// Bytes of `gcnArchName`.
     pub const ARCH_NAME_LEN: usize = 256;
 }
 
-/// `hipDeviceAttribute_t`: the values are the same in ROCm 5, 6 and 7.
+/// `hipDeviceAttribute_t`, with equal values in ROCm 5, 6 and 7.
 pub mod attribute {
-    /// Highest core clock, kHz.
+    /// Highest core clock in kHz.
     pub const hipDeviceAttributeClockRate: u32 = 5;
-    /// Whether all blocks of a grid can be made resident together.
+    /// Whether all blocks of a grid can be resident together.
     pub const hipDeviceAttributeCooperativeLaunch: u32 = 10;
-    /// Whether memory is shared with the CPU.
+    /// Whether the device shares memory with the CPU.
     pub const hipDeviceAttributeIntegrated: u32 = 16;
     /// Bytes of level-2 cache.
     pub const hipDeviceAttributeL2CacheSize: u32 = 19;
-    /// Compute units; on RDNA work-group processors, of two compute units each.
+    /// Compute units; on RDNA, work-group processors of two compute units each.
     pub const hipDeviceAttributeMultiprocessorCount: u32 = 63;
     /// Default wave width.
     pub const hipDeviceAttributeWarpSize: u32 = 87;
@@ -115,31 +115,31 @@ pub mod attribute {
 
 /// `hipStreamCaptureMode`.
 pub mod capture {
-    /// Only calls of the capturing thread are watched.
+    /// Checks only calls of the capturing thread.
     pub const hipStreamCaptureModeThreadLocal: u32 = 1;
 }
 
 /// Flags of streams, events and page-locked memory.
 pub mod flags {
-    /// The stream waits for no other, the default stream included.
+    /// The stream does not synchronise with any other, including the default stream.
     pub const hipStreamNonBlocking: u32 = 1;
-    /// An event that keeps its time.
+    /// An event that records its time.
     pub const hipEventDefault: u32 = 0;
-    /// An event that keeps no time.
+    /// An event without a time.
     pub const hipEventDisableTiming: u32 = 2;
-    /// Page-locked for every device.
+    /// Page-locked for all devices.
     pub const hipHostMallocPortable: u32 = 1;
-    /// With an address on the device.
+    /// Mapped to a device address.
     pub const hipHostMallocMapped: u32 = 2;
     /// Fast to write, slow to read.
     pub const hipHostMallocWriteCombined: u32 = 4;
-    /// Devices see each other's writes while kernels run.
+    /// Writes of a device are visible to others while kernels run.
     pub const hipHostMallocCoherent: u32 = 0x4000_0000;
-    /// Device memory that other devices see while kernels run.
+    /// Device memory that other devices can access while kernels run.
     pub const hipDeviceMallocFinegrained: u32 = 1;
-    /// Page-locked for every device.
+    /// Page-locked for all devices.
     pub const hipHostRegisterPortable: u32 = 1;
-    /// With an address on the device.
+    /// Mapped to a device address.
     pub const hipHostRegisterMapped: u32 = 2;
 }
 
@@ -147,55 +147,55 @@ calls! {
     /// The opened HIP runtime.
     pub struct Hip, described by describe;
 
-    /// Starts the runtime; flags are 0. 100 or 101 without a GPU.
+    /// Initialises the runtime; flags are 0. Returns 100 or 101 without a GPU.
     fn hipInit(flags: c_uint);
-    /// Version of the driver interface, as `hipRuntimeGetVersion`.
+    /// Version of the driver interface, in the form of `hipRuntimeGetVersion`.
     fn hipDriverGetVersion(version: *mut c_int);
     /// Version as major × 10 000 000 + minor × 100 000 + patch.
     fn hipRuntimeGetVersion(version: *mut c_int);
-    /// Number of visible devices; 100 without any.
+    /// Number of visible devices; returns 100 if there is none.
     fn hipGetDeviceCount(count: *mut c_int);
-    /// Makes a device the calling thread's.
+    /// Makes a device current in the calling thread.
     fn hipSetDevice(device: c_int);
-    /// One number of a device.
+    /// A property of a device.
     fn hipDeviceGetAttribute(value: *mut c_int, attribute: hipDeviceAttribute_t, device: c_int);
     /// Marketing name.
     fn hipDeviceGetName(name: *mut c_char, len: c_int, device: hipDevice_t);
-    /// 16 bytes that name the device.
+    /// The device's UUID, 16 bytes.
     fn hipDeviceGetUuid(uuid: *mut hipUUID, device: hipDevice_t);
     /// Bytes of device memory.
     fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t);
-    /// `0000:c1:00.0`.
+    /// PCI address such as `0000:c1:00.0`.
     fn hipDeviceGetPCIBusId(text: *mut c_char, len: c_int, device: c_int);
-    /// Properties in the layout of ROCm 6 and later, which alone have the symbol.
+    /// Properties in the layout of ROCm 6 and later; a symbol of these versions.
     fn hipGetDevicePropertiesR0600(prop: *mut hipDeviceProp_t, device: c_int);
     /// Properties in the layout of ROCm 5; a symbol of ROCm 6 and later.
     fn hipGetDevicePropertiesR0000(prop: *mut hipDeviceProp_t, device: c_int);
     /// Properties in the layout of ROCm 5, in every version.
     fn hipGetDeviceProperties(prop: *mut hipDeviceProp_t, device: c_int);
-    /// Bytes free and in all on the thread's device.
+    /// Free and total bytes of the current device.
     fn hipMemGetInfo(free: *mut usize, total: *mut usize);
-    /// Waits for all streams of the thread's device.
+    /// Waits for all streams of the current device.
     fn hipDeviceSynchronize();
 
-    /// Ends all that this process has on the thread's device.
+    /// Destroys everything of this process on the current device.
     fn hipDeviceReset();
 
-    /// Device memory.
+    /// Allocates device memory.
     fn hipMalloc(address: *mut *mut c_void, bytes: usize);
-    /// The same by flags: memory that other devices see while kernels run.
+    /// Allocates device memory with flags, for access by other devices while kernels run.
     fn hipExtMallocWithFlags(address: *mut *mut c_void, bytes: usize, flags: c_uint);
-    /// Waits for its uses and gives it back.
+    /// Waits for work that uses the memory, and frees it.
     fn hipFree(address: *mut c_void);
-    /// Page-locked host memory.
+    /// Allocates page-locked host memory.
     fn hipHostMalloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
-    /// Gives it back.
+    /// Frees page-locked host memory.
     fn hipHostFree(address: *mut c_void);
-    /// Its address on the device; flags are 0.
+    /// The device address of page-locked memory; flags are 0.
     fn hipHostGetDevicePointer(device: *mut *mut c_void, host: *mut c_void, flags: c_uint);
     /// Page-locks existing memory.
     fn hipHostRegister(host: *mut c_void, bytes: usize, flags: c_uint);
-    /// Undoes it.
+    /// Undoes `hipHostRegister`.
     fn hipHostUnregister(host: *mut c_void);
     /// Copies from host to device.
     fn hipMemcpyHtoDAsync(to: hipDeviceptr_t, from: *mut c_void, bytes: usize, stream: hipStream_t);
@@ -203,89 +203,89 @@ calls! {
     fn hipMemcpyDtoHAsync(to: *mut c_void, from: hipDeviceptr_t, bytes: usize, stream: hipStream_t);
     /// Copies within a device.
     fn hipMemcpyDtoDAsync(to: hipDeviceptr_t, from: hipDeviceptr_t, bytes: usize, stream: hipStream_t);
-    /// Copies between two devices, directly where they reach each other.
+    /// Copies between two devices, directly if peer access is enabled.
     fn hipMemcpyPeerAsync(
         to: *mut c_void, to_device: c_int, from: *const c_void, from_device: c_int, bytes: usize, stream: hipStream_t,
     );
     /// Sets every byte.
     fn hipMemsetAsync(to: *mut c_void, byte: c_int, bytes: usize, stream: hipStream_t);
-    /// Whether a device can reach another's memory.
+    /// Whether a device can access another's memory.
     fn hipDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int);
-    /// Lets the thread's device reach another's memory; flags are 0.
+    /// Enables access from the current device to another's memory; flags are 0.
     fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint);
 
-    /// Lowest and highest priority of streams (the highest is the smallest number).
+    /// Lowest and highest stream priority; the highest is the smallest number.
     fn hipDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
-    /// A stream on the thread's device.
+    /// Makes a stream on the current device.
     fn hipStreamCreateWithPriority(stream: *mut hipStream_t, flags: c_uint, priority: c_int);
-    /// Gives it back; what is in it still runs.
+    /// Destroys a stream. Work in it still completes.
     fn hipStreamDestroy(stream: hipStream_t);
-    /// The host waits for it.
+    /// Blocks the host until the stream's work is done.
     fn hipStreamSynchronize(stream: hipStream_t);
-    /// 600 while it works.
+    /// Returns 600 while the stream has work.
     fn hipStreamQuery(stream: hipStream_t);
-    /// The stream waits for the event; flags are 0.
+    /// Makes the stream wait for the event; flags are 0.
     fn hipStreamWaitEvent(stream: hipStream_t, event: hipEvent_t, flags: c_uint);
-    /// An event on the thread's device.
+    /// Makes an event on the current device.
     fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: c_uint);
-    /// Gives it back.
+    /// Destroys an event.
     fn hipEventDestroy(event: hipEvent_t);
-    /// Puts it at the stream's end.
+    /// Records the event at the end of the stream.
     fn hipEventRecord(event: hipEvent_t, stream: hipStream_t);
-    /// 600 until it has passed.
+    /// Returns 600 until the event has completed.
     fn hipEventQuery(event: hipEvent_t);
-    /// The host waits for it.
+    /// Blocks the host until the event has completed.
     fn hipEventSynchronize(event: hipEvent_t);
-    /// Milliseconds from one to the other.
+    /// Milliseconds between two events.
     fn hipEventElapsedTime(milliseconds: *mut f32, from: hipEvent_t, to: hipEvent_t);
 
     /// Loads a code object from memory; its length is read from its ELF headers.
     fn hipModuleLoadData(module: *mut hipModule_t, image: *const c_void);
-    /// Unloads it.
+    /// Unloads a module.
     fn hipModuleUnload(module: hipModule_t);
     /// A kernel by name.
     fn hipModuleGetFunction(function: *mut hipFunction_t, module: hipModule_t, name: *const c_char);
-    /// Blocks of that size that a compute unit holds at once.
+    /// Blocks of this size that a compute unit holds at once.
     fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
         blocks: *mut c_int, function: hipFunction_t, threads: c_int, shared: usize,
     );
-    /// Launches: `params` points at each argument's value; `extra` is null.
+    /// Launches a kernel. `params` points to the value of each argument; `extra` is null.
     fn hipModuleLaunchKernel(
         function: hipFunction_t, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared: c_uint, stream: hipStream_t, params: *mut *mut c_void, extra: *mut *mut c_void,
     );
-    /// Launches with all blocks resident; ROCm 5.5 and later.
+    /// Launches a kernel with all blocks resident; ROCm 5.5 and later.
     fn hipModuleLaunchCooperativeKernel(
         function: hipFunction_t, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared: c_uint, stream: hipStream_t, params: *mut *mut c_void,
     );
 
-    /// Records what is put into the stream from here on.
+    /// Starts to capture the stream.
     fn hipStreamBeginCapture(stream: hipStream_t, mode: hipStreamCaptureMode);
-    /// Ends it.
+    /// Ends the capture.
     fn hipStreamEndCapture(stream: hipStream_t, graph: *mut hipGraph_t);
-    /// Its nodes; their count alone with a null list.
+    /// The nodes of a graph; only their number if the list is null.
     fn hipGraphGetNodes(graph: hipGraph_t, nodes: *mut hipGraphNode_t, count: *mut usize);
-    /// Gives it back.
+    /// Destroys a graph.
     fn hipGraphDestroy(graph: hipGraph_t);
-    /// Makes it ready; the last three may be null, null and 0.
+    /// Makes an executable graph; the last three arguments may be null, null and 0.
     fn hipGraphInstantiate(
         exec: *mut hipGraphExec_t, graph: hipGraph_t, error_node: *mut hipGraphNode_t, log: *mut c_char, len: usize,
     );
-    /// Moves it to the device ahead of its first run; ROCm 6 and later.
+    /// Uploads an executable graph before its first replay; ROCm 6 and later.
     fn hipGraphUpload(exec: hipGraphExec_t, stream: hipStream_t);
-    /// Runs it.
+    /// Replays an executable graph.
     fn hipGraphLaunch(exec: hipGraphExec_t, stream: hipStream_t);
-    /// Puts another graph's parameters into it.
+    /// Updates an executable graph with another graph's parameters.
     fn hipGraphExecUpdate(
         exec: hipGraphExec_t, graph: hipGraph_t, error_node: *mut hipGraphNode_t,
         result: *mut hipGraphExecUpdateResult,
     );
-    /// Gives it back.
+    /// Destroys an executable graph.
     fn hipGraphExecDestroy(exec: hipGraphExec_t);
 }
 
-/// Calls that not every version has (5.2 is the oldest supported): what uses them must do without.
+/// Calls that some supported versions lack (the oldest is 5.2). Callers must handle their absence.
 pub const NEWER_CALLS: &[&str] = &[
     "hipGetDevicePropertiesR0600",
     "hipGetDevicePropertiesR0000",
@@ -293,7 +293,7 @@ pub const NEWER_CALLS: &[&str] = &[
     "hipGraphUpload",
 ];
 
-/// How the runtime is looked for.
+/// The search for the runtime.
 pub const SEARCH: Search = Search {
     library: "the HIP runtime (libamdhip64.so)",
     names: &[
@@ -310,11 +310,11 @@ pub const SEARCH: Search = Search {
 };
 
 impl Hip {
-    /// Opens the runtime. `more` lists further folders, asked for only when nothing else opens.
+    /// Opens the runtime. `more` lists further folders; it is called only if nothing else opens.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with every place tried; [`Error::Missing`] when what opens is no HIP
-    /// runtime at all.
+    /// [`Error::NotFound`] with all searched places; [`Error::Missing`] if the library is not a HIP
+    /// runtime.
     pub fn open(more: impl FnOnce() -> Vec<PathBuf>) -> Result<Hip, Error> {
         let hip = Hip::over(SEARCH.open(more)?);
         if hip.missing().contains(&"hipInit") {
@@ -324,7 +324,7 @@ impl Hip {
     }
 }
 
-/// Name and sentence of a code: ours, else the library's.
+/// The name and meaning of a code: from [`codes`], else from the library.
 fn describe(hip: &Hip, code: u32) -> (String, String) {
     if let Some(row) = name_in(codes::CODES, code) {
         return (row.name.to_owned(), row.says.to_owned());
@@ -333,9 +333,9 @@ fn describe(hip: &Hip, code: u32) -> (String, String) {
     let text = |name: &str| {
         // SAFETY: both calls have this signature in every version.
         let call = unsafe { hip.opened.symbol::<Text>(name) }?;
-        // SAFETY: any number may be asked; the answer is a static, terminated string or null.
+        // SAFETY: any code is allowed; the result is a static, terminated string or null.
         let text = unsafe { call(code) };
-        // SAFETY: as above.
+        // SAFETY: not null, so it is a static, terminated string.
         (!text.is_null())
             .then(|| unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned())
     };
@@ -345,7 +345,7 @@ fn describe(hip: &Hip, code: u32) -> (String, String) {
     (name, says)
 }
 
-/// The README's example, compiled.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Finding and opening one of AMD's libraries, with a record of every place looked at.
+//! Finds and opens one of AMD's libraries, and records every searched place.
 
 use crate::Error;
 use libloading::Library;
@@ -7,16 +7,15 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A place that was looked at.
+/// A searched place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// Why it was looked at: `KJIT_HIP_LIBRARY`, `ROCM_PATH`, `loader path`, `usual folder`,
+    /// The reason for searching it: `KJIT_HIP_LIBRARY`, `ROCM_PATH`, `loader path`, `usual folder`,
     /// `Python package`.
     pub via: &'static str,
-    /// File, folder, or the name given to the loader.
+    /// File, folder, or the name for the loader.
     pub place: PathBuf,
-    /// What stood against it: `not there`, or the loader's words when it is there and does not
-    /// open.
+    /// The problem: `not there`, or the loader's message if the file exists but does not open.
     pub why: String,
 }
 
@@ -29,23 +28,23 @@ impl fmt::Display for Tried {
 
 const NOT_THERE: &str = "not there";
 
-/// An opened library. It is never closed: AMD's runtimes keep threads and exit handlers of their
-/// own.
+/// An opened library. It is never closed, since AMD's runtimes have their own threads and exit
+/// handlers.
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The library.
     pub library: &'static Library,
-    /// What was handed to the loader: an absolute path, or a soname.
+    /// The name given to the loader: an absolute path, or a soname.
     pub place: PathBuf,
-    /// What was tried before it.
+    /// The places tried before it.
     pub tried: Vec<Tried>,
 }
 
 impl Opened {
-    /// Opens one file.
+    /// Opens a file.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with the loader's words.
+    /// [`Error::NotFound`] with the loader's message.
     pub fn file(search: &Search, file: &Path) -> Result<Opened, Error> {
         match open(file) {
             Ok(library) => Ok(Opened { library, place: file.to_owned(), tried: Vec::new() }),
@@ -57,37 +56,37 @@ impl Opened {
         }
     }
 
-    /// The address of a symbol as a function; none when the library lacks it.
+    /// A symbol as a function pointer; `None` if the library lacks it.
     ///
     /// # Safety
     /// `T` is the type of a function pointer with the signature that the vendor's header declares.
     #[must_use]
     pub unsafe fn symbol<T: Copy>(&self, name: &str) -> Option<T> {
-        // SAFETY: the caller vouches for the type; the library is never closed.
+        // SAFETY: the caller guarantees the type; the library is never closed.
         unsafe { self.library.get::<T>(name.as_bytes()) }.ok().map(|s| *s)
     }
 }
 
-/// How a library is looked for.
+/// The search for a library.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// What messages call it.
+    /// Its name in messages.
     pub library: &'static str,
     /// Sonames, newest first.
     pub names: &'static [&'static str],
-    /// The variable that names the file; when it is set, nothing else is tried.
+    /// The variable that names the file. If it is set, nothing else is searched.
     pub variable: &'static str,
-    /// What to install.
+    /// The package to install.
     pub package: &'static str,
 }
 
 impl Search {
-    /// Opens the first that opens: the file named by the variable; `lib` of `ROCM_PATH` and
-    /// `HIP_PATH`; the loader's own path; the usual folders; and the folders that `more` lists
-    /// (those of Python packages), asked for only then.
+    /// Opens the first library that opens: the file named by the variable, `lib` of `ROCM_PATH` and
+    /// `HIP_PATH`, the loader's path, the usual folders, and the folders that `more` lists (Python
+    /// packages), which is called only then.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with every place tried.
+    /// [`Error::NotFound`] with all searched places.
     pub fn open(&self, more: impl FnOnce() -> Vec<PathBuf>) -> Result<Opened, Error> {
         let mut tried = Vec::new();
         if let Some(file) = std::env::var_os(self.variable).filter(|v| !v.is_empty()) {
@@ -149,20 +148,19 @@ impl Search {
     }
 }
 
-/// What is given to the loader to find a library by its name: the name. Where `LD_LIBRARY_PATH` has
-/// an empty or a relative element, which means the folder in which the program happens to be
-/// started, the loader would look there: then the files of that name in its other folders and in
-/// the system's.
+/// The names to pass to the loader for a library: usually the plain name. An empty or relative
+/// element in `LD_LIBRARY_PATH` refers to the current folder, in which the loader would search. In
+/// that case: the files with that name in the list's other folders and in the system's.
 #[must_use]
 pub fn for_loader(name: &str) -> Vec<PathBuf> {
     let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     place_by_place(name, &listed).unwrap_or_else(|| vec![PathBuf::from(name)])
 }
 
-/// The files of this name in the absolute folders of a list and in the system's; none where the
-/// list has no others.
+/// The files with this name in the absolute folders of a list and in the system's; `None` if all
+/// folders of the list are absolute.
 fn place_by_place(name: &str, listed: &OsStr) -> Option<Vec<PathBuf>> {
-    // The loader takes a semicolon, too, and no list at all for an empty text.
+    // The loader also accepts semicolons, and treats an empty text as no list.
     let folders = listed
         .as_bytes()
         .split(|byte| matches!(byte, b':' | b';'))
@@ -181,16 +179,17 @@ fn place_by_place(name: &str, listed: &OsStr) -> Option<Vec<PathBuf>> {
 }
 
 fn open(place: &Path) -> Result<&'static Library, String> {
-    // SAFETY: loading runs the library's initialisers; it was named by the user or found under
-    // AMD's name for it.
+    // SAFETY: loading runs the library's initialisers. It was named by the user or has the name of
+    // AMD's library.
     match unsafe { Library::new(place) } {
         Ok(library) => Ok(Box::leak(Box::new(library))),
         Err(error) => {
-            // What dlopen said is the error's source; the error itself says only that it failed.
+            // The message of dlopen is the error's source; the error itself only states the
+            // failure.
             let text = std::error::Error::source(&error)
                 .map_or_else(|| error.to_string(), ToString::to_string);
-            // The loader names the file that it misses first: another one than asked is a
-            // dependency that is missing.
+            // The loader's message names the first missing file. If it is not the requested one, a
+            // dependency is missing.
             let own =
                 text.contains(&format!("{}: cannot open shared object file", place.display()));
             Err(if own { NOT_THERE.to_owned() } else { text })
@@ -198,7 +197,7 @@ fn open(place: &Path) -> Result<&'static Library, String> {
     }
 }
 
-/// Where ROCm's installers put it, newest first.
+/// The folders of ROCm's installers, newest first.
 #[must_use]
 pub fn usual_folders() -> Vec<PathBuf> {
     let mut versions: Vec<(Vec<u32>, PathBuf)> = std::fs::read_dir("/opt")
@@ -218,7 +217,7 @@ pub fn usual_folders() -> Vec<PathBuf> {
     roots.iter().flat_map(|root| ["lib", "lib64"].map(|l| root.join(l))).collect()
 }
 
-/// Folders below a Python's package folder that may hold ROCm's libraries.
+/// Subfolders of Python's package folders that may contain ROCm's libraries.
 pub const WHEEL_FOLDERS: &[&str] = &[
     "_rocm_sdk_core/lib",
     "_rocm_sdk_libraries/lib",

@@ -1,12 +1,11 @@
-//! The list of calls, codes and numbers against HIP's headers: Debian's, or those that
-//! KJIT_ROCM_HEADERS names.
+//! Checks calls, codes and numbers against HIP's headers: Debian's, or those in KJIT_ROCM_HEADERS.
 
 #[path = "../../check/mod.rs"]
 mod check;
 
 use hip_sys::{Hip, NEWER_CALLS, attribute, capture, codes, flags, prop};
 
-/// Whether headers are of ROCm 6 or later.
+/// Whether the headers are those of ROCm 6 or later.
 fn newer(include: &std::path::Path) -> bool {
     let older = "#include <hip/hip_version.h>\n#if HIP_VERSION_MAJOR >= 6\n#error\n#endif\n";
     check::compile(include, older).is_err()
@@ -16,7 +15,7 @@ fn newer(include: &std::path::Path) -> bool {
 fn every_signature_is_the_headers_own() {
     let Some(include) = check::headers("hip/hip_runtime_api.h") else { return };
     let base = "#include <hip/hip_runtime_api.h>\n";
-    // A header that does not declare a newer call cannot judge it.
+    // A header cannot check newer calls that it does not declare.
     let header = std::fs::read_to_string(include.join("hip/hip_runtime_api.h")).unwrap();
     let absent: Vec<&str> =
         NEWER_CALLS.iter().copied().filter(|n| !header.contains(&format!(" {n}("))).collect();
@@ -24,13 +23,13 @@ fn every_signature_is_the_headers_own() {
         eprintln!("NOT CHECKED, newer than these headers: {}", absent.join(", "));
     }
     let text = check::assertions("hipError_t", Hip::SIGNATURES, &absent);
-    // ROCm 6 and later promise not to write to it, which changes no call.
+    // From ROCm 6 on this argument is const, which does not change the call.
     let copy = "check_hipMemcpyHtoDAsync)(hipDeviceptr_t, void*,";
     assert!(text.contains(copy));
     let newer = text.replace(copy, &copy.replace("void*", "void const*"));
     let compiles = |text: &str| check::compile(&include, &format!("{base}{text}"));
     compiles(&text).or_else(|_| compiles(&newer)).unwrap_or_else(|e| panic!("{e}"));
-    // The check itself can fail: one argument less does not compile.
+    // The check can fail: with an argument removed it does not compile.
     let wrong = text.replacen("(unsigned int)", "()", 1);
     assert_ne!(wrong, text);
     assert!(
@@ -62,14 +61,14 @@ fn every_number_is_the_headers_own() {
     equal("sizeof(hipUUID)", size_of::<hip_sys::hipUUID>() as u64);
     equal("sizeof(hipError_t)", 4);
     equal("sizeof(hipDeviceProp_t::gcnArchName)", prop::ARCH_NAME_LEN as u64);
-    // ROCm 6 and later declare the newer layout under the same name.
+    // From ROCm 6 on the newer layout has this name.
     let (size, offset) = if newer(&include) {
         (prop::SIZE_R0600, prop::ARCH_NAME_R0600)
     } else {
         (prop::SIZE_R0000, prop::ARCH_NAME_R0000)
     };
     equal("offsetof(hipDeviceProp_t, gcnArchName)", offset as u64);
-    // It grows at its end (ROCm 10: 1536 bytes); what a call fills must have room in ours.
+    // The struct grows at its end (ROCm 10: 1536 bytes); ours must have room for it.
     let room = size_of::<hip_sys::hipDeviceProp_t>();
     text.push_str(&format!(
         "static_assert(sizeof(hipDeviceProp_t) >= {size} && sizeof(hipDeviceProp_t) <= {room});\n"

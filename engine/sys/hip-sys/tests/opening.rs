@@ -1,9 +1,9 @@
-//! Opening, with a real runtime where one is installed (Debian: libamdhip64-5) and without.
+//! Tests of opening, with the installed runtime (Debian: libamdhip64-5) and without one.
 
 use hip_sys::{Error, Hip, NEWER_CALLS, SEARCH, codes};
 use std::path::PathBuf;
 
-/// The runtime, or a visible skip.
+/// The runtime; prints a skip message if there is none.
 fn hip() -> Option<Hip> {
     match Hip::open(Vec::new) {
         Ok(hip) => Some(hip),
@@ -22,8 +22,8 @@ fn the_runtime_has_every_call_that_its_version_should_have() {
         assert!(NEWER_CALLS.contains(&name), "{} lacks {name}", hip.opened().place.display());
     }
     let mut version = 0;
-    // SAFETY: writes one int; may be called before hipInit. Without a GPU it says so and writes
-    // nothing.
+    // SAFETY: writes one int, and is allowed before hipInit. Without a GPU it returns an error and
+    // writes nothing.
     match unsafe { hip.hipRuntimeGetVersion(&mut version) } {
         Ok(()) => assert!((5..20).contains(&(version / 10_000_000)), "version {version}"),
         Err(error) => assert!(matches!(error.code(), Some(100 | 101)), "{error}"),
@@ -38,7 +38,7 @@ fn without_a_gpu_starting_and_counting_say_so_in_a_sentence() {
         return;
     }
     let mut count = 7;
-    // SAFETY: flags are 0; writes one int.
+    // SAFETY: hipInit takes flags 0; hipGetDeviceCount writes one int.
     let (init, counted) = unsafe { (hip.hipInit(0), hip.hipGetDeviceCount(&mut count)) };
     for error in [init.unwrap_err(), counted.unwrap_err()] {
         assert!(
@@ -56,7 +56,7 @@ fn a_call_that_the_library_lacks_fails_alone_and_is_named() {
         eprintln!("SKIPPED: this runtime is new enough to have every call");
         return;
     }
-    // SAFETY: never reaches a library.
+    // SAFETY: the call is missing, so no library is reached.
     let error =
         unsafe { hip.hipGraphUpload(std::ptr::null_mut(), std::ptr::null_mut()) }.unwrap_err();
     assert!(matches!(&error, Error::Missing { symbol: "hipGraphUpload", .. }), "{error}");
@@ -68,7 +68,7 @@ fn what_is_not_there_is_told_with_every_place_and_the_package() {
     let search = hip_sys::Search {
         library: "the runtime",
         names: &["libkjit-no-such.so.2", "libkjit-no-such.so"],
-        variable: "KJIT_TEST_UNSET_VARIABLE",
+        variable: "TEST_UNSET_VARIABLE",
         package: "install it",
     };
     let folder = PathBuf::from("/nowhere/_rocm_sdk_core/lib");

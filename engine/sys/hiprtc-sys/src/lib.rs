@@ -1,6 +1,6 @@
-//! hiprtc, AMD's run-time compiler, and comgr, which knows the architectures: opened at run time,
-//! every call a `Result`. What is called is listed once, in [`Hiprtc`] and [`Comgr`]. Names are the
-//! vendor's.
+//! hiprtc, AMD's run-time compiler, and comgr, which lists the architectures. Both are opened at
+//! run time, and every call returns a `Result`. The calls are declared once, in [`Hiprtc`] and
+//! [`Comgr`]. Names are the vendor's.
 //!
 //! ```
 //! use hiprtc_sys::Hiprtc;
@@ -31,10 +31,10 @@ use hip_sys::{CodeName, Error, Opened, Search, calls, code, name_in};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 
-/// A program being compiled.
+/// A program to compile.
 pub type hiprtcProgram = *mut c_void;
 
-/// The source was refused; the log says why.
+/// The source has errors, which are in the log.
 pub const HIPRTC_ERROR_COMPILATION: u32 = 6;
 
 /// hiprtc's codes.
@@ -68,17 +68,17 @@ calls! {
     /// The opened compiler.
     pub struct Hiprtc, described by describe_hiprtc;
 
-    /// Version of hiprtc's interface (9.0 in ROCm 5 to 7, whatever the compiler in it).
+    /// Version of hiprtc's interface (9.0 in ROCm 5 to 7, independent of the compiler).
     fn hiprtcVersion(major: *mut c_int, minor: *mut c_int);
-    /// Makes a program of a source and its headers.
+    /// Makes a program from a source and its headers.
     fn hiprtcCreateProgram(
         program: *mut hiprtcProgram, source: *const c_char, name: *const c_char, header_count: c_int,
         headers: *mut *const c_char, include_names: *mut *const c_char,
     );
-    /// Compiles it. **Aborts the process** on an architecture that its comgr does not know: ask
-    /// [`Comgr::isas`] first.
+    /// Compiles a program. **Aborts the process** for an architecture that comgr does not know;
+    /// check [`Comgr::isas`] first.
     fn hiprtcCompileProgram(program: hiprtcProgram, count: c_int, options: *mut *const c_char);
-    /// Bytes of the log, the end mark included.
+    /// Bytes of the log, including the terminator.
     fn hiprtcGetProgramLogSize(program: hiprtcProgram, size: *mut usize);
     /// The log.
     fn hiprtcGetProgramLog(program: hiprtcProgram, log: *mut c_char);
@@ -86,11 +86,11 @@ calls! {
     fn hiprtcGetCodeSize(program: hiprtcProgram, size: *mut usize);
     /// The code object.
     fn hiprtcGetCode(program: hiprtcProgram, code: *mut c_char);
-    /// Gives it back.
+    /// Destroys a program.
     fn hiprtcDestroyProgram(program: *mut hiprtcProgram);
 }
 
-/// How the compiler is looked for. ROCm 5 of Debian 12 has it inside the runtime's library.
+/// The search for the compiler. In Debian 12's ROCm 5 it is part of the runtime's library.
 pub const SEARCH: Search = Search {
     library: "AMD's run-time compiler (libhiprtc.so)",
     names: &[
@@ -110,18 +110,19 @@ pub const SEARCH: Search = Search {
 };
 
 impl Hiprtc {
-    /// Opens the compiler. `more` lists further folders, asked for only when nothing else opens.
+    /// Opens the compiler. `more` lists further folders; it is called only if nothing else opens.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with every place tried; [`Error::Missing`] when what opens lacks a call.
+    /// [`Error::NotFound`] with all searched places; [`Error::Missing`] if the library lacks a
+    /// call.
     pub fn open(more: impl FnOnce() -> Vec<PathBuf>) -> Result<Hiprtc, Error> {
         Hiprtc::complete(SEARCH.open(more)?)
     }
 
-    /// Opens the compiler in a file.
+    /// Opens a compiler file.
     ///
     /// # Errors
-    /// As [`Hiprtc::open`].
+    /// The errors of [`Hiprtc::open`].
     pub fn open_file(file: &Path) -> Result<Hiprtc, Error> {
         Hiprtc::complete(Opened::file(&SEARCH, file)?)
     }
@@ -143,16 +144,16 @@ fn describe_hiprtc(_: &Hiprtc, code: u32) -> (String, String) {
 }
 
 calls! {
-    /// The opened code-object manager: the compiler behind hiprtc.
+    /// The opened code-object manager, the compiler behind hiprtc.
     pub struct Comgr, described by describe_comgr;
 
-    /// How many architectures it knows.
+    /// Number of known architectures.
     fn amd_comgr_get_isa_count(count: *mut usize);
-    /// One of them by its number: `amdgcn-amd-amdhsa--gfx90a`, a static string.
+    /// An architecture by index: `amdgcn-amd-amdhsa--gfx90a`, a static string.
     fn amd_comgr_get_isa_name(index: usize, name: *mut *const c_char);
 }
 
-/// How comgr is looked for.
+/// The search for comgr.
 pub const COMGR_SEARCH: Search = Search {
     library: "AMD's code-object manager (libamd_comgr.so)",
     names: &["libamd_comgr.so.4", "libamd_comgr.so.3", "libamd_comgr.so.2", "libamd_comgr.so"],
@@ -173,14 +174,14 @@ fn describe_comgr(_: &Comgr, code: u32) -> (String, String) {
 }
 
 impl Comgr {
-    /// The comgr that `compiler` itself uses: one that it has loaded already by depending on it,
-    /// else the one beside it (ROCm 6 and later open comgr at first use), else the loader's.
+    /// The comgr that `compiler` uses: the one that it has already loaded as a dependency, else the
+    /// one next to it (from ROCm 6 on, comgr is opened at first use), else the loader's.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with every place tried.
+    /// [`Error::NotFound`] with all searched places.
     pub fn beside(compiler: &Opened) -> Result<Comgr, Error> {
-        // SAFETY: signature of the vendor's header. A library's own look-up reaches what it depends
-        // on.
+        // SAFETY: the signature is that of the vendor's header. A lookup in a library also finds
+        // symbols of its dependencies.
         let loaded = unsafe {
             compiler
                 .symbol::<unsafe extern "C" fn(*mut usize) -> u32>("amd_comgr_get_isa_count")
@@ -202,10 +203,10 @@ impl Comgr {
         Ok(Comgr::over(opened))
     }
 
-    /// The architectures that it knows, short: `gfx90a`.
+    /// The known architectures in short form: `gfx90a`.
     ///
     /// # Errors
-    /// What comgr answers.
+    /// The error of comgr.
     pub fn isas(&self) -> Result<Vec<String>, Error> {
         let mut count = 0;
         // SAFETY: writes one number.
@@ -225,7 +226,7 @@ impl Comgr {
     }
 }
 
-/// The README's example, compiled.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

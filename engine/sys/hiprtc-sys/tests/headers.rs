@@ -1,4 +1,4 @@
-//! The lists of calls and codes against Debian's hiprtc and comgr headers.
+//! Checks calls and codes against Debian's hiprtc and comgr headers.
 
 #[path = "../../check/mod.rs"]
 mod check;
@@ -13,7 +13,7 @@ fn every_signature_and_code_of_hiprtc_is_the_headers_own() {
     for row in CODES {
         text.push_str(&format!("static_assert({} == {});\n", row.name, row.code));
     }
-    // ROCm 10 promises not to change lists of texts, which changes no call.
+    // In ROCm 10 these string lists are const, which does not change the call.
     let newer = text.replace("char const**", "char const* const*");
     let compiles = |text: &str| check::compile(&include, text);
     compiles(&text).or_else(|_| compiles(&newer)).unwrap_or_else(|e| panic!("{e}"));

@@ -1,5 +1,4 @@
-//! The real compiler's own words, where one is installed (Debian: libamdhip64-5 libhiprtc-builtins5
-//! rocm-device-libs).
+//! Tests with the installed compiler (Debian: libamdhip64-5 libhiprtc-builtins5 rocm-device-libs).
 
 use hiprtc_sys::{Comgr, Hiprtc, SEARCH};
 

@@ -1,6 +1,6 @@
-//! NCCL, and RCCL, which has the same calls under the same names, as far as devices of several
-//! processes need it: opened at run time, every call a `Result`. Optional everywhere. What is
-//! called is listed once, in [`Nccl`]. Names are the vendors'.
+//! NCCL, and RCCL with equal names, as far as collectives between processes need them. The library
+//! is optional and opened at run time, and every call returns a `Result`. The calls are declared
+//! once, in [`Nccl`]. Names are the vendors'.
 //!
 //! ```
 //! match nccl_sys::Nccl::open(&nccl_sys::NCCL, Vec::new) {
@@ -27,7 +27,7 @@ use hip_sys::{CodeName, calls, code, name_in};
 use std::ffi::{c_char, c_int, c_void};
 use std::path::PathBuf;
 
-/// A rank's place among the others.
+/// A communicator: a rank's handle.
 pub type ncclComm_t = *mut c_void;
 /// The vendor's stream: `cudaStream_t`, `hipStream_t`.
 pub type stream_t = *mut c_void;
@@ -38,18 +38,18 @@ pub type ncclDataType_t = u32;
 
 /// f32.
 pub const ncclFloat32: ncclDataType_t = 7;
-/// Work of the library's own threads is under way: no failure.
+/// The library's own threads are still working; not an error.
 pub const ncclInProgress: ncclResult_t = 7;
 
-/// What ranks find each other by: made by one of them, and brought to the others by whoever calls.
+/// The id by which ranks find each other. One rank makes it, and the caller distributes it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ncclUniqueId {
-    /// The library's own.
+    /// Contents defined by the library.
     pub internal: [c_char; 128],
 }
 
-/// The libraries' codes. The last two are not in old versions.
+/// The libraries' codes. Old versions lack the last two.
 pub const CODES: &[CodeName] = &[
     code(1, "ncclUnhandledCudaError", "a call to the GPU's driver failed"),
     code(2, "ncclSystemError", "a call to the operating system failed"),
@@ -66,23 +66,23 @@ calls! {
 
     /// Version as major × 10 000 + minor × 100 + patch (before 2.9: major × 1000).
     fn ncclGetVersion(version: *mut c_int);
-    /// What the ranks are to find each other by.
+    /// Makes the id by which ranks find each other.
     fn ncclGetUniqueId(id: *mut ncclUniqueId);
-    /// Joins the other ranks with the thread's device; waits for all of them.
+    /// Joins the other ranks with the current device; waits for all of them.
     fn ncclCommInitRank(comm: *mut ncclComm_t, ranks: c_int, id: ncclUniqueId, rank: c_int);
-    /// Gives a place back when its work has ended.
+    /// Destroys a communicator after its work has ended.
     fn ncclCommDestroy(comm: ncclComm_t);
-    /// Ends its work wherever it is, and gives it back.
+    /// Aborts a communicator's work and destroys it.
     fn ncclCommAbort(comm: ncclComm_t);
-    /// What has gone wrong since, if anything.
+    /// The asynchronous error of a communicator, if there is one.
     fn ncclCommGetAsyncError(comm: ncclComm_t, error: *mut ncclResult_t);
-    /// So many elements of each rank, one behind the other in the order of ranks, on all of them.
+    /// Gathers `count` elements of each rank, in rank order, on all ranks.
     fn ncclAllGather(
         from: *const c_void, to: *mut c_void, count: usize, kind: ncclDataType_t, comm: ncclComm_t, stream: stream_t,
     );
 }
 
-/// How NVIDIA's library is looked for.
+/// The search for NVIDIA's library.
 pub const NCCL: Search = Search {
     library: "NCCL (libnccl.so.2)",
     names: &["libnccl.so.2", "libnccl.so"],
@@ -90,7 +90,7 @@ pub const NCCL: Search = Search {
     package: "install NVIDIA's package libnccl2, or the Python package nvidia-nccl-cu12",
 };
 
-/// How AMD's library is looked for.
+/// The search for AMD's library.
 pub const RCCL: Search = Search {
     library: "RCCL (librccl.so.1)",
     names: &["librccl.so.1", "librccl.so"],
@@ -98,15 +98,15 @@ pub const RCCL: Search = Search {
     package: "install ROCm's package rccl (Debian: librccl1)",
 };
 
-/// Where the Python package has it, below a Python's package folder.
+/// The folder of NVIDIA's Python package, below Python's package folder.
 pub const WHEEL_FOLDER: &str = "nvidia/nccl/lib";
 
 impl Nccl {
-    /// Opens the library that is looked for so. `more` lists further folders, asked for only when
-    /// nothing else opens.
+    /// Opens a library. `more` lists further folders; it is called only if nothing else opens.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with every place tried; [`Error::Missing`] when what opens lacks a call.
+    /// [`Error::NotFound`] with all searched places; [`Error::Missing`] if the library lacks a
+    /// call.
     pub fn open(search: &Search, more: impl FnOnce() -> Vec<PathBuf>) -> Result<Nccl, Error> {
         let nccl = Nccl::over(search.open(more)?);
         match nccl.missing().first() {
@@ -116,7 +116,7 @@ impl Nccl {
     }
 }
 
-/// A code's name and what it says.
+/// The name and meaning of a code.
 #[must_use]
 pub fn said(code: ncclResult_t) -> (&'static str, &'static str) {
     name_in(CODES, code)
@@ -128,7 +128,7 @@ fn describe(_: &Nccl, code: u32) -> (String, String) {
     (name.to_owned(), says.to_owned())
 }
 
-/// The README's example, compiled.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

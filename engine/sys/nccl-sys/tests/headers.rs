@@ -1,5 +1,5 @@
-//! The list of calls, codes and numbers against the headers of NCCL and RCCL, where they are
-//! (Debian 12 has neither).
+//! Checks calls, codes and numbers against the headers of NCCL and RCCL, if installed (Debian 12
+//! has neither).
 
 #[path = "../../check/mod.rs"]
 mod check;
@@ -7,8 +7,7 @@ mod check;
 use nccl_sys::{CODES, Nccl, ncclFloat32, ncclInProgress};
 use std::path::Path;
 
-/// The assertions behind a header that is included, whose streams are called so. Old versions lack
-/// the last codes.
+/// The assertions after an included header, with its stream type. Old versions lack the last codes.
 fn text(include: &str, stream: &str) -> String {
     let mut text = format!("{include}\ntypedef {stream} stream_t;\n");
     text.push_str(&check::assertions("ncclResult_t", Nccl::SIGNATURES, &[]));
@@ -43,7 +42,7 @@ fn every_signature_code_and_number_is_rccls_own() {
 #[test]
 fn every_signature_code_and_number_is_nccls_own() {
     let Some(folder) = check::headers("nccl.h") else { return };
-    // It includes CUDA's, of which it needs one type.
+    // The header includes CUDA's, from which it needs one type.
     let header = std::fs::read_to_string(folder.join("nccl.h")).unwrap();
     let lines: Vec<&str> = header.lines().filter(|l| !l.starts_with("#include <cuda")).collect();
     let alone = tempfile::tempdir().unwrap();

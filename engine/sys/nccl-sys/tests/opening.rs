@@ -1,4 +1,4 @@
-//! NCCL and RCCL are optional: without them there is one clean error.
+//! NCCL and RCCL are optional: without them there is one clear error.
 
 use nccl_sys::{NCCL, Nccl, RCCL};
 

@@ -1,5 +1,5 @@
-//! rocBLAS, as far as one matrix product needs it: opened at run time, every call a `Result`.
-//! Optional everywhere. What is called is listed once, in [`Rocblas`]. Names are the vendor's.
+//! rocBLAS, as far as one matrix product needs it. It is optional and opened at run time, and every
+//! call returns a `Result`. The calls are declared once, in [`Rocblas`]. Names are the vendor's.
 //!
 //! ```
 //! match rocblas_sys::Rocblas::open(Vec::new) {
@@ -24,15 +24,15 @@ use hip_sys::{CodeName, Error, Search, calls, code, hipStream_t, name_in};
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 
-/// rocBLAS's state on one device.
+/// rocBLAS's state on a device.
 pub type rocblas_handle = *mut c_void;
 /// A dimension.
 pub type rocblas_int = c_int;
-/// As stored, transposed, or transposed and conjugated: one of [`operation`].
+/// As stored, transposed, or conjugate transposed: one of [`operation`].
 pub type rocblas_operation = u32;
 /// Element type: one of [`datatype`].
 pub type rocblas_datatype = u32;
-/// Which algorithm: 0, the standard one.
+/// The algorithm: 0 is the standard one.
 pub type rocblas_gemm_algo = u32;
 
 /// `rocblas_operation`.
@@ -75,14 +75,14 @@ calls! {
     /// The opened library.
     pub struct Rocblas, described by describe;
 
-    /// State on the thread's device.
+    /// Makes a handle on the current device.
     fn rocblas_create_handle(handle: *mut rocblas_handle);
-    /// Gives it back.
+    /// Destroys a handle.
     fn rocblas_destroy_handle(handle: rocblas_handle);
-    /// The stream that its work goes into.
+    /// Sets the stream for the handle's work.
     fn rocblas_set_stream(handle: rocblas_handle, stream: hipStream_t);
-    /// D = alpha·op(A)·op(B) + beta·C, matrices by columns, each with an element type and a leading
-    /// dimension of its own.
+    /// D = alpha·op(A)·op(B) + beta·C with column-major matrices, each with its own element type
+    /// and leading dimension.
     fn rocblas_gemm_ex(
         handle: rocblas_handle, op_a: rocblas_operation, op_b: rocblas_operation, m: rocblas_int, n: rocblas_int,
         k: rocblas_int, alpha: *const c_void, a: *const c_void, a_type: rocblas_datatype, lda: rocblas_int,
@@ -92,7 +92,7 @@ calls! {
     );
 }
 
-/// How the library is looked for.
+/// The search for the library.
 pub const SEARCH: Search = Search {
     library: "rocBLAS (librocblas.so)",
     names: &[
@@ -108,10 +108,11 @@ pub const SEARCH: Search = Search {
 };
 
 impl Rocblas {
-    /// Opens the library. `more` lists further folders, asked for only when nothing else opens.
+    /// Opens the library. `more` lists further folders; it is called only if nothing else opens.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with every place tried; [`Error::Missing`] when what opens lacks a call.
+    /// [`Error::NotFound`] with all searched places; [`Error::Missing`] if the library lacks a
+    /// call.
     pub fn open(more: impl FnOnce() -> Vec<PathBuf>) -> Result<Rocblas, Error> {
         let rocblas = Rocblas::over(SEARCH.open(more)?);
         match rocblas.missing().first() {
@@ -128,7 +129,7 @@ fn describe(_: &Rocblas, code: u32) -> (String, String) {
     }
 }
 
-/// The README's example, compiled.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

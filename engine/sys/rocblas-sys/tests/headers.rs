@@ -1,5 +1,4 @@
-//! The list of calls, codes and numbers against rocBLAS's headers, where they are (Debian 12 has
-//! none).
+//! Checks calls, codes and numbers against rocBLAS's headers, if installed (Debian 12 has none).
 
 #[path = "../../check/mod.rs"]
 mod check;

@@ -1,4 +1,4 @@
-//! rocBLAS is optional: without it there is one clean error.
+//! rocBLAS is optional: without it there is one clear error.
 
 use rocblas_sys::{Rocblas, SEARCH};
 

@@ -3,9 +3,9 @@
 
 use super::grids::Grid;
 
-/// Bits of a block that belong to element `i` of something: of `bits` bits, at bit `shift + (i %
-/// per) · each` of the little-endian word that starts at byte `at + i / per · step`. At most 9
-/// bits, so that they lie in two bytes.
+/// Bits of a block for element `i`: `bits` bits, at bit `shift + (i % per) · each` of the
+/// little-endian word that starts at byte `at + i / per · step`. At most 9 bits, so they are in two
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
     /// Byte offset in the block.
@@ -14,7 +14,7 @@ pub struct Field {
     pub step: u16,
     /// Elements of a word.
     pub per: u16,
-    /// Where the first element's bits are in it.
+    /// Bit of the first element in the word.
     pub shift: u16,
     /// Bits from one element to the next.
     pub each: u16,
@@ -37,19 +37,19 @@ impl Field {
     }
 }
 
-/// What is done to the vectors of eight weights.
+/// The change to vectors of eight weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// A weight whose bit is set is negative; of each eight. Of 7 bits, the eighth makes the number
-    /// of bits even.
+    /// A weight whose bit is set is negative; for each eight. With 7 bits, the eighth makes the
+    /// number of bits even.
     Signs(Field),
-    /// One less where the bit is set, one more where it is not; of each eight.
+    /// Minus one if the bit is set, plus one if not; for each eight.
     ShiftEach(Field),
-    /// The same, of each 32.
+    /// The same, for each 32.
     ShiftAll(Field),
 }
 
-/// How vectors are chosen and what becomes of them.
+/// The choice of vectors and their change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Codebook {
     /// The vectors.
@@ -58,7 +58,7 @@ pub struct Codebook {
     pub low: Field,
     /// The bits above, if there are more.
     pub high: Option<Field>,
-    /// What follows.
+    /// The change.
     pub turn: Turn,
 }
 
@@ -77,8 +77,8 @@ const MASKS: [u64; 256] = {
 };
 
 impl Codebook {
-    /// Subtracted from the bytes of [`Codebook::eight`]: with a shift, vectors hold 16 more than
-    /// they mean.
+    /// Subtracted from the bytes of [`Codebook::eight`]: with a shift, vectors are stored 16 too
+    /// large.
     pub const fn bias(&self) -> u8 {
         if matches!(self.turn, Turn::Signs(_)) { 0 } else { 16 }
     }
@@ -136,7 +136,7 @@ impl Codebook {
             Turn::Signs(f) => {
                 let odd = if f.bits == 7 { (bits.count_ones() as usize & 1) << 7 } else { 0 };
                 let mask = MASKS[(bits | odd) & 255];
-                // No magnitude is 0, so no byte's sum reaches the next.
+                // No magnitude is 0, so no byte's sum carries into the next.
                 (vector ^ mask) + (mask & ONES)
             }
             Turn::ShiftEach(_) | Turn::ShiftAll(_) => {

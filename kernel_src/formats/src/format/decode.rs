@@ -1,4 +1,4 @@
-//! The host's dequantiser: any format, straight from its description, bit for bit as ggml does it.
+//! The host's dequantiser for any format, from its description, with ggml's results bit for bit.
 
 use super::{BlockFormat, BlockScale, DecodeError, Encoding, Format, GroupScale, Offset, Value};
 use half::{bf16, f16};
@@ -91,7 +91,7 @@ impl BlockFormat {
         code
     }
 
-    /// What weight `i` is before scaling.
+    /// Weight `i` before scaling.
     #[inline(always)]
     pub fn value_of(&self, block: &[u8], i: usize) -> i32 {
         match self.value {
@@ -114,8 +114,8 @@ impl BlockFormat {
         }
     }
 
-    /// Stores a block's scale, times two to what the format takes off; of formats that store none,
-    /// or no half, nothing. For who makes blocks.
+    /// Stores a block's scale, multiplied by the power of two that the format divides by. Formats
+    /// without a stored half are not changed. For code that makes blocks.
     pub fn set_block_scale(&self, block: &mut [u8], scale: f16) {
         let bytes = scale.to_le_bytes();
         match self.scale {
@@ -177,7 +177,7 @@ impl BlockFormat {
 }
 
 impl Value {
-    /// What a code stands for before scaling; of a codebook's format there are no codes.
+    /// The value of a code before scaling. Formats with a codebook have no codes.
     #[inline(always)]
     pub fn of(self, code: u32) -> i32 {
         match self {
@@ -204,7 +204,7 @@ pub(crate) fn split_half(block: &[u8], at: u16) -> u16 {
     nibble(0) | nibble(1) | nibble(2) | nibble(3)
 }
 
-/// 512 times a UE4M3 float. 0x7f, its NaN, is 0, as ggml has it.
+/// 512 times a UE4M3 float. 0x7f, its NaN, is 0, as in ggml.
 #[inline]
 pub(crate) const fn ue4m3(e: u8) -> i32 {
     let (exponent, mantissa) = (e >> 3 & 15, (e & 7) as i32);
@@ -221,7 +221,7 @@ fn half_at(block: &[u8], at: u16) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// 2^(e − 128), also where that is subnormal.
+/// 2^(e − 128), also if that is subnormal.
 #[inline]
 pub(crate) fn half_e8m0(e: u8) -> f32 {
     f32::from_bits(match e {

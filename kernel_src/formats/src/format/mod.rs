@@ -8,14 +8,14 @@
 //! ```
 //!
 //! where `d` is the block's scale, `s` the optional scale of a group of weights, `v` subtracts a
-//! constant or looks a table up, and `m · t` is the optional offset. Of a format with a codebook,
+//! constant or looks up a table, and `m · t` is the optional offset. In a format with a codebook,
 //! `v` is an element of a vector that an index names for several weights at once ([`Codebook`]).
-//! From this one description come the host's dequantiser ([`BlockFormat::decode`]), its dot
-//! products, and the GPU's layout and code; adding a GGML type is adding one constant to
-//! `table.rs`, and its id below.
+//! The host's dequantiser ([`BlockFormat::decode`]), its dot products, and the GPU's layout and
+//! code follow from this one description. A new GGML type is one constant in `table.rs`, and its id
+//! below.
 //!
-//! The order of the roundings (f32, no contraction: `d · s` first, then `· v`, then `± m · t`) is
-//! ggml's, so that values agree bit for bit.
+//! The order of roundings (f32, no contraction: `d · s` first, then `· v`, then `± m · t`) is
+//! ggml's, so values agree bit for bit.
 
 mod codebook;
 mod decode;
@@ -27,7 +27,7 @@ pub use decode::{GroupFactors, down};
 pub(crate) use decode::{half_e8m0, split_half, ue4m3};
 pub use table::ALL;
 
-/// Where the bits of a code lie: `8 / bits` codes share each byte, `run` neighbours lie in
+/// The place of a code's bits: `8 / bits` codes share each byte, `run` neighbours are in
 /// neighbouring bytes.
 ///
 /// Code `i` is at byte `at + (i / (run · n)) · run + i % run`, shifted right by `bits · ((i / run)
@@ -39,8 +39,7 @@ pub struct Plane {
     pub at: u16,
     /// Bits this plane gives to each code: 1, 2, 4 or 8.
     pub bits: u8,
-    /// How many successive codes lie in successive bytes before the next bits of the same bytes
-    /// follow.
+    /// Successive codes in successive bytes, before the next bits of the same bytes follow.
     pub run: u16,
 }
 
@@ -61,7 +60,7 @@ impl Plane {
     }
 }
 
-/// What a code stands for before scaling.
+/// The value of a code before scaling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value {
     /// `code − bias`, the code unsigned.
@@ -87,19 +86,19 @@ pub enum BlockScale {
     /// An exponent byte (E8M0) at this offset, halved: 2^(e − 128), because MXFP4's table holds
     /// doubled values.
     HalfE8M0(u16),
-    /// IEEE half at this byte offset, times two to minus so many.
+    /// IEEE half at this byte offset, times 2 to the power of minus the second number.
     F16Down(u16, u8),
     /// IEEE half whose nibbles, lowest first, are the highest of four 16-bit words at this offset;
-    /// times two to minus so many.
+    /// times 2 to the power of minus the second number.
     SplitF16Down(u16, u8),
-    /// None is stored: two to minus so many.
+    /// Not stored: 2 to the power of minus this number.
     Down(u8),
 }
 
 /// The scale (and offset) of each group of weights in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupScale {
-    /// None: the block's scale is all.
+    /// None: there is only the block's scale.
     One,
     /// An integer per group, its low bits in the first plane and its high bits in the second, minus
     /// `bias`; signed bytes if `signed`.
@@ -144,10 +143,9 @@ pub struct BlockFormat {
     pub elems: usize,
     /// Bytes of a block.
     pub bytes: usize,
-    /// The bit planes of a code, lowest bits first; none of a codebook's format and of one of base
-    /// 3.
+    /// The bit planes of a code, lowest bits first; none for a codebook or base 3.
     pub planes: &'static [Plane],
-    /// What a code stands for.
+    /// The value of a code.
     pub value: Value,
     /// Weights that share a group scale (`elems` if there is only the block's).
     pub group: usize,
@@ -160,7 +158,7 @@ pub struct BlockFormat {
 }
 
 impl BlockFormat {
-    /// Whether neighbouring codes do not lie in runs of sixteen bytes, nor, as single bits, in one
+    /// Whether neighbouring codes are neither in runs of sixteen bytes nor, as single bits, in one
     /// word.
     pub const fn is_scattered(&self) -> bool {
         if matches!(self.value, Value::Ternary | Value::Codebook(_)) {
@@ -194,7 +192,7 @@ pub enum Encoding {
 /// A format that kjit can compute with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Format {
-    /// The name ggml gives it, in ggml's spelling (`Q4_K`).
+    /// ggml's name, in its spelling (`Q4_K`).
     pub name: &'static str,
     /// The id in a GGUF file.
     pub ggml_id: u32,

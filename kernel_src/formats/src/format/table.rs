@@ -1,8 +1,7 @@
 //! The formats. Sources of the layouts: the GGUF specification's type list and ggml's published
-//! block layouts; MXFP4 is the OCP Microscaling specification's with ggml's nibble order. Q2_0 has
-//! ggml's own size: a fork that published files before ggml took the type up used blocks of 128 in
-//! 34 bytes under the same number, and such a file is seen as one whose tensors overlap or end
-//! early.
+//! block layouts. MXFP4 is the OCP Microscaling specification's with ggml's nibble order. Q2_0 has
+//! ggml's size: a fork that published files before ggml had the type used blocks of 128 in 34 bytes
+//! under the same number; in such a file tensors overlap or end early, which is an error.
 
 use super::{
     BlockFormat, BlockScale, Codebook, Encoding, Field, Format, GroupScale, Offset, Plane, Turn,
@@ -20,7 +19,7 @@ const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 
 /// back.
 const FP4_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// A block of 32 with nibbles at `at` and the scale in front: the shape of the legacy formats.
+/// A block of 32 with nibbles at `at` and the scale before them: the shape of the legacy formats.
 const fn small(bytes: usize, planes: &'static [Plane], value: Value, offset: Offset) -> Encoding {
     Encoding::Blocks(BlockFormat {
         elems: 32,
@@ -103,8 +102,8 @@ const fn bytes(at: u16) -> Field {
     Field { at, step: 1, per: 1, shift: 0, each: 8, bits: 8 }
 }
 
-/// `per` elements of `bits` bits in each word of `step` bytes, one behind the other from bit
-/// `shift` on.
+/// `per` elements of `bits` bits in each word of `step` bytes, one after another from bit `shift`
+/// on.
 const fn packed(at: u16, step: u16, per: u16, shift: u16, bits: u16) -> Field {
     Field { at, step, per, shift, each: bits, bits }
 }
@@ -413,8 +412,8 @@ pub const ALL: &[Format] = &[
     },
 ];
 
-/// Gives a macro the ids of the block formats whose codes lie in runs of sixteen bytes, or in a
-/// word of 32 bits, behind what it is given: for code that takes a format as a type, written once
+/// Gives a macro the ids of the block formats whose codes are in runs of sixteen bytes, or in a
+/// word of 32 bits, after its other arguments: for code that takes a format as a type, written once
 /// and made for each.
 #[macro_export]
 macro_rules! block_format_ids {
@@ -423,8 +422,8 @@ macro_rules! block_format_ids {
     };
 }
 
-/// The same with the ids of the other block formats: with a codebook, digits of base 3, codes of
-/// neighbours in one byte, runs of eight.
+/// As `block_format_ids!`, with the ids of the other block formats: with a codebook, digits of base
+/// 3, codes of neighbours in one byte, runs of eight.
 #[macro_export]
 macro_rules! scattered_format_ids {
     ($then:ident!($($given:tt)*)) => {
@@ -432,8 +431,7 @@ macro_rules! scattered_format_ids {
     };
 }
 
-/// The ids above are those of the table, no more and no fewer, each in the list where its codes
-/// belong.
+/// The ids above are exactly those of the table, each in the list of its kind.
 const _: () = {
     macro_rules! list {
         ($($id:literal)*) => { [$($id),*] };

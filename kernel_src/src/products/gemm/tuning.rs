@@ -1,4 +1,4 @@
-//! How products of matrices are cut, and where each family of cards starts.
+//! Tunings of products of matrices, and the defaults of each family of cards.
 
 use super::GemmSpec;
 use crate::vocabulary::mma::Product;
@@ -21,7 +21,7 @@ pub enum GemmTuning {
         waves: (u32, u32),
         /// Steps of 64 columns between barriers.
         depth: u32,
-        /// Such steps that weights are fetched before they are expanded.
+        /// Steps between fetching and expanding weights.
         ahead: u32,
         /// Tiles of activations in shared memory.
         stages: u32,
@@ -32,7 +32,7 @@ pub enum GemmTuning {
         tokens: u32,
         /// Tiles in shared memory.
         stages: u32,
-        /// Stages that weights are fetched before they are expanded.
+        /// Stages between fetching and expanding weights.
         ahead: u32,
         /// Groups that fill; one with 256 tokens, whose products need the registers.
         fillers: u32,
@@ -81,7 +81,7 @@ pub(super) const GROUP_ROWS: u32 = 128;
 /// A block of `gpu/gemm.h`.
 #[derive(Debug, Clone, Copy)]
 pub struct Waves {
-    /// Up to so many tokens.
+    /// The most tokens.
     pub up_to: usize,
     /// Tokens of a block.
     pub tokens: u32,
@@ -91,13 +91,13 @@ pub struct Waves {
     pub waves: (u32, u32),
     /// Steps of 64 columns between barriers.
     pub depth: u32,
-    /// Such steps that weights are fetched before they are expanded.
+    /// Steps between fetching and expanding weights.
     pub ahead: u32,
     /// Tiles of activations in shared memory.
     pub stages: u32,
 }
 
-/// The blocks of a family's products of matrices, for few tokens first.
+/// The default blocks of a vendor's cards, for few tokens first.
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
     /// Whose cards.
@@ -108,7 +108,7 @@ pub struct Start {
     pub wave: u32,
     /// Its blocks; the last one takes any number of tokens.
     pub blocks: &'static [Waves],
-    /// Where they come from.
+    /// Their source.
     pub from: &'static str,
 }
 
@@ -174,7 +174,7 @@ pub const STARTS: [Start; 4] = [
     },
 ];
 
-/// The block for so many tokens.
+/// The block for `tokens` tokens.
 fn start(target: &Target, wave: u32, tokens: usize) -> &'static Waves {
     let (vendor, roomy) = (target.vendor(), target.arch().shared_per_block > 64 << 10);
     let same = |f: &&Start| {
@@ -193,7 +193,7 @@ struct Groups {
     tokens: u32,
     /// Tiles in shared memory.
     stages: u32,
-    /// Stages that weights are fetched before they are expanded.
+    /// Stages between fetching and expanding weights.
     ahead: u32,
     /// Groups that fill.
     fillers: u32,
@@ -205,12 +205,12 @@ const GROUPS: [Groups; 3] = [
     Groups { tokens: 128, stages: 6, ahead: 2, fillers: 2 },
     Groups { tokens: 256, stages: 4, ahead: 2, fillers: 1 },
 ];
-/// Fewer tokens than this go to [`STARTS`] also on sm_90a: there the time is the weights' (H200,
+/// Fewer tokens than this use [`STARTS`] also on sm_90a: there the weights take the time (H200,
 /// 28672 × 4096 of Q4_K: 54 µs at 16 tokens against 61, 61 against 63 at 32, 88 against 69 at 64).
 const GROUPS_FROM: usize = 33;
-/// What a wave of tiles of N tokens costs is `GROUP_COST + N`: from products of 128 to 2048 tokens
+/// Cost of a round of tiles of N tokens is `GROUP_COST + N`: from products of 128 to 2048 tokens
 /// with 4096 to 28672 rows on an H200 (64: 31, 128: 45, 256: 58 µs for 4096 columns). At 256 tokens
-/// a tile it multiplies at 500 to 590 TFLOP/s, at 128 at 380, where fillers cannot keep up.
+/// a tile it multiplies at 500 to 590 TFLOP/s, at 128 at 380, where fillers are the bound.
 const GROUP_COST: usize = 160;
 /// Multiprocessors of the family's usual cards (H100 SXM, H200), for that estimate only: another
 /// number costs a few percent.
@@ -221,7 +221,7 @@ impl GemmSpec {
         self.segments.iter().any(|s| s.format.encoding == encoding)
     }
 
-    /// Where the family starts.
+    /// The default.
     pub(super) fn start(&self, target: &Target) -> GemmTuning {
         // F32 pieces take all of a filler's registers.
         let plain = self.has(Encoding::F32);
@@ -231,7 +231,7 @@ impl GemmSpec {
                 let tiles = row_tiles * self.tokens.div_ceil(n as usize);
                 tiles.div_ceil(GROUP_UNITS) * (GROUP_COST + n as usize)
             };
-            // Experts' tiles are mostly not full: 64 tokens (128 experts of 2048 × 768, 2048
+            // Experts' tiles are mostly not full, so 64 tokens (128 experts of 2048 × 768, 2048
             // tokens: 0.95 ms against 1.04 with 128).
             let usable = GROUPS.iter().filter(|g| self.experts == 1 || g.tokens == 64);
             let &Groups { tokens, stages, mut ahead, fillers } =
@@ -252,7 +252,7 @@ impl GemmSpec {
         GemmTuning::Waves { wave, tokens, rows, waves, depth, ahead, stages }
     }
 
-    /// All that there is.
+    /// All tunings.
     fn all(target: &Target) -> Vec<GemmTuning> {
         let mut all = vec![];
         for &wave in target.waves() {
@@ -286,13 +286,13 @@ impl GemmSpec {
         all
     }
 
-    /// What is worth trying for its tokens.
+    /// Candidates for the spec's tokens.
     pub(super) fn worth_trying(&self, target: &Target) -> Vec<GemmTuning> {
         let tokens = self.tokens.next_power_of_two().max(16) as u32;
         let start = self.start(target);
         let fits = |t: &GemmTuning| {
             let groups = matches!(t, GemmTuning::Groups { .. });
-            // With warp groups the other kernel was never near from 33 tokens on.
+            // From 33 tokens on the other kernel was much slower than warp groups.
             let kind = target.arch().matrix != MatrixUnit::Wgmma || groups || tokens <= 32;
             // Experts' tiles are those of the grouping: all products of a layer have the same.
             let tile = if self.experts > 1 {
@@ -319,6 +319,7 @@ impl GemmSpec {
             } => {
                 let n = Product::of(target, wave).columns;
                 let threads = over_tokens * over_rows * wave;
+                let results = over_tokens * over_rows * 16 * (rows / over_rows.max(1) + 4) * 4;
                 target.waves().contains(&wave)
                     && [16, 32, 64, 128].contains(&tokens)
                     && [32, 64, 128, 256].contains(&rows)
@@ -332,8 +333,8 @@ impl GemmSpec {
                     && (2..=4).contains(&stages)
                     && threads <= target.arch().max_threads
                     && (rows * 2 * depth).is_multiple_of(threads)
-                    // The results' stage takes the tiles' place.
-                    && over_tokens * over_rows * 16 * (rows / over_rows + 4) * 4 <= t.shared() as u32
+                    // Results use the memory of the tiles.
+                    && results <= t.shared() as u32
             }
             GemmTuning::Groups { tokens, stages, ahead, fillers } => {
                 target.arch().matrix == MatrixUnit::Wgmma

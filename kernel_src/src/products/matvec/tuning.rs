@@ -1,4 +1,4 @@
-//! How products with vectors are spread over a device: also those through chosen experts.
+//! Tunings of products with vectors, also of those through chosen experts.
 
 use crate::vocabulary::kernel::{SpecError, require};
 use crate::vocabulary::shape::Shape;
@@ -22,24 +22,24 @@ pub struct MatvecTuning {
     pub in_flight: u32,
     /// Blocks launched for each compute unit.
     pub blocks_per_unit: u32,
-    /// A block keeps its compute unit to itself, by asking for more than half of the LDS: blocks of
-    /// the next launch, which may come before this one has ended, then cannot meet in pairs on the
-    /// first units that are free.
+    /// A block has its compute unit alone, by asking for more than half of the LDS. Blocks of the
+    /// next launch, which may start before this one has ended, then cannot share the first free
+    /// units.
     pub alone: bool,
 }
 
 impl Variant for MatvecTuning {}
 
-/// Where a vendor's cards start, for all sizes.
+/// The defaults of a vendor's cards, for all sizes.
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
     /// Whose cards.
     pub vendor: Vendor,
-    /// Weights whose unit is the 16 bytes of its codes and little more (plain elements, 8-bit
-    /// codes); else those of fewer bits.
+    /// For weights whose unit is little more than the 16 bytes of its codes (plain elements, 8-bit
+    /// codes); else for those of fewer bits.
     pub wide: bool,
     /// For one column and rows that fill the card, on units whose SIMDs have one file of 512
-    /// registers, so that 1024 threads have 128 each; else for all.
+    /// registers, so 1024 threads have 128 each; else for all.
     pub roomy: bool,
     /// Threads of a block.
     pub block: u32,
@@ -49,18 +49,18 @@ pub struct Start {
     pub in_flight: u32,
     /// Rows that share them where there are plenty.
     pub rows: u32,
-    /// Where it comes from.
+    /// Its source.
     pub from: &'static str,
 }
 
-/// 512 threads on each SM reached twice the rate of 1024 blocks of 128 on an H200; a second block
-/// helps where few instructions stand behind a byte, and costs a fifth of the rate on 4-bit codes.
-/// There two rows at a time share the reads of the activations. On AMD two units in flight keep a
-/// lane below 96 registers on every family, so that a SIMD has five waves or more.
+/// 512 threads on each SM reached twice the rate of 1024 blocks of 128 on an H200. A second block
+/// helps if a byte needs few instructions, and costs a fifth of the rate on 4-bit codes. There two
+/// rows at a time share the reads of the activations. On AMD two units in flight leave a lane below
+/// 96 registers on every family, so a SIMD has five waves or more.
 ///
-/// Every block makes the column of activations for itself. On the 304 units of an MI300X four
-/// blocks of 256 did that 1024 times for 4096 rows, three quarters of all that they executed, and a
-/// column of 14336 (35 KB of LDS) left a unit one block of four waves. One block of 1024 is as many
+/// Every block makes the column of activations. On the 304 units of an MI300X four blocks of 256
+/// did that 1024 times for 4096 rows, three quarters of all instructions, and with a column of
+/// 14336 (35 KB of LDS) a unit had only one block of four waves. One block of 1024 has as many
 /// waves with one column.
 pub const STARTS: [Start; 6] = [
     Start {
@@ -125,7 +125,7 @@ pub const STARTS: [Start; 6] = [
     },
 ];
 
-/// The row of a target's cards, a roomy one where that is asked for and there is one.
+/// The row of a target's cards, a roomy one if asked for and available.
 fn start(target: &Target, wide: bool, roomy: bool) -> &'static Start {
     let [first, ..] = &STARTS;
     let rows = || STARTS.iter().filter(|f| f.vendor == target.vendor() && f.wide == wide);
@@ -133,16 +133,16 @@ fn start(target: &Target, wide: bool, roomy: bool) -> &'static Start {
     rows().find(|f| f.roomy == roomy).or_else(|| rows().next()).unwrap_or(first)
 }
 
-/// Whether 128 registers a lane hold a product with one column, and a SIMD has four waves of them.
-/// Without a byte dot product (on a card whose own computes wrong) 30 more were spilled.
-pub(super) fn takes_1024(target: &Target) -> bool {
+/// Whether 128 registers a lane are enough for a product with one column, and a SIMD has four waves
+/// of them. Without a byte dot product (on a card whose own computes wrong) 30 more were spilled.
+pub fn takes_1024(target: &Target) -> bool {
     target.arch().one_register_file() && target.arch().dot == Dot::Sdot4
 }
 
-/// Lanes that should be at work on a matrix for the memory system to be busy (132 SMs × 512).
+/// Lanes that must work on a matrix to keep the memory system busy (132 SMs × 512).
 const LANES_WANTED: usize = 65536;
 
-/// Blocks worth trying: threads, blocks a unit, alone.
+/// Candidate blocks: threads, blocks a unit, alone.
 const BLOCKS: [(u32, u32, bool); 6] = [
     (256, 2, false),
     (256, 4, false),
@@ -152,19 +152,19 @@ const BLOCKS: [(u32, u32, bool); 6] = [
     (1024, 1, false),
 ];
 
-/// Rows and units in flight worth trying.
+/// Candidate rows and units in flight.
 const LOADS: [(u32, u32); 8] = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (4, 2)];
 
-/// A wave for a row, or half of one where more than four lanes of ten would idle. Wider teams, of
-/// up to a block for the few rows of a small model, were 30 to 40 % behind on an H200.
+/// A wave for a row, or half a wave if more than four lanes of ten would idle. Wider teams, up to a
+/// block for the few rows of a small model, were 30 to 40 % slower on an H200.
 fn nvidia_team(units: usize, wave: u32) -> u32 {
     let team = (units.next_power_of_two() as u32).clamp(1, wave);
     let busy = units as f64 / (units.div_ceil(team as usize) * team as usize) as f64;
     if team > 16 && busy < 0.6 { team / 2 } else { team }
 }
 
-/// As many lanes as the matrix gives work for: wider than a wave only when rows are few; narrower,
-/// so that fewer idle, when they are plenty.
+/// As many lanes as the matrix has work for: wider than a wave only for few rows; narrower for
+/// many, so that fewer idle.
 fn amd_team(units: usize, rows: usize, wave: u32, block: u32) -> u32 {
     let widest = (units.next_power_of_two() as u32).clamp(1, block);
     let mut team = widest.min(wave);
@@ -179,8 +179,8 @@ fn amd_team(units: usize, rows: usize, wave: u32, block: u32) -> u32 {
 }
 
 impl MatvecTuning {
-    /// The default for `rows` rows of `units` units of `unit` weights; `lean` where a lane never
-    /// has more of them in flight than `in_flight` says.
+    /// The default for `rows` rows of `units` units of `unit` weights; `lean`: a lane never has
+    /// more of them in flight than `in_flight`.
     #[must_use]
     pub fn usual(
         target: &Target,
@@ -207,24 +207,24 @@ impl MatvecTuning {
         let in_flight = (family.in_flight / (lists * columns) as u32 / shared).clamp(1, steps);
         let (block, blocks_per_unit) = match columns {
             1 => (family.block, family.blocks_per_unit),
-            // 64 registers, which a second block of 512 threads leaves each, do not hold several
+            // 64 registers, the share with a second block of 512 threads, are too few for several
             // columns,
             2..=4 if vendor == Vendor::Nvidia => (family.block, 1),
             2..=4 => (family.block, family.blocks_per_unit),
-            // and 128 not eight of them.
+            // and 128 too few for eight.
             _ if vendor == Vendor::Nvidia => (256, 2),
             _ => (256, 2 * family.blocks_per_unit),
         };
         MatvecTuning { wave, block, team, rows: shared, in_flight, blocks_per_unit, alone: false }
     }
 
-    /// Dynamic LDS to ask for where a block uses `bytes` of it.
+    /// Dynamic LDS to ask for if a block uses `bytes` of it.
     pub(crate) fn shared(&self, target: &Target, bytes: usize) -> usize {
         if self.alone { bytes.max(target.arch().unit.shared as usize / 2) } else { bytes }
     }
 
-    /// What is worth trying for rows of `units` units, `times` lists or columns of which a lane has
-    /// in flight at once.
+    /// Candidates for rows of `units` units, with `times` lists or columns in flight in a lane at
+    /// once.
     pub(crate) fn candidates(target: &Target, units: usize, times: usize) -> Vec<MatvecTuning> {
         let mut all = vec![];
         for &wave in target.waves() {
@@ -232,16 +232,16 @@ impl MatvecTuning {
                 if alone && target.vendor() == Vendor::Amd {
                     continue;
                 }
-                // Narrower ones for rows that give a wave no work; wider ones were 30 to 40 %
-                // behind on an H200.
+                // Narrower teams for rows too short for a wave; wider ones were 30 to 40 % slower
+                // on an H200.
                 for team in [wave / 4, wave / 2, wave] {
                     let steps = units.div_ceil(team as usize) as u32;
                     if team < wave / 2 && units > wave as usize || team as usize / 2 >= units {
                         continue;
                     }
                     for (rows, in_flight) in LOADS {
-                        // No more in flight than there is, nor than eight at once, the most that
-                        // was ever best.
+                        // At most the row's units in flight, and at most eight, since more was
+                        // never best.
                         if in_flight > steps.next_power_of_two()
                             || (rows * in_flight) as usize * times > 8
                         {
@@ -278,13 +278,13 @@ impl MatvecTuning {
         require(fine, kernel, || format!("{self:?} on {target}"))
     }
 
-    /// The constants that `gpu/matvec.h` takes of it, for so many columns.
+    /// The constants of `gpu/matvec.h` for `columns` columns.
     pub(crate) fn shape(&self, columns: usize) -> Shape {
         let shape = Shape::new().number("COLUMNS", columns).number("TEAM", self.team);
         shape.number("ROWS", self.rows).number("IN_FLIGHT", self.in_flight)
     }
 
-    /// What the whole compilation has of it and of the target.
+    /// The macros of the compilation.
     pub(crate) fn macros(&self, target: &Target, columns: usize) -> Constants {
         let dot4 = match target.arch().dot {
             Dot::None | Dot::Dp4a => 0,
@@ -294,18 +294,18 @@ impl MatvecTuning {
         Constants::new().set("KJ_MIN_BLOCKS", self.min_blocks(target, columns)).set("KJ_DOT4", dot4)
     }
 
-    /// Blocks that must fit a unit together. Told nothing, nvrtc kept 512 threads to 64 registers
-    /// and spilled for it.
+    /// Blocks that must fit a unit together. Without this bound nvrtc limited 512 threads to 64
+    /// registers and spilled.
     fn min_blocks(&self, target: &Target, columns: usize) -> u32 {
-        // AMD's compiler finds its own balance: four blocks of 256 on a CU would leave a lane 64
-        // registers, and most spill.
+        // AMD's compiler decides: with four blocks of 256 on a CU a lane has 64 registers, and most
+        // spill.
         if columns > 4 || target.vendor() == Vendor::Amd {
             return 1;
         }
         self.blocks_per_unit.min((1024 / self.block).max(1)).min(target.arch().unit.waves_per_simd)
     }
 
-    /// Blocks for weights of these numbers of rows, `times` over.
+    /// Blocks for weights of these numbers of rows, `times` times.
     pub(crate) fn blocks(
         &self,
         target: &Target,
@@ -317,8 +317,8 @@ impl MatvecTuning {
         let tile = (worker / self.team * self.rows) as usize;
         let tiles: usize = rows.into_iter().map(|r| r.div_ceil(tile)).sum::<usize>() * times;
         let full = tiles.div_ceil((self.block / worker) as usize);
-        // A block for each unit, if not all of its waves have a tile: 4096 rows are 14 on each of
-        // 304 units, or 16 on 256 of them while the others stand idle.
+        // One block for each unit, even if not all of its waves have a tile: 4096 rows are 14 on
+        // each of 304 units, or 16 on 256 of them while the others idle.
         let spread = target.vendor() == Vendor::Amd && self.blocks_per_unit == 1;
         let most =
             if spread { full.max(tiles.min(units as usize)) } else { full }.min(1 << 20) as u32;

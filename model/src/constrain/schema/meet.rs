@@ -1,4 +1,4 @@
-//! Several schemas that hold at once, as one.
+//! The intersection of schemas that all apply to one value.
 
 use super::read::{DEEPEST, Reader};
 use super::{Array, Object, Schema, Strings};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
 impl Reader<'_> {
-    /// What keeps to both.
+    /// The intersection of two schemas.
     pub fn meet(&mut self, a: Schema, b: Schema, depth: usize) -> Result<Schema, String> {
         self.count()?;
         if depth > DEEPEST {
@@ -21,7 +21,8 @@ impl Reader<'_> {
             (Schema::Ref(a), Schema::Ref(b)) if a == b => Schema::Ref(a),
             (Schema::Ref(number), other) | (other, Schema::Ref(number)) => {
                 if self.is_reading(number) {
-                    // A definition of itself and more: the more would be found out without an end.
+                    // A recursive definition, intersected with another schema, would expand
+                    // without end.
                     self.note("$ref with others beside it in a circle", "$", false);
                     return Ok(Schema::Ref(number));
                 }
@@ -117,7 +118,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Whether a value keeps to a schema, as far as it can be told.
+    /// Whether a value satisfies a schema, as far as this can be decided.
     fn takes(&mut self, schema: &Schema, value: &Value, depth: usize) -> Result<bool, String> {
         self.count()?;
         if depth > DEEPEST {
@@ -167,7 +168,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Whether no value keeps to two of these, as far as it is plain.
+    /// Whether at most one of these schemas accepts any value, as far as this can be decided.
     pub fn apart(&mut self, all: &[Schema]) -> bool {
         const MOST: usize = 200;
         let mut one = |schema: &Schema| match schema {
@@ -226,7 +227,7 @@ fn kind(schema: &Schema) -> Option<u8> {
     }
 }
 
-/// Whether two values are one for JSON Schema: 1 is 1.0.
+/// Whether two values are equal for JSON Schema: 1 equals 1.0.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => match (a.as_i128(), b.as_i128()) {
@@ -251,7 +252,7 @@ fn least_of(a: Option<usize>, b: Option<usize>) -> Option<usize> {
 }
 
 impl Strings {
-    /// These and those hold.
+    /// The intersection with other constraints.
     pub fn add(&mut self, other: Strings) {
         self.least = self.least.max(other.least);
         self.most = least_of(self.most, other.most);
@@ -267,7 +268,8 @@ impl Strings {
         }
     }
 
-    /// Whether a text is one, but for its format; what a pattern's expression cannot tell it takes.
+    /// Whether a text satisfies these constraints, except formats. A pattern that cannot be decided
+    /// counts as satisfied.
     fn takes(&self, text: &str) -> bool {
         let length = text.chars().count();
         length >= self.least
@@ -277,13 +279,13 @@ impl Strings {
 }
 
 impl Object {
-    /// What a property is that has no place of its own.
+    /// The schema of a property that is not listed.
     pub fn of_name(&self, name: &str) -> Schema {
         let pattern = self.patterns.iter().find(|(pattern, _)| found(pattern, name) == Some(true));
         pattern.map_or(&self.additional, |(_, one)| one).clone()
     }
 
-    /// Properties with a place of their own keep to the patterns of their names, too.
+    /// Applies the schemas of name patterns to the listed properties, too.
     pub fn with_patterns(&mut self, reader: &mut Reader<'_>, depth: usize) -> Result<(), String> {
         for (pattern, other) in &self.patterns {
             let Some(mut finder) = finder(pattern) else { continue };
@@ -295,12 +297,12 @@ impl Object {
     }
 }
 
-/// Whether a pattern is found in a text; none: it cannot be told.
+/// Whether a pattern matches somewhere in a text; `None` if this cannot be decided.
 fn found(pattern: &str, text: &str) -> Option<bool> {
     Some(finder(pattern)?.is_match(text))
 }
 
-/// Finds a pattern.
+/// Compiles a pattern for searching.
 fn finder(pattern: &str) -> Option<Regex> {
     const FUEL: u64 = 10_000;
     let mut builder = RegexBuilder::new();

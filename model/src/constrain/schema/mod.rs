@@ -1,10 +1,10 @@
-//! JSON schemas as grammars in llguidance's form of Lark.
+//! Translates JSON schemas to grammars in llguidance's variant of Lark.
 //!
-//! The library has a compiler of its own, which refuses what people write (a `format` of any name),
-//! tells bounds as doubles, lets digits run without an end, and makes a row of its parser longer
-//! than it allows of some hundred optional properties. So a schema is read here ([`read`]), where
-//! several hold at once they become one ([`meet`]), and it is written as rules ([`write`]). The
-//! library's compiler still makes strings of a pattern or a format, and multiples.
+//! The library's own compiler has limits: it refuses common input (a `format` with an unknown
+//! name), treats bounds as doubles, allows unlimited digits, and exceeds its own row limit for some
+//! hundred optional properties. So schemas are parsed here ([`read`]), schemas that all apply to
+//! one value are intersected ([`meet`]), and the result is written as rules ([`write`]). The
+//! library still compiles strings with a pattern or a format, and multiples.
 
 mod meet;
 mod number;
@@ -15,15 +15,15 @@ mod write;
 use number::Numbers;
 use serde_json::Value;
 
-/// A keyword of a schema that answers are not held to.
+/// A keyword of a schema that answers are not checked against.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unheld {
     /// The keyword.
     pub keyword: String,
-    /// Where it stands: `$.properties.size`.
+    /// Its place, such as `$.properties.size`.
     pub at: String,
-    /// It was meant to exclude answers in a way that nothing else in the schema does: who asked for
-    /// exactness is refused. Otherwise it is a check of values that a reader makes afterwards.
+    /// Whether it excludes answers in a way that no other keyword does; a request for strict
+    /// checking is then refused. Otherwise it only checks values, which a reader can do afterwards.
     pub matters: bool,
 }
 
@@ -35,23 +35,23 @@ impl std::fmt::Display for Unheld {
 
 /// A schema as a grammar.
 pub struct Translated {
-    /// In llguidance's form of Lark.
+    /// The grammar in llguidance's variant of Lark.
     pub lark: String,
-    /// What it does not hold.
+    /// The keywords that it does not enforce.
     pub unheld: Vec<Unheld>,
 }
 
-/// A schema as a grammar, in time that is linear in its size.
+/// Translates a schema in time linear in its size.
 ///
 /// # Errors
-/// It is no schema, or nothing keeps to it: where, and why.
+/// The schema is invalid, or no value satisfies it. The text names the place and the reason.
 pub fn translate(schema: &Value) -> Result<Translated, String> {
     let mut reader = read::Reader::new(schema);
     let root = reader.read(schema, "$", 0)?;
     write::write(reader, &root)
 }
 
-/// What values may be.
+/// The set of values that a schema accepts.
 #[derive(Debug, Clone, PartialEq)]
 enum Schema {
     Any,
@@ -62,11 +62,11 @@ enum Schema {
     String(Strings),
     Array(Box<Array>),
     Object(Box<Object>),
-    /// This value alone.
+    /// Only this value.
     Literal(Value),
     /// Any of these.
     Union(Vec<Schema>),
-    /// The definition of this number.
+    /// The definition with this number.
     Ref(usize),
 }
 
@@ -74,7 +74,7 @@ enum Schema {
 struct Strings {
     least: usize,
     most: Option<usize>,
-    /// With the place where they stand.
+    /// Patterns with their places in the schema.
     patterns: Vec<(String, String)>,
     formats: Vec<String>,
 }
@@ -85,18 +85,18 @@ struct Array {
     items: Schema,
     least: usize,
     most: Option<usize>,
-    /// Where it is said that no two items are the same.
+    /// The place of `uniqueItems`, if it is set.
     unique: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 struct Object {
-    /// In the order in which they come.
+    /// Listed properties in their order.
     properties: Vec<(String, Schema)>,
     patterns: Vec<(String, Schema)>,
-    /// Any other property.
+    /// The schema of all other properties.
     additional: Schema,
-    /// What the names of those are.
+    /// Constraints on the names of those.
     names: Strings,
     required: Vec<String>,
     least: usize,
@@ -109,7 +109,7 @@ impl Schema {
         *self == Schema::Never
     }
 
-    /// One of these.
+    /// The union of schemas.
     fn union(all: Vec<Schema>) -> Schema {
         let mut flat: Vec<Schema> = vec![];
         for one in all {

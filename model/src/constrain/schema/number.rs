@@ -1,23 +1,23 @@
-//! Numbers of a schema: decimals as they were written, and an expression of the numbers between
-//! two. Digits are bounded, so that a number ends.
+//! Number constraints of a schema: exact decimals, and regular expressions for numbers in a range.
+//! The number of digits is limited, so that every number ends.
 
 use serde_json::Number;
 use std::cmp::Ordering;
 use std::fmt::Write;
 
-/// Digits of a whole number without a bound: all of 64 bits.
+/// Digits of an integer without a bound: those of 64 bits.
 const WHOLE: usize = 19;
-/// Digits of a bound that is told exactly; a larger one is none.
+/// Maximum digits of a bound that is enforced exactly; a larger bound is ignored.
 const BOUND: usize = 40;
-/// Significant digits of a number that may have a fraction: those of a double.
+/// Significant digits of a number with a fraction: those of a double.
 const SIGNIFICANT: usize = 17;
-/// Any number. With 17 digits before the exponent, none is larger than a double can be.
+/// Any number. With 17 digits before the exponent, none exceeds the range of a double.
 const ANY: &str =
     r"-?(0|[1-9][0-9]{0,16})(\.[0-9]{1,33})?([eE][+-]?([0-9]{1,2}|1[0-9]{2}|2[0-8][0-9]))?";
 /// Numbers of at most 17 significant digits.
 const SHORT: &str = r"-?(0(\.0{0,16}[0-9]{0,17})?|[1-9][0-9.]{0,17})([eE][+-]?[0-9]{1,3})?";
 
-/// A decimal of any size. Without zeros at its ends; zero has no sign.
+/// An exact decimal of any size, without leading or trailing zeros. Zero has no sign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decimal {
     negative: bool,
@@ -26,7 +26,7 @@ pub struct Decimal {
 }
 
 impl Decimal {
-    /// A number of JSON, exactly.
+    /// The exact value of a JSON number.
     pub fn of(number: &Number) -> Option<Decimal> {
         let text = number.to_string();
         let (negative, rest) =
@@ -53,12 +53,12 @@ impl Decimal {
         Decimal { negative, whole: if whole.is_empty() { "0" } else { whole }.to_owned(), fraction }
     }
 
-    /// Whether it has no fraction.
+    /// Whether it is an integer.
     pub fn is_whole(&self) -> bool {
         self.fraction.is_empty()
     }
 
-    /// A power of ten that is at most one, as places behind the point.
+    /// The number of decimal places, if this is a power of ten of at most one.
     pub fn places(&self) -> Option<usize> {
         match (self.whole.as_str(), self.fraction.as_str()) {
             ("1", "") => Some(0),
@@ -77,9 +77,9 @@ impl Decimal {
         Decimal::new(false, "", "")
     }
 
-    /// The next whole number; the one before it with `-1`.
+    /// The next integer if `up`, else the previous one.
     fn step(&self, up: bool) -> Decimal {
-        // Away from zero the size grows.
+        // Away from zero the magnitude grows.
         if up != self.negative {
             return Decimal::new(self.negative, &longer(&self.whole), "");
         }
@@ -89,7 +89,7 @@ impl Decimal {
         }
     }
 
-    /// The least whole number that is not below it (`up`), or the greatest that is not above it.
+    /// The least integer not below it if `up`, else the greatest not above it.
     fn rounded(&self, up: bool) -> Decimal {
         let cut = Decimal::new(self.negative, &self.whole, "");
         match self.is_whole() || self.negative == up {
@@ -99,7 +99,7 @@ impl Decimal {
     }
 }
 
-/// A digit string plus one.
+/// A string of digits plus one.
 fn longer(digits: &str) -> String {
     let kept = digits.trim_end_matches('9');
     let nines = "0".repeat(digits.len() - kept.len());
@@ -113,7 +113,7 @@ fn longer(digits: &str) -> String {
     }
 }
 
-/// A digit string minus one; it is not zero.
+/// A string of digits minus one. It is not zero.
 fn shorter(digits: &str) -> String {
     let kept = digits.trim_end_matches('0');
     let zeros = "9".repeat(digits.len() - kept.len());
@@ -147,30 +147,30 @@ impl PartialOrd for Decimal {
     }
 }
 
-/// An end of a range.
+/// A bound of a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bound {
-    /// Where it is.
+    /// Its value.
     pub at: Decimal,
-    /// The end itself does not belong to the range.
+    /// Whether the value itself is excluded.
     pub open: bool,
 }
 
-/// Which numbers.
+/// A set of numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Numbers {
-    /// Without a fraction.
+    /// Only integers.
     pub whole: bool,
-    /// From here on.
+    /// Lower bound.
     pub least: Option<Bound>,
-    /// Up to here.
+    /// Upper bound.
     pub most: Option<Bound>,
-    /// Multiples of these: powers of ten that are at most one are held here, others by the library.
+    /// Multiples of these. Powers of ten of at most one are enforced here, others by the library.
     pub multiples: Vec<Number>,
 }
 
 impl Numbers {
-    /// Those that are in both.
+    /// The intersection with another set.
     pub fn meet(mut self, other: Numbers) -> Numbers {
         self.whole |= other.whole;
         self.least = tighter(self.least, other.least, Ordering::Greater);
@@ -183,7 +183,7 @@ impl Numbers {
         self
     }
 
-    /// Whether a number is one of them, as far as its multiples do not matter.
+    /// Whether it contains a number. Multiples are ignored.
     pub fn has(&self, number: &Number) -> bool {
         let Some(n) = Decimal::of(number) else { return false };
         let above = self.least.as_ref().is_none_or(|b| n > b.at || (n == b.at && !b.open));
@@ -191,7 +191,7 @@ impl Numbers {
         above && below && (!self.whole || n.is_whole())
     }
 
-    /// The numbers as terminals of Lark; none: there is no such number.
+    /// The numbers as Lark terminals; `None` if there is no such number.
     pub fn terminal(&self) -> Option<String> {
         let places = self.multiples.iter().filter_map(|m| Decimal::of(m)?.places()).min();
         if self.whole || places == Some(0) {
@@ -208,8 +208,8 @@ impl Numbers {
         }
     }
 
-    /// The same as a schema for the library, where it must hold multiples: with ends, so that
-    /// numbers have one, too. None: it cannot tell such ends exactly.
+    /// The set as a schema for the library, which enforces multiples. It has bounds, so that
+    /// numbers end. `None` if the library cannot represent the bounds exactly.
     pub fn schema(&self) -> Option<serde_json::Value> {
         const EXACT: i64 = 1 << 53;
         const FAR: i64 = 999_999_999_999_999;
@@ -251,7 +251,7 @@ fn tighter(a: Option<Bound>, b: Option<Bound>, wins: Ordering) -> Option<Bound> 
     }
 }
 
-/// Some expressions, one of which matches.
+/// An alternative of expressions.
 fn either(mut all: Vec<String>) -> Option<String> {
     match all.len() {
         0 | 1 => all.pop(),
@@ -259,7 +259,7 @@ fn either(mut all: Vec<String>) -> Option<String> {
     }
 }
 
-/// Whole numbers.
+/// The expression of integers in a range.
 fn whole(least: Option<&Bound>, most: Option<&Bound>) -> Option<String> {
     let end = |bound: Option<&Bound>, up: bool| {
         bound.map(|b| {
@@ -269,7 +269,7 @@ fn whole(least: Option<&Bound>, most: Option<&Bound>) -> Option<String> {
     };
     let (least, most) = (end(least, true), end(most, false));
     let mut all = vec![];
-    // From zero on.
+    // Zero and above.
     let from = least.clone().filter(|at| !at.negative).unwrap_or_else(Decimal::zero);
     if most.as_ref().is_none_or(|most| from <= *most) {
         all.push(digits(&from.whole, most.as_ref().map(|at| at.whole.as_str())));
@@ -283,7 +283,7 @@ fn whole(least: Option<&Bound>, most: Option<&Bound>) -> Option<String> {
     either(all)
 }
 
-/// Digit strings from one to another, or of so many digits as are enough.
+/// Strings of digits between two, or of a sufficient length if there is no upper end.
 fn digits(from: &str, to: Option<&str>) -> String {
     let most = WHOLE.max(from.len() + 1);
     match to {
@@ -303,7 +303,7 @@ fn digits(from: &str, to: Option<&str>) -> String {
     }
 }
 
-/// A class of digits.
+/// A character class of digits.
 fn class(from: u8, to: u8) -> Option<String> {
     match from.cmp(&to) {
         Ordering::Less => Some(format!("[{}-{}]", char::from(from), char::from(to))),
@@ -312,12 +312,12 @@ fn class(from: u8, to: u8) -> Option<String> {
     }
 }
 
-/// Digit strings of one length.
+/// Strings of digits of equal length between two.
 fn same(from: &str, to: &str) -> String {
     fn any(n: usize) -> String {
         if n == 0 { String::new() } else { format!("[0-9]{{{n}}}") }
     }
-    /// `low`: from these digits on; else up to them.
+    /// With `low`: from these digits up, else up to these digits.
     fn one_sided(digits: &[u8], low: bool) -> String {
         let Some((first, rest)) = digits.split_first() else { return String::new() };
         if digits.iter().all(|d| *d == if low { b'0' } else { b'9' }) {
@@ -325,7 +325,7 @@ fn same(from: &str, to: &str) -> String {
         }
         let mut all = vec![format!("{}{}", char::from(*first), one_sided(rest, low))];
         let others = if low { class(first + 1, b'9') } else { class(b'0', first.wrapping_sub(1)) };
-        // Below 0 there is no digit.
+        // There is no digit below 0.
         if let Some(others) = others.filter(|_| low || *first > b'0') {
             all.push(format!("{others}{}", any(rest.len())));
         }
@@ -350,17 +350,17 @@ fn same(from: &str, to: &str) -> String {
     made
 }
 
-/// Numbers with a fraction or without, with no exponent.
+/// The expression of numbers with or without a fraction, without an exponent.
 fn decimals(least: Option<&Bound>, most: Option<&Bound>, places: Option<usize>) -> Option<String> {
     let mut all = vec![];
     let zero = Bound { at: Decimal::zero(), open: false };
     let size = |b: &Bound| Bound { at: b.at.size(), open: b.open };
-    // From zero on.
+    // Zero and above.
     let from = least.filter(|b| !b.at.negative).unwrap_or(&zero);
     if most.is_none_or(|b| !b.at.negative) {
         all.extend(sizes(from, most, places));
     }
-    // Below zero, which has no sign.
+    // Below zero; zero itself has no sign.
     let to = least.map(size);
     if least.is_none_or(|b| b.at.negative) {
         let open = Bound { at: Decimal::zero(), open: true };
@@ -419,14 +419,14 @@ fn sizes(from: &Bound, to: Option<&Bound>, places: Option<usize>) -> Option<Stri
     either(all)
 }
 
-/// Which digits may stand behind the point; and whether there may be none.
+/// The digits allowed after the decimal point, and whether they may be absent.
 struct Fraction {
     some: Option<String>,
     none: bool,
 }
 
 impl Fraction {
-    /// The digits behind one.
+    /// Prepends a digit.
     fn behind(self, digit: u8) -> Option<String> {
         let digit = char::from(digit);
         match (self.some, self.none) {
@@ -453,7 +453,7 @@ fn above(digits: &[u8], open: bool, room: usize) -> Fraction {
         return Fraction { some: Some(format!("[0-9]{{1,{room}}}")), none };
     }
     let Some((first, rest)) = digits.split_first() else {
-        // More than nothing: a digit that is not zero comes.
+        // Greater than the bound: a digit that is not zero must follow.
         return Fraction {
             some: Some(format!("0{{0,{rest_room}}}[1-9]{}", up_to(rest_room))),
             none,
@@ -484,7 +484,7 @@ fn between(from: &[u8], from_open: bool, to: &[u8], to_open: bool, room: usize) 
     if from.is_empty() && to.is_empty() {
         return Fraction { some: none.then(|| format!("0{{1,{room}}}")), none };
     }
-    // What is not written is zero.
+    // Digits that are not written are zero.
     let split = |digits: &'_ [u8]| -> (u8, Vec<u8>) {
         digits.split_first().map_or((b'0', vec![]), |(first, rest)| (*first, rest.to_vec()))
     };
@@ -512,7 +512,7 @@ mod tests {
         Some(Bound { at: Decimal::of(&number).unwrap(), open })
     }
 
-    /// The terminal as an automaton; none: there is no number.
+    /// The terminal as an automaton; `None` if there is no number.
     fn made(numbers: &Numbers) -> Option<Regex> {
         let terminal = numbers.terminal()?;
         let inner =

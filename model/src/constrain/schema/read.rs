@@ -1,21 +1,21 @@
-//! A schema of JSON as what values may be. Any draft's words are known; an unknown one is an
-//! annotation.
+//! Parses a JSON schema to the set of values that it accepts. Keywords of all drafts are known; an
+//! unknown one is an annotation.
 
 use super::number::{Bound, Decimal, Numbers};
 use super::{Array, Object, Schema, Strings, Unheld};
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
-/// Schemas inside each other: as deep as JSON is read.
+/// Maximum nesting of schemas, which is that of the JSON reader.
 pub const DEEPEST: usize = 128;
-/// Schemas in all, those that come of putting several together included.
+/// Maximum number of schemas, including those made by intersections.
 const MOST: usize = 200_000;
 
-/// Formats that the library can hold.
+/// Formats that the library enforces.
 const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 
-/// What no grammar here holds; each is a schema, or several, or a number.
+/// Keywords that are not enforced. Their value is a schema, several, or a number.
 const UNHELD: [&str; 13] = [
     "not",
     "if",
@@ -32,7 +32,7 @@ const UNHELD: [&str; 13] = [
     "contentSchema",
 ];
 
-/// The words that speak of each type.
+/// The keywords of each type.
 const OF_TYPES: [(&str, &[&str]); 4] = [
     ("number", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
     ("string", &["minLength", "maxLength", "pattern", "format"]),
@@ -50,27 +50,27 @@ const OF_TYPES: [(&str, &[&str]); 4] = [
         ],
     ),
 ];
-/// The words by which schemas are put together.
+/// Keywords that combine schemas.
 const TOGETHER: [&str; 8] =
     ["const", "enum", "$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf"];
 
-/// What a reference leads to.
+/// The target of a reference.
 enum Definition<'a> {
     Unread(&'a Value),
     Reading,
     Read(Schema),
 }
 
-/// Reads a schema.
+/// Parses a schema and its references.
 pub struct Reader<'a> {
     root: &'a Value,
     definitions: Vec<(String, Definition<'a>)>,
     numbers: HashMap<String, usize>,
     anchors: Option<HashMap<&'a str, &'a Value>>,
     made: usize,
-    /// Definitions that are being read, each because of the one before.
+    /// The number of nested definitions that are being read.
     open: usize,
-    /// What is not held.
+    /// The keywords that are not enforced.
     pub unheld: Vec<Unheld>,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One more schema.
+    /// Counts one more schema.
     pub fn count(&mut self) -> Result<(), String> {
         self.made += 1;
         match self.made > MOST {
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
         Ok(all)
     }
 
-    /// What the schema says by itself of each type.
+    /// The schema from the keywords of the types, without combining keywords.
     fn own(&mut self, fields: &'a Fields, at: &str, depth: usize) -> Result<Schema, String> {
         let together = TOGETHER.iter().any(|word| fields.contains_key(*word));
         let types: Vec<&str> = match fields.get("type") {
@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
                 all.iter().map(text).collect::<Result<_, _>>()?
             }
             Some(other) => return Err(format!("{at}.type: {} is no type", short(other))),
-            // Who speaks of properties means an object.
+            // Keywords such as `properties` imply the type object.
             None => {
                 let spoken = OF_TYPES
                     .iter()
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
             Some(other) => Err(format!("{at}.{word}: {} is no number", short(other))),
         };
         let end = |word: &str, exclusive: &str| -> Result<[Option<Bound>; 2], String> {
-            // Draft 4 has a flag there.
+            // Draft 4 has a boolean here.
             let flag = fields.get(exclusive) == Some(&Value::Bool(true));
             let (closed, open) = (number(word)?, number(exclusive)?);
             Ok([closed.map(|at| Bound { at, open: flag }), open.map(|at| Bound { at, open: true })])
@@ -240,7 +240,7 @@ impl<'a> Reader<'a> {
         };
         let format = match fields.get("format") {
             Some(Value::String(name)) if FORMATS.contains(&name.as_str()) => Some(name.clone()),
-            // Of any other name, or no name: a note for readers.
+            // Any other format is an annotation.
             _ => None,
         };
         Ok(Strings {
@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
     }
 
     fn array(&mut self, fields: &'a Fields, at: &str, depth: usize) -> Result<Schema, String> {
-        // Before 2020 a list of items was what is before the others now.
+        // Before draft 2020, a list in `items` had the meaning of `prefixItems`.
         let (prefix, items) = match (fields.get("items"), fields.get("prefixItems")) {
             (Some(Value::Array(all)), _) => {
                 (Some(("items", all.as_slice())), ("additionalItems", "additionalItems"))
@@ -292,7 +292,7 @@ impl<'a> Reader<'a> {
             Some(one) => self.read(one, &within(at, "additionalProperties"), depth + 1)?,
         };
         let mut required: Vec<String> = vec![];
-        // Draft 3 had a flag there, which says nothing of this object.
+        // Draft 3 had a boolean here, which does not concern this object.
         if let Some(names) = fields.get("required").filter(|names| !names.is_boolean()) {
             let mut seen = HashSet::new();
             for name in list(names, &format!("{at}.required"))? {
@@ -349,7 +349,7 @@ impl<'a> Reader<'a> {
         Ok(read)
     }
 
-    /// An object whose names keep to this, too.
+    /// Applies `propertyNames` to an object.
     fn names(&mut self, object: &mut Object, names: Schema, at: &str) -> Result<(), String> {
         let names = match names {
             Schema::Ref(number) => self.followed(number, 0)?,
@@ -368,21 +368,21 @@ impl<'a> Reader<'a> {
         for one in all {
             match one {
                 Schema::Literal(Value::String(name)) => each.push(name),
-                // No name is any of these.
+                // No name is of these types.
                 Schema::Literal(_)
                 | Schema::Null
                 | Schema::Bool
                 | Schema::Number(_)
                 | Schema::Never => {}
                 Schema::Array(_) | Schema::Object(_) => {}
-                // Names of several kinds.
+                // Constraints of several kinds are not enforced.
                 _ => {
                     self.note("propertyNames", at, false);
                     return Ok(());
                 }
             }
         }
-        // These and no others: each may be there.
+        // Only these names are allowed; each is optional.
         let named: HashMap<String, Schema> =
             std::mem::take(&mut object.properties).into_iter().collect();
         let mut properties: Vec<(String, Schema)> = vec![];
@@ -395,7 +395,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The number of what a reference leads to.
+    /// The number of a reference's target.
     fn refer(&mut self, reference: &Value, at: &str) -> Result<usize, String> {
         let Some(text) = reference.as_str() else {
             return Err(format!("{at}: {} is no reference", short(reference)));
@@ -438,12 +438,12 @@ impl<'a> Reader<'a> {
         Ok(self.definitions.len() - 1)
     }
 
-    /// Whether it is being found out what this leads to.
+    /// Whether this definition is being read.
     pub fn is_reading(&self, number: usize) -> bool {
         matches!(self.definitions.get(number), Some((_, Definition::Reading)))
     }
 
-    /// What a reference leads to.
+    /// The schema that a reference points to.
     pub fn definition(&mut self, number: usize) -> Result<Schema, String> {
         let Some((name, definition)) = self.definitions.get_mut(number) else {
             return Ok(Schema::Never);
@@ -474,7 +474,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The same through references that are nothing else.
+    /// [`Reader::definition`], following references that only lead to other references.
     pub fn followed(&mut self, number: usize, depth: usize) -> Result<Schema, String> {
         match self.definition(number)? {
             Schema::Ref(_) if depth > DEEPEST => {
@@ -485,7 +485,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Words that are not held, and those about what no other word has looked at.
+    /// Notes the keywords that are not enforced, and checks those that nothing else has read.
     fn rest(&mut self, fields: &'a Fields, at: &str, all: &mut Schema) -> Result<(), String> {
         for word in UNHELD {
             let Some(value) = fields.get(word) else { continue };
@@ -532,7 +532,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What is not spoken of may not be there.
+/// Forbids properties and items that are not listed.
 fn close(schema: &mut Schema, objects: bool) -> bool {
     match schema {
         Schema::Object(object) if objects => {
@@ -548,7 +548,7 @@ fn close(schema: &mut Schema, objects: bool) -> bool {
             true
         }
         Schema::Union(all) => {
-            // Each is closed, whether the ones before it were or not.
+            // Each one is closed, even if an earlier one could not be.
             let closed: Vec<bool> = all.iter_mut().map(|one| close(one, objects)).collect();
             closed.into_iter().all(|one| one)
         }
@@ -561,7 +561,7 @@ fn list<'a>(value: &'a Value, at: &str) -> Result<&'a [Value], String> {
     value.as_array().map(Vec::as_slice).ok_or_else(|| format!("{at}: {} is no list", short(value)))
 }
 
-/// How many of something.
+/// A count, such as `minItems`.
 fn count(fields: &Fields, word: &str, at: &str) -> Result<Option<usize>, String> {
     let Some(value) = fields.get(word) else { return Ok(None) };
     let whole = value
@@ -573,7 +573,7 @@ fn count(fields: &Fields, word: &str, at: &str) -> Result<Option<usize>, String>
     }
 }
 
-/// A place inside another; of one that is deep, how it begins.
+/// The place of a keyword; shortened if it is deep.
 fn within(at: &str, word: &str) -> String {
     const LONGEST: usize = 120;
     match at.len() + word.len() <= LONGEST {
@@ -583,7 +583,7 @@ fn within(at: &str, word: &str) -> String {
     }
 }
 
-/// A value in few words, for an error's line.
+/// A value shortened for an error line.
 fn short(value: &Value) -> String {
     const MOST: usize = 60;
     let text = value.to_string();
@@ -593,7 +593,7 @@ fn short(value: &Value) -> String {
     }
 }
 
-/// Where a schema is named by a word of its own.
+/// Collects schemas that are named by an anchor.
 fn anchors<'a>(value: &'a Value, all: &mut HashMap<&'a str, &'a Value>, depth: usize) {
     if depth > DEEPEST {
         return;
@@ -619,7 +619,7 @@ fn anchors<'a>(value: &'a Value, all: &mut HashMap<&'a str, &'a Value>, depth: u
     }
 }
 
-/// A pointer without the escapes of an address.
+/// Decodes the percent escapes of a pointer.
 fn unescaped(pointer: &str) -> String {
     let mut bytes = vec![];
     let mut rest = pointer.as_bytes();

@@ -1,33 +1,33 @@
-//! Lists with commas of what may be there and what must be: properties, items.
+//! Comma-separated lists of required and optional entries: properties and items.
 //!
-//! All that may come next stands in one row of the library's parser. A chain, in which each is left
-//! out before the next is looked at, makes five entries of each and walks all of them behind every
-//! value; a tree makes four, and walks its height.
+//! All entries that may come next are in one row of the library's parser. A chain, which decides on
+//! one optional entry after the other, makes five parser entries for each and walks all of them
+//! after every value. A tree makes four and walks its height.
 
 use super::write::Writer;
 use std::collections::HashMap;
 
-/// One of a list.
+/// An entry of a list.
 #[derive(Debug, Clone)]
 pub struct Item {
-    /// A rule or a terminal.
+    /// Its rule or terminal.
     pub is: String,
-    /// It must be there.
+    /// Whether it is required.
     pub required: bool,
-    /// More of the same may follow, as the last of the list: so many at most, or any number.
+    /// Whether it may repeat as the last entry of the list, within the list's length.
     pub again: bool,
 }
 
-/// A list, and whether it may be left out whole.
+/// A list, and whether it may be empty.
 pub struct Sequence {
-    /// The rule of one that is not empty; none: it is empty.
+    /// The rule of a non-empty list; `None` if it must be empty.
     pub some: Option<String>,
-    /// It may be empty.
+    /// Whether it may be empty.
     pub none: bool,
 }
 
 impl Sequence {
-    /// Between two marks.
+    /// The list between two delimiters.
     pub fn between(self, open: &str, close: &str) -> Option<String> {
         match (self.some, self.none) {
             (Some(some), true) => Some(format!("\"{open}\" ({some})? \"{close}\"")),
@@ -38,12 +38,12 @@ impl Sequence {
     }
 }
 
-/// Rules by which counted lists are written at most.
+/// Maximum number of rules for lists with a length.
 const MOST: usize = 4000;
 
-/// One, and more of the same: at least one in all.
+/// Repetitions of an entry, at least one.
 fn again(is: &str, least: usize, most: Option<usize>) -> String {
-    // More than anybody writes.
+    // More than any answer has.
     const LONGEST: usize = 1_000_000;
     let least = least.clamp(1, LONGEST) - 1;
     match most.filter(|most| *most <= LONGEST) {
@@ -55,7 +55,7 @@ fn again(is: &str, least: usize, most: Option<usize>) -> String {
 }
 
 impl Writer<'_> {
-    /// A list of `least` to `most`; none: so many cannot be counted.
+    /// A list of `least` to `most` entries; `None` if this takes too many rules.
     pub fn sequence(
         &mut self,
         items: &[Item],
@@ -77,7 +77,7 @@ impl Writer<'_> {
             return Some(Sequence { some: None, none: true });
         }
         if let ([only], false) = (items, needed > 0) {
-            // Nothing but more of the same.
+            // Only repetitions of one entry.
             let some = self.rule(&again(&only.is, least, most));
             return Some(Sequence { some: Some(some), none: least == 0 });
         }
@@ -89,7 +89,7 @@ impl Writer<'_> {
         Some(Sequence { some, none: least == 0 && needed == 0 })
     }
 
-    /// Items that are not none; whether one of them is required.
+    /// A non-empty list of entries, and whether one of them is required.
     fn tree(&mut self, items: &[Item]) -> (String, bool) {
         if let [one] = items {
             let is = match one.again {
@@ -110,8 +110,8 @@ impl Writer<'_> {
         (self.rule(&is), a_required || b_required)
     }
 
-    /// From the item of this number on, so many; none: there is no such list. What is empty is
-    /// `""`.
+    /// The list from entry `at` on with this length; `None` if there is no such list. An empty list
+    /// is `""`.
     fn counted(
         &mut self,
         items: &[Item],
@@ -150,7 +150,7 @@ impl Writer<'_> {
         made
     }
 
-    /// Some of these values, each once, in any order.
+    /// A subset of these values, in any order.
     pub fn subsets(&mut self, all: &[String], least: usize, most: Option<usize>) -> Sequence {
         let mut known = HashMap::new();
         let most = most.unwrap_or(all.len()).min(all.len());
@@ -158,7 +158,7 @@ impl Writer<'_> {
         Sequence { some, none: least == 0 }
     }
 
-    /// What may follow when those of the mask are there.
+    /// The rest of a subset that already has the values of the mask.
     fn subset(
         &mut self,
         all: &[String],

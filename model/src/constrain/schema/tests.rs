@@ -1,5 +1,5 @@
-//! Schemas as people and their tools write them: which texts keep to them, what is not held, and
-//! answers by chance, judged by a validator that knows nothing of grammars.
+//! Tests of common schemas: the texts that satisfy them, the keywords that are not enforced, and
+//! random answers, which an independent validator checks.
 
 mod judge;
 
@@ -8,7 +8,7 @@ use crate::serve::Constraint;
 use crate::tokenizer::{SpecialIds, Tokenizer, Vocabulary};
 use serde_json::{Value, json};
 
-/// Bytes, some pieces of JSON, and the end.
+/// A vocabulary of single bytes, some JSON fragments, and the end token.
 fn tokenizer() -> Tokenizer {
     let mut other = 0x100;
     let letter = |b: u8| match b {
@@ -59,7 +59,7 @@ impl Bench {
         })
     }
 
-    /// Whether a text keeps to it: byte by byte, up to the end.
+    /// Whether the grammar accepts a text, byte by byte, to its end.
     fn takes(&self, grammar: &Grammar, text: &str) -> bool {
         let mut grammar = grammar.clone();
         for (i, byte) in text.bytes().enumerate() {
@@ -77,7 +77,7 @@ impl Bench {
         grammar.allowed().unwrap().allows(end)
     }
 
-    /// An answer by chance; none: it did not come to an end.
+    /// A random answer; `None` if it did not end.
     fn walk(&self, grammar: &Grammar, dice: &mut Dice) -> Option<String> {
         let mut grammar = grammar.clone();
         let mut text: Vec<u8> = vec![];
@@ -107,7 +107,7 @@ impl Bench {
     }
 }
 
-/// Numbers for what is left to chance.
+/// Random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -118,7 +118,7 @@ impl Dice {
     }
 }
 
-/// A schema, texts that keep to it, texts that do not, and the words that are not held.
+/// A schema, accepted texts, rejected texts, and the keywords that are not enforced.
 type Row = (
     &'static str,
     Value,
@@ -648,7 +648,7 @@ fn schemas_that_people_write_take_what_keeps_to_them_and_nothing_else() {
 fn answers_by_chance_keep_to_what_is_held() {
     let (bench, mut dice) = (bench(), Dice(7));
     for (name, schema, takes, _, unheld) in rows() {
-        // The judge is judged, too.
+        // The validator is tested, too.
         for text in takes.iter().filter(|_| unheld.is_empty()) {
             let value: Value = serde_json::from_str(text).unwrap();
             assert!(judge::keeps(&value, &schema, &schema), "{name}: the judge refuses {text}");
@@ -698,7 +698,7 @@ fn what_is_no_schema_is_refused_with_its_place() {
     }
 }
 
-/// What grows with a schema's size grows as it does: the rules, and what may come next.
+/// Rules and allowed next tokens grow linearly with a schema's size.
 #[test]
 fn some_hundred_optional_properties_are_taken_and_their_rules_are_as_many() {
     let bench = bench();

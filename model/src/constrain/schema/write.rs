@@ -1,4 +1,4 @@
-//! What values may be, as rules of llguidance's form of Lark.
+//! Writes sets of values as rules in llguidance's variant of Lark.
 
 use super::read::Reader;
 use super::sequence::{Item, Sequence};
@@ -9,47 +9,48 @@ use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-/// White space in JSON: none, one space, or a line break and indentation. A model that may write as
-/// much as it likes sometimes writes nothing else until its tokens are used up.
+/// White space in JSON: none, one space, or a line break and indentation. With unlimited white
+/// space some models write nothing else until the token limit.
 const WHITE_SPACE: &str = "%llguidance {\"ignore_once\": true}\n%ignore /( |\\n {0,16})/\n";
-/// A character of a string. One that could stand for itself is not written by its number: names
-/// that are the same would look different.
+/// A character of a string. A character that needs no escape cannot be escaped by its number, so
+/// that equal names look equal.
 const CHARACTER: &str = r#"([^"\\\x00-\x1F\x7F]|\\(["\\bfnrt]|u00[01][0-9a-fA-F]|u007[fF]))"#;
-/// The same without escapes.
+/// A character without escapes.
 const PLAIN: &str = r#"[^"\\\x00-\x1F\x7F]"#;
-/// Longer texts are not counted.
+/// Longer strings have no length limit.
 const LONGEST: usize = 1_000_000;
-/// Characters of a date or a duration: digits of a second's fraction go on for ever.
+/// Maximum characters of a date or a duration, whose fractions of a second may have any number of
+/// digits.
 const MOMENT: usize = 40;
-/// Values of a list, each of which may come once, in any order: rules double with each.
+/// Maximum number of values in a list of unique values. The number of rules doubles with each.
 const MOST_UNIQUE: usize = 6;
 
-/// Properties of one object that may be left out: each may come next, and the library takes time
-/// for that with their square. 500 take 5 ms for the slowest token of an answer, 2,000 take 50 ms,
-/// 10,000 would take seconds.
+/// Maximum number of optional properties of one object. Each may come next, and the library's time
+/// grows with their square: the slowest token of an answer takes 5 ms with 500, 50 ms with 2,000,
+/// and seconds with 10,000.
 const MOST_OPTIONAL: usize = 2000;
 
-/// Writes rules.
+/// Writes the rules of a grammar.
 pub struct Writer<'a> {
     reader: Reader<'a>,
     out: String,
     rules: HashMap<String, String>,
     terminals: HashMap<String, String>,
-    /// References that a rule was named for, and how many of them have it already.
+    /// Named references whose rules are not written yet.
     wanted: Vec<usize>,
     named: HashSet<usize>,
     any: bool,
 }
 
-/// What is written where a value stands.
+/// The form of a value in a rule.
 enum Piece {
-    /// What terminals are made of.
+    /// Usable inside terminals.
     Terminal(String),
-    /// What rules are made of.
+    /// Usable inside rules only.
     Rule(String),
 }
 
-/// A schema's rules.
+/// The rules of a schema.
 pub fn write(reader: Reader<'_>, root: &Schema) -> Result<Translated, String> {
     let mut writer = Writer {
         reader,
@@ -72,18 +73,18 @@ pub fn write(reader: Reader<'_>, root: &Schema) -> Result<Translated, String> {
     Ok(Translated { lark: writer.out, unheld: writer.reader.unheld })
 }
 
-/// A text as Lark writes it; the library takes no DEL as it is.
+/// A string in Lark's syntax. The library does not accept a plain DEL.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
-/// A string of JSON as Lark writes it.
+/// A JSON string in Lark's syntax.
 fn json_text(text: &str) -> String {
     quoted(&Value::from(text).to_string().replace('\u{7f}', "\\u007f"))
 }
 
 impl Writer<'_> {
-    /// A rule that is this.
+    /// The name of a rule with this body.
     pub fn rule(&mut self, is: &str) -> String {
         if let Some(name) = self.rules.get(is) {
             return name.clone();
@@ -104,7 +105,7 @@ impl Writer<'_> {
         name
     }
 
-    /// What a rule has where this value stands; none: there is no such value.
+    /// The text of a value in a rule; `None` if there is no such value.
     pub fn value(&mut self, schema: &Schema) -> Result<Option<String>, String> {
         Ok(match self.piece(schema)? {
             None => None,
@@ -147,7 +148,7 @@ impl Writer<'_> {
         }))
     }
 
-    /// One terminal of all that are terminals, and the rules.
+    /// One terminal for all alternatives that are terminals, and the rules.
     fn union(&mut self, all: &[Schema]) -> Result<Option<Piece>, String> {
         let (mut terminals, mut rules) = (vec![], vec![]);
         for one in all {
@@ -172,7 +173,7 @@ impl Writer<'_> {
         })))
     }
 
-    /// Any value.
+    /// The rule of any value.
     fn anything(&mut self) -> String {
         if !std::mem::replace(&mut self.any, true) {
             let string = self.terminal(&string_terminal(&Strings::default()));
@@ -246,8 +247,8 @@ impl Writer<'_> {
                 _ => json!({ "allOf": all }),
             }
         };
-        // Each pattern by itself: one that is broken is refused, one that no automaton can be is
-        // left.
+        // Each pattern is tried alone: an invalid one is an error, one that is too large is not
+        // enforced.
         let mut patterns: Vec<&str> = vec![];
         for (pattern, at) in &strings.patterns {
             match tried(&json!({ "type": "string", "pattern": pattern })) {
@@ -257,12 +258,12 @@ impl Writer<'_> {
                 {
                     self.reader.note("pattern", at, false);
                 }
-                // It matches nothing.
+                // The pattern matches nothing.
                 Err(why) if why.starts_with("Unsatisfiable") => return Ok(None),
                 Err(why) => return Err(format!("{at}.pattern: {why}")),
             }
         }
-        // All together; where that is too much, what says most.
+        // All constraints together; if that is too large, a subset, the strictest first.
         for (patterns, formats) in [
             (patterns.as_slice(), strings.formats.as_slice()),
             (&patterns, &[]),
@@ -310,7 +311,7 @@ impl Writer<'_> {
             }
         }
         let rest = if cut { None } else { self.value(&array.items)? };
-        // From behind: what may follow the items that are there.
+        // Built from the end: the lists that may follow a number of items.
         let there = items.len();
         let comma = |i: usize| if i == 0 { "" } else { "\",\" " };
         let (left_least, left_most) =
@@ -343,7 +344,7 @@ impl Writer<'_> {
         Ok(sequence.between("[", "]").map(|is| self.rule(&is)))
     }
 
-    /// Values of which each may come once: few, and all of them known.
+    /// The values of a list of unique values, if they are few and all known.
     fn values(&mut self, items: &Schema) -> Option<Vec<String>> {
         let all = match items {
             Schema::Union(all) => all.as_slice(),
@@ -372,7 +373,7 @@ impl Writer<'_> {
             object.properties.iter().map(|(name, _)| name.as_str()).collect();
         let mut items = vec![];
         let mut taken = vec![];
-        // What is required and has no place of its own comes behind what has one.
+        // Required properties that are not listed follow the listed ones.
         let others: Vec<(String, Schema)> =
             (object.required.iter().filter(|name| !known.contains(name.as_str())))
                 .map(|name| (name.clone(), object.of_name(name)))
@@ -412,7 +413,7 @@ impl Writer<'_> {
         Ok(sequence.and_then(|sequence| sequence.between("{", "}")).map(|is| self.rule(&is)))
     }
 
-    /// A property that has no place of its own.
+    /// The rule of a property that is not listed.
     fn others(&mut self, object: &Object, taken: &[String]) -> Result<Option<String>, String> {
         let names = &object.names;
         let mut narrow: Vec<String> = vec![];
@@ -439,7 +440,8 @@ impl Writer<'_> {
         }
         let mut ways = vec![];
         for (i, (pattern, schema)) in patterns.iter().enumerate() {
-            // A name that two patterns find would have to be both.
+            // A name that matches two patterns would have to satisfy both schemas, so it is
+            // excluded.
             let others: Vec<String> = patterns
                 .iter()
                 .enumerate()
@@ -459,8 +461,8 @@ impl Writer<'_> {
         Ok((!ways.is_empty()).then(|| self.rule(&ways.join(" | "))))
     }
 
-    /// Names in which a pattern is found, with their quotes; none: it cannot be told. Names with an
-    /// escape in them are left out.
+    /// Names that match a pattern, with their quotes. `None` if this cannot be expressed. Names
+    /// with escapes are excluded.
     fn name_pattern(&mut self, pattern: &str) -> Option<String> {
         let whole = anchored(pattern)?;
         let expression = regex_to_lark(&whole, "dw");
@@ -470,7 +472,7 @@ impl Writer<'_> {
     }
 }
 
-/// What the library makes of a schema: without white space, which is ours.
+/// A schema that the library compiles, without its white space rules.
 fn by_library(schema: &Value) -> String {
     let mut schema = schema.clone();
     if let Some(fields) = schema.as_object_mut() {
@@ -479,14 +481,14 @@ fn by_library(schema: &Value) -> String {
     format!("%json {schema}").replace('\u{7f}', "\\u007f")
 }
 
-/// Whether the library can make that.
+/// Whether the library can compile a schema.
 fn tried(schema: &Value) -> Result<(), String> {
     let builder = GrammarBuilder::new(None, ParserLimits::default());
     let made = JsonCompileOptions::default().json_to_llg(builder, schema.clone());
     made.map(|_| ()).map_err(|why| why.to_string())
 }
 
-/// So many of a character.
+/// The repetition of a character for a length range.
 fn counts(strings: &Strings) -> String {
     let least = strings.least.min(LONGEST);
     match strings.most.filter(|most| *most < LONGEST) {
@@ -500,8 +502,8 @@ fn string_terminal(strings: &Strings) -> String {
     format!("/\"{CHARACTER}{}\"/", counts(strings))
 }
 
-/// An expression that is found in a text as one that matches all of it; none: an anchor stands in
-/// its middle.
+/// Converts an expression that is searched in a text to one that matches the whole text. `None` if
+/// it has an anchor in its middle.
 fn anchored(pattern: &str) -> Option<String> {
     let mut ways = vec![];
     let (mut depth, mut class, mut escaped, mut from) = (0usize, false, false, 0);

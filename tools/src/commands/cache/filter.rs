@@ -1,9 +1,9 @@
-//! Which entries a command is about.
+//! Filters of cache entries.
 //!
 //! A model's entries are found by planning it for each architecture, as `run` does, and taking the
-//! source keys of what the plan asks for. A note in the entries of who asked for them would be
-//! wrong as soon as a second model shares a kernel, another build of kjit plans otherwise, or the
-//! pack came from elsewhere; the plan cannot be.
+//! source keys of the plan's jobs. A note in the entries about the model that asked for them would
+//! be wrong as soon as another model shares a kernel, another build plans differently, or a pack
+//! came from elsewhere. A plan is always right.
 
 use crate::args::CacheFilter;
 use crate::report::say;
@@ -16,7 +16,7 @@ use kjit_model::session::{OpenOptions, Persistence};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A filter, ready to be asked.
+/// A filter that is ready for use.
 pub struct Picker<'a> {
     filter: &'a CacheFilter,
     wanted: Vec<Wanted>,
@@ -24,22 +24,23 @@ pub struct Picker<'a> {
     now_s: u64,
 }
 
-/// What a model asks for on one architecture.
+/// The kernels of a model on one architecture.
 pub struct Wanted {
     pub arch: String,
-    /// Source keys, and the kernels' names.
+    /// Source keys and kernel names.
     pub kernels: HashMap<Digest, String>,
 }
 
 impl<'a> Picker<'a> {
-    /// `entries`: all there are; without `--arch` a model is planned for their architectures.
+    /// `entries` are all of the cache. Without `--arch`, a model is planned for the architectures
+    /// among them.
     pub fn new(
         engine: &Engine,
         filter: &'a CacheFilter,
         entries: &[EntryInfo],
     ) -> anyhow::Result<Picker<'a>> {
         for arch in &filter.arch {
-            // A name that this build does not know may still be another's, whose entries are here.
+            // A name that this build does not know may be one of a newer build with entries here.
             if let Err(unknown) = Target::parse(arch)
                 && !entries.iter().any(|e| is_arch(arch, meta(e, "arch")))
             {
@@ -52,7 +53,7 @@ impl<'a> Picker<'a> {
         Ok(Picker { filter, wanted, sources, now_s })
     }
 
-    /// Whether there is no filter.
+    /// Whether no filter is given.
     pub fn all(&self) -> bool {
         let f = self.filter;
         f.arch.is_empty()
@@ -62,10 +63,10 @@ impl<'a> Picker<'a> {
             && f.larger.is_none()
     }
 
-    /// Whether all filters fit.
+    /// Whether an entry matches all filters.
     pub fn picks(&self, e: &EntryInfo) -> bool {
         let f = self.filter;
-        // What was used in the future was used now: clocks go backwards.
+        // A time in the future counts as now: clocks may go backwards.
         let age = self.now_s.saturating_sub(e.used_s.unwrap_or(e.created_ms / 1000));
         (f.arch.is_empty() || f.arch.iter().any(|arch| is_arch(arch, meta(e, "arch"))))
             && (f.model.is_none() || self.sources.contains(&e.key.source().digest()))
@@ -74,14 +75,14 @@ impl<'a> Picker<'a> {
             && f.larger.is_none_or(|larger| e.bytes >= larger.0)
     }
 
-    /// What the model asks for, by architecture; nothing without `--model`.
+    /// The model's kernels by architecture. Empty without `--model`.
     pub fn wanted(&self) -> &[Wanted] {
         &self.wanted
     }
 }
 
 impl Wanted {
-    /// The names of the kernels that are not among the entries.
+    /// Names of kernels that are not among the entries.
     pub fn missing(&self, entries: &[EntryInfo]) -> Vec<&str> {
         let here: HashSet<Digest> = entries.iter().map(|e| e.key.source().digest()).collect();
         let mut missing: Vec<&str> = self
@@ -95,12 +96,13 @@ impl Wanted {
     }
 }
 
-/// What an entry says of itself; empty where it says nothing.
+/// A field of an entry's metadata, or an empty text.
 pub fn meta<'e>(e: &'e EntryInfo, key: &str) -> &'e str {
     e.meta.get(key).map(String::as_str).unwrap_or_default()
 }
 
-/// `sm_90` and its arch-specific form `sm_90a` are one card's; feature flags follow a colon.
+/// `sm_90` and its architecture-specific form `sm_90a` are the same card. Feature flags follow a
+/// colon.
 fn is_arch(want: &str, have: &str) -> bool {
     have.strip_prefix(want)
         .is_some_and(|rest| rest.is_empty() || rest == "a" || rest.starts_with(':'))
@@ -120,8 +122,8 @@ fn wanted(
         precise: filter.precise,
         reproducible: filter.reproducible,
         prefill_chunk: filter.prefill_chunk,
-        // What run asks for unless told otherwise; a kernel of a whole token is there only if it
-        // was asked for.
+        // The defaults of `run`. A kernel of a whole token is in the cache only if `run` has asked
+        // for it.
         persistent: Persistence::default(),
         ..OpenOptions::default()
     };

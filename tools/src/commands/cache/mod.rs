@@ -1,4 +1,4 @@
-//! `kjit cache`: what was compiled, and what can be done with it.
+//! `kjit cache`: shows and manages compiled kernels.
 
 mod filter;
 mod pack;
@@ -15,8 +15,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub fn cache(args: &args::Cache, shared: &Shared) -> anyhow::Result<ExitCode> {
-    // To a command about the cache itself a cache that cannot be used is a failure; the rest is
-    // told at the end.
+    // A command about the cache fails if the cache is unusable. Other warnings are printed at the
+    // end.
     let engine = engine(&Shared { quiet: true, ..shared.clone() });
     let (engine, cache) = (&engine, engine.cache());
     let there = cache

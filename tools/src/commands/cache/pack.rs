@@ -15,7 +15,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// So many of an import's refusals are told one by one.
+/// Number of refused entries of an import that are printed one by one.
 const TOLD: usize = 5;
 
 pub fn export(
@@ -31,7 +31,8 @@ pub fn export(
     let cache = engine.cache();
     let entries = cache.list();
     let picker = Picker::new(engine, filter, &entries)?;
-    // Half a model would be compiled after all, or fail, on the machine that gets the pack.
+    // With a part of a model's kernels, the machine that gets the pack would compile the rest, or
+    // fail.
     if let Some(wanted) = picker.wanted().iter().find(|w| !w.missing(&entries).is_empty()) {
         let model = filter.model.as_ref().map(ToString::to_string).unwrap_or_default();
         bail!("{} (kjit warm {model} --arch {})", presence(wanted, &entries), wanted.arch);
@@ -56,8 +57,8 @@ pub fn export(
     if let Some(model) = &filter.model {
         meta.insert("model".to_string(), model.short().into_owned());
     }
-    // What was tuned decides what a plan asks for: without it the pack's kernels would not be the
-    // ones asked for.
+    // Tuning results decide which kernels a plan asks for. Without them the pack's kernels would
+    // not be used.
     let ids: Vec<&str> =
         archs.iter().filter_map(|arch| Some(Target::parse(arch).ok()?.id())).collect();
     let tuned = |key: &Key| tuned_arch(key).is_some_and(|arch| ids.contains(&arch.as_str()));

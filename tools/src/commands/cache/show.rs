@@ -2,6 +2,7 @@
 
 use super::filter::{Picker, Wanted, meta};
 use crate::args::CacheFilter;
+use crate::columns;
 use crate::report::{bytes, say};
 use anyhow::bail;
 use kjit_cache::{EntryInfo, Origin};
@@ -46,7 +47,8 @@ pub fn stat(
     let cache = engine.cache();
     let stat = cache.stat();
     let home = stat.home.as_ref().map(|h| h.display().to_string());
-    // Counting files is quick, reading them all is not: only where a filter asks what is in them.
+    // Counting files is fast and reading them all is slow, so entries are read only if a filter
+    // needs them.
     let asked = filter_asks(filter);
     let entries = if asked { cache.list() } else { Vec::new() };
     let picker = Picker::new(engine, filter, &entries)?;
@@ -166,15 +168,16 @@ pub fn list(
             .collect();
         writeln!(out, "{}", Value::from(all))?;
     } else {
+        let width = columns::width();
         for e in entries {
-            writeln!(out, "{}", line(e))?;
+            writeln!(out, "{}", columns::clipped(&line(e), width))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// One entry for people: key, architecture, kernel, size, when it was last used (or else made),
-/// compiler, layer.
+/// An entry as text: key, architecture, kernel, size, age since its last use or else since it was
+/// made, compiler, layer.
 pub fn line(e: &EntryInfo) -> String {
     let key = e.key.digest().hex();
     let key = key.get(..12).unwrap_or(&key);
@@ -190,7 +193,7 @@ pub fn line(e: &EntryInfo) -> String {
     )
 }
 
-/// The largest unit that fits.
+/// An age in the largest unit that fits.
 fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

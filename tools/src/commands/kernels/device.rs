@@ -1,4 +1,4 @@
-//! On a card: each kernel checked, then timed, beside the card's limits.
+//! Checks and times each kernel on a card, with the card's limits beside it.
 
 use super::{DEPTH, Filter, open_device, plan_of};
 use crate::args::{self, BenchOutput, Shared};
@@ -52,9 +52,9 @@ pub fn device(
     Ok(ExitCode::from(u8::from(rows.iter().any(|r| r.outcome.is_err()))))
 }
 
-/// A row's figures. Those that do not mean anything are not known: a rate of operations where
-/// memory is the limit (a product with one vector does two for each weight), a share of the
-/// memory's rate for what a cache serves.
+/// Values of a row. Meaningless ones are unknown: an arithmetic rate if memory is the limit (a
+/// product with one vector does two operations per weight), a percentage of the memory's rate for
+/// data in a cache.
 fn cells(row: &Measured, limits: &Limits) -> Vec<Cell> {
     let timed = row.outcome.as_ref().ok();
     let part = timed.and_then(|t| t.of_limit(limits));

@@ -1,4 +1,4 @@
-//! `kjit bench --kernels`: what every kernel costs and how fast it is; and `--tune`.
+//! `kjit bench --kernels`: measures the cost and the speed of each kernel; and `--tune`.
 
 mod device;
 mod resources;
@@ -36,10 +36,10 @@ pub fn kernels(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> 
     device::device(&engine, args, &filter, shared)
 }
 
-/// Tokens in the cache where none were asked for: beyond what a first question has.
+/// Default number of tokens in the cache: more than a first question has.
 const DEPTH: usize = 1024;
 
-/// Which kernels.
+/// Filter of kernels.
 pub struct Filter(Option<Regex>);
 
 impl Filter {
@@ -47,23 +47,23 @@ impl Filter {
         self.0.as_ref().is_none_or(|r| r.is_match(name))
     }
 
-    /// By its name, what it computes, or its program.
+    /// Matches the kernel's name, its specification or its program.
     pub fn wants(&self, subject: &Subject) -> bool {
         self.takes(&subject.name)
             || self.takes(&subject.spec.to_string())
             || self.takes(&subject.program)
     }
 
-    /// Says that nothing is left.
+    /// The error if nothing matches.
     fn nothing(&self) -> anyhow::Error {
         let filter = self.0.as_ref().map_or(String::new(), ToString::to_string);
         anyhow::anyhow!("no kernel's name is found by '{filter}'")
     }
 }
 
-/// The plan of a model for a target, as `run` has it.
+/// A model's plan for a target, as `run` makes it.
 ///
-/// With programs for up to so many sequences side by side, where that is more than one.
+/// With programs for up to this many sequences side by side, if more than one.
 pub fn plan_of(
     engine: &Engine,
     model: &Path,
@@ -80,7 +80,7 @@ pub fn plan_of(
     plan(&request).with_context(|| format!("{} for {target}", model.display()))
 }
 
-/// The device that the flags name; the first one, if they name none.
+/// The device of the flags, else the first one.
 fn open_device(
     engine: &Engine,
     shared: &Shared,
@@ -94,7 +94,7 @@ fn open_device(
     }
     engine.device(&shared.device.to_string()).with_context(|| match flag {
         "--kernels" => {
-            "--kernels needs a GPU; --arch shows what kernels take without one, untimed".to_string()
+            "--kernels needs a GPU; with --arch it shows resources without one, untimed".to_string()
         }
         _ => format!("{flag} needs a GPU"),
     })

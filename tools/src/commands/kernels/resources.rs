@@ -1,7 +1,7 @@
-//! `kjit bench --kernels --arch A`: what every kernel costs on a card that is not there. Nothing is
-//! timed: beside what the compiler made of a kernel stands what a launch has to do, and the least
-//! time for that at a card's stated peak rates; of products that were counted on the emulator also
-//! the least time to issue their instructions.
+//! `kjit bench --kernels --arch A`: the resources of each kernel on a card that is not here.
+//! Nothing is timed. A row has the compiler's figures, the work of a launch, and the least time for
+//! it at the card's stated peak rates. Products that were counted on the emulator also have the
+//! least time to issue their instructions.
 
 use super::Filter;
 use crate::args::{self, BenchOutput};
@@ -11,12 +11,12 @@ use anyhow::Context;
 use kjit_engine::arch::issue::IssueBound;
 use kjit_engine::arch::{ARCHS, Card};
 use kjit_engine::{Engine, Job, KernelReport, Target};
+use kjit_kernel_cases::matrix::{Sample, representative};
 use kjit_kernels::launch::Work;
-use kjit_kernels::matrix::{Sample, representative};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// A kernel, by what it is for, its cost and its work.
+/// A kernel with its purpose, resources and work.
 struct Row {
     name: String,
     report: KernelReport,
@@ -41,7 +41,7 @@ pub fn resources(engine: &Engine, args: &args::Bench, filter: &Filter) -> anyhow
         {
             match result {
                 Ok(code) => {
-                    // A source may hold several kernels; the sample is of one.
+                    // A source may hold several kernels. The sample uses one of them.
                     let reports = code
                         .report(&target, kernel.shared)
                         .into_iter()
@@ -69,7 +69,7 @@ impl Row {
         self.card.map(|c| self.work.floor_us(c.gb_per_s, c.tflop_per_s))
     }
 
-    /// The least time for its instructions, where this code object was counted.
+    /// Least time to issue its instructions, if this code object was counted.
     fn issue(&self) -> Option<IssueBound> {
         let card = self.card?;
         let arch = ARCHS.iter().find(|a| a.id == card.arch)?;

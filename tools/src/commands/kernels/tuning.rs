@@ -1,4 +1,4 @@
-//! `--tune`: each kernel's variants measured on the card, in child processes of this program.
+//! `--tune`: measures the variants of each kernel on the card, in child processes of this program.
 
 use super::{DEPTH, Filter, open_device, plan_of};
 use crate::args::{self, BenchOutput, Shared};
@@ -13,7 +13,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// `kjit bench --kernels --tune`, and the process that measures for it.
+/// `kjit bench --kernels --tune`, and its child process that measures.
 pub fn tuning(
     engine: &Engine,
     args: &args::Bench,
@@ -47,23 +47,22 @@ pub fn tuning(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What came of [`tune_for`].
+/// Result of [`tune_for`].
 pub enum Tuning {
-    /// The device's target, whose kernels have their choices now.
+    /// The device's target. Its kernels use the new choices now.
     Done(Target),
-    /// This process was one that measures, and has.
+    /// This was the child process that measures. It is done.
     Measured(ExitCode),
 }
 
-/// The same for `kjit warm MODEL --tune`, whose plan has its own sizes; what is chosen is in force
-/// for what is warmed then. In the process that measures: answers its parent until there are no
-/// more questions.
+/// `kjit warm MODEL --tune`: the plan has its own sizes, and the choices are used by the kernels
+/// that are compiled afterwards. The child process answers its parent until there are no more
+/// requests.
 ///
 /// # Errors
-/// A model or device that cannot be had.
+/// The model or the device cannot be opened.
 pub fn tune_for(engine: &Engine, args: &args::Warm, shared: &Shared) -> anyhow::Result<Tuning> {
-    let model =
-        args.model.as_ref().context("--tune needs a MODEL: its kernels are what is tuned")?;
+    let model = args.model.as_ref().context("--tune needs a MODEL, whose kernels are tuned")?;
     let device = open_device(engine, shared, "--tune")?;
     let course = course(
         engine,
@@ -140,7 +139,7 @@ fn run(
     if all.is_empty() { Err(filter.nothing()) } else { Ok(all) }
 }
 
-/// A sentence.
+/// The result as a sentence.
 fn outcome(t: &Tuned) -> String {
     let failed = t.candidates.iter().filter(|c| c.outcome.is_err()).count();
     let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
@@ -232,7 +231,7 @@ fn print(all: &[Tuned], output: BenchOutput) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Appends what beat its default as lines of the shipped table.
+/// Appends choices that beat their default, as lines of the shipped table.
 fn rows(all: &[Tuned], device: &Device, file: &Path) -> anyhow::Result<()> {
     let lines: String = all
         .iter()

@@ -1,9 +1,9 @@
-//! Whether a value keeps to a schema, by the words of JSON Schema alone.
+//! A validator of JSON Schema that is independent of grammars.
 
 use llguidance::derivre::RegexBuilder;
 use serde_json::Value;
 
-/// `root` is where references begin.
+/// `root` is the schema that references refer to.
 pub fn keeps(value: &Value, schema: &Value, root: &Value) -> bool {
     let Some(schema) = schema.as_object() else { return schema == &Value::Bool(true) };
     schema.iter().all(|(word, says)| match word.as_str() {
@@ -20,7 +20,7 @@ pub fn keeps(value: &Value, schema: &Value, root: &Value) -> bool {
         "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum" | "multipleOf" => {
             let Some(n) = value.as_f64() else { return true };
             let flag = |word: &str| schema.get(word) == Some(&Value::Bool(true));
-            // Draft 4's flags.
+            // Booleans of draft 4.
             let Some(end) = says.as_f64() else { return true };
             match word.as_str() {
                 "minimum" if flag("exclusiveMinimum") => n > end,

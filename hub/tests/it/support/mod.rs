@@ -1,0 +1,3 @@
+//! Helpers that the tests share.
+
+pub mod server;

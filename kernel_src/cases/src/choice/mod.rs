@@ -1,0 +1,5 @@
+pub(crate) mod adjust;
+pub(crate) mod advance;
+pub(crate) mod argmax;
+pub(crate) mod draw;
+pub(crate) mod route;

@@ -1,0 +1,13 @@
+pub(crate) mod combine;
+pub(crate) mod copy_rows;
+pub(crate) mod embed;
+pub(crate) mod expert_sum;
+pub(crate) mod map;
+pub(crate) mod moe;
+pub(crate) mod norm;
+pub(crate) mod quantize;
+pub(crate) mod read;
+pub(crate) mod reduce;
+pub(crate) mod repack;
+pub(crate) mod softmax;
+pub(crate) mod tiles;

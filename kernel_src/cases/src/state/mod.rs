@@ -1,0 +1,5 @@
+pub(crate) mod conv;
+pub(crate) mod decay;
+pub(crate) mod linear;
+pub(crate) mod scan;
+pub(crate) mod sequences;

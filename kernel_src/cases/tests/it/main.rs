@@ -1,0 +1,8 @@
+//! Integration tests of the kernels with their cases and samples.
+
+mod compile;
+mod device;
+mod families;
+mod issue;
+mod machine_code;
+mod sized;

@@ -1,0 +1,70 @@
+//! The messages of a conversation that has outgrown its context.
+
+use crate::Message;
+
+/// Drops the oldest turns of a conversation that no longer fits. If `length` exceeds `full`, turns
+/// are dropped until it is at most `keep`, or only the newest message is left. The first `fixed`
+/// messages (a system message) stay. `full` leaves room for an answer. `keep` must be far below
+/// `full`: otherwise every later turn drops one more and refeeds all the rest.
+///
+/// Returns the number of dropped messages.
+///
+/// # Errors
+/// Errors of `length`.
+pub fn forget_oldest<E>(
+    history: &mut Vec<Message>,
+    fixed: usize,
+    full: usize,
+    keep: usize,
+    mut length: impl FnMut(&[Message]) -> Result<usize, E>,
+) -> Result<usize, E> {
+    let before = history.len();
+    if length(history)? <= full {
+        return Ok(0);
+    }
+    while history.len() > fixed.saturating_add(1) && length(history)? > keep {
+        // A question is dropped with its answer: templates require alternating turns.
+        let turn =
+            history.iter().skip(fixed + 1).position(|m| m.role == "user").map_or(1, |n| n + 1);
+        history.drain(fixed..(fixed + turn).min(history.len() - 1));
+    }
+    Ok(before - history.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Message, forget_oldest};
+    use std::convert::Infallible;
+
+    fn turns(n: usize) -> Vec<Message> {
+        let system = std::iter::once(Message::new("system", "s"));
+        let turns = (0..n).flat_map(|i| {
+            [Message::new("user", i.to_string()), Message::new("assistant", i.to_string())]
+        });
+        let mut all: Vec<Message> = system.chain(turns).collect();
+        all.pop();
+        all
+    }
+
+    /// Each message counts 10.
+    fn tens(history: &[Message]) -> Result<usize, Infallible> {
+        Ok(history.len() * 10)
+    }
+
+    #[test]
+    fn whole_turns_go_from_the_oldest_on_until_it_fits_and_the_system_message_and_the_newest_stay()
+    {
+        let mut history = turns(6);
+        assert_eq!(forget_oldest(&mut history, 1, 120, 60, tens), Ok(0));
+        assert_eq!(forget_oldest(&mut history, 1, 119, 60, tens), Ok(6));
+        let left: Vec<_> = history.iter().map(|m| format!("{} {}", m.role, m.content)).collect();
+        assert_eq!(left, ["system s", "user 3", "assistant 3", "user 4", "assistant 4", "user 5"]);
+        // Nothing is short enough: the question that was just asked is not thrown away.
+        assert_eq!(forget_oldest(&mut history, 1, 5, 1, tens), Ok(4));
+        assert_eq!(history.len(), 2);
+        assert_eq!(forget_oldest(&mut history, 1, 5, 1, tens), Ok(0));
+        let mut bare = turns(3).split_off(1);
+        assert_eq!(forget_oldest(&mut bare, 0, 15, 10, tens), Ok(4));
+        assert_eq!(bare.len(), 1);
+    }
+}

@@ -1,0 +1,126 @@
+//! The built-in functions: `range`, `dict`, `namespace` and others.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::bind::{Arguments, whole};
+use super::meter::Meter;
+use super::value::{Cycler, Function, ListKind, Value};
+use super::{Fault, Kind, limit, ops, text, wrong};
+use crate::clock;
+
+/// The functions by name.
+pub const FUNCTIONS: [(&str, Function); 8] = [
+    ("range", Function::Range),
+    ("namespace", Function::Namespace),
+    ("dict", Function::Dict),
+    ("raise_exception", Function::Raise),
+    ("strftime_now", Function::Now),
+    ("cycler", Function::Cycler),
+    ("joiner", Function::Joiner),
+    ("lipsum", Function::Lipsum),
+];
+
+/// Maximum length of a range, as in jinja2's sandbox.
+const MAX_RANGE: usize = 100_000;
+
+/// Calls a function.
+pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
+    match function {
+        Function::Range => {
+            let bounds =
+                arguments.positional.iter().map(|value| whole(Some(value), "a bound of range()"));
+            let bounds = bounds.collect::<Result<Vec<_>, _>>()?;
+            let [from, to, step] = match *bounds.as_slice() {
+                [Some(to)] => [0, to, 1],
+                [Some(from), Some(to)] => [from, to, 1],
+                [Some(from), Some(to), Some(step)] if step != 0 => [from, to, step],
+                _ => {
+                    return wrong(
+                        "range() takes an end, a begin and an end, or both and a step that \
+                         is not 0",
+                    );
+                }
+            };
+            range([from, to, step], meter)
+        }
+        Function::Dict => Value::map(entries(arguments, meter)?, meter),
+        Function::Namespace => {
+            let mut all = HashMap::new();
+            for (key, value) in entries(arguments, meter)? {
+                if value.inside().namespace {
+                    return wrong("a namespace cannot be put into a namespace");
+                }
+                let Some(name) = key.as_text() else {
+                    return wrong("a name of an attribute is no text");
+                };
+                all.insert(name.to_owned(), value);
+            }
+            Ok(Value::Namespace(Rc::new(RefCell::new(all))))
+        }
+        Function::Raise => {
+            let [words] = arguments.bind("raise_exception", ["message"], 1)?;
+            let words = text::to_string(words.unwrap_or(&Value::Undefined), meter)?;
+            Err(Fault { line: 0, kind: Kind::Raised(words) })
+        }
+        Function::Now => match arguments.positional.first().and_then(Value::as_text) {
+            Some(format) if format.len() <= 1000 => {
+                Value::text(&clock::strftime_now(format), meter)
+            }
+            _ => wrong("strftime_now takes a format of at most 1000 letters"),
+        },
+        Function::Cycler => {
+            if arguments.positional.is_empty() {
+                return wrong("cycler() takes at least one value");
+            }
+            let items = Value::held(arguments.positional, ListKind::List, meter)?;
+            Ok(Value::Cycler(Rc::new(Cycler { items, at: Cell::new(0) })))
+        }
+        Function::Joiner => {
+            let [between] = arguments.bind("joiner", ["sep"], 0)?;
+            let between =
+                between.map_or_else(|| Value::text(", ", meter), |between| Ok(between.clone()))?;
+            Ok(Value::Joiner(Rc::new((between, Cell::new(false)))))
+        }
+        Function::Lipsum => wrong("lipsum() writes words by chance, which a prompt does not have"),
+    }
+}
+
+/// The numbers of a range.
+pub fn range(bounds: [i128; 3], meter: &Rc<Meter>) -> Result<Value, Fault> {
+    let [from, to, step] = bounds;
+    let span = if step > 0 { to.checked_sub(from) } else { from.checked_sub(to) };
+    let count = (span.unwrap_or(i128::MAX).max(0) as u128).div_ceil(step.unsigned_abs().max(1));
+    let Some(count) = usize::try_from(count).ok().filter(|&n| n <= MAX_RANGE) else {
+        return limit(format!("range() has more than {MAX_RANGE} numbers"));
+    };
+    Value::room_for(count, meter)?;
+    let all = (0..count as i128).map(|i| Value::Int(from + i * step)).collect();
+    Value::sequence(all, ListKind::Range(bounds), meter)
+}
+
+/// The entries of `dict()`: from an object or a list of pairs, and from named arguments.
+fn entries(arguments: Arguments, meter: &Rc<Meter>) -> Result<Vec<(Value, Value)>, Fault> {
+    let mut entries = Vec::new();
+    match arguments.positional.as_slice() {
+        [] => {}
+        [Value::Map(map)] => {
+            Value::room_for(map.entries.len().saturating_mul(2), meter)?;
+            entries.extend(map.entries.iter().cloned());
+        }
+        [pairs] => {
+            for pair in ops::items(pairs, meter)? {
+                match ops::items(&pair, meter)?.as_slice() {
+                    [key, value] => entries.push((key.clone(), value.clone())),
+                    _ => return wrong("an object is made of pairs"),
+                }
+            }
+        }
+        _ => return wrong("an object is made of one object or list, and names"),
+    }
+    for (name, value) in arguments.named {
+        entries.push((Value::text(&name, meter)?, value));
+    }
+    Ok(entries)
+}

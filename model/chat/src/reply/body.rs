@@ -1,0 +1,138 @@
+//! Finds the end of a call. A marker inside a JSON string or a parameter's value does not end the
+//! call.
+
+use super::{Scan, scan};
+
+const PARAMETER: [&str; 2] = ["<parameter=", "</parameter>"];
+
+/// The syntax of a call's body.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+enum Kind {
+    /// Not enough text yet.
+    #[default]
+    Unknown,
+    Json,
+    /// `<function=…><parameter=…>…</parameter></function>`
+    Parameters,
+    /// Anything else, or broken JSON: the first marker ends it.
+    Plain,
+}
+
+/// The state of the search for a call's end.
+#[derive(Debug, Clone, Default)]
+pub struct Body {
+    kind: Kind,
+    /// Bytes already read.
+    at: usize,
+    /// Number of open lists and objects.
+    depth: usize,
+    /// Inside a string or a parameter's value.
+    quoted: bool,
+    escaped: bool,
+}
+
+/// A marker at a position of the text.
+enum Mark {
+    Whole(usize),
+    /// The text may become a marker.
+    Partial,
+    None,
+}
+
+fn mark(rest: &[u8], marks: &[&str]) -> Mark {
+    let whole = marks.iter().enumerate().filter(|(_, mark)| rest.starts_with(mark.as_bytes()));
+    match whole.max_by_key(|(_, mark)| mark.len()) {
+        Some((i, _)) => Mark::Whole(i),
+        None if marks.iter().any(|mark| mark.as_bytes().starts_with(rest)) => Mark::Partial,
+        None => Mark::None,
+    }
+}
+
+impl Body {
+    /// The index of the marker that ends the call, and its position. `held` is the body so far; it
+    /// only grows between calls.
+    pub fn end(&mut self, held: &str, ends: &[&str]) -> Option<(usize, usize)> {
+        if self.kind == Kind::Unknown {
+            let begin = held.trim_start();
+            self.kind = match begin.as_bytes().first()? {
+                b'{' | b'[' => Kind::Json,
+                _ if begin.starts_with("<function=") => Kind::Parameters,
+                _ if "<function=".starts_with(begin) => return None,
+                _ => Kind::Plain,
+            };
+        }
+        while let Some(rest) = held.as_bytes().get(self.at..).filter(|rest| !rest.is_empty()) {
+            let used = match self.kind {
+                Kind::Json => match self.json(rest, ends) {
+                    Ok(used) => used,
+                    Err(found) => return found.map(|i| (i, self.at)),
+                },
+                Kind::Parameters => match self.parameters(rest, ends) {
+                    Ok(used) => used,
+                    Err(found) => return found.map(|i| (i, self.at)),
+                },
+                Kind::Unknown | Kind::Plain => break,
+            };
+            self.at += used;
+        }
+        match (self.kind, scan(held, ends)) {
+            (Kind::Plain, Scan::Found(i, at)) => Some((i, at)),
+            _ => None,
+        }
+    }
+
+    /// Bytes read, or the marker at this position; `None` if more text is needed.
+    fn json(&mut self, rest: &[u8], ends: &[&str]) -> Result<usize, Option<usize>> {
+        let byte = rest.first().copied().unwrap_or_default();
+        if self.quoted {
+            match byte {
+                // A control character is invalid in a JSON string; the rest is treated as plain
+                // text.
+                ..b' ' => self.kind = Kind::Plain,
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = true,
+                b'"' => self.quoted = false,
+                _ => {}
+            }
+            return Ok(1);
+        }
+        match mark(rest, ends) {
+            Mark::Whole(i) => return Err(Some(i)),
+            Mark::Partial => return Err(None),
+            Mark::None => {}
+        }
+        match byte {
+            b'"' => self.quoted = self.depth > 0,
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        Ok(1)
+    }
+
+    /// [`Body::json`] for parameters in tags.
+    fn parameters(&mut self, rest: &[u8], ends: &[&str]) -> Result<usize, Option<usize>> {
+        let [open, close] = PARAMETER;
+        let other = if self.quoted { close } else { open };
+        match mark(rest, &[other]) {
+            Mark::Whole(_) => {
+                self.quoted = !self.quoted;
+                return Ok(other.len());
+            }
+            Mark::Partial => return Err(None),
+            Mark::None => {}
+        }
+        match if self.quoted { Mark::None } else { mark(rest, ends) } {
+            Mark::Whole(i) => Err(Some(i)),
+            Mark::Partial => Err(None),
+            Mark::None => Ok(1),
+        }
+    }
+
+    /// The answer is over and the call has no end. Returns whether the body contains a marker,
+    /// which then ends the call.
+    pub fn give_up(&mut self, held: &str, ends: &[&str]) -> bool {
+        self.kind = Kind::Plain;
+        matches!(scan(held, ends), Scan::Found(..))
+    }
+}

@@ -1,0 +1,111 @@
+//! The forms of reasoning and tool calls, and the choice of a model's form by its template.
+
+/// The form in which a model writes reasoning and tool calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Hermes, Qwen, and models without their own form: `<think>…</think>`, `<tool_call>{"name": …,
+    /// "arguments": …}</tool_call>`. The body may also be Qwen3-Coder's `<function=…><parameter=…>`
+    /// or GLM's `name <arg_key>…</arg_key><arg_value>…</arg_value>`. Calls of Granite, Phi-4,
+    /// Command R7B and DeepSeek are parsed, too.
+    Hermes,
+    /// Llama 3: the whole answer is `{"name": …, "parameters": …}`, optionally after
+    /// `<|python_tag|>`.
+    Llama3,
+    /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": …}]`, in later models
+    /// `[TOOL_CALLS]name[ARGS]{…}`; `[THINK]…[/THINK]`.
+    Mistral,
+    /// gpt-oss: `<|channel|>analysis<|message|>…`, `<|channel|>commentary
+    /// to=functions.name<|message|>{…}<|call|>`.
+    Channels,
+}
+
+/// The form by a substring of the template; the first match is used.
+const TOLD_BY: [(&str, Form); 4] = [
+    ("<|channel|>", Form::Channels),
+    ("[TOOL_CALLS]", Form::Mistral),
+    ("<tool_call>", Form::Hermes),
+    ("<|start_header_id|>", Form::Llama3),
+];
+
+impl Form {
+    /// The form of a model with this chat template.
+    pub fn of(template: &str) -> Form {
+        TOLD_BY
+            .iter()
+            .find(|(mark, _)| template.contains(mark))
+            .map_or(Form::Hermes, |(_, form)| *form)
+    }
+
+    /// Control tokens that [`super::ReplyParser`] needs in the text.
+    pub fn markers(self) -> &'static [&'static str] {
+        match self {
+            Form::Hermes => &[
+                "<think>",
+                "</think>",
+                "<tool_call>",
+                "</tool_call>",
+                "<|tool_call|>",
+                "<|/tool_call|>",
+                "<|START_ACTION|>",
+                "<|END_ACTION|>",
+                "<｜tool▁calls▁begin｜>",
+                "<｜tool▁call▁begin｜>",
+                "<｜tool▁sep｜>",
+                "<｜tool▁call▁end｜>",
+                "<｜tool▁calls▁end｜>",
+            ],
+            Form::Llama3 => &["<|python_tag|>", "<think>", "</think>"],
+            Form::Mistral => &[
+                "[TOOL_CALLS]",
+                "[ARGS]",
+                "[CALL_ID]",
+                "[THINK]",
+                "[/THINK]",
+                "<think>",
+                "</think>",
+            ],
+            Form::Channels => &[
+                "<|channel|>",
+                "<|message|>",
+                "<|start|>",
+                "<|end|>",
+                "<|call|>",
+                "<|return|>",
+                "<|constrain|>",
+            ],
+        }
+    }
+
+    /// The marker that ends the reasoning, if a rendered prompt has started it.
+    pub fn begun(self, prompt: &str) -> Option<&'static str> {
+        let prompt = prompt.trim_end();
+        self.reasoning().iter().find(|(open, _)| prompt.ends_with(open)).map(|(_, close)| *close)
+    }
+
+    /// The begin and end markers of reasoning.
+    pub fn reasoning(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Form::Mistral => &[("[THINK]", "[/THINK]"), ("<think>", "</think>")],
+            _ => &[("<think>", "</think>")],
+        }
+    }
+
+    /// The begin marker of a call in grammars, and its end marker if it has one.
+    pub fn call(self) -> (&'static str, Option<&'static str>) {
+        self.calls().first().copied().unwrap_or(("<tool_call>", Some("</tool_call>")))
+    }
+
+    /// The begin and end markers of all calls that are parsed.
+    pub(super) fn calls(self) -> &'static [(&'static str, Option<&'static str>)] {
+        match self {
+            Form::Llama3 => &[("<|python_tag|>", None)],
+            Form::Mistral => &[("[TOOL_CALLS]", None)],
+            _ => &[
+                ("<tool_call>", Some("</tool_call>")),
+                ("<|tool_call|>", Some("<|/tool_call|>")),
+                ("<|START_ACTION|>", Some("<|END_ACTION|>")),
+                ("<｜tool▁calls▁begin｜>", Some("<｜tool▁calls▁end｜>")),
+            ],
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Turns ids into an answer's text, piece by piece, up to a stop text.
+
+use kjit_tokenizer::{Detokenizer, Tokenizer};
+use std::ops::ControlFlow;
+
+/// Why a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum StopReason {
+    /// The model chose an end-of-generation token.
+    EndOfGeneration,
+    /// The requested number of tokens was reached.
+    Length,
+    /// A stop text appeared. The answer ends before it.
+    StopText,
+    /// The context is full.
+    ContextFull,
+    /// The caller interrupted.
+    Interrupted,
+}
+
+impl StopReason {
+    /// The name in JSON output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StopReason::EndOfGeneration => "end_of_generation",
+            StopReason::Length => "length",
+            StopReason::StopText => "stop_text",
+            StopReason::ContextFull => "context_full",
+            StopReason::Interrupted => "interrupted",
+        }
+    }
+}
+/// Decodes ids and holds back text that may begin a stop text.
+pub struct StopWatcher<'a> {
+    detokenizer: Detokenizer<'a>,
+    stop: &'a [String],
+    /// The answer's text so far.
+    text: String,
+    /// Bytes of `text` that were passed on.
+    shown: usize,
+}
+
+impl<'a> StopWatcher<'a> {
+    /// An answer that ends at any of the texts in `stop`.
+    pub fn new(tokenizer: &'a Tokenizer, stop: &'a [String]) -> Self {
+        StopWatcher {
+            detokenizer: Detokenizer::new(tokenizer, false),
+            stop,
+            text: String::new(),
+            shown: 0,
+        }
+    }
+
+    /// As [`StopWatcher::new`], but the control tokens in `markers` appear in the text: a [reply's
+    /// form](crate::chat::Form) is recognised by them.
+    pub fn showing(tokenizer: &'a Tokenizer, stop: &'a [String], markers: &[&str]) -> Self {
+        let markers = markers.iter().filter_map(|text| tokenizer.special_id(text)).collect();
+        let detokenizer = Detokenizer::new(tokenizer, false).showing(markers);
+        StopWatcher { detokenizer, stop, text: String::new(), shown: 0 }
+    }
+
+    /// Adds the next token. Text that can begin no stop text goes to `on_text`; `Break` interrupts.
+    pub fn push(
+        &mut self,
+        id: u32,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> ControlFlow<StopReason> {
+        // An id without text (a vocabulary padded beyond its tokens) is ignored.
+        let Ok(Some(piece)) = self.detokenizer.push(id) else { return ControlFlow::Continue(()) };
+        // A stop text may begin in earlier pieces, but not before text that was passed on.
+        self.text.push_str(&piece);
+        let unseen = self.text.get(self.shown..).unwrap_or_default();
+        let found = self
+            .stop
+            .iter()
+            .filter(|s| !s.is_empty())
+            .filter_map(|s| unseen.find(s.as_str()))
+            .min();
+        if let Some(at) = found {
+            self.text.truncate(self.shown + at);
+            let _ = self.show(self.text.len(), on_text);
+            return ControlFlow::Break(StopReason::StopText);
+        }
+        let held = self.stop.iter().map(|s| partial_suffix(unseen, s)).max().unwrap_or(0);
+        match self.show(self.text.len() - held, on_text) {
+            ControlFlow::Break(()) => ControlFlow::Break(StopReason::Interrupted),
+            ControlFlow::Continue(()) => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Ends an answer that no stop text ended: passes on the text that was held back.
+    pub fn finish(&mut self, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) {
+        let rest = self.detokenizer.finish().unwrap_or_default();
+        self.text.push_str(&rest);
+        let _ = self.show(self.text.len(), on_text);
+    }
+
+    /// Ends an answer that was cut off: as [`StopWatcher::finish`], but an incomplete last
+    /// character is dropped.
+    pub fn cut(&mut self, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) {
+        self.detokenizer.finish();
+        let _ = self.show(self.text.len(), on_text);
+    }
+
+    /// The answer's whole text.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+
+    fn show(
+        &mut self,
+        until: usize,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let piece = self.text.get(self.shown..until).unwrap_or_default();
+        self.shown = until;
+        if piece.is_empty() { ControlFlow::Continue(()) } else { on_text(piece) }
+    }
+}
+
+/// The length of the longest proper prefix of `stop` that `text` ends with.
+pub(crate) fn partial_suffix(text: &str, stop: &str) -> usize {
+    stop.char_indices()
+        .map(|(i, _)| i)
+        .skip(1)
+        .filter(|&i| text.ends_with(stop.get(..i).unwrap_or(stop)))
+        .max()
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::partial_suffix;
+
+    #[test]
+    fn the_longest_possible_beginning_of_a_stop_text_is_held_back() {
+        assert_eq!(partial_suffix("hello <|im", "<|im_end|>"), 4);
+        assert_eq!(partial_suffix("hello", "<|im_end|>"), 0);
+        assert_eq!(partial_suffix("aab", "aabaac"), 3);
+        assert_eq!(partial_suffix("ü", "üx"), 2);
+    }
+}

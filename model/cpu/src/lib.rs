@@ -1,0 +1,69 @@
+//! The CPU executor: the device if there is no GPU, and the oracle for every other device.
+//!
+//! [`HostRunner`] runs the graph operation by operation, with weights read from the mapped file.
+//! Exception: small models have interleaved copies of their matrices for decoding (`interleaved`).
+//! Any value can be tapped by name ([`HostRunner::tap`]), and any operation can be run alone on
+//! given inputs ([`HostRunner::run_op`]).
+//!
+//! Activations and sums are f32 in both modes. With
+//! [`OpenOptions::precise`](crate::session::OpenOptions::precise), keys and values are f32 too, and
+//! all products are f32.
+//!
+//! By default activations are rounded to 16 bits per block of 32 for products with integer codes:
+//! in decoding, and, if the CPU has an instruction for such integers, in prompts (not for experts).
+//! On CPUs with tiles (AMX), activations and weights of a prompt are each the sum of two bf16
+//! numbers, which is as accurate; exceptions are f32 weights and experts. Attention uses the same
+//! tiles from 32 tokens on.
+
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "inner loops over shapes that the plan checked once against the weights' bytes and \
+        the scratch it sized"
+)]
+
+mod attend_tiles;
+mod attention;
+mod byte_tiles;
+mod cpu;
+mod dot;
+mod elementwise;
+mod gemm;
+mod groups;
+mod interleaved;
+mod kv;
+mod limit;
+mod matvec;
+mod multiply;
+mod op;
+mod plan;
+mod pool;
+mod product;
+mod quantise;
+mod rates;
+mod rope;
+mod run;
+mod runner;
+mod scattered;
+mod scratch;
+mod shared_mut;
+mod simd;
+mod state;
+#[cfg(test)]
+mod testing;
+mod tiles;
+mod unpack;
+mod weights;
+mod words;
+
+pub use cpu::{Cpu, peak_memory};
+pub use kjit_exec::default_threads;
+pub use limit::read_bandwidth;
+pub use rates::{ProductRate, StepRate};
+pub use simd::Isa;
+
+use run::Run;
+pub use runner::{HostRunner, Tap, open_ops};

@@ -1,0 +1,47 @@
+//! Attention.
+
+use super::Compute;
+use crate::Run;
+use crate::attention::{Layer, attend};
+use crate::shared_mut::SharedMut;
+use kjit_graph::op::Attention;
+
+impl Compute for Attention {
+    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+        let (q, rows) = (host.input(self.q), host.rows);
+        let slopes = self.slopes();
+        let sinks = self.sinks.map(|w| host.weights.vector(w));
+        let only = self.only.map(|v| host.input(v));
+        let only_width = only.map_or(0, |o| o.len() / rows);
+        let (mut at, q_width, out_width) = (0, q.len() / rows, outs[0].len() / rows);
+        for piece in &host.pieces {
+            let (keys, values, value_dim) = piece.state.kept(self.state);
+            let layer = Layer {
+                q: &q[at * q_width..][..piece.rows * q_width],
+                heads: self.heads,
+                dim: q_width / self.heads,
+                value_dim,
+                first: piece.first,
+                end: piece.first + piece.rows,
+                keys,
+                values,
+                window: host.graph.state(self.state).window(),
+                mask: self.mask,
+                scale: self.scale,
+                soft_cap: self.soft_cap,
+                sinks,
+                slopes: slopes.as_deref(),
+                only: only.map(|o| (&o[at * only_width..][..piece.rows * only_width], only_width)),
+                out: SharedMut::new(&mut outs[0][at * out_width..][..piece.rows * out_width]),
+            };
+            attend(
+                host.pool,
+                host.isa,
+                layer,
+                piece.rows,
+                (host.rounded.is_none(), host.reproducible),
+            );
+            at += piece.rows;
+        }
+    }
+}

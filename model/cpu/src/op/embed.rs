@@ -1,0 +1,31 @@
+//! Rows of a table, by token or by position.
+
+use super::Compute;
+use crate::Run;
+use kjit_graph::op::{By, Embed};
+
+impl Compute for Embed {
+    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+        let w = host.weights.matrix(host.graph, self.table, 0);
+        let one = |row: usize, out: &mut [f32]| {
+            // Lengths agree: a row of whole blocks, as the graph was checked to have. Tokens and
+            // positions were checked by `feed`.
+            let decoded = w.format.decode(w.part(row, 0, w.cols), out);
+            debug_assert!(decoded.is_ok());
+            if self.scale != 1.0 {
+                out.iter_mut().for_each(|x| *x *= self.scale);
+            }
+        };
+        let which: Vec<usize> = match self.by {
+            By::Token => host.tokens.iter().map(|&token| token as usize).collect(),
+            By::Position => host.positions().collect(),
+        };
+        let out = &mut outs[0][..which.len() * w.cols];
+        host.by_rows(out, &|at, out| {
+            which[at / w.cols..]
+                .iter()
+                .zip(out.chunks_exact_mut(w.cols))
+                .for_each(|(&row, out)| one(row, out));
+        });
+    }
+}

@@ -1,0 +1,38 @@
+//! Products with a matrix: where the time goes.
+
+use super::Compute;
+use crate::Run;
+use crate::multiply::{Product, multiply};
+use crate::shared_mut::SharedMut;
+use kjit_graph::op::MatMul;
+
+impl Compute for MatMul {
+    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+        products(&[self], host, outs);
+    }
+}
+
+/// Products of one input, which is rounded once.
+pub(super) fn products(ops: &[&MatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+    let Some(first) = ops.first() else { return };
+    let products: Vec<Product<'_>> = ops
+        .iter()
+        .zip(outs)
+        .map(|(op, out)| Product {
+            w: host.weights.matrix(host.graph, op.weight, 0),
+            beside: host.weights.beside(op.weight),
+            bias: op.bias.map(|b| host.weights.vector(b)),
+            out: SharedMut::new(out),
+        })
+        .collect();
+    let (x, rows) = (host.input(first.x), host.rows);
+    multiply(
+        host.pool,
+        host.isa,
+        x,
+        rows,
+        &products,
+        host.rounded.as_deref_mut(),
+        host.reproducible,
+    );
+}

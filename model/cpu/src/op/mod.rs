@@ -1,0 +1,106 @@
+//! What each operation means on the CPU: one file for each operation of [`kjit_graph::op`].
+//!
+//! An operation is plain loops over rows in f32, unless every model spends its time there: then it
+//! calls a kernel of this crate.
+
+mod act;
+mod add;
+mod affine;
+mod attention;
+mod concat;
+mod conv;
+mod dot;
+mod elsewhere;
+mod embed;
+mod expert_matmul;
+mod expert_sum;
+mod given;
+mod glu;
+mod head_matmul;
+mod kv_write;
+mod linear_attention;
+mod matmul;
+mod norm;
+mod placed;
+mod reduce;
+mod repeat;
+mod rope;
+mod route;
+mod scan;
+mod shift;
+mod slice;
+mod spread;
+mod temper;
+mod top_keys;
+
+use super::run::Run;
+use expert_matmul::expert_products;
+use kjit_graph::{Graph, Op};
+use matmul::products;
+
+/// An operation that the CPU computes.
+trait Compute {
+    /// Computes the rows of its results, in the order of
+    /// [`Operation::writes`](kjit_graph::op::Operation::writes), from those of its inputs.
+    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]);
+}
+
+/// Runs one operation.
+fn run(op: &Op, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+    match op {
+        Op::Act(op) => op.run(host, outs),
+        Op::Add(op) => op.run(host, outs),
+        Op::Affine(op) => op.run(host, outs),
+        Op::Attention(op) => op.run(host, outs),
+        Op::Concat(op) => op.run(host, outs),
+        Op::Conv(op) => op.run(host, outs),
+        Op::Dot(op) => op.run(host, outs),
+        Op::Elsewhere(op) => op.run(host, outs),
+        Op::Embed(op) => op.run(host, outs),
+        Op::ExpertMatMul(op) => op.run(host, outs),
+        Op::ExpertSum(op) => op.run(host, outs),
+        Op::Given(op) => op.run(host, outs),
+        Op::Glu(op) => op.run(host, outs),
+        Op::HeadMatMul(op) => op.run(host, outs),
+        Op::KvWrite(op) => op.run(host, outs),
+        Op::LinearAttention(op) => op.run(host, outs),
+        Op::MatMul(op) => op.run(host, outs),
+        Op::Norm(op) => op.run(host, outs),
+        Op::Placed(op) => op.run(host, outs),
+        Op::Reduce(op) => op.run(host, outs),
+        Op::Repeat(op) => op.run(host, outs),
+        Op::Rope(op) => op.run(host, outs),
+        Op::Route(op) => op.run(host, outs),
+        Op::Scan(op) => op.run(host, outs),
+        Op::Shift(op) => op.run(host, outs),
+        Op::Slice(op) => op.run(host, outs),
+        Op::Spread(op) => op.run(host, outs),
+        Op::Temper(op) => op.run(host, outs),
+        Op::TopKeys(op) => op.run(host, outs),
+    }
+}
+
+/// Whether the host does an operation with the one before: products of the same input.
+pub(super) fn goes_with(op: &Op, before: &Op, graph: &Graph) -> bool {
+    match (op, before) {
+        (Op::MatMul(this), Op::MatMul(before)) => this.x == before.x,
+        (Op::ExpertMatMul(this), Op::ExpertMatMul(before)) => {
+            expert_matmul::goes_with(this, before, graph)
+        }
+        _ => false,
+    }
+}
+
+/// Runs operations that the host does together: successive ones that go with the first, or one of
+/// any kind.
+pub(super) fn run_together(ops: &[Op], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
+    let all: Vec<_> =
+        ops.iter().filter_map(|op| if let Op::MatMul(m) = op { Some(m) } else { None }).collect();
+    let experts =
+        ops.iter().filter_map(|op| if let Op::ExpertMatMul(m) = op { Some(m) } else { None });
+    match (ops, all.len()) {
+        ([op], _) => run(op, host, outs),
+        (_, 0) => expert_products(&experts.collect::<Vec<_>>(), host, outs),
+        _ => products(&all, host, outs),
+    }
+}

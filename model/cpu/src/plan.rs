@@ -1,0 +1,125 @@
+//! The execution plan of the CPU: steps, rows and buffers of a graph.
+
+use super::op::goes_with;
+use kjit_graph::{Graph, Op, ValueId};
+
+/// Operations that run together.
+pub struct Step {
+    /// Index of the first operation.
+    pub first: usize,
+    /// Number of successive operations. More than one only for products with the same input (and
+    /// experts), which share work.
+    pub count: usize,
+    /// Whether rows of all tokens are computed, or only those with requested logits.
+    pub full: bool,
+}
+
+/// The plan of a graph.
+pub struct Plan {
+    /// The steps in order.
+    pub steps: Vec<Step>,
+    /// The buffer of each value.
+    pub place: Vec<usize>,
+    /// Elements per row of each buffer.
+    pub buffers: Vec<usize>,
+    /// Whether a value has a row for every token. States depend on such values, directly or
+    /// indirectly.
+    pub full: Vec<bool>,
+}
+
+impl Plan {
+    /// Plans a graph. With `keep`, no buffer is reused, so that every value remains at the end.
+    pub fn new(graph: &Graph, keep: bool) -> Plan {
+        let full = full_values(graph);
+        let steps = steps(graph, &full);
+        let mut last_use = vec![0; graph.values.len()];
+        for (s, step) in steps.iter().enumerate() {
+            for op in &graph.ops[step.first..step.first + step.count] {
+                op.reads().iter().chain(&op.writes()).for_each(|v| last_use[v.0 as usize] = s);
+            }
+        }
+        let mut plan = Plan {
+            place: vec![usize::MAX; graph.values.len()],
+            buffers: vec![],
+            full,
+            steps: vec![],
+        };
+        let mut free: Vec<usize> = vec![];
+        for (s, step) in steps.iter().enumerate() {
+            let ops = &graph.ops[step.first..step.first + step.count];
+            for v in ops.iter().flat_map(Op::writes) {
+                let value = graph.value(v);
+                plan.place[v.0 as usize] = plan.take(&mut free, value.slots * value.width);
+            }
+            // Buffers are freed after the step's results have theirs, so that no operation writes
+            // what it reads.
+            let mut dead: Vec<ValueId> =
+                ops.iter().flat_map(|op| op.reads().into_iter().chain(op.writes())).collect();
+            dead.retain(|v| !keep && last_use[v.0 as usize] == s && *v != graph.logits);
+            dead.sort_unstable();
+            dead.dedup();
+            // Values from outside have no buffer.
+            free.extend(
+                dead.iter().map(|v| plan.place[v.0 as usize]).filter(|place| *place != usize::MAX),
+            );
+        }
+        plan.steps = steps;
+        plan
+    }
+
+    /// The smallest free buffer with enough room, else the largest free one, enlarged, else a new
+    /// one.
+    fn take(&mut self, free: &mut Vec<usize>, elems: usize) -> usize {
+        let fits = |b: usize| self.buffers[b] >= elems;
+        let best = free.iter().position(|_| true).and_then(|_| {
+            (0..free.len()).min_by_key(|&i| match (fits(free[i]), self.buffers[free[i]]) {
+                (true, n) => (0, n),
+                (false, n) => (1, usize::MAX - n),
+            })
+        });
+        match best {
+            Some(i) => {
+                let b = free.swap_remove(i);
+                self.buffers[b] = self.buffers[b].max(elems);
+                b
+            }
+            None => {
+                self.buffers.push(elems);
+                self.buffers.len() - 1
+            }
+        }
+    }
+}
+
+/// Values that are needed for every token: inputs of states, everything of an encoder, and the rows
+/// that one stage passes to the next.
+fn full_values(graph: &Graph) -> Vec<bool> {
+    let mut full = vec![false; graph.values.len()];
+    for op in graph.ops.iter().rev() {
+        let all = graph.pooling.is_some() || graph.hands_on || matches!(op, Op::Given(_));
+        let keeps = op.keeps().is_some() || all;
+        if keeps {
+            op.writes().iter().for_each(|v| full[v.0 as usize] = true);
+        }
+        if keeps || op.writes().iter().any(|v| full[v.0 as usize]) {
+            op.reads().iter().for_each(|v| full[v.0 as usize] = true);
+        }
+    }
+    full
+}
+
+fn steps(graph: &Graph, full: &[bool]) -> Vec<Step> {
+    let mut steps: Vec<Step> = vec![];
+    for (i, op) in graph.ops.iter().enumerate() {
+        let is_full = op.writes().first().is_none_or(|v| full[v.0 as usize]);
+        if let Some(last) = steps.last_mut()
+            && goes_with(op, &graph.ops[last.first], graph)
+            && last.full == is_full
+        {
+            last.count += 1;
+            continue;
+        }
+        steps.push(Step { first: i, count: 1, full: is_full });
+    }
+    steps
+}

@@ -1,0 +1,97 @@
+//! The context in which an operation runs.
+
+use super::kv::KvStore;
+use super::pool::Pool;
+use super::quantise::Quantised;
+use super::rope::RopeTable;
+use super::shared_mut::SharedMut;
+use super::simd::Isa;
+use super::state::State;
+use super::weights::Weights;
+use kjit_graph::{Graph, RopeId, ValueId};
+
+/// Minimum number of elements for running an elementwise operation on several threads.
+pub(super) const SERIAL: usize = 8192;
+
+/// Successive tokens of one sequence.
+pub struct Piece<'a> {
+    /// The states of the sequence.
+    pub state: &'a mut State,
+    /// Position of the first token.
+    pub first: usize,
+    /// Number of tokens.
+    pub rows: usize,
+}
+
+/// The inputs of an operation and the executor's resources. Rows are those of all pieces, in order.
+pub struct Run<'a> {
+    pub graph: &'a Graph,
+    pub weights: &'a Weights,
+    pub ropes: &'a mut [RopeTable],
+    pub pool: &'a mut Pool,
+    pub isa: Isa,
+    /// Buffers for the rounded input of a product; `None` if all is f32.
+    pub rounded: Option<&'a mut Quantised>,
+    /// Whether a row's bits must not depend on the batch.
+    pub reproducible: bool,
+    /// The rows from the previous stage.
+    pub given: &'a [f32],
+    /// The tokens of the rows.
+    pub tokens: &'a [u32],
+    /// Number of rows of all pieces.
+    pub rows: usize,
+    pub pieces: Vec<Piece<'a>>,
+    /// Returns the rows of a value.
+    pub inputs: &'a dyn Fn(ValueId) -> &'a [f32],
+}
+
+impl<'a> Run<'a> {
+    /// The rows of an input value.
+    pub fn input(&self, v: ValueId) -> &'a [f32] {
+        (self.inputs)(v)
+    }
+
+    /// The positions of the rows.
+    pub fn positions(&self) -> impl Iterator<Item = usize> {
+        self.pieces.iter().flat_map(|p| p.first..p.first + p.rows)
+    }
+
+    /// The rotation table, filled for these rows, for [`RopeTable::turn`] on all threads.
+    pub fn angles(&mut self, rope: RopeId) -> (&RopeTable, Rows<'_>) {
+        let table = &mut self.ropes[rope.0 as usize];
+        table.fill(self.pieces.iter().map(|p| (p.first, p.rows)));
+        (table, Rows { pool: self.pool, rows: self.rows })
+    }
+
+    /// Divides `out` into runs of whole rows and calls `f` with each run's start and elements, on
+    /// all threads if there is enough work.
+    pub fn by_rows(&mut self, out: &mut [f32], f: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+        Rows { pool: self.pool, rows: self.rows }.run(out, f);
+    }
+}
+
+/// Rows that can be divided among threads.
+pub struct Rows<'a> {
+    pool: &'a mut Pool,
+    rows: usize,
+}
+
+impl Rows<'_> {
+    /// See [`Run::by_rows`].
+    pub fn run(&mut self, out: &mut [f32], f: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+        if out.len() < SERIAL || self.rows == 1 {
+            return f(0, out);
+        }
+        let (n, width) = (out.len(), out.len() / self.rows);
+        let run = self.rows.div_ceil(4 * self.pool.threads()) * width;
+        let out = SharedMut::new(out);
+        self.pool.run(n.div_ceil(run), &|task| {
+            let at = task * run;
+            // SAFETY: tasks have different runs, so no two use the same elements.
+            f(at, unsafe { out.part(at, run.min(n - at)) });
+        });
+    }
+}
+
+/// The inputs of attention: keys, values, and the elements of a value.
+pub type Kept<'a> = (&'a KvStore, &'a KvStore, usize);

@@ -1,0 +1,257 @@
+//! The states of one sequence on the CPU.
+//!
+//! Keys, values and latents are stored by position, so going back only changes a length. A
+//! recurrent state has no positions. Checkpoints of it are kept as the sequence grows; going back
+//! restores the last checkpoint before the position, and the tokens since then run again
+//! ([`State::replay`]). [`State::keep`] makes a permanent checkpoint at a place where other
+//! sequences are likely to continue.
+
+use super::kv::KvStore;
+use super::run::Kept;
+use kjit_exec::{KvType, SessionError};
+use kjit_graph::{Graph, Kv, StateId, StateKind};
+use std::sync::Arc;
+
+/// Maximum number of automatic checkpoints, the newest ones, and of requested ones. Before the
+/// oldest there is always the start, which is zeros.
+const CHECKPOINTS: usize = 4;
+
+/// Minimum number of tokens between two automatic checkpoints. A copy is as large as the recurrent
+/// state, some megabytes.
+const APART: usize = 32;
+
+/// The state of one layer.
+enum Layer {
+    Kv([KvStore; 2], usize),
+    Latent(KvStore, usize),
+    Recurrent(Vec<f32>),
+    /// A layer of another stage.
+    Elsewhere,
+}
+
+/// The recurrent states of all layers after `len` tokens.
+#[derive(Clone)]
+struct Checkpoint {
+    len: usize,
+    /// Made by [`State::keep`]. Sequences with a common prefix share the copy.
+    asked: bool,
+    layers: Arc<Vec<Vec<f32>>>,
+}
+
+/// The states of one sequence.
+pub struct State {
+    layers: Vec<Layer>,
+    /// Number of tokens in the states.
+    len: usize,
+    /// Tokens of the sequence. More than `len` after going back, until they have run again.
+    tokens: Vec<u32>,
+    recurrent: bool,
+    checkpoints: Vec<Checkpoint>,
+}
+
+impl State {
+    /// An empty state with room for `context` tokens. The system allocates memory at first use.
+    ///
+    /// # Errors
+    /// [`SessionError::Memory`] if the system refuses the memory.
+    pub fn new(graph: &Graph, kv: KvType, context: usize) -> Result<State, SessionError> {
+        let mut layers = Vec::with_capacity(graph.states.len());
+        for s in &graph.states {
+            let new = |what: &str, heads, dim| {
+                KvStore::new(&format!("{what} of {}", s.name), kv, heads, dim, context)
+            };
+            layers.push(match s.kind {
+                StateKind::Kv(Kv { heads, key, value, .. }) => {
+                    Layer::Kv([new("keys", heads, key)?, new("values", heads, value)?], value)
+                }
+                StateKind::Latent { rank, rope } => {
+                    Layer::Latent(new("latents", 1, rank + rope)?, rank)
+                }
+                StateKind::Recurrent { elems } => Layer::Recurrent(zeros(&s.name, elems)?),
+                StateKind::Elsewhere => Layer::Elsewhere,
+            });
+        }
+        Ok(State {
+            layers,
+            len: 0,
+            tokens: vec![],
+            recurrent: graph.is_recurrent(),
+            checkpoints: vec![],
+        })
+    }
+
+    /// Number of tokens in the sequence.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Number of tokens in the states: the position of the next rows.
+    pub fn position(&self) -> usize {
+        self.len
+    }
+
+    /// Tokens that must run again before others, because the sequence went back.
+    pub fn replay(&self) -> &[u32] {
+        &self.tokens[self.len..]
+    }
+
+    /// Bytes mapped or allocated.
+    pub fn bytes(&self) -> usize {
+        let of = |layer: &Layer| match layer {
+            Layer::Kv(stores, _) => stores.iter().map(KvStore::bytes).sum(),
+            Layer::Latent(store, _) => store.bytes(),
+            Layer::Recurrent(numbers) => 4 * numbers.len(),
+            Layer::Elsewhere => 0,
+        };
+        self.layers.iter().map(of).sum()
+    }
+
+    /// Announces that several tokens will run at once. Makes a checkpoint if the last one is old
+    /// enough.
+    pub fn mark(&mut self) {
+        let last = self.checkpoints.last().map_or(0, |c| c.len);
+        if self.recurrent && self.len >= last + APART {
+            self.checkpoint(false);
+        }
+    }
+
+    /// Makes a permanent checkpoint. Returns whether there is a recurrent state to keep.
+    pub fn keep(&mut self) -> bool {
+        if !self.recurrent || self.len == 0 || !self.replay().is_empty() {
+            return false;
+        }
+        match self.checkpoints.last_mut().filter(|c| c.len == self.len) {
+            Some(there) => there.asked = true,
+            None => self.checkpoint(true),
+        }
+        true
+    }
+
+    fn checkpoint(&mut self, asked: bool) {
+        let layers = self
+            .layers
+            .iter()
+            .filter_map(|l| if let Layer::Recurrent(x) = l { Some(x.clone()) } else { None });
+        self.checkpoints.push(Checkpoint {
+            len: self.len,
+            asked,
+            layers: Arc::new(layers.collect()),
+        });
+        let same: Vec<usize> = (0..)
+            .zip(&self.checkpoints)
+            .filter(|(_, c)| c.asked == asked)
+            .map(|(i, _)| i)
+            .collect();
+        // The first requested one stays, since most sequences have it in common.
+        if same.len() > CHECKPOINTS
+            && let Some(&old) = same.get(usize::from(asked))
+        {
+            self.checkpoints.remove(old);
+        }
+    }
+
+    /// Records that the states now include these tokens, replayed or new.
+    pub fn advance(&mut self, tokens: &[u32]) {
+        self.len += tokens.len();
+        let known = self.tokens.len() - (self.len - tokens.len());
+        self.tokens.extend(tokens.iter().skip(known));
+    }
+
+    /// Copies another state of the same model, with rows for its first `len` tokens only. The
+    /// caller then truncates to `len`.
+    pub fn copy(&mut self, from: &State, len: usize) {
+        let rows = len.min(from.len);
+        for (to, from) in self.layers.iter_mut().zip(&from.layers) {
+            match (to, from) {
+                (Layer::Kv(to, _), Layer::Kv(from, _)) => {
+                    to.iter_mut().zip(from).for_each(|(to, from)| to.copy(from, rows));
+                }
+                (Layer::Latent(to, _), Layer::Latent(from, _)) => to.copy(from, rows),
+                (Layer::Recurrent(to), Layer::Recurrent(from)) => to.copy_from_slice(from),
+                (Layer::Elsewhere, Layer::Elsewhere) => {}
+                _ => other_kind(),
+            }
+        }
+        self.len = from.len;
+        self.tokens.clone_from(&from.tokens);
+        self.checkpoints.clone_from(&from.checkpoints);
+    }
+
+    /// Removes all tokens from position `len` on.
+    pub fn truncate(&mut self, len: usize) {
+        self.tokens.truncate(len);
+        if self.len <= len {
+            return;
+        }
+        self.len = len;
+        if !self.recurrent {
+            return;
+        }
+        self.checkpoints.retain(|c| c.len <= len);
+        self.restore();
+    }
+
+    /// Restores the recurrent states from the last checkpoint. Also used after a step that failed.
+    pub fn restore(&mut self) {
+        if !self.recurrent {
+            return;
+        }
+        let numbers = self
+            .layers
+            .iter_mut()
+            .filter_map(|l| if let Layer::Recurrent(x) = l { Some(x) } else { None });
+        match self.checkpoints.last() {
+            Some(c) => {
+                self.len = c.len;
+                numbers.zip(c.layers.iter()).for_each(|(x, kept)| x.copy_from_slice(kept));
+            }
+            None => {
+                self.len = 0;
+                numbers.for_each(|x| x.fill(0.0));
+            }
+        }
+    }
+
+    /// The inputs of attention.
+    pub fn kept(&self, id: StateId) -> Kept<'_> {
+        match &self.layers[id.0 as usize] {
+            Layer::Kv([keys, values], size) => (keys, values, *size),
+            Layer::Latent(store, rank) => (store, store, *rank),
+            Layer::Recurrent(_) | Layer::Elsewhere => other_kind(),
+        }
+    }
+
+    /// The store of keys (0) or values (1).
+    pub fn store(&mut self, id: StateId, which: usize) -> &mut KvStore {
+        match &mut self.layers[id.0 as usize] {
+            Layer::Kv(stores, _) => &mut stores[which],
+            Layer::Latent(store, _) => store,
+            Layer::Recurrent(_) | Layer::Elsewhere => other_kind(),
+        }
+    }
+
+    /// The numbers of a recurrent state.
+    pub fn recurrent(&mut self, id: StateId) -> &mut [f32] {
+        match &mut self.layers[id.0 as usize] {
+            Layer::Recurrent(numbers) => numbers,
+            _ => other_kind(),
+        }
+    }
+}
+
+#[cold]
+#[expect(clippy::panic, reason = "the builder makes a state of the kind that its operation uses")]
+fn other_kind() -> ! {
+    panic!("an operation uses a state of another kind")
+}
+
+fn zeros(name: &str, elems: usize) -> Result<Vec<f32>, SessionError> {
+    let mut numbers = vec![];
+    numbers.try_reserve_exact(elems).map_err(|_| SessionError::Memory {
+        what: format!("the state of {name}"),
+        bytes: 4 * elems as u64,
+        hint: "close other programs".into(),
+    })?;
+    numbers.resize(elems, 0.0);
+    Ok(numbers)
+}

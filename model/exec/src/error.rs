@@ -1,0 +1,133 @@
+//! The errors of a session.
+
+use kjit_engine::Error;
+use kjit_graph::GraphError;
+
+/// The error of opening or using a session. After any of them no sequence has more tokens than
+/// before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// Kernels give wrong results on this device in every variant that it can run: one line for
+    /// each. The verdicts are kept.
+    #[error("{}; --device cpu computes without it, kjit doctor --run --report FILE says which \
+        kernels are wrong", .0.join("; "))]
+    Wrong(Vec<String>),
+    /// The model is an encoder and makes no logits.
+    #[error("architecture '{arch}' is an encoder: it makes embeddings, not text")]
+    Encoder {
+        /// `general.architecture`.
+        arch: String,
+    },
+    /// The model cannot be run.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// A token outside the vocabulary.
+    #[error("token id {id} is outside the vocabulary of {n_vocab}")]
+    Token {
+        /// The id.
+        id: u32,
+        /// Size of the vocabulary.
+        n_vocab: usize,
+    },
+    /// The context is too small.
+    #[error(
+        "{tokens} tokens do not fit in the context of {context}: give a larger -c, or a \
+         shorter prompt"
+    )]
+    Context {
+        /// Tokens requested, with those already there.
+        tokens: usize,
+        /// The context's size.
+        context: usize,
+    },
+    /// Every sequence slot is in use.
+    #[error("all {sequences} sequence slots are in use: remove one, or open the model with more")]
+    Full {
+        /// Sequence slots.
+        sequences: usize,
+    },
+    /// Not enough free pages for keys and values.
+    #[error(
+        "{needed} pages of keys and values are needed, and {free} are free: remove a sequence, or \
+         open the model with room for more tokens"
+    )]
+    Pages {
+        /// Pages that the step needs.
+        needed: usize,
+        /// Free pages.
+        free: usize,
+    },
+    /// The sequence was removed, or belongs to another session.
+    #[error("there is no such sequence: it was removed")]
+    NoSequence,
+    /// A step names one sequence twice.
+    #[error("a sequence is named twice in one step")]
+    Twice,
+    /// Logits or a token were requested without a token to compute them from.
+    #[error("no token to go on from")]
+    NoTokens,
+    /// The mask and the biases forbid every token.
+    #[error("no token is allowed: the mask or the biases forbid every one")]
+    NothingAllowed,
+    /// Memory was refused.
+    #[error("{what} needs {bytes} bytes, more than available: {hint}")]
+    Memory {
+        /// The purpose of the memory.
+        what: String,
+        /// Bytes requested.
+        bytes: u64,
+        /// Advice for the user.
+        hint: String,
+    },
+    /// A logit is infinite or NaN.
+    #[error(
+        "the model's scores are no numbers (token {id}'s is {score}): weights in the file are \
+         damaged or too large; download it again"
+    )]
+    Scores {
+        /// The first such token.
+        id: usize,
+        /// Its logit.
+        score: f32,
+    },
+    /// A device fault after which nothing on the device can be trusted. This session is unusable. A
+    /// new one needs a fresh context on the device, or a fresh process if the driver gives none.
+    #[error("{0}")]
+    Lost(String),
+    /// The device or its compiler failed.
+    #[error("{0}")]
+    Device(String),
+}
+
+/// Checks that all logits are finite: otherwise a choice would be meaningless.
+///
+/// # Errors
+/// [`SessionError::Scores`] with the first that is not.
+pub fn check_scores(row: &[f32]) -> Result<(), SessionError> {
+    // No early exit, so that the loop is vectorised: 49,152 logits take a few µs.
+    if row.iter().fold(true, |all, score| all & score.is_finite()) {
+        return Ok(());
+    }
+    match row.iter().enumerate().find(|(_, score)| !score.is_finite()) {
+        Some((id, &score)) => Err(SessionError::Scores { id, score }),
+        None => Ok(()),
+    }
+}
+
+impl From<Error> for SessionError {
+    fn from(error: Error) -> SessionError {
+        match error {
+            Error::OutOfMemory { what, asked, free, total, device } => SessionError::Memory {
+                what: format!("{what} on {device}"),
+                bytes: asked,
+                hint: format!("{free} of {total} bytes are free"),
+            },
+            // A call that the driver refuses leaves the context in an unknown state.
+            lost @ (Error::Driver { .. } | Error::DeviceLost { .. }) => {
+                SessionError::Lost(lost.to_string())
+            }
+            other => SessionError::Device(other.to_string()),
+        }
+    }
+}

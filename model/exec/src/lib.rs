@@ -1,0 +1,39 @@
+//! The contract of a runner, which computes a model's layers on a device: what a step is asked for
+//! and gives ([`Want`], [`Given`]), how a model is opened ([`OpenOptions`]), what fails
+//! ([`SessionError`]), and how a token is chosen ([`sample::Sampler`]). A session talks to its
+//! device through [`Runner`] alone.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
+)]
+
+pub mod device;
+mod embed;
+mod error;
+mod host_ops;
+mod options;
+mod pages;
+mod runner;
+pub mod sample;
+mod step;
+
+pub use device::DeviceChoice;
+pub use embed::embeds;
+pub use error::{SessionError, check_scores};
+pub use host_ops::{HostOps, OpenHostOps};
+pub use options::{
+    DRAFTS, HostPrompts, KvType, OpenOptions, Output, Persistence, Probe, Split, default_threads,
+    why_no_pages,
+};
+pub use pages::{KvPages, PageCount};
+pub use runner::{Ahead, Made, Piece, Runner, Sink};
+pub use sample::{SampleOptions, Sampler};
+pub use step::{After, Given, Late, Task, Want, choose, follow};

@@ -1,0 +1,136 @@
+//! A runner's interface to a session, and to the next stage.
+
+use super::{After, Given, KvPages, Late, SessionError, Task};
+use kjit_engine::{DeviceBuffer, Stream};
+use kjit_graph::Graph;
+use std::any::Any;
+
+/// Consecutive tokens of one sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'a> {
+    /// The sequence's slot.
+    pub slot: usize,
+    /// The first token's position.
+    pub first: usize,
+    /// The tokens.
+    pub tokens: &'a [u32],
+}
+
+/// Hidden states that a stage computed.
+pub enum Made<'a> {
+    /// In host memory.
+    Host(&'a [f32]),
+    /// On a device, valid after all work that is in the stream now. Later work in that stream may
+    /// overwrite them.
+    Device(&'a Stream, DeviceBuffer<f32>),
+}
+
+/// Receives hidden states with the number of the first one among all requested.
+pub type Sink<'a> = dyn FnMut(usize, Made<'_>) -> Result<(), SessionError> + 'a;
+
+/// Computes all layers of a model, or one stage's layers: then [`Runner::before`] is the stage
+/// whose hidden states it continues with. A sequence is a *slot* here. The session checks all
+/// arguments.
+pub trait Runner: Any + Send {
+    /// The graph that is run.
+    fn graph(&self) -> &Graph;
+
+    /// The stage before.
+    fn before(&self) -> Option<&dyn Runner>;
+
+    /// Allocates a sequence's state in this slot, here and in all stages before.
+    ///
+    /// # Errors
+    /// [`SessionError::Memory`].
+    fn add(&mut self, slot: usize) -> Result<(), SessionError>;
+
+    /// Removes a slot's sequence.
+    fn remove(&mut self, slot: usize);
+
+    /// Copies the first `len` tokens of a slot's state to another. Returns the number of tokens
+    /// copied.
+    ///
+    /// # Errors
+    /// A device fault.
+    fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError>;
+
+    /// Removes a slot's tokens from position `len` on; it has `now`. Returns the number of tokens
+    /// left: fewer than `len` if a state cannot go back to that position.
+    fn truncate(&mut self, slot: usize, len: usize, now: usize) -> usize;
+
+    /// After a failed step: restores a slot's first `len` tokens. Returns the number of tokens
+    /// left.
+    fn undo(&mut self, _slot: usize, len: usize) -> usize {
+        len
+    }
+
+    /// Runs these tokens and passes their hidden states on in the order of the pieces. The
+    /// sequence's tokens from a piece's first position on are removed before.
+    ///
+    /// # Errors
+    /// A device fault.
+    fn rows(&mut self, pieces: &[Piece<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError>;
+
+    /// Appends each task's tokens. Returns the requested results in the order of the tasks. `late`
+    /// is called before the first token is chosen.
+    ///
+    /// # Errors
+    /// A device fault. The caller then restores the sequences ([`Runner::undo`]).
+    fn step(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        late: Option<Late<'_>>,
+    ) -> Result<Vec<Given>, SessionError>;
+
+    /// Computes a text's vector. The model must be an encoder.
+    ///
+    /// # Errors
+    /// A model that makes logits; no tokens, too many, or ids outside the vocabulary; a device
+    /// fault.
+    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError>;
+
+    /// Decoding with the choice of every token on the device. `None` if the session chooses.
+    fn ahead(&mut self) -> Option<&mut dyn Ahead> {
+        None
+    }
+
+    /// Whether [`Runner::ahead`] is `Some`.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
+    /// Pages that sequences may share. `None` on the CPU.
+    fn pages(&self) -> Option<&dyn KvPages> {
+        None
+    }
+
+    /// The same, to change them.
+    fn pages_mut(&mut self) -> Option<&mut dyn KvPages> {
+        None
+    }
+
+    /// Whether more slots can be added than the model was opened with: a sequence's memory is
+    /// allocated as its tokens come.
+    fn grows(&self) -> bool {
+        false
+    }
+
+    /// Saves a slot's recurrent states. Returns whether there are any.
+    fn checkpoint(&mut self, _slot: usize) -> bool {
+        false
+    }
+
+    /// Adds a line to the device's remarks.
+    fn remark(&mut self, _line: String) {}
+}
+
+/// Chooses tokens on the device, which runs ahead of the host.
+pub trait Ahead {
+    /// Feeds each task's tokens, then chooses, passes to `sink` and feeds token by token. Returns
+    /// each sequence's length, also after an error.
+    fn decode(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        sink: &mut dyn FnMut(usize, u32) -> After,
+    ) -> (Vec<usize>, Result<(), SessionError>);
+}

@@ -1,0 +1,41 @@
+//! Shortens messages that quote a file, a request or another program to fit a terminal.
+
+use std::borrow::Cow;
+
+/// The most characters of an error line.
+pub const MAX_LINE: usize = 500;
+
+/// The text with at most `most` characters. A longer text loses its middle: an error line begins
+/// with what is wrong and ends with what to do.
+pub fn elide(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most || text.chars().count() <= most {
+        return Cow::Borrowed(text);
+    }
+    let room = most.saturating_sub(1);
+    let end = room / 3;
+    let at = |index: Option<(usize, char)>| index.map_or(text.len(), |(at, _)| at);
+    let begin = text.get(..at(text.char_indices().nth(room - end))).unwrap_or_default();
+    let end =
+        text.get(at(text.char_indices().rev().nth(end.saturating_sub(1)))..).unwrap_or_default();
+    Cow::Owned(format!("{begin}…{end}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_lose_their_middle_and_short_ones_nothing() {
+        assert_eq!(elide("0123456789", 10), "0123456789");
+        assert_eq!(elide("0123456789x", 10), "012345…89x");
+        assert_eq!(elide("ääääääääää", 10), "ääääääääää");
+        let long = format!("begin {} end", "ü\u{1f600}".repeat(100_000));
+        let short = elide(&long, MAX_LINE);
+        assert!(
+            short.chars().count() == MAX_LINE
+                && short.starts_with("begin ")
+                && short.ends_with(" end"),
+            "{short}"
+        );
+    }
+}

@@ -1,0 +1,377 @@
+//! Errors of model files: one line each that names the key or tensor, the byte, and what to do if
+//! that helps.
+
+use crate::elide::{MAX_LINE, elide};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kjit_formats::ggml;
+
+/// An error of a GGUF file or of an access to it. One line: the file, then the [`ErrorKind`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[error("{}", elide(&format!("{}: {kind}", Shown::path(path)), MAX_LINE))]
+pub struct Error {
+    path: PathBuf,
+    // Not a `#[source]`: the line above contains it, and a chain would print it twice.
+    kind: Box<ErrorKind>,
+}
+
+impl Error {
+    pub(crate) fn new(path: &Path, kind: ErrorKind) -> Error {
+        Error { path: path.to_owned(), kind: Box::new(kind) }
+    }
+
+    /// The file concerned; for a split model, the part.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The kind of error.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+}
+
+/// The kinds of errors. Offsets are bytes from the start of the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The operating system refused an operation.
+    #[error("cannot {doing}: {source}")]
+    Io {
+        /// The attempted operation, as a verb.
+        doing: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The path is not a regular file.
+    #[error("is {what}, not a model file{hint}")]
+    NotAFile {
+        /// The kind of object that it is.
+        what: &'static str,
+        /// Advice.
+        hint: &'static str,
+    },
+    /// The file is empty.
+    #[error("is empty (0 bytes): download it again")]
+    Empty,
+    /// The file does not begin with GGUF's magic.
+    #[error("is not a GGUF file: {looks}")]
+    NotGguf {
+        /// The likely kind of file, and advice.
+        looks: String,
+    },
+    /// The file was written for a big-endian machine.
+    #[error(
+        "is a big-endian GGUF file (byte 4): kjit reads little-endian ones; convert it again \
+         without --bigendian"
+    )]
+    BigEndian,
+    /// An unsupported version of GGUF.
+    #[error("is GGUF version {version} (byte 4), kjit reads versions 2 and 3: {hint}")]
+    Version {
+        /// The version in the file.
+        version: u32,
+        /// Advice.
+        hint: &'static str,
+    },
+    /// The file ends before an item that it declares.
+    #[error(
+        "ends at byte {len}, inside {inside} (which needs {need} bytes at byte {at}): truncated \
+         or damaged, download it again"
+    )]
+    Truncated {
+        /// The item that was being read.
+        inside: String,
+        /// Its offset.
+        at: u64,
+        /// Its size.
+        need: u64,
+        /// Size of the file.
+        len: u64,
+    },
+    /// A count that the rest of the file cannot hold.
+    #[error(
+        "{what} (byte {at}) is {count}, but the {left} bytes that follow cannot hold so many: \
+         truncated or damaged, download it again"
+    )]
+    Count {
+        /// The counted items.
+        what: String,
+        /// Offset of the count.
+        at: u64,
+        /// The count.
+        count: u64,
+        /// Bytes left in the file.
+        left: u64,
+    },
+    /// An invalid name of a key or tensor.
+    #[error("{what} at byte {at} has a bad name: {why}")]
+    Name {
+        /// "metadata key number 3", "tensor number 0".
+        what: String,
+        /// Offset of the name.
+        at: u64,
+        /// The reason.
+        why: String,
+    },
+    /// A key or tensor name that occurs twice.
+    #[error("{what} {} is there twice, at byte {first} and at byte {second}", Shown(name))]
+    Duplicate {
+        /// "metadata key" or "tensor".
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Offset of the first occurrence.
+        first: u64,
+        /// Offset of the second.
+        second: u64,
+    },
+    /// A metadata type that GGUF does not have.
+    #[error(
+        "metadata key {}: value type {id} at byte {at} does not exist in GGUF (0 to 12): \
+         damaged, download it again",
+        Shown(key)
+    )]
+    ValueType {
+        /// The key.
+        key: String,
+        /// Offset of the type.
+        at: u64,
+        /// The type found.
+        id: u32,
+    },
+    /// Arrays are nested too deeply.
+    #[error("metadata key {}: arrays nested more than {max} deep at byte {at}", Shown(key))]
+    Nested {
+        /// The key.
+        key: String,
+        /// Offset of the array that is too deep.
+        at: u64,
+        /// The maximum depth.
+        max: usize,
+    },
+    /// A required key is missing.
+    #[error(
+        "metadata key {} is missing, and kjit does not guess it: convert the model again, or use \
+         another file",
+        Shown(key)
+    )]
+    MissingKey {
+        /// The key.
+        key: String,
+    },
+    /// A key has another type than required.
+    #[error("metadata key {} (byte {at}) is {found}, where {want} is wanted", Shown(key))]
+    WrongType {
+        /// The key.
+        key: String,
+        /// Offset of the value.
+        at: u64,
+        /// The type found.
+        found: String,
+        /// The required type.
+        want: &'static str,
+    },
+    /// A value has the right type but cannot be used.
+    #[error("metadata key {} (byte {at}) is {value}: {why}", Shown(key))]
+    BadValue {
+        /// The key.
+        key: String,
+        /// Offset of the value, or of the whole array.
+        at: u64,
+        /// The value, or the index and value of an array's element.
+        value: String,
+        /// The reason.
+        why: String,
+    },
+    /// An array has the wrong length.
+    #[error(
+        "metadata key {} (byte {at}) has {found} elements, where {want} are wanted",
+        Shown(key)
+    )]
+    ArrayLength {
+        /// The key.
+        key: String,
+        /// Offset of the array.
+        at: u64,
+        /// Its length.
+        found: u64,
+        /// The required length.
+        want: u64,
+    },
+    /// A tensor has no dimensions, or too many.
+    #[error(
+        "tensor {} (byte {at}) has {n} dimensions, where 1 to 4 are possible: damaged, download \
+         it again",
+        Shown(name)
+    )]
+    Dimensions {
+        /// The tensor.
+        name: String,
+        /// Offset of the count.
+        at: u64,
+        /// The count.
+        n: u32,
+    },
+    /// A tensor has an impossible shape.
+    #[error("tensor {} (byte {at}) has the shape {dims:?}: {why}", Shown(name))]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// Offset of its directory entry.
+        at: u64,
+        /// Its dimensions, row length first.
+        dims: Vec<u64>,
+        /// The reason.
+        why: String,
+    },
+    /// A tensor's data are not aligned.
+    #[error(
+        "tensor {} (byte {at}): its offset {offset} is not a multiple of the alignment \
+         {alignment}: damaged, or written by a broken converter",
+        Shown(name)
+    )]
+    Misaligned {
+        /// The tensor.
+        name: String,
+        /// Offset of its directory entry.
+        at: u64,
+        /// Its offset from the start of the data.
+        offset: u64,
+        /// The file's alignment.
+        alignment: u64,
+    },
+    /// A tensor's data are not completely in the file.
+    #[error(
+        "tensor {} (byte {at}): its {bytes} bytes at offset {offset} of the data (which start at \
+         byte {data_start}) end past the file's {len} bytes: a truncated download? fetch it again",
+        Shown(name)
+    )]
+    OutOfFile {
+        /// The tensor.
+        name: String,
+        /// Offset of its directory entry.
+        at: u64,
+        /// Its offset from the start of the data.
+        offset: u64,
+        /// Its size in bytes.
+        bytes: u64,
+        /// Offset of the data section.
+        data_start: u64,
+        /// Size of the file.
+        len: u64,
+    },
+    /// Two tensors share bytes.
+    #[error(
+        "tensors {} and {} overlap at byte {at}: damaged, or written by a broken converter",
+        Shown(first),
+        Shown(second)
+    )]
+    Overlap {
+        /// The tensor that starts first.
+        first: String,
+        /// The one that starts before the first ends.
+        second: String,
+        /// Offset of the second.
+        at: u64,
+    },
+    /// A tensor's type has no known size, or the caller cannot use it.
+    #[error("tensor {} (byte {at}) has type {}, which kjit cannot run{}", Shown(name), TypeId(*id), retired_hint(*id))]
+    TensorType {
+        /// The tensor.
+        name: String,
+        /// Offset of its directory entry.
+        at: u64,
+        /// ggml's id of its type.
+        id: u32,
+    },
+    /// A tensor that is not in the file.
+    #[error(
+        "tensor {} is not in the file: an incomplete conversion, or another architecture than the \
+         file says",
+        Shown(name)
+    )]
+    MissingTensor {
+        /// The tensor.
+        name: String,
+    },
+    /// The parts of a split model do not match.
+    #[error("{0}")]
+    Split(String),
+    /// A folder of safetensors cannot be used.
+    #[error(transparent)]
+    Folder(crate::folder::FolderError),
+}
+
+fn retired_hint(id: u32) -> &'static str {
+    match (ggml::GgmlType::by_id(id), ggml::retired(id)) {
+        (Some(_), _) => ": use a file of another quantisation",
+        (None, Some(_)) => ": ggml removed it, use a newer file of this model",
+        (None, None) => ": damaged, or written by a newer program",
+    }
+}
+
+/// ggml's id of a tensor type. It prints as the type's name if it has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TypeId(pub u32);
+
+impl TypeId {
+    /// Name and block size, if ggml has this type.
+    pub fn ggml(self) -> Option<&'static ggml::GgmlType> {
+        ggml::GgmlType::by_id(self.0)
+    }
+}
+
+impl fmt::Display for TypeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.ggml(), ggml::retired(self.0)) {
+            (Some(t), _) => f.pad(t.name),
+            (None, Some(name)) => f.pad(&format!("{name} (id {})", self.0)),
+            (None, None) => f.pad(&format!("id {} (unknown)", self.0)),
+        }
+    }
+}
+
+/// Text from a file, safe to print: quoted, on one line, with escaped control characters, cut after
+/// about 96 bytes.
+pub struct Shown<'a>(pub &'a str);
+
+impl Shown<'_> {
+    fn path(path: &Path) -> String {
+        let mut out = String::new();
+        for c in path.to_string_lossy().chars() {
+            // Writing to a String cannot fail.
+            let _ = write_escaped(&mut out, c);
+        }
+        out
+    }
+}
+
+/// Like `char::escape_debug`, but quotes and backslashes are not escaped.
+fn write_escaped(out: &mut impl fmt::Write, c: char) -> fmt::Result {
+    match c {
+        '\'' | '"' | '\\' => out.write_char(c),
+        _ => c.escape_debug().try_for_each(|e| out.write_char(e)),
+    }
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        f.write_char('\'')?;
+        let mut out = String::new();
+        for c in self.0.chars() {
+            // Counts the output: a control character takes up to ten bytes.
+            if out.len() >= 96 {
+                out.push('…');
+                break;
+            }
+            write_escaped(&mut out, c)?;
+        }
+        f.write_str(&out)?;
+        f.write_char('\'')
+    }
+}

@@ -1,0 +1,288 @@
+//! Reads `config.json`: the model's type and sizes, and metadata under GGUF's keys.
+
+use super::error::FolderError;
+use super::fail;
+use super::header::Header;
+use super::json::Object;
+use super::rotation;
+use crate::Error;
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// The model types that run from folders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Llama and models with its architecture.
+    Llama,
+    /// Mistral: llama's architecture, with optional sliding windows.
+    Mistral,
+    /// Qwen 2 and 2.5: biases on queries, keys and values.
+    Qwen2,
+    /// Qwen 3: norms on query and key heads.
+    Qwen3,
+    /// Gemma 3: norms around each part, windows on five of six layers.
+    Gemma3,
+}
+
+/// Model types by `model_type`.
+const KINDS: &[(&str, Kind)] = &[
+    ("llama", Kind::Llama),
+    ("mistral", Kind::Mistral),
+    ("qwen2", Kind::Qwen2),
+    ("qwen3", Kind::Qwen3),
+    ("gemma3", Kind::Gemma3),
+    ("gemma3_text", Kind::Gemma3),
+];
+
+impl Kind {
+    /// `general.architecture` of a GGUF file of the same model.
+    pub fn arch(self) -> &'static str {
+        match self {
+            Kind::Llama | Kind::Mistral => "llama",
+            Kind::Qwen2 => "qwen2",
+            Kind::Qwen3 => "qwen3",
+            Kind::Gemma3 => "gemma3",
+        }
+    }
+
+    /// `model_type`.
+    pub fn name(self) -> &'static str {
+        KINDS.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// The type and sizes of a model.
+pub struct Config {
+    /// The whole file.
+    pub file: Object,
+    /// The text model's part of the file: `text_config` of a multimodal model, else the whole file.
+    text: Object,
+    /// Its type.
+    pub kind: Kind,
+    /// Layers.
+    pub layers: u32,
+    /// Width of the residual stream.
+    pub width: u32,
+    /// Rows of the embedding.
+    pub vocab: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads.
+    pub kv_heads: u32,
+    /// Elements of a head.
+    pub head: u32,
+    /// Width of the feed-forward part.
+    pub inner: u32,
+    /// Whether the output projection shares the embedding's matrix.
+    pub tied: bool,
+    /// Whether queries, keys, values and the attention output have biases.
+    pub attention_bias: bool,
+    /// Whether the feed-forward part has biases.
+    pub ffn_bias: bool,
+}
+
+/// Maximum number of layers; names are made for each.
+const MOST_LAYERS: u32 = 10_000;
+
+/// Maximum number of heads, and of elements of a head.
+const MOST_HEADS: u32 = 1 << 16;
+
+/// Maximum row length.
+const MOST_WIDTH: u32 = 1 << 24;
+
+impl Config {
+    /// Reads the file; `None` if it does not exist.
+    pub fn read(path: PathBuf) -> Result<Option<Config>, Error> {
+        let Some(file) = Object::read(path.clone())? else { return Ok(None) };
+        if let Some(quantized) = file.inner("quantization_config")? {
+            let method = quantized.str("quant_method")?.unwrap_or("no quant_method").to_owned();
+            return Err(fail(&path, FolderError::Quantized { method }));
+        }
+        let named = file.require("model_type", file.str("model_type")?)?;
+        let Some(&(_, kind)) = KINDS.iter().find(|(name, _)| *name == named) else {
+            let known = KINDS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+            return Err(fail(&path, FolderError::ModelType { found: named.to_owned(), known }));
+        };
+        let text = file.inner("text_config")?.filter(|_| kind == Kind::Gemma3);
+        let text = text.unwrap_or_else(|| file.clone());
+        Config::of(file, text, kind).map(Some)
+    }
+
+    fn of(file: Object, text: Object, kind: Kind) -> Result<Config, Error> {
+        // The default values of transformers for keys that configs of a type omit.
+        let gemma = |value: u32| (kind == Kind::Gemma3).then_some(value);
+        let size = |key: &str, default: Option<u32>, most: u32| -> Result<u32, Error> {
+            match text.require(key, text.u32(key)?.or(default))? {
+                0 => Err(text.bad(key, "it must be above zero")),
+                size if size > most => Err(text.bad(key, format!("more than {most} are not read"))),
+                size => Ok(size),
+            }
+        };
+        let width = size("hidden_size", None, MOST_WIDTH)?;
+        let heads = size("num_attention_heads", gemma(8), MOST_HEADS)?;
+        let kv_heads = match kind {
+            Kind::Llama => size("num_key_value_heads", Some(heads), MOST_HEADS)?,
+            _ => size("num_key_value_heads", gemma(4), MOST_HEADS)?,
+        };
+        let head = match (text.u32("head_dim")?, kind) {
+            (Some(_), _) => size("head_dim", None, MOST_HEADS)?,
+            (None, Kind::Gemma3) => 256,
+            (None, Kind::Qwen3) => 128,
+            (None, _) if width / heads > MOST_HEADS => {
+                return Err(text.bad(
+                    "hidden_size",
+                    format!("heads of more than {MOST_HEADS} elements are not read"),
+                ));
+            }
+            (None, _) if width.is_multiple_of(heads) => width / heads,
+            (None, _) => {
+                return Err(text.bad(
+                    "num_attention_heads",
+                    "it must divide hidden_size where there is no head_dim",
+                ));
+            }
+        };
+        let layers = size("num_hidden_layers", None, MOST_LAYERS)?;
+        let tied = text.bool("tie_word_embeddings")?.or(file.bool("tie_word_embeddings")?);
+        let bias =
+            |key: &str| Ok::<_, Error>(kind != Kind::Qwen2 && text.bool(key)?.unwrap_or(false));
+        let config = Config {
+            kind,
+            layers,
+            width,
+            // Later checked against the number of tokens.
+            vocab: size("vocab_size", gemma(262_208), u32::MAX)?,
+            heads,
+            kv_heads,
+            head,
+            inner: size("intermediate_size", None, MOST_WIDTH)?,
+            tied: tied.unwrap_or(kind == Kind::Gemma3),
+            attention_bias: bias("attention_bias")?,
+            ffn_bias: kind == Kind::Llama && bias("mlp_bias")?,
+            file,
+            text,
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks settings for which only one value is supported.
+    fn check(&self) -> Result<(), Error> {
+        let (text, gemma) = (&self.text, self.kind == Kind::Gemma3);
+        let key = if text.get("hidden_activation").is_some() {
+            "hidden_activation"
+        } else {
+            "hidden_act"
+        };
+        let want = if gemma { "gelu_pytorch_tanh" } else { "silu" };
+        if text.str(key)?.is_some_and(|act| act != want) {
+            return Err(text.bad(key, format!("a {} model has {want}", self.kind.name())));
+        }
+        if text.f64("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
+            return Err(
+                text.bad("partial_rotary_factor", "all of a head turns in this type of model")
+            );
+        }
+        if gemma {
+            // Only the largest model scales queries by width / heads (arch/table.rs).
+            let scalar = if self.layers == 62 { self.width / self.heads } else { self.head };
+            if text.f64("query_pre_attn_scalar")?.unwrap_or(256.0) != f64::from(scalar) {
+                return Err(
+                    text.bad("query_pre_attn_scalar", format!("a model of this size has {scalar}"))
+                );
+            }
+            if text.bool("use_bidirectional_attention")?.unwrap_or(false) {
+                return Err(
+                    text.bad("use_bidirectional_attention", "an encoder does not run as a folder")
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the metadata.
+    pub fn write(&self, name: &str, header: &mut Header) -> Result<(), Error> {
+        let (text, arch) = (&self.text, self.kind.arch());
+        let key = |name: &str| format!("{arch}.{name}");
+        header.str("general.architecture", arch);
+        header.str("general.name", name);
+        for (name, value) in [
+            ("block_count", self.layers),
+            ("embedding_length", self.width),
+            ("feed_forward_length", self.inner),
+            ("attention.head_count", self.heads),
+            ("attention.head_count_kv", self.kv_heads),
+            ("attention.key_length", self.head),
+            ("attention.value_length", self.head),
+            ("vocab_size", self.vocab),
+        ] {
+            header.u32(&key(name), value);
+        }
+        let context =
+            text.u32("max_position_embeddings")?.or((self.kind == Kind::Gemma3).then_some(131_072));
+        let context = text.require("max_position_embeddings", context)?;
+        header.u32(&key("context_length"), context);
+        header.f32(
+            &key("attention.layer_norm_rms_epsilon"),
+            text.f64("rms_norm_eps")?.unwrap_or(1e-6),
+        );
+        for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
+            if let Some(value) = text.f64(cap)?.filter(|_| self.kind == Kind::Gemma3) {
+                header.f32(&key(cap), value);
+            }
+        }
+        if let Some((window, layers)) = self.windows()? {
+            header.u32(&key("attention.sliding_window"), window);
+            header.bools(&key("attention.sliding_window_pattern"), &layers);
+        }
+        rotation::write(text, self, context, header)
+    }
+
+    /// The window, and whether each layer has it.
+    fn windows(&self) -> Result<Option<(u32, Vec<bool>)>, Error> {
+        let text = &self.text;
+        let on = match self.kind {
+            Kind::Llama => false,
+            Kind::Mistral | Kind::Gemma3 => true,
+            Kind::Qwen2 | Kind::Qwen3 => text.bool("use_sliding_window")?.unwrap_or(false),
+        };
+        // For transformers, a missing key means 4096, and null means no window.
+        let window = match text.u32("sliding_window")? {
+            None if text.is_null("sliding_window") => 0,
+            window => window.unwrap_or(4096),
+        };
+        if window == 0 && self.kind == Kind::Gemma3 {
+            return Err(text.bad("sliding_window", "layers of this type of model have a window"));
+        }
+        if window == 0 || !on {
+            return Ok(None);
+        }
+        if let Some(list) = text.get("layer_types") {
+            let kinds = list.as_array().map(Vec::as_slice).unwrap_or_default();
+            let windowed = |kind: &Value| match kind.as_str() {
+                Some("sliding_attention") => Ok(true),
+                Some("full_attention") => Ok(false),
+                _ => Err(text.bad("layer_types", "sliding_attention and full_attention are known")),
+            };
+            if kinds.len() != self.layers as usize {
+                return Err(text.bad("layer_types", format!("there are {} layers", self.layers)));
+            }
+            return Ok(Some((window, kinds.iter().map(windowed).collect::<Result<_, _>>()?)));
+        }
+        let layers = 0..self.layers;
+        Ok(Some(match self.kind {
+            Kind::Gemma3 => {
+                let period = text
+                    .u32("sliding_window_pattern")?
+                    .or(text.u32("_sliding_window_pattern")?)
+                    .unwrap_or(6);
+                (window, layers.map(|i| (i + 1) % period.max(1) != 0).collect())
+            }
+            Kind::Qwen2 | Kind::Qwen3 => {
+                let full = text.u32("max_window_layers")?.unwrap_or(28);
+                (window, layers.map(|i| i >= full).collect())
+            }
+            Kind::Llama | Kind::Mistral => (window, layers.map(|_| true).collect()),
+        }))
+    }
+}

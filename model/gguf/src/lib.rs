@@ -1,0 +1,369 @@
+//! GGUF model files: header, metadata and tensor directory on a memory map.
+//!
+//! [`Gguf::open`] checks everything that is indexed later (counts, lengths, shapes, alignment, the
+//! place of every tensor) and reads only the pages of the header, so a 16 GB file opens in
+//! milliseconds. Only names are copied; strings, arrays and tensor data are slices of the map.
+//! Supported are GGUF versions 2 and 3, little-endian, in one file or split
+//! (`NAME-00001-of-00003.gguf`: open the first).
+//!
+//! A file with a tensor of unknown size opens, so that its vocabulary can be used and
+//! [`Gguf::summary`] can show it. [`Gguf::tensor`] and [`Gguf::require_types`] refuse such tensors
+//! by name.
+//!
+//! A folder of safetensors opens as if it were a GGUF file ([`crate::folder`]).
+//!
+//! The layout is that of ggml's `docs/gguf.md`.
+//!
+//! ```no_run
+//! use kjit_gguf::Gguf;
+//! # fn main() -> Result<(), kjit_gguf::Error> {
+//! let model = Gguf::open("model.gguf")?;
+//! let arch = model.architecture()?;
+//! let layers = model.require_u32(&format!("{arch}.block_count"))?;
+//! let embeddings = model.tensor("token_embd.weight")?;
+//! println!("{arch}: {layers} layers, rows of {} in {}", embeddings.dims[0], embeddings.ty);
+//! # Ok(()) }
+//! ```
+
+#![deny(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
+)]
+
+mod cursor;
+pub mod elide;
+mod error;
+pub mod folder;
+mod getters;
+mod layout;
+mod metadata;
+mod mix;
+mod sigbus;
+mod split;
+mod summary;
+mod tensors;
+mod value;
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kjit_formats::ggml::GgmlType;
+use memmap2::{Mmap, MmapMut, MmapOptions};
+
+pub use error::{Error, ErrorKind, Shown, TypeId};
+use layout::Layout;
+use metadata::sorted_index;
+pub use sigbus::exit_on_truncated_file;
+pub use summary::{KeyLine, Summary, TypeShare};
+pub use tensors::TensorInfo;
+pub use value::{Array, Elements, Strings, Value, ValueType};
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+/// A checked model file and its map. It can be shared between threads.
+pub struct Gguf {
+    first: Part,
+    others: Vec<Part>,
+    /// The tensors of all parts, in the files' order.
+    tensors: Vec<TensorInfo>,
+    /// Indices of `tensors` by name.
+    by_name: Vec<u32>,
+    /// For a folder: its remarks. The first part is then made in memory.
+    folder: Option<Vec<String>>,
+}
+
+/// A tensor and its data.
+#[derive(Debug, Clone, Copy)]
+pub struct Tensor<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// 1 to 4 dimensions in ggml's order, the row length first; none is zero.
+    pub dims: &'a [u64],
+    /// Its type, of known size. kjit may not be able to decode it.
+    pub ty: &'static GgmlType,
+    /// The rows in order: exactly `ty.row_bytes(dims[0])` times the product of the other
+    /// dimensions. In memory they are aligned to at least 8 bytes (the file's alignment, usually
+    /// 32, up to a page).
+    pub data: &'a [u8],
+}
+
+/// One file of a model.
+struct Part {
+    path: PathBuf,
+    map: Mmap,
+    layout: Layout,
+}
+
+impl Part {
+    fn open(path: &Path) -> Result<Part, Error> {
+        Part::read(path, map_file(path)?)
+    }
+
+    fn read(path: &Path, map: Mmap) -> Result<Part, Error> {
+        let layout = Layout::read(&map).map_err(|kind| Error::new(path, kind))?;
+        Ok(Part { path: path.to_owned(), map, layout })
+    }
+}
+
+/// Maps a file. It must not be changed while it is mapped ([`Gguf::open`]).
+pub(crate) fn map_file(path: &Path) -> Result<Mmap, Error> {
+    let fail = |doing| move |source| Error::new(path, ErrorKind::Io { doing, source });
+    // Checked before opening, since opening a named pipe would wait for a writer.
+    let kind = fs::metadata(path).map_err(fail("open"))?;
+    if kind.is_dir() {
+        return Err(Error::new(path, ErrorKind::NotAFile { what: "a directory", hint: "" }));
+    }
+    if !kind.is_file() {
+        return Err(Error::new(
+            path,
+            ErrorKind::NotAFile { what: "a pipe or device", hint: ": save it to a file first" },
+        ));
+    }
+    let file = File::open(path).map_err(fail("open"))?;
+    if file.metadata().map_err(fail("read the size"))?.len() == 0 {
+        return Err(Error::new(path, ErrorKind::Empty));
+    }
+    #[allow(unsafe_code, reason = "mapping a file is unsafe in Rust")]
+    // SAFETY: the map is read-only, and all access is to bytes that were checked to be inside it.
+    // Another process may still change the file. Then bytes may differ between reads: every later
+    // read is checked again, and none is assumed to be UTF-8 or in range. If the file is truncated,
+    // the process gets SIGBUS, like any program that maps a file; `Gguf::open` documents this.
+    let map = unsafe { Mmap::map(&file) }.map_err(fail("map"))?;
+    Ok(map)
+}
+
+/// A copy of bytes in a map of its own, which has the alignment that is promised for tensor data.
+fn map_copy(path: &Path, bytes: &[u8]) -> Result<Mmap, Error> {
+    let copy = || -> io::Result<Mmap> {
+        let mut map = MmapMut::map_anon(bytes.len())?;
+        map.copy_from_slice(bytes);
+        map.make_read_only()
+    };
+    copy().map_err(|source| Error::new(path, ErrorKind::Io { doing: "copy", source }))
+}
+
+impl Gguf {
+    /// Opens and checks a model file; for the first part of a split model, also the other parts
+    /// next to it; or a folder with `config.json`, `*.safetensors` and `tokenizer.json`.
+    ///
+    /// The files must not be changed while the result lives. Otherwise reads may return anything,
+    /// and reading past the new end of a truncated file ends the process by SIGBUS
+    /// ([`end_on_a_file_cut_short`] turns that into a message).
+    ///
+    /// # Errors
+    /// One line that names the file, the key or tensor, the byte, and what to do; see
+    /// [`ErrorKind`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Gguf, Error> {
+        let path = path.as_ref();
+        if path.is_dir() {
+            return crate::folder::open(path);
+        }
+        let first = Part::open(path)?;
+        let others = split::open_others(&first)?;
+        Gguf::assemble(first, others)
+    }
+
+    /// Opens bytes in memory, which are copied; never a part of a split model. `name` stands for
+    /// the path in errors.
+    ///
+    /// # Errors
+    /// The errors of [`Gguf::open`].
+    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Gguf, Error> {
+        let path = Path::new(name);
+        if bytes.is_empty() {
+            return Err(Error::new(path, ErrorKind::Empty));
+        }
+        Gguf::assemble(Part::read(path, map_copy(path, bytes)?)?, Vec::new())
+    }
+
+    /// A folder: a first file made in memory (metadata, and tensors that need conversion), and
+    /// files with known places of tensors.
+    pub(crate) fn of_folder(
+        config: &Path,
+        made: &[u8],
+        files: Vec<(PathBuf, Mmap, Vec<TensorInfo>)>,
+        remarks: Vec<String>,
+    ) -> Result<Gguf, Error> {
+        let first = Part::read(config, map_copy(config, made)?)?;
+        let parts = files.into_iter().map(|(path, map, tensors)| Part {
+            path,
+            map,
+            layout: Layout::of(tensors),
+        });
+        let gguf = Gguf::assemble(first, parts.collect())?;
+        Ok(Gguf { folder: Some(remarks), ..gguf })
+    }
+
+    /// [`Gguf::from_bytes`] with a header and `data` zero bytes of tensor data that take no memory.
+    /// For planning or compiling without the model's file.
+    pub fn without_data(name: &str, header: &[u8], data: u64) -> Result<Gguf, Error> {
+        let path = Path::new(name);
+        let map = || -> io::Result<Mmap> {
+            let len = usize::try_from(data).ok().and_then(|data| data.checked_add(header.len()));
+            let len = len.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+            let mut map = MmapOptions::new().len(len).no_reserve_swap().map_anon()?;
+            map.iter_mut().zip(header).for_each(|(to, from)| *to = *from);
+            map.make_read_only()
+        };
+        let map =
+            map().map_err(|source| Error::new(path, ErrorKind::Io { doing: "map", source }))?;
+        Gguf::assemble(Part::read(path, map)?, Vec::new())
+    }
+
+    fn assemble(mut first: Part, mut others: Vec<Part>) -> Result<Gguf, Error> {
+        let mut tensors = std::mem::take(&mut first.layout.tensors);
+        for (part, no) in others.iter_mut().zip(1..) {
+            let mut more = std::mem::take(&mut part.layout.tensors);
+            more.iter_mut().for_each(|t| t.part = no);
+            tensors.append(&mut more);
+        }
+        let name = |i: &u32| tensors.get(*i as usize).map(|t| &*t.name);
+        let by_name = sorted_index(tensors.len(), |a, b| name(a).cmp(&name(b)));
+        let gguf = Gguf { first, others, tensors, by_name, folder: None };
+        for pair in gguf.by_name.windows(2) {
+            if let [a, b] = pair
+                && let (Some(a), Some(b)) =
+                    (gguf.tensors.get(*a as usize), gguf.tensors.get(*b as usize))
+                && a.name == b.name
+            {
+                let kind = if a.part == b.part {
+                    ErrorKind::Duplicate {
+                        what: "tensor",
+                        name: a.name.to_string(),
+                        first: a.at,
+                        second: b.at,
+                    }
+                } else {
+                    let (first, second) = (a.part + 1, b.part + 1);
+                    ErrorKind::Split(format!(
+                        "tensor {} is in part {first} and in part {second}",
+                        error::Shown(&a.name)
+                    ))
+                };
+                return Err(Error::new(
+                    gguf.part(b.part()).map_or(&gguf.first.path, |p| &p.path),
+                    kind,
+                ));
+            }
+        }
+        Ok(gguf)
+    }
+
+    fn part(&self, no: usize) -> Option<&Part> {
+        if no == 0 { Some(&self.first) } else { self.others.get(no - 1) }
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// Whether this is a folder of safetensors.
+    pub fn is_folder(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// Remarks about ignored parts of a folder.
+    pub fn remarks(&self) -> &[String] {
+        self.folder.as_deref().unwrap_or_default()
+    }
+
+    /// The paths of the file and of the other parts of a split model; for a folder, `config.json`
+    /// and the files with tensors.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.parts().map(|p| p.path.as_path())
+    }
+
+    /// GGUF's version: 2 or 3.
+    pub fn version(&self) -> u32 {
+        self.first.layout.version
+    }
+
+    /// The alignment of tensors in bytes.
+    pub fn alignment(&self) -> u64 {
+        self.first.layout.alignment
+    }
+
+    /// Total bytes of all parts; for a folder, of the files with tensors.
+    pub fn file_bytes(&self) -> u64 {
+        self.parts().skip(usize::from(self.is_folder())).map(|p| p.map.len() as u64).sum()
+    }
+
+    /// All mapped bytes of a part ([`TensorInfo::part`]; 0 is the first), aligned to a page. For
+    /// copying tensors in place; a tensor begins at [`TensorInfo::data_offset`].
+    pub fn part_bytes(&self, no: usize) -> Option<&[u8]> {
+        self.part(no).map(|p| &p.map[..])
+    }
+
+    /// The keys, in the file's order (for a split model: the first part's).
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.first.layout.metadata.entries().iter().map(|e| &*e.key)
+    }
+
+    /// All tensors of all parts, in the files' order, including those that [`Gguf::tensor`]
+    /// refuses.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The directory entry of a tensor.
+    pub fn tensor_info(&self, name: &str) -> Option<&TensorInfo> {
+        let info = |i: &u32| self.tensors.get(*i as usize);
+        let found =
+            self.by_name.binary_search_by(|i| info(i).map(|t| &*t.name).cmp(&Some(name))).ok()?;
+        self.by_name.get(found).and_then(info)
+    }
+
+    /// A tensor by name.
+    ///
+    /// # Errors
+    /// It is missing, or its type has no known size.
+    pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
+        let missing = || self.fail(ErrorKind::MissingTensor { name: name.into() });
+        self.opt_tensor(name)?.ok_or_else(missing)
+    }
+
+    /// A tensor by name, if it exists.
+    ///
+    /// # Errors
+    /// Its type has no known size.
+    pub fn opt_tensor(&self, name: &str) -> Result<Option<Tensor<'_>>, Error> {
+        let Some(info) = self.tensor_info(name) else { return Ok(None) };
+        match self.data(info) {
+            Some((ty, data)) => Ok(Some(Tensor { name: &info.name, dims: info.dims(), ty, data })),
+            None => Err(self.refuse_type(info)),
+        }
+    }
+
+    /// Checks that `usable` accepts the type of every tensor, for example as one of kjit's block
+    /// formats.
+    ///
+    /// # Errors
+    /// The first tensor of another type, with the type.
+    pub fn require_types(&self, usable: impl Fn(TypeId) -> bool) -> Result<(), Error> {
+        match self.tensors.iter().find(|t| t.bytes().is_none() || !usable(t.ty())) {
+            None => Ok(()),
+            Some(t) => Err(self.refuse_type(t)),
+        }
+    }
+
+    fn refuse_type(&self, t: &TensorInfo) -> Error {
+        let kind = ErrorKind::TensorType { name: t.name.to_string(), at: t.at, id: t.ty().0 };
+        Error::new(self.part(t.part()).map_or(&self.first.path, |p| &p.path), kind)
+    }
+
+    fn data(&self, info: &TensorInfo) -> Option<(&'static GgmlType, &[u8])> {
+        let start = usize::try_from(info.data_at).ok()?;
+        let end = start.checked_add(usize::try_from(info.bytes()?).ok()?)?;
+        Some((info.ty().ggml()?, self.part(info.part())?.map.get(start..end)?))
+    }
+}

@@ -1,0 +1,63 @@
+//! No bytes make the reader panic: bits flipped one by one, numbers replaced, random bytes. (The
+//! fuzz target in `fuzz/` goes on where these stop.)
+
+use crate::support::exercise::exercise;
+use crate::support::writer::Writer;
+use proptest::prelude::*;
+
+#[test]
+fn no_flipped_bit_panics() {
+    let good = Writer::sample().bytes();
+    let mut bytes = good.clone();
+    for i in 0..good.len() {
+        for bit in 0..8 {
+            bytes[i] = good[i] ^ (1 << bit);
+            exercise(&bytes);
+        }
+        bytes[i] = good[i];
+    }
+}
+
+#[test]
+fn no_number_in_any_place_panics() {
+    let good = Writer::sample().bytes();
+    let header = Writer::sample().header().len();
+    let numbers = [0, 1, 7, u64::from(u32::MAX), 1 << 32, i64::MAX as u64, u64::MAX - 31, u64::MAX];
+    for at in 0..header - 8 {
+        for n in numbers {
+            let mut bytes = good.clone();
+            bytes[at..at + 8].copy_from_slice(&n.to_le_bytes());
+            exercise(&bytes);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_changed_file_panics(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
+        cut in prop::option::weighted(0.2, any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = Writer::sample().bytes();
+        let header = Writer::sample().header().len();
+        for (at, value) in changes {
+            bytes[at.index(header)] = value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        exercise(&bytes);
+    }
+
+    #[test]
+    fn no_random_bytes_behind_a_good_start_panic(keys in 0u64..3, tensors in 0u64..3, tail in prop::collection::vec(any::<u8>(), 0..400)) {
+        let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+        bytes.extend(tensors.to_le_bytes());
+        bytes.extend(keys.to_le_bytes());
+        // Lengths of random bytes are absurd: a small one now and then lets the reader get farther.
+        bytes.extend(tail.iter().enumerate().map(|(i, b)| if i % 8 == 0 { b % 16 } else if b % 3 == 0 { *b } else { 0 }));
+        exercise(&bytes);
+    }
+}

@@ -1,0 +1,291 @@
+//! Early start: a model opens before every kernel is compiled.
+//!
+//! A model has few kernels for single tokens and many, slower to compile, for prompts: 15 and 16
+//! for Llama 3.1 8B Q4_K_M on sm_90a, 2.7 and 4.3 s of one core. The first kind can run a prompt
+//! token by token. So if prompt kernels are missing, a model opens as soon as the others are there.
+//! The missing ones are compiled in the background, and take over between two tokens of a prompt or
+//! at the next prompt. Decoding does not change then: no captured graph is made anew.
+//!
+//! The exception is a persistent kernel (`--persistent on`), the longest compile of all. Until it
+//! is there, tokens are launches; it takes over between two tokens, and the token's graph is
+//! captured once more (`runner/takeover.rs`).
+//!
+//! On an H200 with 16 cores the first token of a cold start came after 0.82 s instead of 1.19; with
+//! two cores, after 1.59 s instead of 3.77 (docs/compile-service.md).
+//!
+//! The two ways differ in the last bits, and the time of the change depends on the clock. For
+//! reproducible tokens opening must wait for all kernels: leave
+//! [`OpenOptions::early`](crate::session::OpenOptions::early) off.
+//!
+//! Rejected, by cost (nvrtc 13.5, that model; all 31 kernels take 7.0 s of one core):
+//!
+//! - *Compile the same sources fast first*: `-O1` 6.7 s, `-O0` 7.1; `--Ofast-compile=min` and
+//!   higher reject matvec ("unsupported operation"). clang's `-O1` on gfx1100 takes 90 % of `-O3`'s
+//!   time, most of which is start-up and linking.
+//! - *Kernels with run-time shapes*, compiled once for all models: a second set of every kernel to
+//!   write, tune and check on every card, to save a second at the first start with a new shape.
+
+use super::plan::{Job, JobId, Launch, OneLaunch, Plan};
+use super::verify::Proofs;
+use kjit_engine::{Behind, CodeObject, Device, Engine, Kernel};
+use kjit_exec::SessionError;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How an early start went.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EarlyStatus {
+    /// Prompt kernels that had to be compiled and were not waited for.
+    pub late: usize,
+    /// Prompt tokens that ran one by one meanwhile.
+    pub single: usize,
+    /// Tokens in the sequence when the prompt kernels took over; `None` before.
+    pub swapped_at: Option<usize>,
+    /// The persistent kernel had to be compiled and was not waited for.
+    pub one_launch_late: bool,
+    /// Tokens in the sequence when the persistent kernel took over; `None` before.
+    pub one_launch_at: Option<usize>,
+    /// The reason why the persistent kernel was not used once it was there.
+    pub one_launch_refused: Option<String>,
+}
+
+/// The background compiles of an open model and their status. Clones share them.
+#[derive(Clone)]
+pub struct Early(Arc<Mutex<BackgroundState>>);
+
+struct BackgroundState {
+    engine: Engine,
+    /// Missing prompt kernels.
+    jobs: Vec<(JobId, Job)>,
+    prompts: Stage,
+    /// The persistent kernels, for one sequence and for more.
+    one_launch: Vec<(kjit_engine::Job, &'static str)>,
+    whole: Stage,
+    /// The persistent kernel was requested: its failure is an error. Otherwise launches continue.
+    asked: bool,
+    status: EarlyStatus,
+}
+
+enum Stage {
+    Compiling(Behind),
+    /// Loaded, or nothing was missing.
+    Done,
+    /// A kernel does not compile or load. Later calls fail, as opening would have.
+    Failed(String),
+}
+
+impl Early {
+    /// Starts background compiles of the plan's prompt kernels, and of the persistent kernels
+    /// `ones`, that are not in the cache. `None` if nothing is missing. `asked`: the persistent
+    /// kernel was requested.
+    pub(super) fn begin(
+        engine: &Engine,
+        plan: &Plan,
+        ones: &[OneLaunch],
+        asked: bool,
+    ) -> Result<Option<Early>, SessionError> {
+        // A kernel that cannot be compiled here at all is not late: the caller that needs it fails.
+        let missing = |job: &kjit_engine::Job| matches!(engine.cached(job), Ok(None));
+        let jobs: Vec<_> = for_prompts_alone(plan)
+            .into_iter()
+            .filter_map(|id| Some((id, plan.jobs.get(id.0 as usize)?.clone())))
+            .filter(|(_, job)| missing(&job.job))
+            .collect();
+        // Persistent kernels take over together.
+        let mut one_launch: Vec<_> = ones.iter().map(|one| (one.job.clone(), one.entry)).collect();
+        if !one_launch.iter().any(|(job, _)| missing(job)) {
+            one_launch.clear();
+        }
+        if jobs.is_empty() && one_launch.is_empty() {
+            return Ok(None);
+        }
+        let begin = |jobs: Vec<kjit_engine::Job>| match jobs.is_empty() {
+            true => Ok(Stage::Done),
+            false => engine.compile_behind(jobs).map(Stage::Compiling),
+        };
+        // Prompt kernels first: prompts wait for them.
+        let prompts = begin(jobs.iter().map(|(_, job)| job.job.clone()).collect())?;
+        let whole = begin(one_launch.iter().map(|(job, _)| job.clone()).collect())?;
+        let (late, one_launch_late) = (jobs.len(), !one_launch.is_empty());
+        let status = EarlyStatus { late, one_launch_late, ..EarlyStatus::default() };
+        let state = BackgroundState {
+            engine: engine.clone(),
+            jobs,
+            prompts,
+            one_launch,
+            whole,
+            asked,
+            status,
+        };
+        Ok(Some(Early(Arc::new(Mutex::new(state)))))
+    }
+
+    /// The status so far.
+    pub fn status(&self) -> EarlyStatus {
+        self.lock().status.clone()
+    }
+
+    /// Whether compiles are still running.
+    pub fn compiles(&self) -> bool {
+        let state = self.lock();
+        [&state.prompts, &state.whole].into_iter().any(|stage| match stage {
+            Stage::Compiling(behind) => behind.progress().0 < behind.progress().1,
+            Stage::Done | Stage::Failed(_) => false,
+        })
+    }
+
+    /// Starts no further compile, and waits up to `at_most` for the running ones, so that the next
+    /// start finds them. The model must not be used afterwards.
+    ///
+    /// # Errors
+    /// A kernel that does not compile.
+    pub fn finish(&self, at_most: Duration) -> Result<(), SessionError> {
+        let stages = {
+            let mut state = self.lock();
+            let prompts = std::mem::replace(&mut state.prompts, Stage::Done);
+            [(prompts, true), (std::mem::replace(&mut state.whole, Stage::Done), state.asked)]
+        };
+        let end = Instant::now() + at_most;
+        let mut failed = None;
+        for (stage, matters) in stages {
+            let why = match stage {
+                Stage::Compiling(behind) => {
+                    let left = end.saturating_duration_since(Instant::now());
+                    behind
+                        .finish(left)
+                        .into_iter()
+                        .flatten()
+                        .find_map(Result::err)
+                        .map(|e| e.to_string())
+                }
+                Stage::Failed(why) => Some(why),
+                Stage::Done => None,
+            };
+            failed = failed.or(why.filter(|_| matters));
+        }
+        failed.map_or(Ok(()), |why| Err(SessionError::Device(why)))
+    }
+
+    /// The missing prompt kernels' jobs.
+    pub(super) fn jobs(&self) -> HashSet<JobId> {
+        self.lock().jobs.iter().map(|(id, _)| *id).collect()
+    }
+
+    /// Whether the persistent kernels are missing.
+    pub(super) fn lacks_one_launch(&self) -> bool {
+        !self.lock().one_launch.is_empty()
+    }
+
+    /// The loaded prompt kernels once all are compiled; `None` before.
+    pub(super) fn arrived(
+        &self,
+        device: &Device,
+        at: usize,
+    ) -> Result<Option<Vec<(JobId, Kernel)>>, SessionError> {
+        let mut state = self.lock();
+        let Some(codes) = state.prompts.codes()? else { return Ok(None) };
+        match state.load(device, codes) {
+            Ok(kernels) => {
+                state.prompts = Stage::Done;
+                state.status.swapped_at = Some(at);
+                Ok(Some(kernels))
+            }
+            Err(error) => {
+                state.prompts = Stage::Failed(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// The loaded persistent kernels once all are compiled; `None` before.
+    pub(super) fn one_launch(&self, device: &Device) -> Result<Option<Vec<Kernel>>, SessionError> {
+        let mut state = self.lock();
+        let Some(codes) = state.whole.codes()? else { return Ok(None) };
+        let load =
+            |((job, entry), code): (&(kjit_engine::Job, &str), kjit_engine::Result<CodeObject>)| {
+                state.engine.load_code(device, job, &code?)?.kernel(entry)
+            };
+        let loaded: kjit_engine::Result<Vec<Kernel>> =
+            state.one_launch.iter().zip(codes).map(load).collect();
+        state.whole = match &loaded {
+            Err(error) if state.asked => Stage::Failed(error.to_string()),
+            Ok(_) | Err(_) => Stage::Done,
+        };
+        if let (Err(error), false) = (&loaded, state.asked) {
+            state.status.one_launch_refused = Some(error.to_string());
+            return Ok(None);
+        }
+        Ok(Some(loaded?))
+    }
+
+    /// Records the takeover of the persistent kernel with the tokens in the sequence, or why it was
+    /// not used.
+    pub(super) fn one_launch_taken(&self, taken: Result<usize, String>) {
+        let mut state = self.lock();
+        match taken {
+            Ok(at) => state.status.one_launch_at = Some(at),
+            Err(why) => state.status.one_launch_refused = Some(why),
+        }
+    }
+
+    /// Counts a prompt token that ran alone.
+    pub(super) fn count_single(&self) {
+        self.lock().status.single += 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BackgroundState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stage {
+    /// The results once all compiles are done.
+    fn codes(&self) -> Result<Option<Vec<kjit_engine::Result<CodeObject>>>, SessionError> {
+        match self {
+            Stage::Compiling(behind) => Ok(behind.take()),
+            Stage::Done => Ok(None),
+            Stage::Failed(why) => Err(SessionError::Device(why.clone())),
+        }
+    }
+}
+
+impl BackgroundState {
+    fn load(
+        &self,
+        device: &Device,
+        codes: Vec<kjit_engine::Result<CodeObject>>,
+    ) -> Result<Vec<(JobId, Kernel)>, SessionError> {
+        let Some((_, first)) = self.jobs.first() else { return Ok(vec![]) };
+        let proofs = Proofs::of(&self.engine, device, &first.job.target, device.memory()?.0);
+        let jobs: Vec<&Job> = self.jobs.iter().map(|(_, job)| job).collect();
+        match proofs.load(&jobs, codes) {
+            Ok((kernels, _)) => Ok(self.jobs.iter().map(|(id, _)| *id).zip(kernels).collect()),
+            // The verdict is kept: the next start uses another variant.
+            Err(SessionError::Wrong(why)) => Err(SessionError::Wrong(
+                why.iter()
+                    .map(|why| format!("{why}; the next start uses another variant"))
+                    .collect(),
+            )),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+/// Jobs that only prompt programs launch.
+fn for_prompts_alone(plan: &Plan) -> Vec<JobId> {
+    let launched = |launches: &[Launch]| launches.iter().map(|l| l.job).collect::<Vec<_>>();
+    let mut now: HashSet<JobId> = launched(&plan.decode.launches).into_iter().collect();
+    now.extend([&plan.adjust, &plan.greedy, &plan.draw].into_iter().flatten().map(|l| l.job));
+    let own = plan.persistent.iter().filter_map(|one| one.own.as_deref());
+    for rows in plan.batches.iter().chain(&plan.drafts).chain(own) {
+        now.extend(launched(&rows.program.launches));
+        now.extend([&rows.adjust, &rows.greedy, &rows.draw].into_iter().flatten().map(|l| l.job));
+    }
+    now.extend(plan.matrices.iter().filter_map(|(_, job)| *job));
+    let mut late: Vec<JobId> = plan.prompts.iter().flat_map(|p| launched(&p.launches)).collect();
+    late.sort_unstable();
+    late.dedup();
+    late.retain(|id| !now.contains(id));
+    late
+}

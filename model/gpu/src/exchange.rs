@@ -1,0 +1,217 @@
+//! Exchange buffers of devices that compute one model together: the memory of
+//! `kjit_kernels::reduce`.
+//!
+//! Devices with peer access have an inbox each in their own memory. Others share one inbox in
+//! page-locked host memory. Each device has its own place in every inbox, so writes never collide.
+
+use super::plan::{Meeting, Room};
+use kjit_engine::{Device, DeviceBuffer, PinnedBuffer};
+use kjit_exec::SessionError;
+use kjit_plan::WORDS;
+use kjit_ranks::{Far, Waiting};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long a device waits for the others. An exchange takes microseconds; a kernel's first launch
+/// or another process on the device may come between.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The memory of the inboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Each device's own, written by the others.
+    Devices,
+    /// The host's.
+    Host,
+    /// This device's only: the vendor's library brings the parts of other processes.
+    Own,
+}
+
+/// The exchange buffers of one device.
+#[derive(Debug, Clone)]
+pub struct Exchange {
+    words: DeviceBuffer<u32>,
+    late: PinnedBuffer<u32>,
+    /// Inboxes by rank.
+    inboxes: Vec<DeviceBuffer<u64>>,
+    /// Buffers for prompts' rows by rank.
+    rows: Vec<DeviceBuffer<u32>>,
+    rank: usize,
+    room: Room,
+    way: Way,
+    /// With several processes: the gathered parts in the order of ranks, and the connection to the
+    /// other ranks.
+    far: Option<(DeviceBuffer<f32>, Arc<Far>)>,
+    /// Shared by all: a device has failed, and the others must not wait.
+    over: Arc<AtomicBool>,
+}
+
+impl Exchange {
+    /// The exchange buffers of all devices in order, with `room` in memory of kind `way`.
+    pub fn of(devices: &[Device], room: Room, way: Way) -> Result<Vec<Exchange>, SessionError> {
+        let words = room.words(devices.len());
+        let (packets, values) = words
+            .ok_or_else(|| SessionError::Device(format!("exchange buffers too large: {room:?}")))?;
+        // A model without a prompt program has no rows.
+        let (packets, values) = (packets.max(1), values.max(1));
+        let (mut inboxes, mut rows) = (vec![], vec![]);
+        match way {
+            Way::Own => {}
+            Way::Devices => {
+                for device in devices {
+                    let stream = device.stream()?;
+                    let (inbox, of_rows) =
+                        (device.shared_buffer(packets)?, device.shared_buffer(values)?);
+                    stream.fill(&inbox, 0)?;
+                    stream.fill(&of_rows, 0)?;
+                    stream.synchronize()?;
+                    inboxes.push(inbox);
+                    rows.push(of_rows);
+                }
+            }
+            Way::Host => {
+                inboxes = Device::shared_in_host(devices, packets)?;
+                rows = Device::shared_in_host(devices, values)?;
+            }
+        }
+        // The buffers at this device's addresses.
+        let seen = |rank: usize| match (way, inboxes.get(rank), rows.get(rank)) {
+            (Way::Host, Some(inbox), Some(of_rows)) => {
+                (vec![inbox.clone(); inboxes.len()], vec![of_rows.clone(); rows.len()])
+            }
+            _ => (inboxes.clone(), rows.clone()),
+        };
+        let over = Arc::new(AtomicBool::new(false));
+        let place = |(rank, device): (usize, &Device)| {
+            let (words, late, stream) =
+                (device.buffer(WORDS)?, device.pinned(1)?, device.stream()?);
+            stream.fill(&words, 0)?;
+            stream.synchronize()?;
+            late.write(|to| to.fill(0))?;
+            let ((inboxes, rows), over) = (seen(rank), Arc::clone(&over));
+            Ok(Exchange { words, late, inboxes, rows, rank, room, way, far: None, over })
+        };
+        devices.iter().enumerate().map(place).collect()
+    }
+
+    /// The exchange buffers of a device with other processes. `far` opens the connection to the
+    /// ranks, with the word in which the device counts its sums.
+    pub fn of_rank(
+        device: &Device,
+        (rank, ranks): (usize, usize),
+        room: Room,
+        far: impl FnOnce(PinnedBuffer<u32>) -> Result<Far, SessionError>,
+    ) -> Result<Exchange, SessionError> {
+        let values = usize::try_from(room.gathered).ok().and_then(|n| n.checked_mul(ranks));
+        let values = values
+            .ok_or_else(|| SessionError::Device(format!("exchange buffers too large: {room:?}")))?;
+        let (words, late, stream) = (device.buffer(WORDS)?, device.pinned(1)?, device.stream()?);
+        stream.fill(&words, 0)?;
+        stream.synchronize()?;
+        late.write(|to| to.fill(0))?;
+        let far = Some((device.buffer(values.max(1))?, Arc::new(far(late.clone())?)));
+        let over = Arc::new(AtomicBool::new(false));
+        Ok(Exchange {
+            words,
+            late,
+            inboxes: vec![],
+            rows: vec![],
+            rank,
+            room,
+            way: Way::Own,
+            far,
+            over,
+        })
+    }
+
+    /// The connection to the ranks in other processes.
+    pub fn far(&self) -> Option<&Far> {
+        self.far.as_ref().map(|(_, far)| &**far)
+    }
+
+    /// Marks a call as waiting for the library's work while the result lives.
+    pub fn waiting(&self) -> Option<Waiting> {
+        self.far().map(Far::waiting)
+    }
+
+    /// The number of devices.
+    pub fn ranks(&self) -> usize {
+        self.inboxes.len()
+    }
+
+    /// The memory of the inboxes.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// The sizes.
+    pub fn room(&self) -> Room {
+        self.room
+    }
+
+    /// The buffer for a kernel's argument, if it is a buffer.
+    pub fn memory(&self, what: Meeting) -> Option<DeviceBuffer<u8>> {
+        let place = |behind: usize| (self.rank + behind) % self.ranks().max(1);
+        let inbox = |behind| self.inboxes.get(place(behind))?.cast().ok();
+        let rows = |behind| self.rows.get(place(behind))?.cast().ok();
+        match what {
+            Meeting::Words => self.words.cast().ok(),
+            Meeting::Late => self.late.on_device().cast().ok(),
+            Meeting::Inbox => inbox(0),
+            Meeting::To(i) => inbox(1 + i as usize),
+            Meeting::Gathered => self.far.as_ref()?.0.cast().ok(),
+            Meeting::Rows => rows(0),
+            Meeting::RowsTo(i) => rows(1 + i as usize),
+            Meeting::Room | Meeting::RowsRoom | Meeting::Limit => None,
+        }
+    }
+
+    /// The number for a kernel's argument, if it is a number.
+    pub fn number(&self, what: Meeting) -> u64 {
+        match what {
+            Meeting::Limit => LIMIT.as_nanos() as u64,
+            Meeting::RowsRoom => self.room.values,
+            _ => self.room.packets,
+        }
+    }
+
+    /// A device has failed: the others must not wait for it.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        if let Some(far) = self.far() {
+            far.end();
+        }
+    }
+
+    /// Whether a device has failed.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire) || self.far().is_some_and(Far::is_over)
+    }
+
+    /// Replaces a call's error by the reason why the ranks are no longer waited for, if there is
+    /// one: the library was aborted for it, which is all that the call reports.
+    pub fn instead(&self, device: &Device, said: SessionError) -> SessionError {
+        self.far().and_then(|far| far.check(device).err()).unwrap_or(said)
+    }
+
+    /// Whether every exchange so far was complete.
+    pub fn check(&self, device: &Device) -> Result<(), SessionError> {
+        if let Some(far) = self.far() {
+            return far.check(device);
+        }
+        match self.late.peek(0)? {
+            0 if self.is_over() => Err(SessionError::Lost(format!(
+                "another of the devices that compute the model with {} has failed",
+                device.label()
+            ))),
+            0 => Ok(()),
+            _ => Err(SessionError::Lost(format!(
+                "{} waited longer than {} s for the devices that compute the model with it: one \
+                 of them is lost or hangs",
+                device.label(),
+                LIMIT.as_secs()
+            ))),
+        }
+    }
+}

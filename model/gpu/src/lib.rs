@@ -1,0 +1,60 @@
+//! The GPU backend: lowers a graph to launches of kernels, and runs them.
+//!
+//! `fuse` groups operations. [`plan`](mod@plan) chooses kernels and lays out memory, without a
+//! device, so that `kjit warm` can do it on a laptop. `open` compiles and uploads. [`GpuRunner`]
+//! launches what a [`Session`](crate::session::Session) requests. Nothing here names a vendor:
+//! differences are in the engine and, as a target, in the kernels' specs.
+
+#![deny(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
+)]
+// Hidden modules are for this project's command, tests and benches; they may change at any time.
+mod background;
+#[doc(hidden)]
+pub mod bundle;
+mod exchange;
+mod expert_cache;
+mod host_ffn;
+mod host_part;
+mod launch;
+#[doc(hidden)]
+pub mod limit;
+#[doc(hidden)]
+pub mod measure;
+mod open;
+mod probed;
+mod process;
+#[doc(hidden)]
+pub mod prove;
+mod resident;
+mod runner;
+mod staging;
+mod streamed;
+pub mod tune;
+mod upload;
+#[doc(hidden)]
+mod verify;
+
+pub use background::{Early, EarlyStatus};
+pub use expert_cache::HotCounts;
+pub use host_ffn::{HostFfn, divide_with_host, lacks};
+pub use host_part::Copied;
+pub use kjit_exec::PageCount;
+pub use kjit_plan as plan;
+#[doc(hidden)]
+pub use kjit_plan::fuse;
+pub use open::free_memory;
+pub use open::{Source, Statistics, Streamed, jobs_for, plan_for};
+pub use probed::settled;
+pub use resident::Timeline;
+pub use runner::GpuRunner;
+pub use runner::NotTogether;
+pub use verify::Proven;

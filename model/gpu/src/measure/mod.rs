@@ -1,0 +1,109 @@
+//! Measures kernels on the current device: each is checked against its oracle, then timed in a
+//! captured graph and compared with the device's limits from the same run.
+//!
+//! Launches of a chain use different buffers, as far as memory allows, so that caches do not serve
+//! what a model reads from memory. They depend on each other as in a token. A launch's time is the
+//! chain's divided by its launches: the median of some replays, and the interquartile range.
+
+mod limits;
+mod placed;
+mod sources;
+mod subject;
+
+pub use limits::Limits;
+pub use placed::{Placed, Timing, time};
+pub(super) use sources::Sources;
+pub use subject::{Subject, of_plan, representative};
+
+use crate::probed::settled;
+use kjit_engine::{Device, Engine, KernelReport};
+use kjit_kernel_cases::Random;
+use kjit_kernels::launch::Work;
+
+/// The measurement of one subject.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// The kernel and size.
+    pub subject: Subject,
+    /// The tuning in use, if the family has a choice.
+    pub tuning: Option<String>,
+    /// Registers and other resources of its code; `None` if unknown.
+    pub report: Option<KernelReport>,
+    /// Bytes of dynamic LDS for a block.
+    pub shared: u32,
+    /// The time, or why there is none. A kernel with wrong results is not timed.
+    pub outcome: Result<Timed, String>,
+}
+
+/// The time of a kernel whose result is right.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timed {
+    /// The time of one launch.
+    pub timing: Timing,
+    /// Bytes it must move and operations it must compute.
+    pub work: Work,
+    /// Whether its buffers may have fitted in the L2 cache.
+    pub cached: bool,
+}
+
+impl Timed {
+    /// The fraction of the limit that it reaches, and whether memory is the limit: the larger of
+    /// the times for its bytes and its operations at full rate.
+    #[must_use]
+    pub fn of_limit(&self, limits: &Limits) -> Option<(f64, bool)> {
+        let memory = self.work.bytes as f64 / limits.read;
+        let matrix = limits.product.as_ref().map_or(0.0, |p| self.work.operations as f64 / p.rate);
+        let seconds = self.timing.median;
+        (seconds > 0.0 && limits.read > 0.0)
+            .then(|| (memory.max(matrix) / seconds, memory >= matrix))
+    }
+}
+
+/// The seed of the data, fixed so that runs are comparable.
+const SEED: u64 = 20_261_121;
+
+/// Checks and times each subject; `done` is called for each.
+///
+/// # Errors
+/// None as a whole: a subject's failure is in its outcome.
+pub fn measure(
+    engine: &Engine,
+    device: &Device,
+    subjects: &[Subject],
+    done: &dyn Fn(&Measured),
+) -> Vec<Measured> {
+    let target = &settled(engine, device.target());
+    let kernels: Vec<_> = subjects.iter().map(|s| s.spec.kernel(target)).collect();
+    let jobs: Vec<_> = kernels.iter().flatten().map(|k| k.job(target)).collect();
+    // Compiled in parallel before timing; later loads hit the cache.
+    let mut modules = engine.load_all(device, &jobs).into_iter();
+    let mut all = vec![];
+    for (subject, kernel) in subjects.iter().zip(kernels) {
+        let mut measured = Measured {
+            subject: subject.clone(),
+            tuning: subject.spec.tuning(target).map(|t| t.to_string()),
+            report: None,
+            shared: 0,
+            outcome: Err(String::new()),
+        };
+        measured.outcome = kernel.map_err(|e| e.to_string()).and_then(|kernel| {
+            let module = modules.next().unwrap_or_else(|| engine.load(device, &kernel.job(target)));
+            let module = module.map_err(|e| e.to_string())?;
+            let reports = module.code().report(target, kernel.shared);
+            measured.shared = kernel.shared;
+            measured.report = reports.into_iter().find(|r| r.kernel == kernel.entry);
+            let units = device.info().units;
+            let (spec, mut random) = (&subject.spec, Random::new(SEED));
+            let case = kjit_kernel_cases::case(spec, target, units, subject.size, &mut random);
+            let (case, work) = (case.map_err(|e| e.to_string())?, subject.spec.work(subject.size));
+            let entry = module.kernel(kernel.entry).map_err(|e| e.to_string())?;
+            let mut placed = Placed::new(device, case).map_err(|e| e.to_string())?;
+            placed.check(&entry, true)?;
+            let (timing, cached) = placed.alone(&entry).map_err(|e| e.to_string())?;
+            Ok(Timed { timing, work, cached })
+        });
+        done(&measured);
+        all.push(measured);
+    }
+    all
+}

@@ -1,0 +1,832 @@
+//! Opens a runner on a GPU: plans, then compiles and uploads at the same time.
+
+use super::exchange::Exchange;
+use super::expert_cache::ExpertCache;
+use super::host_part::{Copied, HostPart};
+use super::plan::{JobId, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Request, plan};
+use super::probed::settled;
+use super::resident::{DraftWords, Persistent, Resident, Words};
+use super::staging::Staging;
+use super::streamed::{Repacker, Ring, layout_of};
+use super::tune::Kept;
+use super::upload::{Matrix, SLOT, Uploader, vector};
+use super::verify::{self, Proofs, Proven};
+use super::{Early, GpuRunner};
+use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
+use kjit_exec::{HostPrompts, KvType, OpenHostOps, OpenOptions, Persistence, SessionError};
+use kjit_gguf::Gguf;
+use kjit_graph::is_ffn_apart;
+use kjit_graph::{Graph, Op, Rope, ValueId, WeightId};
+use kjit_kernels::changes;
+use kjit_kernels::copies;
+use kjit_kernels::heads::angles;
+use kjit_kernels::kv::PAGE;
+use kjit_kernels::spec::Spec;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Times and memory of opening.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Statistics {
+    /// Counts of the compile service for this model.
+    pub kernels: CompileCounts,
+    /// Bytes of weights on the device.
+    pub weights: u64,
+    /// Bytes of keys and values of full contexts.
+    pub kv: u64,
+    /// Bytes in use on the device, of all programs.
+    pub peak: u64,
+    /// Streamed layers; `None` if all are resident.
+    pub streamed: Option<Streamed>,
+    /// Seconds until the last byte of the weights was uploaded.
+    pub upload_s: f64,
+    /// Seconds until the last kernel was loaded.
+    pub kernels_s: f64,
+    /// Time and counts of kernel proofs, if they ran.
+    pub proven: Proven,
+}
+
+/// Streamed layers and their copy rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Streamed {
+    /// Streamed layers.
+    pub layers: usize,
+    /// Layers of the model.
+    pub of: usize,
+    /// Layers with a part on the CPU; that part is copied for long prompts only.
+    pub apart: usize,
+    /// Bytes copied in each step.
+    pub bytes: u64,
+    /// Bytes per second of these copies, measured at opening.
+    pub rate: f64,
+}
+
+impl Streamed {
+    /// The most steps per second that the copies allow: tokens of one sequence.
+    pub fn most(&self) -> f64 {
+        self.rate / self.bytes.max(1) as f64
+    }
+}
+
+impl std::fmt::Display for Streamed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Streamed { layers, of, apart, rate, .. } = self;
+        let theirs = if *apart > 0 {
+            format!(", of {apart} the CPU computes a part")
+        } else {
+            String::new()
+        };
+        write!(
+            f,
+            "{} of {of} layers stay on the card, {layers} are streamed{theirs}: at most {:.1} \
+             tok/s by the measured copy rate of {:.1} GB/s",
+            of - layers - apart,
+            self.most(),
+            rate / 1e9
+        )
+    }
+}
+
+/// The compile jobs of opening this graph on a target with this engine's cache, for `kjit warm`.
+///
+/// # Errors
+/// Names what no kernel covers; too many sequences.
+pub fn jobs_for(
+    engine: &Engine,
+    graph: &Graph,
+    target: &Target,
+    options: &OpenOptions,
+) -> Result<Vec<kjit_engine::Job>, SessionError> {
+    let mut jobs: Vec<_> = plan_for(engine, graph, target, options)?.compiled().cloned().collect();
+    jobs.extend(copies::asks(target));
+    Ok(jobs)
+}
+
+/// The plan of a session of this graph on a target with this engine's cache.
+///
+/// # Errors
+/// Those of [`jobs_for`].
+pub fn plan_for(
+    engine: &Engine,
+    graph: &Graph,
+    target: &Target,
+    options: &OpenOptions,
+) -> Result<Plan, SessionError> {
+    let target = &settled(engine, target);
+    Ok(plan(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) })?)
+}
+
+/// A model's file, and the CPU for the operations that a graph leaves to it.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// The file.
+    pub gguf: &'a Arc<Gguf>,
+    /// Sets the CPU up for such operations.
+    pub host: OpenHostOps,
+}
+
+impl GpuRunner {
+    /// Opens a model on a device. Kernels are compiled or found while the weights are uploaded.
+    pub fn open(
+        engine: &Engine,
+        device: &Device,
+        source: Source<'_>,
+        graph: Graph,
+        options: &OpenOptions,
+    ) -> Result<GpuRunner, SessionError> {
+        GpuRunner::open_planned(engine, device, source, graph, options, None)
+    }
+
+    /// The same with the plan, where it was made before.
+    ///
+    /// # Errors
+    /// As [`GpuRunner::open`].
+    pub fn open_planned(
+        engine: &Engine,
+        device: &Device,
+        source: Source<'_>,
+        graph: Graph,
+        options: &OpenOptions,
+        planned: Option<Plan>,
+    ) -> Result<GpuRunner, SessionError> {
+        GpuRunner::open_at(engine, device, source, graph, options, (None, planned))
+    }
+
+    /// As [`GpuRunner::open`], with exchange buffers if devices compute together, and with a plan
+    /// if there is one already.
+    pub(crate) fn open_at(
+        engine: &Engine,
+        device: &Device,
+        source: Source<'_>,
+        graph: Graph,
+        options: &OpenOptions,
+        (meeting, mut planned): (Option<Exchange>, Option<Plan>),
+    ) -> Result<GpuRunner, SessionError> {
+        let (mut remarks, ladder) = (vec![], verify::ladder(&settled(engine, device.target())));
+        for (i, target) in ladder.iter().enumerate() {
+            let known = (meeting.as_ref(), planned.take().filter(|plan| plan.target == *target));
+            let wrong = match GpuRunner::open_as(
+                engine,
+                (device, target),
+                source,
+                &graph,
+                options,
+                known,
+            ) {
+                Ok(mut runner) => {
+                    runner.remark(remarks);
+                    return Ok(runner);
+                }
+                Err(SessionError::Wrong(lines)) => lines,
+                Err(other) if remarks.is_empty() => return Err(other),
+                // The remarks say first why an alternative was tried.
+                Err(other) => {
+                    remarks.push(other.to_string());
+                    return Err(SessionError::Wrong(remarks));
+                }
+            };
+            let next = ladder
+                .get(i + 1)
+                .map_or("nothing is left to try".to_owned(), |t| format!("it goes on as {t}"));
+            remarks.extend(wrong.iter().map(|line| format!("{line}; {next}")));
+        }
+        Err(SessionError::Wrong(remarks))
+    }
+
+    /// Opens a model for one of the targets that the device supports. Kernels with wrong results
+    /// are [`SessionError::Wrong`].
+    fn open_as(
+        engine: &Engine,
+        (device, target): (&Device, &Target),
+        source: Source<'_>,
+        graph: &Graph,
+        options: &OpenOptions,
+        (meeting, planned): (Option<&Exchange>, Option<Plan>),
+    ) -> Result<GpuRunner, SessionError> {
+        let start = Instant::now();
+        let before = engine.counts();
+        let (kept, keep) = (Kept::of(engine), kept_values(graph, options)?);
+        let request = Request { graph, target, options, keep: &keep, tuned: &kept };
+        let mut asked = planned.map_or_else(|| plan(&request), Ok)?;
+        // Memory for copies of experts is no reason to refuse a model.
+        let computing = OpenOptions { host_prompts: HostPrompts::Compute, ..options.clone() };
+        let mut request = request;
+        let mut left_out = None;
+        if let Some(ring) =
+            asked.streaming.as_ref().filter(|_| asked.copying().is_some() && !is_ffn_apart(graph))
+            && asked.memory.total() > budget(device, options)?
+        {
+            let mib = ring.ring() >> 20;
+            left_out = Some(format!(
+                "the CPU computes experts for prompts, too: copying them would need {mib} MiB of \
+                 the card"
+            ));
+            request.options = &computing;
+            asked = plan(&request)?;
+        }
+        let (options, mut plan) = as_many_as_fit(device, &request, asked)?;
+        let (options, request) = (&options, Request { options: &options, ..request });
+        fit_memory(device, &request, &mut plan)?;
+        let memory = plan.memory;
+        let opened = GpuRunner::open_plan(
+            engine,
+            device,
+            source,
+            &request,
+            (plan, meeting),
+            (start, before),
+        );
+        let mut runner = opened.map_err(|error| what_helps(error, memory, options))?;
+        runner.remark(left_out.into_iter().collect());
+        Ok(runner)
+    }
+
+    /// Opens a model with a plan that should fit.
+    fn open_plan(
+        engine: &Engine,
+        device: &Device,
+        source: Source<'_>,
+        request: &Request,
+        (plan, meeting): (Plan, Option<&Exchange>),
+        (start, before): (Instant, CompileCounts),
+    ) -> Result<GpuRunner, SessionError> {
+        let (graph, options) = (request.graph, request.options);
+        let context = options.context_of(graph);
+        // Free memory for proofs during the upload: state and working memory are allocated later.
+        let room = free_memory(device)?.0.saturating_sub(plan.memory.weights);
+        let target = plan.target.clone();
+        let proofs = Proofs::of(engine, device, &target, room);
+        let stream = device.urgent_stream()?;
+        let copies = device.stream()?;
+        // All sides run at once. The uploader's few kernels are compiled first.
+        let (kernels, weights, tables) = std::thread::scope(|scope| {
+            let uploading = scope.spawn(|| {
+                let done = upload(engine, &copies, source.gguf, graph, (&plan, &proofs));
+                (done, start.elapsed().as_secs_f64())
+            });
+            let tables = scope.spawn(|| tables(source.gguf, graph, context));
+            // No early start with streamed layers, which would be copied for every prompt token,
+            // nor for bidirectional attention, which cannot run token by token.
+            let early = options.early && plan.streaming.is_none() && !graph.looks_ahead();
+            // A persistent kernel that was not requested is skipped if it is neither cached nor can
+            // be compiled.
+            let asked = options.persistent == Persistence::On;
+            let ones = if device.info().cooperative { plan.persistent.as_slice() } else { &[] };
+            let can = asked || ones.iter().all(|one| engine.cached(&one.job).is_ok());
+            let ones = if can { ones } else { &[] };
+            let early = if early { Early::begin(engine, &plan, ones, asked) } else { Ok(None) };
+            let late =
+                early.as_ref().is_ok_and(|e| e.as_ref().is_some_and(Early::lacks_one_launch));
+            let kernels =
+                early.and_then(|early| Ok((load(engine, &plan, early.as_ref(), &proofs)?, early)));
+            let ones = if late { &[] } else { ones };
+            let persistent = load_ones(engine, device, ones);
+            let persistent = if asked { persistent } else { Ok(persistent.unwrap_or_default()) };
+            let took = start.elapsed().as_secs_f64();
+            let ended =
+                || SessionError::Device("a thread that opens the model ended early".to_owned());
+            let tables = tables.join().unwrap_or_else(|_| Err(ended()));
+            let uploaded = uploading.join().unwrap_or_else(|_| (Err(ended()), 0.0));
+            ((kernels, persistent, took), uploaded, tables)
+        });
+        let ((kernels, persistent, kernels_s), (weights, upload_s)) = (kernels, weights);
+        let (((kernels, remarks), early), weights, tables) = (kernels?, weights?, tables?);
+        let proven = proofs.end();
+        let (remark, repackers) = (weights.remark.clone(), weights.repackers.clone());
+        let mut resident =
+            assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
+        resident.meeting = meeting.cloned();
+        let hot = ExpertCache::new(
+            device,
+            source.gguf,
+            (graph, &resident.plan),
+            &resident.matrices,
+            repackers,
+        )?;
+        resident.aside = HostPart::new(device, source, graph, &resident.plan, options, hot)?;
+        let copied = match (&resident.aside, &resident.ring) {
+            (Some(aside), Some(ring)) if ring.copies_for_prompts() => {
+                Copied::of(aside, &resident.plan, ring, options.host_prompts)?
+            }
+            _ => None,
+        };
+        let wanted = resident.plan.room().unwrap_or_default();
+        if !meeting.map(Exchange::room).unwrap_or_default().holds(wanted) {
+            return Err(SessionError::Device(
+                "the exchange buffers are smaller than the plan needs".to_owned(),
+            ));
+        }
+        resident.persistent = Persistent::all(&resident, persistent?)?;
+        let after = engine.counts();
+        let (free, total) = device.memory()?;
+        let statistics = Statistics {
+            kernels: CompileCounts {
+                compiled: after.compiled - before.compiled,
+                cached: after.cached - before.cached,
+                failed: after.failed - before.failed,
+                seconds: after.seconds - before.seconds,
+            },
+            weights: resident.plan.memory.weights,
+            // Experts copied only for prompts are no part of a step.
+            streamed: resident.ring.as_ref().map(|ring| ring.streamed).filter(|s| s.layers > 0),
+            kv: resident.plan.memory.kv,
+            peak: total.saturating_sub(free),
+            upload_s,
+            kernels_s,
+            proven,
+        };
+        let mut runner = GpuRunner::new(resident, graph.clone(), context, statistics, early)?;
+        runner.copy_experts(copied);
+        runner.remark(remarks);
+        runner.remark(remark.into_iter().collect());
+        Ok(runner)
+    }
+}
+
+/// The values to keep after each run.
+pub(super) fn kept_values(
+    graph: &Graph,
+    options: &OpenOptions,
+) -> Result<Vec<ValueId>, SessionError> {
+    let find = |name: &String| {
+        graph.find(name).ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")))
+    };
+    options.keep.iter().map(find).collect()
+}
+
+/// Available bytes of system memory; 0 if unknown.
+fn system_memory() -> u64 {
+    let said = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = said.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    line.and_then(|l| l.trim().split(' ').next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+}
+
+/// Bytes for a model, free and total. For an integrated GPU drivers often report only the memory
+/// that the firmware reserved. How much of the rest it can use is found by allocating; all
+/// available system memory is the bound.
+pub fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
+    let (free, total) = device.memory()?;
+    let system = if device.info().integrated { system_memory() } else { 0 };
+    Ok((free.max(system), total))
+}
+
+/// Bytes that a model may use.
+pub(super) fn budget(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
+    let free = free_memory(device)?.0;
+    Ok(options.memory.unwrap_or(free).min(free))
+}
+
+/// The budget with streamed layers: minus the rounding of allocations, because a promised size must
+/// fit.
+pub(super) fn room_in(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
+    let free = free_memory(device)?.0;
+    let room = free.saturating_sub((free / 256).max(1 << 20));
+    Ok(options.memory.unwrap_or(room).min(room))
+}
+
+/// With [`OpenOptions::fewer`]: the options with as many sequences as fit beside all weights, and
+/// their plan.
+fn as_many_as_fit(
+    device: &Device,
+    request: &Request,
+    asked: Plan,
+) -> Result<(OpenOptions, Plan), SessionError> {
+    let mut options = request.options.clone();
+    if !options.fewer || options.stream {
+        return Ok((options, asked));
+    }
+    let budget = budget(device, &options)?;
+    let mut fewer = None;
+    while fewer.as_ref().unwrap_or(&asked).memory.total() > budget
+        && options.sequences > OpenOptions::FEW
+    {
+        options.sequences = (options.sequences / 2).max(OpenOptions::FEW);
+        fewer = Some(plan(&Request { options: &options, ..*request })?);
+    }
+    Ok(match fewer {
+        Some(fewer) if fewer.memory.total() <= budget => (options, fewer),
+        // Layers are streamed in any case, so all sequences share the copies.
+        _ => (request.options.clone(), asked),
+    })
+}
+
+/// Checks before any allocation that the plan fits the budget, with streamed layers if needed.
+/// Otherwise the error says what would fit.
+fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(), SessionError> {
+    let (free, total) = free_memory(device)?;
+    let OpenOptions { memory, stream, .. } = *request.options;
+    if plan.memory.total() <= memory.unwrap_or(free).min(free) && !stream {
+        return Ok(());
+    }
+    // The number of host experts is explicit and decides what stays resident.
+    if !plan.decode.pauses.is_empty() && !is_ffn_apart(request.graph) {
+        let (need, room) = (plan.memory.total(), memory.unwrap_or(free).min(free) >> 20);
+        let hint = match stream {
+            true => "--host-experts needs resident layers: leave --stream out".to_owned(),
+            false => format!(
+                "{room} MiB may be taken; {} takes less",
+                less_aside(request.graph, request.options)
+            ),
+        };
+        return Err(SessionError::Memory {
+            what: format!("all weights but the CPU's experts on {}", device.label()),
+            bytes: need,
+            hint,
+        });
+    }
+    let room = free.saturating_sub((free / 256).max(1 << 20));
+    let budget = room_in(device, request.options)?;
+    let Err(need) = plan.fit(request.graph, budget, stream) else { return Ok(()) };
+    let mib = |n: u64| n >> 20;
+    let less = what_would_fit(request, plan, need, budget)?;
+    let limited = memory.filter(|m| *m < room);
+    let there = match limited {
+        Some(memory) => format!("--memory allows {} MiB", mib(memory)),
+        None => format!("{} MiB of {} MiB are free", mib(free), mib(total)),
+    };
+    let more = format!("--memory {}MiB would do, with all layers streamed", mib(need) + 1);
+    let hint = match (less, limited.filter(|_| need <= room)) {
+        (None, Some(_)) => format!("{there}; {more}"),
+        (None, None) => {
+            format!("{there}; a smaller model, or a smaller quantisation of it, is needed")
+        }
+        (Some(less), Some(_)) => format!("{there}; {more}, and so would {less}"),
+        (Some(less), None) => format!("{there}; {less} would fit"),
+    };
+    let sequences = plan.slots;
+    let each = if let Some(tokens) = request.options.paged {
+        format!(" and room for {tokens} tokens of all sequences")
+    } else if sequences > 1 {
+        format!(" for each of {sequences} sequences")
+    } else {
+        String::new()
+    };
+    let context = request.context();
+    let what = format!("the model with a context of {context}{each} on {}", device.label());
+    Err(SessionError::Memory { what, bytes: need, hint })
+}
+
+/// Flags with which a plan that needs at least `need` bytes would fit the budget. `None` if no
+/// context fits.
+fn what_would_fit(
+    request: &Request,
+    plan: &Plan,
+    need: u64,
+    budget: u64,
+) -> Result<Option<String>, SessionError> {
+    let (options, context) = (request.options, request.context().max(2) as u64);
+    let least = |options: &OpenOptions| -> Result<u64, SessionError> {
+        let mut plan = super::plan::plan(&Request { options, ..*request })?;
+        Ok(plan.fit(request.graph, 0, options.stream).err().unwrap_or(0))
+    };
+    // The flag for pages counts bytes of keys and values.
+    let token = options.kv_stored().bytes(request.graph.kv_elems_per_token());
+    let named = |tokens: u64| match tokens.saturating_mul(token) >> 20 {
+        0 => (format!("--kv-memory {}B", tokens * token), tokens),
+        mib => (format!("--kv-memory {mib}MiB"), (mib << 20) / token.max(1)),
+    };
+    let (mut need, pages) = (need, plan.pages.map(|pages| pages as u64));
+    if let Some(pages) = pages.filter(|_| token > 0) {
+        let in_pages = plan
+            .caches
+            .iter()
+            .zip(&plan.parts)
+            .filter(|(_, parts)| matches!(parts, Parts::Pages(_)));
+        let each = in_pages.flat_map(|(bytes, _)| bytes).sum::<u64>().max(1);
+        let fit = budget.saturating_sub(need.saturating_sub(each.saturating_mul(pages))) / each;
+        let (flag, tokens) = named(fit.saturating_mul(PAGE as u64));
+        if tokens >= context {
+            return Ok(Some(flag));
+        }
+        // Not even one context fits: the context must be smaller.
+        need = least(&OpenOptions { paged: Some(context as usize), ..options.clone() })?;
+    }
+    // Bytes for each token: keys, values, a row of each rotation table. Planning half the context
+    // separates them from fixed sizes.
+    let half = (context / 2) as usize;
+    let fewer =
+        least(&OpenOptions { context: Some(half), paged: pages.map(|_| half), ..options.clone() })?;
+    let per_token = (need.saturating_sub(fewer) / (context - context / 2)).max(1);
+    let fits =
+        budget.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
+    Ok(match (fits, pages) {
+        (0, _) => None,
+        (n, None) => Some(format!("-c {n}")),
+        // Whole pages, minus one for rounding.
+        (n, Some(_)) => match (n / PAGE as u64).saturating_sub(1) * PAGE as u64 {
+            0 => None,
+            n => Some(format!("-c {n} with --kv-memory {}B", n * token)),
+        },
+    })
+}
+
+/// Flags that need less device memory beside host parts.
+fn less_aside(graph: &Graph, options: &OpenOptions) -> String {
+    let more = graph.ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_)));
+    let kept = if options.paged.is_some() { "a smaller --kv-memory" } else { "a smaller -c" };
+    if options.hot_experts.is_some() {
+        return format!("a larger --host-experts, a smaller --hot-experts, or {kept},");
+    }
+    if more { format!("a larger --host-experts, or {kept},") } else { kept.to_owned() }
+}
+
+/// Adds to a refused allocation the flag that needs less memory.
+fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> SessionError {
+    let SessionError::Memory { what, bytes, hint } = error else { return error };
+    let mib = |n: u64| n >> 20;
+    let kept = if options.kv_stored() == KvType::Q8_0 { "" } else { " or --kv-type q8_0" };
+    let help = match need.kv.saturating_add(need.rest) > need.total() / 8 {
+        true if options.paged.is_some() => {
+            format!("a smaller --kv-memory{kept} would take less of them")
+        }
+        true => format!("a smaller -c{kept} would take less of them"),
+        false if options.hot_experts.is_some() => {
+            "a larger --host-experts, or a smaller --hot-experts, leaves more of them to the CPU"
+                .to_owned()
+        }
+        false if options.host_experts > 0 => {
+            "a larger --host-experts leaves more of them to the CPU".to_owned()
+        }
+        false => format!(
+            "--memory with less than {} MiB streams layers and takes less of them",
+            mib(need.total())
+        ),
+    };
+    let (all, weights, kv) = (mib(need.total()), mib(need.weights), mib(need.kv));
+    let hint = format!(
+        "{hint}; the whole plan takes {all} MiB ({weights} of weights, {kv} of keys and values): \
+         {help}; ending other programs that use the device frees some, too"
+    );
+    SessionError::Memory { what, bytes, hint }
+}
+
+/// Loads kernels by job. `None` for kernels that come later and for those of the upload, which
+/// loads its own.
+fn load(
+    engine: &Engine,
+    plan: &Plan,
+    early: Option<&Early>,
+    proofs: &Proofs<'_>,
+) -> Result<(Vec<Option<Kernel>>, Vec<String>), SessionError> {
+    let mut others = early.map(Early::jobs).unwrap_or_default();
+    others.extend(plan.matrices.iter().filter_map(|(_, job)| *job));
+    let wanted =
+        || plan.jobs.iter().enumerate().filter(|(i, _)| !others.contains(&JobId(*i as u32)));
+    let jobs: Vec<_> = wanted().map(|(_, j)| j.job.clone()).collect();
+    let picked: Vec<_> = wanted().map(|(_, j)| j).collect();
+    let (loaded, mut remarks) = proofs.load(&picked, engine.compile_all(&jobs))?;
+    proofs.keep();
+    let mut kernels = vec![None; plan.jobs.len()];
+    for (kernel, (i, _)) in loaded.into_iter().zip(wanted()) {
+        if let Some(place) = kernels.get_mut(i) {
+            *place = Some(kernel);
+        }
+    }
+    let more = remarks.len().saturating_sub(1);
+    remarks.truncate(1);
+    remarks
+        .iter_mut()
+        .filter(|_| more > 0)
+        .for_each(|line| line.push_str(&format!(", and {more} more")));
+    Ok((kernels, remarks))
+}
+
+/// Loads the persistent kernels.
+fn load_ones(
+    engine: &Engine,
+    device: &Device,
+    ones: &[OneLaunch],
+) -> kjit_engine::Result<Vec<Kernel>> {
+    let jobs: Vec<_> = ones.iter().map(|one| one.job.clone()).collect();
+    engine
+        .load_all(device, &jobs)
+        .into_iter()
+        .zip(ones)
+        .map(|(module, one)| module?.kernel(one.entry))
+        .collect()
+}
+
+struct Uploaded {
+    matrices: HashMap<WeightId, DeviceBuffer<u8>>,
+    vectors: HashMap<WeightId, DeviceBuffer<f32>>,
+    ring: Option<Ring>,
+    /// Kernels that repack experts loaded later.
+    repackers: HashMap<JobId, Repacker>,
+    /// A remark about how streamed layers are kept.
+    remark: Option<String>,
+}
+
+fn upload(
+    engine: &Engine,
+    stream: &Stream,
+    gguf: &Arc<Gguf>,
+    graph: &Graph,
+    (plan, proofs): (&Plan, &Proofs<'_>),
+) -> Result<Uploaded, SessionError> {
+    let device = stream.device();
+    let _span = device.trace().map(|t| t.span("upload", "weights"));
+    let arena = device.arena(plan.memory.weights)?;
+    // In file order, so that the file is read sequentially.
+    let mut order = plan.matrices.clone();
+    let place = |id: &WeightId| {
+        gguf.tensor_info(&graph.weight(*id).tensor).map(|t| (t.part(), t.data_offset()))
+    };
+    order.sort_by_key(|(id, _)| place(id));
+    let repackers = repackers(engine, (plan, proofs), &order)?;
+    let mut vectors = HashMap::new();
+    for &id in &plan.vectors {
+        let values = vector(gguf, graph, id)?;
+        let buffer = arena.buffer::<f32>(values.len())?;
+        stream.write(&buffer, &values)?;
+        vectors.insert(id, buffer);
+    }
+    // Staging must not exceed the memory that is allocated after the weights.
+    let piece = match &plan.streaming {
+        None => SLOT,
+        Some(_) => usize::try_from(plan.memory.kv + plan.memory.rest).unwrap_or(SLOT),
+    };
+    let mut uploader = Uploader::new(stream, Arc::clone(gguf), piece)?;
+    let streamed =
+        |id: &WeightId| plan.streaming.as_ref().is_some_and(|s| s.layer_of.contains_key(id));
+    let (mut matrices, pause) = (HashMap::new(), || proofs.give_way());
+    for (id, job) in order.into_iter().filter(|(id, _)| !streamed(id)) {
+        let (w, layout) = (graph.weight(id), layout_of(graph, id)?);
+        let bytes = layout
+            .bytes(w.rows, w.experts)
+            .map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
+        let to = arena.buffer::<u8>(bytes)?;
+        let raw_row = w.format.row_bytes(w.cols).unwrap_or(0);
+        // A slice of every expert's matrix is in separate pieces.
+        let pieces = if w.is_whole() { 1 } else { w.experts };
+        let each = w.bytes() / pieces.max(1);
+        for piece in 0..pieces {
+            let skip = w.bytes_of(piece * w.whole + w.at);
+            let room = to.len() / pieces;
+            let to = to.slice(piece * room..(piece + 1) * room)?;
+            let stride = w.bytes_of(w.stride);
+            let matrix = Matrix {
+                name: &w.tensor,
+                skip,
+                bytes: each,
+                raw_row,
+                stride,
+                row: layout.row_bytes,
+                to,
+            };
+            match job.and_then(|j| repackers.get(&j)) {
+                None => uploader.matrix(&matrix, None, &pause)?,
+                Some(repacker) => {
+                    let mut launch = |stream: &Stream,
+                                      raw: &DeviceBuffer<u8>,
+                                      to: &DeviceBuffer<u8>,
+                                      rows: usize| {
+                        repacker.launch(stream, raw, to, rows)
+                    };
+                    uploader.matrix(&matrix, Some(&mut launch), &pause)?;
+                }
+            }
+        }
+        matrices.insert(id, to);
+    }
+    // The only wait. After it the file's pages are unlocked, and all streams see the weights.
+    stream.synchronize()?;
+    drop(uploader);
+    let (mut ring, mut remark, later) = (None, None, repackers.clone());
+    if let Some(streaming) = &plan.streaming {
+        let _span = device.trace().map(|t| t.span("upload", "lock streamed layers"));
+        // A second copy of all experts in host memory would only speed up prompts: the CPU computes
+        // those instead.
+        let stock = match streaming.prompt.is_some() && streaming.steps() == 0 {
+            true => Staging::locked(device, gguf, graph, streaming),
+            false => Staging::new(device, gguf, graph, streaming).map(Ok),
+        };
+        match stock? {
+            Ok(mut stock) => {
+                remark = stock.remark.take();
+                if let Some((made, places)) =
+                    Ring::new((plan, graph), &arena, device.stream()?, stock, repackers)?
+                {
+                    matrices.extend(places);
+                    ring = Some(made);
+                }
+            }
+            Err(why) => {
+                let label = device.label();
+                remark = Some(format!(
+                    "the CPU computes its host parts of prompts, too: the file's pages cannot be \
+                     locked for {label} ({why})"
+                ));
+            }
+        }
+    }
+    Ok(Uploaded { matrices, vectors, ring, repackers: later, remark })
+}
+
+/// The repacking kernels by job.
+fn repackers(
+    engine: &Engine,
+    (plan, proofs): (&Plan, &Proofs<'_>),
+    order: &[(WeightId, Option<JobId>)],
+) -> Result<HashMap<JobId, Repacker>, SessionError> {
+    let mut ids: Vec<JobId> = order.iter().filter_map(|(_, job)| *job).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let picked: Vec<_> = ids.iter().filter_map(|id| plan.jobs.get(id.0 as usize)).collect();
+    let jobs: Vec<_> = picked.iter().map(|j| j.job.clone()).collect();
+    let (kernels, _) = proofs.load(&picked, engine.compile_all(&jobs))?;
+    let repacker = |((id, job), kernel): ((JobId, &super::plan::Job), Kernel)| match &job.spec {
+        Spec::Repack(spec) => {
+            Ok((id, Repacker { kernel, spec: spec.clone(), target: plan.target.clone() }))
+        }
+        other => Err(SessionError::Device(format!("'{other}' does not repack rows"))),
+    };
+    ids.into_iter().zip(picked).zip(kernels).map(repacker).collect()
+}
+
+/// The table of each rotation: a device's sine is accurate for small angles only.
+fn tables(gguf: &Gguf, graph: &Graph, context: usize) -> Result<Vec<Vec<f32>>, SessionError> {
+    let table = |rope: &Rope| {
+        let factors = rope.factors_for(context).map(|id| vector(gguf, graph, id)).transpose()?;
+        Ok(angles(&rope.frequencies(factors.as_deref()), f64::from(rope.magnitude), context))
+    };
+    graph.ropes.iter().map(table).collect()
+}
+
+fn assemble(
+    plan: Plan,
+    context: usize,
+    stream: Stream,
+    kernels: Vec<Option<Kernel>>,
+    weights: Uploaded,
+    tables: &[Vec<f32>],
+    n_vocab: usize,
+) -> Result<Resident, SessionError> {
+    let device = stream.device().clone();
+    let bytes = |n: u64| {
+        usize::try_from(n)
+            .map_err(|_| SessionError::Device(format!("{n} bytes cannot be addressed")))
+    };
+    let mut caches = vec![];
+    let slots = plan.slots;
+    let all = |cache: usize, n: u64| bytes(n.saturating_mul(plan.parts_of(cache).count() as u64));
+    let mut kv = 0;
+    for (i, c) in plan.caches.iter().enumerate() {
+        for side in c {
+            kv += Arena::room::<u8>(all(i, *side)?)?;
+        }
+    }
+    let arena = device.arena(kv)?;
+    for (i, &[keys, values]) in plan.caches.iter().enumerate() {
+        caches.push((arena.buffer::<u8>(all(i, keys)?)?, arena.buffer::<u8>(all(i, values)?)?));
+    }
+    let ropes = tables.iter().map(|t| stream.upload(t)).collect::<Result<_, _>>()?;
+    let arena: DeviceBuffer<u8> = device.buffer(bytes(plan.arena())?)?;
+    // Only counters are zeroed: zeros elsewhere once hid a row whose token nothing had written.
+    for program in plan.programs() {
+        for b in program.buffers.iter().filter(|b| b.zeroed) {
+            let at = program.base + b.offset;
+            stream.fill(&arena.slice(bytes(at)?..bytes(at + b.bytes)?)?, 0)?;
+        }
+    }
+    // One more than the context: the token chosen after the last position is still returned.
+    let words = context + 1;
+    let control = Words {
+        tokens: device.pinned(words * slots)?,
+        position: device.buffer(slots)?,
+        numbers: device.pinned(words)?,
+        seeds: device.buffer(slots)?,
+        options: device.buffer(slots)?,
+        adjustments: device.buffer(changes::stride(n_vocab) * slots)?,
+        slots: device.buffer(slots)?,
+        pages: device.buffer((slots * plan.table(context)).max(1))?,
+        each: plan
+            .prompts
+            .iter()
+            .filter(|p| p.wants_each())
+            .map(|p| p.tokens as usize)
+            .max()
+            .map(|n| device.buffer(n))
+            .transpose()?,
+        drafts: plan.drafts.as_ref().map(|_| DraftWords::new(&device)).transpose()?,
+    };
+    control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
+    let Uploaded { matrices, vectors, ring, .. } = weights;
+    let (persistent, cooperative) = (vec![], device.info().cooperative);
+    Ok(Resident {
+        plan,
+        stream,
+        kernels,
+        persistent,
+        cooperative,
+        matrices,
+        vectors,
+        ropes,
+        caches,
+        arena,
+        control,
+        ring,
+        meeting: None,
+        aside: None,
+    })
+}

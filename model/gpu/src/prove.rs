@@ -1,0 +1,216 @@
+//! Runs the kernels' cases on a device and compares the results with the oracle's.
+
+use super::launch;
+use super::probed::settled;
+use super::process::Process;
+use half::f16;
+use kjit_engine::{Device, Engine, Job, Module, Target};
+use kjit_kernel_cases::{self as cases, Case, Expect, HALF, Random, Storage};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, Write};
+use std::process::Command;
+use std::time::Duration;
+
+/// The result of a case.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    /// The case: family, sizes, formats, wave width.
+    pub case: String,
+    /// The difference from the oracle, or `None`.
+    pub failure: Option<String>,
+}
+
+/// The cases of a target whose names contain a filter, at every wave width; the same list in every
+/// process.
+struct Cases {
+    all: Vec<(u32, Case)>,
+}
+
+impl Cases {
+    fn of(target: &Target, seed: u64, filter: &str) -> Result<Cases, String> {
+        let mut all = vec![];
+        for &wave in target.waves() {
+            let made = cases::all(target, wave, seed).map_err(|e| e.to_string())?;
+            all.extend(
+                made.into_iter().filter(|case| case.name.contains(filter)).map(|case| (wave, case)),
+            );
+        }
+        if all.is_empty() {
+            Err(format!("no case's name contains '{filter}'"))
+        } else {
+            Ok(Cases { all })
+        }
+    }
+
+    fn jobs(&self, target: &Target) -> Vec<Job> {
+        self.all.iter().map(|(_, case)| case.kernel.job(target)).collect()
+    }
+}
+
+/// A request to a child.
+#[derive(Debug, Serialize, Deserialize)]
+enum Ask {
+    /// Makes the cases and reports when done.
+    Begin,
+    /// Runs the case at this index.
+    Case(usize),
+}
+
+/// An answer of a child.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Ready,
+    Right,
+    Wrong(String),
+    /// The device is lost, and this process ends.
+    Lost(String),
+}
+
+/// The time limit of making the cases, all of which the oracle computes in f64.
+const START: Duration = Duration::from_secs(180);
+/// The time limit of a case, with its compilation if the child has no cache.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs every case whose name contains `filter` at every wave width of the device. Missing kernels
+/// are compiled first. Cases run in child processes that `spawn` starts and that call [`serve`] on
+/// their standard input and output. A kernel that faults, hangs or kills its process is one failed
+/// case, and the next child continues after it. `progress` gets the cases done and their number.
+///
+/// # Errors
+/// Text of the cause: cases that cannot be made for this target, no case with that name, children
+/// that do not start. A case's own failure is in its verdict.
+pub fn run_all(
+    engine: &Engine,
+    target: &Target,
+    seed: u64,
+    filter: &str,
+    spawn: &dyn Fn() -> Command,
+    progress: &dyn Fn(usize, usize),
+) -> Result<Vec<Verdict>, String> {
+    let target = &settled(engine, target);
+    let cases = Cases::of(target, seed, filter)?;
+    let compiled = engine.compile_all(&cases.jobs(target));
+    let (mut verdicts, mut child) = (vec![], None::<Process<Answer>>);
+    for (i, ((wave, case), code)) in cases.all.iter().zip(compiled).enumerate() {
+        let failure = match code {
+            Err(e) => Some(e.to_string()),
+            Ok(_) => {
+                let mut process = child.take().map_or_else(|| begin(spawn), Ok)?;
+                match process.exchange(&Ask::Case(i), PATIENCE) {
+                    Ok(Answer::Lost(why)) => Some(why),
+                    Ok(answer) => {
+                        child = Some(process);
+                        if let Answer::Wrong(why) = answer { Some(why) } else { None }
+                    }
+                    Err(why) => {
+                        Some(format!("the process that ran it failed: {}", process.end(&why)))
+                    }
+                }
+            }
+        };
+        verdicts.push(Verdict { case: format!("{} at wave {wave}", case.name), failure });
+        progress(i + 1, cases.all.len());
+    }
+    Ok(verdicts)
+}
+
+/// Starts a child and waits until it has made the cases.
+fn begin(spawn: &dyn Fn() -> Command) -> Result<Process<Answer>, String> {
+    let mut process = Process::start(spawn())?;
+    match process.exchange(&Ask::Begin, START) {
+        Ok(_) => Ok(process),
+        Err(why) => Err(format!(
+            "the process that runs the cases ended before the first one: {}",
+            process.end(&why)
+        )),
+    }
+}
+
+/// Runs the cases that [`run_all`] in another process requests, with the same seed and filter,
+/// until the input ends or the device is lost.
+///
+/// # Errors
+/// Broken pipes, cases that cannot be made.
+pub fn serve(
+    engine: &Engine,
+    device: &Device,
+    (seed, filter): (u64, &str),
+    questions: impl BufRead,
+    mut answers: impl Write,
+) -> std::io::Result<()> {
+    let target = settled(engine, device.target());
+    let cases = Cases::of(&target, seed, filter).map_err(std::io::Error::other)?;
+    for line in questions.lines() {
+        let answer = match serde_json::from_str(&line?)? {
+            Ask::Begin => Answer::Ready,
+            Ask::Case(i) => match cases.all.get(i) {
+                None => Answer::Wrong(format!("there is no case {i}: another version?")),
+                Some((_, case)) => answer(engine, device, case),
+            },
+        };
+        serde_json::to_writer(&mut answers, &answer)?;
+        answers.write_all(b"\n")?;
+        answers.flush()?;
+        if matches!(answer, Answer::Lost(_)) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn answer(engine: &Engine, device: &Device, case: &Case) -> Answer {
+    let module = engine.load(device, &case.kernel.job(device.target()));
+    match module.map_err(|e| e.to_string()).and_then(|module| run(device, &module, case)) {
+        Ok(()) => Answer::Right,
+        Err(why) if matches!(device.memory(), Err(kjit_engine::Error::DeviceLost { .. })) => {
+            Answer::Lost(why)
+        }
+        Err(why) => Answer::Wrong(why),
+    }
+}
+
+/// Runs a case and compares every buffer with its expected content.
+fn run(device: &Device, module: &Module, case: &Case) -> Result<(), String> {
+    let called = device.stream().and_then(|stream| {
+        launch::call(&stream, &module.kernel(case.kernel.entry)?, &case.geometry, &case.host_args())
+    });
+    case.check(&called.map_err(|e| e.to_string())?)
+}
+
+/// Tests the vendor's matrix library with one product (AMD: rocBLAS). Returns the library and the
+/// sizes, or the failure. `None` without a library: nothing depends on it.
+#[must_use]
+pub fn library(device: &Device) -> Option<Result<String, String>> {
+    let blas = match device.blas() {
+        Ok(blas) => blas,
+        Err(kjit_engine::Error::NoLibrary { .. }) => return None,
+        Err(e) => return Some(Err(e.to_string())),
+    };
+    const SIZES: [u32; 3] = [65, 33, 127];
+    let [m, n, k] = SIZES.map(|n| n as usize);
+    let mut random = Random::new(1);
+    let mut halves =
+        |n: usize| -> Vec<f16> { random.normals(n, 1.0).into_iter().map(f16::from_f32).collect() };
+    let (w, x) = (halves(m * k), halves(n * k));
+    let bits = |values: &[f16]| values.iter().map(|v| v.to_bits()).collect::<Vec<u16>>();
+    let product = || {
+        let stream = device.stream()?;
+        let (w, x) = (stream.upload(&bits(&w))?, stream.upload(&bits(&x))?);
+        let out = stream.upload(&vec![f32::NAN; m * n])?;
+        blas.product(&stream, SIZES, &w, &x, &out)?;
+        stream.read(&out)
+    };
+    let got = match product() {
+        Ok(got) => got,
+        Err(e) => return Some(Err(e.to_string())),
+    };
+    let dot = |(w, x): (&[f16], &[f16])| {
+        w.iter().zip(x).map(|(w, x)| w.to_f64() * x.to_f64()).sum::<f64>()
+    };
+    let want = x.chunks(k).flat_map(|x| w.chunks(k).map(move |w| dot((w, x)))).collect();
+    let bytes: Vec<u8> = got.iter().flat_map(|v| v.to_le_bytes()).collect();
+    // Some of its kernels round sums to half precision in between.
+    let expect = Expect::Real { storage: Storage::F32, want, tolerance: HALF };
+    let verdict = expect.check(&vec![0; bytes.len()], &bytes);
+    Some(verdict.map(|()| format!("{}: a product of {m} × {n} × {k} is right", blas.library())))
+}

@@ -1,0 +1,112 @@
+//! Verifies drafts: a few tokens of one sequence in one step, all but the first drafted. They have
+//! a program of their own, recorded like a token's.
+//!
+//! Each row has its own position, and keys and values are written before any row reads them, so a
+//! row sees the drafts before it and none after. The token chosen after each draft is known when
+//! the step ends.
+
+use super::{Again, GpuRunner, choice_of};
+use crate::resident::{NONE, Whose};
+use kjit_exec::{SessionError, Task, Want, follow};
+use kjit_plan::{Choice, DRAFTED, Now, PICK};
+
+/// The most recordings kept. A recording names a slot's memory, so each slot has its own; the
+/// oldest is dropped.
+const KEPT: usize = 64;
+
+/// The key of a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Drafted {
+    slot: usize,
+    rows: usize,
+    /// The device chooses greedily after each row; otherwise the host reads the logits.
+    chosen: bool,
+}
+
+impl GpuRunner {
+    /// Whether all of this task can run in the draft program.
+    pub(super) fn takes_drafts(&self, t: &Task<'_>) -> bool {
+        let few = 2..=DRAFTED as usize;
+        let drafted = matches!(t.want, Want::Drafted(n) if n + 1 == t.tokens.len());
+        drafted
+            && few.contains(&t.tokens.len())
+            && self.before.is_none()
+            && self.resident.plan.drafts.is_some()
+    }
+
+    /// Runs a task's tokens, whose ids are in place. Returns the tokens chosen after them, up to
+    /// the first that differs from its draft.
+    pub(super) fn draft(&mut self, t: &mut Task<'_>) -> Result<Vec<u32>, SessionError> {
+        let plain = choice_of(t.sampler.options()) == Choice::Greedy
+            && t.sampler.takes_logits_as_they_are();
+        let what = Drafted { slot: t.slot, rows: t.tokens.len(), chosen: plain };
+        self.take_place(t.slot, t.first, t.first + t.tokens.len())?;
+        let recording = self.record_drafted(what)?;
+        let r = &self.resident;
+        let words = r.control.drafts.as_ref().ok_or_else(none)?;
+        words.picks.write(|to| to.fill(NONE))?;
+        words.put.write(|to| {
+            to.iter_mut().zip(t.first as u32..).take(what.rows).for_each(|(to, at)| *to = at)
+        })?;
+        r.stream.copy_in(&words.put, &words.rows)?;
+        match self.drafts.get(recording) {
+            Some((_, Again::Replay(recording))) => r.stream.replay(recording)?,
+            Some((_, Again::Launch(now))) => self.issue_drafted(what, now)?,
+            None => return Err(none()),
+        }
+        self.note(t.slot, |s| s.held = None);
+        let drafts = t.tokens.get(1..).unwrap_or_default();
+        if !plain {
+            let r = &self.resident;
+            let program = &r.plan.drafts.as_ref().ok_or_else(none)?.program;
+            let view = r.kept(program, self.graph.logits)?.cast::<f32>()?;
+            let rows: Vec<usize> = (0..what.rows).collect();
+            let rows = self.read_from(&view, &rows)?;
+            return follow(t, &rows, self.graph.n_vocab(), drafts);
+        }
+        let (r, mut chosen) = (&self.resident, vec![]);
+        let words = r.control.drafts.as_ref().ok_or_else(none)?;
+        for i in 0..what.rows {
+            let id = r.wait_in(&words.picks, i * PICK + PICK - 1)?;
+            t.sampler.accept(id);
+            chosen.push(id);
+            if drafts.get(i) != Some(&id) {
+                break;
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// Index of a recording, which is made if missing.
+    fn record_drafted(&mut self, what: Drafted) -> Result<usize, SessionError> {
+        if let Some(at) = self.drafts.iter().position(|(w, _)| *w == what) {
+            return Ok(at);
+        }
+        let r = &self.resident;
+        let drafts = r.plan.drafts.as_ref().ok_or_else(none)?;
+        let now = self.now(&drafts.program, what.rows, Choice::Greedy)?;
+        let recording = match self.captures {
+            true => Again::Replay(r.capture(|| self.issue_drafted(what, &now))?),
+            false => Again::Launch(now),
+        };
+        if self.drafts.len() >= KEPT {
+            self.drafts.remove(0);
+        }
+        self.drafts.push((what, recording));
+        Ok(self.drafts.len() - 1)
+    }
+
+    fn issue_drafted(&self, what: Drafted, now: &Now) -> kjit_engine::Result<()> {
+        let (r, whose) = (&self.resident, Whose::Slot(what.slot));
+        let Some(drafts) = &r.plan.drafts else { return Ok(()) };
+        r.issue(&drafts.program, 0, now, whose)?;
+        match drafts.greedy.as_ref().filter(|_| what.chosen) {
+            Some(greedy) => r.launch(&drafts.program, greedy, now, whose),
+            None => Ok(()),
+        }
+    }
+}
+
+fn none() -> SessionError {
+    SessionError::Device("there is no program for drafted tokens".to_owned())
+}

@@ -1,0 +1,24 @@
+//! Embeddings: vectors of texts, from encoder models.
+
+use super::GpuRunner;
+use kjit_exec::{Made, Piece, Runner, SessionError, embeds};
+
+impl GpuRunner {
+    /// Computes a text's vector.
+    ///
+    /// # Errors
+    /// A model that makes logits; no tokens, too many, or ids outside the vocabulary; a device
+    /// fault.
+    pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
+        let pooling = embeds(&self.graph, tokens, self.context)?;
+        let (width, mut all) = (self.graph.value(self.graph.logits).width, vec![]);
+        // An encoder's sequences have no tokens, so any slot is free.
+        self.rows(&[Piece { slot: 0, first: 0, tokens }], &mut |_, made| {
+            if let Made::Device(stream, rows) = made {
+                all.append(&mut stream.read(&rows)?);
+            }
+            Ok(())
+        })?;
+        Ok(pooling.of(&all, width))
+    }
+}

@@ -1,0 +1,709 @@
+//! Runs the sequences of a session on a GPU.
+//!
+//! Each sequence has a *slot*: a part of the states, a ring of ids in page-locked memory, a
+//! position and sampling options. The ring has the ids of all tokens by position: the host writes
+//! the prompt's, the device's sampler the answer's, and the embedding reads both in place. So a
+//! token needs no copy in either direction: the host polls the ids while the device continues. The
+//! position is a word on the device, which the sampler advances.
+//!
+//! Single tokens run as *rows*: one token of each of some sequences, with every matrix read once
+//! for all. The list of their slots is in device memory, so sequences of any lengths run together
+//! and come and go. A model opened for one sequence has one row, and launches with a fixed slot.
+
+mod decode;
+mod device_sharing;
+mod draft;
+mod embed;
+mod pages;
+mod rank;
+mod stage;
+mod step;
+mod tables;
+mod takeover;
+mod tensor_parallel;
+
+pub use tensor_parallel::NotTogether;
+
+use super::background::Early;
+use super::expert_cache::{ExpertCache, HotCounts};
+use super::host_part::Copied;
+use super::open::Statistics;
+use super::plan::{BufferId, Choice, Launch, Now, Plan, Program};
+use super::resident::{NONE, Resident, Timeline, Whose};
+use half::f16;
+use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Vendor};
+use kjit_exec::{PageCount, Probe, SampleOptions, Sampler, SessionError};
+use kjit_graph::Graph;
+use kjit_kernels::changes::{self, HEAD, MOST};
+use kjit_kernels::mma::tiled_index;
+use kjit_kernels::noise::inverse;
+use pages::Pages;
+use std::sync::Arc;
+
+/// A draw by the options in each slot.
+const DRAW: Choice = Choice::Draw { top_k: 1, inverse: 1.0, top_p: 1.0, min_p: 0.0 };
+
+/// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step:
+/// nothing is allocated, compiled, copied or waited for in between.
+pub struct GpuRunner {
+    /// The other devices of a tensor split; first, because fields are dropped in order.
+    others: tensor_parallel::Others,
+    /// Detects other models on the devices of a tensor split.
+    sole: Option<Arc<device_sharing::Sole>>,
+    /// The wait at the end if other ranks are in other processes.
+    far: Option<rank::Leaving>,
+    resident: Resident,
+    graph: Graph,
+    context: usize,
+    slots: Vec<Slot>,
+    /// Staging for the slot list.
+    rows: PinnedBuffer<u32>,
+    /// The slot list on the device.
+    listed: Vec<usize>,
+    /// Staging for rows of logits.
+    logits: PinnedBuffer<f32>,
+    /// Captured launches by purpose, recorded when first needed.
+    recordings: Vec<(Recorded, Again)>,
+    /// Captured draft steps.
+    drafts: Vec<(draft::Drafted, Again)>,
+    /// Whether launches are captured; if the runtime refuses that, they are issued each time.
+    captures: bool,
+    /// The last program that ran.
+    last: Last,
+    statistics: Statistics,
+    /// The status of an early start.
+    early: Option<Early>,
+    /// Remarks about kernels that could not be proven and variants that were rejected.
+    remarks: Vec<String>,
+    /// Whether the prompt kernels are loaded.
+    prompts_ready: bool,
+    /// Whether the persistent kernel is still being compiled.
+    one_launch_late: bool,
+    /// The stage before, on another device.
+    before: Option<stage::Before>,
+    /// The prompts for which experts are copied, if the CPU computes them for single tokens.
+    copied: Option<Copied>,
+    /// The owners of pages, and each page's number as a source of copies. `None` without pages.
+    pages: Option<(Pages, PinnedBuffer<u32>)>,
+    /// A seed that all ranks share, for choosing random seeds.
+    common_seed: Option<u64>,
+}
+
+/// The known state of a slot's control words.
+#[derive(Debug, Clone, Default)]
+struct Slot {
+    /// The device's position; `None` if unknown.
+    at: Option<usize>,
+    /// Ring words from this index on are [`NONE`].
+    used: usize,
+    /// The options on the device, as bits.
+    options: Option<[u32; 4]>,
+    /// The seed on the device.
+    seed: Option<u64>,
+    /// Whether its adjustment list may have entries.
+    adjusted: bool,
+    /// Tokens in its recurrent states; `None` if unknown.
+    held: Option<usize>,
+}
+
+/// The key of a recording: the number of rows, and the choice after them.
+type Recorded = (usize, Option<Chosen>);
+
+/// The choice of tokens after rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Chosen {
+    choice: Choice,
+    /// Whether a slot has biases, a mask or penalties; otherwise no adjustment is launched.
+    adjusted: bool,
+}
+
+impl From<Choice> for Chosen {
+    fn from(choice: Choice) -> Chosen {
+        Chosen { choice, adjusted: false }
+    }
+}
+
+/// A recording, or what is needed to issue its launches again.
+enum Again {
+    /// A captured graph.
+    Replay(Recording),
+    /// The evaluation of launches that are issued one by one.
+    Launch(Now),
+}
+
+/// The last program that ran: a prompt program and its tokens, or rows.
+#[derive(Debug, Clone, Copy)]
+enum Last {
+    Prompt(usize, usize),
+    Rows(usize),
+}
+
+/// The launches for some rows.
+struct Rows<'a> {
+    program: &'a Program,
+    adjust: Option<&'a Launch>,
+    greedy: Option<&'a Launch>,
+    draw: Option<&'a Launch>,
+    whose: Whose,
+}
+
+impl<'a> Rows<'a> {
+    /// The launch of this choice.
+    fn choosing(&self, choice: Choice) -> kjit_engine::Result<&'a Launch> {
+        let launch = if choice == Choice::Greedy { self.greedy } else { self.draw };
+        launch.ok_or_else(|| {
+            kjit_engine::Error::Buffer("there are no logits to choose a token from".to_owned())
+        })
+    }
+}
+
+/// The device's form of a sampler's options.
+fn choice_of(o: &SampleOptions) -> Choice {
+    if o.temperature <= 0.0 {
+        return Choice::Greedy;
+    }
+    let top_k = u32::try_from(o.top_k).unwrap_or(u32::MAX);
+    Choice::Draw { top_k, inverse: inverse(o.temperature), top_p: o.top_p, min_p: o.min_p }
+}
+
+/// A slot's options as bits; greedy is top-k 1.
+fn bits_of(choice: Choice) -> [u32; 4] {
+    match choice {
+        Choice::Greedy => [1, 1f32.to_bits(), 1f32.to_bits(), 0f32.to_bits()],
+        Choice::Draw { top_k, inverse, top_p, min_p } => {
+            [top_k, inverse.to_bits(), top_p.to_bits(), min_p.to_bits()]
+        }
+    }
+}
+
+impl GpuRunner {
+    pub(super) fn new(
+        resident: Resident,
+        graph: Graph,
+        context: usize,
+        statistics: Statistics,
+        early: Option<Early>,
+    ) -> Result<GpuRunner, SessionError> {
+        let device = resident.stream.device();
+        let (logits, rows) = (device.pinned(graph.n_vocab())?, device.pinned(resident.plan.slots)?);
+        // The rings have never been written.
+        let slots = vec![
+            Slot { used: context + 1, adjusted: true, ..Slot::default() };
+            resident.plan.slots
+        ];
+        // A trace of streamed layers must show each copy, which a replay does not.
+        let shown = resident.ring.is_none() || resident.stream.device().trace().is_none();
+        // Host parts cannot be captured.
+        let captures = shown && resident.aside.is_none();
+        let mut runner = GpuRunner {
+            others: tensor_parallel::Others::default(),
+            sole: None,
+            far: None,
+            resident,
+            graph,
+            context,
+            slots,
+            rows,
+            listed: vec![],
+            logits,
+            recordings: vec![],
+            drafts: vec![],
+            captures,
+            last: Last::Rows(1),
+            statistics,
+            prompts_ready: early.as_ref().is_none_or(|early| early.jobs().is_empty()),
+            one_launch_late: early.as_ref().is_some_and(Early::lacks_one_launch),
+            early,
+            remarks: vec![],
+            before: None,
+            copied: None,
+            pages: None,
+            common_seed: None,
+        };
+        if let Some(pages) = runner.resident.plan.pages {
+            let numbers = runner.opened().pinned(pages)?;
+            numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
+            runner.pages = Some((Pages::new(pages, runner.slots.len()), numbers));
+        }
+        // Kernels may have been compiled during the upload.
+        runner.prompts_ready(0)?;
+        if captures && runner.opened().target().vendor() == Vendor::Amd {
+            runner.try_capture()?;
+        }
+        Ok(runner)
+    }
+
+    /// Captures a token at once, so that a refusal of the runtime shows before anything is
+    /// computed. On refusal tries without cooperative launches, which some runtimes do not record,
+    /// and then without captures.
+    fn try_capture(&mut self) -> Result<(), SessionError> {
+        let refused = match self.records() {
+            Ok(()) => return Ok(()),
+            // A lost device is not tried again.
+            Err(lost) if self.opened().memory().is_err() => return Err(lost),
+            Err(refused) => refused,
+        };
+        let label = self.device().label();
+        self.recordings.clear();
+        if self.resident.cooperative {
+            self.resident.cooperative = false;
+            let persistent = std::mem::take(&mut self.resident.persistent);
+            if self.records().is_ok() {
+                self.remarks.push(format!(
+                    "blocks that meet are refused on {label} ({refused}): kernels of one block \
+                     take their place"
+                ));
+                return Ok(());
+            }
+            (self.resident.cooperative, self.resident.persistent) = (true, persistent);
+        }
+        self.recordings.clear();
+        self.captures = false;
+        self.remarks.push(format!(
+            "launches cannot be recorded on {label} ({refused}): each is made anew for each \
+             token, which is slower"
+        ));
+        Ok(())
+    }
+
+    /// Remarks: kernels with wrong results that are not used, and kernels that could not be proven.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    /// Adds lines to them.
+    pub fn remark(&mut self, lines: Vec<String>) {
+        self.remarks.extend(lines);
+    }
+
+    /// Background compiles at opening and their status; `None` if nothing was missing.
+    pub fn early(&self) -> Option<&Early> {
+        self.early.as_ref()
+    }
+
+    /// The prompts for which experts are copied, if the CPU computes them for single tokens; `None`
+    /// if never.
+    pub fn copied(&self) -> Option<Copied> {
+        self.copied
+    }
+
+    /// Counts of the expert cache, if there is one.
+    pub fn hot(&self) -> Option<HotCounts> {
+        self.resident.aside.as_ref()?.hot.as_ref().map(ExpertCache::counts)
+    }
+
+    pub(super) fn copy_experts(&mut self, when: Option<Copied>) {
+        self.copied = when;
+    }
+
+    /// Times and memory of opening.
+    pub fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    /// Fills staging slots with NaN before each copy, so that reads before the copy show: for
+    /// tests. Call it before the first step.
+    pub fn poison_ring(&self) {
+        if let Some(ring) = &self.resident.ring {
+            ring.poison(true);
+        }
+    }
+
+    /// The device's description.
+    pub fn device(&self) -> &DeviceInfo {
+        self.resident.stream.device().info()
+    }
+
+    /// The open device, for its counters.
+    pub fn opened(&self) -> &Device {
+        self.resident.stream.device()
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.resident.plan
+    }
+
+    /// `(steps, sequences)` of persistent kernels: the steps merged in the first one, and the most
+    /// sequences of any. `None` without one.
+    pub fn persistent(&self) -> Option<(usize, usize)> {
+        let ready = self.resident.plan.persistent.iter().zip(&self.resident.persistent);
+        let mut steps = ready.map(|(one, _)| (one.instructions.len(), one.rows));
+        let first = steps.next()?;
+        Some((first.0, steps.next_back().unwrap_or(first).1))
+    }
+
+    /// Timestamps of the last token's persistent kernel. `None` without one, or if opened without
+    /// [`Probe::Stamps`](crate::session::Probe).
+    ///
+    /// # Errors
+    /// A device fault.
+    pub fn timeline(&self) -> Result<Option<Timeline>, SessionError> {
+        let r = &self.resident;
+        let both = r.plan.persistent.first().zip(r.persistent.first());
+        let both = both.filter(|(one, _)| one.probe == Probe::Stamps);
+        Ok(both.map(|(one, ready)| ready.timeline(one, &r.stream)).transpose()?)
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Tokens that fit in a sequence.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Rows of a kept value from the last program: a prompt chunk's tokens, or one token of each
+    /// sequence. `None` if a fused step does not store it.
+    ///
+    /// # Errors
+    /// No value with this name; a device fault.
+    pub fn tap(&self, name: &str) -> Result<Option<Vec<f32>>, SessionError> {
+        let id = self.graph.find(name);
+        let id = id.ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")))?;
+        let r = &self.resident;
+        let (program, rows) = match self.last {
+            Last::Prompt(index, rows) => (self.prompt(index)?, rows),
+            Last::Rows(rows) => (self.rows_of(rows)?.program, rows),
+        };
+        let Some(kept) = program.kept.iter().find(|k| k.value == id) else { return Ok(None) };
+        let (v, view) = (self.graph.value(id), r.buffer(program, kept.buffer)?);
+        let cols = v.slots * v.width;
+        if !kept.tiled {
+            return Ok(Some(r.stream.read(&view.cast::<f32>()?.slice(..rows * cols)?)?));
+        }
+        let halves = r.stream.read(&view.cast::<u16>()?)?;
+        let at = |i: usize| {
+            halves.get(tiled_index(i / cols, i % cols, cols)).copied().unwrap_or(f16::NAN.to_bits())
+        };
+        Ok(Some((0..rows * cols).map(|i| f16::from_bits(at(i)).to_f32()).collect()))
+    }
+
+    /// Fills the programs' memory with NaN, so that reads before writes show: for tests.
+    ///
+    /// # Errors
+    /// A device fault.
+    pub fn poison(&self) -> Result<(), SessionError> {
+        let r = &self.resident;
+        for program in r.plan.programs() {
+            for (i, _) in program.buffers.iter().enumerate().filter(|(_, b)| !b.zeroed) {
+                r.stream.fill(&r.buffer(program, BufferId(i as u32))?, 0xff)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the prompt kernels are loaded. If their compiles have ended, they take over here,
+    /// between two tokens. `at` is the number of tokens in the sequence.
+    fn prompts_ready(&mut self, at: usize) -> Result<bool, SessionError> {
+        if !self.prompts_ready
+            && let Some(early) = &self.early
+            && let Some(kernels) = early.arrived(self.resident.stream.device(), at)?
+        {
+            for (job, kernel) in kernels {
+                if let Some(place) = self.resident.kernels.get_mut(job.0 as usize) {
+                    *place = Some(kernel);
+                }
+            }
+            self.prompts_ready = true;
+        }
+        Ok(self.prompts_ready)
+    }
+
+    fn prompt(&self, index: usize) -> Result<&Program, SessionError> {
+        let plan = &self.resident.plan;
+        let copying = || plan.copying().filter(|_| index == plan.prompts.len());
+        plan.prompts
+            .get(index)
+            .or_else(copying)
+            .ok_or_else(|| SessionError::Device("no program for prompts".to_owned()))
+    }
+
+    /// The launches for one token of each of `n` sequences.
+    fn rows_of(&self, n: usize) -> Result<Rows<'_>, SessionError> {
+        let plan = &self.resident.plan;
+        if plan.batches.is_empty() && n == 1 {
+            let adjust = plan.adjust.as_ref();
+            let (program, greedy, draw) = (&plan.decode, plan.greedy.as_ref(), plan.draw.as_ref());
+            return Ok(Rows { program, adjust, greedy, draw, whose: Whose::Slot(0) });
+        }
+        // The persistent kernel if there is one.
+        let mut ready = plan.persistent.iter().zip(&self.resident.persistent).map(|(one, _)| one);
+        let own = ready.find(|one| one.rows == n).and_then(|one| one.own.as_deref());
+        let found = own.or_else(|| plan.batches.iter().find(|b| b.program.tokens as usize >= n));
+        let batch =
+            found.ok_or_else(|| SessionError::Device(format!("no program for {n} sequences")))?;
+        let (adjust, greedy, draw) =
+            (batch.adjust.as_ref(), batch.greedy.as_ref(), batch.draw.as_ref());
+        Ok(Rows { program: &batch.program, adjust, greedy, draw, whose: Whose::All })
+    }
+
+    /// The values that a program's launches are evaluated with.
+    fn now(&self, program: &Program, tokens: usize, choice: Choice) -> Result<Now, SessionError> {
+        let r = &self.resident;
+        let now = program.now(&r.plan.target, r.units(), tokens as u32, choice);
+        now.map_err(|e| SessionError::Device(e.to_string()))
+    }
+
+    /// Index of the recording of rows and their choice, which is made if missing.
+    fn record(&mut self, what: Recorded) -> Result<usize, SessionError> {
+        if let Some(at) = self.recordings.iter().position(|(w, _)| *w == what) {
+            return Ok(at);
+        }
+        let (n, choice) = what;
+        let (r, rows) = (&self.resident, self.rows_of(n)?);
+        let now = self.now(rows.program, n, choice.map_or(Choice::Greedy, |c| c.choice))?;
+        let recording = match self.captures {
+            true => Again::Replay(r.capture(|| self.issue(what, &now))?),
+            false => Again::Launch(now),
+        };
+        // If options are launch arguments, each choice is a separate recording; the last one of
+        // each kind is kept.
+        let same = |(w, _): &(Recorded, Again)| {
+            let drawn = |c: &Chosen| c.choice != Choice::Greedy;
+            let (before, now) = (w.1.filter(drawn), choice.filter(drawn));
+            w.0 == n && before.zip(now).is_some_and(|(before, now)| before.adjusted == now.adjusted)
+        };
+        self.recordings.retain(|one| !same(one));
+        self.recordings.push((what, recording));
+        Ok(self.recordings.len() - 1)
+    }
+
+    fn replay(&self, recording: usize) -> Result<(), SessionError> {
+        let found = self.recordings.get(recording);
+        let (what, recording) =
+            found.ok_or_else(|| SessionError::Device("no such recording".to_owned()))?;
+        match recording {
+            Again::Replay(recording) => self.resident.stream.replay(recording)?,
+            Again::Launch(now) => self.issue(*what, now)?,
+        }
+        Ok(())
+    }
+
+    /// Tests whether a token can be recorded, with adjustments and a draw.
+    fn records(&mut self) -> Result<(), SessionError> {
+        let chooses = self.rows_of(1)?.greedy.is_some();
+        self.record((1, chooses.then_some(Choice::Greedy.into())))?;
+        let (r, rows) = (&self.resident, self.rows_of(1)?);
+        let now = self.now(rows.program, 1, DRAW)?;
+        let last = [rows.adjust, rows.draw];
+        let mut last = last.iter().flatten();
+        drop(
+            r.stream
+                .capture(|| last.try_for_each(|l| r.launch(rows.program, l, &now, rows.whose)))?,
+        );
+        Ok(())
+    }
+
+    /// Issues rows and their choice.
+    fn issue(&self, (n, choice): Recorded, now: &Now) -> kjit_engine::Result<()> {
+        let r = &self.resident;
+        let rows = self.rows_of(n).map_err(|e| kjit_engine::Error::Buffer(e.to_string()))?;
+        r.issue_rows(rows.program, now, rows.whose)?;
+        choice.map_or(Ok(()), |chosen| self.issue_choice(&rows, chosen, now))
+    }
+
+    /// Issues the choice after rows.
+    fn issue_choice(&self, rows: &Rows<'_>, chosen: Chosen, now: &Now) -> kjit_engine::Result<()> {
+        let r = &self.resident;
+        if let Some(adjust) = rows.adjust.filter(|_| chosen.adjusted) {
+            r.launch(rows.program, adjust, now, rows.whose)?;
+        }
+        r.launch(rows.program, rows.choosing(chosen.choice)?, now, rows.whose)
+    }
+
+    /// The choice to record after rows. If each slot has its own options, one draw serves all.
+    fn recorded_choice(&self, choices: impl Iterator<Item = Choice>) -> Choice {
+        let drawn =
+            choices.fold(Choice::Greedy, |all, c| if c == Choice::Greedy { all } else { c });
+        if drawn != Choice::Greedy && !self.resident.plan.batches.is_empty() { DRAW } else { drawn }
+    }
+
+    fn slot(&self, slot: usize) -> Slot {
+        self.slots.get(slot).cloned().unwrap_or_default()
+    }
+
+    fn note(&mut self, slot: usize, change: impl FnOnce(&mut Slot)) {
+        if let Some(s) = self.slots.get_mut(slot) {
+            change(s);
+        }
+    }
+
+    /// Writes ids after a sequence's first tokens, and clears the later words, so that tokens
+    /// chosen by the device can be recognised.
+    fn put(&mut self, slot: usize, first: usize, tokens: &[u32]) -> Result<(), SessionError> {
+        let (ring, end) = (slot * (self.context + 1), first + tokens.len());
+        let used = self.slot(slot).used.max(end);
+        let ids = &self.resident.control.tokens;
+        // A token that the device chose is in place already; writing it would wait for the device.
+        let there = matches!(*tokens, [id] if used == end && ids.peek(ring + first)? == id);
+        if !there {
+            ids.slice(ring + first..ring + used)?.write(|to| {
+                let (ids, rest) = to.split_at_mut(tokens.len().min(to.len()));
+                ids.copy_from_slice(tokens);
+                rest.fill(NONE);
+            })?;
+        }
+        self.note(slot, |s| s.used = end);
+        Ok(())
+    }
+
+    /// Makes a slot's keys and values those of another, in the order of the stream. All that a slot
+    /// has room for: one copy for each layer's, whatever their layout; 8b's 4096 tokens are half a
+    /// gigabyte, some 0.3 ms of an H200's memory, as much as 8 tokens of a prompt.
+    fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
+        if let Some(before) = &mut self.before {
+            // Tokens missing there are recomputed when their hidden states are requested.
+            before.stage.copy(from, to, len)?;
+        }
+        self.copy_others(from, to, len)?;
+        if self.pages.is_some() {
+            let same = self
+                .pages_of(from)
+                .iter()
+                .copied()
+                .take(len.div_ceil(PageCount::POSITIONS))
+                .collect::<Vec<_>>();
+            self.begin_with(to, &same)?;
+            if self.graph.is_recurrent() {
+                self.copy_states(from, to)?;
+                self.copy_known(from, to, len)?;
+            }
+            return Ok(len);
+        }
+        let (r, slots) = (&self.resident, self.slots.len().max(1));
+        let caches = r.caches.iter().flat_map(|(keys, values)| [keys, values]);
+        for cache in caches.filter(|c| !c.is_empty()) {
+            let each = cache.len() / slots;
+            let of = |slot: usize| cache.slice(slot * each..(slot + 1) * each);
+            r.stream.copy(&of(from)?, &of(to)?)?;
+        }
+        if self.graph.is_recurrent() {
+            self.copy_known(from, to, len)?;
+        }
+        Ok(len)
+    }
+
+    /// Copies what is known about a slot's states, and the ids needed to recompute them.
+    fn copy_known(&mut self, from: usize, to: usize, len: usize) -> Result<(), SessionError> {
+        let (ring, ids) = (self.context + 1, &self.resident.control.tokens);
+        let known = ids.slice(from * ring..from * ring + len)?.read(<[u32]>::to_vec)?;
+        ids.slice(to * ring..to * ring + len)?.write(|to| to.copy_from_slice(&known))?;
+        let held = self.slot(from).held;
+        self.note(to, |s| (s.used, s.held) = (s.used.max(len), held));
+        Ok(())
+    }
+
+    /// Whether a slot's states hold exactly its first `len` tokens.
+    fn reaches(&self, slot: usize, len: usize) -> bool {
+        // At position 0 states count as zero.
+        len == 0 || !self.graph.is_recurrent() || self.slot(slot).held == Some(len)
+    }
+
+    /// Makes a slot's states hold exactly its first `len` tokens, whose ids are in the ring.
+    /// Recurrent states are recomputed from the start if they hold others.
+    fn reach(&mut self, slot: usize, len: usize) -> Result<(), SessionError> {
+        if self.reaches(slot, len) {
+            return Ok(());
+        }
+        let mut at = 0;
+        while at < len {
+            at += self.feed_some(slot, at, len - at)?;
+        }
+        Ok(())
+    }
+
+    /// Sets a sequence's position, in stream order.
+    fn move_to(&mut self, slot: usize, position: usize) -> Result<(), SessionError> {
+        if self.slot(slot).at != Some(position) {
+            let r = &self.resident;
+            let number = r.control.numbers.slice(position..position + 1)?;
+            r.stream.copy_in(&number, &r.control.position.slice(slot..slot + 1)?)?;
+            self.note(slot, |s| s.at = Some(position));
+        }
+        Ok(())
+    }
+
+    /// Sets the slots of the next rows, in stream order.
+    fn list(&mut self, slots: &[usize]) -> Result<(), SessionError> {
+        if self.resident.plan.batches.is_empty() || self.listed == slots {
+            return Ok(());
+        }
+        self.listed.clear();
+        self.rows
+            .write(|to| to.iter_mut().zip(slots).for_each(|(row, slot)| *row = *slot as u32))?;
+        let to = self.resident.control.slots.slice(..slots.len())?;
+        self.resident.stream.copy_in(&self.rows.slice(..slots.len())?, &to)?;
+        self.listed.extend_from_slice(slots);
+        Ok(())
+    }
+
+    /// Sets a sequence's sampling options and seed.
+    fn put_options(&mut self, slot: usize, o: &SampleOptions) -> Result<(), SessionError> {
+        let choice = choice_of(o);
+        self.put_bits(slot, choice)?;
+        if choice != Choice::Greedy && self.slot(slot).seed != Some(o.seed) {
+            let r = &self.resident;
+            r.stream.write(&r.control.seeds.slice(slot..slot + 1)?, &[o.seed])?;
+            self.note(slot, |s| s.seed = Some(o.seed));
+        }
+        Ok(())
+    }
+
+    /// Sets a slot's sampling options.
+    fn put_bits(&mut self, slot: usize, choice: Choice) -> Result<(), SessionError> {
+        let bits = bits_of(choice);
+        if self.slot(slot).options != Some(bits) {
+            let r = &self.resident;
+            r.stream.write(&r.control.options.slice(slot..slot + 1)?, &[bits])?;
+            self.note(slot, |s| s.options = Some(bits));
+        }
+        Ok(())
+    }
+
+    /// Sets the adjustments of a slot's logits: those of a sampler, or none.
+    fn put_adjustments(
+        &mut self,
+        slot: usize,
+        sampler: Option<&Sampler>,
+    ) -> Result<(), SessionError> {
+        let none = || {
+            SessionError::Device("more adjustments of logits than a slot's list holds".to_owned())
+        };
+        let (n_vocab, stride) = (self.graph.n_vocab(), changes::stride(self.graph.n_vocab()));
+        let first = slot * stride;
+        let Some(sampler) = sampler else {
+            if self.slot(slot).adjusted {
+                let r = &self.resident;
+                r.stream.write(&r.control.adjustments.slice(first..first + HEAD)?, &[0; HEAD])?;
+                self.note(slot, |s| s.adjusted = false);
+            }
+            return Ok(());
+        };
+        let entries = sampler.adjustments(n_vocab, MOST).ok_or_else(none)?;
+        let (mask, repeat) = (sampler.mask_words(), sampler.options().repeat_penalty);
+        let r = &self.resident;
+        let words = changes::words(&entries, mask.is_some(), repeat);
+        r.stream.write(&r.control.adjustments.slice(first..first + words.len())?, &words)?;
+        if let Some(mask) = mask {
+            let mut halves: Vec<u32> =
+                mask.iter().flat_map(|w| [*w as u32, (*w >> 32) as u32]).collect();
+            halves.resize(changes::mask(n_vocab), 0);
+            let first = first + HEAD + 4 * MOST;
+            r.stream.write(&r.control.adjustments.slice(first..first + halves.len())?, &halves)?;
+        }
+        self.note(slot, |s| s.adjusted = true);
+        Ok(())
+    }
+
+    /// Forgets all that is known of these slots, after a failed call.
+    fn doubt(&mut self, slots: &[usize]) {
+        self.listed.clear();
+        let used = self.context + 1;
+        slots.iter().for_each(|&slot| {
+            self.note(slot, |s| *s = Slot { used, adjusted: true, ..Slot::default() })
+        });
+    }
+}

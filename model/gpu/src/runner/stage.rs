@@ -1,0 +1,322 @@
+//! A runner as one of several stages: gets hidden states from the stage before, passes its own to
+//! the next.
+//!
+//! Between two devices of one vendor hidden states use the vendor's device-to-device copies,
+//! without waiting on the host, if a test pattern arrived that way at the start. Otherwise they go
+//! through page-locked memory of both devices.
+
+use super::{GpuRunner, Last};
+use kjit_engine::{Crossing, DeviceBuffer, PinnedBuffer, Stream};
+use kjit_exec::{
+    After, Ahead, Given, KvPages, Late, Made, Piece, Runner, SessionError, Sink, Task,
+};
+use kjit_graph::Graph;
+use kjit_plan::{BufferId, Program};
+use std::any::Any;
+
+/// Words of the test pattern, and elements of the page-locked staging memory.
+const PATTERN: usize = 64 << 10;
+const STAGING: usize = 4 << 20;
+
+/// The stage before, and the link from it.
+pub(super) struct Before {
+    pub stage: Box<dyn Runner>,
+    way: Way,
+    /// Elements of a hidden state.
+    width: usize,
+    /// Staging memory of this device, if the link is through the host.
+    here: PinnedBuffer<f32>,
+    /// Staging memory of the device before, if the link is through the host.
+    there: Option<PinnedBuffer<f32>>,
+}
+
+/// The link from the stage before.
+enum Way {
+    /// Device-to-device copies.
+    Peer(Crossing),
+    /// Through the host.
+    Host,
+}
+
+impl Before {
+    /// Sets up the link from a stage to a stream. The text says why a link between two devices is
+    /// not used.
+    fn new(stage: Box<dyn Runner>, to: &Stream) -> Result<(Before, Option<String>), SessionError> {
+        let width = stage.graph().value(stage.graph().logits).width;
+        let room = STAGING.next_multiple_of(width.max(1));
+        let (mut way, mut there, mut said) = (Way::Host, None, None);
+        let any: &dyn Any = &*stage;
+        if let Some(gpu) = any.downcast_ref::<GpuRunner>() {
+            let from = &gpu.resident.stream;
+            match peer(from, to) {
+                Ok(Some(crossing)) => way = Way::Peer(crossing),
+                Ok(None) => {}
+                Err(lost @ SessionError::Lost(_))
+                    if from.device().memory().is_err() || to.device().memory().is_err() =>
+                {
+                    return Err(lost);
+                }
+                Err(why) => {
+                    let (from, to) = (from.device().label(), to.device().label());
+                    said = Some(format!("copies from {from} to {to} go through the host: {why}"));
+                }
+            }
+            if matches!(way, Way::Host) {
+                there = Some(from.device().pinned(room)?);
+            }
+        }
+        let here = to.device().pinned(if matches!(way, Way::Host) { room } else { 1 })?;
+        Ok((Before { stage, way, width, here, there }, said))
+    }
+
+    /// Runs tokens in the stage before and copies their hidden states to `to`.
+    fn rows(
+        &mut self,
+        pieces: &[Piece<'_>],
+        stream: &Stream,
+        to: &DeviceBuffer<f32>,
+    ) -> Result<(), SessionError> {
+        let Before { stage, way, width, here, there } = self;
+        let room = here.len();
+        stage.rows(pieces, &mut |first, made| {
+            let at = first * *width;
+            match (made, &*way, &*there) {
+                (Made::Host(rows), ..) => {
+                    for (i, rows) in rows.chunks(room).enumerate() {
+                        let here = here.slice(..rows.len())?;
+                        here.write(|to| to.copy_from_slice(rows))?;
+                        let at = at + i * room;
+                        stream.copy_in(&here, &to.slice(at..at + rows.len())?)?;
+                    }
+                    Ok(())
+                }
+                (Made::Device(from, rows), Way::Peer(crossing), _) => Ok(stream.copy_between(
+                    from,
+                    &rows,
+                    &to.slice(at..at + rows.len())?,
+                    crossing,
+                )?),
+                (Made::Device(from, rows), Way::Host, Some(there)) => {
+                    let mut done = 0;
+                    while done < rows.len() {
+                        let n = there.len().min(rows.len() - done);
+                        let (here, there) = (here.slice(..n)?, there.slice(..n)?);
+                        from.copy_out(&rows.slice(done..done + n)?, &there)?;
+                        there.read(|rows| here.write(|to| to.copy_from_slice(rows)))??;
+                        stream.copy_in(&here, &to.slice(at + done..at + done + n)?)?;
+                        done += n;
+                    }
+                    Ok(())
+                }
+                (Made::Device(..), Way::Host, None) => {
+                    Err(SessionError::Device("rows came from no device".to_owned()))
+                }
+            }
+        })
+    }
+}
+
+/// Tests the vendor's copies between two devices with two patterns. `None` for devices of two
+/// vendors.
+fn peer(from: &Stream, to: &Stream) -> Result<Option<Crossing>, SessionError> {
+    if from.device().target().vendor() != to.device().target().vendor() {
+        return Ok(None);
+    }
+    // Without peer access the vendor's runtime chooses the path of the copies.
+    to.device().reach(from.device())?;
+    from.device().reach(to.device())?;
+    let crossing = to.crossing(from)?;
+    for seed in [1u32, 2] {
+        let pattern: Vec<u32> =
+            (0..PATTERN as u32).map(|i| i.wrapping_mul(2_654_435_761).rotate_left(seed)).collect();
+        let (sent, came) = (from.upload(&pattern)?, to.upload(&vec![0u32; PATTERN])?);
+        to.copy_between(from, &sent, &came, &crossing)?;
+        let came = to.read(&came)?;
+        if let Some(at) = came.iter().zip(&pattern).position(|(came, sent)| came != sent) {
+            return Err(SessionError::Device(format!("word {at} of a pattern did not arrive")));
+        }
+    }
+    Ok(Some(crossing))
+}
+
+impl GpuRunner {
+    /// Puts this runner after the stage `before`.
+    pub fn behind(mut self, before: Option<Box<dyn Runner>>) -> Result<GpuRunner, SessionError> {
+        if let Some(stage) = before {
+            let (before, said) = Before::new(stage, &self.resident.stream)?;
+            self.remarks.extend(said);
+            self.before = Some(before);
+        }
+        Ok(self)
+    }
+
+    /// The link from the stage before: `device to device` or `through the host`.
+    pub fn link(&self) -> Option<&'static str> {
+        self.before.as_ref().map(|b| match b.way {
+            Way::Peer(_) => "device to device",
+            Way::Host => "through the host",
+        })
+    }
+
+    fn try_rows(&mut self, pieces: &[Piece<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
+        for p in pieces {
+            self.put(p.slot, p.first, p.tokens)?;
+        }
+        let (mut made, mut rest) = (0, pieces);
+        while let Some(p) = rest.first() {
+            // Single tokens of several sequences run together.
+            let singles = rest.iter().take_while(|p| p.tokens.len() == 1).count();
+            let (now, later) = rest.split_at(singles.max(1));
+            if singles > 0 {
+                let at: Vec<(usize, usize)> = now.iter().map(|p| (p.slot, p.first)).collect();
+                self.run_rows(&at, None)?;
+                made += self.hand_on(made, sink)?;
+            } else {
+                let (mut at, end) = (p.first, p.first + p.tokens.len());
+                while at < end {
+                    at += self.feed_some(p.slot, at, end - at)?;
+                    made += self.hand_on(made, sink)?;
+                }
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Hands on the rows of what ran last, the first of which has this number; how many they are.
+    fn hand_on(&self, first: usize, sink: &mut Sink<'_>) -> Result<usize, SessionError> {
+        let (program, rows) = match self.last {
+            Last::Prompt(index, rows) => (self.prompt(index)?, rows),
+            Last::Rows(rows) => (self.rows_of(rows)?.program, rows),
+        };
+        let width = self.graph.value(self.graph.logits).width;
+        let made =
+            self.resident.buffer(program, program.head)?.cast::<f32>()?.slice(..rows * width)?;
+        sink(first, Made::Device(&self.resident.stream, made))?;
+        Ok(rows)
+    }
+
+    /// Fetches a program's input from the stage before, for tokens `(slot, first position, count)`
+    /// whose ids are in the ring.
+    pub(super) fn take_rows(
+        &mut self,
+        program: impl Fn(&GpuRunner) -> Result<&Program, SessionError>,
+        tokens: &[(usize, usize, usize)],
+    ) -> Result<(), SessionError> {
+        let Some(mut before) = self.before.take() else { return Ok(()) };
+        let done = self.take_from(&mut before, program, tokens);
+        self.before = Some(before);
+        done
+    }
+
+    fn take_from(
+        &self,
+        before: &mut Before,
+        program: impl Fn(&GpuRunner) -> Result<&Program, SessionError>,
+        tokens: &[(usize, usize, usize)],
+    ) -> Result<(), SessionError> {
+        let (r, program) = (&self.resident, program(self)?);
+        let given = |id: BufferId| r.buffer(program, id)?.cast::<f32>();
+        let given = program.given.map(given).transpose()?;
+        let given =
+            given.ok_or_else(|| SessionError::Device("a program takes no rows".to_owned()))?;
+        let mut ids: Vec<Vec<u32>> = vec![];
+        for &(slot, first, n) in tokens {
+            let ring = slot * (self.context + 1);
+            ids.push(
+                (first..first + n)
+                    .map(|at| r.control.tokens.peek(ring + at))
+                    .collect::<Result<_, _>>()?,
+            );
+        }
+        let pieces: Vec<Piece<'_>> = tokens
+            .iter()
+            .zip(&ids)
+            .map(|(&(slot, first, _), tokens)| Piece { slot, first, tokens })
+            .collect();
+        before.rows(&pieces, &r.stream, &given)
+    }
+}
+
+impl Runner for GpuRunner {
+    fn graph(&self) -> &Graph {
+        GpuRunner::graph(self)
+    }
+
+    fn before(&self) -> Option<&dyn Runner> {
+        self.before.as_ref().map(|b| &*b.stage)
+    }
+
+    /// Here there is room; in stages before it may have to be made.
+    fn add(&mut self, slot: usize) -> Result<(), SessionError> {
+        self.before.as_mut().map_or(Ok(()), |b| b.stage.add(slot))
+    }
+
+    fn remove(&mut self, slot: usize) {
+        if let Some(before) = &mut self.before {
+            before.stage.remove(slot);
+        }
+        self.keep_pages(slot, 0);
+    }
+
+    fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
+        GpuRunner::copy(self, from, to, len)
+    }
+
+    fn truncate(&mut self, slot: usize, len: usize, now: usize) -> usize {
+        self.keep_pages(slot, len.min(now));
+        len.min(now)
+    }
+
+    fn rows(&mut self, pieces: &[Piece<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
+        let done = self.try_rows(pieces, sink);
+        if done.is_err() {
+            let slots: Vec<usize> = pieces.iter().map(|p| p.slot).collect();
+            self.doubt(&slots);
+        }
+        done
+    }
+
+    fn step(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        late: Option<Late<'_>>,
+    ) -> Result<Vec<Given>, SessionError> {
+        GpuRunner::step(self, tasks, late)
+    }
+
+    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
+        GpuRunner::embed(self, tokens)
+    }
+
+    /// Behind other stages a token must be known to the first one before there is a next.
+    fn ahead(&mut self) -> Option<&mut dyn Ahead> {
+        if self.before.is_none() { Some(self) } else { None }
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.before.is_none()
+    }
+
+    fn pages(&self) -> Option<&dyn KvPages> {
+        Some(self)
+    }
+
+    fn pages_mut(&mut self) -> Option<&mut dyn KvPages> {
+        Some(self)
+    }
+
+    fn remark(&mut self, line: String) {
+        GpuRunner::remark(self, vec![line]);
+    }
+}
+
+impl Ahead for GpuRunner {
+    fn decode(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        sink: &mut dyn FnMut(usize, u32) -> After,
+    ) -> (Vec<usize>, Result<(), SessionError>) {
+        GpuRunner::decode(self, tasks, sink)
+    }
+}

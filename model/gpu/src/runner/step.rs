@@ -1,0 +1,462 @@
+//! A step: pieces of prompts one after another, then one token of each sequence together.
+
+use super::{Chosen, GpuRunner, Last, Recorded, choice_of};
+use crate::resident::Whose;
+use kjit_engine::DeviceBuffer;
+use kjit_exec::{Given, Late, SessionError, Task, Want, choose, follow};
+use kjit_kernels::changes::MOST;
+use kjit_plan::Choice;
+use std::ops::Range;
+
+/// Prompt tokens that run one by one before the host checks again for the prompt kernels. The wait
+/// takes some tens of µs; without it all tokens would be launched before the kernels arrive.
+const LOOK_EVERY: usize = 4;
+
+impl GpuRunner {
+    /// Runs all tasks. After an error no sequence has changed.
+    pub(super) fn step(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        late: Option<Late<'_>>,
+    ) -> Result<Vec<Given>, SessionError> {
+        if self.graph.pooling.is_some() {
+            return Err(SessionError::Encoder { arch: self.graph.arch.clone() });
+        }
+        if self.others.is_empty() {
+            self.step_alone(tasks, late)
+        } else {
+            self.step_together(tasks, late)
+        }
+    }
+
+    pub(super) fn step_alone(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        late: Option<Late<'_>>,
+    ) -> Result<Vec<Given>, SessionError> {
+        // Too few pages are reported first, so that no state is lost.
+        self.all_have_place(tasks)?;
+        let _waiting = self.given(tasks);
+        let done = self.try_step(tasks, late).and_then(|given| self.agreed().map(|()| given));
+        let done = done.map_err(|error| self.instead(error));
+        if done.is_err() {
+            let slots: Vec<usize> = tasks.iter().map(|t| t.slot).collect();
+            self.doubt(&slots);
+        }
+        done
+    }
+
+    fn try_step(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        mut late: Option<Late<'_>>,
+    ) -> Result<Vec<Given>, SessionError> {
+        let mut logits: Vec<Vec<f32>> = vec![vec![]; tasks.len()];
+        // Tasks whose last token runs together with those of others.
+        let joins =
+            |t: &Task<'_>| t.tokens.len() == 1 || matches!(t.want, Want::Last | Want::Choose);
+        let rows: Vec<usize> =
+            (0..).zip(tasks.iter()).filter(|(_, t)| joins(t)).map(|(i, _)| i).collect();
+        for t in tasks.iter() {
+            self.put(t.slot, t.first, t.tokens)?;
+            self.reach(t.slot, t.first)?;
+        }
+        let alone = self.goes_alone(tasks, &rows)?;
+        let drafted: Vec<bool> = tasks.iter().map(|t| self.takes_drafts(t)).collect();
+        // The prompt that runs alone comes last, because its logits are made from the last
+        // program's output.
+        for own in [false, true] {
+            let with = tasks
+                .iter()
+                .enumerate()
+                .zip(&drafted)
+                .filter(|(_, drafted)| !**drafted)
+                .map(|(with, _)| with);
+            for (i, t) in with.filter(|(i, _)| (alone && rows.contains(i)) == own) {
+                let out =
+                    logits.get_mut(i).filter(|_| matches!(t.want, Want::All | Want::Drafted(_)));
+                self.prefill(t, t.tokens.len() - usize::from(!own && rows.contains(&i)), out)?;
+            }
+        }
+        let at: Vec<(usize, usize)> =
+            rows.iter().filter_map(|&i| tasks.get(i)).map(|t| (t.slot, last_of(t))).collect();
+        match *at {
+            [] => late.take().into_iter().for_each(|late| late(tasks)),
+            [(slot, last)] if alone => {
+                self.row_after_prompt(slot, last)?;
+                if let Some(late) = late.take() {
+                    late(tasks);
+                }
+                if let Some(choice) = self.choice_for(tasks, &rows)? {
+                    self.launch_choice(1, choice)?;
+                    self.moved_on(slot, last);
+                }
+            }
+            // The device computes while the masks are determined.
+            _ if late.is_some() => {
+                self.run_rows(&at, None)?;
+                if let Some(late) = late.take() {
+                    late(tasks);
+                }
+                if let Some(choice) = self.choice_for(tasks, &rows)? {
+                    self.launch_choice(at.len(), choice)?;
+                    at.iter().for_each(|&(slot, last)| self.moved_on(slot, last));
+                }
+            }
+            _ => {
+                let choice = self.choice_for(tasks, &rows)?;
+                self.run_rows(&at, choice)?;
+            }
+        }
+        // Each draft step is waited for; the rows of other tasks are in flight meanwhile.
+        let mut chosen: Vec<Option<Vec<u32>>> = vec![];
+        for (t, drafted) in tasks.iter_mut().zip(drafted) {
+            chosen.push(if drafted { Some(self.draft(t)?) } else { None });
+        }
+        self.answers(tasks, logits, chosen, &rows)
+    }
+
+    /// Whether the only requested last token runs with its prompt, which saves one pass over all
+    /// weights.
+    pub(super) fn goes_alone(
+        &mut self,
+        tasks: &[Task<'_>],
+        rows: &[usize],
+    ) -> Result<bool, SessionError> {
+        match *rows {
+            [one] => match tasks.get(one) {
+                Some(t) if t.tokens.len() > 1 => {
+                    Ok(!self.resident.plan.prompts.is_empty() && self.prompts_ready(t.first)?)
+                }
+                _ => Ok(false),
+            },
+            _ => Ok(false),
+        }
+    }
+
+    /// The choice that the device makes after rows, after its options were set. `None` if the host
+    /// makes all choices.
+    fn choice_for(
+        &mut self,
+        tasks: &[Task<'_>],
+        rows: &[usize],
+    ) -> Result<Option<Chosen>, SessionError> {
+        let of = |t: &Task<'_>| choice_of(t.sampler.options());
+        let here: Vec<&Task<'_>> = rows.iter().filter_map(|&i| tasks.get(i)).collect();
+        let mut choices = here.iter().filter(|t| by_device(t)).map(|t| of(t)).peekable();
+        if choices.peek().is_none() {
+            return Ok(None);
+        }
+        let choice = self.recorded_choice(choices);
+        for t in here.iter().filter(|_| choice != Choice::Greedy) {
+            match by_device(t) {
+                true => self.put_options(t.slot, t.sampler.options())?,
+                // A token is chosen for it too, and ignored.
+                false => self.put_bits(t.slot, Choice::Greedy)?,
+            }
+        }
+        let changes = |t: &Task<'_>| by_device(t) && !t.sampler.takes_logits_as_they_are();
+        let adjusted = here.iter().any(|t| changes(t));
+        for t in here.iter().filter(|_| adjusted) {
+            // Rows that the host samples keep their logits.
+            self.put_adjustments(t.slot, Some(&*t.sampler).filter(|_| changes(t)))?;
+        }
+        Ok(Some(Chosen { choice, adjusted }))
+    }
+
+    /// Runs one token at each `(slot, position)`, whose ids are in place, then the choice.
+    pub(super) fn run_rows(
+        &mut self,
+        at: &[(usize, usize)],
+        choice: Option<Chosen>,
+    ) -> Result<(), SessionError> {
+        let slots: Vec<usize> = at.iter().map(|(slot, _)| *slot).collect();
+        self.list(&slots)?;
+        for &(slot, position) in at {
+            self.move_to(slot, position)?;
+            self.take_place(slot, position, position + 1)?;
+        }
+        if let Some(&(_, position)) = at.first() {
+            self.take_over(position)?;
+        }
+        let what: Recorded = (at.len(), choice);
+        let recording = self.record(what)?;
+        if self.before.is_some() {
+            let tokens: Vec<(usize, usize, usize)> =
+                at.iter().map(|&(slot, position)| (slot, position, 1)).collect();
+            self.take_rows(|runner| Ok(runner.rows_of(at.len())?.program), &tokens)?;
+        }
+        self.replay(recording)?;
+        at.iter().for_each(|&(slot, position)| self.note(slot, |s| s.held = Some(position + 1)));
+        if choice.is_some() {
+            at.iter().for_each(|&(slot, position)| self.moved_on(slot, position));
+        }
+        self.last = Last::Rows(at.len());
+        Ok(())
+    }
+
+    /// Records that the device has chosen a token after this position.
+    pub(super) fn moved_on(&mut self, slot: usize, position: usize) {
+        self.note(slot, |s| (s.at, s.used) = (Some(position + 1), s.used.max(position + 2)));
+    }
+
+    /// Launches the choice of the next tokens after `n` rows.
+    pub(super) fn launch_choice(&mut self, n: usize, chosen: Chosen) -> Result<(), SessionError> {
+        let rows = self.rows_of(n)?;
+        let now = self.now(rows.program, n, chosen.choice)?;
+        Ok(self.issue_choice(&rows, chosen, &now)?)
+    }
+
+    /// Feeds a task's first tokens, whose ids are in place. Appends the logits of every row to
+    /// `out`, if given.
+    pub(super) fn prefill(
+        &mut self,
+        task: &Task<'_>,
+        tokens: usize,
+        mut out: Option<&mut Vec<f32>>,
+    ) -> Result<(), SessionError> {
+        let (slot, end) = (task.slot, task.first + tokens);
+        let mut at = task.first;
+        while at < end {
+            let left = end - at;
+            match self.program_for(at, left)? {
+                Some(index) => {
+                    let fed = self.feed_many(slot, at, index, left)?;
+                    if let Some(out) = &mut out {
+                        self.heads(index, 0..fed, out)?;
+                    }
+                    at += fed;
+                }
+                // Prompts without kernels, or while these are compiled, run token by token.
+                None => {
+                    self.run_rows(&[(slot, at)], None)?;
+                    if let Some(out) = &mut out {
+                        out.append(&mut self.read_rows(&[0])?);
+                    }
+                    at += 1;
+                    if let Some(early) = self.early.as_ref().filter(|_| !self.prompts_ready) {
+                        early.count_single();
+                        if left.is_multiple_of(LOOK_EVERY) {
+                            self.resident.stream.synchronize()?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The prompt program for `left` tokens; `None` if they run one by one.
+    fn program_for(&mut self, at: usize, left: usize) -> Result<Option<usize>, SessionError> {
+        let many = left > 1 && self.prompts_ready(at)?;
+        let prompts = &self.resident.plan.prompts;
+        if many && self.copied.is_some_and(|copied| left >= copied.from) {
+            return Ok(Some(prompts.len()));
+        }
+        let fits =
+            prompts.iter().position(|p| p.tokens as usize >= left).or(prompts.len().checked_sub(1));
+        Ok(fits.filter(|_| many))
+    }
+
+    /// Feeds some of these tokens, whose ids are in place. Returns their number, at least one.
+    pub(super) fn feed_some(
+        &mut self,
+        slot: usize,
+        at: usize,
+        left: usize,
+    ) -> Result<usize, SessionError> {
+        match self.program_for(at, left)? {
+            Some(index) => self.feed_many(slot, at, index, left),
+            None => self.run_rows(&[(slot, at)], None).map(|()| 1),
+        }
+    }
+
+    /// Feeds as many tokens as a program takes, up to `left`. Returns their number. Makes no
+    /// logits.
+    fn feed_many(
+        &mut self,
+        slot: usize,
+        at: usize,
+        index: usize,
+        left: usize,
+    ) -> Result<usize, SessionError> {
+        self.move_to(slot, at)?;
+        let tokens = left.min(self.prompt(index)?.tokens as usize);
+        self.take_place(slot, at, at + tokens)?;
+        self.take_rows(|runner| runner.prompt(index), &[(slot, at, tokens)])?;
+        let (r, program) = (&self.resident, self.prompt(index)?);
+        let span = r
+            .stream
+            .device()
+            .trace()
+            .map(|t| t.span("compute", format!("prompt of {tokens} tokens")));
+        let now = self.now(program, tokens, Choice::Greedy)?;
+        if let Some(each) = r.control.each.as_ref().filter(|_| program.wants_each()) {
+            r.stream.copy_in(&r.control.numbers.slice(at..at + tokens)?, &each.slice(..tokens)?)?;
+        }
+        r.issue(program, 0, &now, Whose::Slot(slot))?;
+        if span.is_some() {
+            // The trace should show the time of the work, not of its launch.
+            r.stream.synchronize()?;
+        }
+        drop(span);
+        self.note(slot, |s| s.held = Some(at + tokens));
+        self.last = Last::Prompt(index, tokens);
+        Ok(tokens)
+    }
+
+    /// After a prompt that ended with the token at `last`: makes its logits in row 0, and sets the
+    /// position.
+    pub(super) fn row_after_prompt(
+        &mut self,
+        slot: usize,
+        last: usize,
+    ) -> Result<(), SessionError> {
+        match self.last {
+            Last::Prompt(index, fed) => self.head(index, fed - 1..fed)?,
+            // The last piece was a single token and has logits.
+            Last::Rows(_) => {}
+        }
+        self.list(&[slot])?;
+        self.move_to(slot, last)
+    }
+
+    /// Appends the logits of these rows of the last prompt chunk, computed in groups.
+    fn heads(
+        &mut self,
+        index: usize,
+        rows: Range<usize>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), SessionError> {
+        let most = self.resident.plan.batches.last().map_or(1, |b| b.program.tokens as usize);
+        for first in rows.clone().step_by(most) {
+            let here = first..rows.end.min(first + most);
+            let all: Vec<usize> = (0..here.len()).collect();
+            self.head(index, here)?;
+            // `read_rows` finds logits by the number of rows.
+            let last = std::mem::replace(&mut self.last, Last::Rows(all.len()));
+            let read = self.read_rows(&all);
+            self.last = last;
+            out.append(&mut read?);
+        }
+        Ok(())
+    }
+
+    /// Makes the logits of these rows of the last prompt chunk, in the buffers of a program with as
+    /// many rows.
+    fn head(&self, index: usize, rows: Range<usize>) -> Result<(), SessionError> {
+        let (r, prompt, n) = (&self.resident, self.prompt(index)?, rows.len());
+        let of = self.rows_of(n)?;
+        let to = r.buffer(of.program, of.program.head)?;
+        let each = to.len() / (of.program.tokens as usize).max(1);
+        let from = r.buffer(prompt, prompt.head)?.slice(rows.start * each..rows.end * each)?;
+        r.stream.copy(&from, &to.slice(..n * each)?)?;
+        let now = self.now(of.program, n, Choice::Greedy)?;
+        Ok(r.issue(of.program, of.program.head_from, &now, of.whose)?)
+    }
+
+    /// Logits of some rows of the last program.
+    fn read_rows(&mut self, rows: &[usize]) -> Result<Vec<f32>, SessionError> {
+        let n = match self.last {
+            Last::Rows(n) => n,
+            Last::Prompt(..) => 1,
+        };
+        let r = &self.resident;
+        let view = r.kept(self.rows_of(n)?.program, self.graph.logits)?.cast::<f32>()?;
+        self.read_from(&view, rows)
+    }
+
+    /// Reads some rows of logits.
+    pub(super) fn read_from(
+        &mut self,
+        view: &DeviceBuffer<f32>,
+        rows: &[usize],
+    ) -> Result<Vec<f32>, SessionError> {
+        let n_vocab = self.graph.n_vocab();
+        if self.logits.len() < rows.len() * n_vocab {
+            self.logits = self.resident.stream.device().pinned(rows.len() * n_vocab)?;
+        }
+        let r = &self.resident;
+        for (to, &row) in rows.iter().enumerate() {
+            let to = self.logits.slice(to * n_vocab..(to + 1) * n_vocab)?;
+            r.stream.copy_out(&view.slice(row * n_vocab..(row + 1) * n_vocab)?, &to)?;
+        }
+        let all = self.logits.slice(..rows.len() * n_vocab)?;
+        // With other ranks the result may never come; this waits with a time limit.
+        self.resident.settle()?;
+        let rows = all.read(<[f32]>::to_vec)?;
+        // Checked after everything was computed.
+        self.resident.check()?;
+        Ok(rows)
+    }
+
+    /// Collects the requested results. `rows` are the tasks whose last token ran in the last rows,
+    /// in order.
+    fn answers(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        mut logits: Vec<Vec<f32>>,
+        chosen: Vec<Option<Vec<u32>>>,
+        rows: &[usize],
+    ) -> Result<Vec<Given>, SessionError> {
+        let n_vocab = self.graph.n_vocab();
+        let wanted = |t: &Task<'_>| t.want != Want::Nothing && !by_device(t);
+        let task_of = |row: usize| rows.get(row).and_then(|&i| tasks.get(i));
+        let come: Vec<usize> =
+            (0..rows.len()).filter(|&row| task_of(row).is_some_and(wanted)).collect();
+        if !come.is_empty() {
+            let all = self.read_rows(&come)?;
+            for (row, come) in all.chunks_exact(n_vocab).zip(&come) {
+                if let Some(place) = rows.get(*come).and_then(|&i| logits.get_mut(i)) {
+                    *place = row.to_vec();
+                }
+            }
+        }
+        // Sequences that may have no allowed token come first: no sampler has advanced yet.
+        for t in tasks.iter().filter(|t| by_device(t) && !t.sampler.takes_logits_as_they_are()) {
+            let token = self.resident.wait_for(t.slot * (self.context + 1) + last_of(t) + 1)?;
+            if !t.sampler.may_choose(token) {
+                return Err(SessionError::NothingAllowed);
+            }
+        }
+        // Then the host's choices, whose logits may be invalid.
+        let by_host = |t: &Task<'_>| t.want == Want::Choose && !by_device(t);
+        let with = tasks.iter_mut().zip(&mut logits).filter(|(t, _)| by_host(t));
+        let mut tokens = choose(with.map(|(t, row)| (t, std::mem::take(row))))?.into_iter();
+        let mut given = vec![];
+        for ((t, rows), chosen) in tasks.iter_mut().zip(logits).zip(chosen) {
+            let last = last_of(t);
+            given.push(match t.want {
+                Want::Drafted(n) => Given::Tokens(match chosen {
+                    Some(chosen) => chosen,
+                    None => {
+                        let before = (rows.len() / n_vocab).saturating_sub(n + 1) * n_vocab;
+                        let drafts =
+                            t.tokens.get(t.tokens.len().saturating_sub(n)..).unwrap_or_default();
+                        follow(t, rows.get(before..).unwrap_or_default(), n_vocab, drafts)?
+                    }
+                }),
+                Want::Nothing => Given::Nothing,
+                Want::Last | Want::All => Given::Logits(rows),
+                Want::Choose if !by_device(t) => tokens.next().map_or(Given::Nothing, Given::Token),
+                Want::Choose => {
+                    let token = self.resident.wait_for(t.slot * (self.context + 1) + last + 1)?;
+                    t.sampler.accept(token);
+                    Given::Token(token)
+                }
+            });
+        }
+        Ok(given)
+    }
+}
+
+/// The position of a task's last token.
+fn last_of(t: &Task<'_>) -> usize {
+    (t.first + t.tokens.len()).saturating_sub(1)
+}
+
+/// Whether the device makes the choice. The host does for very many biases or a very long penalty
+/// window: a slot's list on the device has room for `MOST` tokens.
+fn by_device(t: &Task<'_>) -> bool {
+    t.want == Want::Choose && t.sampler.is_adjustable(MOST)
+}

@@ -1,0 +1,69 @@
+//! Takes over a persistent kernel that was compiled in the background (`gpu/src/background.rs`),
+//! while tokens are decoded.
+
+use super::GpuRunner;
+use crate::resident::Persistent;
+use kjit_exec::SessionError;
+
+impl GpuRunner {
+    /// If the persistent kernel has just been compiled, switches to it between two tokens. Returns
+    /// whether the way of decoding has changed, so that recordings must be made anew. `at` is the
+    /// number of tokens in the sequence. Until the compile has ended this only polls; the switch
+    /// allocates and waits for the stream.
+    pub(super) fn take_over(&mut self, at: usize) -> Result<bool, SessionError> {
+        if self.leave_one_launch()? {
+            return Ok(true);
+        }
+        if !self.one_launch_late {
+            return Ok(false);
+        }
+        let Some(early) = self.early.clone() else { return Ok(false) };
+        // Cooperative launches were refused at opening.
+        if !self.resident.cooperative {
+            self.one_launch_late = false;
+            early.one_launch_taken(Err("cooperative launches are refused here".to_owned()));
+            return Ok(false);
+        }
+        let Some(kernels) = early.one_launch(self.opened())? else { return Ok(false) };
+        self.one_launch_late = false;
+        // A recording must not be dropped while it runs.
+        self.resident.stream.synchronize()?;
+        let ready = Persistent::all(&self.resident, kernels).and_then(|all| {
+            self.resident.persistent = all;
+            self.forget_tokens();
+            if self.captures { self.records() } else { Ok(()) }
+        });
+        let refused = match ready {
+            Ok(()) => {
+                early.one_launch_taken(Ok(at));
+                return Ok(true);
+            }
+            // A lost device is not tried again.
+            Err(lost) if self.opened().memory().is_err() => return Err(lost),
+            Err(refused) => refused,
+        };
+        // As at opening, launches are used instead.
+        self.resident.persistent.clear();
+        self.forget_tokens();
+        early.one_launch_taken(Err(refused.to_string()));
+        Ok(true)
+    }
+
+    /// Leaves the persistent kernel: each step of a token is a launch from now on.
+    pub(super) fn launch_tokens(&mut self) -> Result<(), SessionError> {
+        self.one_launch_late = false;
+        if !self.resident.persistent.is_empty() {
+            // A recording must not be dropped while it runs.
+            self.resident.stream.synchronize()?;
+            self.forget_tokens();
+            self.resident.persistent.clear();
+        }
+        Ok(())
+    }
+
+    /// Drops the recordings of numbers of sequences that have a persistent kernel.
+    fn forget_tokens(&mut self) {
+        let most = self.resident.plan.persistent.last().map_or(0, |one| one.rows);
+        self.recordings.retain(|((rows, _), _)| *rows > most);
+    }
+}

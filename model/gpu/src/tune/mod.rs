@@ -1,0 +1,18 @@
+//! Tuning: measures the best variant of each kernel on a device, and saves the choices in the cache
+//! for all later plans.
+//!
+//! Variants run in a child process. One that faults, hangs or is killed is recorded, and the next
+//! child continues with the next variant. A variant is timed only after its results match the
+//! oracle's, and chosen only if it beats the default by more than the spread of both. All timings
+//! and failures are kept, by target, driver, source and spec.
+
+mod child;
+mod choices;
+mod course;
+mod parent;
+mod protocol;
+
+pub use child::serve;
+pub use choices::Kept;
+pub use course::Course;
+pub use parent::{Candidate, Options, Progress, Tuned, tune};

@@ -1,0 +1,378 @@
+//! The facts of an architecture: its differences from llama, as data. A row of the table names
+//! these differences only.
+
+use super::hparams::Hparams;
+use super::layer::Layer;
+use super::{attention, ffn};
+use crate::op::{Gating, NormKind};
+use crate::{Activation, Builder, GraphError, Pairing, ValueId};
+
+/// A part of a layer: a function of its input that returns the part's addition to the residual
+/// stream.
+pub type Block = fn(&Layer<'_, '_>, &mut Builder<'_>, ValueId) -> Result<ValueId, GraphError>;
+
+/// Facts that hold for every file of an architecture. Facts that a file's keys and tensors state
+/// (sizes, biases, fused projections, shared experts, sinks) are not repeated here.
+#[derive(Clone, Copy)]
+pub struct Facts {
+    /// `general.architecture`.
+    pub arch: &'static str,
+    /// Norm of the layers and the head: RMS norm or layer norm.
+    pub norm: NormKind,
+    /// The epsilon of the norms may also be under the key of the other kind of norm.
+    pub either_epsilon: bool,
+    /// Norms have no weights.
+    pub plain_norms: bool,
+    /// The norms of a layer.
+    pub norms: Norms,
+    /// The norms after each part apply to the sum of the part and the residual (post-norm).
+    pub norm_sums: bool,
+    /// An encoder: all tokens see each other, and the result is one pooled vector.
+    pub encoder: bool,
+    /// Parallel attention and feed-forward: whether both read the same residual stream.
+    pub parallel: Parallel,
+    /// Pairing of the rotation (RoPE). `None`: no rotation.
+    pub rope: Option<Pairing>,
+    /// The layers with rotation.
+    pub rope_on: RopeOn,
+    /// The rotation of layers with a sliding window.
+    pub local_rope: LocalRope,
+    /// Whether and how `rope.dimension_sections` is read (multimodal positions).
+    pub sections: SectionsKey,
+    /// The meaning of `rope.scaling.yarn_log_multiplier`.
+    pub log_multiplier: LogMultiplier,
+    /// `rope.scaling.alpha` enlarges the base.
+    pub rope_alpha: bool,
+    /// The file's own numbers turn YaRN on. The default of its β is 8.
+    pub yarn_keys: bool,
+    /// The layers with a sliding window.
+    pub windows: Windows,
+    /// The width of the window.
+    pub width: Width,
+    /// Norms of queries and keys.
+    pub qk_norm: QkNorm,
+    /// The query tensor has a gate after each head.
+    pub gated_queries: bool,
+    /// Factor on scores.
+    pub scale: Scale,
+    /// Soft cap on scores if no key gives one; 0: none.
+    pub cap: f32,
+    /// Soft cap on logits if no key gives one; 0: none.
+    pub final_cap: f32,
+    /// Largest slope of ALiBi.
+    pub alibi: Scale,
+    /// Factor on the embedding.
+    pub embed_scale: Scale,
+    /// Factor on the addition of each part of a layer.
+    pub residual_scale: Scale,
+    /// Factor on the logits.
+    pub logit_scale: Scale,
+    /// A factor on queries that grows with the position.
+    pub temper: Temper,
+    /// The dense feed-forward part.
+    pub ffn: Ffn,
+    /// `hidden_activation` names the function of a fused unit.
+    pub activation_key: bool,
+    /// The width of the dense feed-forward part.
+    pub ffn_size: FfnSize,
+    /// The experts of layers that have a router tensor.
+    pub experts: Option<Experts>,
+    /// The part that mixes tokens: attention or a state.
+    pub mix: Block,
+    /// The part that works on each token alone.
+    pub rest: Block,
+    /// The tensor of the last norm. Empty: no such norm.
+    pub out_norm: &'static str,
+    /// Substrings of names of tensors that files may have and the forward pass does not use.
+    pub unused: &'static [&'static str],
+}
+
+/// The facts of llama.
+pub const LLAMA: Facts = Facts {
+    arch: "llama",
+    norm: NormKind::Rms,
+    either_epsilon: false,
+    plain_norms: false,
+    norms: PRE,
+    norm_sums: false,
+    encoder: false,
+    parallel: Parallel::No,
+    rope: Some(Pairing::Neighbours),
+    rope_on: RopeOn::All,
+    local_rope: LocalRope::Same,
+    sections: SectionsKey::Unread,
+    log_multiplier: LogMultiplier::Unread,
+    rope_alpha: false,
+    yarn_keys: false,
+    windows: Windows::None,
+    width: Width::Key,
+    qk_norm: QkNorm::None,
+    gated_queries: false,
+    scale: Scale::Head,
+    cap: 0.0,
+    final_cap: 0.0,
+    alibi: Scale::One,
+    embed_scale: Scale::One,
+    residual_scale: Scale::One,
+    logit_scale: Scale::One,
+    temper: Temper::None,
+    ffn: Ffn::Gated(Activation::Silu),
+    activation_key: false,
+    ffn_size: FfnSize::Key,
+    experts: None,
+    mix: attention::heads,
+    rest: ffn::feed_forward,
+    out_norm: "output_norm",
+    unused: &[],
+};
+
+/// llama with rotation of halves (NeoX pairing).
+pub const QWEN: Facts = Facts { rope: Some(Pairing::Halves), ..LLAMA };
+
+/// Names of a layer's norms. `None`: no norm at that place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Norms {
+    /// Before attention.
+    pub before: Option<&'static str>,
+    /// After attention, before the residual.
+    pub after: Option<&'static str>,
+    /// Before the feed-forward part.
+    pub ffn: Option<&'static str>,
+    /// After the feed-forward part, before the residual.
+    pub ffn_after: Option<&'static str>,
+}
+
+/// Before each part.
+pub const PRE: Norms =
+    Norms { before: Some("attn_norm"), after: None, ffn: Some("ffn_norm"), ffn_after: None };
+/// Before each part; the second norm has another name.
+pub const PRE_POST: Norms = Norms { ffn: Some("post_attention_norm"), ..PRE };
+/// After each part.
+pub const AFTER: Norms = Norms {
+    before: None,
+    after: Some("post_attention_norm"),
+    ffn: None,
+    ffn_after: Some("post_ffw_norm"),
+};
+/// Before and after each part.
+pub const AROUND: Norms =
+    Norms { after: Some("post_attention_norm"), ffn_after: Some("post_ffw_norm"), ..PRE };
+
+/// After each part and its residual addition, as in BERT.
+pub const BEHIND: Norms = Norms {
+    before: None,
+    after: Some("attn_output_norm"),
+    ffn: None,
+    ffn_after: Some("layer_output_norm"),
+};
+
+/// Whether attention and feed-forward read the same input and are added together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parallel {
+    /// Sequential.
+    No,
+    /// Parallel, both from the norm before attention.
+    SameNorm,
+    /// Parallel from the same stream, each through its own norm, if `use_parallel_residual` is true
+    /// or absent.
+    IfKey,
+    /// [`Parallel::SameNorm`] if the layer has no second norm.
+    IfNoNorm,
+}
+
+/// The layers with rotation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopeOn {
+    /// All.
+    All,
+    /// Layers with a window.
+    Windowed,
+    /// Layers with a window if any layer has one, else all.
+    WindowedIfAny,
+    /// All but the last of every n layers.
+    AllBut(usize),
+    /// All but the first of every n layers, if some layers have a window and the model has more
+    /// than n layers.
+    AllButFirst(usize),
+    /// The layers that the list under this key names.
+    Key(&'static str),
+    /// All, unless this key is `false`.
+    Unless(&'static str),
+    /// All if the model has this number of layers, else none.
+    IfLayers(usize),
+}
+
+/// The rotation of layers with a window.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LocalRope {
+    /// Equal to the other layers.
+    Same,
+    /// Equal to the other layers, with `rope.freq_base_swa` as base if the file has it.
+    OwnBase,
+    /// Equal to the other layers, without scaling and its factor.
+    Plain,
+    /// Never scaled. The base is `rope.freq_base_swa`, or this number.
+    Base(f32),
+}
+
+/// Whether `rope.dimension_sections` is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SectionsKey {
+    /// No.
+    Unread,
+    /// The positions of a section follow each other.
+    Blocks,
+    /// Blocks, if the first two sections have pairs.
+    IfTwo,
+    /// The positions of the sections alternate.
+    Interleaved,
+}
+
+/// The meaning of `rope.scaling.yarn_log_multiplier`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogMultiplier {
+    /// It is not read.
+    Unread,
+    /// The part of the attention factor that is not applied to the rotations.
+    AsItIs,
+    /// That part times 0.1.
+    Tenths,
+    /// That part times 0.1. No factor is applied to the rotations.
+    Scores,
+}
+
+/// The width of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// The value of the key, which is required.
+    Key,
+    /// The value of the key, or this default.
+    Or(usize),
+    /// This number, even if the key is there.
+    Is(usize),
+}
+
+/// The layers with a sliding window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Windows {
+    /// None.
+    None,
+    /// All layers but the last of every n (0: all layers). `attention.sliding_window_pattern`
+    /// overrides n.
+    AllBut(usize),
+    /// `AllBut`, if the window's key is there.
+    IfKey(usize),
+    /// `AllBut(second)`, if the model has `first` layers.
+    IfLayers(usize, usize),
+    /// If the key is there: all layers but the first of every n.
+    AllButFirst(usize),
+    /// Attention in chunks of this many positions, on all layers but the last of every n.
+    Chunks(usize, usize),
+}
+
+/// Norms of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkNorm {
+    /// None.
+    None,
+    /// Of each head, before the rotation.
+    Head,
+    /// Of each head, if the file has weights for it.
+    IfThere,
+    /// One norm over all heads.
+    Whole,
+    /// One norm over all heads, if the file has weights for it.
+    WholeIfThere,
+    /// Of each head, after the rotation.
+    HeadTurned,
+    /// Of each head after the rotation, without weights, unless the model has this number of
+    /// experts.
+    PlainTurned(usize),
+}
+
+/// A factor, or the key or formula that gives it.
+#[derive(Clone, Copy)]
+pub enum Scale {
+    /// 1.
+    One,
+    /// 1/√head size; scores only.
+    Head,
+    /// This number.
+    Is(f32),
+    /// √width.
+    SqrtWidth,
+    /// The value of a key. If it is absent or 0: the default of its place.
+    Key(&'static str),
+    /// One over the value of a key.
+    Over(&'static str),
+    /// The value of a key, or this function of the sizes.
+    Or(&'static str, fn(&Hparams<'_>) -> f32),
+    /// One over the value of a key, or this function of the sizes.
+    OverOr(&'static str, fn(&Hparams<'_>) -> f32),
+    /// A function of the sizes.
+    Of(fn(&Hparams<'_>) -> f32),
+}
+
+/// The dense feed-forward part.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Ffn {
+    /// `down(act(gate x) · up x)`.
+    Gated(Activation),
+    /// `Gated`, with gate and up in one tensor, the gate first.
+    Fused(Activation),
+    /// `down(act(up x))`.
+    Plain(Activation),
+    /// One of the three above, as the layer's tensors show.
+    PlainOrFused(Activation),
+    /// `Plain` with xIELU. The file has its parameters, one set per layer.
+    Xielu,
+}
+
+/// The width of the dense feed-forward part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FfnSize {
+    /// `feed_forward_length`.
+    Key,
+    /// Half of it.
+    HalfKey,
+    /// Equal to the width of the residual stream.
+    Width,
+}
+
+/// A factor on queries that grows with the position.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Temper {
+    /// None.
+    None,
+    /// By `attention.temperature_scale`, one step per n positions; this key gives n.
+    Key(&'static str),
+    /// By 0.1 per 8192 positions, in layers without rotation.
+    Unturned,
+}
+
+/// The routing of experts and their units, unless keys of the file differ.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Experts {
+    /// The function on router scores. `expert_gating_func` takes precedence.
+    pub gating: Gating,
+    /// The weights of the chosen experts sum to one. `expert_weights_norm` takes precedence.
+    pub renormalise: bool,
+    /// The activation of the unit, gated or not.
+    pub act: Activation,
+    /// The weights scale the experts' inputs instead of their results.
+    pub share_input: bool,
+}
+
+/// Softmax over all experts, weights that sum to one, SiLU gates.
+pub const MIXTURE: Experts = Experts {
+    gating: Gating::Softmax,
+    renormalise: true,
+    act: Activation::Silu,
+    share_input: false,
+};
+/// [`MIXTURE`] without renormalised weights.
+pub const UNNORMED: Experts = Experts { renormalise: false, ..MIXTURE };
+/// Sigmoid gating, weights that sum to one.
+pub const SIGMOID: Experts = Experts { gating: Gating::Sigmoid, ..MIXTURE };
+/// Sigmoid gating without renormalised weights.
+pub const SIGMOID_UNNORMED: Experts = Experts { renormalise: false, ..SIGMOID };

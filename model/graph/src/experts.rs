@@ -1,0 +1,138 @@
+//! Host experts: experts of a mixture that the CPU computes for a GPU that has the rest.
+
+use super::cut::{CutError, Layers, border};
+use crate::op::Elsewhere;
+use crate::{Graph, Op};
+use std::ops::Range;
+
+/// The reason why experts cannot be on the CPU.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExpertsError {
+    /// The model has no experts.
+    #[error(
+        "--host-experts: architecture '{arch}' has no experts; --host-layers leaves whole layers \
+         to the CPU"
+    )]
+    None {
+        /// `general.architecture`.
+        arch: String,
+    },
+    /// The experts cannot be separated from operations with a state.
+    #[error(
+        "--host-experts: the experts of layer {layer} of architecture '{arch}' are not computed \
+         apart from its attention; \
+         --host-layers leaves whole layers to the CPU"
+    )]
+    Beside {
+        /// `general.architecture`.
+        arch: String,
+        /// The layer.
+        layer: usize,
+    },
+    /// The expert cache does not support this kind of experts.
+    #[error(
+        "--hot-experts: the experts of architecture '{arch}' cannot be cached on the card: leave \
+         it out"
+    )]
+    Hot {
+        /// `general.architecture`.
+        arch: String,
+    },
+    /// An expert cache without host experts.
+    #[error(
+        "--hot-experts is for experts that the CPU has: --host-experts says of how many layers"
+    )]
+    HotAlone,
+    /// The expert cache is too small.
+    #[error(
+        "--hot-experts: {given} MiB are too little: two experts of each layer take {bytes} MiB"
+    )]
+    FewPlaces {
+        /// MiB of two experts in each layer.
+        bytes: u64,
+        /// MiB requested.
+        given: u64,
+    },
+    /// The layers are not in sequence.
+    #[error("--host-experts: {0}; leave it out")]
+    Cut(#[from] CutError),
+}
+
+/// Moves the experts of the first `n` MoE layers to the CPU ([`Elsewhere`]). Returns the graph, the
+/// number of such layers, and the number of MoE layers. The part of a layer between its attention
+/// and the next layer moves too: norm, routing, shared experts.
+///
+/// # Errors
+/// See [`ExpertsError`].
+pub fn experts_apart(graph: &Graph, n: usize) -> Result<(Graph, usize, usize), ExpertsError> {
+    let layers = Layers::of(graph)?;
+    let parts = (0..layers.len()).filter_map(|layer| {
+        let range = layers.range(graph, layer);
+        let ops = graph.ops.get(range.clone()).unwrap_or_default();
+        let first = ops.iter().position(of_experts)? + range.start;
+        let last = ops.iter().rposition(of_experts)? + range.start;
+        Some((layer, part(graph, &range, first, last)))
+    });
+    let parts: Vec<(usize, Option<Range<usize>>)> = parts.collect();
+    if parts.is_empty() {
+        return Err(ExpertsError::None { arch: graph.arch.clone() });
+    }
+    let (of, taken) = (parts.len(), n.min(parts.len()));
+    let mut ops: Vec<Op> = vec![];
+    let mut at = 0;
+    for (layer, part) in parts.into_iter().take(taken) {
+        let beside = || ExpertsError::Beside { arch: graph.arch.clone(), layer };
+        let part = part.ok_or_else(beside)?;
+        let edge = |at| border(graph, at).map_err(|_| beside());
+        let (x, out) = (edge(part.start)?, edge(part.end)?);
+        ops.extend_from_slice(graph.ops.get(at..part.start).unwrap_or_default());
+        at = part.end;
+        ops.push(
+            Elsewhere {
+                x,
+                with: vec![],
+                ops: graph.ops.get(part).unwrap_or_default().to_vec(),
+                out,
+            }
+            .into(),
+        );
+    }
+    ops.extend_from_slice(graph.ops.get(at..).unwrap_or_default());
+    Ok((Graph { ops, ..graph.clone() }, taken, of))
+}
+
+/// Undoes [`experts_apart`] or [`Apart::of`](super::Apart::of). `None` if the graph has no host
+/// part.
+pub fn experts_here(graph: &Graph) -> Option<Graph> {
+    let apart = graph.ops.iter().any(|op| matches!(op, Op::Elsewhere(_)));
+    let (mut ops, mut skip) = (vec![], 0);
+    for op in &graph.ops {
+        match op {
+            _ if skip > 0 => skip -= 1,
+            Op::Elsewhere(elsewhere) => ops.extend_from_slice(&elsewhere.ops),
+            Op::Placed(placed) => {
+                ops.extend_from_slice(&placed.whole);
+                skip = placed.instead;
+            }
+            other => ops.push(other.clone()),
+        }
+    }
+    apart.then(|| Graph { ops, ..graph.clone() })
+}
+
+/// Whether an operation is one of a mixture of experts.
+pub fn of_experts(op: &Op) -> bool {
+    matches!(op, Op::Route(_) | Op::ExpertMatMul(_) | Op::ExpertSum(_))
+}
+
+/// The fewest operations around a layer's experts with one hidden state in and one out. `None` if
+/// they include a state or depend on token ids or positions.
+fn part(graph: &Graph, layer: &Range<usize>, first: usize, last: usize) -> Option<Range<usize>> {
+    let start = (layer.start..=first).rev().find(|at| border(graph, *at).is_ok())?;
+    let end = (last + 1..=layer.end).find(|at| border(graph, *at).is_ok())?;
+    // The CPU knows neither ids nor positions of the tokens there.
+    let knows = |op: &Op| matches!(op, Op::Embed(_) | Op::Rope(_) | Op::Temper(_) | Op::Given(_));
+    let apart = graph.ops.get(start..end)?.iter().all(|op| op.states().is_empty() && !knows(op));
+    apart.then_some(start..end)
+}

@@ -1,0 +1,138 @@
+//! Host FFN: feed-forward parts that the CPU computes for a GPU that has the rest.
+//!
+//! Attention stays on the GPU with its keys and values. So only one hidden state of each token
+//! crosses, and the GPU can compute a whole prompt alone. Feed-forward matrices are four fifths of
+//! a large model's bytes.
+
+use super::cut::{CutError, Layers, border, layer_of};
+use super::experts::of_experts;
+use crate::op::Elsewhere;
+use crate::{Graph, Op};
+use std::ops::Range;
+
+/// The reason why feed-forward parts cannot be on the CPU.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FfnError {
+    /// No layer has a separable feed-forward part.
+    #[error(
+        "--host-ffn: no layer of architecture '{arch}' has a separate feed-forward part after its \
+         attention; --host-layers leaves whole layers to the CPU, --host-experts a mixture's \
+         experts"
+    )]
+    None {
+        /// `general.architecture`.
+        arch: String,
+    },
+    /// The layers are not in sequence.
+    #[error("--host-ffn: {0}; leave it out")]
+    Cut(#[from] CutError),
+}
+
+/// A graph with the feed-forward parts of some layers on the CPU ([`Elsewhere`]).
+#[derive(Debug, Clone)]
+pub struct FfnApart {
+    /// The graph.
+    pub graph: Graph,
+    /// Layers whose part is on the CPU.
+    pub taken: usize,
+    /// Layers that have such a part.
+    pub of: usize,
+}
+
+impl std::fmt::Display for FfnApart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the CPU computes the feed-forward of {} of {} layers", self.taken, self.of)
+    }
+}
+
+/// Whether item `i` of `n` is one of `k` evenly spread ones; the last item is.
+pub fn spread(i: usize, n: usize, k: usize) -> bool {
+    (i + 1) * k / n > i * k / n
+}
+
+/// As [`spread`], with the first item: the CPU works while the first streamed layer is copied. With
+/// the last one instead (70B in 24 GB of an H200) the CPU waited for that copy for 10 ms of a
+/// token's 230 ms, and copying idled as long at the end.
+pub fn spread_from_first(i: usize, n: usize, k: usize) -> bool {
+    spread(n - 1 - i, n, k)
+}
+
+impl FfnApart {
+    /// Moves the parts of `n` layers, at most all, spread evenly, so that other layers can be
+    /// streamed between them.
+    ///
+    /// # Errors
+    /// See [`FfnError`] for the reasons.
+    pub fn of(graph: &Graph, n: usize) -> Result<FfnApart, FfnError> {
+        let layers = Layers::of(graph)?;
+        let parts: Vec<Range<usize>> =
+            (0..layers.len()).filter_map(|l| part(graph, l, layers.range(graph, l))).collect();
+        if parts.is_empty() {
+            return Err(FfnError::None { arch: graph.arch.clone() });
+        }
+        let (of, taken) = (parts.len(), n.min(parts.len()));
+        let (mut ops, mut at): (Vec<Op>, usize) = (vec![], 0);
+        for (_, part) in
+            parts.into_iter().enumerate().filter(|(i, _)| spread_from_first(*i, of, taken))
+        {
+            let (Ok(x), Ok(out)) = (border(graph, part.start), border(graph, part.end)) else {
+                continue;
+            };
+            ops.extend_from_slice(graph.ops.get(at..part.start).unwrap_or_default());
+            at = part.end;
+            ops.push(
+                Elsewhere {
+                    x,
+                    with: vec![],
+                    ops: graph.ops.get(part).unwrap_or_default().to_vec(),
+                    out,
+                }
+                .into(),
+            );
+        }
+        ops.extend_from_slice(graph.ops.get(at..).unwrap_or_default());
+        Ok(FfnApart { graph: Graph { ops, ..graph.clone() }, taken, of })
+    }
+}
+
+/// Whether all host parts of a graph are feed-forward parts without experts.
+pub fn is_ffn_apart(graph: &Graph) -> bool {
+    let mut apart = graph.ops.iter().filter_map(|op| match op {
+        Op::Elsewhere(apart) => Some(!apart.ops.iter().any(of_experts)),
+        _ => None,
+    });
+    apart.next().is_some_and(|first| first && apart.all(|one| one))
+}
+
+/// The operations from a layer's attention to its end with one hidden state in and one out. `None`
+/// without a matrix, if they depend on positions, or with experts, of which a token reads few.
+fn part(graph: &Graph, layer: usize, range: Range<usize>) -> Option<Range<usize>> {
+    let ops = graph.ops.get(range.clone())?;
+    let behind = ops
+        .iter()
+        .rposition(|op| !op.states().is_empty())
+        .map_or(range.start, |i| range.start + i + 1);
+    // Operations without a layer, such as the output matrix, follow the last layer.
+    let last = range.start + ops.iter().rposition(|op| layer_of(graph, op) == Some(layer))?;
+    let start = (behind..=last).find(|at| border(graph, *at).is_ok())?;
+    let end = (start + 1..=last + 1).rev().find(|at| border(graph, *at).is_ok())?;
+    let part = graph.ops.get(start..end)?;
+    let knows = |op: &Op| matches!(op, Op::Embed(_) | Op::Rope(_) | Op::Temper(_) | Op::Given(_));
+    let apart = !part.iter().any(|op| knows(op) || of_experts(op));
+    (apart && part.iter().any(|op| matches!(op, Op::MatMul(_)))).then_some(start..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{spread, spread_from_first};
+
+    #[test]
+    fn as_many_are_picked_as_asked_for() {
+        for (n, k) in (1..90).flat_map(|n| (0..=n).map(move |k| (n, k))) {
+            assert_eq!((0..n).filter(|&i| spread(i, n, k)).count(), k);
+            assert_eq!((0..n).filter(|&i| spread_from_first(i, n, k)).count(), k);
+            assert!(k == 0 || spread_from_first(0, n, k) && spread(n - 1, n, k));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Attention over a state.
+
+use super::{Op, Operation, maybe};
+use crate::{Builder, Dtype, Graph, StateId, ValueId, WeightId};
+
+/// The positions that a token attends to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mask {
+    /// Positions up to its own, limited by the state's window.
+    Causal,
+    /// Positions up to its own within its chunk of this many positions.
+    Chunk(usize),
+    /// All positions, later ones too. For encoders, which take all tokens in one pass.
+    All,
+    /// Positions at most half this number away, on both sides.
+    Around(usize),
+}
+
+/// Attention (Vaswani et al. 2017, arXiv 1706.03762) of a token's queries over a state: `out =
+/// softmax(cap(scale · q·k) − slope · distance) · v`. Neighbouring query heads share a key head
+/// (Ainslie et al. 2023, arXiv 2305.13245).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attention {
+    /// Queries, `heads · key size` wide.
+    pub q: ValueId,
+    /// Keys and values, or a latent. Its window applies.
+    pub state: StateId,
+    /// Query heads.
+    pub heads: usize,
+    /// Factor on `q·k`.
+    pub scale: f32,
+    /// Soft cap on scores, `cap · tanh(s / cap)`, if the model has one.
+    pub soft_cap: Option<f32>,
+    /// The attention mask.
+    pub mask: Mask,
+    /// One extra score per head that takes part in the softmax and has no value: an attention sink
+    /// (gpt-oss, arXiv 2508.10925).
+    pub sinks: Option<WeightId>,
+    /// ALiBi (Press et al. 2021, arXiv 2108.12409): the largest exponent, from which the slopes of
+    /// the heads follow.
+    pub alibi: Option<f32>,
+    /// A list of positions. Attention is limited to it, within the mask. `None`: no limit.
+    pub only: Option<ValueId>,
+    /// `heads · value size` wide.
+    pub out: ValueId,
+}
+
+impl Attention {
+    /// The slope of each head: `2^(−max i / n)` for the heads `i = 1 … n`, where n is the largest
+    /// power of two up to their number. Further heads take the odd terms of the series with twice
+    /// the density.
+    pub fn slopes(&self) -> Option<Vec<f32>> {
+        let max = self.alibi?;
+        let n = 1usize << self.heads.max(1).ilog2();
+        let (m0, m1) = (2f32.powf(-max / n as f32), 2f32.powf(-max / 2.0 / n as f32));
+        let slope =
+            |h: usize| if h < n { m0.powi(h as i32 + 1) } else { m1.powi(2 * (h - n) as i32 + 1) };
+        Some((0..self.heads).map(slope).collect())
+    }
+}
+
+impl Operation for Attention {
+    fn reads(&self) -> Vec<ValueId> {
+        std::iter::once(self.q).chain(self.only).collect()
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn vectors(&self) -> Vec<WeightId> {
+        self.sinks.into_iter().collect()
+    }
+
+    fn states(&self) -> Vec<StateId> {
+        vec![self.state]
+    }
+
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let mut args = vec![
+            graph.value(self.q).name.clone(),
+            format!("cache {}", graph.state(self.state).name),
+            format!("heads {}", self.heads),
+            format!("scale {}", self.scale),
+        ];
+        args.extend(self.soft_cap.map(|c| format!("soft cap {c}")));
+        match self.mask {
+            Mask::Causal => {}
+            Mask::Chunk(n) => args.push(format!("chunks of {n}")),
+            Mask::All => args.push("all positions".into()),
+            Mask::Around(n) => args.push(format!("around {n}")),
+        }
+        args.extend(maybe("sinks", graph, self.sinks));
+        args.extend(self.alibi.map(|m| format!("alibi {m}")));
+        args.extend(self.only.map(|v| format!("only {}", graph.value(v).name)));
+        args
+    }
+}
+
+impl Builder<'_> {
+    /// Appends an [`Attention`]: causal, without cap, sinks and slopes. `with` may change that.
+    pub fn attention(
+        &mut self,
+        name: impl Into<String>,
+        q: ValueId,
+        (state, heads, scale): (StateId, usize, f32),
+        with: impl FnOnce(&mut Attention),
+    ) -> ValueId {
+        let width = heads * self.graph().state(state).value_size();
+        let out = self.value(name.into(), 1, width, Dtype::Real);
+        let (mask, soft_cap, sinks, alibi, only) = (Mask::Causal, None, None, None, None);
+        let mut op = Attention { q, state, heads, scale, soft_cap, mask, sinks, alibi, only, out };
+        with(&mut op);
+        self.push(Op::Attention(op), out)
+    }
+}

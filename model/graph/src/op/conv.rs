@@ -1,0 +1,66 @@
+//! A short causal convolution along the tokens.
+
+use super::{Op, Operation, maybe};
+use crate::{Builder, Graph, StateId, ValueId, WeightId};
+
+/// Causal convolution of each channel: `out[t][c] = bias[c] + Σ_k weight[c][k] · x[t − (K − 1) +
+/// k][c]`. The state is the previous `K − 1` tokens, zeros at first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Conv {
+    /// Input.
+    pub x: ValueId,
+    /// A row of K taps per channel.
+    pub weight: WeightId,
+    /// Added to each channel.
+    pub bias: Option<WeightId>,
+    /// `K − 1` rows of `x`, oldest first.
+    pub state: StateId,
+    /// The result, of the shape of `x`.
+    pub out: ValueId,
+}
+
+impl Operation for Conv {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.x]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn vectors(&self) -> Vec<WeightId> {
+        std::iter::once(self.weight).chain(self.bias).collect()
+    }
+
+    fn keeps(&self) -> Option<StateId> {
+        Some(self.state)
+    }
+
+    fn name(&self) -> &'static str {
+        "conv"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let mut args =
+            vec![graph.value(self.x).name.clone(), graph.weight(self.weight).name.clone()];
+        args.extend(maybe("bias", graph, self.bias));
+        args.push(format!("state {}", graph.state(self.state).name));
+        args
+    }
+}
+
+impl Builder<'_> {
+    /// Appends a [`Conv`] with its state.
+    pub fn conv(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    ) -> ValueId {
+        let (width, taps) = (self.graph().value(x).width, self.graph().weight(weight).cols);
+        let state = self.recurrent(name.to_string(), (taps - 1) * width);
+        let out = self.like(name.to_string(), x);
+        self.push(Op::Conv(Conv { x, weight, bias, state, out }), out)
+    }
+}

@@ -1,0 +1,44 @@
+//! Inner products per head.
+
+use super::{Op, Operation};
+use crate::{Builder, Dtype, Graph, ValueId};
+
+/// `out[h] = Σ_i a[h][i] · b[h][i]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dot {
+    /// First factor.
+    pub a: ValueId,
+    /// Second factor.
+    pub b: ValueId,
+    /// Heads.
+    pub heads: usize,
+    /// One number per head.
+    pub out: ValueId,
+}
+
+impl Operation for Dot {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.a, self.b]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn name(&self) -> &'static str {
+        "dot"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let v = |id: ValueId| graph.value(id).name.clone();
+        vec![v(self.a), v(self.b), format!("heads {}", self.heads)]
+    }
+}
+
+impl Builder<'_> {
+    /// Appends a [`Dot`].
+    pub fn dot(&mut self, name: String, a: ValueId, b: ValueId, heads: usize) -> ValueId {
+        let out = self.value(name, 1, heads, Dtype::Real);
+        self.push(Op::Dot(Dot { a, b, heads, out }), out)
+    }
+}

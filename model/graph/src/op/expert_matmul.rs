@@ -1,0 +1,70 @@
+//! Products with the matrices of chosen experts.
+
+use super::{Op, Operation, maybe};
+use crate::{Builder, Dtype, Graph, ValueId, WeightId};
+
+/// `out[slot] = weight[experts[slot]] · x[slot] + bias[experts[slot]]`. An `x` of one slot serves
+/// all slots.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpertMatMul {
+    /// Input: one slot, or one per chosen expert.
+    pub x: ValueId,
+    /// The chosen experts.
+    pub experts: ValueId,
+    /// One matrix per expert.
+    pub weight: WeightId,
+    /// One row per expert, added.
+    pub bias: Option<WeightId>,
+    /// One slot per chosen expert.
+    pub out: ValueId,
+}
+
+impl Operation for ExpertMatMul {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.x, self.experts]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn matrices(&self) -> Vec<WeightId> {
+        vec![self.weight]
+    }
+
+    fn vectors(&self) -> Vec<WeightId> {
+        self.bias.into_iter().collect()
+    }
+
+    fn bytes(&self, graph: &Graph) -> u64 {
+        let w = graph.weight(self.weight);
+        (w.bytes() / w.experts.max(1) * graph.value(self.experts).width) as u64
+    }
+
+    fn name(&self) -> &'static str {
+        "expert_matmul"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let v = |id: ValueId| graph.value(id).name.clone();
+        let mut args = vec![v(self.x), v(self.experts), graph.weight(self.weight).name.clone()];
+        args.extend(maybe("bias", graph, self.bias));
+        args
+    }
+}
+
+impl Builder<'_> {
+    /// Appends an [`ExpertMatMul`].
+    pub fn expert_matmul(
+        &mut self,
+        name: impl Into<String>,
+        x: ValueId,
+        experts: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    ) -> ValueId {
+        let (slots, rows) = (self.graph().value(experts).width, self.graph().weight(weight).rows);
+        let out = self.value(name.into(), slots, rows, Dtype::Real);
+        self.push(Op::ExpertMatMul(ExpertMatMul { x, experts, weight, bias, out }), out)
+    }
+}

@@ -1,0 +1,29 @@
+//! Input rows of a pipeline stage: the rows that the previous stage computed on another device.
+
+use super::Operation;
+use crate::{Graph, ValueId};
+
+/// `out[t]` is the given row of token `t`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Given {
+    /// The rows.
+    pub out: ValueId,
+}
+
+impl Operation for Given {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn name(&self) -> &'static str {
+        "given"
+    }
+
+    fn args(&self, _: &Graph) -> Vec<String> {
+        vec![]
+    }
+}

@@ -1,0 +1,52 @@
+//! Stores keys and values for later tokens.
+
+use super::{Op, Operation};
+use crate::{Builder, Graph, StateId, ValueId};
+
+/// Stores this token's keys and values, or the one row of a latent state.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KvWrite {
+    /// Keys of all heads.
+    pub k: ValueId,
+    /// Values of all heads; `None` for a latent state.
+    pub v: Option<ValueId>,
+    /// The state.
+    pub state: StateId,
+}
+
+impl Operation for KvWrite {
+    fn reads(&self) -> Vec<ValueId> {
+        std::iter::once(self.k).chain(self.v).collect()
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![]
+    }
+
+    fn keeps(&self) -> Option<StateId> {
+        Some(self.state)
+    }
+
+    fn name(&self) -> &'static str {
+        if self.v.is_some() { "kv_write" } else { "latent_write" }
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let mut args: Vec<String> =
+            self.reads().iter().map(|v| graph.value(*v).name.clone()).collect();
+        args.push(format!("cache {}", graph.state(self.state).name));
+        args
+    }
+}
+
+impl Builder<'_> {
+    /// Appends a [`KvWrite`].
+    pub fn kv_write(&mut self, k: ValueId, v: ValueId, state: StateId) {
+        self.push_op(Op::KvWrite(KvWrite { k, v: Some(v), state }));
+    }
+
+    /// Appends a [`KvWrite`] of a latent.
+    pub fn latent_write(&mut self, row: ValueId, state: StateId) {
+        self.push_op(Op::KvWrite(KvWrite { k: row, v: None, state }));
+    }
+}

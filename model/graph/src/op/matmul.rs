@@ -1,0 +1,61 @@
+//! Products with a matrix. Most of the time of a step is spent here.
+
+use super::{Op, Operation, maybe};
+use crate::{Builder, Dtype, Graph, ValueId, WeightId};
+
+/// `out = weight · x + bias`. The weight has a row per output.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MatMul {
+    /// Input, as wide as a row of the weight.
+    pub x: ValueId,
+    /// The matrix.
+    pub weight: WeightId,
+    /// Added to the result.
+    pub bias: Option<WeightId>,
+    /// One element per row of the weight.
+    pub out: ValueId,
+}
+
+impl Operation for MatMul {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.x]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn matrices(&self) -> Vec<WeightId> {
+        vec![self.weight]
+    }
+
+    fn vectors(&self) -> Vec<WeightId> {
+        self.bias.into_iter().collect()
+    }
+
+    fn name(&self) -> &'static str {
+        "matmul"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let mut args =
+            vec![graph.value(self.x).name.clone(), graph.weight(self.weight).name.clone()];
+        args.extend(maybe("bias", graph, self.bias));
+        args
+    }
+}
+
+impl Builder<'_> {
+    /// Appends a [`MatMul`].
+    pub fn matmul(
+        &mut self,
+        name: impl Into<String>,
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    ) -> ValueId {
+        let rows = self.graph().weight(weight).rows;
+        let out = self.value(name.into(), 1, rows, Dtype::Real);
+        self.push(Op::MatMul(MatMul { x, weight, bias, out }), out)
+    }
+}

@@ -1,0 +1,103 @@
+//! Normalisation of groups of elements.
+
+use super::{Op, Operation, maybe};
+use crate::{Builder, Graph, ValueId, WeightId};
+
+/// The divisor of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormKind {
+    /// The root of the mean square (Zhang & Sennrich 2019, arXiv 1910.07467): `x / sqrt(mean(x²) +
+    /// eps)`.
+    Rms,
+    /// The standard deviation, after subtracting the mean (Ba et al. 2016, arXiv 1607.06450): `(x −
+    /// mean) / sqrt(var + eps)`.
+    Layer,
+    /// The length: `x / max(sqrt(Σ x²), eps)`.
+    Length,
+}
+
+/// `out = norm(x) · weight + bias` for each group of `group` elements. A weight or bias as long as
+/// a group serves all groups; one as long as the row has factors for each group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Norm {
+    /// Input.
+    pub x: ValueId,
+    /// The kind of norm.
+    pub kind: NormKind,
+    /// Elements of a group.
+    pub group: usize,
+    /// Factors.
+    pub weight: Option<WeightId>,
+    /// Added.
+    pub bias: Option<WeightId>,
+    /// Keeps the division finite.
+    pub eps: f32,
+    /// The result, of the shape of `x`.
+    pub out: ValueId,
+}
+
+impl Operation for Norm {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.x]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn vectors(&self) -> Vec<WeightId> {
+        self.weight.into_iter().chain(self.bias).collect()
+    }
+
+    fn name(&self) -> &'static str {
+        match self.kind {
+            NormKind::Rms => "rms_norm",
+            NormKind::Layer => "layer_norm",
+            NormKind::Length => "length_norm",
+        }
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let mut args = vec![graph.value(self.x).name.clone()];
+        match self.weight {
+            Some(w) => args.push(graph.weight(w).name.clone()),
+            None => args.push(format!("groups of {}", self.group)),
+        }
+        if let Some(w) = self.weight
+            && graph.weight(w).elems() != self.group
+        {
+            args.push(format!("groups of {}", self.group));
+        }
+        args.extend(maybe("bias", graph, self.bias));
+        args.push(format!("eps {}", self.eps));
+        args
+    }
+}
+
+impl Builder<'_> {
+    /// Appends an RMS [`Norm`] with groups of the weight's length.
+    pub fn rms_norm(
+        &mut self,
+        name: impl Into<String>,
+        x: ValueId,
+        weight: WeightId,
+        eps: f32,
+    ) -> ValueId {
+        let group = self.graph().weight(weight).elems();
+        self.norm(name, x, NormKind::Rms, group, (Some(weight), None), eps)
+    }
+
+    /// Appends a [`Norm`] with its weight and bias.
+    pub fn norm(
+        &mut self,
+        name: impl Into<String>,
+        x: ValueId,
+        kind: NormKind,
+        group: usize,
+        (weight, bias): (Option<WeightId>, Option<WeightId>),
+        eps: f32,
+    ) -> ValueId {
+        let out = self.like(name.into(), x);
+        self.push(Op::Norm(Norm { x, kind, group, weight, bias, eps, out }), out)
+    }
+}

@@ -1,0 +1,40 @@
+//! Combines the partial results of several devices.
+
+use super::Operation;
+use crate::{Graph, ValueId};
+
+/// `out` is the sum of `x` over all devices, or their concatenation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reduce {
+    /// This device's part.
+    pub x: ValueId,
+    /// Number of devices.
+    pub ranks: usize,
+    /// The rank of this device.
+    pub rank: usize,
+    /// Concatenate instead of add.
+    pub join: bool,
+    /// The devices belong to several processes; a collectives library transfers the parts.
+    pub gathered: bool,
+    /// The result, equal on every device.
+    pub out: ValueId,
+}
+
+impl Operation for Reduce {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.x]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn name(&self) -> &'static str {
+        "reduce"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let how = if self.join { "joined" } else { "added" };
+        vec![graph.value(self.x).name.clone(), format!("{how} over {} devices", self.ranks)]
+    }
+}

@@ -1,0 +1,59 @@
+//! Parts of rows.
+
+use super::{Op, Operation};
+use crate::{Builder, Dtype, Graph, ValueId};
+
+/// From each of `groups` equal parts of a row, the `take` elements from `at` on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Slice {
+    /// Input.
+    pub x: ValueId,
+    /// Parts of a row: 1, or the number of heads.
+    pub groups: usize,
+    /// First element taken, within a part.
+    pub at: usize,
+    /// Elements taken from each part.
+    pub take: usize,
+    /// The result, `groups · take` wide.
+    pub out: ValueId,
+}
+
+impl Operation for Slice {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.x]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn name(&self) -> &'static str {
+        "slice"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let part = format!("{} .. {} of {} groups", self.at, self.at + self.take, self.groups);
+        vec![graph.value(self.x).name.clone(), part]
+    }
+}
+
+impl Builder<'_> {
+    /// Appends a [`Slice`].
+    pub fn slice(
+        &mut self,
+        name: impl Into<String>,
+        x: ValueId,
+        groups: usize,
+        at: usize,
+        take: usize,
+    ) -> ValueId {
+        let from = self.graph().value(x);
+        debug_assert!(
+            from.slots * from.width >= groups * (at + take),
+            "{}: {groups} x {at} + {take}",
+            from.name
+        );
+        let out = self.value(name.into(), 1, groups * take, Dtype::Real);
+        self.push(Op::Slice(Slice { x, groups, at, take, out }), out)
+    }
+}

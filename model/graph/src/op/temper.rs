@@ -1,0 +1,59 @@
+//! A factor that grows with the position.
+
+use super::{Op, Operation};
+use crate::{Builder, Graph, ValueId};
+
+/// `out = x · (1 + scale · ln(⌊(position + offset) / period⌋ + 1))`: sharper scores at high
+/// positions (Nakanishi 2025, arXiv 2501.19399).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Temper {
+    /// Input.
+    pub x: ValueId,
+    /// Rate of growth.
+    pub scale: f32,
+    /// Positions per step of growth.
+    pub period: usize,
+    /// Added to the position.
+    pub offset: usize,
+    /// The result, of the shape of `x`.
+    pub out: ValueId,
+}
+
+impl Operation for Temper {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.x]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn name(&self) -> &'static str {
+        "temper"
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let x = graph.value(self.x).name.clone();
+        vec![
+            x,
+            format!("scale {}", self.scale),
+            format!("period {}", self.period),
+            format!("offset {}", self.offset),
+        ]
+    }
+}
+
+impl Builder<'_> {
+    /// Appends a [`Temper`].
+    pub fn temper(
+        &mut self,
+        name: String,
+        x: ValueId,
+        scale: f32,
+        period: usize,
+        offset: usize,
+    ) -> ValueId {
+        let out = self.like(name, x);
+        self.push(Op::Temper(Temper { x, scale, period, offset, out }), out)
+    }
+}

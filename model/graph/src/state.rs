@@ -1,0 +1,98 @@
+//! The states that a sequence keeps of its past tokens.
+
+use std::fmt::{self, Display, Formatter};
+
+/// The state of one layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// Name, such as `blk.0`.
+    pub name: String,
+    /// Its kind and size.
+    pub kind: StateKind,
+}
+
+/// Keys and values of an attention layer, one row each per token and head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kv {
+    /// Number of key heads.
+    pub heads: usize,
+    /// Elements of a head's key.
+    pub key: usize,
+    /// Elements of a head's value.
+    pub value: usize,
+    /// Number of tokens that the layer sees, its own included; `None`: all. Older tokens need not
+    /// be kept.
+    pub window: Option<usize>,
+}
+
+/// The kinds of states.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateKind {
+    /// Keys and values.
+    Kv(Kv),
+    /// Latent attention (DeepSeek-V2, arXiv 2405.04434): one row per token. The first `rank`
+    /// elements are the value; together with `rope` elements after them they are the key of all
+    /// heads.
+    Latent {
+        /// Elements of the latent.
+        rank: usize,
+        /// Elements of the rotated key.
+        rope: usize,
+    },
+    /// A fixed number of elements, whatever the number of tokens: the last inputs of a convolution,
+    /// or the matrix of a linear attention. Starts as zeros. Going back needs a checkpoint.
+    Recurrent {
+        /// Number of elements.
+        elems: usize,
+    },
+    /// The state of a layer of another stage ([`placement`](crate::placement)). It takes no memory
+    /// here.
+    Elsewhere,
+}
+
+impl State {
+    /// Elements per token.
+    pub fn elems_per_token(&self) -> usize {
+        match self.kind {
+            StateKind::Kv(Kv { heads, key, value, .. }) => heads * (key + value),
+            StateKind::Latent { rank, rope } => rank + rope,
+            StateKind::Recurrent { .. } | StateKind::Elsewhere => 0,
+        }
+    }
+
+    /// Elements of a head's result of attention.
+    pub fn value_size(&self) -> usize {
+        match self.kind {
+            StateKind::Kv(kv) => kv.value,
+            StateKind::Latent { rank, .. } => rank,
+            StateKind::Recurrent { .. } | StateKind::Elsewhere => 0,
+        }
+    }
+
+    /// Number of visible tokens; `None`: all.
+    pub fn window(&self) -> Option<usize> {
+        match self.kind {
+            StateKind::Kv(kv) => kv.window,
+            _ => None,
+        }
+    }
+}
+
+impl Display for State {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            StateKind::Kv(Kv { heads, key, value, window }) => {
+                write!(f, "cache {}: heads {heads} x {key}", self.name)?;
+                if key != value {
+                    write!(f, " keys, {value} values")?;
+                }
+                window.map_or(Ok(()), |w| write!(f, " window {w}"))
+            }
+            StateKind::Latent { rank, rope } => {
+                write!(f, "latent {}: {rank} + rope {rope}", self.name)
+            }
+            StateKind::Recurrent { elems } => write!(f, "recurrent {}: {elems}", self.name),
+            StateKind::Elsewhere => write!(f, "elsewhere {}", self.name),
+        }
+    }
+}

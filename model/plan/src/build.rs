@@ -1,0 +1,373 @@
+//! Builds a program launch by launch: deduplicates jobs, assigns buffers to values, and lays out
+//! memory.
+
+use super::arena::{Life, place};
+use super::fuse::Step;
+use super::lower::unsupported;
+use super::{
+    AtPause, Bind, Buffer, BufferId, Dim, GemmUse, Job, JobId, Kept, Launch, Pause, PlanError,
+    Program,
+};
+use kjit_graph::op::Elsewhere;
+use kjit_graph::{Graph, Op, ValueId};
+use kjit_kernels::Kernel;
+use kjit_kernels::spec::Spec;
+use std::collections::HashMap;
+
+/// The distinct compile jobs of all programs of a plan.
+#[derive(Debug, Clone, Default)]
+pub struct Jobs {
+    list: Vec<Job>,
+    known: HashMap<Spec, Made>,
+}
+
+/// The facts of a job that a launch needs.
+#[derive(Debug, Clone, Copy)]
+pub struct Made {
+    /// The job.
+    pub job: JobId,
+    /// Threads of a block.
+    pub block: u32,
+    /// Dynamic shared memory, in bytes.
+    pub shared: u32,
+}
+
+impl Jobs {
+    /// Adds a job, or finds it.
+    pub fn intern(&mut self, job: Job) -> JobId {
+        let at =
+            self.list.iter().position(|j| j.job == job.job && j.entry == job.entry).unwrap_or_else(
+                || {
+                    self.list.push(job);
+                    self.list.len() - 1
+                },
+            );
+        JobId(at as u32)
+    }
+
+    /// The result of a spec made before. All jobs have one target and layers are alike, so few
+    /// specs are new; rendering one, finding its includes and comparing it with the others takes
+    /// most of a plan's time.
+    pub fn known(&self, spec: &Spec) -> Option<Made> {
+        self.known.get(spec).copied()
+    }
+
+    /// Makes a kernel's job for this target and remembers it by its spec.
+    pub fn make(&mut self, spec: Spec, kernel: Kernel, job: kjit_engine::Job) -> Made {
+        let Kernel { entry, block, shared, .. } = kernel;
+        let job = self.intern(Job { job, entry, spec: spec.clone() });
+        *self.known.entry(spec).or_insert(Made { job, block, shared })
+    }
+
+    /// The jobs so far.
+    pub fn all(&self) -> &[Job] {
+        &self.list
+    }
+
+    /// The finished list of jobs.
+    pub fn finish(self) -> Vec<Job> {
+        self.list
+    }
+}
+
+struct Pending {
+    name: String,
+    bytes: u64,
+    until: Until,
+}
+
+/// A buffer's lifetime.
+#[derive(Clone, Copy, PartialEq)]
+enum Until {
+    /// From the first to the last launch that binds it.
+    Bound,
+    /// From the first launch that binds it to the end.
+    End,
+    /// Always: counters that stay zero between runs.
+    Ever,
+    /// From before the first launch to the last one that binds it.
+    Given,
+}
+
+/// The launch geometry of a kernel.
+pub struct Shape {
+    /// Blocks.
+    pub grid: [Dim; 3],
+    /// Threads of a block.
+    pub block: u32,
+    /// Dynamic shared memory, in bytes.
+    pub shared: u32,
+}
+
+/// Builds a [`Program`].
+pub struct Builder<'g> {
+    graph: &'g Graph,
+    tokens: u32,
+    keep: Vec<ValueId>,
+    /// Last step that reads each value.
+    last_read: Vec<usize>,
+    buffers: Vec<Pending>,
+    values: HashMap<ValueId, BufferId>,
+    tiled: Vec<ValueId>,
+    launches: Vec<Launch>,
+    step: usize,
+    given: Option<BufferId>,
+    pauses: Vec<Pause>,
+}
+
+impl<'g> Builder<'g> {
+    /// Starts a program for up to `tokens` tokens. The values in `keep` and the logits exist after
+    /// the last launch.
+    pub fn new(graph: &'g Graph, steps: &[Step], tokens: u32, keep: &[ValueId]) -> Builder<'g> {
+        let keep = keep.iter().copied().chain([graph.logits]).collect();
+        let mut last_read = vec![0; graph.values.len()];
+        for (i, step) in steps.iter().enumerate() {
+            for v in step.reads() {
+                if let Some(last) = last_read.get_mut(v.0 as usize) {
+                    *last = i;
+                }
+            }
+        }
+        let (buffers, values, launches) = (vec![], HashMap::new(), vec![]);
+        Builder {
+            graph,
+            tokens,
+            keep,
+            last_read,
+            buffers,
+            values,
+            tiled: vec![],
+            launches,
+            step: 0,
+            given: None,
+            pauses: vec![],
+        }
+    }
+
+    /// The most tokens.
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+
+    /// Starts a step; later launches belong to it.
+    pub fn step(&mut self, index: usize) {
+        self.step = index;
+    }
+
+    /// Working memory of this step, alive from the first to the last launch that binds it.
+    pub fn scratch(&mut self, name: impl Into<String>, bytes: u64) -> Bind {
+        self.add(name.into(), bytes, Until::Bound)
+    }
+
+    /// Counters that are zero before and after each launch that uses them. All launches that use
+    /// this name share them.
+    pub fn counters(&mut self, name: &str, bytes: u64) -> Bind {
+        match self.buffers.iter().position(|b| b.until == Until::Ever && b.name == name) {
+            Some(at) => {
+                if let Some(b) = self.buffers.get_mut(at) {
+                    b.bytes = b.bytes.max(bytes);
+                }
+                Bind::Buffer(BufferId(at as u32))
+            }
+            None => self.add(name.to_string(), bytes, Until::Ever),
+        }
+    }
+
+    fn add(&mut self, name: String, bytes: u64, until: Until) -> Bind {
+        self.buffers.push(Pending { name, bytes, until });
+        Bind::Buffer(BufferId(self.buffers.len() as u32 - 1))
+    }
+
+    /// Bytes of a value for all tokens, with 32-bit elements.
+    pub fn value_bytes(&self, v: ValueId) -> u64 {
+        let value = self.graph.value(v);
+        4 * (value.slots * value.width) as u64 * u64::from(self.tokens)
+    }
+
+    /// A buffer for a value that the next launch writes.
+    pub fn make(&mut self, v: ValueId) -> Bind {
+        let bytes = self.value_bytes(v);
+        self.make_sized(v, bytes)
+    }
+
+    /// A buffer for a value that exists before the first launch.
+    pub fn give(&mut self, v: ValueId) {
+        let bytes = self.value_bytes(v);
+        if let Bind::Buffer(id) = self.add(self.graph.value(v).name.clone(), bytes, Until::Given) {
+            self.values.insert(v, id);
+            self.given = Some(id);
+        }
+    }
+
+    /// As [`Builder::make`], for a value stored as half-precision tiles.
+    pub fn make_tiled(&mut self, v: ValueId, bytes: u64) -> Bind {
+        self.tiled.push(v);
+        self.make_sized(v, bytes)
+    }
+
+    /// Whether a value is stored as half-precision tiles.
+    pub fn is_tiled(&self, v: ValueId) -> bool {
+        self.tiled.contains(&v)
+    }
+
+    fn make_sized(&mut self, v: ValueId, bytes: u64) -> Bind {
+        let made = self.add(
+            self.graph.value(v).name.clone(),
+            bytes,
+            if self.keep.contains(&v) { Until::End } else { Until::Bound },
+        );
+        if let Bind::Buffer(id) = made {
+            self.values.insert(v, id);
+        }
+        made
+    }
+
+    /// A buffer for a sum: its operand's, if nothing reads the operand afterwards.
+    pub fn make_over(&mut self, v: ValueId, operand: ValueId, others: &[ValueId]) -> Bind {
+        let free = self.last_read.get(operand.0 as usize) == Some(&self.step)
+            && !self.keep.contains(&operand)
+            && !self.keep.contains(&v)
+            && !others.contains(&operand);
+        match self.values.get(&operand) {
+            Some(&id) if free => {
+                self.values.insert(v, id);
+                Bind::Buffer(id)
+            }
+            _ => self.make(v),
+        }
+    }
+
+    /// The buffer of a value.
+    pub fn held(&self, v: ValueId) -> Option<Bind> {
+        self.values.get(&v).map(|&id| Bind::Buffer(id))
+    }
+
+    /// Adds a pause, at which the CPU computes an operation.
+    ///
+    /// # Errors
+    /// Values in a layout that the CPU does not have.
+    pub fn pause(&mut self, op: &Op) -> Result<(), PlanError> {
+        let name =
+            || op.writes().first().map(|v| self.graph.value(*v).name.clone()).unwrap_or_default();
+        let not_his = || unsupported(&name(), "its rows are not in the CPU's layout");
+        let kind = std::mem::discriminant(op);
+        let mut aside = self.graph.ops.iter().filter(|o| std::mem::discriminant(*o) == kind);
+        let place = aside.position(|o| o == op).ok_or_else(not_his)?;
+        let held = |v: ValueId| match self.held(v) {
+            Some(Bind::Buffer(from)) if !self.is_tiled(v) => Ok(from),
+            _ => Err(not_his()),
+        };
+        let what = match op {
+            Op::Placed(placed) => {
+                let from = [held(placed.x)?, held(placed.experts)?, held(placed.shares)?];
+                AtPause::Divide { from, to: [self.made(placed.places)?, self.made(placed.own)?] }
+            }
+            Op::Elsewhere(Elsewhere { x, with, .. }) if with.is_empty() => {
+                AtPause::All { from: held(*x)? }
+            }
+            Op::Elsewhere(Elsewhere { out, .. }) => AtPause::Rest { to: self.made(*out)? },
+            _ => return Err(not_his()),
+        };
+        self.pauses.push(Pause { at: self.launches.len(), op: place, what });
+        Ok(())
+    }
+
+    /// The buffer for a value that a pause writes.
+    fn made(&mut self, v: ValueId) -> Result<BufferId, PlanError> {
+        match self.make(v) {
+            Bind::Buffer(id) => Ok(id),
+            _ => Err(unsupported(&self.graph.value(v).name, "it has no rows")),
+        }
+    }
+
+    /// Adds a launch.
+    pub fn launch(&mut self, name: impl Into<String>, job: JobId, shape: Shape, args: Vec<Bind>) {
+        let Shape { grid, block, shared } = shape;
+        let (name, step) = (name.into(), self.step);
+        self.launches.push(Launch {
+            name,
+            step,
+            job,
+            args,
+            grid,
+            block,
+            shared,
+            dependent: true,
+            cooperative: false,
+        });
+    }
+
+    /// Marks the last launch as cooperative: its blocks wait for each other.
+    pub fn last_is_cooperative(&mut self) {
+        if let Some(last) = self.launches.last_mut() {
+            (last.dependent, last.cooperative) = (false, true);
+        }
+    }
+
+    /// Lays out memory. `head` is the input of the logits' steps, which start at step `first`.
+    pub fn finish(self, products: Vec<GemmUse>, head: BufferId, first: usize) -> Program {
+        let end = self.launches.len().saturating_sub(1);
+        let mut lives: Vec<Life> = self
+            .buffers
+            .iter()
+            .map(|b| match b.until {
+                Until::Ever => Life { first: 0, last: end, bytes: b.bytes },
+                // In no launch yet.
+                Until::End => Life { first: usize::MAX, last: end, bytes: b.bytes },
+                Until::Bound => Life { first: usize::MAX, last: 0, bytes: b.bytes },
+                Until::Given => Life { first: 0, last: 0, bytes: b.bytes },
+            })
+            .collect();
+        for (i, launch) in self.launches.iter().enumerate() {
+            for arg in &launch.args {
+                if let Bind::Buffer(id) = arg
+                    && let Some(life) = lives.get_mut(id.0 as usize)
+                {
+                    life.first = life.first.min(i);
+                    life.last = life.last.max(i);
+                }
+            }
+        }
+        for pause in &self.pauses {
+            // A pause reads after the launch before it and writes before the next one.
+            let reads = pause.what.reads().iter().map(|id| (id, pause.at.saturating_sub(1)));
+            let makes = pause.what.makes().iter().map(|id| (id, pause.at.min(end)));
+            for (id, at) in reads.chain(makes) {
+                if let Some(life) = lives.get_mut(id.0 as usize) {
+                    life.first = life.first.min(at);
+                    life.last = life.last.max(at);
+                }
+            }
+        }
+        let (offsets, arena) = place(&lives);
+        let buffers = self.buffers.into_iter().zip(offsets).map(|(b, offset)| {
+            let Pending { name, bytes, until } = b;
+            Buffer { name, bytes, offset, zeroed: until == Until::Ever }
+        });
+        let kept = self.keep.iter().filter_map(|&value| {
+            Some(Kept {
+                value,
+                buffer: *self.values.get(&value)?,
+                tiled: self.tiled.contains(&value),
+            })
+        });
+        let (kept, buffers) = (kept.collect(), buffers.collect());
+        let head_from =
+            self.launches.iter().position(|l| l.step >= first).unwrap_or(self.launches.len());
+        let (tokens, launches, given, pauses) =
+            (self.tokens, self.launches, self.given, self.pauses);
+        Program {
+            tokens,
+            buffers,
+            base: 0,
+            arena,
+            launches,
+            kept,
+            products,
+            head,
+            head_from,
+            given,
+            pauses,
+        }
+    }
+}

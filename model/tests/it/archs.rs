@@ -1,0 +1,358 @@
+//! The host executor against llama.cpp on a tiny model of every architecture
+//! (tests/data/oracle/archs).
+
+use crate::support::draws::{self, Draw};
+use crate::support::files::model_path;
+use crate::support::one::One;
+use crate::support::oracle::{ids, log_sum_exp, oracle};
+use kjit_model::gguf::Gguf;
+use kjit_model::graph::{Graph, Op, Pooling};
+use kjit_model::session::{KvType, OpenOptions, Session, Want, check_scores};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Models that are refused, by name: what is still to be done (nothing). Whoever does it takes the
+/// name off this list, or the test fails.
+const REFUSED: &[&str] = &[];
+
+/// Of the truth's probabilities, KL(truth ‖ got). A sound pass in f32 lands at 1e-11; the smallest
+/// slip of a factor is far above this.
+const LIMIT: f64 = 1e-6;
+
+/// A greedy step whose best two logits are nearer than this may go the other way.
+const NEAR: f32 = 1e-3;
+
+struct Case {
+    name: String,
+    arch: String,
+    entry: Value,
+    file: Arc<Gguf>,
+}
+
+/// The models of a folder that are there; none, said aloud, if they were not made.
+fn cases(folder: &str) -> Vec<Case> {
+    let index = oracle("archs/archs.json");
+    let only = std::env::var("KJIT_TEST_ONLY").ok();
+    let wanted = |name: &str| only.as_deref().is_none_or(|only| only.split(',').any(|o| o == name));
+    let mut found = vec![];
+    if model_path(folder).is_none() {
+        return found;
+    }
+    for entry in index["models"].as_array().unwrap() {
+        let [name, arch, file] =
+            ["name", "arch", "file"].map(|k| entry[k].as_str().unwrap().to_string());
+        if !wanted(&name) {
+            continue;
+        }
+        let path = model_path(&format!("{folder}/{file}"))
+            .unwrap_or_else(|| panic!("{folder}/{file} was not made"));
+        found.push(Case {
+            name,
+            arch,
+            entry: entry.clone(),
+            file: Arc::new(Gguf::open(path).unwrap()),
+        });
+    }
+    found
+}
+
+/// Calls `test` with every model, on two threads, and fails with all that it found wrong.
+fn each(folder: &str, test: impl Fn(&Case) -> Result<(), String> + Sync) {
+    let cases = cases(folder);
+    let halves: Vec<Vec<&Case>> =
+        (0..2).map(|i| cases.iter().skip(i).step_by(2).collect()).collect();
+    let wrong: Vec<String> = std::thread::scope(|s| {
+        let threads: Vec<_> = halves
+            .iter()
+            .map(|half| {
+                let run = || {
+                    half.iter()
+                        .filter_map(|c| test(c).err().map(|e| format!("{}: {e}", c.name)))
+                        .collect()
+                };
+                s.spawn(run)
+            })
+            .collect();
+        threads.into_iter().flat_map(|t| -> Vec<String> { t.join().unwrap() }).collect()
+    });
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+fn graph(case: &Case) -> Result<Graph, String> {
+    kjit_model::arch::build(&case.file).map_err(|e| e.to_string())
+}
+
+fn executor(case: &Case, chunk: usize) -> Result<One, String> {
+    let options = OpenOptions {
+        context: Some(48),
+        kv: KvType::F32,
+        precise: true,
+        threads: 1,
+        prefill_chunk: Some(chunk),
+        ..OpenOptions::default()
+    };
+    let session = Session::on_cpu(Arc::clone(&case.file), graph(case)?, &options);
+    Ok(One::of(session.map_err(|e| e.to_string())?))
+}
+
+fn floats(v: &Value) -> Vec<f32> {
+    draws::floats(v.as_str().unwrap())
+}
+
+fn kl(truth: &[f32], got: &[f32]) -> f64 {
+    assert_eq!(truth.len(), got.len());
+    let (lse_p, lse_q) = (log_sum_exp(truth), log_sum_exp(got));
+    let term = |(p, q): (&f32, &f32)| {
+        let (lp, lq) = (f64::from(*p) - lse_p, f64::from(*q) - lse_q);
+        // Every term is at or above zero: the parts added sum to nothing.
+        lp.exp() * ((lp - lq) + (lq - lp).exp() - 1.0)
+    };
+    let sum: f64 = truth.iter().zip(got).map(term).sum();
+    if sum.is_nan() { f64::INFINITY } else { sum }
+}
+
+fn is_encoder(case: &Case) -> bool {
+    !case.entry["embedding"].is_null()
+}
+
+fn feed(exec: &mut One, ids: &[u32], want: Want) -> Result<Vec<f32>, String> {
+    exec.feed(ids, want).map_err(|e| e.to_string())
+}
+
+/// The largest KL of the last positions' rows from the truth's.
+fn worst(case: &Case, rows: &[f32], vocab: usize) -> f64 {
+    let truth: Vec<Vec<f32>> =
+        case.entry["logits"].as_array().unwrap().iter().map(floats).collect();
+    let last = &rows[rows.len() - truth.len() * vocab..];
+    last.chunks_exact(vocab).zip(&truth).map(|(got, want)| kl(want, got)).fold(0.0, f64::max)
+}
+
+fn best(row: &[f32]) -> u32 {
+    (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a))).unwrap() as u32
+}
+
+#[test]
+fn every_architecture_is_right_whole_in_pieces_and_token_by_token() {
+    each("archs", |case| {
+        let built = graph(case);
+        if REFUSED.contains(&case.name.as_str()) {
+            let error = built.err().ok_or("it is not refused any more: take it off the list")?;
+            let named = error.contains(&format!("'{}'", case.arch))
+                || error.contains(&format!("'{}.", case.arch));
+            return if named && !error.contains('\n') {
+                Ok(())
+            } else {
+                Err(format!("refused without a name: {error}"))
+            };
+        }
+        if is_encoder(case) {
+            let got = executor(case, 512)?
+                .host()
+                .embed(&ids(&case.entry["ids"]))
+                .map_err(|e| e.to_string())?;
+            let want = floats(&case.entry["embedding"]);
+            let off = crate::support::near::off(&got, &want);
+            let refused = executor(case, 512)?
+                .feed(&[5], Want::Last)
+                .is_err_and(|e| e.to_string().contains(&case.arch));
+            return if off < 1e-5 && refused {
+                Ok(())
+            } else {
+                Err(format!("off by {off:.1e}, refused {refused}"))
+            };
+        }
+        let (prompt, vocab) = (ids(&case.entry["ids"]), built?.n_vocab());
+        for batch in [512, 7, 1] {
+            let mut exec = executor(case, batch)?;
+            let far = worst(case, &feed(&mut exec, &prompt, Want::All)?, vocab);
+            if far > LIMIT {
+                return Err(format!("in pieces of {batch}: KL {far:.1e}"));
+            }
+        }
+        // As it is used: a prompt, whose last row alone is wanted, then token by token.
+        let mut exec = executor(case, 512)?;
+        let mut row = feed(&mut exec, &prompt, Want::Last)?;
+        let margins = case.entry["margins"].as_array().unwrap();
+        for (step, (want, margin)) in
+            ids(&case.entry["greedy"]).into_iter().zip(margins).enumerate()
+        {
+            check_scores(&row).map_err(|e| e.to_string())?;
+            let got = best(&row);
+            if got != want && margin.as_f64().unwrap() as f32 > NEAR {
+                return Err(format!("greedy step {step}: {got}, not {want}"));
+            }
+            row = feed(&mut exec, &[want], Want::Last)?;
+        }
+        Ok(())
+    });
+}
+
+/// Rows that should be the same, of logits some units wide: f32 sums in another order.
+fn same(what: &str, a: &[f32], b: &[f32]) -> Result<(), String> {
+    let far = a
+        .iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, |m: f32, d| if d.is_nan() { d } else { m.max(d) });
+    if a.len() == b.len() && far < 2e-3 {
+        Ok(())
+    } else {
+        Err(format!("{what}: logits {far} apart"))
+    }
+}
+
+#[test]
+fn going_back_and_on_is_as_going_there_at_once() {
+    each("archs", |case| {
+        if REFUSED.contains(&case.name.as_str()) || is_encoder(case) {
+            return Ok(());
+        }
+        let prompt = ids(&case.entry["ids"]);
+        let mut exec = executor(case, 512)?;
+        let there = feed(&mut exec, &prompt, Want::Last)?;
+        // Back over what was fed at once, and over what came in steps: before and behind a
+        // checkpoint, where there are such.
+        for back in [23, 11, 1, 0] {
+            exec.truncate(back);
+            for &other in prompt.iter().rev().take(3) {
+                feed(&mut exec, &[other], Want::Nothing)?;
+            }
+            exec.truncate(back);
+            if exec.tokens() != back {
+                return Err(format!("{} tokens are there, not {back}", exec.tokens()));
+            }
+            same(
+                &format!("back to {back}"),
+                &there,
+                &feed(&mut exec, &prompt[back..], Want::Last)?,
+            )?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn other_weights_give_the_same_whole_and_token_by_token() {
+    each("archs-seed", |case| {
+        if REFUSED.contains(&case.name.as_str()) || is_encoder(case) {
+            return Ok(());
+        }
+        let prompt = ids(&case.entry["ids"]);
+        let whole = feed(&mut executor(case, 512)?, &prompt, Want::All)?;
+        same("in pieces of 5", &whole, &feed(&mut executor(case, 5)?, &prompt, Want::All)?)?;
+        same("token by token", &whole, &feed(&mut executor(case, 1)?, &prompt, Want::All)?)
+    });
+}
+
+#[test]
+fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_are_made_from() {
+    each("archs", |case| {
+        if REFUSED.contains(&case.name.as_str()) {
+            return Ok(());
+        }
+        let vector = |pooling| {
+            kjit_model::arch::build_vector(&case.file, pooling).map_err(|e| e.to_string())
+        };
+        let whole = graph(case)?;
+        if is_encoder(case) {
+            return if vector(None)? == whole {
+                Ok(())
+            } else {
+                Err("an encoder is another as a vector".into())
+            };
+        }
+        let error = vector(None).err().ok_or("nobody said how to pool")?;
+        if !error.contains(&format!("'{}'", case.arch)) {
+            return Err(error);
+        }
+        let rows = vector(Some(Pooling::Mean))?;
+        let name = &rows.value(rows.logits).name;
+        let read = whole.find(name).ok_or("no such rows")?;
+        let is_head = |op: &Op| matches!(op, Op::MatMul(m) if m.x == read && whole.value(m.out).width == whole.n_vocab());
+        if !whole.ops.iter().any(is_head) {
+            return Err(format!("no scores are made from '{name}'"));
+        }
+        // What the scores are made from when it scores.
+        let prompt = ids(&case.entry["ids"]);
+        let mut exec = executor(case, 512)?;
+        exec.host().tap(name);
+        feed(&mut exec, &prompt, Want::All)?;
+        let seen = exec.host().tapped(name).ok_or("not tapped")?.clone();
+        let last = seen.data[seen.data.len() - seen.width..].to_vec();
+        let mean: Vec<f32> = (0..seen.width)
+            .map(|i| {
+                seen.data.iter().skip(i).step_by(seen.width).map(|x| f64::from(*x)).sum::<f64>()
+                    / prompt.len() as f64
+            })
+            .map(|x| x as f32)
+            .collect();
+        for (pooling, want) in [(Pooling::Last, last), (Pooling::Mean, mean)] {
+            let options = OpenOptions {
+                context: Some(48),
+                precise: true,
+                threads: 1,
+                ..OpenOptions::default()
+            };
+            let session = Session::on_cpu(Arc::clone(&case.file), vector(Some(pooling))?, &options);
+            let got = One::of(session.map_err(|e| e.to_string())?)
+                .host()
+                .embed(&prompt)
+                .map_err(|e| e.to_string())?;
+            let off = crate::support::near::off(&got, &want);
+            if off.is_nan() || off > 1e-5 {
+                return Err(format!("{pooling:?} is off by {off:.1e}"));
+            }
+        }
+        Ok(())
+    });
+}
+
+/// A drawn model as it is used: a prompt in pieces of so many tokens.
+fn drawn(draw: &Draw, chunk: usize) -> Result<One, String> {
+    let file = draw.file()?;
+    let graph = kjit_model::arch::build(&file).map_err(|e| e.to_string())?;
+    let options = OpenOptions {
+        context: Some(draw.context),
+        kv: KvType::F32,
+        precise: true,
+        threads: 1,
+        prefill_chunk: Some(chunk),
+        ..OpenOptions::default()
+    };
+    Ok(One::of(Session::on_cpu(file, graph, &options).map_err(|e| e.to_string())?))
+}
+
+/// Distance of a position's log Σ eˣ that f32 in another order makes, at most.
+const APART: f64 = 2e-3;
+
+#[test]
+fn drawn_models_are_right_whole_in_pieces_and_token_by_token() {
+    let found = draws::each(2, |draw| {
+        // Where llama.cpp refuses, kjit may; it does not panic.
+        let Some(golden) = &draw.golden else {
+            let _ = drawn(draw, 512);
+            return Ok(());
+        };
+        if draw.vector {
+            let got = drawn(draw, 512)?.host().embed(&draw.ids).map_err(|e| e.to_string())?;
+            let off = crate::support::near::off(&got, golden);
+            return if off < 1e-4 {
+                Ok(())
+            } else {
+                Err(format!("the vector is off by {off:.1e}"))
+            };
+        }
+        for chunk in [512, 7, 1] {
+            let mut exec = drawn(draw, chunk)?;
+            let rows = feed(&mut exec, &draw.ids, Want::All)?;
+            let (apart, kl) = draw.off(golden, &rows, exec.n_vocab());
+            if apart > APART || kl > LIMIT {
+                return Err(format!("in pieces of {chunk}: KL {kl:.1e}, sums {apart:.1e} apart"));
+            }
+        }
+        Ok(())
+    });
+    let Some((wrong, count)) = found else { return };
+    eprintln!("{count} draws, {} wrong", wrong.len());
+    assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+}

@@ -1,0 +1,94 @@
+//! The catalogue of common models: every row is a model, and real files find their kernels among
+//! its.
+
+use crate::support::shapes::LLAMA_8B;
+use kjit_engine::{Config, Engine, Job, Target};
+use kjit_model::catalogue::COMMON;
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::jobs_for;
+use kjit_model::gpu::plan::{Request, plan};
+use kjit_model::gpu::tune::Kept;
+use kjit_model::graph::Graph;
+use kjit_model::session::{KvType, OpenOptions, Persistence};
+
+const TARGETS: [&str; 4] = ["sm_90a", "sm_75", "gfx1100", "gfx942"];
+
+/// As `run` and `warm` have it where nothing else is asked, without the kernel of a whole token: it
+/// is of all kinds of steps that the one file has. Where it is neither there nor can be compiled a
+/// token is launches.
+fn options() -> OpenOptions {
+    OpenOptions {
+        context: Some(8192),
+        kv: KvType::F16,
+        precise: false,
+        threads: 1,
+        prefill_chunk: Some(2048),
+        persistent: Persistence::Off,
+        ..OpenOptions::default()
+    }
+}
+
+fn jobs(graph: &Graph, target: &str) -> Vec<Job> {
+    let engine = Engine::new(Config::new().no_cache());
+    jobs_for(&engine, graph, &Target::parse(target).unwrap(), &options()).unwrap()
+}
+
+fn common(target: &str) -> Vec<Job> {
+    COMMON.iter().flat_map(|c| jobs(&c.graph().unwrap(), target)).collect()
+}
+
+fn assert_covered(what: &str, graph: &Graph) {
+    for target in TARGETS {
+        let all = common(target);
+        for job in jobs(graph, target) {
+            let (name, constants) = (job.source.name(), &job.constants);
+            assert!(
+                all.contains(&job),
+                "{what} on {target}: {name} with {constants} is not in the common set"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_row_is_a_model_with_kernels_for_prompts_too() {
+    let engine = Engine::new(Config::new().no_cache());
+    for row in COMMON {
+        let graph = row.graph().unwrap_or_else(|e| panic!("{}: {e}", row.name));
+        for target in TARGETS {
+            let target = Target::parse(target).unwrap();
+            let (options, tuned) = (options(), Kept::of(&engine));
+            let plan = plan(&Request {
+                graph: &graph,
+                target: &target,
+                options: &options,
+                keep: &[],
+                tuned: &tuned,
+            });
+            let plan = plan.unwrap_or_else(|e| panic!("{} on {target}: {e}", row.name));
+            assert_eq!(plan.no_prompts, None, "{} on {target}", row.name);
+        }
+    }
+}
+
+#[test]
+fn a_llama_of_eight_billion_finds_all_its_kernels_in_the_common_set() {
+    assert_covered("llama 3.1 8B", &kjit_model::arch::build(&LLAMA_8B.open()).unwrap());
+}
+
+#[test]
+fn the_quickstarts_model_finds_all_its_kernels_in_the_common_set() {
+    let Some(path) = crate::support::files::model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else {
+        return;
+    };
+    assert_covered("SmolLM2", &kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap());
+}
+
+/// A machine without a compiler finds in a pack what its kernels' compiler was asked by, and so the
+/// same kernels.
+#[test]
+fn the_small_kernel_that_a_compiler_of_gfx908_is_asked_by_is_among_a_models() {
+    let graph = COMMON[0].graph().unwrap();
+    let asked = |target| jobs(&graph, target).iter().any(|job| job.source.name() == "copies");
+    assert!(asked("gfx908") && !asked("gfx90a"));
+}

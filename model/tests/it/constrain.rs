@@ -1,0 +1,161 @@
+//! Answers that keep to a schema, an expression or a grammar, whatever the model would rather say.
+
+use crate::support::asked::{Asked, ask};
+use crate::support::files::tiny_model;
+use kjit_model::constrain::{GrammarError, Grammars};
+use kjit_model::gguf::Gguf;
+use kjit_model::sample::SampleOptions;
+use kjit_model::serve::{Constraint, Reason, Scheduler, SchedulerOptions, Stop};
+use kjit_model::session::{OpenOptions, Session};
+use kjit_model::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+struct Served {
+    scheduler: Scheduler,
+    tokenizer: Tokenizer,
+    grammars: Grammars,
+}
+
+fn served() -> Option<Served> {
+    let gguf = Arc::new(Gguf::open(tiny_model("tiny-llama-q4_k_m.gguf")?).unwrap());
+    let tokenizer = Tokenizer::from_gguf(&gguf).unwrap();
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let grammars = Grammars::new(&tokenizer, graph.n_vocab()).unwrap();
+    let options = OpenOptions { threads: 2, sequences: 6, ..OpenOptions::new(512) };
+    let session = Session::on_cpu(gguf, graph, &options).unwrap();
+    let scheduler = Scheduler::start(session, SchedulerOptions::default()).unwrap();
+    Some(Served { scheduler, tokenizer, grammars })
+}
+
+impl Served {
+    /// A random model's answer, drawn so warm that every token that is allowed comes.
+    fn ask(&self, seed: u64, constraint: Box<dyn Constraint>) -> Asked {
+        ask(&self.scheduler, &[1, 2, 3], 500, |r| {
+            r.sampling = SampleOptions { temperature: 1.5, seed, ..SampleOptions::default() };
+            r.stop = Stop::Ids(self.tokenizer.eog_ids().to_vec());
+            r.constraint = Some(constraint);
+        })
+    }
+
+    /// The text, if it ended by itself.
+    fn text(&self, asked: Asked) -> Option<String> {
+        let mut got = asked.got();
+        let whole = matches!(got.reason(), Reason::Stop | Reason::Constraint);
+        got.ids.retain(|id| !self.tokenizer.is_eog(*id));
+        whole.then(|| String::from_utf8(self.tokenizer.decode(&got.ids).unwrap()).unwrap())
+    }
+}
+
+#[test]
+fn answers_keep_to_schemas_expressions_and_grammars() {
+    let Some(served) = served() else { return };
+    let colours = ["red", "green", "blue"];
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "colour": { "enum": colours },
+            "sizes": { "type": "array", "items": { "type": "integer", "minimum": 1, "maximum": 9 }, "maxItems": 3 },
+            "inner": { "$ref": "#/$defs/inner" },
+        },
+        "required": ["colour", "sizes", "inner"],
+        "additionalProperties": false,
+        "$defs": { "inner": { "type": "object", "properties": { "ok": { "type": "boolean" } }, "required": ["ok"], "additionalProperties": false } },
+    });
+    let g = &served.grammars;
+    let json: Vec<Asked> = (0..8).map(|i| served.ask(i, g.json_schema(&schema).unwrap())).collect();
+    let dates: Vec<Asked> =
+        (0..4).map(|i| served.ask(i, g.regex("20[0-9]{2}-(0[1-9]|1[0-2])").unwrap())).collect();
+    let sums: Vec<Asked> = (0..4)
+        .map(|i| served.ask(i, g.lark("start: N (\"+\" N){1,3}\nN: /[1-9]/").unwrap()))
+        .collect();
+    for asked in json {
+        let text = served.text(asked).expect("so little text ends before its tokens are used up");
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let object = value.as_object().unwrap();
+        assert!(colours.contains(&object["colour"].as_str().unwrap()), "{text}");
+        let sizes = object["sizes"].as_array().unwrap();
+        assert!(
+            sizes.len() <= 3 && sizes.iter().all(|n| (1..=9).contains(&n.as_i64().unwrap())),
+            "{text}"
+        );
+        assert!(object["inner"]["ok"].is_boolean() && object.len() == 3, "{text}");
+    }
+    for asked in dates {
+        let text = served.text(asked).unwrap();
+        let month: u32 = text[5..].parse().unwrap();
+        assert!(text.len() == 7 && text.starts_with("20") && (1..=12).contains(&month), "{text}");
+    }
+    for asked in sums {
+        let text = served.text(asked).unwrap();
+        let terms: Vec<u32> = text.split('+').map(|n| n.parse().unwrap()).collect();
+        assert!(
+            (2..=4).contains(&terms.len()) && terms.iter().all(|n| (1..=9).contains(n)),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_kept_is_an_error_of_one_line() {
+    let Some(served) = served() else { return };
+    let g = &served.grammars;
+    let wrong = [
+        g.json_schema(&json!({ "type": "banana" })),
+        g.json_schema(&json!({ "$ref": "#/$defs/none" })),
+        g.json_schema(&json!({ "$ref": "http://example.com/schema" })),
+        g.regex("(unclosed"),
+        g.lark("start: missing"),
+        g.lark(""),
+    ];
+    for (i, made) in wrong.into_iter().enumerate() {
+        let error = made.err().unwrap_or_else(|| panic!("number {i} was taken"));
+        assert!(matches!(error, GrammarError::Grammar { .. }), "{error}");
+        let line = error.to_string();
+        assert!(!line.contains('\n') && line.len() < 400, "{line}");
+    }
+}
+
+/// The library goes down chains by recursion. A thousand rules overflowed a usual thread's stack,
+/// which ended the program.
+#[test]
+fn long_chains_of_rules_and_references_end_no_program() {
+    let Some(served) = served() else { return };
+    let g = &served.grammars;
+    let name = |i: usize, first: u8| {
+        let letter = |n: usize| char::from(first + u8::try_from(n % 26).unwrap());
+        [letter(i / 676), letter(i / 26), letter(i)].iter().collect::<String>()
+    };
+    // Rules have small letters, terminals capital ones.
+    for first in [b'a', b'A'] {
+        for n in [10, 8000] {
+            let chain: String =
+                (0..n).map(|i| format!("{}:{}\n", name(i, first), name(i + 1, first))).collect();
+            let grammar = format!("start: {}\n{chain}{}: \"x\"\n", name(0, first), name(n, first));
+            match (n, g.lark(&grammar)) {
+                (10, Ok(mut made)) => {
+                    let mut other = made.clone();
+                    let mask = made.allowed().unwrap();
+                    let x = (0..49152).find(|id| mask.allows(*id)).unwrap();
+                    assert!(made.accept(x).unwrap());
+                    // What was copied before goes its own way.
+                    assert!(other.allowed().unwrap().allows(x));
+                }
+                (10, Err(why)) => panic!("{why}"),
+                // Either will do: the program is still there.
+                _ => {}
+            }
+        }
+    }
+    let mut definitions = serde_json::Map::new();
+    for i in 0..8000 {
+        definitions.insert(
+            format!("d{i}"),
+            json!({ "$ref": format!("#/$defs/d{}", i + 1), "minLength": 1 }),
+        );
+    }
+    definitions.insert("d8000".to_owned(), json!({ "type": "string" }));
+    drop(g.json_schema(&json!({ "$ref": "#/$defs/d0", "$defs": definitions })));
+    let long = g.lark(&format!("start: \"{}\"", "x".repeat(600_000))).err().unwrap().to_string();
+    assert!(long.contains("more than 524288"), "{long}");
+}

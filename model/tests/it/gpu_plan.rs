@@ -1,0 +1,416 @@
+//! Plans, without a device: what would be compiled and launched.
+
+use crate::support::files::{model_path, tiny_models};
+use crate::support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2, Shape};
+use kjit_engine::Target;
+use kjit_kernels::tuning::Shipped;
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::fuse::{Step, fuse};
+use kjit_model::gpu::plan::{Bind, Launch, OneLaunch, Plan, Program, Request, plan};
+use kjit_model::graph::op::Embed;
+use kjit_model::graph::{Graph, Op};
+use kjit_model::placement::{shard, shard_of_rank};
+use kjit_model::session::{KvType, OpenOptions, Persistence};
+
+const TARGETS: [&str; 6] = ["sm_75", "sm_86", "sm_90a", "gfx90a", "gfx942", "gfx1100"];
+
+fn options(context: usize) -> OpenOptions {
+    OpenOptions {
+        context: Some(context),
+        kv: KvType::F16,
+        precise: false,
+        threads: 1,
+        prefill_chunk: Some(512),
+        ..OpenOptions::default()
+    }
+}
+
+fn planned(graph: &Graph, target: &str, context: usize) -> Plan {
+    let target = Target::parse(target).unwrap();
+    plan(&Request {
+        graph,
+        target: &target,
+        options: &options(context),
+        keep: &[],
+        tuned: &Shipped,
+    })
+    .unwrap()
+}
+
+/// What any program must be.
+fn check(name: &str, plan: &Plan, program: &Program) {
+    // The choice of a token works on the buffers of decoding.
+    let mut all: Vec<&Launch> = program.launches.iter().collect();
+    if std::ptr::eq(program, &plan.decode) {
+        all.extend([&plan.greedy, &plan.draw].into_iter().flatten());
+    }
+    if let Some(batch) = plan.batches.iter().find(|b| std::ptr::eq(program, &b.program)) {
+        all.extend([&batch.greedy, &batch.draw].into_iter().flatten());
+    }
+    // A buffer's life, as the launches tell.
+    let life = |id: usize| {
+        let uses =
+            |l: &Launch| l.args.iter().any(|a| matches!(a, Bind::Buffer(b) if b.0 as usize == id));
+        let mut at = all.iter().enumerate().filter(|(_, l)| uses(l)).map(|(i, _)| i);
+        let first = at.next()?;
+        Some((first, at.next_back().unwrap_or(first)))
+    };
+    for (a, one) in program.buffers.iter().enumerate() {
+        let Some(la) = life(a) else { panic!("{name}: buffer {} is bound by nothing", one.name) };
+        assert!(one.offset + one.bytes <= program.arena, "{name}: {} lies outside", one.name);
+        for (b, other) in program.buffers.iter().enumerate().take(a) {
+            let Some(lb) = life(b) else { continue };
+            let together = one.zeroed || other.zeroed || la.0 <= lb.1 && lb.0 <= la.1;
+            let apart =
+                one.offset + one.bytes <= other.offset || other.offset + other.bytes <= one.offset;
+            assert!(!together || apart, "{name}: {} and {} overlap", one.name, other.name);
+        }
+    }
+    for l in &program.launches {
+        assert!(plan.jobs.get(l.job.0 as usize).is_some(), "{name}: {} has no job", l.name);
+        for a in &l.args {
+            match a {
+                Bind::Matrix(w) => {
+                    assert!(plan.matrices.iter().any(|(m, _)| m == w), "{name}: {}", l.name)
+                }
+                Bind::Vector(w) => assert!(plan.vectors.contains(w), "{name}: {}", l.name),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn every_step_of_every_tiny_model_is_launched_and_memory_is_never_shared_by_what_lives_together() {
+    for path in tiny_models() {
+        let gguf = Gguf::open(&path).unwrap();
+        let name = path.display();
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let steps = fuse(&graph);
+        for target in TARGETS {
+            let plan = planned(&graph, target, 256);
+            for program in plan.programs() {
+                check(&format!("{name} on {target}"), &plan, program);
+            }
+            for (i, step) in steps.iter().enumerate() {
+                assert!(
+                    plan.decode.launches.iter().any(|l| l.step == i),
+                    "{name} on {target}: no launch for {step:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn sequences_side_by_side_have_programs_without_a_cliff_and_add_to_the_kernels_of_one() {
+    for path in tiny_models() {
+        let gguf = Gguf::open(&path).unwrap();
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        for target in TARGETS {
+            let (alone, target) = (planned(&graph, target, 256), Target::parse(target).unwrap());
+            let planned_for = |sequences: usize| {
+                let options = OpenOptions { sequences, ..options(256) };
+                plan(&Request {
+                    graph: &graph,
+                    target: &target,
+                    options: &options,
+                    keep: &[],
+                    tuned: &Shipped,
+                })
+            };
+            let all = planned_for(64).unwrap();
+            let name = format!("{} on {target}", path.display());
+            for program in all.programs() {
+                check(&name, &all, program);
+            }
+            let sizes: Vec<usize> = all.batches.iter().map(|b| b.program.tokens as usize).collect();
+            assert_eq!(sizes.first(), Some(&1), "{name}");
+            // Matrix units take eight rows in the time of two (kernel_src's `few_sizes`); then no
+            // program is half idle.
+            for n in 2..=64 {
+                let size = sizes.iter().copied().find(|&s| s >= n).unwrap();
+                assert!(size <= (2 * n - 1).max(8), "{name}: {n} sequences in a program of {size}");
+            }
+            assert!(
+                alone.jobs.iter().all(|j| all.jobs.contains(j)),
+                "{name}: warming for many leaves one out"
+            );
+            assert!(all.memory.kv >= 64 * (alone.memory.kv - 2048 * graph.states.len() as u64));
+            // Fewer sequences ask for no kernel that more do not have.
+            let few = planned_for(5).unwrap();
+            assert!(few.jobs.iter().all(|j| all.jobs.contains(j)), "{name}");
+            assert!(
+                few.batches.len() < all.batches.len()
+                    && few.batches.last().unwrap().program.tokens >= 5,
+                "{name}"
+            );
+            let error = planned_for(65).unwrap_err().to_string();
+            assert!(error.contains("65") && error.contains("64"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_llama_layer_is_five_launches() {
+    for shape in [&LLAMA_8B, &LLAMA_8B_F16, &SMOLLM2] {
+        let graph = kjit_model::arch::build(&shape.open()).unwrap();
+        let plan = planned(&graph, "sm_90a", 4096);
+        check("a real shape", &plan, &plan.decode);
+        // Besides the layers: the embedding, and the final norm with the head.
+        assert_eq!(plan.decode.launches.len(), 5 * shape.layers as usize + 2, "{plan}");
+    }
+}
+
+#[test]
+fn experts_are_reached_in_launches_that_do_not_depend_on_their_number() {
+    let graph = kjit_model::arch::build(&QWEN3_MOE.open()).unwrap();
+    let plan = planned(&graph, "sm_90a", 4096);
+    check("qwen3-30b-a3b", &plan, &plan.decode);
+    let a_layer = plan.decode.launches.iter().filter(|l| l.name.starts_with("blk.7.")).count();
+    assert!(a_layer <= 8, "{a_layer} launches in a layer");
+}
+
+#[test]
+fn positions_are_chosen_for_all_tokens_together_and_for_some_where_the_context_is_long() {
+    let Some(path) = model_path("archs/deepseek32-wide.gguf") else { return };
+    let graph = kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap();
+    let layers = graph.ops.iter().filter(|op| matches!(op, Op::TopKeys(_))).count();
+    assert!(layers > 1);
+    for (target, context, goes) in TARGETS.iter().flat_map(|t| [(t, 4096, 1), (t, 163_840, 6)]) {
+        let plan = planned(&graph, target, context);
+        let count = |program: &Program, family: &str| {
+            let of = |l: &&Launch| plan.jobs[l.job.0 as usize].spec.family() == family;
+            program.launches.iter().filter(of).count() / layers
+        };
+        assert_eq!(
+            ["keep", "key_scores", "top_keys", "latent"].map(|f| count(&plan.decode, f)),
+            [1; 4],
+            "{target}"
+        );
+        // A prompt keeps both rows before it attends.
+        let prompts: Vec<_> = plan
+            .prompts
+            .iter()
+            .map(|p| (p.tokens, ["keep", "top_keys"].map(|f| count(p, f))))
+            .collect();
+        assert_eq!(prompts, [(64, [2, 1]), (512, [2, goes])], "{target}");
+        plan.programs().into_iter().for_each(|program| check(target, &plan, program));
+    }
+}
+
+#[test]
+fn weights_take_what_the_file_has_within_four_percent() {
+    for shape in [&LLAMA_8B, &LLAMA_8B_F16, &SMOLLM2, &QWEN3_MOE] {
+        let gguf = shape.open();
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let plan = planned(&graph, "gfx1100", 4096);
+        let file = gguf.file_bytes() as f64;
+        let ratio = plan.memory.weights as f64 / file;
+        assert!((0.99..1.04).contains(&ratio), "{}: {ratio}", shape.arch);
+        let per_token = graph.kv_elems_per_token() as u64 * 2;
+        assert!(
+            plan.memory.kv >= per_token * 4096 && plan.memory.kv < per_token * 4096 + (1 << 20)
+        );
+        assert!(plan.memory.rest < 1 << 30, "{}", plan.memory.rest);
+    }
+}
+
+#[test]
+fn the_same_request_gives_the_same_plan_and_layers_share_their_kernels() {
+    let graph = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
+    let plan = planned(&graph, "sm_90a", 4096);
+    assert_eq!(plan, planned(&graph, "sm_90", 4096), "sm_90 and sm_90a are one target");
+    assert!(plan.jobs.len() < 40, "{} kernels for a model of one kind of layer", plan.jobs.len());
+    // The context is an argument, no constant: another -c finds every kernel in the cache.
+    assert_eq!(plan.jobs, planned(&graph, "sm_90a", 8192).jobs);
+}
+
+#[test]
+fn a_plan_prints_its_kernels_and_launches() {
+    let graph = kjit_model::arch::build(&SMOLLM2.open()).unwrap();
+    let text = planned(&graph, "sm_90a", 4096).to_string();
+    assert!(
+        text.contains("plan for sm_90a") && text.contains("blk.29.attn") && text.contains("logits"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_step_is_in_the_order_of_what_it_reads() {
+    let graph = kjit_model::arch::build(&QWEN3_MOE.open()).unwrap();
+    let mut made = vec![];
+    for step in fuse(&graph) {
+        for v in step.reads() {
+            assert!(made.contains(&v), "{} is read before it is made", graph.value(v).name);
+        }
+        made.extend(step.writes());
+        if let Step::Single(Op::Embed(Embed { out, .. })) = step {
+            assert_eq!(made, [out]);
+        }
+    }
+}
+
+#[test]
+fn a_token_is_one_launch_by_itself_where_that_was_measured_to_be_faster() {
+    let one =
+        |shape: &crate::support::shapes::Shape, target: &str, change: fn(&mut OpenOptions)| {
+            let graph = kjit_model::arch::build(&shape.open()).unwrap();
+            let (target, mut options) = (Target::parse(target).unwrap(), options(4096));
+            change(&mut options);
+            let plan = plan(&Request {
+                graph: &graph,
+                target: &target,
+                options: &options,
+                keep: &[],
+                tuned: &Shipped,
+            })
+            .unwrap();
+            // Nobody asked for it, so nobody is told why not.
+            assert_eq!(plan.no_persistent, None);
+            plan.persistent.iter().map(|one| one.rows).collect::<Vec<_>>()
+        };
+    assert_eq!(one(&LLAMA_8B, "sm_90a", |_| {}), [1]);
+    assert!(one(&LLAMA_8B, "sm_90a", |o| o.persistent = Persistence::Off).is_empty());
+    assert_eq!(one(&LLAMA_8B, "sm_90a", |o| o.sequences = 2), [1, 2]);
+    assert_eq!(one(&LLAMA_8B, "sm_90a", |o| (o.sequences, o.paged) = (16, Some(8192))), [1, 2]);
+    assert!(one(&LLAMA_8B_F16, "sm_90a", |_| {}).is_empty());
+    assert!(one(&QWEN3_MOE, "sm_90a", |_| {}).is_empty());
+    assert!(one(&SMOLLM2, "sm_90a", |_| {}).is_empty());
+    for target in ["sm_75", "sm_86", "gfx90a", "gfx942", "gfx1100"] {
+        assert!(one(&LLAMA_8B, target, |_| {}).is_empty(), "{target}: it was not measured there");
+    }
+}
+
+/// For a few sequences a program of its own, of which nothing is compiled but what makes logits and
+/// chooses, and as many values handed over.
+#[test]
+fn tokens_of_a_few_sequences_are_one_launch_with_a_column_for_each() {
+    let graph = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
+    let target = Target::parse("sm_90a").unwrap();
+    let planned = |persistent| {
+        let options = OpenOptions { persistent, sequences: 8, ..options(4096) };
+        plan(&Request {
+            graph: &graph,
+            target: &target,
+            options: &options,
+            keep: &[],
+            tuned: &Shipped,
+        })
+        .unwrap()
+    };
+    let (plan, launches) = (planned(Persistence::On), planned(Persistence::Off));
+    // The product that makes logits, with two columns.
+    assert_eq!(plan.jobs.len(), launches.jobs.len() + plan.persistent.len() - 1);
+    let first = &plan.persistent[0];
+    for one in &plan.persistent {
+        let own = one.own.as_ref().unwrap();
+        assert_eq!(
+            (one.rows, own.program.tokens as usize, own.program.head_from),
+            (one.rows, one.rows, 0)
+        );
+        assert_eq!(own.program.launches.len(), 1, "{:?}", own.program.launches);
+        assert_eq!(one.instructions.len(), first.instructions.len());
+        let meets = |one: &OneLaunch| one.instructions.iter().filter(|i| i.meets).count();
+        assert_eq!((meets(one), one.packets > first.packets), (meets(first), one.rows > 1));
+    }
+}
+
+/// Of a device's share of a model the products whose rows are added up make the sums: a token has
+/// the steps and meetings of one device's, and a step more that puts logits together.
+#[test]
+fn a_share_of_several_devices_is_one_launch_whose_products_make_the_sums() {
+    let whole = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
+    let target = Target::parse("sm_90a").unwrap();
+    let planned = |graph: &Graph, sequences| {
+        let options = OpenOptions { persistent: Persistence::On, sequences, ..options(4096) };
+        plan(&Request { graph, target: &target, options: &options, keep: &[], tuned: &Shipped })
+            .unwrap()
+    };
+    let layers = whole.states.len();
+    for (ranks, sequences) in [(2, 1), (4, 1), (2, 2)] {
+        let alone = planned(&whole, sequences);
+        for rank in [0, ranks - 1] {
+            let plan = planned(&shard(&whole, rank, ranks).unwrap(), sequences);
+            for (one, alone) in plan.persistent.iter().zip(&alone.persistent) {
+                assert_eq!((one.among, one.sums as usize), ((ranks, rank), 2 * layers + 1));
+                let sums: Vec<u32> = one.instructions.iter().filter_map(|i| i.sum).collect();
+                assert!(sums.iter().copied().eq(0..one.sums), "each has its number, in order");
+                assert_eq!(one.instructions.len(), alone.instructions.len() + 1);
+                let meets = |one: &OneLaunch| one.instructions.iter().filter(|i| i.meets).count();
+                assert_eq!(meets(one), meets(alone) + 1, "sums are handed over");
+                assert_eq!((alone.among, alone.sums), ((1, 0), 0));
+            }
+            assert_eq!(plan.persistent.len(), sequences);
+        }
+    }
+    // By itself where that was measured to be faster: of shares of two, from two sequences on where
+    // a layer is small.
+    let auto = |graph: &Graph, sequences| {
+        let options = OpenOptions { sequences, ..options(4096) };
+        let plan = plan(&Request {
+            graph,
+            target: &target,
+            options: &options,
+            keep: &[],
+            tuned: &Shipped,
+        })
+        .unwrap();
+        plan.persistent.iter().map(|one| one.rows).collect::<Vec<_>>()
+    };
+    let large = kjit_model::arch::build(&Shape { types: |_| "Q8_0", ..LLAMA_8B }.open()).unwrap();
+    let share = |graph: &Graph, ranks| shard(graph, 0, ranks).unwrap();
+    assert_eq!((auto(&share(&large, 2), 1), auto(&share(&large, 2), 8)), (vec![1], vec![1, 2]));
+    assert_eq!((auto(&share(&whole, 2), 1), auto(&share(&whole, 2), 8)), (vec![], vec![2]));
+    assert!(auto(&share(&whole, 4), 8).is_empty(), "it was not measured there");
+    // Parts that a library brings come between launches.
+    let gathered = planned(&shard_of_rank(&whole, 0, 2).unwrap(), 1);
+    assert!(gathered.persistent.is_empty() && gathered.no_persistent.unwrap().contains("library"));
+}
+
+/// Of a mixture each block chooses its experts for itself: all is handed over, and nobody meets but
+/// behind the embedding and at the end.
+#[test]
+fn a_mixture_is_one_launch_without_meetings() {
+    let graph = kjit_model::arch::build(&QWEN3_MOE.open()).unwrap();
+    let target = Target::parse("sm_90a").unwrap();
+    let options = OpenOptions { persistent: Persistence::On, ..options(4096) };
+    let plan = plan(&Request {
+        graph: &graph,
+        target: &target,
+        options: &options,
+        keep: &[],
+        tuned: &Shipped,
+    })
+    .unwrap();
+    let one = &plan.persistent[0];
+    let meets: Vec<&str> =
+        one.instructions.iter().filter(|i| i.meets).map(|i| i.name.as_str()).collect();
+    assert_eq!(meets.len(), 2, "{meets:?}");
+    // The experts' input is what the scores are made of, as packets; the choice's makers give
+    // scores one by one.
+    let choices = one
+        .instructions
+        .iter()
+        .enumerate()
+        .filter(|(_, i)| i.hands.is_none() && i.values.is_none() && !i.meets);
+    let choices: Vec<usize> = choices.map(|(n, _)| n).collect();
+    assert_eq!(choices.len(), graph.states.len());
+    for n in choices {
+        let [input, scores, choice, up, down] =
+            [0, 1, 2, 3, 4].map(|at| &one.instructions[n + at - 2]);
+        assert_eq!((scores.takes, choice.takes), (input.values, scores.values), "{}", choice.name);
+        assert_eq!(
+            (up.takes, down.takes),
+            (input.hands.map(|h| h.0), up.hands.map(|h| h.0)),
+            "{}",
+            choice.name
+        );
+        assert!(
+            scores.takes.is_some()
+                && choice.takes.is_some()
+                && up.takes.is_some()
+                && down.takes.is_some()
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! Plans run launch by launch on the simulated device, at wave 32 and 64, and every value that is
+//! stored held against the host executor's.
+
+use crate::support::files::tiny_model;
+use crate::support::near::off;
+use crate::support::one::One;
+use crate::support::simulated::{Machine, compiler};
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::plan::{Choice, Now};
+use kjit_model::graph::{Dtype, ValueId};
+use kjit_model::session::{KvType, OpenOptions, Want};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Decodes some tokens on the simulated device and on the host.
+fn decode(model: &str, arch: &str, kv: KvType) {
+    let (Some(path), Some(compiler)) = (tiny_model(model), compiler()) else { return };
+    let gguf = Arc::new(Gguf::open(path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let options = OpenOptions {
+        context: Some(64),
+        kv,
+        precise: false,
+        threads: 2,
+        prefill_chunk: Some(8),
+        ..OpenOptions::default()
+    };
+    // Against f32 cache and products: what the device rounds is its own affair.
+    let truth = OpenOptions { precise: true, ..options.clone() };
+    let mut host = One::cpu(&gguf, &graph, &truth);
+    let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
+    names.iter().for_each(|n| assert!(host.host().tap(n)));
+    let folder =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{model}-{arch}-{kv:?}"));
+    let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
+    let program = machine.plan.decode.clone();
+    // 8 bits for each key and value: 1/254 of a group's largest, in the scores and in the sums.
+    let tolerance = if kv == KvType::Q8_0 { 2e-2 } else { 1e-3 };
+    let now = Now { units: 3, tokens: 1, choice: Choice::Greedy, products: vec![] };
+    let mut next = 5;
+    for position in 0..4 {
+        let logits = host.feed(&[next], Want::All).unwrap();
+        machine.set(&[next], position);
+        machine.run(&program, &now);
+        let mut compared = 0;
+        for (i, name) in names.iter().enumerate() {
+            let v = graph.value(ValueId(i as u32));
+            let Some(got) = machine.value(&program, ValueId(i as u32), 1) else { continue };
+            let rows = host.host().tapped(name).unwrap();
+            let want = &rows.data[rows.data.len() - v.slots * v.width..];
+            if v.dtype == Dtype::Index {
+                let got: Vec<u32> = got.iter().map(|x| x.to_bits()).collect();
+                let want: Vec<u32> = want.iter().map(|x| *x as u32).collect();
+                assert_eq!(got, want, "{model} on {arch}: {name} at {position}");
+            } else {
+                let off = off(&got, want);
+                assert!(
+                    off < tolerance,
+                    "{model} on {arch}: {name} at {position} is off by {off:.2e}"
+                );
+            }
+            compared += 1;
+        }
+        assert!(compared > 4 * graph.states.len(), "only {compared} values were stored");
+        // The device chooses, and moves on to where the host feeds next.
+        machine.choose(&now);
+        let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0 as u32;
+        next = machine.token(position + 1);
+        let margin = logits[best as usize] - logits[next as usize];
+        assert!(
+            margin < 1e-2,
+            "{model} on {arch}: token {next} instead of {best}, {margin} less likely"
+        );
+    }
+}
+
+/// Feeds a prompt in chunks on the simulated device and at once on the host.
+fn prompt(model: &str, arch: &str, kv: KvType) {
+    let (Some(path), Some(compiler)) = (tiny_model(model), compiler()) else { return };
+    let gguf = Arc::new(Gguf::open(path).unwrap());
+    let graph = kjit_model::arch::build(&gguf).unwrap();
+    let options = OpenOptions {
+        context: Some(64),
+        kv,
+        precise: false,
+        threads: 2,
+        prefill_chunk: Some(19),
+        ..OpenOptions::default()
+    };
+    let truth = OpenOptions { precise: true, ..options.clone() };
+    let mut host = One::cpu(&gguf, &graph, &truth);
+    let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
+    names.iter().for_each(|n| assert!(host.host().tap(n)));
+    let folder =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("prompt-{model}-{arch}-{kv:?}"));
+    let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
+    assert_eq!(machine.plan.no_prompts, None);
+    let program = machine.plan.prompts[0].clone();
+    // Halves all the way: 2⁻¹¹ on weights, activations, probabilities; of eight-bit keys and values
+    // 1/254.
+    let tolerance = if kv == KvType::Q8_0 { 2e-2 } else { 4e-3 };
+    let ids: Vec<u32> = (0..23).map(|i| 7 * i + 3).collect();
+    host.feed(&ids, Want::All).unwrap();
+    let mut position = 0;
+    for chunk in ids.chunks(program.tokens as usize) {
+        machine.set(chunk, position as u32);
+        let now = program.now(&machine.plan.target, 3, chunk.len() as u32, Choice::Greedy).unwrap();
+        machine.run(&program, &now);
+        let mut compared = 0;
+        for (i, name) in names.iter().enumerate() {
+            let v = graph.value(ValueId(i as u32));
+            let Some(got) = machine.value(&program, ValueId(i as u32), chunk.len()) else {
+                continue;
+            };
+            if program.kept.iter().any(|k| k.value.0 as usize == i && k.tiled) && v.slots > 1 {
+                continue; // in the order of the groups
+            }
+            let each = v.slots * v.width;
+            let want =
+                &host.host().tapped(name).unwrap().data[position * each..][..chunk.len() * each];
+            if v.dtype == Dtype::Index {
+                // Experts as likely as each other may change places.
+                let set =
+                    |row: &[u32]| row.iter().copied().collect::<std::collections::BTreeSet<u32>>();
+                let got: Vec<u32> = got.iter().map(|x| x.to_bits()).collect();
+                let want: Vec<u32> = want.iter().map(|x| *x as u32).collect();
+                for (t, (got, want)) in got.chunks(each).zip(want.chunks(each)).enumerate() {
+                    assert_eq!(
+                        set(got),
+                        set(want),
+                        "{model} on {arch}: {name} at {}",
+                        position + t
+                    );
+                }
+            } else {
+                let off = off(&got, want);
+                assert!(
+                    off < tolerance,
+                    "{model} on {arch}: {name} at {position} is off by {off:.2e}"
+                );
+            }
+            compared += 1;
+        }
+        assert!(compared > 4 * graph.states.len(), "only {compared} values were stored");
+        position += chunk.len();
+    }
+}
+
+#[test]
+fn llama_takes_a_prompt_in_chunks() {
+    prompt("tiny-llama-q4_k_m.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn biases_and_eight_bit_keys_and_values_take_a_prompt() {
+    prompt("tiny-qwen2-f16.gguf", "gfx942", KvType::Q8_0);
+}
+
+#[test]
+fn windows_and_post_norms_take_a_prompt() {
+    prompt("tiny-gemma3-q8_0.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn experts_take_a_prompt() {
+    prompt("tiny-moe-q4_k_m.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn llama_decodes_at_wave_32() {
+    decode("tiny-llama-q4_k_m.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn llama_decodes_at_wave_64() {
+    decode("tiny-llama-q8_0.gguf", "gfx942", KvType::F16);
+}
+
+#[test]
+fn biases_and_eight_bit_keys_and_values_decode() {
+    decode("tiny-qwen2-f16.gguf", "gfx942", KvType::Q8_0);
+}
+
+#[test]
+fn head_norms_decode() {
+    decode("tiny-qwen3-f16.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn windows_and_post_norms_decode() {
+    decode("tiny-gemma3-q8_0.gguf", "gfx1100", KvType::F16);
+}
+
+#[test]
+fn experts_decode() {
+    decode("tiny-moe-q4_k_m.gguf", "gfx1100", KvType::F16);
+}

@@ -1,0 +1,226 @@
+//! The host executor against the truth: an independent forward pass in f64 over the same weights
+//! (tests/data/oracle).
+
+use crate::support::files::model_path;
+use crate::support::one::One;
+use crate::support::oracle::{follow, ids, kl, oracle};
+use kjit_model::gguf::Gguf;
+use kjit_model::host::Isa;
+use kjit_model::perplexity::perplexity;
+use kjit_model::session::{KvType, OpenOptions, Session, SessionError, Want};
+use kjit_model::tokenizer::Tokenizer;
+use serde_json::Value;
+use std::sync::Arc;
+
+const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+
+fn executor(file: &Arc<Gguf>, precise: bool, isa: Isa) -> One {
+    let graph = kjit_model::arch::build(file).unwrap();
+    let options = OpenOptions {
+        context: Some(1024),
+        kv: KvType::F16,
+        precise,
+        threads: 2,
+        prefill_chunk: Some(512),
+        ..OpenOptions::default()
+    };
+    One::cpu_with(file, &graph, &options, isa)
+}
+
+/// Mean and largest KL over the model's prompts.
+fn divergence(exec: &mut One, model: &Value) -> (f64, f64) {
+    let truths = model["logits_truth_f64"]["list"].as_array().unwrap();
+    let all: Vec<f64> = model["prompts"]["list"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|prompt| {
+            let truth = truths.iter().find(|t| t["id"] == prompt["id"]).unwrap();
+            exec.truncate(0);
+            kl(truth, &exec.feed(&ids(&prompt["ids"]), Want::Last).unwrap())
+        })
+        .collect();
+    (all.iter().sum::<f64>() / all.len() as f64, all.iter().copied().fold(0.0, f64::max))
+}
+
+#[test]
+fn smollm2_is_precise_to_1e_8_on_every_instruction_set() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let model = oracle("models/smollm2.json");
+    for isa in Isa::available() {
+        let (mean, worst) = divergence(&mut executor(&file, true, isa), &model);
+        eprintln!("{}: mean KL {mean:e}, worst {worst:e}", isa.name());
+        assert!(worst < 1e-8, "{}: KL {worst:e}", isa.name());
+    }
+}
+
+#[test]
+fn by_default_smollm2_is_nearer_to_the_truth_than_llama_cpp_is() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let model = oracle("models/smollm2.json");
+    let native = model["native_vs_truth"].as_array().unwrap();
+    let theirs =
+        native.iter().map(|n| n["kl"].as_f64().unwrap()).sum::<f64>() / native.len() as f64;
+    for isa in Isa::available() {
+        let mut exec = executor(&file, false, isa);
+        let (prompts, _) = divergence(&mut exec, &model);
+        // The same token by token: the kernels of decoding, with rounded activations.
+        let prompt = &model["prompts"]["list"][1];
+        let truths = model["logits_truth_f64"]["list"].as_array().unwrap();
+        let truth = truths.iter().find(|t| t["id"] == prompt["id"]).unwrap();
+        exec.truncate(0);
+        let ids = ids(&prompt["ids"]);
+        let mut last = vec![];
+        for &id in &ids {
+            last = exec.feed(&[id], Want::Last).unwrap();
+        }
+        let decoding = kl(truth, &last);
+        eprintln!(
+            "{}: mean KL of prompts {prompts:e}, of decoding {decoding:e}; llama.cpp {theirs:e}",
+            isa.name()
+        );
+        // A thousandth of theirs: 16 bits instead of 8.
+        assert!(
+            prompts < 1e-3 * theirs && decoding < 1e-3 * theirs,
+            "{}: {prompts:e} {decoding:e}",
+            isa.name()
+        );
+    }
+}
+
+#[test]
+fn greedy_continuations_are_the_exact_ones() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let model = oracle("models/smollm2.json");
+    // A part of what the file has: some 20 s on two busy cores.
+    for (precise, kind, steps) in [(true, "raw", 24), (true, "chat", 12), (false, "raw", 24)] {
+        let mut exec = executor(&file, precise, Isa::best());
+        for entry in model["greedy_exact"][kind].as_array().unwrap() {
+            exec.truncate(0);
+            let name = format!("{kind}, precise {precise}: {}", entry["text"]);
+            follow(&mut exec, &ids(&entry["prompt_ids"]), entry, steps, 0.05, &name);
+        }
+    }
+}
+
+#[test]
+fn the_perplexity_of_a_text_is_the_f32_references() {
+    const TEXT: &str = "/usr/share/common-licenses/GPL-3";
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let Ok(text) = std::fs::read(TEXT) else {
+        return eprintln!("SKIPPED: {TEXT} is not there (Debian has it)");
+    };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+    let reference = oracle("perplexity.json");
+    for precise in [true, false] {
+        let mut exec = executor(&file, precise, Isa::best());
+        let mut running = vec![];
+        // A quarter of the text: three windows of its fourteen, which take some ten seconds on two
+        // busy cores.
+        let part = &text[..text.len() * 15 / 56];
+        perplexity(&mut exec.session, exec.id, &tokenizer, part, 512, &mut |_, _, so_far| {
+            running.push(so_far)
+        })
+        .unwrap();
+        assert!(running.len() >= 3, "{running:?}");
+        for (i, (got, want)) in running
+            .iter()
+            .zip(reference["runs"]["smollm2-exact"]["running"].as_array().unwrap())
+            .enumerate()
+        {
+            let want = want.as_f64().unwrap();
+            assert!(
+                (got / want - 1.0).abs() < 3e-4,
+                "precise {precise}, window {i}: {got}, not {want}"
+            );
+        }
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let prompt: Vec<u32> = (0..50).map(|i| i * 97 + 5).collect();
+    let run = |threads: usize| {
+        let graph = kjit_model::arch::build(&file).unwrap();
+        let options = OpenOptions {
+            context: Some(128),
+            kv: KvType::F16,
+            precise: false,
+            threads,
+            prefill_chunk: Some(32),
+            ..OpenOptions::default()
+        };
+        let mut exec = One::cpu(&file, &graph, &options);
+        let mut logits = exec.feed(&prompt, Want::Last).unwrap();
+        logits.extend(exec.feed(&[7], Want::Last).unwrap());
+        logits
+    };
+    let alone = run(1);
+    for threads in [2, 5] {
+        assert!(run(threads) == alone, "{threads} threads");
+    }
+}
+
+#[test]
+fn wrong_input_is_refused_and_changes_nothing() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let graph = kjit_model::arch::build(&file).unwrap();
+    let options = OpenOptions {
+        context: Some(4),
+        kv: KvType::F16,
+        precise: false,
+        threads: 1,
+        prefill_chunk: Some(512),
+        ..OpenOptions::default()
+    };
+    let mut exec = One::cpu(&file, &graph, &options);
+    assert!(matches!(
+        exec.feed(&[1, 49152], Want::Last),
+        Err(SessionError::Token { id: 49152, n_vocab: 49152 })
+    ));
+    assert!(matches!(
+        exec.feed(&[1; 5], Want::Last),
+        Err(SessionError::Context { tokens: 5, context: 4 })
+    ));
+    assert_eq!(exec.tokens(), 0);
+    assert!(exec.feed(&[1; 4], Want::Nothing).unwrap().is_empty());
+    assert!(matches!(
+        exec.feed(&[1], Want::Last),
+        Err(SessionError::Context { tokens: 5, context: 4 })
+    ));
+    assert_eq!(exec.tokens(), 4);
+}
+
+#[test]
+fn a_long_context_costs_nothing_until_used_and_an_absurd_one_is_a_memory_error() {
+    let Some(path) = model_path(SMOLLM2) else { return };
+    let file = Arc::new(Gguf::open(path).unwrap());
+    let new = |context: usize| {
+        let graph = kjit_model::arch::build(&file).unwrap();
+        let options = OpenOptions {
+            context: Some(context),
+            kv: KvType::F16,
+            precise: false,
+            threads: 1,
+            prefill_chunk: Some(512),
+            ..OpenOptions::default()
+        };
+        Session::on_cpu(Arc::clone(&file), graph, &options)
+    };
+    // 30 layers of 2 · 192 halves for 128k tokens are 3 GB of addresses.
+    let mut long = One::of(new(1 << 17).unwrap());
+    assert!(long.host().kv_bytes() > 2 << 30);
+    assert_eq!(long.feed(&[1], Want::Last).unwrap().len(), long.n_vocab());
+    for absurd in [1 << 45, usize::MAX] {
+        let error = new(absurd).err().unwrap();
+        assert!(matches!(error, SessionError::Memory { .. }), "{error}");
+        assert!(error.to_string().contains("-c"), "{error}");
+    }
+}

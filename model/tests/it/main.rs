@@ -1,0 +1,22 @@
+//! What the model promises, one module for each part. Some tests set variables or signal handlers
+//! of their process: nextest gives each test a process of its own.
+
+mod archs;
+mod catalogue;
+#[cfg(feature = "constrain")]
+mod constrain;
+#[cfg(feature = "constrain")]
+mod constrain_reply;
+mod folder;
+mod gpu_archs;
+mod gpu_compiled;
+mod gpu_plan;
+mod gpu_simulated;
+mod gpu_tuned;
+mod host_golden;
+mod host_oracle;
+mod serve;
+mod session;
+mod stages;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,640 @@
+//! Converts text to token ids and back, with the vocabulary of the file.
+//!
+//! Six algorithms: byte-level BPE (`gpt2`, and `gemma4` with raw UTF-8), SentencePiece (`llama`),
+//! its unigram model (`t5`), WordPiece (`bert`), RWKV's longest match, and PLaMo 2 (`plamo2`). Ids
+//! equal those of llama.cpp, for which GGUF vocabularies are written, including bytes that are not
+//! UTF-8. If llama.cpp differs from a model's original tokenizer, kjit follows llama.cpp.
+//!
+//! Time is linear in the text, except for the merges of one very long word: n log n.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
+)]
+
+mod bpe;
+pub mod cancel;
+mod chars;
+mod decode;
+mod error;
+mod limit;
+mod literal;
+mod partition;
+mod plamo2;
+mod pretokenize;
+mod rwkv;
+mod space;
+mod special;
+mod spm;
+mod table;
+mod trie;
+pub mod unicode;
+mod unigram;
+mod vocabulary;
+mod wordpiece;
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+pub use decode::{DecodeOptions, Detokenizer};
+pub use error::TokenizerError;
+pub use limit::{Limit, Stopped};
+pub use special::SpecialIds;
+pub use vocabulary::{FimIds, Vocabulary};
+
+use bpe::Bpe;
+use kjit_gguf::Gguf;
+use limit::Reach;
+use partition::{Fragment, Partition};
+use plamo2::Plamo2;
+use pretokenize::Pretokenizer;
+use rwkv::Rwkv;
+use space::escape;
+use special::Resolved;
+use spm::Spm;
+use table::TokenTable;
+use unigram::{Normalizer, Unigram};
+use wordpiece::WordPiece;
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+/// Options of encoding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncodeOptions {
+    /// Add BOS at the start and EOS at the end if the model requires them.
+    pub add_special: bool,
+    /// Recognise control tokens in the text (`<|im_end|>`). User-defined tokens are always
+    /// recognised.
+    pub parse_special: bool,
+}
+
+impl EncodeOptions {
+    /// A prompt from a chat template, or text with the model's own markup.
+    pub const PROMPT: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
+    /// Plain text.
+    pub const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
+    /// Text at the start of a context, without markup.
+    pub const RAW_PROMPT: EncodeOptions = EncodeOptions { add_special: true, parse_special: false };
+}
+
+/// Output of a chat template, which may already contain BOS.
+const CHAT: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
+
+/// A vocabulary with its algorithm.
+#[derive(Debug)]
+pub struct Tokenizer {
+    /// The vocabulary, then texts that occur in merges only.
+    table: TokenTable,
+    attrs: Vec<u8>,
+    algorithm: Algorithm,
+    partition: Partition,
+    special: SpecialIds,
+    eog: Vec<u32>,
+    add_bos: bool,
+    add_eos: bool,
+    add_space_prefix: bool,
+    clean_spaces: bool,
+    /// Tokens are UTF-8 with U+2581 for spaces instead of the alphabet of byte-level BPE.
+    raw_utf8: bool,
+    /// Text is converted to lower case first (BPE of whole words).
+    lowercase: bool,
+    /// `None` if any number of bytes may become one token or none.
+    reach: Option<Reach>,
+    remarks: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Algorithm {
+    Bpe(Bpe),
+    Spm(Spm),
+    WordPiece(WordPiece),
+    Unigram(Unigram),
+    Rwkv(Rwkv),
+    Plamo2(Plamo2),
+}
+
+/// The defaults of an algorithm for keys that the file lacks.
+#[derive(Default)]
+struct Defaults {
+    ids: SpecialIds,
+    add_bos: bool,
+    add_eos: bool,
+    add_space_prefix: bool,
+    clean_spaces: bool,
+    raw_utf8: bool,
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer of a file: a model of any architecture, or a vocabulary-only file.
+    ///
+    /// # Errors
+    /// The errors of [`Self::new`]; keys of the wrong type.
+    pub fn from_gguf(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::new(&Vocabulary::from_gguf(file)?)
+    }
+
+    /// Builds the tokenizer of a vocabulary.
+    ///
+    /// # Errors
+    /// An unknown algorithm or pre-tokenizer; lists that are missing or inconsistent.
+    pub fn new(vocabulary: &Vocabulary<'_>) -> Result<Tokenizer, TokenizerError> {
+        let kind = Kind::of(vocabulary)?;
+        let mut table = read_tokens(vocabulary)?;
+        let n_vocab = table.len() as u32;
+        let defaults = kind.defaults();
+        let Resolved { ids, attrs, eog, remarks } =
+            special::resolve(vocabulary, &table, n_vocab, defaults.ids)?;
+        let partition = Partition::new(&table, &attrs)?;
+        let mut add_bos = vocabulary.add_bos.unwrap_or(defaults.add_bos);
+        let add_eos = vocabulary.add_eos.unwrap_or(defaults.add_eos);
+        let add_space_prefix = vocabulary.add_space_prefix.unwrap_or(defaults.add_space_prefix);
+        let scores = || {
+            let scores = vocabulary.scores.clone().unwrap_or_else(|| vec![0.0; n_vocab as usize]);
+            fits("scores", scores.len(), n_vocab).map(|()| scores)
+        };
+        let algorithm = match kind {
+            Kind::Bpe(pre) => {
+                let merges = vocabulary.merges.as_deref().ok_or_else(|| missing("merges"))?;
+                Algorithm::Bpe(Bpe::new(pre, &mut table, merges)?)
+            }
+            Kind::Spm => {
+                // Only a token of type unknown may stand for bytes; the default id 0 may have
+                // another type.
+                let is_unknown = |id: &u32| {
+                    attrs.get(*id as usize).is_some_and(|a| a & special::attr::UNKNOWN != 0)
+                };
+                Algorithm::Spm(Spm::new(
+                    &table,
+                    scores()?,
+                    vocabulary.never,
+                    ids.unk.filter(is_unknown),
+                )?)
+            }
+            Kind::WordPiece => {
+                add_bos = true;
+                let lowercase = vocabulary.lowercase.unwrap_or(true);
+                Algorithm::WordPiece(WordPiece {
+                    lowercase,
+                    strip_accents: vocabulary.strip_accents.unwrap_or(lowercase),
+                    max_token_len: vocabulary
+                        .tokens
+                        .iter()
+                        .map(|text| text.len())
+                        .max()
+                        .unwrap_or(0),
+                    unknown: ids.unk.ok_or_else(|| missing("unknown_token_id"))?,
+                })
+            }
+            Kind::Unigram => {
+                let merge_spaces = vocabulary.merge_spaces.unwrap_or(false);
+                let normalizer = Normalizer {
+                    rules: &vocabulary.charsmap,
+                    space_in_front: add_space_prefix,
+                    merge_spaces,
+                };
+                let unknown = ids.unk.ok_or_else(|| missing("unknown_token_id"))?;
+                Algorithm::Unigram(Unigram::new(&table, &attrs, scores()?, unknown, &normalizer)?)
+            }
+            // RWKV and PLaMo 2 never add BOS or EOS.
+            Kind::Rwkv => {
+                add_bos = false;
+                Algorithm::Rwkv(Rwkv::new(&table, ids.unk)?)
+            }
+            Kind::Plamo2 => {
+                add_bos = false;
+                Algorithm::Plamo2(Plamo2::new(&table, &attrs, &scores()?)?)
+            }
+        };
+        if kind.is_word_piece() && ids.sep.is_none() {
+            return Err(missing("seperator_token_id"));
+        }
+        if add_bos && ids.bos.is_none() {
+            return Err(TokenizerError::vocabulary(
+                "tokenizer.ggml.bos_token_id",
+                "missing, though the vocabulary asks for BOS in front of every text",
+            ));
+        }
+        if add_eos && ids.eos.is_none() {
+            return Err(TokenizerError::vocabulary(
+                "tokenizer.ggml.eos_token_id",
+                "missing, though the vocabulary asks for EOS at the end of every text",
+            ));
+        }
+        let left_out = match &algorithm {
+            Algorithm::Bpe(bpe) => bpe.left_out(&table),
+            Algorithm::Rwkv(rwkv) => Some(rwkv.left_out()),
+            Algorithm::Spm(_) | Algorithm::Plamo2(_) => Some([false; 256]),
+            // An unknown word of any length is one token.
+            Algorithm::WordPiece(_) | Algorithm::Unigram(_) => None,
+        };
+        let reach = left_out.map(|bytes| Reach::new(&table, &attrs, &bytes));
+        Ok(Tokenizer {
+            reach,
+            table,
+            attrs,
+            algorithm,
+            partition,
+            special: ids,
+            eog,
+            add_bos,
+            add_eos,
+            add_space_prefix,
+            clean_spaces: defaults.clean_spaces,
+            raw_utf8: defaults.raw_utf8,
+            lowercase: vocabulary.lowercase.unwrap_or(false),
+            remarks,
+        })
+    }
+
+    /// The ids of a text, which need not be UTF-8. Byte-level BPE and WordPiece read U+FFFD for
+    /// invalid bytes, SentencePiece uses them as they are.
+    pub fn encode(&self, text: &[u8], options: EncodeOptions) -> Vec<u32> {
+        self.encode_to(text, &[], options, &Limit::default())
+    }
+
+    /// [`Tokenizer::encode`] with a limit on the number of tokens. A text that clearly exceeds it
+    /// is not encoded; others are encoded up to the limit.
+    ///
+    /// # Errors
+    /// The text has too many tokens, or the encoding was cancelled.
+    pub fn encode_within(
+        &self,
+        text: &[u8],
+        options: EncodeOptions,
+        limit: &Limit,
+    ) -> Result<Vec<u32>, Stopped> {
+        self.encode_parts_within(text, &[], options, limit)
+    }
+
+    /// The same where no control tokens are read in the given byte ranges, ascending.
+    fn encode_parts_within(
+        &self,
+        text: &[u8],
+        literal: &[Range<usize>],
+        options: EncodeOptions,
+        limit: &Limit,
+    ) -> Result<Vec<u32>, Stopped> {
+        let too_many = |least: usize| limit.most.is_some_and(|most| least > most);
+        let least = self.reach.as_ref().map_or(0, |reach| reach.fewest(text));
+        if too_many(least) {
+            return Err(Stopped::TooMany { least });
+        }
+        let ids = self.encode_to(text, literal, options, limit);
+        match ids.len() {
+            _ if limit.cancel.is_cancelled() => Err(Stopped::Cancelled),
+            least if too_many(least) => Err(Stopped::TooMany { least }),
+            _ => Ok(ids),
+        }
+    }
+
+    /// The ids, up to the limit.
+    fn encode_to(
+        &self,
+        text: &[u8],
+        literal: &[Range<usize>],
+        options: EncodeOptions,
+        limit: &Limit,
+    ) -> Vec<u32> {
+        let mut out = Vec::new();
+        let bos_and_end = match &self.algorithm {
+            Algorithm::WordPiece(_) => (self.special.bos, self.special.sep),
+            Algorithm::Rwkv(_) | Algorithm::Plamo2(_) => (None, None),
+            _ => (
+                self.special.bos.filter(|_| self.add_bos),
+                self.special.eos.filter(|_| self.add_eos),
+            ),
+        };
+        out.extend(bos_and_end.0.filter(|_| options.add_special));
+        let fragments = self.partition.split(&self.table, text, literal, options.parse_special);
+        let bytes = |start: usize, end: usize| text.get(start..end).unwrap_or_default();
+        match &self.algorithm {
+            Algorithm::Bpe(bpe) => {
+                // The texts outlive the session, which caches words in them.
+                let texts: Vec<Cow<'_, [u8]>> = fragments
+                    .iter()
+                    .map(|fragment| match *fragment {
+                        Fragment::Token(_) => Cow::Borrowed::<[u8]>(&[]),
+                        Fragment::Text { start, end } => {
+                            bpe.prepare(bytes(start, end), self.lowercase)
+                        }
+                    })
+                    .collect();
+                let mut session = bpe.session(&self.table, limit);
+                for (fragment, text) in fragments.iter().zip(&texts) {
+                    if limit.is_over(out.len()) {
+                        break;
+                    }
+                    match *fragment {
+                        Fragment::Token(id) => out.push(id),
+                        Fragment::Text { .. } => session.encode(text, &mut out),
+                    }
+                }
+            }
+            Algorithm::Spm(spm) => {
+                let mut session = spm.session(&self.table, limit);
+                let mut after_special = true;
+                for fragment in fragments {
+                    if limit.is_over(out.len()) {
+                        break;
+                    }
+                    match fragment {
+                        Fragment::Token(id) => out.push(id),
+                        Fragment::Text { start, end } => {
+                            let text =
+                                escape(bytes(start, end), self.add_space_prefix && after_special);
+                            session.encode(&text, &mut out);
+                        }
+                    }
+                    after_special = matches!(fragment, Fragment::Token(_));
+                }
+            }
+            Algorithm::WordPiece(a) => {
+                each(
+                    &fragments,
+                    &mut out,
+                    |text, out| a.encode(&self.table, text, out),
+                    bytes,
+                    limit,
+                );
+            }
+            Algorithm::Unigram(a) => {
+                each(&fragments, &mut out, |text, out| a.encode(text, out), bytes, limit)
+            }
+            Algorithm::Rwkv(a) => {
+                each(&fragments, &mut out, |text, out| a.encode(text, limit, out), bytes, limit)
+            }
+            Algorithm::Plamo2(a) => {
+                each(&fragments, &mut out, |text, out| a.encode(text, out), bytes, limit)
+            }
+        }
+        out.extend(bos_and_end.1.filter(|_| options.add_special));
+        out
+    }
+
+    /// The ids of a chat template's output: control tokens are recognised, and BOS is added if the
+    /// model requires it and the template did not write it.
+    pub fn encode_chat(&self, prompt: &str) -> Vec<u32> {
+        self.begun(self.encode(prompt.as_bytes(), CHAT))
+    }
+
+    /// [`Tokenizer::encode_chat`] with a limit on the number of tokens.
+    ///
+    /// # Errors
+    /// The errors of [`Self::encode_within`].
+    pub fn encode_chat_within(&self, prompt: &str, limit: &Limit) -> Result<Vec<u32>, Stopped> {
+        self.encode_within(prompt.as_bytes(), CHAT, limit).map(|ids| self.begun(ids))
+    }
+
+    /// Adds BOS if the model requires it and it is missing.
+    fn begun(&self, ids: Vec<u32>) -> Vec<u32> {
+        match self.special.bos {
+            Some(bos) if self.add_bos && ids.first() != Some(&bos) => {
+                [&[bos], ids.as_slice()].concat()
+            }
+            _ => ids,
+        }
+    }
+
+    /// Number of tokens.
+    pub fn n_vocab(&self) -> usize {
+        self.attrs.len()
+    }
+
+    /// The ids of special tokens.
+    pub fn special(&self) -> &SpecialIds {
+        &self.special
+    }
+
+    /// Begin of sequence.
+    pub fn bos(&self) -> Option<u32> {
+        self.special.bos
+    }
+
+    /// End of sequence.
+    pub fn eos(&self) -> Option<u32> {
+        self.special.eos
+    }
+
+    /// End of turn.
+    pub fn eot(&self) -> Option<u32> {
+        self.special.eot
+    }
+
+    /// Whether the model requires BOS at the start of every text.
+    pub fn add_bos(&self) -> bool {
+        self.add_bos
+    }
+
+    /// Whether the model requires EOS at the end of every text.
+    pub fn add_eos(&self) -> bool {
+        self.add_eos
+    }
+
+    /// Whether a token ends the generation.
+    pub fn is_eog(&self, id: u32) -> bool {
+        self.eog.binary_search(&id).is_ok()
+    }
+
+    /// Notes about parts of the vocabulary that are ignored, one line each.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    /// The tokens that end the generation, in ascending order.
+    pub fn eog_ids(&self) -> &[u32] {
+        &self.eog
+    }
+
+    /// Whether a token is a control or unknown token, which text produces only with
+    /// `parse_special`.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary.
+    pub fn is_control(&self, id: u32) -> Result<bool, TokenizerError> {
+        Ok(self.attrs(id)? & (special::attr::CONTROL | special::attr::UNKNOWN) != 0)
+    }
+
+    /// The id of a control or user-defined token by its text.
+    pub fn special_id(&self, text: &str) -> Option<u32> {
+        let id = self.table.get(text.as_bytes())?;
+        let special = special::attr::CONTROL | special::attr::USER_DEFINED;
+        (self.attrs.get(id as usize)? & special != 0).then_some(id)
+    }
+
+    /// The text of a token in the vocabulary (byte-level BPE: in its alphabet).
+    ///
+    /// # Errors
+    /// An id outside the vocabulary.
+    pub fn token_text(&self, id: u32) -> Result<&[u8], TokenizerError> {
+        self.attrs(id)?;
+        Ok(self.table.text(id).unwrap_or_default())
+    }
+
+    fn attrs(&self, id: u32) -> Result<u8, TokenizerError> {
+        let attrs = self.attrs.get(id as usize).copied();
+        attrs.ok_or(TokenizerError::IdOutOfRange { id, n_vocab: self.n_vocab() })
+    }
+}
+
+/// Encodes fragments independently.
+fn each<'t>(
+    fragments: &[Fragment],
+    out: &mut Vec<u32>,
+    encode: impl Fn(&'t [u8], &mut Vec<u32>),
+    bytes: impl Fn(usize, usize) -> &'t [u8],
+    limit: &Limit,
+) {
+    for fragment in fragments {
+        if limit.is_over(out.len()) {
+            return;
+        }
+        match *fragment {
+            Fragment::Token(id) => out.push(id),
+            Fragment::Text { start, end } => encode(bytes(start, end), out),
+        }
+    }
+}
+
+enum Kind {
+    Bpe(&'static Pretokenizer),
+    Spm,
+    WordPiece,
+    Unigram,
+    Rwkv,
+    Plamo2,
+}
+
+impl Kind {
+    fn of(vocabulary: &Vocabulary<'_>) -> Result<Kind, TokenizerError> {
+        let pre = match vocabulary.model {
+            "gpt2" | "whitespace" => {
+                vocabulary.pre.filter(|pre| !pre.is_empty()).unwrap_or("default")
+            }
+            "gemma4" => "gemma4",
+            "llama" => return Ok(Kind::Spm),
+            "bert" => return Ok(Kind::WordPiece),
+            "t5" => return Ok(Kind::Unigram),
+            "rwkv" => return Ok(Kind::Rwkv),
+            "plamo2" => return Ok(Kind::Plamo2),
+            "none" | "no_vocab" => {
+                return Err(TokenizerError::NoVocabulary(vocabulary.model.to_owned()));
+            }
+            other => return Err(TokenizerError::UnknownModel(other.to_owned())),
+        };
+        Pretokenizer::find(pre).map(Kind::Bpe).ok_or_else(|| TokenizerError::UnknownPre {
+            name: pre.to_owned(),
+            known: Pretokenizer::names().collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    fn is_word_piece(&self) -> bool {
+        matches!(self, Kind::WordPiece)
+    }
+
+    fn defaults(&self) -> Defaults {
+        match self {
+            Kind::Bpe(pre) => {
+                let legacy = Some(11).filter(|_| !pre.raw_utf8);
+                Defaults {
+                    ids: SpecialIds {
+                        bos: legacy.filter(|_| !pre.no_default_bos),
+                        eos: legacy,
+                        ..Default::default()
+                    },
+                    add_bos: pre.add_bos,
+                    clean_spaces: pre.clean_spaces,
+                    raw_utf8: pre.raw_utf8,
+                    ..Default::default()
+                }
+            }
+            Kind::Unigram => Defaults {
+                ids: SpecialIds { eos: Some(1), unk: Some(2), pad: Some(0), ..Default::default() },
+                add_eos: true,
+                ..Default::default()
+            },
+            Kind::Rwkv => Defaults::default(),
+            Kind::Plamo2 => Defaults {
+                ids: SpecialIds {
+                    bos: Some(1),
+                    eos: Some(2),
+                    unk: Some(0),
+                    pad: Some(3),
+                    ..Default::default()
+                },
+                ..Default::default()
+            },
+            Kind::Spm => Defaults {
+                ids: SpecialIds { bos: Some(1), eos: Some(2), unk: Some(0), ..Default::default() },
+                add_bos: true,
+                add_space_prefix: true,
+                ..Default::default()
+            },
+            Kind::WordPiece => Defaults {
+                ids: SpecialIds {
+                    bos: Some(101),
+                    unk: Some(100),
+                    sep: Some(102),
+                    pad: Some(0),
+                    mask: Some(103),
+                    ..Default::default()
+                },
+                add_bos: true,
+                clean_spaces: true,
+                ..Default::default()
+            },
+        }
+    }
+}
+
+fn missing(key: &str) -> TokenizerError {
+    TokenizerError::vocabulary(
+        &format!("tokenizer.ggml.{key}"),
+        "missing, though the tokenizer needs it",
+    )
+}
+
+fn fits(key: &str, len: usize, n_vocab: u32) -> Result<(), TokenizerError> {
+    if len >= n_vocab as usize {
+        return Ok(());
+    }
+    let problem = format!("{len} elements for {n_vocab} tokens");
+    Err(TokenizerError::vocabulary(&format!("tokenizer.ggml.{key}"), problem))
+}
+
+fn read_tokens(vocabulary: &Vocabulary<'_>) -> Result<TokenTable, TokenizerError> {
+    const KEY: &str = "tokenizer.ggml.tokens";
+    let n = vocabulary.tokens.len();
+    if n == 0 {
+        return Err(TokenizerError::vocabulary(KEY, "missing or empty"));
+    }
+    let n_vocab = u32::try_from(n)
+        .map_err(|_| TokenizerError::vocabulary(KEY, "more than 4294967295 tokens"))?;
+    if let Some(types) = &vocabulary.types {
+        fits("token_type", types.len(), n_vocab)?;
+    }
+    let mut table =
+        TokenTable::with_capacity(n, vocabulary.tokens.iter().map(|text| text.len()).sum());
+    for (i, text) in vocabulary.tokens.iter().enumerate() {
+        let (id, new) = match text.is_empty() {
+            true => table.intern(format!("[EMPTY_{i}]").as_bytes()),
+            false => table.intern(text),
+        };
+        if !new {
+            let text = String::from_utf8_lossy(text);
+            return Err(TokenizerError::vocabulary(
+                KEY,
+                format!("tokens {id} and {i} have the same text {text:?}"),
+            ));
+        }
+    }
+    Ok(table)
+}

@@ -1,0 +1,123 @@
+//! Text of others inside a rendered prompt, tokenized without control tokens.
+//!
+//! A chat template puts messages and the model's own markup into one text. A message that spells a
+//! control token (`<|im_end|>`) would become that token there: a user, or a tool's result, could
+//! open a system turn. [`Tokenizer::literal`] encloses such spellings in two noncharacters before
+//! the template runs. [`Tokenizer::encode_literal_chat_within`] reads no control tokens between
+//! them and leaves them out.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::partition::{Fragment, Partition};
+use super::special::attr;
+use super::table::TokenTable;
+use super::{CHAT, Limit, Stopped, Tokenizer};
+
+const OPEN: char = '\u{FDD0}';
+const CLOSE: char = '\u{FDD1}';
+
+impl Tokenizer {
+    /// The text with each spelling of a control token enclosed, and an end that a following text
+    /// could complete to one. The two noncharacters U+FDD0 and U+FDD1 become U+FFFD.
+    pub fn literal<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let mut text = Cow::Borrowed(text);
+        if text.contains([OPEN, CLOSE]) {
+            text = Cow::Owned(text.replace([OPEN, CLOSE], "\u{FFFD}"));
+        }
+        let enclosed = enclosed(&self.partition, &self.table, &self.attrs, &text);
+        if enclosed.is_empty() {
+            return text;
+        }
+        let mut out = String::with_capacity(text.len() + 6 * enclosed.len());
+        let mut at = 0;
+        for Range { start, end } in enclosed {
+            out += &text[at..start];
+            out.push(OPEN);
+            out += &text[start..end];
+            out.push(CLOSE);
+            at = end;
+        }
+        out += &text[at..];
+        Cow::Owned(out)
+    }
+
+    /// [`Self::encode_chat_within`] of a prompt rendered from messages that went through
+    /// [`Self::literal`].
+    ///
+    /// # Errors
+    /// As [`Self::encode_within`].
+    pub fn encode_literal_chat_within(
+        &self,
+        prompt: &str,
+        limit: &Limit,
+    ) -> Result<Vec<u32>, Stopped> {
+        let (text, literal) = unmarked(prompt);
+        self.encode_parts_within(text.as_bytes(), &literal, CHAT, limit).map(|ids| self.begun(ids))
+    }
+}
+
+/// Byte ranges of control and unknown tokens in a text, and of an end that begins one; ascending,
+/// apart from each other, at borders of characters.
+fn enclosed(
+    partition: &Partition,
+    table: &TokenTable,
+    attrs: &[u8],
+    text: &str,
+) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = vec![];
+    let mut at = 0;
+    // A token's text can be found again: `split` gives fragments in the order of the text, without
+    // the white space that a token swallows.
+    for fragment in partition.split(table, text.as_bytes(), &[], true) {
+        match fragment {
+            Fragment::Text { end, .. } => at = end,
+            Fragment::Token(id) => {
+                let Ok(spelling) = std::str::from_utf8(table.text(id).unwrap_or_default()) else {
+                    continue;
+                };
+                let Some(found) = text.get(at..).and_then(|rest| rest.find(spelling)) else {
+                    continue;
+                };
+                let (start, end) = (at + found, at + found + spelling.len());
+                let control = attrs
+                    .get(id as usize)
+                    .is_some_and(|attrs| attrs & (attr::CONTROL | attr::UNKNOWN) != 0);
+                if control {
+                    ranges.push(start..end);
+                }
+                at = end;
+            }
+        }
+    }
+    let begun = partition.begun_at_end(text.as_bytes());
+    let end = ranges.last().map_or(0, |range| range.end);
+    if let Some(start) = begun.filter(|&start| text.is_char_boundary(start)) {
+        match ranges.last_mut().filter(|_| start < end) {
+            Some(last) => last.end = text.len(),
+            None => ranges.push(start..text.len()),
+        }
+    }
+    ranges
+}
+
+/// The text without marks, and the byte ranges that they enclosed. A mark that a template lost or
+/// moved encloses up to the next one, or to the end.
+fn unmarked(prompt: &str) -> (Cow<'_, str>, Vec<Range<usize>>) {
+    if !prompt.contains([OPEN, CLOSE]) {
+        return (Cow::Borrowed(prompt), vec![]);
+    }
+    let (mut text, mut ranges) = (String::with_capacity(prompt.len()), vec![]);
+    let mut open = None;
+    for c in prompt.chars() {
+        match c {
+            OPEN => {
+                open.get_or_insert(text.len());
+            }
+            CLOSE => ranges.extend(open.take().map(|start| start..text.len())),
+            c => text.push(c),
+        }
+    }
+    ranges.extend(open.map(|start| start..text.len()));
+    (Cow::Owned(text), ranges)
+}

@@ -1,0 +1,3 @@
+//! Helpers that the server's tests share.
+
+pub mod connection;

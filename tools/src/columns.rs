@@ -1,0 +1,125 @@
+//! Tables for people, that fit a terminal's width. Without a terminal on stdout nothing is cut.
+
+use console::{Term, measure_text_width, truncate_str};
+use std::io::{self, IsTerminal, Write};
+
+/// Mark of a text that was cut.
+const CUT: &str = "…";
+/// Spaces between two columns.
+const GAP: usize = 2;
+/// A column is not made narrower than this.
+const LEAST: usize = 8;
+
+/// Columns of the terminal on stdout; none where stdout is no terminal.
+pub fn width() -> Option<usize> {
+    if !io::stdout().is_terminal() {
+        return None;
+    }
+    let (_, columns) = Term::stdout().size_checked()?;
+    Some(usize::from(columns)).filter(|columns| *columns > 0)
+}
+
+/// Whether text on stdout may have styles: on a terminal that knows them, unless `NO_COLOR` is set.
+pub fn styled() -> bool {
+    io::stdout().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
+        && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
+}
+
+/// A line that fits the width.
+pub fn clipped(line: &str, width: Option<usize>) -> String {
+    width.map_or_else(|| line.to_owned(), |width| truncate_str(line, width, CUT).into_owned())
+}
+
+/// A text of lines, each of which fits the width.
+pub fn write_clipped(text: &str, width: Option<usize>, out: &mut impl Write) -> io::Result<()> {
+    text.lines().try_for_each(|line| writeln!(out, "{}", clipped(line, width)))
+}
+
+/// Kind of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Column {
+    /// Text, never cut.
+    Left,
+    /// A number.
+    Right,
+    /// Text that is cut where the table is too wide.
+    Flexible,
+}
+
+/// Writes rows, each with as many cells as there are columns.
+pub fn write(
+    columns: &[Column],
+    rows: &[Vec<String>],
+    width: Option<usize>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut widths: Vec<usize> = (0..columns.len())
+        .map(|at| {
+            let cells = rows.iter().filter_map(|row| row.get(at));
+            cells.map(|cell| measure_text_width(cell)).max().unwrap_or(0)
+        })
+        .collect();
+    let all = widths.iter().sum::<usize>() + GAP * columns.len().saturating_sub(1);
+    let mut over = all.saturating_sub(width.unwrap_or(usize::MAX));
+    // The widest flexible column becomes narrower, one character at a time.
+    while over > 0 {
+        let flexible = widths.iter_mut().zip(columns).filter(|(_, c)| **c == Column::Flexible);
+        let Some((widest, _)) = flexible.max_by_key(|(width, _)| **width) else { break };
+        if *widest <= LEAST {
+            break;
+        }
+        (*widest, over) = (*widest - 1, over - 1);
+    }
+    for row in rows {
+        let mut line = String::new();
+        for ((cell, column), width) in row.iter().zip(columns).zip(&widths) {
+            if !line.is_empty() {
+                line.push_str(&" ".repeat(GAP));
+            }
+            let cell = truncate_str(cell, *width, CUT);
+            let space = " ".repeat(width.saturating_sub(measure_text_width(&cell)));
+            match column {
+                Column::Right => line.extend([space.as_str(), &cell]),
+                Column::Left | Column::Flexible => line.extend([&cell, space.as_str()]),
+            }
+        }
+        // If no column can become narrower, the line's end is cut.
+        writeln!(out, "{}", clipped(line.trim_end(), width))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Column, clipped, write};
+    use console::measure_text_width;
+
+    fn table(width: Option<usize>) -> Vec<String> {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let rows = [row(["a name that is long", "1", "cpu"]), row(["短い名前", "1234", "cuda:0"])];
+        let mut out = vec![];
+        write(&[Column::Flexible, Column::Right, Column::Left], &rows, width, &mut out).unwrap();
+        String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn columns_stand_below_each_other_and_nothing_is_cut_without_a_width() {
+        let lines = table(None);
+        assert_eq!(lines, ["a name that is long     1  cpu", "短い名前             1234  cuda:0"]);
+        assert_eq!(table(Some(80)), lines);
+    }
+
+    #[test]
+    fn every_line_fits_any_width_and_says_where_it_was_cut() {
+        for width in 1..40 {
+            for line in table(Some(width)) {
+                assert!(measure_text_width(&line) <= width, "{width}: {line}");
+            }
+        }
+        assert_eq!(table(Some(24))[0], "a name th…     1  cpu");
+        assert_eq!(clipped("whole", Some(5)), "whole");
+        assert_eq!(clipped("cut off", Some(5)), "cut …");
+        assert_eq!(clipped("cut off", None), "cut off");
+    }
+}

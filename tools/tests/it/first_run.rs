@@ -1,0 +1,299 @@
+//! The first run on an unknown card, runtime or system. Each call that is refused, hangs or fails
+//! gives one clear line, and an answer follows if anything can still compute it.
+
+use crate::support::machine::{Machine, document, err, failure, simulated};
+use crate::support::model;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+const TINY: &str = "tiny/tiny-llama-q8_0.gguf";
+
+/// The card of most of these tests. Its kernels are kept from run to run.
+fn card() -> Machine {
+    Machine::new("gfx1100", Path::new(TEMPORARY).join("hipsim/first-run"))
+}
+
+/// Five greedy tokens of a small llama, as JSON.
+fn asks<'c>(command: &'c mut Command, device: &str) -> &'c mut Command {
+    asks_within(command, device, "64")
+}
+
+/// Another context.
+fn asks_within<'c>(command: &'c mut Command, device: &str, context: &str) -> &'c mut Command {
+    let path = model(TINY);
+    command.arg("run").arg(path).args([
+        "--raw",
+        "-p",
+        "hello you",
+        "-n",
+        "5",
+        "--temp",
+        "0",
+        "--json",
+        "-v",
+    ]);
+    command.args(["-c", context, "--prefill-chunk", "16", "--device", device])
+}
+
+fn run_with(machine: &Machine, device: &str, set: &[(&str, &str)]) -> Output {
+    asks(machine.command().envs(set.iter().copied()), device).output().unwrap()
+}
+
+fn host() -> Value {
+    let output = asks(&mut card().command(), "cpu").arg("--precise").output().unwrap();
+    document(&output)["ids"].clone()
+}
+
+/// The tokens are the host's. Returns stderr.
+#[track_caller]
+fn right(output: &Output) -> String {
+    assert_eq!(document(output)["ids"], host(), "{}", err(output));
+    err(output)
+}
+
+#[test]
+fn a_runtime_that_records_no_graphs_gives_the_hosts_tokens_and_that_is_said_once() {
+    if !simulated("a_runtime_that_records_no_graphs") {
+        return;
+    }
+    for refused in
+        ["hipStreamBeginCapture:*:900", "hipStreamEndCapture:*:901", "hipGraphInstantiate:*:801"]
+    {
+        let said = right(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", refused)]));
+        assert_eq!(
+            said.matches("launches cannot be recorded on rocm:0").count(),
+            1,
+            "{refused}: {said}"
+        );
+        assert!(said.contains(refused.split(':').next().unwrap()), "{refused}: {said}");
+    }
+}
+
+#[test]
+fn a_runtime_that_lets_no_blocks_meet_gives_the_hosts_tokens() {
+    if !simulated("a_runtime_that_lets_no_blocks_meet") {
+        return;
+    }
+    // The runtime has the call and refuses it.
+    let fail = [("HIPSIM_FAIL", "hipModuleLaunchCooperativeKernel:*:801")];
+    let mut persistent = card().command();
+    let said = right(
+        &asks(persistent.envs(fail), "rocm:0").args(["--persistent", "on"]).output().unwrap(),
+    );
+    assert_eq!(said.matches("blocks that meet are refused on rocm:0").count(), 1, "{said}");
+    assert!(said.contains("a token is many launches, in spite of --persistent on"), "{said}");
+    // ROCm 5.2 has no such call.
+    let old = Machine { rocm5: true, ..card() };
+    let said =
+        right(&asks(&mut old.command(), "rocm:0").args(["--persistent", "on"]).output().unwrap());
+    assert!(said.contains("this device keeps no blocks together"), "{said}");
+}
+
+#[test]
+fn page_locked_memory_that_the_runtime_refuses_is_made_of_pages_of_our_own() {
+    if !simulated("page_locked_memory_that_the_runtime_refuses") {
+        return;
+    }
+    right(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", "hipHostMalloc:*:2")]));
+    // Only the upload has slots: the file is copied from its map.
+    right(&run_with(
+        &card(),
+        "rocm:0",
+        &[("HIPSIM_FAIL", "hipHostRegister:*:1,hipHostMalloc:1:2")],
+    ));
+    // No other way is left.
+    let both = "hipHostRegister:*:1,hipHostMalloc:*:2";
+    let line = failure(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", both)]));
+    assert!(
+        line.contains("rocm:0 is given no page-locked memory") && line.contains("memlock"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_driver_that_hangs_or_ends_who_asks_it_is_told_of_and_the_cpu_answers() {
+    if !simulated("a_driver_that_hangs") {
+        return;
+    }
+    for (how, word) in [
+        ("HIPSIM_HANG", "did not answer within 1 s"),
+        ("HIPSIM_ABORT", "ends the process that asks it"),
+    ] {
+        // The runtime has never answered since the machine started.
+        let dir = tempfile::tempdir().unwrap();
+        let machine = Machine::new("gfx1100", dir.path().to_owned());
+        let set = [(how, "hipInit"), ("KJIT_DISCOVERY_SECONDS", "1")];
+        let said = right(&run_with(&machine, "auto", &set));
+        assert!(said.contains("device: cpu") && said.contains(word), "{how}: {said}");
+        let line = failure(&run_with(&machine, "rocm:0", &set));
+        assert!(line.contains("rocm") && line.contains(word), "{how}: {line}");
+        let listed = machine.command().envs(set).arg("devices").output().unwrap();
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        assert!(listed.contains("not found: ") && listed.contains(word), "{how}: {listed}");
+    }
+}
+
+#[test]
+fn a_driver_that_has_answered_is_asked_at_once_the_next_time() {
+    if !simulated("a_driver_that_has_answered") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::new("gfx1100", dir.path().to_owned());
+    // No child process can be started, so the kept answer is used.
+    let listed = |set: &[(&str, &str)]| {
+        let output = machine
+            .command()
+            .envs(set.iter().copied())
+            .args(["devices", "--json"])
+            .output()
+            .unwrap();
+        document(&output)["devices"].as_array().unwrap().len()
+    };
+    assert_eq!(listed(&[]), 2);
+    assert_eq!(listed(&[("TMPDIR", "/nowhere")]), 2);
+    let records = || walk(dir.path()).len();
+    let before = records();
+    assert!(before > 0, "nothing was kept");
+    assert_eq!((listed(&[]), records()), (2, before));
+    // Another set of devices is asked anew.
+    assert_eq!(listed(&[("HIP_VISIBLE_DEVICES", "0")]), 2);
+    assert!(records() > before);
+}
+
+fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn two_cards_of_different_families_each_give_the_hosts_tokens() {
+    if !simulated("two_cards_of_different_families") {
+        return;
+    }
+    let both = Machine { devices: "gfx1030,gfx942:sramecc+:xnack-", ..card() };
+    for (device, arch) in
+        [("rocm:0", "gfx1030"), ("rocm:1", "gfx942:sramecc+:xnack-"), ("auto", "gfx1030")]
+    {
+        let output = run_with(&both, device, &[]);
+        right(&output);
+        assert_eq!(document(&output)["device"]["arch"], arch, "{device}");
+    }
+    // Both together, each with some of the layers.
+    let said = right(&run_with(&both, "rocm:1,rocm:0", &[]));
+    let line = said.lines().find(|l| l.starts_with("device: ")).unwrap_or_default();
+    assert!(
+        line.contains("layers 0 to ") && line.contains("on rocm:1") && line.contains(" on rocm:0"),
+        "{said}"
+    );
+    assert!(said.contains("rows come device to device"), "{said}");
+    let output = asks(&mut both.command(), "rocm:0").args(["--host-layers", "1"]).output().unwrap();
+    assert!(right(&output).contains("layer 0 on cpu"), "{}", err(&output));
+    // A model that fits needs no CPU part; a larger one gets it.
+    assert!(right(&run_with(&both, "rocm:0,cpu", &[])).contains("device: rocm:0, "));
+    for (device, flags, says) in [
+        ("rocm:0", &["--split", "tensor"][..], "--split tensor is for several GPUs"),
+        ("rocm:0,rocm:1", &["--persistent", "on"], "--persistent on is one launch on one device"),
+        ("rocm:0,rocm:7", &[], "rocm:7"),
+        ("rocm:0", &["--host-layers", "99"], "--host-layers 99: the model has"),
+        (
+            "cpu",
+            &["--host-layers", "1"],
+            "--host-layers is for a model whose other layers are on a GPU",
+        ),
+        ("rocm:0", &["--host-experts", "1"], "has no experts"),
+        ("cpu", &["--host-experts", "1"], "--host-experts is for one GPU that has all else"),
+        (
+            "rocm:0",
+            &["--host-experts", "1", "--stream"],
+            "--host-experts is for one GPU that has all else: leave --stream out",
+        ),
+        (
+            "rocm:0",
+            &["--host-experts", "0", "--hot-experts", "1MB"],
+            "--hot-experts is for experts that the CPU has",
+        ),
+        (
+            "cpu",
+            &["--host-ffn", "1"],
+            "--host-ffn is for one GPU that has all else: --device names none",
+        ),
+        (
+            "rocm:0",
+            &["--host-ffn", "1", "--stream"],
+            "--host-ffn is for one GPU that has all else: leave --stream out",
+        ),
+        ("rocm:0", &["--host-ffn", "1", "--host-layers", "1"], "leave --host-layers out"),
+        ("rocm:0", &["--host-ffn", "1", "--host-experts", "1"], "leave --host-experts out"),
+        (
+            "rocm:0,rocm:1",
+            &["--host-ffn", "1"],
+            "--host-ffn is for one GPU that has all else: name one with --device",
+        ),
+    ] {
+        let line = failure(&asks(&mut both.command(), device).args(flags).output().unwrap());
+        assert!(line.contains(says), "{device} {flags:?}: {line}");
+    }
+    let line =
+        failure(&both.command().args(["doctor", "--device", "rocm:0,rocm:1"]).output().unwrap());
+    assert!(line.contains("this command takes one device"), "{line}");
+}
+
+#[test]
+fn memory_that_is_not_there_is_a_line_with_the_flag_that_helps() {
+    if !simulated("memory_that_is_not_there") {
+        return;
+    }
+    // Known before anything is loaded.
+    let small = [("HIPSIM_MEMORY", "36700160")];
+    let ask = |context: &str| {
+        let mut command = card().command();
+        let output = asks_within(command.envs(small), "rocm:0", context).output().unwrap();
+        (output.status.success(), err(&output))
+    };
+    let (fits, said) = ask("60000");
+    let line = said.lines().find(|l| l.starts_with("error")).unwrap_or_default().to_owned();
+    let context =
+        line.split("; -c ").nth(1).and_then(|l| l.split(' ').next()).unwrap_or_default().to_owned();
+    assert!(!fits && line.contains("would fit"), "{said}");
+    let (fits, said) = ask(&context);
+    assert!(fits, "-c {context} was said to fit: {said}");
+    // Refused, although the memory should suffice.
+    for refused in ["hipMalloc:1:2", "hipMalloc:*:2"] {
+        let line = failure(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", refused)]));
+        let helps = ["a smaller -c or --kv-type q8_0", "streams layers and takes less of them"];
+        assert!(
+            line.contains("MiB") && helps.iter().any(|flag| line.contains(flag)),
+            "{refused}: {line}"
+        );
+    }
+}
+
+#[test]
+fn a_kernel_that_faults_at_its_proof_is_left_out_and_the_tokens_are_the_hosts() {
+    if !simulated("a_kernel_that_faults_at_its_proof") {
+        return;
+    }
+    for (faults, entry) in [("", "matvec"), ("abort", "matvec")] {
+        // A cache of its own: in other tests this card passes.
+        let dir = tempfile::tempdir().unwrap();
+        let machine = Machine::new("gfx1100", dir.path().to_owned());
+        let broken = format!("{entry}:wave32:fault");
+        let set = [("HIPSIM_BREAK", broken.as_str()), ("HIPSIM_FAULTS", faults)];
+        let mut output = run_with(&machine, "rocm:0", &set);
+        // AMD's runtime may end the process. Then the next start knows.
+        if faults == "abort" {
+            assert_eq!(output.status.code(), None, "{}", err(&output));
+            output = run_with(&machine, "rocm:0", &set);
+        }
+        let said = right(&output);
+        assert!(said.contains("computes wrongly on rocm:0"), "{faults}: {said}");
+        assert!(said.contains("it goes on as gfx1100:wave64"), "{faults}: {said}");
+        // The result was kept.
+        assert!(
+            right(&run_with(&machine, "rocm:0", &set)).contains("it goes on as gfx1100:wave64")
+        );
+    }
+}

@@ -1,0 +1,80 @@
+//! Commands in the README and in `docs/` give the output that is shown.
+
+use crate::support::smollm2;
+use std::process::Command;
+
+const PAGES: [&str; 4] = [
+    include_str!("../../../README.md"),
+    include_str!("../../../docs/run.md"),
+    include_str!("../../../docs/embed.md"),
+    include_str!("../../../docs/tune.md"),
+];
+
+/// Fenced blocks with this beginning.
+fn blocks(fence: &str, begin: &str) -> Vec<&'static str> {
+    let texts = PAGES.into_iter().flat_map(|page| page.split("\n```").skip(1).step_by(2));
+    texts
+        .filter_map(|b| b.strip_prefix(fence)?.strip_prefix('\n'))
+        .filter(|b| b.starts_with(begin))
+        .collect()
+}
+
+/// Without the README's line breaks.
+fn joined(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn every_command_shown_with_the_small_model_answers_as_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(smollm2().canonicalize().unwrap(), dir.path().join("model.gguf"))
+        .unwrap();
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_kjit"));
+    let path =
+        format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let shown: String = blocks("", "$ ").into_iter().map(|b| format!("\n{b}")).collect();
+    let mut ran = 0;
+    for example in shown.split("\n$ ").skip(1) {
+        let (command, answer) = example.split_once('\n').unwrap();
+        // Measurements of large models on an H200, which are not repeated here.
+        if command.contains("bench") {
+            continue;
+        }
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", command])
+            .current_dir(dir.path())
+            .env("PATH", &path)
+            .env_remove("KJIT_CACHE_DIR");
+        let output = shell.output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        // A line of … stands for left-out output. Without one, all of it is shown.
+        let parts: Vec<String> = answer.split('…').map(joined).filter(|p| !p.is_empty()).collect();
+        let (said, mut at) = (joined(&said), 0);
+        for part in &parts {
+            let found = said[at..].find(part.as_str());
+            at += found.unwrap_or_else(|| panic!("{command}\nshown: {part}\nfound: {said}"))
+                + part.len();
+        }
+        assert!(
+            answer.contains('…') || parts == [said.as_str()],
+            "{command}\nshown: {parts:?}\nfound: {said}"
+        );
+        ran += 1;
+    }
+    assert!(ran >= 8, "{ran} commands were found");
+}
+
+#[test]
+fn the_program_that_embeds_the_engine_is_the_one_that_is_compiled_in_its_documentation() {
+    let documented = include_str!("../../../engine/src/lib.rs");
+    let documented: String = documented
+        .lines()
+        .filter_map(|l| Some(l.strip_prefix("//!")?.trim_start().to_owned() + "\n"))
+        .collect();
+    let shown = blocks("rust", "use kjit_engine");
+    let [program] = shown.as_slice() else { panic!("{} programs are shown", shown.len()) };
+    let lines: String = program.lines().map(|l| l.trim_start().to_owned() + "\n").collect();
+    assert!(documented.contains(&lines), "{lines}");
+}

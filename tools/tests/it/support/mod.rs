@@ -1,0 +1,63 @@
+//! Helpers that the command's tests share.
+
+#[path = "../../../../model/gguf/tests/it/support/folder.rs"]
+pub mod folder;
+pub mod machine;
+pub mod served;
+#[path = "../../../../hub/tests/it/support/server.rs"]
+pub mod server;
+pub mod terminal;
+
+use assert_cmd::Command;
+use std::path::PathBuf;
+
+/// The command, without variables of the caller that change its output.
+pub fn kjit() -> Command {
+    let mut c = Command::cargo_bin("kjit").expect("the kjit binary is built with its tests");
+    c.env_remove("KJIT_CACHE_DIR").env("NO_COLOR", "1");
+    c
+}
+
+/// Path of a test model. If the file is missing, the test fails and says how to get it: a model
+/// test that did not run proves nothing.
+pub fn model(name: &str) -> PathBuf {
+    let dir = std::env::var_os("KJIT_TEST_MODELS").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.models")),
+        PathBuf::from,
+    );
+    let path = dir.join(name);
+    assert!(path.exists(), "{} is missing: run scripts/fetch-test-models", path.display());
+    path
+}
+
+/// SmolLM2-135M-Instruct, the model that every test machine has.
+pub fn smollm2() -> PathBuf {
+    model("SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+/// stdout of a run that must succeed.
+pub fn stdout(c: &mut Command) -> String {
+    String::from_utf8(c.assert().success().get_output().stdout.clone()).expect("stdout is UTF-8")
+}
+
+/// The one line of stderr of a run that must fail with this code.
+pub fn error_line(c: &mut Command, code: i32) -> String {
+    let output = c.assert().failure().code(code).get_output().clone();
+    assert!(
+        output.stdout.is_empty(),
+        "an error wrote to stdout: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+    let text = String::from_utf8(output.stderr).expect("stderr is UTF-8");
+    let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("error")).collect();
+    assert_eq!(lines.len(), 1, "one line says what went wrong: {text}");
+    lines[0].to_string()
+}
+
+/// The one line of stderr of a run that fails after it has answered some lines.
+pub fn error_after_output(c: &mut Command) -> String {
+    let output = c.assert().failure().code(1).get_output().clone();
+    let text = String::from_utf8(output.stderr).expect("stderr is UTF-8");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
