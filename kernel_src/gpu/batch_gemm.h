@@ -27,8 +27,8 @@
 // S: those of gemm.h without BM, WM, WN, KB, X_STAGES and EXPERTS (there are none); N (tokens of
 // the products: held.h's widths), GROUPS (of four warps, that multiply), TILES (of 64 rows, for
 // each group), AHEAD, STAGES, DEEP, FLIGHT, TURNED, SPAN_BYTES (SpanRing's BYTES, of the widest
-// format). OUT is Results::Singles, BN 64 · GROUPS · TILES, KJ_BLOCK 128 · (GROUPS + 1). Share: x of
-// `blocks`.
+// format). OUT is Results::Singles, BN 64 · GROUPS · TILES, KJ_BLOCK 128 · (GROUPS + 1). Share: x
+// of `blocks`.
 #pragma once
 #include "gemm_common.h"
 #include "held.h"
@@ -75,8 +75,8 @@ template <class S> struct BatchGemm {
     static constexpr u32 STEPS = CEIL_DIV(COLS, 128), SPANS = COLS / 32, LANE_ROWS = 2 * TILES;
     static constexpr u32 WORKERS = 128 * GROUPS;
     static_assert(BN == 64 * GROUPS * TILES && KJ_BLOCK == WORKERS + 128, "roles");
-    // Registers of a thread that brings X, and of one that multiplies: a quarter of the unit has 512
-    // for a warp of each group.
+    // Registers of a thread that brings X, and of one that multiplies: a quarter of the unit has
+    // 512 for a warp of each group.
     static constexpr u32 BRING_REGS = 24,
                          ALL_REGS = 65536 / (KJ_MIN_BLOCKS * KJ_BLOCK) / 8 * 8 * (GROUPS + 1),
                          SHARE_REGS = (ALL_REGS - BRING_REGS) / GROUPS / 8 * 8,
@@ -88,12 +88,12 @@ template <class S> struct BatchGemm {
     static constexpr u32 ALL_UNITS = ALL_TILES * STEPS;
     // Tokens that a group stores at a time, and the stride of its results in shared memory.
     static constexpr u32 AT_ONCE = N < 32 ? N : N > 192 ? 16 : 32, WIDE = 64 + 4;
-    // A stage of X has two halves of 64 columns, each with a barrier for `full` and one for `empty`.
+    // A stage of X has two halves of 64 columns, each with barriers for `full` and `empty`.
     struct Shared { u64 full[2 * STAGES], empty[2 * STAGES]; u32 last; };
     static constexpr u32 HALF = 2 * TILE, X_STAGE = 2 * HALF;  // bytes
 
-    // The weights of DEEP quads of a span from quad `from` on, a pair (0, 2) and a pair (1, 3) of each:
-    // a code in a half of `magic`, 1024 + code, and the roundings of span_pairs.
+    // The weights of DEEP quads of a span from quad `from` on, a pair (0, 2) and a pair (1, 3) of
+    // each: a code in a half of `magic`, 1024 + code, and the roundings of span_pairs.
     struct Scales { u32 scale[2], offset[2]; };
     template <class W> STEP Scales scales_of(const Span<W>& q) {
         Scales s{};
@@ -107,7 +107,8 @@ template <class S> struct BatchGemm {
         return s;
     }
     template <class W>
-    STEP void quads_of(const Span<W>& q, const Scales& s, u32 magic, u32 from, u32 (&pair)[2 * DEEP]) {
+    STEP void quads_of(const Span<W>& q, const Scales& s, u32 magic, u32 from,
+                       u32 (&pair)[2 * DEEP]) {
         const u32 h = from / 4;
         if constexpr (PLAIN<W>) {
             u32 all[16];
@@ -131,11 +132,11 @@ template <class S> struct BatchGemm {
                 UNROLL for (u32 j = 0; j < DEEP; j++) {
                     const u32 word = q.unit[0].big[(from + j) / 2];
                     UNROLL for (u32 o = 0; o < 2; o++) {
-                        const u32 codes = word >> (8 * o);
-                        pair[2 * j + o] =
-                            scaled((from + j) % 2 == 0
-                                       ? h2_sub((codes & 0x000f000fu) | magic, zero)
-                                       : h2_fma((codes & 0x00f000f0u) | magic, sixteenth, high_zero));
+                        const u32 codes = word >> (8 * o), low = (codes & 0x000f000fu) | magic,
+                                  high = (codes & 0x00f000f0u) | magic;
+                        pair[2 * j + o] = scaled((from + j) % 2 == 0
+                                                     ? h2_sub(low, zero)
+                                                     : h2_fma(high, sixteenth, high_zero));
                     }
                 }
             } else {
@@ -192,8 +193,8 @@ template <class S> struct BatchGemm {
     }
 
     // As GemmCommon's finish_rows, into turned tiles with zeros behind the last row.
-    STEP void finish_turned(const Part& p, const float* stage, u32 m, u32 col0, u32 token0, u32 tokens,
-                            u32 lane) {
+    STEP void finish_turned(const Part& p, const float* stage, u32 m, u32 col0, u32 token0,
+                            u32 tokens, u32 lane) {
         constexpr u32 groups = G::GATED ? 4 : 8, steps = CEIL_DIV(S::ROWS_0, 128);
         for (u32 i = lane; i < m * groups; i += 128) {
             u32 token = token0 + i / groups, g = i % groups;
@@ -212,8 +213,8 @@ template <class S> struct BatchGemm {
                 }
                 if (e >= here) v[e] = 0.0f;
             }
-            const u32 pair[4] = {pack_input(v[0], v[1]), pack_input(v[2], v[3]), pack_input(v[4], v[5]),
-                                 pack_input(v[6], v[7])};
+            const u32 pair[4] = {pack_input(v[0], v[1]), pack_input(v[2], v[3]),
+                                 pack_input(v[4], v[5]), pack_input(v[6], v[7])};
             store_turned((u16*)p.y, token, row, steps, pair);
         }
     }
@@ -232,8 +233,8 @@ template <class S> struct BatchGemm {
                     *(u32x4*)(mine + (t * (N / 8) + i / 4) * (4 * WORKERS)) =
                         u32x4{as_u32(acc[t][i]), as_u32(acc[t][i + 1]), as_u32(acc[t][i + 2]),
                               as_u32(acc[t][i + 3])};
-            // What all have written is ordered before the first thread's addition by the barrier, and
-            // what it sees before what all read behind the next.
+            // The barrier orders all threads' writes before the first thread's addition, the next
+            // one orders what it saw before all that the threads read.
             part_sync(GROUPS + 1, WORKERS);
             if (thread_id() == 0) {
                 lds.last = atomic_add(args.counters + tile, 1) == last - first;
@@ -256,13 +257,13 @@ template <class S> struct BatchGemm {
                 if (!whole) sum_parts(args, first, last, t * (N / 8) + n / 8, m / 8, sum);
                 UNROLL for (u32 j = 0; j < eights; j++)
                     UNROLL for (u32 e = 0; e < 4; e++)
-                        stage[(8 * j + 2 * (lane % 4) + e % 2) * WIDE + lane / 32 * 16 + lane % 32 / 4 +
-                              8 * (e / 2)] = sum[j][e];
+                        stage[(8 * j + 2 * (lane % 4) + e % 2) * WIDE + lane / 32 * 16 +
+                              lane % 32 / 4 + 8 * (e / 2)] = sum[j][e];
                 part_sync(group + 1, 128);
                 if constexpr (S::TURNED) finish_turned(part, stage, m, col0, n, args.tokens, lane);
                 else
-                    G::finish_rows(part, stage, WIDE, m, 64, col0, n, args.tokens, args.residual, lane,
-                                   128);
+                    G::finish_rows(part, stage, WIDE, m, 64, col0, n, args.tokens, args.residual,
+                                   lane, 128);
                 part_sync(group + 1, 128);
             }
     }
@@ -302,7 +303,8 @@ template <class S> struct BatchGemm {
                        float* stage_out, u32 from, u32 to, Place& place, bool wait) {
         using Ring = SpanRing<W>;
         constexpr u32 SPAN_BYTES = Ring::BYTES * WORKERS, SLOT = LANE_ROWS * SPAN_BYTES;
-        static_assert(Ring::BYTES <= S::SPAN_BYTES, "a slot of the ring holds a unit of each format");
+        static_assert(Ring::BYTES <= S::SPAN_BYTES,
+                      "a slot of the ring holds a unit of each format");
         const u32 me = thread_id(), lane = lane_id();
         const u32 warp_row = me / 128 * (64 * TILES) + me % 128 / 32 * 16 + lane / 4;
         auto inside = [&](u32 step) { return COLS % 128 == 0 || 4 * step + lane % 4 < SPANS; };
@@ -314,8 +316,10 @@ template <class S> struct BatchGemm {
             if (next < to) {
                 if (next == from || next_step == 0) {
                     Part part = G::part_of(args, next / STEPS);
-                    UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
-                        row[r] = G::template part_row<W>(part, warp_row + r / 2 * 64 + r % 2 * 8, 0);
+                    UNROLL for (u32 r = 0; r < LANE_ROWS; r++) {
+                        const u32 n = warp_row + r / 2 * 64 + r % 2 * 8;
+                        row[r] = G::template part_row<W>(part, n, 0);
+                    }
                 }
                 const bool block = next == from || next_step % Ring::BLOCK_UNITS == 0;
                 UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
@@ -328,14 +332,14 @@ template <class S> struct BatchGemm {
         NO_UNROLL for (u32 slot = 0; slot < AHEAD; slot++) fetch(slot);
         if (wait) Before::wait();
 
-        // 1024 in two halves. The compiler must not know it: an instruction takes one constant, which
-        // is to be the mask, of which there are two.
+        // 1024 in two halves. The compiler must not know it: an instruction takes one constant,
+        // which is to be the mask, of which there are two.
         const u32 magic = 0x64006400u | args.tokens >> 31;
         // Batches of a unit, half after half, and in a half tile after tile.
         constexpr u32 BATCHES = 8 * TILES / DEEP, HALF_BATCHES = BATCHES / 2,
                       BUFFERS = FLIGHT == 1 ? 2 : 4;
         static_assert(BATCHES % BUFFERS == 0 && BATCHES > BUFFERS && FLIGHT < BUFFERS,
-                      "a buffer comes twice in a unit: else ptxas has all products wait for each other");
+                      "a buffer comes twice in a unit: else ptxas has all products wait");
         // A tile's first product overwrites them. But where a kernel has two formats, ptxas has all
         // products wait for each other if they begin as nothing.
         float acc[TILES][N / 2];
@@ -348,13 +352,13 @@ template <class S> struct BatchGemm {
         UNROLL for (u32 r = 0; r < LANE_ROWS; r++) coming[r].unit[0].block = 0;
         auto take = [&](u32 from_slot, u32 of, bool block) {
             UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
-                Ring::take(coming[r], ring + from_slot * SLOT + r * SPAN_BYTES, me, WORKERS, span(of),
-                           block);
+                Ring::take(coming[r], ring + from_slot * SLOT + r * SPAN_BYTES, me, WORKERS,
+                           span(of), block);
         };
         copy_wait(AHEAD - 1);
         take(0, step, true);
-        // A half is given back FLIGHT + 1 batches after the last that reads it, perhaps when the next
-        // unit's are begun.
+        // A half is given back FLIGHT + 1 batches after the last that reads it, perhaps when the
+        // next unit's are begun.
         static_assert(AHEAD >= 2, "one unit is taken while another is on its way");
         for (u32 unit = from; unit < to;) {
             const u32 begun = unit, tile = unit / STEPS, end = min_u32(unit - step + STEPS, to);
@@ -398,7 +402,7 @@ template <class S> struct BatchGemm {
                     if (q == 0) {
                         fetch(slot);
                         slot = slot + 1 == AHEAD ? 0 : slot + 1;
-                        // The newest AHEAD − 1 may be on their way still: the unit after has arrived.
+                        // The newest AHEAD − 1 may be on their way: the unit after has arrived.
                         copy_wait(AHEAD - 1);
                         take(slot, after(step), after(step) % Ring::BLOCK_UNITS == 0);
                     }
@@ -439,22 +443,22 @@ template <class S> struct BatchGemm {
             u32 end = G::SECOND ? min_u32(to, G::RUN_1 * STEPS) : to;
             bool wait = true;
             if (from < end) {
-                multiply<typename S::Run0, Before>(args, share, st, lds, ring, stage_out, from, end, place,
-                                                   wait);
+                multiply<typename S::Run0, Before>(args, share, st, lds, ring, stage_out, from, end,
+                                                   place, wait);
                 wait = false, from = end;
             }
             if constexpr (G::SECOND) {
                 end = G::THIRD ? min_u32(to, G::RUN_2 * STEPS) : to;
                 if (from < end) {
-                    multiply<typename S::Run1, Before>(args, share, st, lds, ring, stage_out, from, end,
-                                                       place, wait);
+                    multiply<typename S::Run1, Before>(args, share, st, lds, ring, stage_out, from,
+                                                       end, place, wait);
                     wait = false, from = end;
                 }
             }
             if constexpr (G::THIRD)
                 if (from < to)
-                    multiply<typename S::Run2, Before>(args, share, st, lds, ring, stage_out, from, to, place,
-                                                       wait);
+                    multiply<typename S::Run2, Before>(args, share, st, lds, ring, stage_out, from,
+                                                       to, place, wait);
         } else {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(BRING_REGS));
             Before::wait();

@@ -38,16 +38,17 @@ STEP u32 shared4(u32 at) {
 }
 
 template <class W> struct SpanRing {
-    static constexpr u32 UNITS = 32 / W::UNIT, BLOCK_BYTES = W::BLOCKS == Blocks::None       ? 0
-                                                             : W::BLOCKS == Blocks::HalfE8M0 ? 1
-                                                             : W::BLOCKS == Blocks::Half     ? 2
-                                                                                             : 4;
+    static constexpr u32 UNITS = 32 / W::UNIT;
+    static constexpr u32 BLOCK_BYTES = W::BLOCKS == Blocks::None       ? 0
+                                       : W::BLOCKS == Blocks::HalfE8M0 ? 1
+                                       : W::BLOCKS == Blocks::Half     ? 2
+                                                                       : 4;
     static constexpr u32 GROUP_BYTES =
         W::GROUPS == Groups::None || W::GROUPS == Groups::InSigns || W::GROUPS == Groups::InHigh ? 0
-        : W::GROUPS == Groups::Signed32 || W::GROUPS == Groups::Odd16                            ? 1
-                                                                                                 : 2;
+        : W::GROUPS == Groups::Signed32 || W::GROUPS == Groups::Odd16 ? 1 : 2;
     template <bool BOOK, class V> struct Parts {  // without a codebook
-        static constexpr u32 index = 0, signs = 0, high = 0, index_at = 0, signs_at = 0, high_at = 0;
+        static constexpr u32 index = 0, signs = 0, high = 0;
+        static constexpr u32 index_at = 0, signs_at = 0, high_at = 0;
     };
     template <class V> struct Parts<true, V> {
         static constexpr u32 index = 32 / V::VECTOR, signs = V::SIGN_BITS != 0 ? 4 : 0,
@@ -83,9 +84,11 @@ template <class W> struct SpanRing {
             copy_to<4>(place + ONE_AT * all + 4 * me,
                        row + (CODEBOOK<W> ? Book::signs_at : W::C1) + 4 * p);
         if constexpr (HIGH != 0)
-            copy_to<4>(place + HIGH_AT * all + 4 * me, row + Book::high_at + (Book::high * p & ~3u));
+            copy_to<4>(place + HIGH_AT * all + 4 * me,
+                       row + Book::high_at + (Book::high * p & ~3u));
         if constexpr (GROUP != 0)
-            copy_to<4>(place + GROUP_AT * all + 4 * me, row + W::GROUPS_AT + (GROUP_BYTES * p & ~3u));
+            copy_to<4>(place + GROUP_AT * all + 4 * me,
+                       row + W::GROUPS_AT + (GROUP_BYTES * p & ~3u));
         if constexpr (BLOCK != 0)
             if (block)
                 copy_to<4>(place + BLOCK_AT * all + 4 * me,

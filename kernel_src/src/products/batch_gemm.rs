@@ -196,9 +196,9 @@ impl BatchGemmSpec {
         self.weights().tiles(t.rows() as usize, if self.turned { 128 } else { 1 })
     }
 
-    /// Blocks of a launch, and the units of its time. As many blocks as are at work at once, or fewer
-    /// that share tiles evenly: a tile costs a block that ends in it [`TILE_COST`] units beside its
-    /// own.
+    /// Blocks of a launch, and the units of its time. As many blocks as are at work at once, or
+    /// fewer that share tiles evenly: a tile costs a block that ends in it [`TILE_COST`] units
+    /// beside its own.
     fn blocks_and_units(&self, t: &BatchGemmTuning) -> (usize, usize) {
         let (tiles, steps) = (self.row_tiles(t).max(1), self.cols.div_ceil(128).max(1));
         let (all, most) = (tiles.saturating_mul(steps), (UNITS * t.blocks_per_unit) as usize);
