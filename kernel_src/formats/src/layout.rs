@@ -72,7 +72,9 @@ pub enum Groups {
 }
 
 impl Blocks {
-    const fn bytes(self) -> usize {
+    /// Bytes for each block.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
         match self {
             Blocks::None => 0,
             Blocks::HalfE8M0 => 1,
@@ -84,7 +86,8 @@ impl Blocks {
 
 impl Groups {
     /// Bytes for each 32 weights.
-    const fn bytes(self) -> usize {
+    #[must_use]
+    pub const fn bytes(self) -> usize {
         match self {
             Groups::None | Groups::InSigns | Groups::InHigh => 0,
             Groups::Signed32 | Groups::Odd16 => 1,
