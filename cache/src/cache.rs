@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::config::Config;
 use crate::entry::{Artefact, Entry, HEADER_LEN, peek_created};
-use crate::flight::{Boarding, Flights, Landing};
+use crate::flight::{Flights, Landing, Role};
 use crate::journal::Journal;
 use crate::key::{BuildKey, Digest, Key};
 use crate::layer::{Layer, layers_at};
@@ -215,17 +215,17 @@ impl Cache {
             now.checked_add(deadline).unwrap_or_else(|| now + Duration::from_secs(31_536_000));
         let ticket = loop {
             match self.flights.board(key.digest(), until) {
-                Boarding::Lead(ticket) => break Some(ticket),
-                Boarding::Landed(Landing::Entry(entry)) => {
+                Role::Lead(ticket) => break Some(ticket),
+                Role::Landed(Landing::Entry(entry)) => {
                     return Ok(Found { entry, origin: Origin::Shared });
                 }
-                Boarding::Landed(Landing::Failed(error)) => match error.downcast_ref::<E>() {
+                Role::Landed(Landing::Failed(error)) => match error.downcast_ref::<E>() {
                     Some(error) => return Err(error.clone()),
                     // The other request for the key has another error type: call our own maker.
                     None => break None,
                 },
-                Boarding::Landed(Landing::Abandoned) => {}
-                Boarding::TimedOut => break None,
+                Role::Landed(Landing::Abandoned) => {}
+                Role::TimedOut => break None,
             }
         };
         let result = self.make_locked(key, until, make);

@@ -30,9 +30,9 @@ pub(crate) struct Flights {
 }
 
 /// The task of a thread that requests a key.
-pub(crate) enum Boarding<'a> {
+pub(crate) enum Role<'a> {
     /// Make it, and land the ticket.
-    Lead(Ticket<'a>),
+    Lead(Leader<'a>),
     /// Another thread made it.
     Landed(Landing),
     /// The thread that is making it takes too long.
@@ -41,7 +41,7 @@ pub(crate) enum Boarding<'a> {
 
 /// The duty to land a flight. Dropping it without landing tells the waiters that there is no
 /// result.
-pub(crate) struct Ticket<'a> {
+pub(crate) struct Leader<'a> {
     flights: &'a Flights,
     key: Digest,
     flight: Arc<Flight>,
@@ -49,7 +49,7 @@ pub(crate) struct Ticket<'a> {
 
 impl Flights {
     /// Joins the flight of `key`, or starts one. Waits until `deadline` at most.
-    pub(crate) fn board(&self, key: Digest, deadline: Instant) -> Boarding<'_> {
+    pub(crate) fn board(&self, key: Digest, deadline: Instant) -> Role<'_> {
         let flight = {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             match open.get(&key) {
@@ -57,18 +57,18 @@ impl Flights {
                 None => {
                     let flight = Arc::new(Flight::default());
                     open.insert(key, flight.clone());
-                    return Boarding::Lead(Ticket { flights: self, key, flight });
+                    return Role::Lead(Leader { flights: self, key, flight });
                 }
             }
         };
         let mut landing = flight.landing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(landing) = landing.as_ref() {
-                return Boarding::Landed(landing.clone());
+                return Role::Landed(landing.clone());
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Boarding::TimedOut;
+                return Role::TimedOut;
             }
             landing =
                 flight.landed.wait_timeout(landing, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -76,7 +76,7 @@ impl Flights {
     }
 }
 
-impl Ticket<'_> {
+impl Leader<'_> {
     pub(crate) fn land(self, landing: Landing) {
         self.finish(landing);
     }
@@ -95,7 +95,7 @@ impl Ticket<'_> {
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for Leader<'_> {
     fn drop(&mut self) {
         self.finish(Landing::Abandoned);
     }

@@ -46,7 +46,7 @@ impl Cache {
 
     /// [`Cache::put_record`] without waiting for the disk. The next process finds the record, but
     /// it may be lost if the machine stops.
-    pub fn put_record_soon(&self, key: &Key, value: &[u8]) {
+    pub fn put_record_unsynced(&self, key: &Key, value: &[u8]) {
         self.put_record_as(key, value, DirStore::publish_soon);
     }
 

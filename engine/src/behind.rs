@@ -32,7 +32,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Io`] if the system refuses a thread.
-    pub fn compile_behind(&self, jobs: Vec<Job>) -> Result<Behind> {
+    pub fn compile_in_background(&self, jobs: Vec<Job>) -> Result<Behind> {
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             done: AtomicUsize::new(0),

@@ -56,7 +56,7 @@ impl Engine {
         if kept.as_ref().is_some_and(|key| self.cache().record(key).is_some()) {
             return;
         }
-        match self.ask_apart(word) {
+        match self.probe_in_child(word) {
             Ok(true) => {
                 if let Some(key) = kept {
                     self.cache().put_record(&key, b"answers");
@@ -69,7 +69,7 @@ impl Engine {
     }
 
     /// Whether a child process got an answer; the error states how the driver blocked or ended it.
-    fn ask_apart(&self, word: &str) -> Result<bool, String> {
+    fn probe_in_child(&self, word: &str) -> Result<bool, String> {
         let (Some(program), Ok(mut log)) = (self.inner.workers.apart(), tempfile::tempfile())
         else {
             return Ok(false);

@@ -180,7 +180,7 @@ impl Verdicts {
         if self.careful {
             cache.put_record(&self.now, mark.as_bytes());
         } else {
-            cache.put_record_soon(&self.now, mark.as_bytes());
+            cache.put_record_unsynced(&self.now, mark.as_bytes());
         }
     }
 
@@ -207,7 +207,7 @@ impl Drop for Verdicts {
     fn drop(&mut self) {
         self.save();
         if self.begun {
-            self.engine.cache().put_record_soon(&self.now, b"");
+            self.engine.cache().put_record_unsynced(&self.now, b"");
         }
     }
 }

@@ -34,7 +34,7 @@ template <class S> struct Activations {
     static constexpr u32 VECTORS = PLAIN ? QUADS : 5 * GROUPS;
     static constexpr u32 PASSES = CEIL_DIV(QUADS, KJ_BLOCK);
 
-    // Elements 4q … 4q + 3 of a row of COLS floats; zeros behind its end.
+    // Elements 4q … 4q + 3 of a row of COLS floats; zeros after its end.
     STEP void load_quad(const float* row, u32 q, float (&v)[4]) {
         if constexpr (COLS % 4 == 0) {
             u32x4 w = q < COLS / 4 ? load16(row + 4 * q) : u32x4{0, 0, 0, 0};

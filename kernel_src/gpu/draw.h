@@ -38,7 +38,7 @@ struct DrawMeeting {
     u32 arrived, left;  // blocks that arrived, over all meetings; blocks that are done
 };
 
-// What each block stores for the others.
+// Results of each block for the others.
 struct DrawSaid {
     u64 few[DRAW_MOST_BLOCKS * DRAW_FEW];  // the likeliest of each block's range
     u64 extremes[DRAW_TEAM][2], sums[DRAW_TEAM];
@@ -227,7 +227,7 @@ template <class S> struct Draw {
         return Found{from + i, rest};
     }
 
-    // The same over the tokens of all blocks; `measure(id, logit)` is a token's value. All blocks
+    // A search over the tokens of all blocks; `measure(id, logit)` is a token's value. All blocks
     // get the id, or VOCAB if the total does not exceed the goal.
     template <class Measure>
     STEP u32 find_token(Shared& lds, Team& team, const Row& row, Measure measure, u64 goal) {
@@ -424,7 +424,7 @@ template <class S> struct Draw {
         Options o = options_of(a, slot);
         u32 top_k = o.top_k;
         if (S::FEW && top_k >= 1 && top_k <= DRAW_FEW) {
-            // Where the last block finds them.
+            // Stored for the last block.
             if (!AHEAD && t == 0) {
                 set_noise(o, a, slot);
                 memory.few.options = o;

@@ -128,8 +128,8 @@ template <class S> struct DrawFew {
         });
     }
 
-    // What the blocks stored: the n-th likeliest of each block, for each n in turn. So heads are
-    // the likeliest two or three of each block.
+    // The tokens that blocks stored: the n-th likeliest of each block, for each n in turn. So heads
+    // are the likeliest two or three of each block.
     STEP void say(const Shared& lds, u32 k, u64* said, u32 block, u32 blocks) {
         if (thread_id() < k) said[thread_id() * blocks + block] = lds.best[thread_id()];
     }

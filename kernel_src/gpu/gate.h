@@ -17,7 +17,8 @@ STEP float gelu(float x) {
     float inner = 0.7978845608f * (x + 0.044715f * x * x * x);
     return 0.5f * x * (1.0f + tanh_f32(inner));
 }
-// The same with one multiplication less and other roundings, for tiles and products of matrices.
+// The tanh form with one multiplication less and other roundings, for tiles and products of
+// matrices.
 STEP float gelu_tanh(float x) {
     return 0.5f * x * (1.0f + tanh_f32(0.7978845608f * fma_f32(0.044715f * x * x, x, x)));
 }

@@ -126,7 +126,7 @@ STEP u64 transposed_descriptor(const u16* tile, u32 k, u32 rows) {
            (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
-// The same product with A in registers, laid out as mma.sync's (each warp its sixteen rows), and B
+// The product with A in registers, laid out as mma.sync's (each warp its sixteen rows), and B
 // transposed.
 template <u32 N> STEP void products_held(float (&d)[N / 2], const u32 (&a)[4], u64 b, u32 keep) {
     static_assert(N == 64 || N == 80 || N == 96 || N == 128 || N == 256,

@@ -461,7 +461,7 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 }
 #endif
 
-// ------------------------------------------------------------------------- the same for everybody
+// ------------------------------------------------------------------- shared by all of the above
 
 // Only for memory that no kernel of the chain writes: weights, biases, tables. A dependent launch
 // runs beside the previous kernel, and a const RESTRICT pointer is read through NVIDIA's

@@ -138,12 +138,11 @@ STEP float input_value(u16 bits) { return load(f16{bits}); }
 
 // ----------------------------------------------------------------------------- loads and products
 // load_a(a, tile, row, k): rows row … of a tile, depths k … (row, k multiples of 16; family 0: k of
-// MMA_K) load_b(b, tile, row, k, swizzle): the same for B, whose rows are the result's columns; row
-// r lies at
-//   r ^ swizzle (0 to 7)
-// load_b_t(b, tile, k, col): B from a tile that lies the other way: a row per depth, its elements
-// the
-//   result's columns
+//   MMA_K)
+// load_b(b, tile, row, k, swizzle): the same for B, whose rows are the result's columns; row r is
+//   at r ^ swizzle (0 to 7)
+// load_b_t(b, tile, k, col): B from a transposed tile: a row per depth, its elements the result's
+//   columns
 
 #if KJ_MMA == 1
 STEP void ldmatrix4(u32 (&r)[4], const u16* p) {

@@ -234,7 +234,7 @@ struct Packets {
             bool inside[FEW];
             UNROLL for (u32 i = 0; i < FEW; i++) {
                 inside[i] = from + i * KJ_BLOCK + thread_id() < groups;
-                // What is not there is not asked for.
+                // Values beyond the end are not polled.
                 const u32 w = inside[i] ? ~epoch : epoch;
                 UNROLL for (u32 k = 0; k < 3; k++) p[i][k] = u32x4{0, 0, 0, w};
                 q[i] = (u64)(squares ? w : epoch) << 32;

@@ -78,7 +78,7 @@ struct Meeting {
         block_sync();
     }
 
-    // What `late` gets if a wait times out from here on.
+    // The value of `late` if a wait times out from here on.
     STEP void begin(u32 instruction) {
         if (thread_id() == 0) *(volatile u32*)&place().step = instruction;
     }

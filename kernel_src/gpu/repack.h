@@ -180,7 +180,7 @@ template <class S> struct Repack {
             if constexpr (SCALE_BYTES == 4)
                 to[2] = block[Raw::OFFSET_AT], to[3] = block[Raw::OFFSET_AT + 1];
         }
-        if (u == groups - 1) {  // the padding behind each section
+        if (u == groups - 1) {  // the padding after each section
             if constexpr (W::C8 != NONE)
                 zeros(record + W::C8 + 32 * groups, record + (W::C8 + 32 * groups + 15) / 16 * 16);
             if constexpr (W::C2 != NONE)

@@ -23,7 +23,7 @@ template <class S> struct Scores {
     static constexpr u32 FILLED = EIGHT | EIGHT >> 8, POWER = FILLED - FILLED / 2;
     static_assert(POWER <= S::HEADS && S::HEADS < 2 * POWER, "below 65536 heads");
 
-    // What a score of this head loses for each position of distance (ALiBi: Press et al. 2021,
+    // The loss of a score of this head for each position of distance (ALiBi: Press et al. 2021,
     // arXiv 2108.12409), in units of log 2: 2^(−ALIBI i / POWER) for heads i = 1 … POWER; the other
     // heads take the odd terms of the series of half the step.
     STEP float slope(u32 head) {
@@ -33,7 +33,7 @@ template <class S> struct Scores {
         return LOG2E * exp2_hw(-exponent);
     }
 
-    // What a score at position j loses, seen from `here`.
+    // The loss of a score at position j, seen from `here`.
     STEP float lost(float slope, u32 here, u32 j) { return slope * (float)(i32)(here - j); }
 
     // The divisor of results: the sum of shares, including the sink's if there is one. `most` is

@@ -160,7 +160,7 @@ template <class S, class R> struct StreamExperts {
         }
     }
 
-    // The same rows of all slots' matrices, each with a column of its own.
+    // One set of rows of all slots' matrices, each matrix with a column of its own.
     CALLED RingAt take_sum(Segment s, const u64* instruction, const u32x4* x,
                            typename K::Shared& ring, const u8* memory, RingAt at, Shared& lds) {
         const Links links = links_of(instruction);

@@ -4,7 +4,7 @@
 //   x       f32, rows of COLS
 //   aux     Prologue::Norm: COLS f32, the norm's weight; Silu, Gelu: as x, the other factor
 //   y       tiles of as many rows as the grid has blocks; OUT_PANELS: panels (mma.h), nothing after
-//           COLS
+//           COLS; OUT_TURNED: turned tiles (turned.h), zeros up to 128 columns
 //   source  GATHER: the row of x for each row of y, or ~0: nothing to do
 //
 //   Prologue::None  y = x
@@ -12,10 +12,10 @@
 //                   (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4)
 //   Silu, Gelu      y = act(x) · aux
 //
-// S: COLS, PROLOGUE, GATHER, OUT_PANELS. Share: x the row of y.
+// S: COLS, PROLOGUE, GATHER, OUT_PANELS, OUT_TURNED. Share: x the row of y.
 #pragma once
 #include "gate.h"
-#include "mma.h"
+#include "turned.h"
 
 struct TilesArgs {
     const float *x, *aux;
@@ -25,7 +25,9 @@ struct TilesArgs {
 };
 
 template <class S> struct Tiles {
-    static constexpr u32 COLS = S::COLS, CHUNKS = CEIL_DIV(COLS, 64) * 8;  // of eight columns
+    // Of eight columns.
+    static constexpr u32 COLS = S::COLS,
+                         CHUNKS = S::OUT_TURNED ? CEIL_DIV(COLS, 128) * 16 : CEIL_DIV(COLS, 64) * 8;
     static constexpr u32 PASSES = CEIL_DIV(CHUNKS, KJ_BLOCK);
     static constexpr bool NORMED = S::PROLOGUE == Prologue::Norm,
                           GATED = S::PROLOGUE == Prologue::Silu || S::PROLOGUE == Prologue::Gelu;
@@ -66,11 +68,17 @@ template <class S> struct Tiles {
                                            w[i];
             }
             if (S::OUT_PANELS && 8 * c >= COLS) break;
-            u64 tiled =
-                ((u64)(to / 64) * (CHUNKS / 8) + c / 8) * 4096 + tile_at(to % 64, c % 8 * 8);
-            *(u32x4*)(a.y + (S::OUT_PANELS ? panel_at(to, 8 * c, CEIL_DIV(COLS, 128)) : tiled)) =
-                u32x4{pack_input(v[p][0], v[p][1]), pack_input(v[p][2], v[p][3]),
-                      pack_input(v[p][4], v[p][5]), pack_input(v[p][6], v[p][7])};
+            const u32 pair[4] = {pack_input(v[p][0], v[p][1]), pack_input(v[p][2], v[p][3]),
+                                 pack_input(v[p][4], v[p][5]), pack_input(v[p][6], v[p][7])};
+            if constexpr (S::OUT_TURNED) {
+                store_turned(a.y, to, 8 * c, CEIL_DIV(COLS, 128), pair);
+            } else {
+                u64 tiled =
+                    ((u64)(to / 64) * (CHUNKS / 8) + c / 8) * 4096 + tile_at(to % 64, c % 8 * 8);
+                u64 panel = panel_at(to, 8 * c, CEIL_DIV(COLS, 128));
+                *(u32x4*)(a.y + (S::OUT_PANELS ? panel : tiled)) =
+                    u32x4{pair[0], pair[1], pair[2], pair[3]};
+            }
         }
     }
 };

@@ -65,7 +65,7 @@ pub use attention::{
 };
 pub use choice::{adjust, argmax, changes, draw, noise, route};
 pub use kjit_formats::{block_format_ids, format, ggml, layout, scattered_format_ids};
-pub use products::{experts, gemm, matvec, segments, small_gemm};
+pub use products::{batch_gemm, experts, gemm, matvec, segments, small_gemm};
 pub use rows::{
     combine, copy_rows, embed, expert_sum, map, moe, norm, quantize, read, reduce, repack, softmax,
     tiles,

@@ -32,8 +32,8 @@ pub const MEETS_BEHIND: u64 = 1 << 32;
 pub const SUM: u64 = 1 << 33;
 /// Bytes of static shared memory of a step, at most, without sums: attention's.
 const STEP: usize = 14 << 10;
-/// The same of the kernel: the largest step's, four instructions, the block's state in meetings,
-/// the ring's barriers.
+/// Bytes of static shared memory of the kernel: the largest step's, four instructions, the block's
+/// state in meetings, the ring's barriers.
 const FIXED: usize = STEP + (4 << 10);
 /// Bytes of the sums that each wave of a slot makes for a column: two buffers of 128 rows of two
 /// matrices.

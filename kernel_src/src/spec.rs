@@ -25,6 +25,8 @@ macro_rules! families {
             Gemm($crate::gemm::GemmSpec);
             /// Matrix × a few rows.
             SmallGemm($crate::small_gemm::SmallGemmSpec);
+            /// Matrix × a batch's rows, weights unpacked into registers.
+            BatchGemm($crate::batch_gemm::BatchGemmSpec);
             /// Attention of new tokens, one a sequence.
             Attend($crate::attend::AttendSpec);
             /// Attention of new tokens to latents.
@@ -222,7 +224,7 @@ macro_rules! registry {
                 }
             }
 
-            /// The same spec with another tuning; with none, or another family's, the default.
+            /// This spec with another tuning; with none, or another family's, the default.
             #[must_use]
             pub fn with(&self, tuning: Option<Tuning>) -> Spec {
                 match self {

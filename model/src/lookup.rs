@@ -60,7 +60,7 @@ impl Lookup {
 /// Decides from measured step times whether drafts pay: a drafted step takes longer and gives more
 /// tokens.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Pays {
+pub struct DraftPolicy {
     /// Mean seconds of a plain step and of a drafted one, and the mean accepted tokens of a draft.
     /// Zero means not measured.
     plain: f64,
@@ -71,7 +71,7 @@ pub struct Pays {
     /// Steps beyond [`AGAIN`] before the next trial. It grows to twice itself plus [`AGAIN`] after
     /// a trial that did not pay.
     patience: u32,
-    /// [`Pays::would`] was called: acceptance is also counted for drafts that were not run.
+    /// [`DraftPolicy::would`] was called: acceptance is also counted for drafts that were not run.
     counted: bool,
     /// Drafted steps of the current trial; `None` outside one. The first step of a trial has
     /// one-off costs (the device stops running ahead, graphs are recorded), so a few accepted
@@ -86,12 +86,12 @@ const WATCHED: u32 = 3;
 const AGAIN: u32 = 48;
 /// Drafted steps of a trial while drafts are accepted.
 const TRY: u32 = 4;
-/// The largest [`Pays::patience`].
+/// The largest [`DraftPolicy::patience`].
 const PATIENCE: u32 = 15 * AGAIN;
 /// Accepted tokens per draft that justify a trial, if they were counted without running.
 const WORTH: f64 = 1.0;
 
-impl Pays {
+impl DraftPolicy {
     /// Whether the next step, of `sequences` sequences, may have drafts.
     pub fn go(&self, sequences: usize) -> bool {
         let worth = !self.counted || self.gained >= WORTH;
@@ -177,7 +177,7 @@ pub fn decode(
     sink: &mut dyn FnMut(u32) -> After,
 ) -> Result<Drafts, SessionError> {
     let (mut lookup, mut pays, mut drafts) =
-        (Lookup::default(), Pays::default(), Drafts::default());
+        (Lookup::default(), DraftPolicy::default(), Drafts::default());
     let (context, recurrent) = (session.context(), session.graph().is_recurrent());
     let mut tokens = text.get(text.len().saturating_sub(start)..).unwrap_or_default().to_vec();
     // A GPU that chooses tokens runs ahead of the host. It stops for a draft only if drafts that
@@ -262,7 +262,7 @@ impl Stretch {
     fn token(
         &mut self,
         lookup: &mut Lookup,
-        pays: &mut Pays,
+        pays: &mut DraftPolicy,
         text: &[u32],
         context: usize,
     ) -> bool {
@@ -291,7 +291,7 @@ impl Stretch {
 
 #[cfg(test)]
 mod tests {
-    use super::{Lookup, MOST, Pays};
+    use super::{DraftPolicy, Lookup, MOST};
     use std::time::Duration;
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn drafts_are_made_where_they_pay_and_tried_again_where_they_do_not() {
         let steps = |drafted: Duration, right: usize| {
-            let (mut pays, mut with) = (Pays::default(), 0);
+            let (mut pays, mut with) = (DraftPolicy::default(), 0);
             for _ in 0..490 {
                 let go = pays.go(1);
                 with += usize::from(go);
@@ -349,7 +349,8 @@ mod tests {
     /// running ahead. Each draft has `right` accepted tokens. Returns the number of drafted steps
     /// in 2000 tokens and the total time.
     fn ahead(right: usize) -> (usize, Duration) {
-        let (mut pays, mut took, mut tokens, mut with) = (Pays::default(), Duration::ZERO, 0, 0);
+        let (mut pays, mut took, mut tokens, mut with) =
+            (DraftPolicy::default(), Duration::ZERO, 0, 0);
         let (token, drafted, leave) = (10, 15, 30);
         let (mut is_ahead, mut dry) = (true, 0);
         while tokens < 2000 {

@@ -150,7 +150,9 @@ impl C {
         let re = even.select(a.clone(), twice.sinh() / under.clone());
         let im = flat.select(b.clone(), turn.clone() / under);
         let zero = b.like(0.0);
-        let tiny = b.is_finite().select(zero.clone().copy_sign(turn), zero);
+        // At an infinity the array API has it without a sign.
+        let signed = b.is_finite().and(a.clone().is_finite());
+        let tiny = signed.select(zero.clone().copy_sign(turn), zero);
         C::new(far.clone().select(a.like(1.0).copy_sign(a), re), far.select(tiny, im))
     }
 

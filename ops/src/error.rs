@@ -35,6 +35,16 @@ pub enum Error {
         /// Device of the other.
         b: String,
     },
+    /// An axis that is not there.
+    #[error("{op}: axis {axis} is out of bounds for {rank} dimensions")]
+    Axis {
+        /// The operation.
+        op: &'static str,
+        /// The axis as given.
+        axis: i64,
+        /// How many there are.
+        rank: usize,
+    },
     /// An index outside of its axis.
     #[error("{op}: index {index} is out of bounds for axis {axis} with size {size}")]
     Index {

@@ -174,6 +174,7 @@ impl V {
 
 macro_rules! unaries {
     ($($name:ident $op:ident),*) => {
+        #[allow(clippy::wrong_self_convention, reason = "is_nan of an expression is one")]
         impl V {
             $(pub(crate) fn $name(self) -> V { self.un(UnOp::$op) })*
         }

@@ -69,12 +69,11 @@ pub fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Vec<usize
 /// An axis counted from the front; negative ones count from the end.
 ///
 /// # Errors
-/// [`Error::Shape`] when there is none.
+/// [`Error::Axis`] when there is none.
 pub fn axis(op: &'static str, axis: i64, rank: usize) -> Result<usize> {
     let from_front = if axis < 0 { axis + rank as i64 } else { axis };
-    usize::try_from(from_front).ok().filter(|a| *a < rank).ok_or_else(|| {
-        Error::shape(op, format!("axis {axis} is out of bounds for {rank} dimensions"))
-    })
+    let found = usize::try_from(from_front).ok().filter(|a| *a < rank);
+    found.ok_or(Error::Axis { op, axis, rank })
 }
 
 /// Several axes, each once; none means all.
@@ -124,7 +123,7 @@ pub(crate) fn resolve(op: &'static str, from: &[usize], to: &[i64]) -> Result<Ve
         }
     }
     if let Some(slot) = open.and_then(|i| out.get_mut(i)) {
-        if known == 0 || have % known != 0 {
+        if known == 0 || !have.is_multiple_of(known) {
             return Err(fail());
         }
         *slot = have / known;

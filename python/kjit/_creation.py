@@ -42,8 +42,11 @@ def asarray(
     from ._interchange import from_foreign
 
     if isinstance(obj, Tensor):
-        out = obj if dtype is None else _kjit.astype(obj, dtype, True)
-        out = out if device is None else out.to_device(device)
+        same = dtype is None or obj.dtype == _kjit.dtype(dtype)
+        out = obj if same else _kjit.astype(obj, dtype, True)
+        out = out if device in (None, obj.device) else out.to_device(device)
+        if copy is False and out is not obj:
+            raise ValueError("asarray: another dtype or device needs a copy")
         return _kjit.copy(out) if copy else out
     if copy is False:
         raise ValueError("asarray: a copy is needed of what is no kjit.Tensor")
@@ -87,7 +90,14 @@ def eye(
 ) -> Tensor:
     """Ones on the ``k``-th diagonal: shape (n_rows, n_cols)."""
     columns = n_rows if n_cols is None else n_cols
+    k = _inside(k, n_rows, columns)
     return _kjit.eye(n_rows, columns, k, dtype or _kjit.float32, device)
+
+
+def _inside(k: int, *sizes: int) -> int:
+    """The diagonal's number, one beyond a matrix as the first beyond."""
+    most = sum(sizes) + 1
+    return max(-most, min(k, most))
 
 
 def from_dlpack(
@@ -163,12 +173,12 @@ def ones_like(x: Tensor, /, *, dtype: Any = None, device: str | None = None) -> 
 
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Zeros above the ``k``-th diagonal of (…, rows, columns)."""
-    return _kjit.triangle(x, False, k)
+    return _kjit.triangle(x, False, _inside(k, *x.shape[-2:]))
 
 
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Zeros below the ``k``-th diagonal of (…, rows, columns)."""
-    return _kjit.triangle(x, True, k)
+    return _kjit.triangle(x, True, _inside(k, *x.shape[-2:]))
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: str | None = None) -> Tensor:

@@ -14,7 +14,7 @@ pub(crate) fn raise(error: Error) -> PyErr {
     let text = error.to_string();
     match error {
         Error::DType { .. } => PyTypeError::new_err(text),
-        Error::Index { .. } => PyIndexError::new_err(text),
+        Error::Index { .. } | Error::Axis { .. } => PyIndexError::new_err(text),
         Error::Shape { .. } | Error::Value { .. } | Error::Devices { .. } => {
             PyValueError::new_err(text)
         }
@@ -33,7 +33,7 @@ pub(crate) fn run<T: Send>(
 }
 
 /// A dtype as Python sees it.
-#[pyclass(module = "kjit", frozen, name = "dtype", skip_from_py_object)]
+#[pyclass(module = "kjit", frozen, name = "dtype")]
 #[derive(Clone, Copy)]
 pub(crate) struct DType(pub kjit_ops::DType);
 
@@ -232,8 +232,8 @@ fn whole(given: &Bound<'_, PyAny>) -> PyResult<i64> {
     let v = given
         .call_method0("__index__")
         .map_err(|_| PyIndexError::new_err(format!("{} is no index", type_name(given))))?;
-    Ok(v.extract::<i64>()
-        .or_else(|_| v.lt(0).map(|negative| if negative { i64::MIN / 2 } else { i64::MAX / 2 }))?)
+    v.extract::<i64>()
+        .or_else(|_| v.lt(0).map(|negative| if negative { i64::MIN / 2 } else { i64::MAX / 2 }))
 }
 
 /// A shape: one size or several.

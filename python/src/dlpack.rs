@@ -365,7 +365,7 @@ fn lend(array: &Array, keep: Lent) -> PyResult<kjit_ops::Tensor> {
     let start = (array.data as i64).wrapping_add(array.byte_offset as i64) + low * size;
     let bytes = if empty { 0 } else { (high - low + 1) * size };
     let part = dtype.part().size();
-    if start as usize % part != 0 && !empty {
+    if !(start as usize).is_multiple_of(part) && !empty {
         return Err(PyBufferError::new_err("memory that is not aligned to its elements"));
     }
     // SAFETY: the producer's promise: that memory is there until the deleter is called.

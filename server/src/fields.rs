@@ -181,7 +181,8 @@ impl Fields {
         }
         self.refuse(names)
     }
-    /// Refuses all fields that are left.
+
+    /// The end of reading. Fields that are left are noted within [`let_pass`], else refused.
     pub fn done(self) -> Result<(), Refusal> {
         for (name, _) in self.map.into_iter().filter(|(_, value)| !value.is_null()) {
             let name: String = name.chars().take(100).collect();
@@ -216,6 +217,7 @@ pub async fn let_pass<F: Future>(answer: F) -> (F::Output, Vec<String>) {
     };
     UNKNOWN.scope(RefCell::default(), noting).await
 }
+
 /// The refusal of a body that is not JSON.
 fn no_json(body: &[u8], error: &serde_json::Error) -> Refusal {
     let why = match body {

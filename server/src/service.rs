@@ -118,7 +118,7 @@ impl Service {
         caller: &Caller,
         work: impl FnOnce(&Cancel) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        loaded.scheduler.may_come(self.desk.waiting()).map_err(|why| refused(&why, ""))?;
+        loaded.scheduler.has_room(self.desk.waiting()).map_err(|why| refused(&why, ""))?;
         let lost = || Refusal::internal("nothing is prepared any more");
         let place = self.desk.place(caller).await.ok_or_else(lost)?;
         let left = Left(Cancel::default());

@@ -301,7 +301,7 @@ fn hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side()
         assert!((2..16).contains(&apart.places) && (apart.taken, apart.of) == (2, 3), "{apart}");
         let mut session = all.open(&with).unwrap();
         let gpu = session.gpu().unwrap();
-        assert_eq!(gpu.plan().computed_aside(), 2);
+        assert_eq!(gpu.plan().host_layers(), 2);
         Simulated::here().poison(gpu.plan());
         let seen = side_by_side::scores(&mut session, &mut host, 3);
         // Off as the device alone is: where two experts' scores are near, another is chosen.

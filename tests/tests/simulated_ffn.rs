@@ -4,7 +4,7 @@
 use kjit_engine::{Config, Engine, Isolation};
 use kjit_model::gpu::{jobs_for, plan_for};
 use kjit_model::graph::Graph;
-use kjit_model::placement::{FfnApart, experts_here};
+use kjit_model::placement::{HostFfnGraph, experts_here};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{After, HostPrompts, KvType, OpenOptions, Session, Want};
 use kjit_tests::files::model_path;
@@ -23,7 +23,7 @@ const IN_PLACE: &str = "tiny/tiny-gemma3-f16.gguf";
 /// The same with as little memory as all but the CPU's parts take when they are streamed.
 fn tight(all: &Several, options: &OpenOptions) -> OpenOptions {
     let device = all.device();
-    let apart = FfnApart::of(&all.graph, options.host_ffn.unwrap()).unwrap();
+    let apart = HostFfnGraph::of(&all.graph, options.host_ffn.unwrap()).unwrap();
     let mut plan = plan_for(&all.engine, &apart.graph, device.target(), options).unwrap();
     let least = plan.fit(&apart.graph, 0, false).unwrap_err();
     plan.fit(&apart.graph, least, false).unwrap();
@@ -245,11 +245,11 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         let error = all.open(&asked).err().unwrap().to_string();
         assert!(error.starts_with("--host-ffn 2: kernel '") && !error.contains('\n'), "{error}");
         assert!(error.contains("kjit warm --host-ffn 2 compiles it"), "{error}");
-        warm(&FfnApart::of(&all.graph, 2).unwrap().graph);
+        warm(&HostFfnGraph::of(&all.graph, 2).unwrap().graph);
         all.engine = Engine::new(config("none"));
         assert_eq!(pauses(&all.open(&asked).unwrap()), 2);
         // With them rates are asked, whatever they say.
-        warm(&FfnApart::of(&all.graph, 99).unwrap().graph);
+        warm(&HostFfnGraph::of(&all.graph, 99).unwrap().graph);
         all.engine = Engine::new(config("none"));
         assert!(!said(&all.open(&with).unwrap()).contains("is copied: "));
         assert_eq!(Simulated::here().fault(0), "");
@@ -307,12 +307,12 @@ fn what_was_taken_apart_is_the_same_graph_together_and_a_mixture_has_none() {
         |path| kjit_model::arch::build(&kjit_model::gguf::Gguf::open(path).unwrap()).unwrap();
     let graph = build(&path);
     for n in [1, 3, 99] {
-        let apart = FfnApart::of(&graph, n).unwrap();
+        let apart = HostFfnGraph::of(&graph, n).unwrap();
         assert_eq!((apart.taken, apart.of), (n.min(7), 7));
         assert!(experts_here(&apart.graph).unwrap() == graph);
     }
     let Some(path) = model_path("tiny/tiny-moe-q4_k_m.gguf") else { return };
-    let error = FfnApart::of(&build(&path), 1).unwrap_err().to_string();
+    let error = HostFfnGraph::of(&build(&path), 1).unwrap_err().to_string();
     assert!(
         error.contains("--host-experts a mixture's experts") && !error.contains('\n'),
         "{error}"

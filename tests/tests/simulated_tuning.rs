@@ -9,7 +9,7 @@ use kjit_kernels::tuning::{Choices, Shipped};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::measure::{Limits, Subject, measure, of_plan};
 use kjit_model::gpu::plan::{Plan, Request, plan};
-use kjit_model::gpu::tune::{Course, Kept, Options, Tuned, serve, tune};
+use kjit_model::gpu::tune::{Kept, Options, Tuned, TuningSet, serve, tune};
 use kjit_model::session::{KvType, OpenOptions};
 use kjit_tests::files::model_path;
 use kjit_tests::simulator::{Setup, cache, engine};
@@ -103,8 +103,8 @@ fn every_kernel_of_a_model_is_checked_and_timed_with_its_resources() {
 }
 
 /// A tuned model's kernels, the asking process and the measuring one alike.
-fn course(path: &PathBuf, engine: &Engine, device: &Device) -> Course {
-    Course::of_plan(&planned(path, device.target(), &Kept::of(engine)), 9)
+fn course(path: &PathBuf, engine: &Engine, device: &Device) -> TuningSet {
+    TuningSet::of_plan(&planned(path, device.target(), &Kept::of(engine)), 9)
 }
 
 /// Tunes the product of one matrix of a tiny model in a cache of its own, in children of this test.

@@ -148,7 +148,7 @@ impl Case {
         self.args.iter().map(host).collect()
     }
 
-    /// The same case with bounds `times` times as wide.
+    /// This case with bounds `times` times as wide.
     #[must_use]
     pub fn with_bounds(mut self, times: f64) -> Case {
         for arg in &mut self.args {

@@ -25,8 +25,7 @@ impl Random {
         Random { state: seed, shared: None, begun: None }
     }
 
-    /// The same for cheap cases: matrices repeat a few rows, which are made once for all cases of
-    /// `few`.
+    /// For cheap cases: matrices repeat a few rows, which are made once for all cases of `shared`.
     #[must_use]
     pub fn sharing(self, shared: &Arc<SharedData>) -> Random {
         Random { shared: Some(Arc::clone(shared)), ..self }
@@ -41,7 +40,7 @@ impl Random {
         (first + before * STEP) % distinct.max(1)
     }
 
-    /// The same kind of numbers, from another seed.
+    /// Numbers of this kind, from another seed.
     pub(crate) fn again(&self, seed: u64) -> Random {
         Random { state: seed, shared: self.shared.clone(), begun: self.begun }
     }

@@ -1,10 +1,12 @@
-//! Activations as halves in tiles and in panels, and the expected results.
+//! Activations as halves in tiles, in panels and in turned tiles, and the expected results.
 
 use crate::content::Content;
 use crate::data::Random;
 use crate::expect::Tolerance;
 use half::f16;
-use kjit_kernels::mma::{panel_bytes, panel_index, tiled_bytes, tiled_index};
+use kjit_kernels::mma::{
+    panel_bytes, panel_index, tiled_bytes, tiled_index, turned_bytes, turned_index,
+};
 use std::sync::Arc;
 
 /// Weights and their groups' scales are rounded to halves: 2⁻¹¹ each, more if an offset subtracts
@@ -100,6 +102,34 @@ pub(crate) fn panels(rows: usize, cols: usize, random: &mut Random) -> (Vec<u8>,
         let halves: Vec<f16> = random.activations(cols).iter().map(|&v| f16::from_f32(v)).collect();
         for (col, v) in halves.iter().enumerate() {
             bytes[2 * panel_index(row, col, cols)..][..2].copy_from_slice(&v.to_le_bytes());
+        }
+        all.push(halves.into_iter().map(f16::to_f64).collect());
+    }
+    (bytes, all)
+}
+
+/// What a buffer of turned tiles must hold: the rows' values, zeros behind a row, nothing (NaN) in
+/// other rows.
+pub(crate) fn want_turned(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
+    let mut want = vec![f64::NAN; turned_bytes(rows.len(), cols) / 2];
+    for (row, values) in rows.iter().enumerate() {
+        let Some(values) = values else { continue };
+        for col in 0..cols.next_multiple_of(128) {
+            want[turned_index(row, col, cols)] = values.get(col).copied().unwrap_or(0.0);
+        }
+    }
+    want
+}
+
+/// Random halves as turned tiles, with NaN wherever no token is, and their values.
+pub(crate) fn turned(rows: usize, cols: usize, random: &mut Random) -> (Vec<u8>, Vec<Vec<f64>>) {
+    let mut bytes = vec![0xff; turned_bytes(rows, cols)];
+    let mut all = vec![];
+    for row in 0..rows {
+        let halves: Vec<f16> = random.activations(cols).iter().map(|&v| f16::from_f32(v)).collect();
+        for col in 0..cols.next_multiple_of(128) {
+            let v = halves.get(col).copied().unwrap_or(f16::ZERO);
+            bytes[2 * turned_index(row, col, cols)..][..2].copy_from_slice(&v.to_le_bytes());
         }
         all.push(halves.into_iter().map(f16::to_f64).collect());
     }

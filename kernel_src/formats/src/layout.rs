@@ -8,7 +8,7 @@
 //! | section | bytes for each 32 weights | what |
 //! |---|---|---|
 //! | `c8` | 32 | 8-bit codes as they are |
-//! | `c4` | 16 | 4-bit codes: word w holds weights 8w..8w+4 in low nibbles, 8w+4..8w+8 in high ones |
+//! | `c4` | 16 | 4-bit codes: word w holds weights 8w..8w+4 (low nibbles), 8w+4..8w+8 (high) |
 //! | `c2` | 8 | 2-bit codes: word w holds weights 16w+4j .. 16w+4j+4 in bits 2j of its bytes |
 //! | `c1` | 4 | 1-bit codes: word w holds weights 32w+4j .. 32w+4j+4 in bits j of its bytes |
 //! | `groups` | 1 or 2 | group scales, see [`Groups`] |
@@ -31,9 +31,7 @@ mod vectors;
 
 pub use vectors::Vectors;
 
-use crate::format::{
-    BlockFormat, BlockScale, Encoding, Format, GroupScale, Offset, Value,
-};
+use crate::format::{BlockFormat, BlockScale, Encoding, Format, GroupScale, Offset, Value};
 use crate::format::{down, half_e8m0, split_half, ue4m3};
 use half::{bf16, f16};
 
@@ -74,7 +72,9 @@ pub enum Groups {
 }
 
 impl Blocks {
-    const fn bytes(self) -> usize {
+    /// Bytes for each block.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
         match self {
             Blocks::None => 0,
             Blocks::HalfE8M0 => 1,
@@ -86,7 +86,8 @@ impl Blocks {
 
 impl Groups {
     /// Bytes for each 32 weights.
-    const fn bytes(self) -> usize {
+    #[must_use]
+    pub const fn bytes(self) -> usize {
         match self {
             Groups::None | Groups::InSigns | Groups::InHigh => 0,
             Groups::Signed32 | Groups::Odd16 => 1,

@@ -14,9 +14,9 @@ use std::fmt;
 pub struct CacheRowsSpec {
     /// Rows: one head.
     pub kv: KvLayout,
-    /// The tokens are one sequence's, one behind the other; else each is a sequence's.
+    /// Successive tokens of one sequence; otherwise one token of each sequence.
     pub one: bool,
-    /// Rows lie in pages ([`PAGE`](crate::kv::PAGE)).
+    /// Rows are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
 }
 

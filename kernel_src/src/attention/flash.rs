@@ -26,7 +26,7 @@ pub struct FlashSpec {
     pub scale: f32,
     /// Options of the scores.
     pub scores: Scores,
-    /// Keys and values lie in pages ([`PAGE`](crate::kv::PAGE)).
+    /// Keys and values are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
     /// How the work is cut; `None`: the default of the target's family.
     pub tuning: Option<FlashTuning>,

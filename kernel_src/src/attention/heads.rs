@@ -41,7 +41,7 @@ pub struct HeadsForm {
     /// The new tokens' keys and values are in the cache already, from another layer: only queries
     /// are prepared.
     pub kept_before: bool,
-    /// Keys and values lie in pages ([`PAGE`](crate::kv::PAGE)).
+    /// Keys and values are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
 }
 

@@ -19,7 +19,7 @@ pub struct KeyScoresSpec {
     pub heads: usize,
     /// Keys: one head.
     pub kv: KvLayout,
-    /// The tokens are one sequence's, one behind the other; else each is a sequence's.
+    /// Successive tokens of one sequence; otherwise one token of each sequence.
     pub one: bool,
 }
 

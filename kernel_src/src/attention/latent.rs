@@ -22,9 +22,9 @@ pub struct LatentSpec {
     pub kv: KvLayout,
     /// Elements of a row that are the value.
     pub rank: usize,
-    /// The tokens are one sequence's, one behind the other; else each is a sequence's.
+    /// Successive tokens of one sequence; otherwise one token of each sequence.
     pub one: bool,
-    /// Rows lie in pages ([`PAGE`](crate::kv::PAGE)).
+    /// Rows are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
     /// Positions that a token sees, from a list (`gpu/chosen.h`); `None`: all up to its own.
     pub chosen: Option<usize>,

@@ -23,7 +23,7 @@ pub struct LatentFlashSpec {
     pub kv: KvLayout,
     /// Elements of a row that are the value.
     pub rank: usize,
-    /// Rows lie in pages ([`PAGE`](crate::kv::PAGE)).
+    /// Rows are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
     /// Positions that a token sees, from a list (`gpu/chosen.h`); `None`: all up to its own.
     pub chosen: Option<usize>,

@@ -15,7 +15,7 @@ use std::fmt;
 pub struct TopKeysSpec {
     /// Positions chosen.
     pub top: usize,
-    /// The tokens are one sequence's, one behind the other; else each is a sequence's.
+    /// Successive tokens of one sequence; otherwise one token of each sequence.
     pub one: bool,
 }
 

@@ -95,8 +95,8 @@ pub struct GemmLaunch {
 }
 
 impl GemmLaunch {
-    /// The same launch without splits: a block has all columns of its results, so sums have one
-    /// order for any rows and device.
+    /// This launch without splits: a block has all columns of its results, so sums have one order
+    /// for any rows and device.
     #[must_use]
     pub const fn whole(mut self) -> GemmLaunch {
         self.geometry.grid[2] = 1;

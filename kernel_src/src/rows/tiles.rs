@@ -1,4 +1,5 @@
-//! Rows of f32 converted into the tiles, or panels, of halves that products take: `gpu/tiles.h`.
+//! Rows of f32 converted into the tiles, panels or turned tiles of halves that products take:
+//! `gpu/tiles.h`.
 
 use crate::vocabulary::activations::{First, Prologue};
 use crate::vocabulary::arguments::arguments;
@@ -11,6 +12,31 @@ use crate::vocabulary::variant::{Wave, choice_of_wave};
 use kjit_engine::Target;
 use std::fmt;
 
+/// How halves lie that a product of many rows takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// [`tiled_index`](crate::mma::tiled_index): for [`GemmSpec`](crate::gemm::GemmSpec).
+    Tiles,
+    /// [`panel_index`](crate::mma::panel_index): for
+    /// [`SmallGemmSpec`](crate::small_gemm::SmallGemmSpec).
+    Panels,
+    /// [`turned_index`](crate::mma::turned_index): for
+    /// [`BatchGemmSpec`](crate::batch_gemm::BatchGemmSpec).
+    Turned,
+}
+
+impl Form {
+    /// In texts of specs and names of cases.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Form::Tiles => "",
+            Form::Panels => ", panels",
+            Form::Turned => ", turned",
+        }
+    }
+}
+
 /// Rows as halves in tiles, a block a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TilesSpec {
@@ -20,8 +46,8 @@ pub struct TilesSpec {
     pub prologue: Prologue,
     /// `source` picks the rows.
     pub gather: bool,
-    /// Into panels ([`panel_index`](crate::mma::panel_index)) instead of tiles.
-    pub panels: bool,
+    /// The layout of the halves.
+    pub form: Form,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
 }
@@ -33,7 +59,8 @@ arguments! {
         x: Pointer,
         /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); else null.
         aux: Pointer,
-        /// [`tiled_bytes`](crate::mma::tiled_bytes), or [`panel_bytes`](crate::mma::panel_bytes).
+        /// [`tiled_bytes`](crate::mma::tiled_bytes), [`panel_bytes`](crate::mma::panel_bytes) or
+        /// [`turned_bytes`](crate::mma::turned_bytes).
         y: Pointer,
         /// A u32 for each row of `y`: the row of `x`, or `u32::MAX`: the row stays as it is. Null
         /// without `gather`.
@@ -51,10 +78,7 @@ impl Family for TilesSpec {
     choice_of_wave!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (gather, form) = (
-            if self.gather { ", gathered" } else { "" },
-            if self.panels { ", panels" } else { "" },
-        );
+        let (gather, form) = (if self.gather { ", gathered" } else { "" }, self.form.word());
         write!(f, "{}{}{gather}{form}", self.cols, First(self.prologue, false))
     }
 
@@ -81,7 +105,8 @@ impl Family for TilesSpec {
             .number("COLS", self.cols)
             .choice("PROLOGUE", &self.prologue)
             .flag("GATHER", self.gather)
-            .flag("OUT_PANELS", self.panels);
+            .flag("OUT_PANELS", self.form == Form::Panels)
+            .flag("OUT_TURNED", self.form == Form::Turned);
         Ok(of_shape(
             NAME,
             &shape,

@@ -25,7 +25,7 @@ pub struct ConvSpec {
     pub bias: bool,
     /// With silu.
     pub silu: bool,
-    /// The tokens are one sequence's, one behind the other; else each is a sequence's.
+    /// Successive tokens of one sequence; otherwise one token of each sequence.
     pub one: bool,
 }
 

@@ -29,7 +29,7 @@ pub struct LinearSpec {
     pub corrected: bool,
     /// A token's own key and value have a weight, and enter the state after its result.
     pub bonus: bool,
-    /// The tokens are one sequence's, one behind the other; else each is a sequence's.
+    /// Successive tokens of one sequence; otherwise one token of each sequence.
     pub one: bool,
 }
 

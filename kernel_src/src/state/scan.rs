@@ -26,7 +26,7 @@ pub struct ScanSpec {
     pub groups: usize,
     /// Each of the `n` numbers has its own decay; else each head.
     pub each: bool,
-    /// The tokens are one sequence's, one behind the other; else each is a sequence's.
+    /// Successive tokens of one sequence; otherwise one token of each sequence.
     pub one: bool,
 }
 

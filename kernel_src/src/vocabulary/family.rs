@@ -34,8 +34,8 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// The tuning that the spec names itself.
     fn own(&self) -> Option<Self::Tuning>;
 
-    /// The same spec with another tuning of its own; `None`: the best measured one, else the
-    /// family's default.
+    /// This spec with another tuning of its own; `None`: the best measured one, else the family's
+    /// default.
     #[must_use]
     fn with(self, tuning: Option<Self::Tuning>) -> Self;
 
@@ -134,7 +134,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// The specialised kernel.
     ///
     /// # Errors
-    /// What the family does not cover, by name.
+    /// Sizes or targets that the family does not cover.
     fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
         let tuning = self.tuning(target)?;
         let block = self.block(target, &tuning)?;

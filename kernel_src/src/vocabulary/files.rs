@@ -29,6 +29,8 @@ const FILES: &[(&str, &str)] = files! {
     "attend_mma.hip"
     "attend_wide.h"
     "attend_wide.hip"
+    "batch_gemm.h"
+    "batch_gemm.hip"
     "chosen.h"
     "combine.h"
     "combine.hip"
@@ -60,6 +62,7 @@ const FILES: &[(&str, &str)] = files! {
     "gemm_wgmma.h"
     "gemm_wgmma.hip"
     "halves.h"
+    "held.h"
     "hopper.h"
     "keep.h"
     "keep.hip"
@@ -113,6 +116,7 @@ const FILES: &[(&str, &str)] = files! {
     "small_gemm.hip"
     "softmax.h"
     "softmax.hip"
+    "span_ring.h"
     "state.h"
     "stream.h"
     "stream_experts.h"
@@ -121,6 +125,7 @@ const FILES: &[(&str, &str)] = files! {
     "tiles.hip"
     "top_keys.h"
     "top_keys.hip"
+    "turned.h"
     "weights.h"
 };
 

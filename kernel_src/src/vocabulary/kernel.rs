@@ -67,7 +67,7 @@ pub enum SpecError {
     Unsupported {
         /// The family.
         kernel: &'static str,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// The block has too little memory.
@@ -81,7 +81,7 @@ pub enum SpecError {
         have: u32,
         /// The target.
         target: String,
-        /// What to do instead.
+        /// The advice.
         hint: &'static str,
     },
 }

@@ -102,6 +102,23 @@ pub const fn tiled_index(row: usize, col: usize, cols: usize) -> usize {
     block * TILE * TILE + (((row % TILE) * TILE + row % 8 * 8) ^ (col % TILE))
 }
 
+/// Bytes of `rows × cols` activations in turned tiles (`gpu/turned.h`): rows rounded up to 64,
+/// columns to 128.
+#[must_use]
+pub const fn turned_bytes(rows: usize, cols: usize) -> usize {
+    rows.next_multiple_of(TILE) * cols.next_multiple_of(128) * 2
+}
+
+/// Index of an element in turned tiles: those of [`tiled_index`], two for each 128 columns, which
+/// lie in the order in which lanes unpack weights. Of the span of 32 that a column is in, its quad
+/// says which sixteen places, and its place in the quad says which eight of them.
+#[must_use]
+pub const fn turned_index(row: usize, col: usize, cols: usize) -> usize {
+    let in_steps = cols.next_multiple_of(128);
+    let place = col % 32 / 4 * 16 + col % 2 * 8 + col % 128 / 32 * 2 + col % 4 / 2;
+    tiled_index(row, col / 128 * 128 + place, in_steps)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,14 +126,19 @@ mod tests {
     #[test]
     fn every_element_of_a_tiled_matrix_has_a_place_of_its_own() {
         let (rows, cols) = (70, 100);
-        let mut taken = vec![false; tiled_bytes(rows, cols) / 2];
-        for row in 0..rows {
-            for col in 0..cols {
-                let at = tiled_index(row, col, cols);
-                assert!(
-                    !std::mem::replace(&mut taken[at], true),
-                    "({row}, {col}) shares element {at}"
-                );
+        for (bytes, index) in [
+            (tiled_bytes(rows, cols), tiled_index as fn(usize, usize, usize) -> usize),
+            (turned_bytes(rows, cols), turned_index),
+        ] {
+            let mut taken = vec![false; bytes / 2];
+            for row in 0..rows {
+                for col in 0..cols {
+                    let at = index(row, col, cols);
+                    assert!(
+                        !std::mem::replace(&mut taken[at], true),
+                        "({row}, {col}) shares element {at}"
+                    );
+                }
             }
         }
     }

@@ -19,7 +19,7 @@ const TEXT: &str = include_str!("../../tuning/measured.tsv");
 pub struct BadLine {
     /// Counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The fault.
     pub why: &'static str,
 }
 

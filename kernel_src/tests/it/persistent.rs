@@ -131,7 +131,7 @@ fn mixture() -> Vec<Spec> {
     ]
 }
 
-/// The same for a token of each of `sequences` sequences, with keys and values in pages.
+/// These steps for a token of each of `sequences` sequences, with keys and values in pages.
 fn side_by_side(mut steps: Vec<Spec>, sequences: usize) -> Vec<Spec> {
     for step in &mut steps {
         match step {

@@ -4,8 +4,8 @@
 //
 //   run KERNEL.so IN OUT
 //
-// Compiled once, not with every kernel: the headers of C++'s library take more than 1 s of a core, a
-// kernel alone 0.2 s.
+// Compiled once, not with every kernel: the headers of C++'s library take more than 1 s of a core,
+// a kernel alone 0.2 s.
 #include <dlfcn.h>
 #include "../../../tests/hipsim/exec.h"
 

@@ -55,7 +55,7 @@ impl<'a> StopWatcher<'a> {
     }
 
     /// As [`StopWatcher::new`], but the control tokens in `markers` appear in the text: a [reply's
-    /// form](crate::chat::Form) is recognised by them.
+    /// form](crate::Form) is recognised by them.
     pub fn showing(tokenizer: &'a Tokenizer, stop: &'a [String], markers: &[&str]) -> Self {
         let markers = markers.iter().filter_map(|text| tokenizer.special_id(text)).collect();
         let detokenizer = Detokenizer::new(tokenizer, false).showing(markers);

@@ -5,7 +5,7 @@
 //! block of 128 positions is split once for all rows of the task. Sums are stored as runs of 32
 //! elements of 32 rows.
 
-use super::attention::{Attend, KEYS, Lie, STATE};
+use super::attention::{Attend, KEYS, RowLayout, STATE};
 use super::scratch::Scratch;
 use super::simd::{LANES, TILE_ROWS, TILE_UNIT, TileBlock, TileJob, Tiles};
 use super::tiles::{self, UNIT, put, split_unit};
@@ -49,7 +49,7 @@ impl TileJob for AttendTiles<'_> {
         }
         sums.fill(0.0);
         task.begin(state);
-        let [score_lie, sum_lie] = [KEYS, padded].map(|width| Lie { together: LANES, width });
+        let [score_lie, sum_lie] = [KEYS, padded].map(|width| RowLayout { together: LANES, width });
         let end = task.seen_to(task.token + task.tokens - 1);
         let mut at = task.seen_from(task.token);
         // SAFETY: the caller guarantees the instruction set. Tiles are not in use yet on this
@@ -110,7 +110,7 @@ impl TileJob for AttendTiles<'_> {
                 }
             }
             // SAFETY: the caller guarantees the instruction set.
-            unsafe { task.soften::<V>(at, n, (scores, score_lie), (sums, sum_lie), state) };
+            unsafe { task.softmax_block::<V>(at, n, (scores, score_lie), (sums, sum_lie), state) };
             for (block, s) in scores.chunks_exact(LANES * KEYS).enumerate() {
                 let panel = &mut weights[..here * TILE_UNIT * LANES];
                 // SAFETY: the caller guarantees the instruction set; the weights of 32 rows fill
@@ -146,7 +146,7 @@ unsafe fn multiply<V: Tiles>(w: &[f32], x: &[f32], units: usize, c: &mut [f32]) 
     let (w_next, x) = (units * UNIT / 2, x.as_ptr());
     let (w, c) = (w.as_ptr(), c.as_mut_ptr());
     // SAFETY: this function's safety contract, which the caller upholds, covers the call.
-    unsafe { V::tile_block(TileBlock { units, w, w_next, x, x_soon: x, half: false, c }) };
+    unsafe { V::tile_block(TileBlock { units, w, w_next, x, prefetch_x: x, half: false, c }) };
 }
 
 /// Splits 64 rows of a matrix, 32 elements each, into the layout of the second factor, whose

@@ -76,12 +76,12 @@ pub(super) const STATE: usize = 2;
 /// The layout of rows of `width` elements (a multiple of 32). `together` rows are stored
 /// interleaved by runs of 32 elements, as the sums of tiles are; 1 means each row is contiguous.
 #[derive(Clone, Copy)]
-pub(super) struct Lie {
+pub(super) struct RowLayout {
     pub together: usize,
     pub width: usize,
 }
 
-impl Lie {
+impl RowLayout {
     /// Offset of row `i`.
     #[inline(always)]
     pub fn row(self, i: usize) -> usize {
@@ -151,7 +151,7 @@ impl Job for Attend<'_> {
                         }
                     }
                 }
-                self.soften::<V>(at, n, (s, alone(KEYS)), (acc, alone(padded)), state);
+                self.softmax_block::<V>(at, n, (s, alone(KEYS)), (acc, alone(padded)), state);
                 for j in (0..padded).step_by(LANES) {
                     let (a, b, c) = (s.as_ptr(), v.as_ptr().add(j), acc.as_mut_ptr().add(j));
                     Tile { n, a, a_stride: KEYS, b, b_stride: padded, c, c_stride: padded }
@@ -215,12 +215,12 @@ impl Attend<'_> {
     /// # Safety
     /// The CPU has `V`'s instruction set, as for [`Job::run`].
     #[inline(always)]
-    pub(super) unsafe fn soften<V: Vector>(
+    pub(super) unsafe fn softmax_block<V: Vector>(
         &self,
         at: usize,
         n: usize,
-        (scores, lie): (&mut [f32], Lie),
-        (results, results_lie): (&mut [f32], Lie),
+        (scores, lie): (&mut [f32], RowLayout),
+        (results, results_lie): (&mut [f32], RowLayout),
         state: &mut [f32],
     ) {
         let whole = n.next_multiple_of(2 * LANES);
@@ -316,7 +316,7 @@ impl Attend<'_> {
     /// `layer.out` is valid for one row per row of `layer.q`, and no other thread uses these heads
     /// and tokens of it.
     #[inline(always)]
-    pub(super) unsafe fn scatter(&self, acc: &[f32], lie: Lie, state: &[f32]) {
+    pub(super) unsafe fn scatter(&self, acc: &[f32], lie: RowLayout, state: &[f32]) {
         let dim = self.layer.value_dim;
         for (i, [_, sum]) in state.as_chunks::<STATE>().0.iter().enumerate() {
             for (j, run) in
@@ -333,8 +333,8 @@ impl Attend<'_> {
 }
 
 /// The layout of contiguous rows.
-fn alone(width: usize) -> Lie {
-    Lie { together: 1, width }
+fn alone(width: usize) -> RowLayout {
+    RowLayout { together: 1, width }
 }
 
 /// `cap · tanh(s / cap) = cap − 2 cap / (1 + e^(2 s / cap))`.

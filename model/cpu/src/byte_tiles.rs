@@ -259,7 +259,7 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
     for b in 0..all {
         for p in 0..panels {
             for r in 0..LANES.min(rows - p * LANES) {
-                tiles::ask_for_next::<V>(&part, (p, panels), (b * BLOCK, BLOCK), r);
+                tiles::prefetch_next::<V>(&part, (p, panels), (b * BLOCK, BLOCK), r);
                 let offsets = if padded > 0 {
                     &mut offsets[(p * LANES + r) * padded + b * (BLOCK / GROUP)..][..BLOCK / GROUP]
                 } else {
@@ -276,7 +276,7 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
                 let at = |t: usize| x.as_ptr().wrapping_add(t * each + b * BYTES);
                 // Prefetch hint: the next tokens with this panel; after the last, the first tokens
                 // with the next panel. With only 32 tokens they are the same and need no prefetch.
-                let x_soon = match (t + 1 < blocks, p + 1 < panels) {
+                let prefetch_x = match (t + 1 < blocks, p + 1 < panels) {
                     (true, _) => at(t + 1),
                     (_, true) if blocks > 1 => at(0),
                     (_, true) => std::ptr::null(),
@@ -290,7 +290,7 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
                         w_scales: scales.as_ptr(),
                         x: at(t),
                         x_scales: x.as_ptr().add(t * each + all * BYTES + b * LANES),
-                        x_soon,
+                        prefetch_x,
                         half: tokens - t * LANES <= TILE_ROWS,
                         room: room.as_mut_ptr(),
                         c: c.as_mut_ptr(),
@@ -316,7 +316,7 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
                         w: halves.as_ptr(),
                         w_next: chunks * UNIT / 2,
                         x: at(t),
-                        x_soon: at((t + 1) % blocks),
+                        prefetch_x: at((t + 1) % blocks),
                         half: tokens - t * LANES <= TILE_ROWS,
                         c: c.as_mut_ptr(),
                     });

@@ -99,7 +99,7 @@ impl TileJob for SplitRows<'_> {
             let next = to.as_mut_ptr_range().end.cast::<u8>();
             if next < end {
                 for line in (0..size_of::<[f32; UNIT]>()).step_by(64) {
-                    V::soon_written(next.wrapping_add(line));
+                    V::prefetch_written(next.wrapping_add(line));
                 }
             }
             // SAFETY: the caller guarantees the instruction set.
@@ -173,7 +173,7 @@ impl TileJob for TileProduct<'_> {
             let units = n.div_ceil(TILE_UNIT);
             for p in 0..panels {
                 for r in 0..LANES.min(rows - p * LANES) {
-                    ask_for_next::<V>(&self.0, (p, panels), (k0, KC), r);
+                    prefetch_next::<V>(&self.0, (p, panels), (k0, KC), r);
                     // SAFETY: the caller guarantees the instruction set.
                     unsafe {
                         unpack::decode::<V>(
@@ -195,7 +195,7 @@ impl TileJob for TileProduct<'_> {
                             w: panel.as_ptr(),
                             w_next: units * 4 * TILE,
                             x: at(b),
-                            x_soon: at((b + 1) % blocks),
+                            prefetch_x: at((b + 1) % blocks),
                             half: tokens - b * LANES <= TILE_ROWS,
                             c: c.as_mut_ptr(),
                         });
@@ -216,7 +216,7 @@ impl TileJob for TileProduct<'_> {
 /// of the first panel in the next pass. A row's bytes of a pass are few and far from those of the
 /// next row, so they are prefetched 32 rows ahead (14 % of Q4_K's products with 128 tokens).
 #[inline(always)]
-pub(super) fn ask_for_next<V: Tiles>(
+pub(super) fn prefetch_next<V: Tiles>(
     part: &Part<'_>,
     (p, panels): (usize, usize),
     (k0, pass): (usize, usize),
@@ -260,8 +260,8 @@ impl Given<'_> {
                 let (first, t) = ((i + 1) / blocks * LANES, (i + 1) % blocks * LANES);
                 for t in t..tokens.min(t + LANES) {
                     let line = out.wrapping_add(t * stride + row + first);
-                    V::soon_written(line.cast());
-                    V::soon_written(line.wrapping_add(LANES.min(rows - first) - 1).cast());
+                    V::prefetch_written(line.cast());
+                    V::prefetch_written(line.wrapping_add(LANES.min(rows - first) - 1).cast());
                 }
             }
             // SAFETY: the caller guarantees the instruction set; `c` and `turned` have 32 rows of

@@ -158,7 +158,7 @@ impl Gguf {
     ///
     /// The files must not be changed while the result lives. Otherwise reads may return anything,
     /// and reading past the new end of a truncated file ends the process by SIGBUS
-    /// ([`end_on_a_file_cut_short`] turns that into a message).
+    /// ([`exit_on_truncated_file`] turns that into a message).
     ///
     /// # Errors
     /// One line that names the file, the key or tensor, the byte, and what to do; see

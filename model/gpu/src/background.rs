@@ -25,7 +25,7 @@
 //! - *Kernels with run-time shapes*, compiled once for all models: a second set of every kernel to
 //!   write, tune and check on every card, to save a second at the first start with a new shape.
 
-use super::plan::{Job, JobId, Launch, OneLaunch, Plan};
+use super::plan::{Job, JobId, Launch, PersistentKernel, Plan};
 use super::verify::Proofs;
 use kjit_engine::{Behind, CodeObject, Device, Engine, Kernel};
 use kjit_exec::SessionError;
@@ -82,7 +82,7 @@ impl Early {
     pub(super) fn begin(
         engine: &Engine,
         plan: &Plan,
-        ones: &[OneLaunch],
+        ones: &[PersistentKernel],
         asked: bool,
     ) -> Result<Option<Early>, SessionError> {
         // A kernel that cannot be compiled here at all is not late: the caller that needs it fails.
@@ -102,7 +102,7 @@ impl Early {
         }
         let begin = |jobs: Vec<kjit_engine::Job>| match jobs.is_empty() {
             true => Ok(Stage::Done),
-            false => engine.compile_behind(jobs).map(Stage::Compiling),
+            false => engine.compile_in_background(jobs).map(Stage::Compiling),
         };
         // Prompt kernels first: prompts wait for them.
         let prompts = begin(jobs.iter().map(|(_, job)| job.job.clone()).collect())?;

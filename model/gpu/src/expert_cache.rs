@@ -33,7 +33,7 @@ const FADE: u64 = 1024;
 
 /// Counts of the expert cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HotCounts {
+pub struct ExpertCacheCounts {
     /// Layers whose experts are on the CPU.
     pub layers: usize,
     /// Cache slots of each layer.
@@ -54,9 +54,9 @@ pub struct HotCounts {
     pub stopped: Option<String>,
 }
 
-impl std::fmt::Display for HotCounts {
+impl std::fmt::Display for ExpertCacheCounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let HotCounts { layers, places, experts, brought, .. } = self;
+        let ExpertCacheCounts { layers, places, experts, brought, .. } = self;
         let part = |n: u64, of: u64| 100.0 * n as f64 / of.max(1) as f64;
         let (hit, whole) = (part(self.hit, self.chosen), part(self.whole, self.times));
         write!(
@@ -132,7 +132,7 @@ pub(super) struct HostShare {
 
 struct CacheState {
     tables: Vec<Table>,
-    counts: HotCounts,
+    counts: ExpertCacheCounts,
     /// Tokens since the counts were halved.
     since: u64,
     /// The layer to look at next.
@@ -147,7 +147,7 @@ pub(super) struct ExpertCache {
     /// Page-locked words: chosen experts and shares from the device; cache slots and shares to it.
     out: [PinnedBuffer<u32>; 2],
     back: [PinnedBuffer<u32>; 2],
-    porter: Porter,
+    porter: Loader,
 }
 
 impl ExpertCache {
@@ -194,11 +194,16 @@ impl ExpertCache {
         }
         let (experts, places) =
             tables.iter().map(|t| (t.place.len(), t.expert.len())).max().unwrap_or_default();
-        let counts = HotCounts { layers: tables.len(), places, experts, ..HotCounts::default() };
+        let counts = ExpertCacheCounts {
+            layers: tables.len(),
+            places,
+            experts,
+            ..ExpertCacheCounts::default()
+        };
         let state = CacheState { tables, counts, since: 0, next: 0, under_way: 0, mine: None };
         let words = plan.programs().iter().map(|p| p.tokens as usize).max().unwrap_or(1) * top;
         let two = || Ok::<_, Error>([device.pinned(words)?, device.pinned(words)?]);
-        let porter = Porter::new(device, gguf, of_layers)?;
+        let porter = Loader::new(device, gguf, of_layers)?;
         Ok(Some(ExpertCache { state: Mutex::new(state), out: two()?, back: two()?, porter }))
     }
 
@@ -207,13 +212,13 @@ impl ExpertCache {
     }
 
     /// The current counts.
-    pub fn counts(&self) -> HotCounts {
+    pub fn counts(&self) -> ExpertCacheCounts {
         self.lock().counts.clone()
     }
 
     /// The fraction of a layer's experts that is not cached.
     pub fn absent(&self) -> f64 {
-        let HotCounts { places, experts, .. } = self.lock().counts;
+        let ExpertCacheCounts { places, experts, .. } = self.lock().counts;
         1.0 - places as f64 / experts.max(1) as f64
     }
 
@@ -308,7 +313,7 @@ struct Stack {
 }
 
 /// A request to load an expert.
-struct Parcel {
+struct LoadRequest {
     layer: usize,
     expert: u32,
     place: u32,
@@ -320,15 +325,15 @@ struct Parcel {
 type Arrived = (usize, u32, u32, Result<()>);
 
 /// The loader: copies experts to the device on a thread.
-struct Porter {
-    parcels: Option<Sender<Parcel>>,
+struct Loader {
+    parcels: Option<Sender<LoadRequest>>,
     arrived: Mutex<Receiver<Arrived>>,
     thread: Option<JoinHandle<()>>,
     /// The results are no longer needed.
     ended: Arc<AtomicBool>,
 }
 
-impl Drop for Porter {
+impl Drop for Loader {
     fn drop(&mut self) {
         // The thread ends after its current expert.
         self.ended.store(true, Relaxed);
@@ -339,18 +344,18 @@ impl Drop for Porter {
     }
 }
 
-impl Porter {
-    fn new(device: &Device, gguf: &Arc<Gguf>, layers: Vec<Vec<Stack>>) -> Result<Porter> {
+impl Loader {
+    fn new(device: &Device, gguf: &Arc<Gguf>, layers: Vec<Vec<Stack>>) -> Result<Loader> {
         let most = layers.iter().flatten().map(|s| s.bytes).max().unwrap_or(1).max(1);
         let (stream, raw) = (device.stream()?, device.buffer::<u8>(most)?);
         let (staging, gguf) = (device.pinned_for_writing::<u8>(most)?, Arc::clone(gguf));
-        let (parcels, to_carry) = channel::<Parcel>();
+        let (parcels, to_carry) = channel::<LoadRequest>();
         let (done, arrived) = channel();
         let ended = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&ended);
         let carry = move || {
             for parcel in to_carry.into_iter().take_while(|_| !over.load(Relaxed)) {
-                let Parcel { layer, expert, place, .. } = parcel;
+                let LoadRequest { layer, expert, place, .. } = parcel;
                 let stacks = layers.get(layer).map_or(&[][..], Vec::as_slice);
                 let brought = bring(&stream, &gguf, stacks, &parcel, (&staging, &raw));
                 if done.send((layer, expert, place, brought)).is_err() {
@@ -361,7 +366,7 @@ impl Porter {
         let thread = std::thread::Builder::new().name("kjit-experts".to_owned()).spawn(carry);
         let thread =
             thread.map_err(|e| Error::Buffer(format!("no thread to load experts: {e}")))?;
-        Ok(Porter {
+        Ok(Loader {
             parcels: Some(parcels),
             arrived: Mutex::new(arrived),
             thread: Some(thread),
@@ -421,7 +426,7 @@ impl Porter {
                     after.insert(event).clone()
                 }
             };
-            let parcel = Parcel { layer, expert, place, after };
+            let parcel = LoadRequest { layer, expert, place, after };
             if self.parcels.as_ref().is_none_or(|parcels| parcels.send(parcel).is_err()) {
                 state.counts.stopped = Some("the thread that brings them has ended".to_owned());
                 break;
@@ -437,7 +442,7 @@ fn bring(
     stream: &Stream,
     gguf: &Gguf,
     stacks: &[Stack],
-    parcel: &Parcel,
+    parcel: &LoadRequest,
     (staging, raw): (&PinnedBuffer<u8>, &DeviceBuffer<u8>),
 ) -> Result<()> {
     stream.wait(&parcel.after)?;

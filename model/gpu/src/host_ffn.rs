@@ -9,7 +9,7 @@ use super::staging::cannot_lock;
 use super::tune::Kept;
 use kjit_engine::{Device, Engine, Error};
 use kjit_exec::{OpenOptions, SessionError};
-use kjit_graph::FfnApart;
+use kjit_graph::HostFfnGraph;
 use kjit_graph::op::{Elsewhere, Operation};
 use kjit_graph::{Graph, Op, State, StateKind, WeightId};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Rates {
         };
         let (rows, bytes): (Vec<usize>, Vec<u64>) =
             ops.iter().map(|op| (elems(op), op.bytes(apart))).unzip();
-        let part = Graph { ops, states, ropes: vec![], hands_on: true, ..apart.clone() };
+        let part = Graph { ops, states, ropes: vec![], feeds_next_stage: true, ..apart.clone() };
         let options_of_one = OpenOptions { context: Some(1), ..options.clone() };
         let mut host = (source.host)(Arc::clone(source.gguf), part, &options_of_one)?;
         // Seconds of all parts on the CPU.
@@ -144,7 +144,7 @@ impl Rates {
 pub struct HostFfn {
     /// The graph with host parts, and the rates that decided. `None` if everything fits, if
     /// streaming alone is about as fast, or if no part can be on the CPU.
-    pub apart: Option<(FfnApart, Rates)>,
+    pub apart: Option<(HostFfnGraph, Rates)>,
     /// The reason why rates were not measured although they could have decided.
     pub remark: Option<String>,
     /// The plan, before layers are streamed.
@@ -201,7 +201,7 @@ pub fn divide_with_host(
     if whole.memory.total() <= budget(device, options)? {
         return alone(whole, None);
     }
-    let Ok(all) = FfnApart::of(graph, usize::MAX) else { return alone(whole, None) };
+    let Ok(all) = HostFfnGraph::of(graph, usize::MAX) else { return alone(whole, None) };
     // A model warmed without --memory has no kernels for parts, but all for streaming.
     let missing = |part: &Plan| {
         let why = lacks(engine, part, Some(&whole))?;
@@ -241,7 +241,7 @@ pub fn divide_with_host(
     };
     // The extra program for long prompts, and shorter chunks, change the memory from the whole
     // model's plan.
-    let Ok(apart) = FfnApart::of(graph, n) else { return alone(whole, None) };
+    let Ok(apart) = HostFfnGraph::of(graph, n) else { return alone(whole, None) };
     let Ok(part) = plan(&Request { graph: &apart.graph, ..request }) else {
         return alone(whole, None);
     };
@@ -259,7 +259,7 @@ mod tests {
     use super::{Rates, parts_of, worth};
     use kjit_engine::Target;
     use kjit_exec::OpenOptions;
-    use kjit_graph::FfnApart;
+    use kjit_graph::HostFfnGraph;
     use kjit_graph::catalogue::COMMON;
     use kjit_kernels::tuning::Shipped;
     use kjit_plan::{Request, plan};
@@ -277,7 +277,7 @@ mod tests {
             tuned: &Shipped,
         });
         let whole = whole.unwrap();
-        let parts = parts_of(&FfnApart::of(&graph, usize::MAX).unwrap().graph);
+        let parts = parts_of(&HostFfnGraph::of(&graph, usize::MAX).unwrap().graph);
         assert_eq!(parts.len(), 32);
         let room = whole.memory.total() - whole.memory.weights / 2;
         // GB/s of the CPU alone, and of CPU and copies together.

@@ -10,7 +10,7 @@
 
 use super::expert_cache::{ExpertCache, HostShare};
 use super::open::Source;
-use super::plan::{AtPause, BufferId, Pause, Plan, Program, Streaming};
+use super::plan::{BufferId, HostWork, Pause, Plan, Program, Streaming};
 use super::streamed::Ring;
 use kjit_engine::{Device, DeviceBuffer, Error, PinnedBuffer, Result, Stream};
 use kjit_exec::{HostOps, HostPrompts, OpenOptions, SessionError};
@@ -29,7 +29,7 @@ const ROWS: usize = 64;
 /// The prompts for which experts or feed-forward weights are copied to the device, if the CPU
 /// computes them for single tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Copied {
+pub struct PromptCopy {
     /// The fewest tokens of a prompt piece that is copied for.
     pub from: usize,
     /// Bytes copied for a piece.
@@ -41,34 +41,34 @@ pub struct Copied {
     pub computed: Option<[(usize, f64); 2]>,
 }
 
-impl Copied {
+impl PromptCopy {
     /// Decides by measured rates or by the option. `None` if no prompt piece is long enough.
     pub(super) fn of(
         aside: &HostPart,
         plan: &Plan,
         ring: &Ring,
         asked: HostPrompts,
-    ) -> Result<Option<Copied>> {
+    ) -> Result<Option<PromptCopy>> {
         let bytes = plan.streaming.as_ref().map_or(0, Streaming::bytes);
         let rate = ring.streamed.rate;
         Ok(match asked {
             HostPrompts::Compute => None,
             // If pieces have one token, no program copies.
             HostPrompts::Copy => {
-                plan.copying().map(|_| Copied { from: 2, bytes, rate, computed: None })
+                plan.copying().map(|_| PromptCopy { from: 2, bytes, rate, computed: None })
             }
             HostPrompts::Measured => {
                 // The CPU does not compute cached experts. Which ones will be chosen is unknown, so
                 // the share of absent ones counts.
                 let missed = aside.hot.as_ref().map_or(1.0, ExpertCache::absent);
-                let (parts, copy) = (plan.computed_aside() as f64 * missed, bytes as f64 / rate);
+                let (parts, copy) = (plan.host_layers() as f64 * missed, bytes as f64 / rate);
                 let mut rows = aside.seconds_of_rows(plan, copy / parts)?;
                 rows.iter_mut().for_each(|(_, seconds)| *seconds *= parts);
                 let from = even(copy, &rows);
                 let most = plan.copying().map_or(0, |p| p.tokens as usize);
                 let computed = rows.first().zip(rows.last()).map(|(one, many)| [*one, *many]);
                 // Longer pieces do not occur.
-                (from <= most).then_some(Copied { from, bytes, rate, computed })
+                (from <= most).then_some(PromptCopy { from, bytes, rate, computed })
             }
         })
     }
@@ -94,9 +94,9 @@ fn even(copy: f64, rows: &[(usize, f64)]) -> usize {
     if tokens.is_finite() { (tokens.ceil() as usize).max(2) } else { usize::MAX }
 }
 
-impl std::fmt::Display for Copied {
+impl std::fmt::Display for PromptCopy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Copied { from, bytes, rate, computed } = *self;
+        let PromptCopy { from, bytes, rate, computed } = *self;
         let (gb, rate) = (bytes as f64 / 1e9, rate / 1e9);
         write!(
             f,
@@ -145,7 +145,8 @@ impl HostPart {
             graph.weights.iter().find(same).unwrap_or(w).clone()
         };
         let weights = graph.weights.iter().map(all).collect();
-        let part = Graph { ops, states, weights, ropes: vec![], hands_on: true, ..graph.clone() };
+        let part =
+            Graph { ops, states, weights, ropes: vec![], feeds_next_stage: true, ..graph.clone() };
         // The context is a piece's length: an operation without a state has no other positions.
         let options = OpenOptions { context: Some(tokens), ..options.clone() };
         let host = (source.host)(Arc::clone(source.gguf), part, &options)?;
@@ -229,7 +230,7 @@ impl HostPart {
                 .ok_or_else(|| Error::Buffer("no expert cache on the device".to_owned()))
         };
         match pause.what {
-            AtPause::All { from } => {
+            HostWork::All { from } => {
                 let from = part(from)?;
                 let here = self.rows.slice(..from.len())?;
                 stream.copy_out(&from, &here)?;
@@ -237,7 +238,7 @@ impl HostPart {
                 let x = here.read(<[f32]>::to_vec)?;
                 self.run(stream, (pause.op, rows), &[&x]).map(|_| ())
             }
-            AtPause::Divide { from: [x, experts, shares], to: [places, own] } => {
+            HostWork::Divide { from: [x, experts, shares], to: [places, own] } => {
                 let (x, chosen, to) =
                     (part(x)?, [part(experts)?, part(shares)?], [part(places)?, part(own)?]);
                 let here = self.rows.slice(..x.len())?;
@@ -248,7 +249,7 @@ impl HostPart {
                     to.each_ref(),
                 )
             }
-            AtPause::Rest { to } => {
+            HostWork::Rest { to } => {
                 let (HostShare { x, experts, shares, any }, to) = (hot()?.mine()?, part(to)?);
                 match any {
                     true => {

@@ -44,9 +44,9 @@ mod upload;
 mod verify;
 
 pub use background::{Early, EarlyStatus};
-pub use expert_cache::HotCounts;
+pub use expert_cache::ExpertCacheCounts;
 pub use host_ffn::{HostFfn, divide_with_host, lacks};
-pub use host_part::Copied;
+pub use host_part::PromptCopy;
 pub use kjit_exec::PageCount;
 pub use kjit_plan as plan;
 #[doc(hidden)]

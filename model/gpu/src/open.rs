@@ -2,8 +2,8 @@
 
 use super::exchange::Exchange;
 use super::expert_cache::ExpertCache;
-use super::host_part::{Copied, HostPart};
-use super::plan::{JobId, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Request, plan};
+use super::host_part::{HostPart, PromptCopy};
+use super::plan::{JobId, MemoryNeed, Parts, PersistentKernel, Plan, PlanError, Request, plan};
 use super::probed::settled;
 use super::resident::{DraftWords, Persistent, Resident, Words};
 use super::staging::Staging;
@@ -268,7 +268,7 @@ impl GpuRunner {
             let tables = scope.spawn(|| tables(source.gguf, graph, context));
             // No early start with streamed layers, which would be copied for every prompt token,
             // nor for bidirectional attention, which cannot run token by token.
-            let early = options.early && plan.streaming.is_none() && !graph.looks_ahead();
+            let early = options.early && plan.streaming.is_none() && !graph.is_bidirectional();
             // A persistent kernel that was not requested is skipped if it is neither cached nor can
             // be compiled.
             let asked = options.persistent == Persistence::On;
@@ -307,7 +307,7 @@ impl GpuRunner {
         resident.aside = HostPart::new(device, source, graph, &resident.plan, options, hot)?;
         let copied = match (&resident.aside, &resident.ring) {
             (Some(aside), Some(ring)) if ring.copies_for_prompts() => {
-                Copied::of(aside, &resident.plan, ring, options.host_prompts)?
+                PromptCopy::of(aside, &resident.plan, ring, options.host_prompts)?
             }
             _ => None,
         };
@@ -596,7 +596,7 @@ fn load(
 fn load_ones(
     engine: &Engine,
     device: &Device,
-    ones: &[OneLaunch],
+    ones: &[PersistentKernel],
 ) -> kjit_engine::Result<Vec<Kernel>> {
     let jobs: Vec<_> = ones.iter().map(|one| one.job.clone()).collect();
     engine

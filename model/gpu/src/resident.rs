@@ -4,8 +4,8 @@ use super::exchange::Exchange;
 use super::host_part::{HostPart, rows_of};
 use super::launch;
 use super::plan::{
-    Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, OneLaunch, PICK, Parts,
-    Pause, Plan, Program,
+    Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, PICK, Parts, Pause,
+    PersistentKernel, Plan, Program,
 };
 use super::streamed::Ring;
 use kjit_engine::{
@@ -113,7 +113,7 @@ impl Persistent {
 
     fn new(
         r: &Resident,
-        one: &OneLaunch,
+        one: &PersistentKernel,
         kernel: Kernel,
     ) -> std::result::Result<Persistent, SessionError> {
         let now = Now {
@@ -122,9 +122,11 @@ impl Persistent {
             choice: Choice::Greedy,
             products: vec![],
         };
-        let blocks = OneLaunch::grid().at(&now);
-        let (program, whose) =
-            (r.plan.program_of(one), if one.own.is_some() { Whose::All } else { Whose::Slot(0) });
+        let blocks = PersistentKernel::grid().at(&now);
+        let (program, whose) = (
+            r.plan.program_of(one),
+            if one.own.is_some() { SlotScope::All } else { SlotScope::Slot(0) },
+        );
         let packets = r.stream.device().buffer::<u8>(one.packets.max(1) as usize)?;
         r.stream.fill(&packets, 0)?;
         let words = one.words(&now, blocks, packets.address(), |name, bind| {
@@ -161,7 +163,7 @@ impl Persistent {
     }
 
     /// The exchange buffers in the layout of [`SUMS`](kjit_kernels::persistent::Persistent::SUMS).
-    fn sums(r: &Resident, one: &OneLaunch) -> Result<DeviceBuffer<u64>> {
+    fn sums(r: &Resident, one: &PersistentKernel) -> Result<DeviceBuffer<u64>> {
         let missing = || lost("buffer for exchanges", one.entry);
         let place = r.meeting.as_ref().ok_or_else(missing)?;
         let at = |what| place.memory(what).map(|b| b.address()).ok_or_else(missing);
@@ -195,7 +197,7 @@ impl Persistent {
     }
 
     /// The timestamps of the last launch.
-    pub fn timeline(&self, one: &OneLaunch, stream: &Stream) -> Result<Timeline> {
+    pub fn timeline(&self, one: &PersistentKernel, stream: &Stream) -> Result<Timeline> {
         let words: Vec<u64> = stream.read(&self.meeting.cast::<u64>()?)?;
         let head = kjit_kernels::persistent::Persistent::MEETING / 8;
         let times = words.get(head..).unwrap_or_default();
@@ -213,7 +215,7 @@ impl Persistent {
     }
 
     /// Whether every block reached every grid barrier so far.
-    fn check(&self, one: &OneLaunch) -> std::result::Result<(), SessionError> {
+    fn check(&self, one: &PersistentKernel) -> std::result::Result<(), SessionError> {
         match self.late.peek(0)? {
             0 => Ok(()),
             n => {
@@ -232,7 +234,7 @@ impl Persistent {
 
 /// The owner of the control words and caches that launches get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum SlotScope {
     /// Those of one slot.
     Slot(usize),
     /// Those of all slots.
@@ -292,7 +294,7 @@ impl Resident {
     }
 
     /// Puts the launches of a decoding step into the stream, or its persistent kernel.
-    pub fn issue_rows(&self, program: &Program, now: &Now, whose: Whose) -> Result<()> {
+    pub fn issue_rows(&self, program: &Program, now: &Now, whose: SlotScope) -> Result<()> {
         let mut ready = self.plan.persistent.iter().zip(&self.persistent);
         match ready.find(|(one, _)| std::ptr::eq(program, self.plan.program_of(one))) {
             Some((_, one)) => one.launch(&self.stream),
@@ -313,7 +315,7 @@ impl Resident {
 
     /// Puts a program's launches from index `from` on into the stream, with the copies of streamed
     /// layers. Waits at pauses for the CPU.
-    pub fn issue(&self, program: &Program, from: usize, now: &Now, whose: Whose) -> Result<()> {
+    pub fn issue(&self, program: &Program, from: usize, now: &Now, whose: SlotScope) -> Result<()> {
         let launches = program.launches.get(from..).unwrap_or_default();
         let mut pauses = program.pauses.iter().filter(|p| from == 0 || p.at > from).peekable();
         // The pauses before a launch; returns whether there were any.
@@ -360,7 +362,7 @@ impl Resident {
         program: &Program,
         launch: &Launch,
         now: &Now,
-        whose: Whose,
+        whose: SlotScope,
     ) -> Result<()> {
         self.launch_behind(program, launch, now, whose, false)
     }
@@ -371,7 +373,7 @@ impl Resident {
         program: &Program,
         launch: &Launch,
         now: &Now,
-        whose: Whose,
+        whose: SlotScope,
         behind_all: bool,
     ) -> Result<()> {
         let kernel = self.kernels.get(launch.job.0 as usize).and_then(Option::as_ref);
@@ -431,7 +433,7 @@ impl Resident {
         program: &Program,
         launch: &Launch,
         of: (&Bind, &Bind, u64),
-        whose: Whose,
+        whose: SlotScope,
     ) -> Result<()> {
         let (part, all, count) = of;
         let lost = |what| lost(what, &launch.name);
@@ -455,13 +457,13 @@ impl Resident {
         program: &Program,
         launch: &str,
         bind: &Bind,
-        whose: Whose,
+        whose: SlotScope,
     ) -> Result<Option<DeviceBuffer<u8>>> {
         let lost = |what| lost(what, launch);
         // A slot's part of memory with equal parts.
         let part = |all: DeviceBuffer<u8>| match whose {
-            Whose::All => Ok(all),
-            Whose::Slot(slot) => {
+            SlotScope::All => Ok(all),
+            SlotScope::Slot(slot) => {
                 let each = all.len() / self.plan.slots.max(1);
                 all.slice(slot * each..(slot + 1) * each)
             }
@@ -471,11 +473,11 @@ impl Resident {
             self.plan.parts_of(id.0 as usize),
             whose,
         ) {
-            (parts @ Parts::Slots { .. }, Whose::Slot(slot)) => {
+            (parts @ Parts::Slots { .. }, SlotScope::Slot(slot)) => {
                 let each = all.len() / parts.count().max(1);
                 all.slice(slot * each..(slot + 1) * each)
             }
-            (Parts::Pages(_), _) | (_, Whose::All) => Ok(all.clone()),
+            (Parts::Pages(_), _) | (_, SlotScope::All) => Ok(all.clone()),
         };
         Ok(Some(match *bind {
             Bind::Buffer(id) => self.buffer(program, id)?,
@@ -510,7 +512,9 @@ impl Resident {
                     _ => words.picks.on_device().cast()?,
                 }
             }
-            Bind::Aside => self.aside.as_ref().ok_or_else(|| lost("host part"))?.rows().cast()?,
+            Bind::HostParts => {
+                self.aside.as_ref().ok_or_else(|| lost("host part"))?.rows().cast()?
+            }
             Bind::Meeting(Meeting::Room | Meeting::RowsRoom | Meeting::Limit) => return Ok(None),
             Bind::Meeting(what) => self
                 .meeting

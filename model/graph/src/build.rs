@@ -134,7 +134,7 @@ impl<'a> Builder<'a> {
             values: vec![],
             ops: vec![],
             logits: ValueId(0),
-            hands_on: false,
+            feeds_next_stage: false,
             pooling: None,
             positions: None,
         };

@@ -130,7 +130,7 @@ impl Layers {
             ops,
             states,
             logits: next.unwrap_or(graph.logits),
-            hands_on: next.is_some(),
+            feeds_next_stage: next.is_some(),
             ..graph.clone()
         }
     }

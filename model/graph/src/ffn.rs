@@ -31,7 +31,7 @@ pub enum FfnError {
 
 /// A graph with the feed-forward parts of some layers on the CPU ([`Elsewhere`]).
 #[derive(Debug, Clone)]
-pub struct FfnApart {
+pub struct HostFfnGraph {
     /// The graph.
     pub graph: Graph,
     /// Layers whose part is on the CPU.
@@ -40,7 +40,7 @@ pub struct FfnApart {
     pub of: usize,
 }
 
-impl std::fmt::Display for FfnApart {
+impl std::fmt::Display for HostFfnGraph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the CPU computes the feed-forward of {} of {} layers", self.taken, self.of)
     }
@@ -58,13 +58,13 @@ pub fn spread_from_first(i: usize, n: usize, k: usize) -> bool {
     spread(n - 1 - i, n, k)
 }
 
-impl FfnApart {
+impl HostFfnGraph {
     /// Moves the parts of `n` layers, at most all, spread evenly, so that other layers can be
     /// streamed between them.
     ///
     /// # Errors
     /// See [`FfnError`] for the reasons.
-    pub fn of(graph: &Graph, n: usize) -> Result<FfnApart, FfnError> {
+    pub fn of(graph: &Graph, n: usize) -> Result<HostFfnGraph, FfnError> {
         let layers = Layers::of(graph)?;
         let parts: Vec<Range<usize>> =
             (0..layers.len()).filter_map(|l| part(graph, l, layers.range(graph, l))).collect();
@@ -92,7 +92,7 @@ impl FfnApart {
             );
         }
         ops.extend_from_slice(graph.ops.get(at..).unwrap_or_default());
-        Ok(FfnApart { graph: Graph { ops, ..graph.clone() }, taken, of })
+        Ok(HostFfnGraph { graph: Graph { ops, ..graph.clone() }, taken, of })
     }
 }
 

@@ -38,7 +38,7 @@ pub use activation::Activation;
 pub use build::{Builder, GraphError, Part};
 pub use cut::{CutError, Layers};
 pub use experts::{ExpertsError, experts_apart, experts_here, of_experts};
-pub use ffn::{FfnApart, FfnError, is_ffn_apart, spread, spread_from_first};
+pub use ffn::{FfnError, HostFfnGraph, is_ffn_apart, spread, spread_from_first};
 pub use op::Op;
 pub use rope::{Pairing, Rope, RopeScaling, Sections};
 pub use shard::{RANKS, ShardError, shard, shard_of_rank};
@@ -160,7 +160,7 @@ pub struct Graph {
     /// not the last, the rows of the last layer.
     pub logits: ValueId,
     /// Whether a stage on another device follows. The result then has a row for every token.
-    pub hands_on: bool,
+    pub feeds_next_stage: bool,
     /// The pooling of the result's rows. `None`: the result is logits.
     pub pooling: Option<Pooling>,
     /// Positions of a learned position table; they limit the context.
@@ -237,11 +237,11 @@ impl Graph {
 
     /// Whether the result has a row for every token instead of logits.
     pub fn makes_rows(&self) -> bool {
-        self.hands_on || self.pooling.is_some()
+        self.feeds_next_stage || self.pooling.is_some()
     }
 
     /// Whether tokens attend to later ones. All tokens must then be in one pass.
-    pub fn looks_ahead(&self) -> bool {
+    pub fn is_bidirectional(&self) -> bool {
         use op::Mask::{All, Around};
         self.ops
             .iter()

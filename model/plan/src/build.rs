@@ -5,7 +5,7 @@ use super::arena::{Life, place};
 use super::fuse::Step;
 use super::lower::unsupported;
 use super::{
-    AtPause, Bind, Buffer, BufferId, Dim, GemmUse, Job, JobId, Kept, Launch, Pause, PlanError,
+    Bind, Buffer, BufferId, Dim, GemmUse, HostWork, Job, JobId, Kept, Launch, Pause, PlanError,
     Program,
 };
 use kjit_graph::op::Elsewhere;
@@ -249,24 +249,24 @@ impl<'g> Builder<'g> {
     pub fn pause(&mut self, op: &Op) -> Result<(), PlanError> {
         let name =
             || op.writes().first().map(|v| self.graph.value(*v).name.clone()).unwrap_or_default();
-        let not_his = || unsupported(&name(), "its rows are not in the CPU's layout");
+        let wrong_layout = || unsupported(&name(), "its rows are not in the CPU's layout");
         let kind = std::mem::discriminant(op);
         let mut aside = self.graph.ops.iter().filter(|o| std::mem::discriminant(*o) == kind);
-        let place = aside.position(|o| o == op).ok_or_else(not_his)?;
+        let place = aside.position(|o| o == op).ok_or_else(wrong_layout)?;
         let held = |v: ValueId| match self.held(v) {
             Some(Bind::Buffer(from)) if !self.is_tiled(v) => Ok(from),
-            _ => Err(not_his()),
+            _ => Err(wrong_layout()),
         };
         let what = match op {
             Op::Placed(placed) => {
                 let from = [held(placed.x)?, held(placed.experts)?, held(placed.shares)?];
-                AtPause::Divide { from, to: [self.made(placed.places)?, self.made(placed.own)?] }
+                HostWork::Divide { from, to: [self.made(placed.places)?, self.made(placed.own)?] }
             }
             Op::Elsewhere(Elsewhere { x, with, .. }) if with.is_empty() => {
-                AtPause::All { from: held(*x)? }
+                HostWork::All { from: held(*x)? }
             }
-            Op::Elsewhere(Elsewhere { out, .. }) => AtPause::Rest { to: self.made(*out)? },
-            _ => return Err(not_his()),
+            Op::Elsewhere(Elsewhere { out, .. }) => HostWork::Rest { to: self.made(*out)? },
+            _ => return Err(wrong_layout()),
         };
         self.pauses.push(Pause { at: self.launches.len(), op: place, what });
         Ok(())

@@ -16,7 +16,7 @@ pub fn check(graph: &Graph) -> Result<(), PlanError> {
     };
     // A recurrent state is recomputed from the start; stages before and after would have to go back
     // too.
-    let part = graph.hands_on || graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
+    let part = graph.feeds_next_stage || graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
     if part && graph.is_recurrent() {
         return Err(refuse("its recurrent states need one device: no split by layers".to_owned()));
     }

@@ -45,7 +45,7 @@ mod whole;
 pub use arena::{Life, place};
 pub use batch::DRAFTED;
 use map::function_of;
-pub use persistent::{Instruction, OneLaunch};
+pub use persistent::{Instruction, PersistentKernel};
 pub use reduce::{RANKS, Room, WORDS};
 #[doc(hidden)]
 pub use stream::{SLOTS, StreamedLayer, StreamedMatrix, Streaming, Stretch};
@@ -393,7 +393,7 @@ pub enum Bind {
     /// An argument of a reduction over devices.
     Meeting(Meeting),
     /// Rows that the CPU computed, in host memory.
-    Aside,
+    HostParts,
 }
 
 /// One launch.
@@ -459,15 +459,15 @@ pub struct Pause {
     /// Index among the graph's host operations.
     pub op: usize,
     /// The work.
-    pub what: AtPause,
+    pub what: HostWork,
 }
 
 /// The work at a pause, on rows of 32-bit words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
-pub enum AtPause {
+pub enum HostWork {
     /// The CPU computes everything from these rows; a later launch fetches its result
-    /// ([`Bind::Aside`]).
+    /// ([`Bind::HostParts`]).
     All {
         /// The input.
         from: BufferId,
@@ -487,22 +487,22 @@ pub enum AtPause {
     },
 }
 
-impl AtPause {
+impl HostWork {
     /// The buffers that it reads.
     pub fn reads(&self) -> &[BufferId] {
         match self {
-            AtPause::All { from } => std::slice::from_ref(from),
-            AtPause::Divide { from, .. } => from,
-            AtPause::Rest { .. } => &[],
+            HostWork::All { from } => std::slice::from_ref(from),
+            HostWork::Divide { from, .. } => from,
+            HostWork::Rest { .. } => &[],
         }
     }
 
     /// The buffers that it writes.
     pub fn makes(&self) -> &[BufferId] {
         match self {
-            AtPause::All { .. } => &[],
-            AtPause::Rest { to } => std::slice::from_ref(to),
-            AtPause::Divide { to, .. } => to,
+            HostWork::All { .. } => &[],
+            HostWork::Rest { to } => std::slice::from_ref(to),
+            HostWork::Divide { to, .. } => to,
         }
     }
 }
@@ -596,7 +596,7 @@ pub struct Plan {
     pub draw: Option<Launch>,
     /// Persistent kernels for one token of each of some sequences, fewest sequences first; the one
     /// for one sequence replaces [`Plan::decode`]. Empty if not wanted or not possible.
-    pub persistent: Vec<OneLaunch>,
+    pub persistent: Vec<PersistentKernel>,
     /// The reason if persistent kernels were requested and there are none.
     pub no_persistent: Option<String>,
     /// Prompt programs without logits, smallest first. Empty if the prompt kernels do not cover the
@@ -647,13 +647,13 @@ impl Plan {
     }
 
     /// The program whose buffers a persistent kernel uses.
-    pub fn program_of<'a>(&'a self, one: &'a OneLaunch) -> &'a Program {
+    pub fn program_of<'a>(&'a self, one: &'a PersistentKernel) -> &'a Program {
         one.own.as_ref().map_or(&self.decode, |own| &own.program)
     }
 
     /// Layers whose experts or feed-forward part the CPU computes for a token.
-    pub fn computed_aside(&self) -> usize {
-        self.decode.pauses.iter().filter(|p| !matches!(p.what, AtPause::Divide { .. })).count()
+    pub fn host_layers(&self) -> usize {
+        self.decode.pauses.iter().filter(|p| !matches!(p.what, HostWork::Divide { .. })).count()
     }
 
     /// The prompt program for which experts are copied to the device, if the CPU computes them for

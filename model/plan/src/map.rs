@@ -218,7 +218,7 @@ impl Lower<'_> {
     /// behind copies of streamed layers, each of which takes milliseconds.
     pub(super) fn take_rows(&mut self, out: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.from the CPU", self.graph.value(out).name);
-        let o = Operands::of(Map::Act { function: Function::Identity }, Bind::Aside);
+        let o = Operands::of(Map::Act { function: Function::Identity }, Bind::HostParts);
         self.run_map(name, &o, None, &[], out)
     }
 

@@ -96,7 +96,7 @@ pub(super) const SIDE_BY_SIDE: usize = 2;
 /// One launch for all steps of a token of one or more sequences, except for choosing the next
 /// token.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OneLaunch {
+pub struct PersistentKernel {
     /// The number of sequences.
     pub rows: usize,
     /// With several sequences: the program that it replaces, reduced to its launches for logits and
@@ -162,7 +162,7 @@ pub enum Number {
 /// Blocks on each compute unit.
 pub const BLOCKS_PER_UNIT: u32 = 1;
 
-impl OneLaunch {
+impl PersistentKernel {
     /// Merges a program's launches.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl OneLaunch {
         jobs: &[Job],
         target: &Target,
         probe: Probe,
-    ) -> Result<OneLaunch, String> {
+    ) -> Result<PersistentKernel, String> {
         let parts = parts(program, jobs, target)?;
         let mut specs: Vec<Spec> = vec![];
         let mut which = vec![];
@@ -190,7 +190,7 @@ impl OneLaunch {
         let kept: Vec<Bind> = program.kept.iter().map(|kept| Bind::Buffer(kept.buffer)).collect();
         // Tries the choice of experts in each block, which must cover all of the program's
         // mixtures.
-        let routed = || -> Result<Result<OneLaunch, String>, String> {
+        let routed = || -> Result<Result<PersistentKernel, String>, String> {
             let made = match made(true) {
                 Ok(made) => made,
                 Err(e) => return Ok(Err(e.to_string())),
@@ -199,7 +199,7 @@ impl OneLaunch {
             let packets = chosen(&all, &made.steps, &specs, &kept)
                 .and_then(|chosen| link(&mut all, &made.steps, &specs, &kept, &chosen));
             match packets {
-                Some(packets) => OneLaunch::with(made, all, packets, target, probe).map(Ok),
+                Some(packets) => PersistentKernel::with(made, all, packets, target, probe).map(Ok),
                 None => Ok(Err(
                     "the mixture's steps are not in the order that each block needs".to_owned()
                 )),
@@ -208,19 +208,15 @@ impl OneLaunch {
         let mut one_chooses = None;
         if rows == 1 && specs.iter().any(|s| matches!(s, Spec::Route(_))) {
             match routed()? {
-                Ok(one) => return Ok(OneLaunch { among, ..one }),
+                Ok(one) => return Ok(PersistentKernel { among, ..one }),
                 Err(why) => one_chooses = Some(why),
             }
         }
         let made = made(false).map_err(|e: SpecError| e.to_string())?;
         let mut instructions = instructions(&parts, &made, &specs, &which);
         let packets = link(&mut instructions, &made.steps, &specs, &kept, &[]).unwrap_or(0);
-        OneLaunch::with(made, instructions, packets, target, probe).map(|one| OneLaunch {
-            rows,
-            among,
-            one_chooses,
-            ..one
-        })
+        PersistentKernel::with(made, instructions, packets, target, probe)
+            .map(|one| PersistentKernel { rows, among, one_chooses, ..one })
     }
 
     fn with(
@@ -229,14 +225,14 @@ impl OneLaunch {
         packets: u64,
         target: &Target,
         probe: Probe,
-    ) -> Result<OneLaunch, String> {
+    ) -> Result<PersistentKernel, String> {
         let job = made.kernel.job(target);
         job.check().map_err(|e| e.to_string())?;
         let (entry, shared) = (made.kernel.entry, made.kernel.shared);
         let (block, words) = (made.block, made.words);
         let (rows, own, among, one_chooses) = (1, None, (1, 0), None);
         let sums = instructions.iter().filter(|i| i.sum.is_some()).count() as u32;
-        Ok(OneLaunch {
+        Ok(PersistentKernel {
             rows,
             own,
             job,

@@ -22,7 +22,7 @@ impl Display for Dim {
 
 fn bind(b: &Bind, program: &Program) -> String {
     match b {
-        Bind::Aside => "the CPU's rows".to_owned(),
+        Bind::HostParts => "the CPU's rows".to_owned(),
         Bind::Buffer(id) => program.buffers.get(id.0 as usize).map_or("?", |b| &b.name).to_string(),
         Bind::Matrix(w) => format!("W{}", w.0),
         Bind::Vector(w) => format!("v{}", w.0),

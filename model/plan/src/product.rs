@@ -1,7 +1,7 @@
 //! Lowers projections of many rows to matrix-unit products, which read every matrix once for all
 //! rows.
 //!
-//! Products take half-precision activations in one of two layouts. Attention and gated units write
+//! Products take half-precision activations in one of three layouts. Attention and gated units write
 //! them so; any other input is converted by a launch, once for all products that read it.
 
 use super::fuse::{Finish, Input, Segment, Step};
@@ -11,11 +11,12 @@ use super::{Bind, Dim, GemmPart, GemmUse, ONE, PlanError, TOKENS};
 use kjit_graph::ValueId;
 use kjit_kernels::Family;
 use kjit_kernels::activations::Prologue;
+use kjit_kernels::batch_gemm::{BatchGemmArgs, BatchGemmSpec};
 use kjit_kernels::gemm::{GemmArgs, GemmSpec};
-use kjit_kernels::mma::{panel_bytes, tiled_bytes};
+use kjit_kernels::mma::{panel_bytes, tiled_bytes, turned_bytes};
 use kjit_kernels::segments::MOST;
 use kjit_kernels::small_gemm::{SmallGemmArgs, SmallGemmSpec, WHOLE};
-use kjit_kernels::tiles::{TilesArgs, TilesSpec};
+use kjit_kernels::tiles::{self, TilesArgs, TilesSpec};
 
 /// The most compute units that partial results are sized for; launches do not split work further.
 pub const UNITS: u32 = 256;
@@ -28,6 +29,8 @@ pub(super) enum Form {
     /// That of [`SmallGemmSpec`], for few rows: weights go from memory straight to the matrix
     /// units.
     Panels,
+    /// That of [`BatchGemmSpec`], for a batch's rows: weights are unpacked into registers.
+    Turned,
 }
 
 impl Form {
@@ -35,6 +38,7 @@ impl Form {
         match self {
             Form::Tiles => "tiles",
             Form::Panels => "panels",
+            Form::Turned => "turned",
         }
     }
 
@@ -43,7 +47,7 @@ impl Form {
     const fn takes(self, cols: usize) -> bool {
         match self {
             Form::Tiles => true,
-            Form::Panels => cols.is_multiple_of(WHOLE),
+            Form::Panels | Form::Turned => cols.is_multiple_of(WHOLE),
         }
     }
 
@@ -52,6 +56,16 @@ impl Form {
         match self {
             Form::Tiles => tiled_bytes(rows, cols) as u64,
             Form::Panels => panel_bytes(rows, cols) as u64,
+            Form::Turned => turned_bytes(rows, cols) as u64,
+        }
+    }
+
+    /// As the kernel that makes it has it.
+    const fn made(self) -> tiles::Form {
+        match self {
+            Form::Tiles => tiles::Form::Tiles,
+            Form::Panels => tiles::Form::Panels,
+            Form::Turned => tiles::Form::Turned,
         }
     }
 }
@@ -124,6 +138,13 @@ impl Lower<'_> {
                     let spec = self.tuned(spec);
                     self.panels(&name, &spec, &operands)?;
                 }
+                Form::Turned => {
+                    let (turned, segments, tuning) = (stays, weights, None);
+                    let finish = end;
+                    let spec = BatchGemmSpec { cols, tokens, segments, finish, turned, tuning };
+                    let spec = self.tuned(spec);
+                    self.turned(&name, &spec, &operands)?;
+                }
             }
         }
         Ok(())
@@ -173,8 +194,8 @@ impl Lower<'_> {
         }
         let (x, cols) = (self.value(input.value())?, self.graph.value(input.value()).width);
         let prologue = if norm.is_some() { Prologue::Norm } else { Prologue::None };
-        let (gather, panels) = (group.is_some(), form == Form::Panels);
-        let spec = self.tuned(TilesSpec { cols, prologue, gather, panels, tuning: None });
+        let (gather, form_of) = (group.is_some(), form.made());
+        let spec = self.tuned(TilesSpec { cols, prologue, gather, form: form_of, tuning: None });
         let job = self.job(name, spec)?;
         let aux = norm.map_or(Bind::Null, |w| self.vector(w));
         let tokens = self.program.tokens() as usize;
@@ -276,6 +297,31 @@ impl Lower<'_> {
             splits: Bind::U32(splits),
         };
         self.run(name.to_string(), &job, [Dim::Is(tiles), Dim::Is(splits), ONE], args);
+        Ok(())
+    }
+
+    /// The launch of a product in turned tiles.
+    fn turned(
+        &mut self,
+        name: &str,
+        spec: &BatchGemmSpec,
+        operands: &Operands,
+    ) -> Result<(), PlanError> {
+        let job = self.job(name, spec.clone())?;
+        let blocks = self.spec(name, spec.blocks(&self.target))?;
+        let bytes = self.spec(name, spec.part_bytes(&self.target))? as u64;
+        let count = self.spec(name, spec.counters(&self.target))? as u64;
+        let (parts, counters) = self.shared_sums(name, "batch_gemm.counters", bytes, count);
+        let args = BatchGemmArgs {
+            x: operands.x,
+            residual: operands.residual,
+            segments: self.weight_args(operands.segments, operands.y),
+            parts,
+            counters,
+            tokens: Bind::Dim(TOKENS),
+            blocks: Bind::U32(blocks),
+        };
+        self.run(name.to_string(), &job, [Dim::Is(blocks), ONE, ONE], args);
         Ok(())
     }
 

@@ -43,7 +43,7 @@ pub(super) fn check(graph: &Graph) -> Result<(), PlanError> {
             _ => {}
         }
     }
-    match (graph.pooling, graph.hands_on) {
+    match (graph.pooling, graph.feeds_next_stage) {
         (Some(_), _) => no("an embedding"),
         (_, true) => no("a model whose layers are on several devices"),
         _ => Ok(()),

@@ -10,7 +10,7 @@ use super::lower::{Lower, kept_as, unsupported};
 use super::persistent::{SIDE_BY_SIDE, gains};
 use super::reproducible;
 use super::states::recurrent_bytes;
-use super::{Batch, JobId, Launch, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Program};
+use super::{Batch, JobId, Launch, MemoryNeed, Parts, PersistentKernel, Plan, PlanError, Program};
 use kjit_engine::Target;
 use kjit_exec::{HostPrompts, KvType, OpenOptions, Persistence, why_no_pages};
 use kjit_graph::experts_here;
@@ -101,7 +101,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     };
     let packets: u64 = persistent.iter().map(|one| one.packets).sum();
     let context = request.context();
-    let chunk = if graph.looks_ahead() { context } else { options.chunk_on_gpu().min(context) };
+    let chunk =
+        if graph.is_bidirectional() { context } else { options.chunk_on_gpu().min(context) };
     // More rows would use another kernel.
     let chunk = if options.reproducible { chunk.min(SEQUENCES) } else { chunk };
     let mut copying = planner.copying(chunk)?;
@@ -109,7 +110,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     // at most.
     let chunk = if copying.is_some() { chunk.min(options.chunk_on_cpu()) } else { chunk };
     let (mut prompts, no_prompts) = planner.prompts(chunk)?;
-    if let Some(why) = no_prompts.as_ref().filter(|_| graph.looks_ahead()) {
+    if let Some(why) = no_prompts.as_ref().filter(|_| graph.is_bidirectional()) {
         return Err(unsupported("a whole text in one pass", why));
     }
     let mut batches = vec![];
@@ -312,7 +313,7 @@ impl<'a> Planner<'a> {
         decode: &Program,
         from: usize,
         sequences: usize,
-    ) -> Result<(Vec<OneLaunch>, Option<String>), PlanError> {
+    ) -> Result<(Vec<PersistentKernel>, Option<String>), PlanError> {
         let &Request { target, options, .. } = self.request;
         if !decode.pauses.is_empty() {
             return Ok((vec![], Some("the CPU computes a part of each token".to_owned())));
@@ -320,7 +321,7 @@ impl<'a> Planner<'a> {
         let mut all = vec![];
         for n in from..=sequences.min(SIDE_BY_SIDE) {
             let one = match sequences {
-                1 => OneLaunch::of(decode, self.jobs.all(), target, options.probe),
+                1 => PersistentKernel::of(decode, self.jobs.all(), target, options.probe),
                 _ => self.of_columns(n as u32)?,
             };
             match one {
@@ -334,7 +335,7 @@ impl<'a> Planner<'a> {
     }
 
     /// A persistent kernel for one token of each of `n` sequences with slots.
-    fn of_columns(&mut self, n: u32) -> Result<Result<OneLaunch, String>, PlanError> {
+    fn of_columns(&mut self, n: u32) -> Result<Result<PersistentKernel, String>, PlanError> {
         let &Request { graph, target, options, .. } = self.request;
         let before = self.jobs.clone();
         let program = self.program(For::Columns(n));
@@ -345,7 +346,7 @@ impl<'a> Planner<'a> {
             Err(other) => return Err(other),
         };
         let [mut adjust, mut greedy, mut draw] = choices(graph, &mut program)?;
-        let one = match OneLaunch::of(&program, jobs.all(), target, options.probe) {
+        let one = match PersistentKernel::of(&program, jobs.all(), target, options.probe) {
             Ok(one) => one,
             Err(why) => return Ok(Err(why)),
         };
@@ -359,7 +360,7 @@ impl<'a> Planner<'a> {
             launch.job = self.jobs.intern(job.clone());
         }
         let own = Some(Box::new(Batch { program, adjust, greedy, draw }));
-        Ok(Ok(OneLaunch { own, ..one }))
+        Ok(Ok(PersistentKernel { own, ..one }))
     }
 
     /// The prompt program for which experts are copied, if the CPU computes them for single tokens.
@@ -407,7 +408,8 @@ impl<'a> Planner<'a> {
     fn drafts(&mut self) -> Result<Option<Batch>, PlanError> {
         let graph = self.request.graph;
         let apart = |s: &Step| matches!(s, Step::Latent { .. });
-        let whole = !graph.hands_on && !graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
+        let whole =
+            !graph.feeds_next_stage && !graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
         if graph.is_recurrent()
             || !whole
             || self.source.steps.iter().any(apart)

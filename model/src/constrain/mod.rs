@@ -8,7 +8,7 @@ mod reply;
 mod schema;
 
 pub use reply::{Content, Reply};
-pub use schema::Unheld;
+pub use schema::Unenforced;
 
 use crate::elide::elide;
 use crate::sample::TokenMask;
@@ -209,7 +209,7 @@ fn translated(schema: &Value) -> Result<Translated, GrammarError> {
 ///
 /// # Errors
 /// The schema is invalid, or no value satisfies it.
-pub fn unheld(schema: &Value) -> Result<Vec<Unheld>, GrammarError> {
+pub fn unheld(schema: &Value) -> Result<Vec<Unenforced>, GrammarError> {
     translated(schema).map(|translated| translated.unheld)
 }
 
@@ -229,12 +229,12 @@ pub struct Grammar {
     matcher: Matcher,
     n_vocab: usize,
     ends: Vec<u32>,
-    unheld: Vec<Unheld>,
+    unheld: Vec<Unenforced>,
 }
 
 impl Grammar {
     /// The keywords of its schemas that answers are not checked against.
-    pub fn unheld(&self) -> &[Unheld] {
+    pub fn unheld(&self) -> &[Unenforced] {
         &self.unheld
     }
 }

@@ -1,7 +1,7 @@
 //! The grammar of a whole answer: reasoning, then content, tool calls in the model's form, or
 //! either. [`ReplyParser`](crate::chat::ReplyParser) reads such answers.
 
-use super::{Grammar, GrammarError, Grammars, Translated, Unheld, translated};
+use super::{Grammar, GrammarError, Grammars, Translated, Unenforced, translated};
 use crate::chat::Form;
 use crate::tokenizer::Tokenizer;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
@@ -73,7 +73,7 @@ struct Lark<'a> {
     tokenizer: &'a Tokenizer,
     rules: String,
     schemas: Vec<GrammarWithLexer>,
-    unheld: Vec<Unheld>,
+    unheld: Vec<Unenforced>,
     /// The first invalid schema's error.
     wrong: Option<GrammarError>,
 }

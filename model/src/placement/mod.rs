@@ -12,8 +12,8 @@ mod rank;
 mod stage;
 
 pub use crate::graph::{
-    CutError, ExpertsError, FfnApart, FfnError, Layers, ShardError, experts_apart, experts_here,
-    shard, shard_of_rank,
+    CutError, ExpertsError, FfnError, HostFfnGraph, Layers, ShardError, experts_apart,
+    experts_here, shard, shard_of_rank,
 };
 pub use crate::plan::divide::{DivideError, LayerNeed, Room, divide, needs};
 pub use crate::plan::expert_places::Apart;

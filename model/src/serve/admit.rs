@@ -176,6 +176,6 @@ impl Worker {
         while held(&self.running).saturating_add(self.kept.tokens()) > self.held_tokens
             && self.forget_oldest()
         {}
-        while held(&self.running) > self.held_tokens && self.put_back_youngest() {}
+        while held(&self.running) > self.held_tokens && self.preempt_newest() {}
     }
 }

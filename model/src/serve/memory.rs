@@ -23,7 +23,7 @@ impl Worker {
 
     /// Preempts the newest sequence: it returns to the queue and is recomputed later. `false` if it
     /// is the only one, which always runs.
-    pub(super) fn put_back_youngest(&mut self) -> bool {
+    pub(super) fn preempt_newest(&mut self) -> bool {
         if self.running.len() < 2 {
             return false;
         }
@@ -46,7 +46,7 @@ impl Worker {
     pub(super) fn make_way(&mut self) {
         if !self.forget_oldest() {
             // No request is admitted until a sequence has ended: it would be preempted again.
-            self.crowded = self.put_back_youngest();
+            self.crowded = self.preempt_newest();
         }
     }
 

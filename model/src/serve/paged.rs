@@ -2,7 +2,7 @@
 //! preemption count pages.
 
 use super::admit::ROOM;
-use super::prefixes::{Begun, Prefixes};
+use super::prefixes::{CachedPrefix, Prefixes};
 use super::request::Owner;
 use super::retained::{WORTH, common};
 use super::running::{ActiveRequest, Running};
@@ -86,7 +86,7 @@ impl Worker {
             let begun = self.prefixes.find_copy(job.owner, asked);
             self.prefixes.touch_copy(job.owner, asked);
             let id = session.add(job.sampling.clone())?;
-            let Some(Begun { pages, len, copy }) = begun else { return Ok((id, 0)) };
+            let Some(CachedPrefix { pages, len, copy }) = begun else { return Ok((id, 0)) };
             session.begin_as(id, asked.get(..len).unwrap_or_default(), &pages, Some(copy))?;
             return Ok((id, len));
         }
@@ -152,7 +152,7 @@ impl Worker {
                 session.release_pages(&[page]);
                 continue;
             }
-            if !self.put_back_youngest() {
+            if !self.preempt_newest() {
                 return take;
             }
         }

@@ -36,7 +36,7 @@ enum Under {
 
 /// A cached prefix with saved recurrent states.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Begun {
+pub(super) struct CachedPrefix {
     /// The pages.
     pub pages: Vec<u32>,
     /// The number of tokens.
@@ -56,7 +56,7 @@ pub(super) struct Prefixes {
 
 /// Changes of page references when a text was added.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Entered {
+pub(super) struct PageChanges {
     /// Pages that the tree now references.
     pub held: Vec<u32>,
     /// Pages that the tree no longer references.
@@ -92,10 +92,10 @@ impl Prefixes {
     }
 
     /// The longest cached prefix of `tokens` with saved recurrent states.
-    pub fn find_copy(&self, owner: Owner, tokens: &[u32]) -> Option<Begun> {
+    pub fn find_copy(&self, owner: Owner, tokens: &[u32]) -> Option<CachedPrefix> {
         let (way, len, copy) = self.way_to_copy(owner, tokens)?;
         let pages = way.into_iter().filter_map(|at| self.node(at)).map(|node| node.page).collect();
-        Some(Begun { pages, len, copy })
+        Some(CachedPrefix { pages, len, copy })
     }
 
     /// Marks the copy at which these tokens begin, and the pages before it, as used.
@@ -167,9 +167,9 @@ impl Prefixes {
     }
 
     /// Adds a text whose keys and values are in `pages`. Pages already in the tree stay.
-    pub fn enter(&mut self, owner: Owner, tokens: &[u32], pages: &[u32]) -> Entered {
+    pub fn enter(&mut self, owner: Owner, tokens: &[u32], pages: &[u32]) -> PageChanges {
         self.now += 1;
-        let mut done = Entered::default();
+        let mut done = PageChanges::default();
         let mut parent = Under::Owner(owner);
         for (chunk, &page) in tokens.chunks(PAGE).zip(pages) {
             let common = |at: &usize| self.node(*at).map_or(0, |node| common(&node.tokens, chunk));
@@ -298,7 +298,7 @@ fn common(a: &[u32], b: &[u32]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, Entered, Owner, PAGE, Prefixes};
+    use super::{CachedPrefix, Owner, PAGE, PageChanges, Prefixes};
 
     const ME: Owner = Owner([0; 32]);
 
@@ -312,11 +312,11 @@ mod tests {
         let one = text(1, 2 * PAGE + 20);
         assert_eq!(
             tree.enter(ME, &one, &[10, 11, 12]),
-            Entered { held: vec![10, 11, 12], released: vec![] }
+            PageChanges { held: vec![10, 11, 12], released: vec![] }
         );
         assert_eq!(
             tree.enter(ME, &one[..PAGE + 5], &[20, 21]),
-            Entered::default(),
+            PageChanges::default(),
             "it begins one that is there"
         );
         assert_eq!(tree.find(ME, &one), (vec![10, 11, 12], one.len()));
@@ -331,7 +331,7 @@ mod tests {
         let longer = text(1, 2 * PAGE + 90);
         assert_eq!(
             tree.enter(ME, &longer, &[10, 11, 13]),
-            Entered { held: vec![13], released: vec![12] }
+            PageChanges { held: vec![13], released: vec![12] }
         );
         // A branch from the middle of a page.
         let other = [&one[..PAGE + 60], &text(2, 190)].concat();
@@ -364,7 +364,8 @@ mod tests {
         assert_eq!(tree.place_copy(ME, &one[..PAGE], 3), Some(0));
         assert_eq!(tree.place_copy(ME, &one[..PAGE], 3), None, "there is one");
         assert_eq!(tree.place_copy(ME, &one, 3), Some(1));
-        let begun = |pages: &[u32], len, copy| Some(Begun { pages: pages.to_vec(), len, copy });
+        let begun =
+            |pages: &[u32], len, copy| Some(CachedPrefix { pages: pages.to_vec(), len, copy });
         assert_eq!(tree.find_copy(ME, &one), begun(&[10, 11, 12], one.len(), 1));
         assert_eq!(
             tree.find_copy(ME, &one[..one.len() - 1]),
@@ -446,7 +447,7 @@ mod tests {
         let longer = [&one[..], &text(2, 30)].concat();
         assert_eq!(
             tree.enter(other, &longer, &[20, 22]),
-            Entered { held: vec![22], released: vec![21] }
+            PageChanges { held: vec![22], released: vec![21] }
         );
         assert_eq!(
             (tree.find(ME, &longer).1, tree.find(other, &longer).1),

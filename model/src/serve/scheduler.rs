@@ -239,7 +239,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// Those of [`Scheduler::submit`] that do not depend on the request.
-    pub fn may_come(&self, before: usize) -> Result<(), Refused> {
+    pub fn has_room(&self, before: usize) -> Result<(), Refused> {
         room(&mut self.handle.0.lock(), before)
     }
 

@@ -10,7 +10,7 @@ use super::retained::RetainedSequences;
 use super::running::{ActiveRequest, End, Running, guarded};
 use super::scheduler::{Embed, Facts, SchedulerOptions, Shared};
 use super::status::{State, Status};
-use crate::lookup::Pays;
+use crate::lookup::DraftPolicy;
 use crate::session::{Session, SessionError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,9 +45,9 @@ pub(super) struct Worker {
     /// The mask thread; `None` until a request has a constraint.
     pub masks: Option<Masks>,
     /// Whether drafts pay in steps.
-    pub pays: Pays,
+    pub pays: DraftPolicy,
     /// Whether drafts pay compared with a device that runs ahead, which is faster.
-    pub pays_ahead: Pays,
+    pub pays_ahead: DraftPolicy,
     /// The last step had drafts.
     pub drafted: bool,
     /// Memory was short: no request is admitted until a sequence has ended.
@@ -76,8 +76,8 @@ impl Worker {
             kept: RetainedSequences::default(),
             prefixes: Prefixes::default(),
             masks: None,
-            pays: Pays::default(),
-            pays_ahead: Pays::default(),
+            pays: DraftPolicy::default(),
+            pays_ahead: DraftPolicy::default(),
             drafted: false,
             crowded: false,
             lacks: false,

@@ -8,7 +8,7 @@ use crate::gguf::Gguf;
 use crate::gpu::{GpuRunner, HostFfn, NotTogether, Source, divide_with_host, lacks, plan_for};
 use crate::graph::Graph;
 use crate::host::{HostRunner, Isa, open_ops};
-use crate::placement::{Apart, FfnApart, Layers, Place, shard, shard_of_rank};
+use crate::placement::{Apart, HostFfnGraph, Layers, Place, shard, shard_of_rank};
 use crate::ranks::Ranks;
 use kjit_engine::{Device, Engine};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Session {
                             }
                         }
                         Some(n) if n > 0 => {
-                            let apart = FfnApart::of(&graph, n).map_err(|e| wrong(&e))?;
+                            let apart = HostFfnGraph::of(&graph, n).map_err(|e| wrong(&e))?;
                             let said = apart.to_string();
                             (apart.graph, Some((graph, said)), None, None)
                         }

@@ -6,7 +6,7 @@ use kjit_engine::Target;
 use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::fuse::{Step, fuse};
-use kjit_model::gpu::plan::{Bind, Launch, OneLaunch, Plan, Program, Request, plan};
+use kjit_model::gpu::plan::{Bind, Launch, PersistentKernel, Plan, Program, Request, plan};
 use kjit_model::graph::op::Embed;
 use kjit_model::graph::{Graph, Op};
 use kjit_model::placement::{shard, shard_of_rank};
@@ -311,7 +311,7 @@ fn tokens_of_a_few_sequences_are_one_launch_with_a_column_for_each() {
         );
         assert_eq!(own.program.launches.len(), 1, "{:?}", own.program.launches);
         assert_eq!(one.instructions.len(), first.instructions.len());
-        let meets = |one: &OneLaunch| one.instructions.iter().filter(|i| i.meets).count();
+        let meets = |one: &PersistentKernel| one.instructions.iter().filter(|i| i.meets).count();
         assert_eq!((meets(one), one.packets > first.packets), (meets(first), one.rows > 1));
     }
 }
@@ -337,7 +337,8 @@ fn a_share_of_several_devices_is_one_launch_whose_products_make_the_sums() {
                 let sums: Vec<u32> = one.instructions.iter().filter_map(|i| i.sum).collect();
                 assert!(sums.iter().copied().eq(0..one.sums), "each has its number, in order");
                 assert_eq!(one.instructions.len(), alone.instructions.len() + 1);
-                let meets = |one: &OneLaunch| one.instructions.iter().filter(|i| i.meets).count();
+                let meets =
+                    |one: &PersistentKernel| one.instructions.iter().filter(|i| i.meets).count();
                 assert_eq!(meets(one), meets(alone) + 1, "sums are handed over");
                 assert_eq!((alone.among, alone.sums), ((1, 0), 0));
             }

@@ -169,7 +169,7 @@ struct Candidate {
 }
 
 impl<'t> Session<'t> {
-    /// Appends the ids of a text from [`unicode::normalize`] (raw UTF-8: with spaces already
+    /// Appends the ids of a text from [`chars::normalize`] (raw UTF-8: with spaces already
     /// replaced).
     pub fn encode(&mut self, text: &'t [u8], out: &mut Vec<u32>) {
         let bpe = self.bpe;

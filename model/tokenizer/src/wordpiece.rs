@@ -89,7 +89,7 @@ fn base(cp: u32) -> u32 {
     first.map_or(cp, u32::from)
 }
 
-/// Converts a text from [`unicode::normalize`] to lower case, character by character.
+/// Converts a text from [`chars::normalize`] to lower case, character by character.
 pub fn lowercase(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut pos = 0;

@@ -212,10 +212,7 @@ fn call<A: Elem>(a: &Matrix<'_, A>, b: &Matrix<'_, A>, out: &mut [A], s: &Sizes)
     }
 }
 
-fn loops<T: Elem>(x: &Operand<'_>, y: &Operand<'_>, to: &mut [T], s: &Sizes) -> Result<()>
-where
-    T: Send + Sync,
-{
+fn loops<T: Elem>(x: &Operand<'_>, y: &Operand<'_>, to: &mut [T], s: &Sizes) -> Result<()> {
     if s.m == 0 || s.n == 0 {
         return Ok(());
     }

@@ -25,7 +25,8 @@ impl Gpu {
             return Ok(kernel.clone());
         }
         let target = self.device.target().clone();
-        let kernel = self.engine.load(&self.device, &job(entry, text, BLOCK, &target))?.kernel(entry)?;
+        let kernel =
+            self.engine.load(&self.device, &job(entry, text, BLOCK, &target))?.kernel(entry)?;
         kernels.insert(text.to_owned(), kernel.clone());
         Ok(kernel)
     }

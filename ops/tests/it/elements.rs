@@ -6,7 +6,7 @@ use kjit_ops::{BinOp, DType, Device, Error, Kind, Scalar, Tensor, UnOp, promote}
 type One = fn(f64) -> f64;
 
 const FUNCTIONS: &[(UnOp, One, f64)] = &[
-    (UnOp::Exp, f64::exp, 20.0),
+    (UnOp::Exp, f64::exp, 9.0),
     (UnOp::Expm1, f64::exp_m1, 2.0),
     (UnOp::Log, f64::ln, 50.0),
     (UnOp::Log1p, f64::ln_1p, 0.9),
@@ -144,7 +144,7 @@ fn what_does_not_fit_is_named_on_both_sides() {
     let e = said(f(&[2], DType::U64).add(&f(&[2], DType::I8)).unwrap_err());
     assert!(e.contains("uint64") && e.contains("int8"), "{e}");
     let e = said(f(&[2], DType::F32).unary(UnOp::Not).unwrap_err());
-    assert!(e.contains("bitwise_invert takes integers and bools, got float32"), "{e}");
+    assert!(e.contains("bitwise_invert: takes integers and bools, got float32"), "{e}");
     assert!(Tensor::full(&[1 << 40, 1 << 40], Scalar::Int(0), DType::F32, &Device::Cpu).is_err());
     assert_eq!(promote("t", DType::Bool, DType::F16).unwrap().kind(), Kind::Float);
 }

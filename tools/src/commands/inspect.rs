@@ -11,7 +11,7 @@ use kjit_model::gguf::{Gguf, Summary, Value};
 use kjit_model::gpu::plan::{MemoryNeed, Plan, Streaming};
 use kjit_model::gpu::plan_for;
 use kjit_model::graph::Graph;
-use kjit_model::placement::{Apart, FfnApart};
+use kjit_model::placement::{Apart, HostFfnGraph};
 use kjit_model::session::{HostPrompts, KvType, OpenOptions, SessionError};
 use serde_json::json;
 use std::io::{self, Write};
@@ -136,8 +136,9 @@ impl Placed {
         }
         // Without --host-ffn, `run` decides by measured rates, if the model does not fit.
         let by_rates = args.host_ffn.is_none() && !args.stream;
-        let all = by_rates.then(|| FfnApart::of(graph, usize::MAX).ok()).flatten();
-        let apart = args.host_ffn.filter(|n| *n > 0).map(|n| FfnApart::of(graph, n)).transpose()?;
+        let all = by_rates.then(|| HostFfnGraph::of(graph, usize::MAX).ok()).flatten();
+        let apart =
+            args.host_ffn.filter(|n| *n > 0).map(|n| HostFfnGraph::of(graph, n)).transpose()?;
         let graph = apart.as_ref().map_or(graph, |apart| &apart.graph);
         let mut plan = plan_for(&engine, graph, &target, &options)?;
         if let Err(takes) = plan.fit(graph, memory.unwrap_or(u64::MAX), args.stream) {

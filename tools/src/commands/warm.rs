@@ -14,7 +14,7 @@ use kjit_model::catalogue::COMMON;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::{self, plan::Plan};
 use kjit_model::graph::Graph;
-use kjit_model::placement::{Apart, ExpertsError, FfnApart, FfnError};
+use kjit_model::placement::{Apart, ExpertsError, FfnError, HostFfnGraph};
 use kjit_model::session::{OpenOptions, Persistence};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
@@ -169,7 +169,7 @@ fn wanted(
         (0, None) => match options.host_ffn.filter(|n| *n > 0) {
             None => graphs,
             Some(n) => {
-                let apart = graphs.into_iter().map(|graph| match FfnApart::of(&graph, n) {
+                let apart = graphs.into_iter().map(|graph| match HostFfnGraph::of(&graph, n) {
                     Ok(apart) => Ok(apart.graph),
                     Err(FfnError::None { .. }) if args.model.is_none() => Ok(graph),
                     Err(other) => Err(other.into()),
@@ -208,7 +208,7 @@ fn wanted(
         let alone = options.sequences == 1 && options.host_experts == 0 && !options.stream;
         let by_rates = alone && options.memory.is_some() && options.host_ffn.is_none();
         if by_rates
-            && let Ok(apart) = FfnApart::of(graph, usize::MAX)
+            && let Ok(apart) = HostFfnGraph::of(graph, usize::MAX)
             && let Ok(parts) = gpu::plan_for(engine, &apart.graph, target, &options)
         {
             add(&parts);

@@ -351,9 +351,9 @@ impl Cases for AttendSpec {
             let units = splits * spec.groups() * positions.len() as u32;
             into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
         }
-        // The same with rings: contexts around a tile of sixteen, around a round of all waves, with
-        // blocks that have no tile for some waves; groups of one to eight, and of two blocks;
-        // scales at odd halves.
+        // Rings: contexts around a tile of sixteen, around a round of all waves, with blocks that
+        // have no tile for some waves; groups of one to eight, and of two blocks; scales at odd
+        // halves.
         let rings = [
             // form, scores, positions, splits, waves, stages, least
             (form(4, 2, 64, F16, false, false), all, vec![0, 1, 15, 16, 17], 3, 2, 2, 1),

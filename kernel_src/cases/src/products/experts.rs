@@ -327,7 +327,7 @@ impl Cases for ExpertsSpec {
             };
             into.push(case(&spec, target, (2, 5, idle), random)?);
             if prologue == Prologue::None && !bias {
-                // The same with all of `top` matrices.
+                // With all of `top` matrices.
                 let spec = ExpertsSpec { all: true, finish: ExpertFinish::Store, ..spec };
                 into.push(case(&spec, target, (2, top, idle), random)?);
             }

@@ -1,3 +1,4 @@
+pub(crate) mod batch_gemm;
 pub(crate) mod experts;
 pub(crate) mod gemm;
 pub(crate) mod matvec;

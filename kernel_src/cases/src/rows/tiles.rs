@@ -6,10 +6,10 @@ use crate::data::Random;
 use crate::expect::Storage;
 use crate::oracle::{EPS, aux, prologues};
 use crate::samples::{PROMPT, Samples};
-use crate::tiled::{ROUNDED, want_panels, want_tiled};
+use crate::tiled::{ROUNDED, want_panels, want_tiled, want_turned};
 use kjit_engine::Target;
 use kjit_kernels::activations::Prologue;
-use kjit_kernels::tiles::{TilesArgs, TilesSpec};
+use kjit_kernels::tiles::{Form, TilesArgs, TilesSpec};
 use kjit_kernels::variant::Wave;
 use kjit_kernels::{Family, Size, SpecError};
 
@@ -33,18 +33,20 @@ impl Cases for TilesSpec {
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
         let tuning = Some(Wave { wave });
-        for (cols, rows, prologue, gather, panels) in [
-            (96, 5, Prologue::None, false, false),
-            (2500, 3, Prologue::Norm, false, false),
-            (576, 9, Prologue::Norm, true, false),
-            (1000, 3, Prologue::Silu, false, false),
-            (161, 3, Prologue::Gelu, false, false),
-            (96, 5, Prologue::None, false, true),
-            (1056, 11, Prologue::Norm, false, true),
+        for (cols, rows, prologue, gather, form) in [
+            (96, 5, Prologue::None, false, Form::Tiles),
+            (2500, 3, Prologue::Norm, false, Form::Tiles),
+            (576, 9, Prologue::Norm, true, Form::Tiles),
+            (1000, 3, Prologue::Silu, false, Form::Tiles),
+            (161, 3, Prologue::Gelu, false, Form::Tiles),
+            (96, 5, Prologue::None, false, Form::Panels),
+            (1056, 11, Prologue::Norm, false, Form::Panels),
+            (96, 5, Prologue::None, false, Form::Turned),
+            (1056, 70, Prologue::Norm, false, Form::Turned),
         ] {
             let source: Vec<u32> = if gather { vec![4, u32::MAX, 0, 8, 4] } else { vec![] };
             into.push(of(
-                &TilesSpec { cols, prologue, gather, panels, tuning },
+                &TilesSpec { cols, prologue, gather, form, tuning },
                 target,
                 rows,
                 &source,
@@ -63,13 +65,13 @@ impl Cases for TilesSpec {
             (14336, Prologue::Gelu, false),
             (2048, Prologue::Norm, true),
         ] {
-            let spec = TilesSpec { cols, prologue, gather, panels: false, tuning: None };
+            let spec = TilesSpec { cols, prologue, gather, form: Form::Tiles, tuning: None };
             let gathered = if gather { " gathered" } else { "" };
             list.add(format!("tiles {cols} {prologue:?}{gathered}"), spec, size)?;
         }
         for wave in list.other_waves() {
             let (prologue, tuning) = (Prologue::Norm, Some(Wave { wave }));
-            let spec = TilesSpec { cols: 4096, prologue, gather: false, panels: false, tuning };
+            let spec = TilesSpec { cols: 4096, prologue, gather: false, form: Form::Tiles, tuning };
             list.add(format!("tiles 4096 Norm @ wave {wave}"), spec, size)?;
         }
         Ok(())
@@ -84,7 +86,7 @@ fn of(
     source: &[u32],
     random: &mut Random,
 ) -> Result<Case, SpecError> {
-    let TilesSpec { cols, prologue: kind, gather, panels, .. } = *spec;
+    let TilesSpec { cols, prologue: kind, gather, form, .. } = *spec;
     let x = random.activations(rows * cols);
     let aux = aux(kind, rows, cols, random);
     let made = prologues(kind, cols, &x, &aux);
@@ -92,7 +94,11 @@ fn of(
         true => source.iter().map(|&s| made.get(s as usize).cloned()).collect(),
         false => made.iter().cloned().map(Some).collect(),
     };
-    let y = if panels { want_panels(&want, cols) } else { want_tiled(&want, cols) };
+    let y = match form {
+        Form::Tiles => want_tiled(&want, cols),
+        Form::Panels => want_panels(&want, cols),
+        Form::Turned => want_turned(&want, cols),
+    };
     let args = TilesArgs {
         x: floats("x", &x),
         aux: optional("aux", &aux),
@@ -100,8 +106,7 @@ fn of(
         source: if gather { words("source", source) } else { CaseArg::Null },
         eps: CaseArg::F32(EPS),
     };
-    let (gathered, form) =
-        (if gather { ", gathered" } else { "" }, if panels { ", panels" } else { "" });
+    let (gathered, form) = (if gather { ", gathered" } else { "" }, form.word());
     let name = format!("tiles {rows} × {cols}, {kind:?}{gathered}{form}");
     let launch = spec.launch(target, 1, Size { tokens: want.len(), past: 0 })?;
     Case::of(name, spec, target, launch, args)

@@ -7,6 +7,7 @@ use kjit_kernels::Size;
 use kjit_kernels::activations::Prologue;
 use kjit_kernels::argmax::ArgmaxSpec;
 use kjit_kernels::attend::AttendSpec;
+use kjit_kernels::batch_gemm::BatchGemmSpec;
 use kjit_kernels::draw::DrawSpec;
 use kjit_kernels::experts::{ExpertFinish, ExpertsSpec};
 use kjit_kernels::flash::FlashSpec;
@@ -24,7 +25,7 @@ use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::small_gemm::SmallGemmSpec;
 use kjit_kernels::softmax::SoftmaxSpec;
 use kjit_kernels::spec::Spec;
-use kjit_kernels::tiles::TilesSpec;
+use kjit_kernels::tiles::{Form, TilesSpec};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -81,12 +82,13 @@ fn specs() -> Vec<Spec> {
         }
         .into(),
         SmallGemmSpec::new(q4, 96, 2048, 8).into(),
+        BatchGemmSpec::new(q4, 96, 2048, 40).into(),
         RopeKvSpec { form, half: false, tuning: None }.into(),
         TilesSpec {
             cols: 256,
             prologue: Prologue::Norm,
             gather: false,
-            panels: false,
+            form: Form::Tiles,
             tuning: None,
         }
         .into(),

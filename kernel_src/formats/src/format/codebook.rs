@@ -14,7 +14,7 @@ pub struct Field {
     pub step: u16,
     /// Elements of a word.
     pub per: u16,
-    /// Where the first element's bits are in it.
+    /// Bit of the first element in the word.
     pub shift: u16,
     /// Bits from one element to the next.
     pub each: u16,

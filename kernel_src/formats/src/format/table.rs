@@ -422,8 +422,8 @@ macro_rules! block_format_ids {
     };
 }
 
-/// The same with the ids of the other block formats: with a codebook, digits of base 3, codes of
-/// neighbours in one byte, runs of eight.
+/// As `block_format_ids!`, with the ids of the other block formats: with a codebook, digits of base
+/// 3, codes of neighbours in one byte, runs of eight.
 #[macro_export]
 macro_rules! scattered_format_ids {
     ($then:ident!($($given:tt)*)) => {

@@ -159,7 +159,7 @@ unsafe impl Tiles for Avx512 {
     }
 
     #[inline(always)]
-    fn soon_written(line: *mut u8) {
+    fn prefetch_written(line: *mut u8) {
         // The intrinsic needs a feature without a stable name.
         // SAFETY: every CPU with AMX has this instruction, and it changes no memory.
         unsafe { asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags)) }
@@ -190,7 +190,7 @@ unsafe impl Tiles for Avx512 {
         // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             for rows in [0, 16] {
-                match (b.half, b.x_soon.is_null()) {
+                match (b.half, b.prefetch_x.is_null()) {
                     (true, _) => byte_tiles_of_sixteen(&b, rows),
                     (_, true) => byte_tiles(&b, rows),
                     (_, false) => byte_tiles_ahead(&b, rows),
@@ -321,7 +321,7 @@ unsafe fn byte_tiles_ahead(b: &ByteBlock, rows: usize) {
                 byte_unit!("4096", "8192", soon!("4096"), soon!("4608"), soon!("5120"), soon!("5632")),
                 byte_unit!("6144", "10240", soon!("6144"), soon!("6656"), soon!("7168"), soon!("7680")),
             ],
-            p = in(reg) b.x_soon.wrapping_add(rows * 128)
+            p = in(reg) b.prefetch_x.wrapping_add(rows * 128)
         );
     }
 }
@@ -520,7 +520,7 @@ unsafe fn whole(b: TileBlock) {
                 "tilestored [{c} + {xs} + 2112], tmm3"
             ],
             p = out(reg) _,
-            soon = in(reg) b.x_soon
+            soon = in(reg) b.prefetch_x
         );
     }
 }

@@ -312,7 +312,7 @@ pub unsafe trait Tiles: Vector {
     fn soon(line: *const u8);
 
     /// Prefetches a line for writing, since other threads have read copies of it.
-    fn soon_written(line: *mut u8);
+    fn prefetch_written(line: *mut u8);
 }
 
 /// Columns of a [`TileBlock`]'s unit: two tiles.
@@ -332,7 +332,7 @@ pub struct TileBlock {
     /// Per unit, by pairs of columns: the high halves of 32 tokens, then the low halves.
     pub x: *const f32,
     /// `x` of the next block; a prefetch hint.
-    pub x_soon: *const f32,
+    pub prefetch_x: *const f32,
     /// Whether only the first 16 tokens are needed. The sums of the others are then undefined.
     pub half: bool,
     /// Sums: 32 rows of 32 tokens.
@@ -352,7 +352,7 @@ pub struct ByteBlock {
     /// Scales of 32 tokens.
     pub x_scales: *const f32,
     /// `x` of the next block, or null if it is the same; a prefetch hint.
-    pub x_soon: *const f32,
+    pub prefetch_x: *const f32,
     /// Whether only the first 16 tokens are needed. The sums of the others are then undefined.
     pub half: bool,
     /// Scratch space for four tiles, aligned to cache lines.

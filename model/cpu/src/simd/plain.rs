@@ -320,7 +320,7 @@ unsafe impl super::Tiles for Plain {
 
     fn soon(_: *const u8) {}
 
-    fn soon_written(_: *mut u8) {}
+    fn prefetch_written(_: *mut u8) {}
 
     /// Computes in the order of the hardware instructions: words of four bytes.
     unsafe fn byte_block(b: super::ByteBlock) {

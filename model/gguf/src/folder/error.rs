@@ -1,5 +1,5 @@
 //! Errors of folders: one line each that names the key or tensor.
-//! [`gguf::Error`](crate::gguf::Error) puts the file before it.
+//! [`gguf::Error`](crate::Error) puts the file before it.
 
 use crate::Shown;
 

@@ -28,7 +28,7 @@ use shards::{Shard, ShardTensor};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-/// Alignment of a tensor's data ([`crate::gguf::Tensor::data`]).
+/// Alignment of a tensor's data ([`crate::Tensor::data`]).
 const ALIGNMENT: u64 = 8;
 
 /// Opens a folder.

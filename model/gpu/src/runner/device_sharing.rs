@@ -19,7 +19,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A tensor-split model of this process.
-pub(super) struct Sole {
+pub(super) struct SharedDevices {
     /// Device labels: two engines of a process have two handles of one device.
     devices: Vec<String>,
     /// The streams of its launches, once it is open.
@@ -39,7 +39,7 @@ struct SharingState {
 }
 
 /// Marks a running call.
-pub(super) struct Busy(Arc<Sole>);
+pub(super) struct Busy(Arc<SharedDevices>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
@@ -49,19 +49,19 @@ impl Drop for Busy {
 }
 
 /// All tensor-split models of the process.
-static ALL: Mutex<Vec<Weak<Sole>>> = Mutex::new(vec![]);
+static ALL: Mutex<Vec<Weak<SharedDevices>>> = Mutex::new(vec![]);
 
-impl Sole {
+impl SharedDevices {
     /// Registers a model on these devices, after waiting for work of others there.
     ///
     /// # Errors
     /// Another model does not leave its persistent kernel.
-    pub fn on(devices: &[Device]) -> Result<Arc<Sole>, SessionError> {
+    pub fn on(devices: &[Device]) -> Result<Arc<SharedDevices>, SessionError> {
         let devices = devices.iter().map(|d| d.label().to_owned()).collect();
         let (streams, state) = (OnceLock::new(), Mutex::default());
         let (changed, shared) = (Condvar::new(), AtomicBool::new(false));
-        let sole = Arc::new(Sole { devices, streams, state, changed, shared });
-        let beside: Vec<Arc<Sole>> = {
+        let sole = Arc::new(SharedDevices { devices, streams, state, changed, shared });
+        let beside: Vec<Arc<SharedDevices>> = {
             let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
             all.retain(|one| one.strong_count() > 0);
             let beside =
@@ -104,7 +104,7 @@ impl Sole {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn meets(&self, other: &Sole) -> bool {
+    fn meets(&self, other: &SharedDevices) -> bool {
         self.devices.iter().any(|mine| other.devices.contains(mine))
     }
 
@@ -115,7 +115,7 @@ impl Sole {
     }
 
     /// Marks a running call until the guard is dropped.
-    pub fn begin(self: &Arc<Sole>) -> Busy {
+    pub fn begin(self: &Arc<SharedDevices>) -> Busy {
         self.lock().calls += 1;
         Busy(Arc::clone(self))
     }
@@ -136,7 +136,7 @@ impl GpuRunner {
     /// Between two tokens: leaves the persistent kernel if another model is on one of the devices.
     /// Returns whether it did. The other devices of this model may do so a token later: reductions
     /// are compatible either way.
-    pub(super) fn leave_one_launch(&mut self) -> Result<bool, SessionError> {
+    pub(super) fn leave_persistent(&mut self) -> Result<bool, SessionError> {
         let Some(sole) = self.sole.clone() else { return Ok(false) };
         if self.resident.persistent.is_empty() || !sole.shared() {
             return Ok(false);

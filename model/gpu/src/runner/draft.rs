@@ -6,7 +6,7 @@
 //! the step ends.
 
 use super::{Again, GpuRunner, choice_of};
-use crate::resident::{NONE, Whose};
+use crate::resident::{NONE, SlotScope};
 use kjit_exec::{SessionError, Task, Want, follow};
 use kjit_plan::{Choice, DRAFTED, Now, PICK};
 
@@ -97,7 +97,7 @@ impl GpuRunner {
     }
 
     fn issue_drafted(&self, what: Drafted, now: &Now) -> kjit_engine::Result<()> {
-        let (r, whose) = (&self.resident, Whose::Slot(what.slot));
+        let (r, whose) = (&self.resident, SlotScope::Slot(what.slot));
         let Some(drafts) = &r.plan.drafts else { return Ok(()) };
         r.issue(&drafts.program, 0, now, whose)?;
         match drafts.greedy.as_ref().filter(|_| what.chosen) {

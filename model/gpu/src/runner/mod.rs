@@ -25,11 +25,11 @@ mod tensor_parallel;
 pub use tensor_parallel::NotTogether;
 
 use super::background::Early;
-use super::expert_cache::{ExpertCache, HotCounts};
-use super::host_part::Copied;
+use super::expert_cache::{ExpertCache, ExpertCacheCounts};
+use super::host_part::PromptCopy;
 use super::open::Statistics;
 use super::plan::{BufferId, Choice, Launch, Now, Plan, Program};
-use super::resident::{NONE, Resident, Timeline, Whose};
+use super::resident::{NONE, Resident, SlotScope, Timeline};
 use half::f16;
 use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Vendor};
 use kjit_exec::{PageCount, Probe, SampleOptions, Sampler, SessionError};
@@ -49,9 +49,9 @@ pub struct GpuRunner {
     /// The other devices of a tensor split; first, because fields are dropped in order.
     others: tensor_parallel::Others,
     /// Detects other models on the devices of a tensor split.
-    sole: Option<Arc<device_sharing::Sole>>,
+    sole: Option<Arc<device_sharing::SharedDevices>>,
     /// The wait at the end if other ranks are in other processes.
-    far: Option<rank::Leaving>,
+    far: Option<rank::RankShutdown>,
     resident: Resident,
     graph: Graph,
     context: usize,
@@ -82,7 +82,7 @@ pub struct GpuRunner {
     /// The stage before, on another device.
     before: Option<stage::Before>,
     /// The prompts for which experts are copied, if the CPU computes them for single tokens.
-    copied: Option<Copied>,
+    copied: Option<PromptCopy>,
     /// The owners of pages, and each page's number as a source of copies. `None` without pages.
     pages: Option<(Pages, PinnedBuffer<u32>)>,
     /// A seed that all ranks share, for choosing random seeds.
@@ -144,7 +144,7 @@ struct Rows<'a> {
     adjust: Option<&'a Launch>,
     greedy: Option<&'a Launch>,
     draw: Option<&'a Launch>,
-    whose: Whose,
+    whose: SlotScope,
 }
 
 impl<'a> Rows<'a> {
@@ -283,16 +283,16 @@ impl GpuRunner {
 
     /// The prompts for which experts are copied, if the CPU computes them for single tokens; `None`
     /// if never.
-    pub fn copied(&self) -> Option<Copied> {
+    pub fn copied(&self) -> Option<PromptCopy> {
         self.copied
     }
 
     /// Counts of the expert cache, if there is one.
-    pub fn hot(&self) -> Option<HotCounts> {
+    pub fn hot(&self) -> Option<ExpertCacheCounts> {
         self.resident.aside.as_ref()?.hot.as_ref().map(ExpertCache::counts)
     }
 
-    pub(super) fn copy_experts(&mut self, when: Option<Copied>) {
+    pub(super) fn copy_experts(&mut self, when: Option<PromptCopy>) {
         self.copied = when;
     }
 
@@ -427,7 +427,7 @@ impl GpuRunner {
         if plan.batches.is_empty() && n == 1 {
             let adjust = plan.adjust.as_ref();
             let (program, greedy, draw) = (&plan.decode, plan.greedy.as_ref(), plan.draw.as_ref());
-            return Ok(Rows { program, adjust, greedy, draw, whose: Whose::Slot(0) });
+            return Ok(Rows { program, adjust, greedy, draw, whose: SlotScope::Slot(0) });
         }
         // The persistent kernel if there is one.
         let mut ready = plan.persistent.iter().zip(&self.resident.persistent).map(|(one, _)| one);
@@ -437,7 +437,7 @@ impl GpuRunner {
             found.ok_or_else(|| SessionError::Device(format!("no program for {n} sequences")))?;
         let (adjust, greedy, draw) =
             (batch.adjust.as_ref(), batch.greedy.as_ref(), batch.draw.as_ref());
-        Ok(Rows { program: &batch.program, adjust, greedy, draw, whose: Whose::All })
+        Ok(Rows { program: &batch.program, adjust, greedy, draw, whose: SlotScope::All })
     }
 
     /// The values that a program's launches are evaluated with.

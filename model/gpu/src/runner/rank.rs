@@ -24,11 +24,11 @@ const REST: Duration = Duration::from_secs(8);
 /// The end of a rank's runner. All ranks launch the same steps ahead of the last token, except a
 /// rank that was interrupted one token earlier. Then the device would wait for a sum that never
 /// completes, and so would freeing memory.
-pub(super) struct Leaving(Exchange, Stream);
+pub(super) struct RankShutdown(Exchange, Stream);
 
-impl Drop for Leaving {
+impl Drop for RankShutdown {
     fn drop(&mut self) {
-        let Leaving(meeting, stream) = self;
+        let RankShutdown(meeting, stream) = self;
         // The watchdog aborts the sum: 2 s after the end of another rank, or 10 s if that one
         // hangs.
         let _waiting = meeting.waiting();
@@ -89,7 +89,7 @@ impl GpuRunner {
             (Some(meeting.clone()), None),
         );
         let mut runner = opened.map_err(instead)?;
-        runner.far = Some(Leaving(meeting.clone(), runner.resident.stream.clone()));
+        runner.far = Some(RankShutdown(meeting.clone(), runner.resident.stream.clone()));
         let proven = prove(std::slice::from_ref(&runner), ranks.rank, ranks.size);
         proven.map_err(|e| match instead(e) {
             lost @ SessionError::Lost(_) => lost,

@@ -1,7 +1,7 @@
 //! A step: pieces of prompts one after another, then one token of each sequence together.
 
 use super::{Chosen, GpuRunner, Last, Recorded, choice_of};
-use crate::resident::Whose;
+use crate::resident::SlotScope;
 use kjit_engine::DeviceBuffer;
 use kjit_exec::{Given, Late, SessionError, Task, Want, choose, follow};
 use kjit_kernels::changes::MOST;
@@ -294,7 +294,7 @@ impl GpuRunner {
         if let Some(each) = r.control.each.as_ref().filter(|_| program.wants_each()) {
             r.stream.copy_in(&r.control.numbers.slice(at..at + tokens)?, &each.slice(..tokens)?)?;
         }
-        r.issue(program, 0, &now, Whose::Slot(slot))?;
+        r.issue(program, 0, &now, SlotScope::Slot(slot))?;
         if span.is_some() {
             // The trace should show the time of the work, not of its launch.
             r.stream.synchronize()?;

@@ -11,7 +11,7 @@ impl GpuRunner {
     /// number of tokens in the sequence. Until the compile has ended this only polls; the switch
     /// allocates and waits for the stream.
     pub(super) fn take_over(&mut self, at: usize) -> Result<bool, SessionError> {
-        if self.leave_one_launch()? {
+        if self.leave_persistent()? {
             return Ok(true);
         }
         if !self.one_launch_late {
@@ -30,7 +30,7 @@ impl GpuRunner {
         self.resident.stream.synchronize()?;
         let ready = Persistent::all(&self.resident, kernels).and_then(|all| {
             self.resident.persistent = all;
-            self.forget_tokens();
+            self.drop_recordings();
             if self.captures { self.records() } else { Ok(()) }
         });
         let refused = match ready {
@@ -44,7 +44,7 @@ impl GpuRunner {
         };
         // As at opening, launches are used instead.
         self.resident.persistent.clear();
-        self.forget_tokens();
+        self.drop_recordings();
         early.one_launch_taken(Err(refused.to_string()));
         Ok(true)
     }
@@ -55,14 +55,14 @@ impl GpuRunner {
         if !self.resident.persistent.is_empty() {
             // A recording must not be dropped while it runs.
             self.resident.stream.synchronize()?;
-            self.forget_tokens();
+            self.drop_recordings();
             self.resident.persistent.clear();
         }
         Ok(())
     }
 
     /// Drops the recordings of numbers of sequences that have a persistent kernel.
-    fn forget_tokens(&mut self) {
+    fn drop_recordings(&mut self) {
         let most = self.resident.plan.persistent.last().map_or(0, |one| one.rows);
         self.recordings.retain(|((rows, _), _)| *rows > most);
     }

@@ -7,11 +7,11 @@
 //! device's results are returned.
 
 use super::GpuRunner;
-use super::device_sharing::Sole;
+use super::device_sharing::SharedDevices;
 use crate::exchange::{Exchange, Way};
 use crate::open::Source;
 use crate::open::plan_for;
-use crate::resident::{Persistent, Whose};
+use crate::resident::{Persistent, SlotScope};
 use kjit_engine::{Device, Engine, Stream};
 use kjit_exec::Sampler;
 use kjit_exec::{After, Given, Late, OpenOptions, SessionError, Task, Want};
@@ -145,7 +145,7 @@ impl GpuRunner {
         // inside.
         let has = |r: &GpuRunner| r.resident.persistent.len();
         let everywhere = runners.iter().all(|r| has(r) == runners.first().map_or(0, has));
-        let sole = Sole::on(devices)?;
+        let sole = SharedDevices::on(devices)?;
         if !everywhere || sole.shared() {
             runners.iter_mut().try_for_each(GpuRunner::launch_tokens)?;
         }
@@ -208,7 +208,7 @@ impl GpuRunner {
         mut theirs: Vec<Follower<'_>>,
         ours: impl FnOnce(&mut GpuRunner) -> Result<T, SessionError>,
     ) -> Result<T, SessionError> {
-        let _busy = self.sole.as_ref().map(Sole::begin);
+        let _busy = self.sole.as_ref().map(SharedDevices::begin);
         let mut others = std::mem::take(&mut self.others.runners);
         let mut own: Vec<Vec<Own<'_>>> =
             others.iter().map(|_| tasks.iter().map(Own::of).collect()).collect();
@@ -429,7 +429,7 @@ fn arrives(
     for (runner, (sum, rows, _)) in runners.iter().zip(&placed) {
         let (program, launch) = (sum.program, sum.launch);
         let now = runner.now(program, *rows as usize, Choice::Greedy)?;
-        runner.resident.launch(program, launch, &now, Whose::Slot(0))?;
+        runner.resident.launch(program, launch, &now, SlotScope::Slot(0))?;
     }
     // All devices must get the same sum.
     let Some((sum, _, y)) = placed.first() else { return Ok(()) };

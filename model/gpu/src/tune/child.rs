@@ -1,6 +1,6 @@
 //! The measuring process: it may fault, hang or be killed, and the parent goes on.
 
-use super::Course;
+use super::TuningSet;
 use super::protocol::{Answer, Ask};
 use crate::measure::{Placed, Subject, Timing, time};
 use crate::probed::settled;
@@ -24,7 +24,7 @@ const REPLAYS: usize = 11;
 pub fn serve(
     engine: &Engine,
     device: &Device,
-    course: &Course,
+    course: &TuningSet,
     questions: impl BufRead,
     mut answers: impl Write,
 ) -> std::io::Result<()> {
@@ -47,7 +47,7 @@ pub fn serve(
 }
 
 /// A subject on the device with its current variant.
-struct Station {
+struct DeviceSubject {
     placed: Placed,
     spec: Spec,
     kernel: Kernel,
@@ -58,9 +58,9 @@ struct Child<'a> {
     device: &'a Device,
     /// The target that the parent uses.
     target: Target,
-    course: &'a Course,
+    course: &'a TuningSet,
     stream: Stream,
-    stations: HashMap<usize, Station>,
+    stations: HashMap<usize, DeviceSubject>,
 }
 
 /// A failure.
@@ -95,7 +95,7 @@ impl Child<'_> {
             Ask::Use { subject, spec, tuning } => {
                 self.put(*subject, spec, tuning).map(|_| Answer::Ready)
             }
-            Ask::Duel { subject, spec, tunings, rounds } => {
+            Ask::Comparison { subject, spec, tunings, rounds } => {
                 self.duel(*subject, spec, tunings, *rounds)
             }
         };
@@ -153,7 +153,7 @@ impl Child<'_> {
         let launches = self.course.token.iter().filter(|&&i| i == index).count();
         let (free, _) = self.device.memory()?;
         placed.spread_out(launches, free / 8)?;
-        self.stations.insert(index, Station { placed, spec: subject.spec.clone(), kernel });
+        self.stations.insert(index, DeviceSubject { placed, spec: subject.spec.clone(), kernel });
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use kjit_plan::Plan;
 
 /// The kernels of a course.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Course {
+pub struct TuningSet {
     /// All kernels of the model, or the requested ones.
     pub subjects: Vec<Subject>,
     /// The launches of a token, as indices of subjects. A one-token kernel is timed among them,
@@ -16,17 +16,17 @@ pub struct Course {
     pub token: Vec<usize>,
 }
 
-impl Course {
+impl TuningSet {
     /// The course of a plan, with `depth` tokens in the cache.
     #[must_use]
-    pub fn of_plan(plan: &Plan, depth: usize) -> Course {
+    pub fn of_plan(plan: &Plan, depth: usize) -> TuningSet {
         let subjects = of_plan(plan, depth);
         let index = |launch: &kjit_plan::Launch| {
             let job = plan.jobs.get(launch.job.0 as usize)?;
             subjects.iter().position(|s| s.program == "decode" && s.spec == job.spec)
         };
         let token = plan.decode.launches.iter().filter_map(index).collect();
-        Course { subjects, token }
+        TuningSet { subjects, token }
     }
 
     /// The subjects with a choice, each once; one that several programs launch at its largest size.

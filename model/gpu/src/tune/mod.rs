@@ -14,5 +14,5 @@ mod protocol;
 
 pub use child::serve;
 pub use choices::Kept;
-pub use course::Course;
+pub use course::TuningSet;
 pub use parent::{Candidate, Options, Progress, Tuned, tune};

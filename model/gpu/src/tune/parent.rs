@@ -1,7 +1,7 @@
 //! The parent process: sends variants to a child, restarts it when it ends, and keeps records.
 
 use super::protocol::{Answer, Ask};
-use super::{Course, Kept};
+use super::{Kept, TuningSet};
 use crate::measure::{Subject, Timing};
 use crate::probed::settled;
 use crate::process::Process;
@@ -85,7 +85,7 @@ pub struct Progress<'a> {
 pub fn tune(
     engine: &Engine,
     device: &Device,
-    course: &Course,
+    course: &TuningSet,
     wanted: &dyn Fn(&Subject) -> bool,
     options: &Options,
     spawn: &dyn Fn() -> Command,
@@ -110,7 +110,7 @@ struct Parent<'a> {
     device: &'a Device,
     /// The device's target with its compiler's properties, as plans use it.
     target: Target,
-    course: &'a Course,
+    course: &'a TuningSet,
     options: &'a Options,
     spawn: &'a dyn Fn() -> Command,
     child: Option<Process<Answer>>,
@@ -153,7 +153,7 @@ impl Parent<'_> {
         let (mut chosen, mut duel) = (default.clone(), None);
         if let Some((_, best)) = ranked.first().filter(|(_, best)| *best != default) {
             let tunings = [default.clone(), (*best).to_owned()];
-            let ask = Ask::Duel {
+            let ask = Ask::Comparison {
                 subject: index,
                 spec: what.clone(),
                 tunings,
@@ -247,7 +247,7 @@ impl Parent<'_> {
                     true,
                     Ask::Prepare { subject, spec }
                     | Ask::Measure { subject, spec, .. }
-                    | Ask::Duel { subject, spec, .. }
+                    | Ask::Comparison { subject, spec, .. }
                     | Ask::Use { subject, spec, .. },
                 ) => {
                     let prepare = Ask::Prepare { subject: *subject, spec: spec.clone() };
@@ -262,7 +262,7 @@ impl Parent<'_> {
                 continue;
             }
             // A duel is many measurements.
-            let times = if let Ask::Duel { rounds, .. } = ask {
+            let times = if let Ask::Comparison { rounds, .. } = ask {
                 2 * u32::try_from(*rounds).unwrap_or(u32::MAX)
             } else {
                 1

@@ -11,7 +11,7 @@ pub(super) enum Ask {
     /// Checks and times a variant.
     Measure { subject: usize, spec: String, tuning: String },
     /// Times two variants alternately for a number of rounds.
-    Duel { subject: usize, spec: String, tunings: [String; 2], rounds: usize },
+    Comparison { subject: usize, spec: String, tunings: [String; 2], rounds: usize },
     /// Uses this variant when other subjects are timed.
     Use { subject: usize, spec: String, tuning: String },
 }

@@ -18,7 +18,7 @@ pub fn feed_forward(
 }
 
 /// Experts whose router reads the layer's input.
-pub fn routed_early(
+pub fn routed_by_input(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
     x: ValueId,
@@ -64,7 +64,7 @@ pub fn with_shared_by_groups(
 }
 
 /// The dense part plus experts that read the layer's input through their own norm.
-pub fn beside_experts(
+pub fn dense_and_experts(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
     x: ValueId,

@@ -129,7 +129,7 @@ pub const TABLE: &[Facts] = &[
     Facts {
         arch: "arctic",
         ffn_size: FfnSize::Width,
-        rest: ffn::beside_experts,
+        rest: ffn::dense_and_experts,
         experts: Some(MIXTURE),
         ..LLAMA
     },
@@ -255,7 +255,7 @@ pub const TABLE: &[Facts] = &[
         width: Width::Is(4096),
         local_rope: LocalRope::OwnBase,
         rope_on: RopeOn::AllButFirst(4),
-        rest: ffn::routed_early,
+        rest: ffn::routed_by_input,
         experts: Some(Experts { act: Relu, ..SIGMOID }),
         ..QWEN
     },

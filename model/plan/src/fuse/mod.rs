@@ -246,7 +246,7 @@ impl<'g> Fuser<'g> {
         let at = self.maker[out.0 as usize]?;
         // With padded heads, operations that depend on the head's size are separate steps before.
         let filled = self.graph.kv(cache).is_some_and(|kv| kv.key != head_size(kv));
-        let of = |v, heads| if filled { Turned::plain(v) } else { self.turned(v, heads) };
+        let of = |v, heads| if filled { PreparedHeads::plain(v) } else { self.turned(v, heads) };
         let mut turned = of(q, heads);
         let (mut kv, mut k_norm, mut kept) = (None, None, vec![]);
         // The first attention of a cache also writes it; later ones only read it.
@@ -259,12 +259,12 @@ impl<'g> Fuser<'g> {
             let mut keys = of(k, self.graph.kv(cache)?.heads);
             if turned.rope != keys.rope || turned.norm.map(|n| n.eps) != keys.norm.map(|n| n.eps) {
                 // Norms and rotations that differ for queries and keys are separate steps before.
-                (turned, keys) = (Turned::plain(q), Turned::plain(k));
+                (turned, keys) = (PreparedHeads::plain(q), PreparedHeads::plain(k));
             }
             (kv, k_norm) = (Some((keys.x, v)), keys.norm);
             kept = [keys.ops, vec![write]].concat();
         }
-        let Turned { x: q, norm: q_norm, rope, ops: q_ops } = turned;
+        let PreparedHeads { x: q, norm: q_norm, rope, ops: q_ops } = turned;
         let (chunk, around) = match mask {
             Mask::Causal => (None, None),
             Mask::Chunk(n) => (Some(n), None),
@@ -317,8 +317,8 @@ impl<'g> Fuser<'g> {
 
     /// The rotation that makes `v` and the head norm before it, if they exist and have no other
     /// reader.
-    fn turned(&self, v: ValueId, heads: usize) -> Turned {
-        let mut found = Turned::plain(v);
+    fn turned(&self, v: ValueId, heads: usize) -> PreparedHeads {
+        let mut found = PreparedHeads::plain(v);
         let alone = |v: ValueId| self.readers[v.0 as usize].len() == 1;
         if let Some(&Op::Rope(Rope { x, rope, .. })) = self.made_by(v)
             && alone(v)
@@ -445,16 +445,16 @@ impl<'g> Fuser<'g> {
 
 /// Heads before attention: the value they start from, the norm and rotation, and the operations
 /// that these replace.
-struct Turned {
+struct PreparedHeads {
     x: ValueId,
     norm: Option<HeadNorm>,
     rope: Option<RopeId>,
     ops: Vec<usize>,
 }
 
-impl Turned {
-    fn plain(x: ValueId) -> Turned {
-        Turned { x, norm: None, rope: None, ops: vec![] }
+impl PreparedHeads {
+    fn plain(x: ValueId) -> PreparedHeads {
+        PreparedHeads { x, norm: None, rope: None, ops: vec![] }
     }
 }
 

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 /// A keyword of a schema that answers are not checked against.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unheld {
+pub struct Unenforced {
     /// The keyword.
     pub keyword: String,
     /// Its place, such as `$.properties.size`.
@@ -27,7 +27,7 @@ pub struct Unheld {
     pub matters: bool,
 }
 
-impl std::fmt::Display for Unheld {
+impl std::fmt::Display for Unenforced {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} at {}", self.keyword, self.at)
     }
@@ -38,7 +38,7 @@ pub struct Translated {
     /// The grammar in llguidance's variant of Lark.
     pub lark: String,
     /// The keywords that it does not enforce.
-    pub unheld: Vec<Unheld>,
+    pub unheld: Vec<Unenforced>,
 }
 
 /// Translates a schema in time linear in its size.

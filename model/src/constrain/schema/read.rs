@@ -2,7 +2,7 @@
 //! unknown one is an annotation.
 
 use super::number::{Bound, Decimal, Numbers};
-use super::{Array, Object, Schema, Strings, Unheld};
+use super::{Array, Object, Schema, Strings, Unenforced};
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
@@ -71,7 +71,7 @@ pub struct Reader<'a> {
     /// The number of nested definitions that are being read.
     open: usize,
     /// The keywords that are not enforced.
-    pub unheld: Vec<Unheld>,
+    pub unheld: Vec<Unenforced>,
 }
 
 type Fields = Map<String, Value>;
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn note(&mut self, keyword: &str, at: &str, matters: bool) {
-        let unheld = Unheld { keyword: keyword.to_owned(), at: at.to_owned(), matters };
+        let unheld = Unenforced { keyword: keyword.to_owned(), at: at.to_owned(), matters };
         if !self.unheld.contains(&unheld) {
             self.unheld.push(unheld);
         }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use kjit_engine::{Device, Engine, Target};
 use kjit_model::gpu::measure::representative;
 use kjit_model::gpu::settled;
-use kjit_model::gpu::tune::{Course, Options, Progress, Tuned, serve, tune};
+use kjit_model::gpu::tune::{Options, Progress, Tuned, TuningSet, serve, tune};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -31,7 +31,7 @@ pub fn tuning(
             depth,
             &device,
         )?,
-        None => Course {
+        None => TuningSet {
             subjects: representative(&settled(engine, device.target()), depth)?,
             token: vec![],
         },
@@ -93,11 +93,11 @@ fn course(
     sequences: usize,
     depth: usize,
     device: &Device,
-) -> anyhow::Result<Course> {
-    Ok(Course::of_plan(&plan_of(engine, model, setup, sequences, device.target())?, depth))
+) -> anyhow::Result<TuningSet> {
+    Ok(TuningSet::of_plan(&plan_of(engine, model, setup, sequences, device.target())?, depth))
 }
 
-fn measure(engine: &Engine, device: &Device, course: &Course) -> anyhow::Result<ExitCode> {
+fn measure(engine: &Engine, device: &Device, course: &TuningSet) -> anyhow::Result<ExitCode> {
     serve(engine, device, course, io::stdin().lock(), io::stdout().lock())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -105,7 +105,7 @@ fn measure(engine: &Engine, device: &Device, course: &Course) -> anyhow::Result<
 fn run(
     engine: &Engine,
     device: &Device,
-    course: &Course,
+    course: &TuningSet,
     filter: &Filter,
     tries: Option<usize>,
     shared: &Shared,

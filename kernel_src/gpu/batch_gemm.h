@@ -1,0 +1,468 @@
+// batch_gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for one token of each of 2 to 256 sequences, W in any
+// block format, on the asynchronous matrix units of sm_90a: weights are unpacked into registers as
+// the first factor, the tokens are the second in shared memory. Then bias, residual or a gated
+// unit, as gemm.h.
+//
+//   x    tokens × COLS halves in *turned tiles*: gemm.h's tiles, ⌈COLS/128⌉ pairs of them for each
+//        64 tokens, the columns of each 128 in the order of turned_at; columns past COLS are zero,
+//        tokens past `tokens` may hold anything
+//   w0…, b0…, residual   as gemm.h
+//   y0…  f32, tokens × rows; TURNED: turned tiles of the first segment's rows
+//   parts, counters   f32[2 · blocks · BN · N], and a zeroed u32 for each tile, zero again
+//        afterwards
+//
+// The order in which a product sums its columns is free, as long as both factors have the same.
+// Lane l of a warp takes a span of 32 neighbouring weights (one 16-byte load of 4-bit codes) of
+// rows l/4 and l/4 + 8, the four lanes of a row take spans side by side, and quad j of a lane's
+// span is its share of product j of eight. A quad's weights go in pairs (0, 2) and (1, 3): one
+// instruction makes two halves of two nibbles.
+//
+// A *unit* is BN rows × 128 columns. The units of all tiles of rows lie one after the other, and
+// each block takes an equal stretch of them. A tile that several blocks share is summed by the
+// block that ends last, always in the order of the blocks. Weights are asked for AHEAD units before
+// they are taken (span_ring.h), and taken while the unit before is multiplied. One thread has X
+// brought STAGES units ahead. DEEP products are begun together, a *batch*; weights are unpacked for
+// one batch while FLIGHT others run.
+//
+// S: those of gemm.h without BM, WM, WN, KB, X_STAGES and EXPERTS (there are none); N (tokens of
+// the products: held.h's widths), GROUPS (of four warps, that multiply), TILES (of 64 rows, for
+// each group), AHEAD, STAGES, DEEP, FLIGHT, TURNED, SPAN_BYTES (SpanRing's BYTES, of the widest
+// format). OUT is Results::Singles, BN 64 · GROUPS · TILES, KJ_BLOCK 128 · (GROUPS + 1). Share: x
+// of `blocks`.
+#pragma once
+#include "gemm_common.h"
+#include "held.h"
+#include "span_ring.h"
+#include "turned.h"
+
+// hopper.h's barriers and copies by addresses of shared memory.
+STEP void wait_at(u32 barrier, u32 parity) {
+    asm volatile(
+        "{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; "
+        "@p bra done; bra again; done: }" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+STEP void arrive_at(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+STEP void expect_at(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+STEP void bulk_copy_at(u32 to, const void* from, u32 bytes, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+// A value that the compiler keeps instead of computing it anew.
+STEP u32 kept(u32 v) {
+    u32 r;
+    asm volatile("mov.b32 %0, %1;" : "=r"(r) : "r"(v));
+    return r;
+}
+STEP u64 descriptor_at(u32 tile) {
+    return (u64)(tile >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+}
+
+template <class S> struct BatchGemm {
+    using G = GemmCommon<S>;
+    static constexpr u32 COLS = S::COLS, BN = S::BN, N = S::N, GROUPS = S::GROUPS, TILES = S::TILES,
+                         AHEAD = S::AHEAD, STAGES = S::STAGES, DEEP = S::DEEP,
+                         FLIGHT = S::FLIGHT;
+    static constexpr u32 STEPS = CEIL_DIV(COLS, 128), SPANS = COLS / 32, LANE_ROWS = 2 * TILES;
+    static constexpr u32 WORKERS = 128 * GROUPS;
+    static_assert(BN == 64 * GROUPS * TILES && KJ_BLOCK == WORKERS + 128, "roles");
+    // Registers of a thread that brings X, and of one that multiplies: a quarter of the unit has
+    // 512 for a warp of each group.
+    static constexpr u32 BRING_REGS = 24,
+                         ALL_REGS = 65536 / (KJ_MIN_BLOCKS * KJ_BLOCK) / 8 * 8 * (GROUPS + 1),
+                         SHARE_REGS = (ALL_REGS - BRING_REGS) / GROUPS / 8 * 8,
+                         MULTIPLY_REGS = SHARE_REGS < 240 ? SHARE_REGS : 240;
+    // Blocks of 64 tokens, and halves of a tile of 64 columns.
+    static constexpr u32 BLOCKS_64 = CEIL_DIV(N, 64), TILE = N * 64;
+    static constexpr u32 ALL_TILES =
+        S::TURNED ? CEIL_DIV(CEIL_DIV(S::ROWS_0, 128) * 128, G::PART_ROWS) : G::END_2;
+    static constexpr u32 ALL_UNITS = ALL_TILES * STEPS;
+    // Tokens that a group stores at a time, and the stride of its results in shared memory.
+    static constexpr u32 AT_ONCE = N < 32 ? N : N > 192 ? 16 : 32, WIDE = 64 + 4;
+    // A stage of X has two halves of 64 columns, each with barriers for `full` and `empty`.
+    struct Shared { u64 full[2 * STAGES], empty[2 * STAGES]; u32 last; };
+    static constexpr u32 HALF = 2 * TILE, X_STAGE = 2 * HALF;  // bytes
+
+    // The weights of DEEP quads of a span from quad `from` on, a pair (0, 2) and a pair (1, 3) of
+    // each: a code in a half of `magic`, 1024 + code, and the roundings of span_pairs.
+    struct Scales { u32 scale[2], offset[2]; };
+    template <class W> STEP Scales scales_of(const Span<W>& q) {
+        Scales s{};
+        if constexpr (!PLAIN<W>) {
+            Factors f = unit_factors<W>(q.unit[0]);
+            UNROLL for (u32 h = 0; h < 2; h++) {
+                s.scale[h] = h2_both(f.scale[SIXTEENS<W> ? h : 0]);
+                s.offset[h] = h2_both(f.offset[SIXTEENS<W> ? h : 0]);
+            }
+        }
+        return s;
+    }
+    template <class W>
+    STEP void quads_of(const Span<W>& q, const Scales& s, u32 magic, u32 from,
+                       u32 (&pair)[2 * DEEP]) {
+        const u32 h = from / 4;
+        if constexpr (PLAIN<W>) {
+            u32 all[16];
+            span_pairs<W>(q, all);
+            UNROLL for (u32 j = 0; j < DEEP; j++) {
+                u32 low = all[2 * (from + j)], high = all[2 * (from + j) + 1];
+                pair[2 * j] = kj_prmt(low, high, 0x5410);
+                pair[2 * j + 1] = kj_prmt(low, high, 0x7632);
+            }
+        } else {
+            auto scaled = [&](u32 v) {
+                return W::OFFSET != Offset::None ? h2_fma(v, s.scale[h], s.offset[h])
+                                                 : h2_mul(v, s.scale[h]);
+            };
+            constexpr bool nibbles = W::C4 != NONE && W::C2 == NONE && W::C1 == NONE &&
+                                     W::C8 == NONE && !W::LOOKUP && !CODEBOOK<W>;
+            if constexpr (nibbles) {
+                // A nibble in bits 4 to 7 of a half counts sixteen times: taken back exactly.
+                const u32 zero = h2_both((float)(1024 + W::BIAS)), sixteenth = h2_both(0.0625f),
+                          high_zero = h2_both(-(float)(64 + W::BIAS));
+                UNROLL for (u32 j = 0; j < DEEP; j++) {
+                    const u32 word = q.unit[0].big[(from + j) / 2];
+                    UNROLL for (u32 o = 0; o < 2; o++) {
+                        const u32 codes = word >> (8 * o), low = (codes & 0x000f000fu) | magic,
+                                  high = (codes & 0x00f000f0u) | magic;
+                        pair[2 * j + o] = scaled((from + j) % 2 == 0
+                                                     ? h2_sub(low, zero)
+                                                     : h2_fma(high, sixteenth, high_zero));
+                    }
+                }
+            } else {
+                // A signed byte is an unsigned one with its top bit flipped, 128 too large.
+                constexpr bool sign = SIGNED_CODES<W>;
+                const u32 zero = h2_both((float)(1024 + W::BIAS + (sign ? 128 : 0)));
+                constexpr u32 quads = W::UNIT / 4;
+                u32 quad[quads];
+                unit_codes<W>(q.unit[from / quads], quad);
+                UNROLL for (u32 j = 0; j < DEEP; j++) {
+                    u32 v = quad[from % quads + j];
+                    if (sign) v ^= 0x80808080u;
+                    pair[2 * j] = scaled(h2_sub((v & 0x00ff00ffu) | magic, zero));
+                    pair[2 * j + 1] = scaled(h2_sub((v >> 8 & 0x00ff00ffu) | magic, zero));
+                }
+            }
+        }
+    }
+
+    // A block's stretch of units, and which block has a unit.
+    STEP u32 first_unit(u32 block, u32 blocks) { return (u32)((u64)block * ALL_UNITS / blocks); }
+    STEP u32 block_of(u32 unit, u32 blocks) {
+        return (u32)((((u64)unit + 1) * blocks - 1) / ALL_UNITS);
+    }
+
+    // The ring of X: where it is, its barriers, and who counts its stages and phases.
+    struct Stages { u32 x, full, empty; };
+    struct Place {
+        u32 stage, phase;
+        STEP void pass(Place& p) {
+            p.stage++;
+            if (p.stage == STAGES) p.stage = 0, p.phase ^= 1;
+        }
+    };
+
+    // One thread brings X: for each unit two tiles of 64 columns.
+    STEP void bring(const Stages& st, const u16* x, u32 from, u32 to) {
+        if (thread_id() != WORKERS) return;
+        Place place{0, 1};
+        u32 step = from % STEPS;
+        for (u32 unit = from; unit < to; unit++) {
+            UNROLL for (u32 h = 0; h < 2; h++) {
+                const u32 full = st.full + 16 * place.stage + 8 * h,
+                          at = st.x + place.stage * X_STAGE + h * HALF;
+                wait_at(st.empty + 16 * place.stage + 8 * h, place.phase);
+                expect_at(full, HALF);
+                UNROLL for (u32 b = 0; b < BLOCKS_64; b++)
+                    bulk_copy_at(at + b * 8192, x + ((u64)b * (2 * STEPS) + 2 * step + h) * 4096,
+                                 (N - 64 * b < 64 ? N - 64 * b : 64) * 128, full);
+            }
+            Place::pass(place);
+            step = step + 1 == STEPS ? 0 : step + 1;
+        }
+    }
+
+    // As GemmCommon's finish_rows, into turned tiles with zeros behind the last row.
+    STEP void finish_turned(const Part& p, const float* stage, u32 m, u32 col0, u32 token0,
+                            u32 tokens, u32 lane) {
+        constexpr u32 groups = G::GATED ? 4 : 8, steps = CEIL_DIV(S::ROWS_0, 128);
+        for (u32 i = lane; i < m * groups; i += 128) {
+            u32 token = token0 + i / groups, g = i % groups;
+            u32 col = G::GATED ? g / 2 * 32 + g % 2 * 8 : g * 8;
+            u32 row = p.first + (G::GATED ? (col0 + col) / 32 * 16 + col % 16 : col0 + col);
+            if (token >= tokens || row >= 128 * steps) continue;
+            u32 here = row < p.rows ? min_u32(8, p.rows - row) : 0;
+            float v[8], up[8];
+            read8(stage + i / groups * WIDE + col, v);
+            if constexpr (G::GATED) read8(stage + i / groups * WIDE + col + 16, up);
+            UNROLL for (u32 e = 0; e < 8; e++) {
+                if (p.bias && e < here) v[e] += p.bias[row + e];
+                if constexpr (G::GATED) {
+                    if (p.bias_up && e < here) up[e] += p.bias_up[row + e];
+                    v[e] = G::activate(v[e]) * up[e];
+                }
+                if (e >= here) v[e] = 0.0f;
+            }
+            const u32 pair[4] = {pack_input(v[0], v[1]), pack_input(v[2], v[3]),
+                                 pack_input(v[4], v[5]), pack_input(v[6], v[7])};
+            store_turned((u16*)p.y, token, row, steps, pair);
+        }
+    }
+
+    // Stores the tile's results, or its part of them; then, as the last of its blocks, their sum.
+    STEP void finish(const GemmArgs& args, Share share, Shared& lds, float* stage_out,
+                     const float (&acc)[TILES][N / 2], u32 tile, bool whole) {
+        const u32 group = thread_id() / 128, lane = thread_id() % 128;
+        u32 first = 0, last = 0;  // blocks that share the tile
+        if (!whole) {
+            first = block_of(tile * STEPS, args.blocks);
+            last = block_of(tile * STEPS + STEPS - 1, args.blocks);
+            float* mine = part_at(args, share.x, first, 0);
+            UNROLL for (u32 t = 0; t < TILES; t++)
+                UNROLL for (u32 i = 0; i < N / 2; i += 4)
+                    *(u32x4*)(mine + (t * (N / 8) + i / 4) * (4 * WORKERS)) =
+                        u32x4{as_u32(acc[t][i]), as_u32(acc[t][i + 1]), as_u32(acc[t][i + 2]),
+                              as_u32(acc[t][i + 3])};
+            // The barrier orders all threads' writes before the first thread's addition, the next
+            // one orders what it saw before all that the threads read.
+            part_sync(GROUPS + 1, WORKERS);
+            if (thread_id() == 0) {
+                lds.last = atomic_add(args.counters + tile, 1) == last - first;
+                if (lds.last) atomic_store(args.counters + tile, 0);
+            }
+            part_sync(GROUPS + 1, WORKERS);
+            if (!lds.last) return;
+        }
+        Part part = G::part_of(args, tile);
+        float* stage = stage_out + group * (AT_ONCE * WIDE);
+        constexpr u32 eights = AT_ONCE / 8;
+        UNROLL for (u32 t = 0; t < TILES; t++)
+            UNROLL for (u32 n = 0; n < N; n += AT_ONCE) {
+                if (n >= args.tokens) break;
+                float sum[eights][4];
+                UNROLL for (u32 j = 0; j < eights; j++)
+                    UNROLL for (u32 e = 0; e < 4; e++)
+                        sum[j][e] = n + 8 * j < N ? acc[t][4 * (n / 8 + j) + e] : 0;
+                const u32 m = N - n < AT_ONCE ? N - n : AT_ONCE, col0 = (group * TILES + t) * 64;
+                if (!whole) sum_parts(args, first, last, t * (N / 8) + n / 8, m / 8, sum);
+                UNROLL for (u32 j = 0; j < eights; j++)
+                    UNROLL for (u32 e = 0; e < 4; e++)
+                        stage[(8 * j + 2 * (lane % 4) + e % 2) * WIDE + lane / 32 * 16 +
+                              lane % 32 / 4 + 8 * (e / 2)] = sum[j][e];
+                part_sync(group + 1, 128);
+                if constexpr (S::TURNED) finish_turned(part, stage, m, col0, n, args.tokens, lane);
+                else
+                    G::finish_rows(part, stage, WIDE, m, 64, col0, n, args.tokens, args.residual,
+                                   lane, 128);
+                part_sync(group + 1, 128);
+            }
+    }
+
+    // This thread's first four of the results that a block has of a tile whose first block is
+    // `first`; four more follow at each 4 · WORKERS, up to `at`.
+    STEP float* part_at(const GemmArgs& args, u32 block, u32 first, u32 at) {
+        return args.parts + (u64)(2 * block + (block == first)) * (BN * N) +
+               (at * WORKERS + thread_id()) * 4;
+    }
+    // The sum over a tile's blocks, in their order; several are asked for together.
+    static constexpr u32 TOGETHER = TILES * N > 128 || GROUPS > 2 ? 2 : 4;
+    template <u32 EIGHTS>
+    STEP void sum_parts(const GemmArgs& args, u32 first, u32 last, u32 at, u32 count,
+                        float (&sum)[EIGHTS][4]) {
+        NO_UNROLL for (u32 b = first; b <= last; b += TOGETHER) {
+            u32x4 v[TOGETHER][EIGHTS];
+            UNROLL for (u32 i = 0; i < TOGETHER; i++) {
+                const float* p = part_at(args, min_u32(b + i, last), first, at);
+                UNROLL for (u32 j = 0; j < EIGHTS; j++)
+                    if (j < count) v[i][j] = *(const u32x4*)(p + j * (4 * WORKERS));
+            }
+            UNROLL for (u32 i = 0; i < TOGETHER; i++)
+                if (b + i <= last)
+                    UNROLL for (u32 j = 0; j < EIGHTS; j++) {
+                        if (j >= count) continue;
+                        const u32 w[4] = {v[i][j].x, v[i][j].y, v[i][j].z, v[i][j].w};
+                        UNROLL for (u32 e = 0; e < 4; e++)
+                            sum[j][e] = (i == 0 && b == first ? 0.0f : sum[j][e]) + as_f32(w[e]);
+                    }
+        }
+    }
+
+    // Units from … to, all of one format; `place` is the one in the ring of X.
+    template <class W, class Before>
+    STEP void multiply(const GemmArgs& args, Share share, const Stages& st, Shared& lds, u32 ring,
+                       float* stage_out, u32 from, u32 to, Place& place, bool wait) {
+        using Ring = SpanRing<W>;
+        constexpr u32 SPAN_BYTES = Ring::BYTES * WORKERS, SLOT = LANE_ROWS * SPAN_BYTES;
+        static_assert(Ring::BYTES <= S::SPAN_BYTES,
+                      "a slot of the ring holds a unit of each format");
+        const u32 me = thread_id(), lane = lane_id();
+        const u32 warp_row = me / 128 * (64 * TILES) + me % 128 / 32 * 16 + lane / 4;
+        auto inside = [&](u32 step) { return COLS % 128 == 0 || 4 * step + lane % 4 < SPANS; };
+        auto span = [&](u32 step) { return inside(step) ? 4 * step + lane % 4 : 0; };
+        auto after = [&](u32 step) { return step + 1 == STEPS ? 0 : step + 1; };
+        const u8* row[LANE_ROWS];
+        u32 next = from, next_step = from % STEPS;
+        auto fetch = [&](u32 slot) {
+            if (next < to) {
+                if (next == from || next_step == 0) {
+                    Part part = G::part_of(args, next / STEPS);
+                    UNROLL for (u32 r = 0; r < LANE_ROWS; r++) {
+                        const u32 n = warp_row + r / 2 * 64 + r % 2 * 8;
+                        row[r] = G::template part_row<W>(part, n, 0);
+                    }
+                }
+                const bool block = next == from || next_step % Ring::BLOCK_UNITS == 0;
+                UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
+                    Ring::fetch(ring + slot * SLOT + r * SPAN_BYTES, me, WORKERS, row[r],
+                                span(next_step), block);
+                next++, next_step = after(next_step);
+            }
+            copy_commit();
+        };
+        NO_UNROLL for (u32 slot = 0; slot < AHEAD; slot++) fetch(slot);
+        if (wait) Before::wait();
+
+        // 1024 in two halves. The compiler must not know it: an instruction takes one constant,
+        // which is to be the mask, of which there are two.
+        const u32 magic = 0x64006400u | args.tokens >> 31;
+        // Batches of a unit, half after half, and in a half tile after tile.
+        constexpr u32 BATCHES = 8 * TILES / DEEP, HALF_BATCHES = BATCHES / 2,
+                      BUFFERS = FLIGHT == 1 ? 2 : 4;
+        static_assert(BATCHES % BUFFERS == 0 && BATCHES > BUFFERS && FLIGHT < BUFFERS,
+                      "a buffer comes twice in a unit: else ptxas has all products wait");
+        // A tile's first product overwrites them. But where a kernel has two formats, ptxas has all
+        // products wait for each other if they begin as nothing.
+        float acc[TILES][N / 2];
+        UNROLL for (u32 t = 0; t < TILES; t++)
+            UNROLL for (u32 i = 0; i < N / 2; i++) acc[t][i] = 0.0f;
+        u32 held[BUFFERS][DEEP][4];
+        u32 slot = 0, step = from % STEPS;
+        // A unit's weights are taken from the ring while the unit before is multiplied.
+        Span<W> raw[LANE_ROWS], coming[LANE_ROWS];
+        UNROLL for (u32 r = 0; r < LANE_ROWS; r++) coming[r].unit[0].block = 0;
+        auto take = [&](u32 from_slot, u32 of, bool block) {
+            UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
+                Ring::take(coming[r], ring + from_slot * SLOT + r * SPAN_BYTES, me, WORKERS,
+                           span(of), block);
+        };
+        copy_wait(AHEAD - 1);
+        take(0, step, true);
+        // A half is given back FLIGHT + 1 batches after the last that reads it, perhaps when the
+        // next unit's are begun.
+        static_assert(AHEAD >= 2, "one unit is taken while another is on its way");
+        for (u32 unit = from; unit < to;) {
+            const u32 begun = unit, tile = unit / STEPS, end = min_u32(unit - step + STEPS, to);
+            u32 keep = 0, before = 0;  // the stage of the unit before: its barriers
+            NO_UNROLL for (; unit < end; unit++) {
+                const u64 x = descriptor_at(st.x + place.stage * X_STAGE);
+                const u32 barriers = 16 * place.stage;
+                const bool there = inside(step);
+                Scales scales[LANE_ROWS];
+                UNROLL for (u32 r = 0; r < LANE_ROWS; r++) {
+                    raw[r] = coming[r];
+                    scales[r] = scales_of<W>(raw[r]);
+                }
+                UNROLL for (u32 q = 0; q < BATCHES; q++) {
+                    const u32 h = q / HALF_BATCHES, t = q % HALF_BATCHES / (4 / DEEP),
+                              first = 4 * h + q % (4 / DEEP) * DEEP;
+                    if (q % HALF_BATCHES == 0) wait_at(st.full + barriers + 8 * h, place.phase);
+                    // What read these registers has ended, FLIGHT batches may run still.
+                    products_wait(FLIGHT);
+                    constexpr u32 freed[2] = {HALF_BATCHES + FLIGHT, BATCHES + FLIGHT};
+                    if (lane == 0) UNROLL
+                        for (u32 f = 0; f < 2; f++) {
+                            if (freed[f] < BATCHES && q == freed[f])
+                                arrive_at(st.empty + barriers + 8 * f);
+                            if (freed[f] >= BATCHES && q == freed[f] - BATCHES && keep)
+                                arrive_at(st.empty + before + 8 * f);
+                        }
+                    u32(&a)[DEEP][4] = held[q % BUFFERS];
+                    UNROLL for (u32 r = 0; r < 2; r++) {
+                        u32 pair[2 * DEEP];
+                        quads_of<W>(raw[2 * t + r], scales[2 * t + r], magic, first, pair);
+                        UNROLL for (u32 j = 0; j < DEEP; j++)
+                            UNROLL for (u32 o = 0; o < 2; o++)
+                                a[j][r + 2 * o] = there ? pair[2 * j + o] : 0;
+                    }
+                    products_fence();
+                    UNROLL for (u32 j = 0; j < DEEP; j++)
+                        held_products<N>(acc[t], a[j], x + (h * HALF + 32 * ((first + j) % 4) >> 4),
+                                         keep || first + j > 0);
+                    products_commit();
+                    if (q == 0) {
+                        fetch(slot);
+                        slot = slot + 1 == AHEAD ? 0 : slot + 1;
+                        // The newest AHEAD − 1 may be on their way: the unit after has arrived.
+                        copy_wait(AHEAD - 1);
+                        take(slot, after(step), after(step) % Ring::BLOCK_UNITS == 0);
+                    }
+                }
+                before = barriers, keep = 1, step++;
+                Place::pass(place);
+            }
+            products_wait(0);
+            if (lane == 0) {
+                if (HALF_BATCHES + FLIGHT >= BATCHES) arrive_at(st.empty + before);
+                arrive_at(st.empty + before + 8);
+            }
+            if (step == STEPS) step = 0;
+            finish(args, share, lds, stage_out, acc, tile, unit - begun == STEPS);
+        }
+    }
+
+    // `pool`: bytes of shared memory as BatchGemmTuning::shared (batch_gemm.rs) counts them.
+    template <class Before> STEP void step(GemmArgs args, Share share, u8* pool, Shared& lds) {
+        const u32 skip = (1024 - shared_at(pool) % 1024) % 1024;
+        Stages st;
+        st.x = kept(shared_at(pool) + skip);
+        st.full = kept(shared_at(lds.full)), st.empty = st.full + 16 * STAGES;
+        const u32 ring = st.x + STAGES * X_STAGE;
+        float* stage_out =
+            (float*)(pool + skip + STAGES * X_STAGE + AHEAD * LANE_ROWS * WORKERS * S::SPAN_BYTES);
+        if (thread_id() == WORKERS) {
+            for (u32 s = 0; s < 2 * STAGES; s++)
+                barrier_init(lds.full + s, 1), barrier_init(lds.empty + s, 4 * GROUPS);
+            barrier_fence_init();
+        }
+        block_sync();
+        Before::release();
+        u32 from = first_unit(share.x, args.blocks), to = first_unit(share.x + 1, args.blocks);
+        if (thread_id() < WORKERS) {
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGS));
+            Place place{0, 0};
+            u32 end = G::SECOND ? min_u32(to, G::RUN_1 * STEPS) : to;
+            bool wait = true;
+            if (from < end) {
+                multiply<typename S::Run0, Before>(args, share, st, lds, ring, stage_out, from, end,
+                                                   place, wait);
+                wait = false, from = end;
+            }
+            if constexpr (G::SECOND) {
+                end = G::THIRD ? min_u32(to, G::RUN_2 * STEPS) : to;
+                if (from < end) {
+                    multiply<typename S::Run1, Before>(args, share, st, lds, ring, stage_out, from,
+                                                       end, place, wait);
+                    wait = false, from = end;
+                }
+            }
+            if constexpr (G::THIRD)
+                if (from < to)
+                    multiply<typename S::Run2, Before>(args, share, st, lds, ring, stage_out, from,
+                                                       to, place, wait);
+        } else {
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(BRING_REGS));
+            Before::wait();
+            bring(st, args.x, from, to);
+        }
+    }
+};

@@ -1,0 +1,385 @@
+//! Matrix × the rows of a batch (one token of each of many sequences) on the asynchronous matrix
+//! units of sm_90a, weights unpacked into registers: `gpu/batch_gemm.h`.
+
+use crate::products::segments::{Finish, Listed, Results, Segment, Segments};
+use crate::vocabulary::arguments::arguments;
+use crate::vocabulary::family::Family;
+use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
+use crate::vocabulary::launch::{Block, Grid, Size, Work};
+use crate::vocabulary::mma::Product;
+use crate::vocabulary::shape::Shape;
+use crate::vocabulary::variant::{Variant, choice};
+use kjit_engine::{MatrixUnit, Target};
+use kjit_formats::format::Format;
+use kjit_formats::layout::Layout;
+use std::fmt;
+
+/// A product with the rows of a batch. Any number of tokens up to the spec's can be launched.
+///
+/// Numerics: those of [`GemmSpec`](crate::gemm::GemmSpec): weights are rounded to halves (twice:
+/// the group's scale, the product with it), activations are halves, sums f32. The order of a
+/// result's sums follows from the shape of the weights and from the tuning, which differs with the
+/// number of tokens: rows that must have the same bits whatever comes with them are
+/// [`SmallGemmSpec`](crate::small_gemm::SmallGemmSpec)'s.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct BatchGemmSpec {
+    /// Length of a row; a multiple of 32.
+    pub cols: usize,
+    /// Tokens at most: 1 to 256.
+    pub tokens: usize,
+    /// The weights: one to three.
+    pub segments: Vec<Segment>,
+    /// The end.
+    pub finish: Finish,
+    /// Results are halves in turned tiles, the input of another product.
+    pub turned: bool,
+    /// How the work is cut; `None`: the default.
+    pub tuning: Option<BatchGemmTuning>,
+}
+
+arguments! {
+    /// The arguments of a product with a batch's rows. Weights are row records of [`Layout`],
+    /// biases f32 per row, results `tokens × rows` f32, or halves in turned tiles (then their
+    /// columns up to a multiple of 128 are zeroed).
+    BatchGemmArgs {
+        /// `tokens × cols` halves in turned tiles ([`turned_index`](crate::mma::turned_index)),
+        /// made by [`TilesSpec`](crate::tiles::TilesSpec) or by a product with `turned`.
+        x: Pointer,
+        /// `tokens × rows` f32, or null.
+        residual: Pointer,
+    } segments {
+        /// [`BatchGemmSpec::part_bytes`] of working memory.
+        parts: Pointer,
+        /// [`BatchGemmSpec::counters`] u32, zero before the first launch and after every one.
+        counters: Pointer,
+        /// Tokens at hand.
+        tokens: U32,
+        /// Blocks of the grid.
+        blocks: U32,
+    }
+}
+
+/// How the work is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BatchGemmTuning {
+    /// Groups of four warps that multiply: 2 to 4.
+    pub groups: u32,
+    /// Tiles of 64 rows of a group: 1 or 2.
+    pub tiles: u32,
+    /// Units of 128 columns that weights are asked for ahead.
+    pub ahead: u32,
+    /// Units of X in shared memory.
+    pub stages: u32,
+    /// Products that are begun together, a batch: 1, 2 or 4.
+    pub deep: u32,
+    /// Blocks of a multiprocessor: 1, or 2 with up to 16 tokens.
+    pub blocks_per_unit: u32,
+    /// Batches that run while weights for the next are unpacked: 1 or 3.
+    pub flight: u32,
+}
+
+impl Variant for BatchGemmTuning {}
+
+const NAME: &str = "batch_gemm";
+/// Multiprocessors of the family's usual cards (H100 SXM, H200): on another number of them the
+/// blocks are not all at work at once, or some idle.
+const UNITS: u32 = 132;
+/// What the end of a tile takes, in units of its own: 64 tokens of 4096 × 4096 on an H100.
+const TILE_COST: usize = 3;
+/// Tokens at most.
+pub const MOST: usize = 256;
+/// Bytes of shared memory that a block takes beside the dynamic ones: its barriers, and what the
+/// driver keeps of each block.
+const BESIDE: usize = 1536;
+
+/// Whether a target has the kernel.
+#[must_use]
+pub fn covers(target: &Target) -> bool {
+    target.arch().matrix == MatrixUnit::Wgmma
+}
+
+/// Where the family starts: what has the least time of those for the fewest tokens that are enough.
+/// Measured on an H100 (`docs/performance.md`).
+const STARTS: [Start; 6] = [
+    Start { up_to: 32, unit_ns: 880, tuning: BatchGemmTuning::of([3, 1, 6, 4, 1, 1, 3]) },
+    Start { up_to: 32, unit_ns: 630, tuning: BatchGemmTuning::of([2, 1, 8, 4, 1, 1, 3]) },
+    Start { up_to: 64, unit_ns: 1090, tuning: BatchGemmTuning::of([3, 1, 5, 4, 1, 1, 3]) },
+    Start { up_to: 64, unit_ns: 890, tuning: BatchGemmTuning::of([2, 1, 6, 5, 1, 1, 3]) },
+    Start { up_to: 128, unit_ns: 1230, tuning: BatchGemmTuning::of([2, 1, 6, 3, 1, 1, 3]) },
+    Start { up_to: MOST, unit_ns: 1960, tuning: BatchGemmTuning::of([2, 1, 6, 2, 1, 1, 3]) },
+];
+
+/// A tuning for up to so many tokens.
+struct Start {
+    up_to: usize,
+    /// A unit of one of its blocks: a product of 28672 × 4096 of Q4_K, divided by its units.
+    unit_ns: usize,
+    tuning: BatchGemmTuning,
+}
+
+impl BatchGemmTuning {
+    /// Its fields in their order.
+    #[must_use]
+    pub const fn of(
+        [groups, tiles, ahead, stages, deep, blocks_per_unit, flight]: [u32; 7],
+    ) -> BatchGemmTuning {
+        BatchGemmTuning { groups, tiles, ahead, stages, deep, blocks_per_unit, flight }
+    }
+
+    /// Rows of a block.
+    const fn rows(&self) -> u32 {
+        64 * self.groups * self.tiles
+    }
+
+    /// Threads of a block: one group more brings X.
+    const fn threads(&self) -> u32 {
+        128 * (self.groups + 1)
+    }
+}
+
+/// Dynamic shared memory that a block has at most.
+fn room(target: &Target, t: &BatchGemmTuning) -> usize {
+    (target.arch().shared_per_block / t.blocks_per_unit.max(1)) as usize - BESIDE
+}
+
+/// Bytes in which `gpu/span_ring.h` has 32 weights: what is smaller than a word comes with its
+/// word.
+fn span_bytes(layout: &Layout) -> usize {
+    let [ones, twos, fours, eights] = layout.codes.map(|at| at.is_some());
+    let big = if layout.block().is_none() || fours || eights { 16 * 32 / layout.unit() } else { 0 };
+    let codes = big + if twos { 8 } else { 0 } + if ones { 4 } else { 0 };
+    let word = |there: bool| if there { 4 } else { 0 };
+    let book = layout
+        .vectors
+        .map_or(0, |v| 32 / v.book.grid.vector + word(v.signs.is_some()) + word(v.high.is_some()));
+    codes + book + word(layout.groups.bytes() > 0) + word(layout.blocks.bytes() > 0)
+}
+
+impl BatchGemmSpec {
+    /// A plain product with one matrix.
+    #[must_use]
+    pub fn new(format: &'static Format, rows: usize, cols: usize, tokens: usize) -> BatchGemmSpec {
+        let segments = vec![Segment { format, rows, bias: false }];
+        BatchGemmSpec { cols, tokens, segments, finish: Finish::Store, turned: false, tuning: None }
+    }
+
+    fn weights(&self) -> Segments<'_> {
+        Segments { cols: self.cols, all: &self.segments, finish: self.finish }
+    }
+
+    /// Tokens of the products: their widths are those of `gpu/held.h`.
+    fn width(&self) -> usize {
+        self.tokens.next_multiple_of(if self.tokens <= 64 { 8 } else { 32 })
+    }
+
+    /// Bytes of 32 weights of the widest format.
+    fn span_bytes(&self) -> Result<usize, SpecError> {
+        let mut most = 0;
+        for s in &self.segments {
+            most = most.max(span_bytes(&Layout::new(s.format, self.cols)?));
+        }
+        Ok(most)
+    }
+
+    /// Dynamic shared memory: stages of X at a multiple of 1024, the ring of weights, results of 32
+    /// tokens (16 where X needs the room) for each group.
+    fn shared(&self, t: &BatchGemmTuning) -> Result<usize, SpecError> {
+        let [groups, tiles, ahead, stages] =
+            [t.groups, t.tiles, t.ahead, t.stages].map(|n| n as usize);
+        let ring = ahead * 2 * tiles * 128 * groups * self.span_bytes()?;
+        let at_once = if self.width() > 192 { 16 } else { self.width().min(32) };
+        Ok(1024 + stages * 256 * self.width() + ring + groups * at_once * 68 * 4)
+    }
+
+    /// Tiles of rows.
+    fn row_tiles(&self, t: &BatchGemmTuning) -> usize {
+        self.weights().tiles(t.rows() as usize, if self.turned { 128 } else { 1 })
+    }
+
+    /// Blocks of a launch, and the units of its time. As many blocks as are at work at once, or
+    /// fewer that share tiles evenly: a tile costs a block that ends in it [`TILE_COST`] units
+    /// beside its own.
+    fn blocks_and_units(&self, t: &BatchGemmTuning) -> (usize, usize) {
+        let (tiles, steps) = (self.row_tiles(t).max(1), self.cols.div_ceil(128).max(1));
+        let (all, most) = (tiles.saturating_mul(steps), (UNITS * t.blocks_per_unit) as usize);
+        let cost = |blocks: usize| {
+            let each = all.div_ceil(blocks);
+            let even = all.is_multiple_of(blocks)
+                && (steps.is_multiple_of(each) || each.is_multiple_of(steps));
+            let ends = if even { (each / steps).max(1) } else { (each + steps - 2) / steps + 1 };
+            each + TILE_COST * ends
+        };
+        let even = (1..=most / tiles).map(|n| n * tiles).filter(|blocks| *blocks <= all);
+        let costs = even.chain([most.min(all)]).map(|blocks| (blocks, cost(blocks)));
+        costs.min_by_key(|&(n, cost)| (cost, std::cmp::Reverse(n))).unwrap_or((1, all))
+    }
+
+    /// Blocks of a launch.
+    fn blocks_of(&self, t: &BatchGemmTuning) -> u32 {
+        self.blocks_and_units(t).0 as u32
+    }
+
+    /// Bytes of `parts`: of each block those of two tiles, one that it begins with and one that it
+    /// ends with.
+    fn parts_of(&self, t: &BatchGemmTuning) -> usize {
+        2 * self.blocks_of(t) as usize * t.rows() as usize * self.width() * 4
+    }
+
+    /// Blocks of a launch, also the kernel's last argument.
+    ///
+    /// # Errors
+    /// As [`Family::tuning`].
+    pub fn blocks(&self, target: &Target) -> Result<u32, SpecError> {
+        Ok(self.blocks_of(&self.tuning(target)?))
+    }
+
+    /// Bytes of `parts`.
+    ///
+    /// # Errors
+    /// As [`Family::tuning`].
+    pub fn part_bytes(&self, target: &Target) -> Result<usize, SpecError> {
+        Ok(self.parts_of(&self.tuning(target)?))
+    }
+
+    /// Counters (u32): one for each tile.
+    ///
+    /// # Errors
+    /// As [`Family::tuning`].
+    pub fn counters(&self, target: &Target) -> Result<usize, SpecError> {
+        Ok(self.row_tiles(&self.tuning(target)?))
+    }
+}
+
+impl Family for BatchGemmSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = BatchGemmArgs<A>;
+    choice!(BatchGemmTuning);
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (weights, out) = (Listed(&self.segments), if self.turned { ", turned" } else { "" });
+        write!(f, "{weights} × {}, {:?}{out}, {} tokens", self.cols, self.finish, self.tokens)
+    }
+
+    fn usual(&self, target: &Target) -> Result<BatchGemmTuning, SpecError> {
+        let tokens = self.tokens.min(MOST);
+        let up_to = STARTS.iter().map(|s| s.up_to).find(|n| tokens <= *n);
+        let mut best = None;
+        for s in STARTS.iter().filter(|s| Some(s.up_to) == up_to) {
+            let mut t = s.tuning;
+            let room = room(target, &t);
+            // Wider weights: not so far ahead.
+            while t.ahead > 2 && self.shared(&t)? > room {
+                t.ahead -= 1;
+            }
+            while t.stages > 2 && self.shared(&t)? > room {
+                t.stages -= 1;
+            }
+            let cost = (self.shared(&t)? > room, self.blocks_and_units(&t).1 * s.unit_ns);
+            if best.is_none_or(|(least, _)| cost < least) {
+                best = Some((cost, t));
+            }
+        }
+        Ok(best.map_or(STARTS[0].tuning, |(_, t)| t))
+    }
+
+    fn check(&self, target: &Target, t: &BatchGemmTuning) -> Result<(), SpecError> {
+        require(covers(target), NAME, || format!("{target} has no wgmma"))?;
+        require((1..=MOST).contains(&self.tokens), NAME, || {
+            format!("{} tokens, it takes 1 to {MOST}", self.tokens)
+        })?;
+        require(self.cols > 0 && self.cols.is_multiple_of(32), NAME, || {
+            format!("rows of {}: it takes multiples of 32", self.cols)
+        })?;
+        require(self.finish != Finish::Add || !self.turned, NAME, || {
+            "a residual goes with results in f32".to_owned()
+        })?;
+        require(!self.turned || self.weights().results().len() == 1, NAME, || {
+            "turned results are of one weight".to_owned()
+        })?;
+        self.weights().check(NAME, 1)?;
+        let units = (self.row_tiles(t) + 1).saturating_mul(self.cols.div_ceil(128));
+        require(units < 1 << 30, NAME, || format!("{units} units"))?;
+        let fine = (2..=4).contains(&t.groups)
+            && (1..=2).contains(&t.tiles)
+            && (2..=16).contains(&t.ahead)
+            && (1..=8).contains(&t.stages)
+            && [1, 2, 4].contains(&t.deep)
+            && [1, 3].contains(&t.flight)
+            // Where a batch's registers are another's only in the next unit, ptxas has all products
+            // wait for each other.
+            && 8 * t.tiles / t.deep > t.flight + 1
+            && (1..=2).contains(&t.blocks_per_unit)
+            // Results of a thread, beside some 90 registers.
+            && t.tiles as usize * self.width() / 2 <= [128, 64, 32][t.groups as usize - 2]
+            && (t.blocks_per_unit == 1 || self.width() <= 16 && t.groups == 2 && t.tiles == 1);
+        require(fine, NAME, || format!("{t:?} on {target}"))
+    }
+
+    fn candidates(&self, _: &Target) -> Vec<BatchGemmTuning> {
+        let mut all = vec![];
+        for [groups, tiles, blocks_per_unit] in
+            [[2, 1, 1], [2, 1, 2], [3, 1, 1], [4, 1, 1], [2, 2, 1]]
+        {
+            for [ahead, stages] in [[8, 4], [6, 4], [6, 3], [5, 4], [4, 4], [4, 3], [3, 2], [2, 3]]
+            {
+                for [deep, flight] in [[1, 3], [2, 1]] {
+                    let one = [groups, tiles, ahead, stages, deep, blocks_per_unit, flight];
+                    all.push(BatchGemmTuning::of(one));
+                }
+            }
+        }
+        all
+    }
+
+    fn block(&self, target: &Target, t: &BatchGemmTuning) -> Result<Block, SpecError> {
+        let bytes = self.shared(t)?;
+        require(bytes <= room(target, t), NAME, || {
+            format!("{bytes} bytes of shared memory with {t:?}")
+        })?;
+        let shared = shared_bytes(NAME, target, bytes, 128, "a tuning with fewer stages")?;
+        Ok(Block { wave: 32, threads: t.threads(), shared })
+    }
+
+    fn render(
+        &self,
+        target: &Target,
+        t: &BatchGemmTuning,
+        block: Block,
+    ) -> Result<Kernel, SpecError> {
+        let shape = Shape::new()
+            .number("COLS", self.cols)
+            .number("N", self.width())
+            .number("BN", t.rows())
+            .number("GROUPS", t.groups)
+            .number("TILES", t.tiles)
+            .number("AHEAD", t.ahead)
+            .number("STAGES", t.stages)
+            .number("DEEP", t.deep)
+            .number("FLIGHT", t.flight)
+            .number("SPAN_BYTES", self.span_bytes()?)
+            .flag("TURNED", self.turned)
+            .choice("OUT", &Results::Singles)
+            .and(self.weights().shape()?);
+        let macros = Product::of(target, 32).macros().set("KJ_MIN_BLOCKS", t.blocks_per_unit);
+        let kernel = of_shape(NAME, &shape, macros, block.wave, block.threads);
+        let options = kernel.options.clone().arch_specific(true);
+        Ok(Kernel { shared: block.shared, options, ..kernel })
+    }
+
+    fn grid(&self, _: &Target, t: &BatchGemmTuning, _: u32, size: Size) -> Result<Grid, SpecError> {
+        let blocks = self.blocks_of(t);
+        let grid = Grid::of([blocks, 1, 1])
+            .number("tokens", size.tokens.min(self.tokens) as u32)
+            .number("blocks", blocks);
+        let counters = self.row_tiles(t);
+        Ok(grid.memory("parts", self.parts_of(t)).counters("counters", counters))
+    }
+
+    fn work(&self, size: Size) -> Work {
+        self.weights().work(1, size.tokens, 2, if self.turned { 2 } else { 4 })
+    }
+
+    fn timed_at(&self, _: usize) -> Size {
+        Size { tokens: self.tokens, past: 0 }
+    }
+}
