@@ -243,10 +243,19 @@ impl Tensor {
         if x.is_bool() {
             return Err(Error::takes(name, "numbers", x.dtype()));
         }
+        if product && x.im.is_some() {
+            return Err(Error::takes(name, "real numbers", x.dtype()));
+        }
         let moved = x.move_axes(&[at as i64], &[-1])?;
-        // Parts of a complex product mix: each takes in twice as many factors at a time.
-        let pairs = product && moved.im.is_some();
-        let run = if pairs { moved.doubling()? } else { moved.scanned(op)? };
+        let run = moved.parts(|node| {
+            Node::new(
+                Op::Scan(op),
+                vec![node.clone()],
+                node.dtype,
+                node.shape.clone(),
+                &node.device,
+            )
+        })?;
         let run = run.move_axes(&[-1], &[at as i64])?;
         if !initial {
             return Ok(run);
@@ -257,27 +266,6 @@ impl Tensor {
         }
         let first = Tensor::full(&shape, Scalar::Int(i128::from(product)), x.dtype(), x.device())?;
         Tensor::concat(&[first, run], at as i64)
-    }
-
-    fn scanned(&self, op: FoldOp) -> Result<Tensor> {
-        self.parts(|node| {
-            let (dtype, shape) = (node.dtype, node.shape.clone());
-            Node::new(Op::Scan(op), vec![node.clone()], dtype, shape, &node.device)
-        })
-    }
-
-    /// Running product of the last axis.
-    fn doubling(&self) -> Result<Tensor> {
-        let (last, n) = (self.rank() - 1, self.shape().last().copied().unwrap_or(0));
-        let (mut all, mut step) = (self.clone(), 1);
-        while step < n {
-            let head = all.slice_axis(last, 0, 1, step)?;
-            let tail = all.slice_axis(last, step as i64, 1, n - step)?;
-            let product = tail.mul(&all.slice_axis(last, 0, 1, n - step)?)?;
-            all = Tensor::concat(&[head, product], -1)?;
-            step *= 2;
-        }
-        Ok(all)
     }
 
     /// Difference of neighbours along an axis, `times` times.

@@ -105,23 +105,6 @@ fn sorting_is_stable_and_nan_comes_last() {
 }
 
 #[test]
-fn a_running_product_of_complex_numbers_turns() {
-    let zero = Tensor::full(&[9], Scalar::Int(0), DType::F64, &Device::Cpu).unwrap();
-    let two = Tensor::full(&[9], Scalar::Int(2), DType::F64, &Device::Cpu).unwrap();
-    // (2i)^n
-    let x = Tensor::pair_of(&zero, &two).unwrap();
-    let got = x.cumulative(true, 0, None, true).unwrap().to_scalars().unwrap();
-    let want = (0..10).map(|n: i32| {
-        let size = 2f64.powi(n);
-        [(size, 0.0), (0.0, size), (-size, 0.0), (0.0, -size)][n as usize % 4]
-    });
-    for (got, (re, im)) in got.iter().zip(want) {
-        let (a, b) = got.parts();
-        assert_eq!((a.float(), b.float()), (re, im));
-    }
-}
-
-#[test]
 fn running_sums_and_unique_values_are_loops() {
     let mut random = Random(6);
     let x = random.tensor(&[5, 33], DType::I8, 9.0);
