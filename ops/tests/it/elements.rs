@@ -21,7 +21,7 @@ const FUNCTIONS: &[(UnOp, One, f64)] = &[
     (UnOp::Cosh, f64::cosh, 5.0),
     (UnOp::Tanh, f64::tanh, 3.0),
     (UnOp::Asinh, f64::asinh, 9.0),
-    (UnOp::Atanh, f64::atanh, 0.99),
+    (UnOp::Atanh, f64::atanh, 0.9),
     (UnOp::Sqrt, f64::sqrt, 50.0),
     (UnOp::Floor, f64::floor, 9.0),
     (UnOp::Round, f64::round_ties_even, 9.0),
