@@ -1,6 +1,6 @@
-// ops.h: the primitives of tensors' kernels, each of one name for every dtype that it takes. As
-// on the CPU: integers wrap, dividing one by zero gives 0, halves are computed in f32 and rounded after
-// each operation.
+// ops.h: the primitives of tensors' kernels, each of one name for every dtype that it takes. As on
+// the CPU: integers wrap, dividing one by zero gives 0, halves are computed in f32 and rounded
+// after each operation.
 #pragma once
 #include "math.h"
 

@@ -345,7 +345,8 @@ impl Tensor {
     /// shape. Of several writes to one element the last in row-major order counts.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`]; [`Error::Index`] when it is computed.
+    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`]; [`Error::Index`] when it is
+    /// computed.
     pub fn scatter(&self, axis: i64, index: &Tensor, values: &Tensor, add: bool) -> Result<Tensor> {
         let op = if add { "scatter_add" } else { "scatter" };
         let axis = crate::shape::axis(op, axis, self.rank())?;

@@ -12,8 +12,8 @@ use kjit_tests::simulator::{Setup, cache, engine};
 
 /// Runs `body` with a device of waves of 32 lanes, and with one of 64.
 fn on_both(test: &str, body: impl Fn(&Device)) {
-    // Many small kernels: compiled for the simulator alone, and quickly. clang compiles them for the
-    // machine in ops/tests/it/compile.rs.
+    // Many small kernels: compiled for the simulator alone, and quickly. clang compiles them for
+    // the machine in ops/tests/it/compile.rs.
     let setup = Setup::devices("gfx1100,gfx942:sramecc+:xnack-")
         .set("KJIT_HIPSIM_CLANG", "none")
         .set("KJIT_HIPSIM_OPTIMISE", "-Og");
@@ -355,7 +355,8 @@ fn kernels_of_ones_own_run_and_leave_their_inputs_alone() {
         let x = random.tensor(&[1009], DType::F32, 2.0);
         let y = random.tensor(&[1009], DType::F32, 2.0);
         let (dx, dy) = (x.to_device(device).unwrap(), y.to_device(device).unwrap());
-        let text = "extern \"C\" __global__ void saxpy(const float* x, float* y, float a, int n) {\n\
+        let text = "extern \"C\" __global__ void saxpy(const float* x, float* y, float a, int n) \
+            {\n\
                     int i = blockIdx.x * 128 + threadIdx.x;\n  if (i < n) y[i] = a * x[i];\n}";
         let kernel = RawKernel::new(text, "saxpy").unwrap();
         let args = [

@@ -1,9 +1,9 @@
 //! Lowers steps for one token of each of several sequences.
 //!
 //! Every matrix is read once for all sequences: by matrix-unit products (with few rows or a batch's
-//! if the target has those kernels, else in prompt tiles), or for the fewest sequences by the decode
-//! kernels with one column for each. Attention is the decode kernel with a sequence in the grid's
-//! third dimension, so a program takes any number of sequences up to its size, in any slots.
+//! if the target has those kernels, else in prompt tiles), or for the fewest sequences by the
+//! decode kernels with one column for each. Attention is the decode kernel with a sequence in the
+//! grid's third dimension, so a program takes any number of sequences up to its size, in any slots.
 
 use super::PlanError;
 use super::fuse::Step;

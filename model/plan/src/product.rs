@@ -1,8 +1,8 @@
 //! Lowers projections of many rows to matrix-unit products, which read every matrix once for all
 //! rows.
 //!
-//! Products take half-precision activations in one of three layouts. Attention and gated units write
-//! them so; any other input is converted by a launch, once for all products that read it.
+//! Products take half-precision activations in one of three layouts. Attention and gated units
+//! write them so; any other input is converted by a launch, once for all products that read it.
 
 use super::fuse::{Finish, Input, Segment, Step};
 use super::lower::{Lower, finish_of};
