@@ -140,7 +140,7 @@ pub fn blocks(layout: &Layout) -> Shape {
         .number("LOW_INDEX_BITS", book.low.bits)
         .inner("Low", bits(book.low))
         .inner("High", bits(book.high.unwrap_or(Bits { bits: 0, ..book.low })))
-        .inner("PreparedHeads", bits(turn))
+        .inner("Turned", bits(turn))
         .inner("Odd", bits(odd))
 }
 

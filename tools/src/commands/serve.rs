@@ -282,7 +282,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (folder, name) in [
             ("models--org--Small-0.6B/snapshots/0123abcd", "Small-0.6B"),
-            ("HostShare-0.6B", "HostShare-0.6B"),
+            ("Mine-0.6B", "Mine-0.6B"),
         ] {
             let folder = dir.path().join(folder);
             std::fs::create_dir_all(&folder).unwrap();
