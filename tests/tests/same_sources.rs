@@ -1,5 +1,5 @@
-//! The same inputs give the same source bytes in every process and on every machine. Otherwise
-//! caches could not be shared between machines.
+//! Equal inputs give equal source bytes in every process and on every machine. Otherwise caches
+//! could not be shared between machines.
 
 use kjit_cache::{Digest, Key};
 use kjit_engine::{Job, Target};

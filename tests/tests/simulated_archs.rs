@@ -69,8 +69,8 @@ fn worst(want: &[f32], got: &[f32], vocab: usize) -> f64 {
     want.chunks_exact(vocab).zip(got.chunks_exact(vocab)).map(|(w, g)| kl(w, g)).fold(0.0, f64::max)
 }
 
-/// Copies a prefix and a whole sequence, and continues the copied sequence. Returns the distances
-/// from the host.
+/// Copies a prefix and a whole sequence, continues both copies and then the original. Returns the
+/// largest distance from the host.
 fn copies(session: &mut Session, host: &mut One) -> f64 {
     let text: Vec<u32> = (0..23).map(|i| (i * 29 + 3) % host.n_vocab() as u32).collect();
     let (first, rest) = text.split_at(13);
@@ -125,7 +125,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     if a.len() == b.len() { dot(a, b) / (dot(a, a) * dot(b, b)).sqrt() } else { f64::NAN }
 }
 
-/// Checks a model; an error is a sentence, `None` a model that plans refuse.
+/// Checks a model; an error is a sentence, `None` means that plans refuse it.
 fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, String> {
     let fail = |e: &dyn std::fmt::Display| e.to_string();
     let file = Arc::new(Gguf::open(path).map_err(|e| fail(&e))?);

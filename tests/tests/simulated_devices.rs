@@ -201,7 +201,7 @@ fn a_code_object_that_nobody_compiled_here_is_refused_and_not_run() {
         || {
             let b = Bench::new("rocm:0");
             let code = b.engine.compile(&common::job(&b.device, 32)).unwrap();
-            // A complete file with other bytes: one byte more behind the last section.
+            // A complete file with one flipped bit, behind the last section.
             let mut bytes = code.bytes().to_vec();
             let at = bytes.len() - 1;
             bytes[at] ^= 1;
@@ -338,7 +338,7 @@ fn a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy() {
         };
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let mut seen = vec![];
-        // The first opening proves the kernels, and its bytes include the proofs' buffers.
+        // The first opening proves the kernels, and its bytes include the proofs' copies.
         for name in ["rocm:0", "rocm:0", "rocm:1", "rocm:1"] {
             let device = engine.device(name).unwrap();
             let before = device.counts();

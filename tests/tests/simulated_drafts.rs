@@ -49,8 +49,9 @@ fn like(session: &mut Session, base: &(SequenceId, u32), how: &SampleOptions) ->
     session.fork(base.0, usize::MAX, how.clone()).unwrap()
 }
 
-/// Chooses `n` tokens after a prompt with at most `most` drafted at once. A draft is the undrafted
-/// answer, except that every third one has a different token at place `wrong`.
+/// Chooses as many tokens as `plain` has, with at most `most` drafted at once. A draft is the next
+/// part of `plain`, except that every third one has a different token at place `wrong`. Returns the
+/// tokens and the number of steps.
 fn drafted(
     session: &mut Session,
     base: &(SequenceId, u32),

@@ -77,7 +77,7 @@ fn setup(arch: &str, slow: &str, refuse: &str) -> Setup {
         .set("HIPSIM_REFUSE", refuse)
 }
 
-/// Waits until the slow compiler must be done.
+/// Feeds `probe` until the prompt kernels have taken over.
 fn compiled(gpu: &mut One, probe: &[u32]) {
     let until = Instant::now() + Duration::from_secs(60);
     while late(gpu).status().swapped_at.is_none() {
@@ -111,8 +111,8 @@ fn tokens_come_first(test: &str, name: &str, arch: &str) {
         let status = late(&gpu).status();
         assert_eq!((status.single, status.swapped_at), (6, None), "{name}: tokens came first");
         let mut seen = vec![off(&got, &want)];
-        // The rest of the sequence with the prompt kernels, which read the cache entries of the
-        // single tokens.
+        // The rest of the sequence with the prompt kernels, which read the keys and values of
+        // the single tokens.
         compiled(&mut gpu, &ids[7..9]);
         assert_eq!(late(&gpu).status().swapped_at, Some(7), "{name}");
         for part in [&ids[7..50], &ids[50..51], &ids[51..]] {

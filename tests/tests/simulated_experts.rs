@@ -74,7 +74,7 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         }
         assert!(weights < whole / 2, "most of a mixture are its experts: {weights} of {whole}");
         assert_eq!(Simulated::here().fault(0), "");
-        // Layers that do not fit then are not streamed as well.
+        // Layers that do not fit then are not streamed: opening fails.
         let memory = Some(weights / 2);
         let error =
             all.open(&OpenOptions { host_experts: 1, memory, ..here }).err().unwrap().to_string();
@@ -103,7 +103,7 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
             assert_eq!(streaming.layers.len(), n.min(3));
             assert_eq!(gpu.copied().unwrap().bytes, streaming.bytes());
             assert_eq!(told.streamed, None, "a token's step copies nothing");
-            // The ring's size is computed before anything is opened.
+            // The plan counts the ring's memory before anything is opened.
             let (part, ..) = experts_apart(&all.graph, n).unwrap();
             let named =
                 plan_for(&all.engine, &part, &plan.target, &copying).unwrap().memory.total();
@@ -219,7 +219,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
             );
             let counts = gpu.hot().unwrap();
             assert_eq!((counts.layers, counts.places, counts.chosen), (3, apart.places, 0));
-            // The parts that count towards the memory, before anything is opened.
+            // The plan counts the hot experts' memory before anything is opened.
             let named = plan_for(&all.engine, &apart.graph, &gpu.plan().target, &with)
                 .unwrap()
                 .memory

@@ -45,7 +45,7 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
         let want = prompts(&mut all.open(&one).unwrap());
         let cases = [(2, 2), (99, layers)];
         for (n, taken) in cases.into_iter().take(if several { 2 } else { 1 }) {
-            // Several sequences. The result differs from the host's only by the device's rounding.
+            // Several sequences; `precise` leaves only the device's own rounding.
             let with = OpenOptions {
                 host_ffn: Some(n),
                 host_prompts: HostPrompts::Compute,

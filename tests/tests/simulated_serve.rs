@@ -231,7 +231,7 @@ fn fewer_sequences_are_opened_where_more_would_take_the_weights_memory() {
         let streamed = session.gpu().unwrap().statistics().streamed;
         assert_eq!((session.sequences(), streamed.is_none()), (4, true));
         drop(session);
-        // Exactly the requested number of sequences, with all the memory that takes.
+        // `fewer: false` keeps the number: opening fails, or layers are streamed.
         let asked = open(OpenOptions { fewer: false, ..options(8) });
         assert!(
             asked.is_err() || asked.is_ok_and(|s| s.gpu().unwrap().statistics().streamed.is_some())

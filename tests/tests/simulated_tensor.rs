@@ -351,7 +351,7 @@ fn memory_of_the_host_that_is_refused_is_no_loss_of_a_device() {
                 "{why}"
             );
         };
-        // The second device cannot map the memory; then the memory cannot be allocated.
+        // The second device cannot map host memory; then host memory cannot be allocated.
         refused(&[(c"hipHostGetDevicePointer", 3)]);
         refused(&[(c"hipHostMalloc", 1), (c"hipHostRegister", 1)]);
     });

@@ -77,7 +77,7 @@ pub struct Facts {
     pub selects: bool,
     /// A store of more than 8 bytes for each lane.
     pub wide_store: bool,
-    /// What it waits for.
+    /// The conditions that it waits for.
     pub waits: Waits,
     /// Wait states that it takes.
     pub states: u64,

@@ -348,7 +348,7 @@ impl Memory {
         self.signals[block].push(self.now);
     }
 
-    /// A wave invalidates the caches of its block that lie before the device's cache.
+    /// A wave invalidates the caches of its block in front of the device's cache.
     pub fn invalidate(&mut self, wave: u32) {
         let block = self.writers[wave as usize].block as usize;
         self.invalidated.resize(self.invalidated.len().max(block + 1), 0);

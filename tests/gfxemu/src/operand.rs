@@ -18,7 +18,7 @@ pub const SCALARS: usize = 128;
 /// The number of the first accumulation register among the vector registers.
 pub const ACC: u16 = 256;
 
-/// What an instruction reads or writes.
+/// An operand of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Operand {
     /// Vector registers from this one on; accumulation registers from [`ACC`] on.

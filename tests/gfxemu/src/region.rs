@@ -39,7 +39,7 @@ pub struct Region {
     pub what: String,
     /// Address of its first byte.
     pub address: u64,
-    /// What is in it.
+    /// Its content.
     pub bytes: Bytes,
     /// Whether the kernel may write there.
     pub writable: bool,
