@@ -10,9 +10,9 @@ use pyo3::types::PyTuple;
 
 type Given<'a, 'py> = &'a Bound<'py, PyAny>;
 
-/// A kernel of the user: `RawKernel(code, name)(grid, block, args)`. The text has an `extern "C"
-/// __global__ void name(...)` in CUDA, for both vendors. After the call a tensor whose parameter is
-/// a pointer without `const` refers to the values that the kernel has written.
+/// A kernel of the user: `RawKernel(code, name)(grid, block, args)`. The text has an
+/// `extern "C" __global__ void name(...)` in CUDA, for both vendors. After the call a tensor whose
+/// parameter is a pointer without `const` refers to the values that the kernel has written.
 #[pyclass(module = "kjit", frozen)]
 pub(crate) struct RawKernel(kjit_ops::RawKernel);
 
@@ -69,8 +69,8 @@ impl RawKernel {
     }
 }
 
-/// A kernel that computes an expression for each element: `ElementwiseKernel("T x, T y", "T z", "z
-/// = x * y", "name")`.
+/// A kernel that computes an expression for each element:
+/// `ElementwiseKernel("T x, T y", "T z", "z = x * y", "name")`.
 #[pyclass(module = "kjit", frozen)]
 pub(crate) struct ElementwiseKernel(kjit_ops::ElementwiseKernel);
 
