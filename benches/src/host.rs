@@ -1,5 +1,5 @@
-//! What the CPU does: steps of its threads, products by themselves, reading a model file and its
-//! vocabulary, tokenizing, the chat template, a prompt, decoding.
+//! Bench of the CPU: steps of its threads, products alone, reading a model file and its vocabulary,
+//! tokenizing, the chat template, a prompt, decoding.
 
 use crate::{Options, Result, Times};
 use kjit_kernels::format::Format;
@@ -13,11 +13,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// As llama-bench counts them: a prompt into an empty context, and tokens one by one.
+/// The counts of llama-bench: a prompt into an empty context, and single tokens.
 const PROMPT: usize = 512;
 const TOKENS: usize = 64;
 
-/// Steps of the threads that are timed at once.
+/// Number of thread steps in one measurement.
 const STEPS: usize = 1000;
 
 /// The model that scripts/quickstart fetches.
@@ -25,10 +25,10 @@ fn usual() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../.models/SmolLM2-135M-Instruct.Q4_1.gguf")
 }
 
-/// The bench.
+/// Runs the bench.
 ///
 /// # Errors
-/// A model that was named and cannot be run.
+/// When the named model cannot be run.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     if options.wants("memory") {
         writeln!(
@@ -105,7 +105,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let mut session = Session::on_cpu(file, graph, &setup)?;
     let sequence = session.add(SampleOptions::default())?;
     let vocabulary = session.n_vocab() as u64;
-    // Ids that jump about the vocabulary, so that no row of the embedding is always in the cache.
+    // Ids spread over the vocabulary, so that no row of the embedding is always in the cache.
     let ids: Vec<u32> =
         (0..PROMPT as u64).map(|i| u32::try_from(i * 7919 % vocabulary).unwrap_or(0)).collect();
     let rate =
@@ -130,8 +130,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Products of one token, with matrices like those of a small model, 60 of them, and of a prompt,
-/// by format and instruction set.
+/// Products of one token (60 matrices of a small model's sizes) and of a prompt, by format and
+/// instruction set.
 fn products(options: &Options, out: &mut dyn Write) -> Result<()> {
     for name in ["Q4_0", "Q4_1", "Q8_0", "F16", "Q4_K", "Q6_K"] {
         let Some(format) = Format::by_name(name) else { continue };

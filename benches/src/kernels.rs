@@ -1,4 +1,4 @@
-//! Kernels by themselves: times where a card is, what the compiler made of them where none is.
+//! Bench of single kernels: times on a card, or the compiler's statistics without one.
 
 use crate::{Options, Result, Times};
 use kjit_engine::{Config, Device, Engine, Error, Target};
@@ -6,16 +6,16 @@ use kjit_kernel_cases::matrix;
 use kjit_model::gpu::measure::{self, Limits};
 use std::io::Write;
 
-/// What is compiled for where no card is and none was named: one of each kind.
+/// Architectures to compile for if there is no card and none was named: one of each kind.
 const USUAL: [&str; 3] = ["gfx1100", "gfx942", "sm_90"];
-/// Tokens in the KV cache where attention is timed, as `kjit bench --kernels` has it.
+/// Number of tokens in the KV cache for attention, as in `kjit bench --kernels`.
 const DEPTH: usize = 1024;
 
-/// The bench.
+/// Runs the bench.
 ///
 /// # Errors
-/// A target, device or compiler that was named and cannot be had; a kernel that does not compile or
-/// computes wrongly.
+/// When a named target, device or compiler is missing, or a kernel does not compile or computes
+/// wrongly.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let engine = Engine::new(Config::new());
     if !options.arch.is_empty() {
@@ -72,7 +72,7 @@ fn resources(
     Ok(())
 }
 
-/// Each measurement is a whole one: checked against the oracle, then timed in a captured graph.
+/// Each kernel is checked against the oracle, then timed in a captured graph.
 fn times(engine: &Engine, device: &Device, options: &Options, out: &mut dyn Write) -> Result<()> {
     let mut subjects = measure::representative(device.target(), DEPTH)?;
     subjects.retain(|s| options.wants(&s.name));

@@ -1,5 +1,5 @@
-//! Benches of kjit, without a harness: each is a function that takes [`Options`] and prints a line
-//! for each thing it measured. `benches/README.md` has the flags.
+//! Benches of kjit without a harness. Each is a function that takes [`Options`] and prints a line
+//! for each measurement. `benches/README.md` lists the flags.
 
 #![forbid(unsafe_code)]
 
@@ -15,30 +15,30 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Whatever went wrong.
+/// Result of a bench.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Compile for these, and run nothing.
+    /// Architectures to compile for, without running anything.
     pub arch: Vec<String>,
-    /// The card to run on.
+    /// The device to run on.
     pub device: String,
-    /// Only names that it finds.
+    /// Runs only names that match.
     pub filter: Option<Regex>,
-    /// Measurements of each thing.
+    /// Number of measurements.
     pub iterations: usize,
-    /// Measurements before those.
+    /// Number of measurements before those, which do not count.
     pub warmup: usize,
-    /// Entries of the cache that is filled.
+    /// Number of entries of the full cache.
     pub entries: usize,
-    /// The model of the host's bench.
+    /// The model of the `host` and `serve` benches.
     pub model: Option<PathBuf>,
-    /// Threads on the CPU.
+    /// Number of CPU threads.
     pub threads: usize,
-    /// Tokens that all sequences of a server's engine have room for together, in pages; none: a
-    /// context each.
+    /// Number of tokens in pages that all sequences of the server's engine share. `None`: a context
+    /// for each sequence.
     pub pages: Option<usize>,
 }
 
@@ -59,10 +59,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Those of these arguments.
+    /// Parses the arguments.
     ///
     /// # Errors
-    /// A flag that there is not, or a value that is none: in one sentence.
+    /// For an unknown flag or an invalid value, in one sentence.
     pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Options> {
         let mut options = Options::default();
         let mut arguments = arguments.into_iter();
@@ -71,7 +71,7 @@ impl Options {
                 Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
                 None => (argument, None),
             };
-            // What cargo says to every bench.
+            // An argument that cargo passes to every bench.
             if flag == "--bench" {
                 continue;
             }
@@ -113,15 +113,15 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether this name is wanted.
+    /// Whether the filter selects this name.
     pub fn wants(&self, name: &str) -> bool {
         self.filter.as_ref().is_none_or(|f| f.is_match(name))
     }
 
-    /// Times a call: `warmup` calls that do not count, `iterations` that do.
+    /// Times a call: `warmup` calls that do not count, then `iterations` calls.
     ///
     /// # Errors
-    /// The call's.
+    /// The call's error.
     pub fn time<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<Times> {
         let mut times = vec![];
         for run in 0..self.warmup + self.iterations {
@@ -137,25 +137,25 @@ impl Options {
     }
 }
 
-/// Seconds of some measurements of the same.
+/// Seconds of several measurements of one thing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Times(Vec<f64>);
 
 impl Times {
-    /// These.
+    /// Sorts the measurements.
     #[must_use]
     pub fn of(mut seconds: Vec<f64>) -> Times {
         seconds.sort_by(f64::total_cmp);
         Times(seconds)
     }
 
-    /// The middle one; of an even number the upper of the two.
+    /// The median; the upper one of an even number.
     #[must_use]
     pub fn median(&self) -> f64 {
         self.0.get(self.0.len() / 2).copied().unwrap_or(f64::NAN)
     }
 
-    /// The shortest: of work that others on the machine can only hold up.
+    /// The shortest: other work on the machine can only add time.
     #[must_use]
     pub fn least(&self) -> f64 {
         self.0.first().copied().unwrap_or(f64::NAN)
@@ -178,7 +178,7 @@ impl std::fmt::Display for Times {
     }
 }
 
-/// The main function of a bench: 2 for wrong flags, 1 for what failed.
+/// The main function of a bench. The exit status is 2 for wrong flags and 1 for a failure.
 pub fn main(run: fn(&Options, &mut dyn Write) -> Result<()>) -> ExitCode {
     kjit_engine::child_main();
     let options = match Options::parse(std::env::args().skip(1)) {

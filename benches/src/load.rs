@@ -1,6 +1,5 @@
-//! How long it takes to look up and load kernels that are in the cache: 300 of them, each another.
-//! Without a card, and with `--arch`, they are looked up only. The first run compiles, into
-//! `KJIT_CACHE_DIR`.
+//! Bench of looking up and loading cached kernels: 300 different ones. Without a card, or with
+//! `--arch`, they are only looked up. The first run compiles them into `KJIT_CACHE_DIR`.
 
 use crate::{Options, Result, Times};
 use kjit_engine::{Config, Engine, Job, Target};
@@ -13,7 +12,7 @@ use std::time::Instant;
 
 const KERNELS: usize = 300;
 
-/// The representative ones, and as many products of other shapes as are missing.
+/// The representative kernels, filled up with products of other shapes.
 fn jobs(target: &Target) -> Result<Vec<Job>> {
     let mut kernels: Vec<_> = representative(target)?.into_iter().map(|s| s.kernel).collect();
     let format = Format::by_name("Q4_K").ok_or("no Q4_K")?;
@@ -30,11 +29,10 @@ fn jobs(target: &Target) -> Result<Vec<Job>> {
     Ok(jobs)
 }
 
-/// The bench.
+/// Runs the bench.
 ///
 /// # Errors
-/// A target, device or compiler that cannot be had, and a cache that does not keep what is put into
-/// it.
+/// When a target, device or compiler is missing, or the cache does not keep an entry.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let first = Engine::new(Config::new());
     let (device, target) = match options.arch.first() {
@@ -63,7 +61,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     )?;
     let (mut found, mut loaded) = (vec![], vec![]);
     for run in 0..options.warmup + options.iterations {
-        // A new engine, as a new process has it: the search for compilers is part of the look-up.
+        // A new engine, as in a new process: the look-up includes the search for compilers.
         let engine = Engine::new(Config::new());
         let began = Instant::now();
         let codes =

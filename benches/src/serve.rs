@@ -1,6 +1,6 @@
-//! What a server's engine does with many clients at once: each asks, waits for its whole answer and
-//! asks again (a closed loop). No HTTP is in between. Tokens are counted as they come out, times
-//! from the request on.
+//! Bench of a server's engine with many clients. Each client asks, waits for its whole answer and
+//! asks again (a closed loop), without HTTP. Tokens are counted as they are sent; times start at
+//! the request.
 
 use crate::{Options, Result};
 use kjit_model::lookup::MOST;
@@ -15,30 +15,30 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-/// One kind of load.
+/// A kind of load.
 struct Load {
     name: String,
     clients: usize,
-    /// Tokens of a prompt, and those of them at its beginning that all have in common.
+    /// Tokens of a prompt, and the number of leading tokens that all prompts share.
     prompt: usize,
     shared: usize,
     answer: usize,
     /// Whether tokens are drafted.
     lookup: bool,
-    /// What is asked where it is not random tokens.
+    /// The prompt, if it is not random tokens.
     text: Option<Vec<u32>>,
 }
 
-/// What came of it.
+/// The results of a load.
 struct Seen {
-    /// Tokens of answers a second.
+    /// Tokens of answers per second.
     rate: f64,
-    /// Seconds to the first token of each request, and between two tokens, ascending.
+    /// Seconds to the first token of each request, and seconds between two tokens, both ascending.
     first: Vec<f64>,
     between: Vec<f64>,
 }
 
-/// Random tokens: no two requests have much in common, but for what they are to share.
+/// Random tokens: requests share little beyond their common prefix.
 fn prompt(load: &Load, number: usize, vocabulary: u64) -> Vec<u32> {
     if let Some(text) = &load.text {
         return text.clone();
@@ -57,7 +57,7 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// So many requests, as many at once as there are clients.
+/// Runs a number of requests, as many concurrently as there are clients.
 fn run_load(
     scheduler: &Scheduler,
     load: &Load,
@@ -74,7 +74,7 @@ fn run_load(
             match event {
                 Event::Token { .. } => times.push(submitted.elapsed().as_secs_f64()),
                 Event::Started { .. } => {}
-                // Who no longer listens has seen enough.
+                // The receiver may be gone: it then has all that it needs.
                 Event::Done { .. } => drop(done.send(Ok(std::mem::take(&mut times)))),
                 Event::Failed(failure) => drop(done.send(Err(failure.to_string()))),
             }
@@ -108,7 +108,7 @@ fn run_load(
     Ok(Seen { rate, first, between })
 }
 
-/// A text that says the same again and again, broken off: a model goes on with it.
+/// A repetitive text that ends in the middle, so that a model continues it.
 fn copying(model: &Model, tokens: usize) -> Vec<u32> {
     let line = "The harbour master wrote down every ship: the Albatross with timber from Riga, \
         the Heron with salt from Cadiz, \
@@ -117,8 +117,8 @@ fn copying(model: &Model, tokens: usize) -> Vec<u32> {
     ids.into_iter().take(tokens).collect()
 }
 
-/// What drafts give at most: an answer token by token, then the same answer with drafts that are
-/// all right, and with drafts that are all wrong.
+/// The largest gain of drafts: an answer token by token, then again with drafts that are all right,
+/// and with drafts that are all wrong.
 fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Write) -> Result<()> {
     let id = session.add(SampleOptions::default())?;
     let (mut plain, mut start) = (vec![], Instant::now());
@@ -144,7 +144,7 @@ fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Writ
             if let Some(Given::Tokens(ids)) = session.step(&[work])?.pop() {
                 chosen.extend(ids);
             }
-            // The first one is recorded.
+            // The first step captures a graph and is not timed.
             steps += 1;
             if steps == 1 {
                 start = Instant::now();
@@ -170,10 +170,10 @@ fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Writ
     Ok(())
 }
 
-/// The bench.
+/// Runs the bench.
 ///
 /// # Errors
-/// A model that was named and cannot be run.
+/// When the named model cannot be run.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let usual =
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../.models/SmolLM2-135M-Instruct.Q4_1.gguf");
@@ -199,7 +199,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
         Model::open(&path, &setup)
     };
     let mut model = open(device == DeviceChoice::Cpu)?;
-    // Where there is no GPU, `auto` took the CPU with what a GPU is asked for.
+    // Without a GPU, `auto` has chosen the CPU with the options of a GPU.
     let on_cpu = model.session.cpu().is_some();
     if on_cpu && device != DeviceChoice::Cpu {
         drop(model);
@@ -245,7 +245,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let scheduler = Scheduler::start(session, SchedulerOptions::default())?;
     let mut from = 0;
     for load in loads.iter().filter(|l| options.wants(&l.name)) {
-        // Enough that the beginning and the end, where not all are there, weigh little.
+        // Enough requests that the start and the end, with fewer clients, weigh little.
         let requests = if on_cpu { 2 * load.clients.max(2) } else { 4 * load.clients.max(4) };
         let mut go = |requests| {
             from += requests;

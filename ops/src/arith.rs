@@ -1,4 +1,4 @@
-//! Element-wise operations: which dtypes each takes, and the dtype that two operands become.
+//! Element-wise operations: accepted dtypes and promotion of two operands.
 
 use crate::complex::C;
 use crate::device::Device;
@@ -10,7 +10,7 @@ use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The same values in another dtype. A complex one becomes no real one.
+    /// The values in another dtype. Complex values cannot become real.
     ///
     /// # Errors
     /// [`Error::DType`] from complex to real.
@@ -36,7 +36,7 @@ impl Tensor {
     /// An element-wise function of one tensor.
     ///
     /// # Errors
-    /// [`Error::DType`] where the function does not take this one.
+    /// [`Error::DType`] if the function does not take this dtype.
     pub fn unary(&self, op: UnOp) -> Result<Tensor> {
         let (name, dtype) = (op.name(), self.dtype());
         let refuse = |takes: &str| Err(Error::takes(name, takes, dtype));
@@ -49,7 +49,7 @@ impl Tensor {
         match (op, dtype.kind()) {
             (UnOp::Not, Kind::Float) => return refuse("integers and bools"),
             (UnOp::Not, _) => {}
-            // torch has exp of an integer tensor in the default float; so do we.
+            // As in torch, exp of an integer tensor has the default float dtype.
             (_, Kind::Bool | Kind::Signed | Kind::Unsigned) if op.is_float() => {
                 return self.astype(DType::F32)?.unary(op);
             }
@@ -62,7 +62,7 @@ impl Tensor {
     /// An element-wise function of two tensors, which are promoted and broadcast.
     ///
     /// # Errors
-    /// [`Error::DType`], [`Error::Shape`], [`Error::Devices`] where they do not fit.
+    /// [`Error::DType`], [`Error::Shape`], [`Error::Devices`] if they do not match.
     pub fn binary(&self, op: BinOp, other: &Tensor) -> Result<Tensor> {
         let name = op.name();
         Device::same(name, self.device(), other.device())?;
@@ -90,7 +90,7 @@ impl Tensor {
         Tensor::from_v(a.v().bin(op, b.v()))
     }
 
-    /// Where `self` is true `a`, else `b`.
+    /// `a` if `self` is true, otherwise `b`.
     ///
     /// # Errors
     /// As [`Tensor::binary`]; [`Error::DType`] unless `self` is bool.
@@ -107,7 +107,7 @@ impl Tensor {
         Tensor::from_v(re)
     }
 
-    /// Whether each element is not zero.
+    /// Whether each element is nonzero.
     ///
     /// # Errors
     /// None of its own.
@@ -130,7 +130,7 @@ impl Tensor {
         Ok(Tensor::real(self.re.clone()))
     }
 
-    /// The imaginary part; zeros of a real tensor.
+    /// The imaginary part; zeros for a real tensor.
     ///
     /// # Errors
     /// None of its own.
@@ -149,7 +149,7 @@ impl Tensor {
         }
     }
 
-    /// Each value limited to `low..=high`, bounds broadcast; the dtype stays.
+    /// Clamps each value to `low..=high`; the bounds broadcast, and the dtype stays.
     ///
     /// # Errors
     /// As [`Tensor::binary`].
@@ -171,7 +171,7 @@ macro_rules! unaries {
             $(#[$doc])*
             ///
             /// # Errors
-            /// [`Error::DType`] where the function does not take this one.
+            /// [`Error::DType`] if the function does not take this dtype.
             pub fn $name(&self) -> Result<Tensor> { self.unary(UnOp::$op) }
         )*}
     };
@@ -179,11 +179,11 @@ macro_rules! unaries {
 unaries!(
     /// Its negative.
     neg Neg,
-    /// Its size.
+    /// Absolute value.
     abs Abs,
     /// Square root; NaN below 0.
     sqrt Sqrt,
-    /// e to its power.
+    /// Exponential function.
     exp Exp,
     /// Natural logarithm.
     log Log,
@@ -215,13 +215,13 @@ binaries!(
     sub Sub,
     /// Product.
     mul Mul,
-    /// Quotient: of integers in f32.
+    /// Quotient; integers are divided in f32.
     div Div,
     /// `self` to the power of `other`.
     pow Pow,
-    /// The lesser one; NaN if one is.
+    /// The lesser of two; NaN if either is NaN.
     minimum Min,
-    /// The greater one; NaN if one is.
+    /// The greater of two; NaN if either is NaN.
     maximum Max,
     /// Equal.
     eq Eq,

@@ -1,4 +1,4 @@
-//! Complex arithmetic by pairs of real expressions. The backends never see a complex value.
+//! Complex arithmetic on pairs of real expressions. The backends see only real values.
 
 use crate::element::{BinOp, UnOp};
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::expr::V;
 use crate::tensor::Tensor;
 use std::f64::consts::{FRAC_PI_2, LN_2, LN_10};
 
-/// A complex value of every element.
+/// A complex value for every element.
 #[derive(Clone)]
 pub(crate) struct C {
     pub re: V,
@@ -43,7 +43,7 @@ impl C {
         C::new(a.clone() * c.clone() - b.clone() * d.clone(), a * d + b * c)
     }
 
-    /// Smith's way: no square of a divisor's part overflows.
+    /// Smith's algorithm: no square of a divisor's part overflows.
     pub(crate) fn div(self, o: C) -> C {
         let (a, b, c, d) = (self.re, self.im, o.re, o.im);
         let wide = c.clone().abs().ge(d.clone().abs());
@@ -91,7 +91,8 @@ impl C {
             size.clone() * b.clone().cos(),
             real.select(b.clone(), size.clone() * b.clone().sin()),
         );
-        // Of an infinite size and no angle: 0, or infinite in one part.
+        // Infinite exponent and undefined angle: the result is 0, or infinity with a NaN imaginary
+        // part.
         let (zero, nan) = (size.like(0.0), size.like(f64::NAN));
         let lost = a.is_inf().and(b.is_finite().not());
         let none = size.clone().eq(zero.clone());
@@ -122,7 +123,7 @@ impl C {
         let re = a.clone().cosh() * b.clone().cos();
         let im = a.clone().sinh() * b.clone().sin();
         let lost = a.clone().is_inf().and(b.clone().is_finite().not());
-        // A part that is 0 stays one beside an infinity or NaN.
+        // A part that is 0 stays 0 if the other is infinite or NaN.
         let (flat, even) = (b.clone().eq(b.like(0.0)), a.clone().eq(a.like(0.0)));
         let turned = b.clone() * b.like(1.0).copy_sign(a.clone());
         let flat_im = a.clone().is_nan().select(b, turned);
@@ -150,13 +151,13 @@ impl C {
         let re = even.select(a.clone(), twice.sinh() / under.clone());
         let im = flat.select(b.clone(), turn.clone() / under);
         let zero = b.like(0.0);
-        // At an infinity the array API has it without a sign.
+        // The array API defines the part at an infinity without a sign.
         let signed = b.is_finite().and(a.clone().is_finite());
         let tiny = signed.select(zero.clone().copy_sign(turn), zero);
         C::new(far.clone().select(a.like(1.0).copy_sign(a), re), far.select(tiny, im))
     }
 
-    /// 1 for an infinity, 0 for a finite value, NaN for NaN, all with the sign.
+    /// 1 for an infinity, 0 for a finite value, NaN for NaN, each with the sign of `v`.
     fn boxed(v: &V) -> V {
         let one = v.clone().is_inf().select(v.like(1.0), v.like(0.0));
         v.clone().is_nan().select(v.clone(), one.copy_sign(v.clone()))
@@ -170,7 +171,7 @@ impl C {
         C::new(self.re, -self.im)
     }
 
-    /// Kahan's formulas, whose parts do not cancel.
+    /// Kahan's formulas, which avoid cancellation.
     fn asinh(self) -> C {
         let (a, b) = (self.re.clone(), self.im.clone());
         // i z = -b + i a; roots of 1 + i z and 1 - i z.
@@ -236,7 +237,7 @@ impl C {
         C::select(to_zero, one, power)
     }
 
-    /// What an element-wise function of one value gives.
+    /// An element-wise function of one complex value.
     pub(crate) fn unary(self, op: UnOp) -> Result<Option<Tensor>> {
         let z = self;
         let out = match op {
@@ -297,7 +298,7 @@ impl C {
         out.tensor().map(Some)
     }
 
-    /// What one of two values gives; none where there is no such complex function.
+    /// A function of two complex values; `None` if it is not defined for them.
     pub(crate) fn binary(self, op: BinOp, o: C) -> Result<Option<Tensor>> {
         let same = |a: &C, b: &C| a.re.clone().eq(b.re.clone()).and(a.im.clone().eq(b.im.clone()));
         let out = match op {

@@ -1,4 +1,4 @@
-//! Convolutions and pools: their windows are views, so a product or a fold does the rest.
+//! Convolutions and pools: their windows are views, followed by a product or a fold.
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -11,16 +11,16 @@ use crate::view::View;
 /// Windows along each spatial axis.
 #[derive(Clone, Debug)]
 pub struct Windows<'a> {
-    /// Elements from one window to the next.
+    /// Distance of two windows, in elements.
     pub stride: &'a [usize],
-    /// Elements added on both sides.
+    /// Number of elements added on both sides.
     pub padding: &'a [usize],
-    /// Elements from one of a window to the next.
+    /// Distance of two elements in a window.
     pub dilation: &'a [usize],
 }
 
 impl Tensor {
-    /// The windows of the last axes: (…, outs…, kernel…). A view where nothing is padded.
+    /// The windows of the last axes: (…, outs…, kernel…). A view if there is no padding.
     fn windows(
         &self,
         op: &'static str,
@@ -80,7 +80,7 @@ impl Tensor {
     /// Cross-correlation of (n, channels, spatial…) with a weight (out, channels / groups, …).
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] where they do not fit.
+    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] if they do not match.
     pub fn conv(
         &self,
         weight: &Tensor,
@@ -126,7 +126,7 @@ impl Tensor {
     }
 
     /// The transposed convolution of (n, channels, spatial…) with a weight (channels, out / groups,
-    /// …): what the gradient of [`Tensor::conv`] is to its input.
+    /// …): the gradient of [`Tensor::conv`] with respect to its input.
     ///
     /// # Errors
     /// As [`Tensor::conv`].
@@ -154,8 +154,8 @@ impl Tensor {
         if windows.stride.contains(&0) || windows.dilation.contains(&0) || kernel.contains(&0) {
             return Err(Error::value(OP, "a window, stride or dilation is 0"));
         }
-        // Elements a stride apart, the window's reach around them; then an ordinary convolution
-        // with the window turned.
+        // Spreads the elements by the stride and pads them by the window's reach; then an ordinary
+        // convolution with the flipped window.
         let mut wide = vec![*n, *c];
         let (mut start, mut step) = (vec![0i64; 2], vec![1i64; 2]);
         let mut crop = Vec::new();
@@ -208,7 +208,7 @@ impl Tensor {
         self.windows("max_pool", kernel, windows, least)?.max(Some(&at), false)
     }
 
-    /// The mean of each window of the last axes, padded zeros counted as torch does by default.
+    /// The mean of each window of the last axes. Padded zeros count, as is torch's default.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -229,7 +229,7 @@ impl Tensor {
         all.sum(Some(&at), false, None)?.div(&n.sum(Some(&at), false, None)?)
     }
 
-    /// The last axes averaged to these sizes.
+    /// Averages the last axes to these sizes.
     ///
     /// # Errors
     /// [`Error::Shape`].

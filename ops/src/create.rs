@@ -1,4 +1,4 @@
-//! New tensors.
+//! Creation of tensors: constant values, ranges, random numbers.
 
 use crate::device::Device;
 use crate::dtype::{DType, Kind};
@@ -14,12 +14,12 @@ use std::sync::PoisonError;
 /// Key and next counter of the default generator.
 static RANDOM: Mutex<(u64, u64)> = Mutex::new((0, 0));
 
-/// Starts the default generator anew: the same seed gives the same numbers on every device.
+/// Seeds the default generator. One seed gives the same numbers on every device.
 pub fn manual_seed(seed: u64) {
     *RANDOM.lock().unwrap_or_else(PoisonError::into_inner) = (seed, 0);
 }
 
-/// Random words for so many elements.
+/// `each` random words for each element.
 fn words(shape: &[usize], each: usize, device: &Device) -> Result<Tensor> {
     let wide: Vec<usize> = [&[each], shape].concat();
     let n = count("random", &wide)? as u64;
@@ -36,7 +36,7 @@ fn row(words: &Tensor, i: i64) -> Result<Tensor> {
     words.slice_axis(0, i, 1, 1)?.squeeze(&[0])
 }
 
-/// A float of 24 random bits, 0 included and 1 not.
+/// A float from 24 random bits, in [0, 1).
 fn uniform(words: &Tensor, i: i64, dtype: DType) -> Result<V> {
     let word = row(words, i)?;
     let eight = Tensor::full(&[], Scalar::Int(8), DType::U32, word.device())?;
@@ -45,7 +45,7 @@ fn uniform(words: &Tensor, i: i64, dtype: DType) -> Result<V> {
 }
 
 impl Tensor {
-    /// Uniform in [0, 1).
+    /// Uniform random numbers in [0, 1).
     ///
     /// # Errors
     /// [`Error::DType`] unless it is a real float.
@@ -55,7 +55,7 @@ impl Tensor {
         Tensor::from_v(uniform(&words, 0, DType::F32)?)?.astype(dtype)
     }
 
-    /// Normal, mean 0 and deviation 1 (Box and Muller's way).
+    /// Normal random numbers with mean 0 and deviation 1 (Box–Muller transform).
     ///
     /// # Errors
     /// [`Error::DType`] unless it is a real float.
@@ -63,13 +63,13 @@ impl Tensor {
         floats("randn", dtype)?;
         let work = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let words = words(shape, 2, device)?;
-        // 1 - u is never 0, whose logarithm is none.
+        // 1 - u is never 0, so its logarithm is finite.
         let u = -uniform(&words, 0, work)? + 1.0;
         let angle = uniform(&words, 1, work)? * std::f64::consts::TAU;
         Tensor::from_v((u.log() * -2.0).sqrt() * angle.cos())?.astype(dtype)
     }
 
-    /// Uniform integers in `low..high`.
+    /// Uniform random integers in `low..high`.
     ///
     /// # Errors
     /// [`Error::Value`] for an empty range or one beyond the dtype.
@@ -88,7 +88,7 @@ impl Tensor {
         if span > i128::from(u32::MAX) {
             return Err(Error::value("randint", "a range of more than 2^32 - 1 integers"));
         }
-        // 64 random bits modulo the range: uneven by less than one in 2^32.
+        // 64 random bits modulo the range: the bias is below 2^-32.
         let words = words(shape, 2, device)?;
         let wide = |i| row(&words, i)?.astype(DType::U64);
         let constant = |v: i128| Tensor::full(&[], Scalar::Int(v), DType::U64, device);
@@ -101,10 +101,10 @@ impl Tensor {
         all.add(&low)?.astype(dtype)
     }
 
-    /// `start`, `start + step`, … below `stop`.
+    /// `start`, `start + step`, … before `stop`.
     ///
     /// # Errors
-    /// [`Error::Value`] for a step of 0 or endless numbers.
+    /// [`Error::Value`] for a step of 0 or infinite numbers.
     pub fn arange(
         start: Scalar,
         stop: Scalar,
@@ -142,7 +142,7 @@ impl Tensor {
         Tensor::from_v(out)?.astype(dtype)
     }
 
-    /// `n` values from `start` to `stop`, evenly apart.
+    /// `n` evenly spaced values from `start` to `stop`.
     ///
     /// # Errors
     /// [`Error::DType`] unless it is a float.
@@ -167,7 +167,7 @@ impl Tensor {
             if !endpoint || n < 2 {
                 return line;
             }
-            // The last one is exact.
+            // Sets the last value exactly.
             let last = x.clone().eq(x.like((n - 1) as f64));
             let end = line.like(b);
             last.select(end, line)
@@ -215,7 +215,7 @@ impl Tensor {
     }
 }
 
-/// Column less row of every element of a matrix.
+/// Column minus row for each element of a matrix.
 fn diagonal(rows: usize, columns: usize, device: &Device) -> Result<Tensor> {
     let row = Tensor::iota(&[rows], device)?.shaped(&[rows, 1])?;
     Tensor::iota(&[columns], device)?.sub(&row)

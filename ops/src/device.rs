@@ -6,27 +6,27 @@ use kjit_engine::{Config, Engine};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Where a tensor's elements lie and its operations run.
+/// The device of a tensor's elements and operations.
 #[derive(Clone)]
 pub enum Device {
     /// The host.
     Cpu,
-    /// A GPU, opened once in a process.
+    /// A GPU, opened once per process.
     Gpu(Arc<Gpu>),
 }
 
-/// What a device is.
+/// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// `cuda:0`, `cpu`.
     pub device: String,
-    /// What its maker calls it.
+    /// The maker's name.
     pub name: String,
-    /// `sm_90`, `gfx1100`; of the CPU the instruction set's.
+    /// `sm_90`, `gfx1100`; for the CPU its instruction set.
     pub architecture: String,
-    /// Bytes of its memory; 0 where it is not known.
+    /// Bytes of its memory; 0 if unknown.
     pub total_memory: u64,
-    /// Streaming multiprocessors, compute units, threads of the CPU.
+    /// Number of streaming multiprocessors, compute units, or CPU threads.
     pub compute_units: u32,
 }
 
@@ -39,8 +39,8 @@ pub fn engine() -> &'static Engine {
     ENGINE.get_or_init(|| Engine::new(Config::new()))
 }
 
-/// The engine that the Python package makes: compilers run as `kjit-cc` if that is a file, else in
-/// this process, since the interpreter cannot be started again as a compiler.
+/// Makes the engine of the Python package. Compilers run in `kjit-cc` if that file exists;
+/// otherwise in this process, because the interpreter cannot be started as a compiler.
 pub fn use_worker(kjit_cc: &std::path::Path) -> bool {
     let isolation = match kjit_cc.is_file() {
         true => kjit_engine::Isolation::Worker(kjit_cc.to_owned()),
@@ -49,7 +49,8 @@ pub fn use_worker(kjit_cc: &std::path::Path) -> bool {
     use_engine(Engine::new(Config::new().isolation(isolation)))
 }
 
-/// Makes another engine the process's: before the first device is opened. False if there is one.
+/// Sets the engine of this process, before the first device is opened. False if there is one
+/// already.
 pub fn use_engine(engine: Engine) -> bool {
     ENGINE.set(engine).is_ok()
 }
@@ -58,7 +59,8 @@ impl Device {
     /// Opens a device: `cpu`, `cuda`, `cuda:1`, `rocm:0`, or `auto`, the first GPU.
     ///
     /// # Errors
-    /// [`Error::Engine`] with what was asked and what there is. A GPU is never replaced by the CPU.
+    /// [`Error::Engine`] with the requested and the available devices. A GPU is never replaced by
+    /// the CPU.
     pub fn open(name: &str) -> Result<Device> {
         if name == "cpu" || name == "cpu:0" {
             return Ok(Device::Cpu);
@@ -72,7 +74,7 @@ impl Device {
             return Ok(device.clone());
         }
         let gpu = Gpu::open(engine(), &wanted)?;
-        // `auto` may name one that is open already.
+        // `auto` may name a device that is already open.
         if let Some(device) = open.iter().find(|d| d.label() == gpu.label()) {
             return Ok(device.clone());
         }
@@ -90,7 +92,7 @@ impl Device {
         }
     }
 
-    /// Where new tensors are made when no device is named: the CPU until it is set.
+    /// The device of new tensors when none is named: the CPU until it is set.
     #[must_use]
     pub fn default_one() -> Device {
         DEFAULT.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Device::Cpu)
@@ -104,7 +106,7 @@ impl Device {
     /// Waits for all work on it.
     ///
     /// # Errors
-    /// [`Error::Engine`]: also what an earlier kernel did wrong.
+    /// [`Error::Engine`], also for a fault of an earlier kernel.
     pub fn synchronize(&self) -> Result<()> {
         match self {
             Device::Cpu => Ok(()),
@@ -112,7 +114,7 @@ impl Device {
         }
     }
 
-    /// Kernels launched on it so far; of the CPU 0.
+    /// Number of kernels launched on it so far; 0 for the CPU.
     #[must_use]
     pub fn launches(&self) -> u64 {
         match self {
@@ -121,7 +123,7 @@ impl Device {
         }
     }
 
-    /// What it is.
+    /// Its properties.
     #[must_use]
     pub fn info(&self) -> Info {
         match self {
@@ -138,7 +140,7 @@ impl Device {
     }
 }
 
-/// Devices of a vendor's word that this process can see: `cuda`, `rocm`; `cpu` is one.
+/// Number of devices of a kind that this process sees: `cuda`, `rocm`; 1 for `cpu`.
 #[must_use]
 pub fn device_count(word: &str) -> usize {
     match word {
@@ -147,7 +149,7 @@ pub fn device_count(word: &str) -> usize {
     }
 }
 
-/// Everything that can be named, the CPU last.
+/// All devices, the CPU last.
 #[must_use]
 pub fn devices() -> Vec<Info> {
     let found = engine().devices();

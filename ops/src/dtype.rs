@@ -1,4 +1,4 @@
-//! Dtypes, their kinds, and which one two of them become.
+//! Dtypes, their kinds, and type promotion.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -20,13 +20,13 @@ pub enum DType {
     BF16,
     F32,
     F64,
-    /// Two f32: nodes hold the parts, a [`Tensor`](crate::Tensor) the pair.
+    /// Pairs of f32: nodes store the parts, a [`Tensor`](crate::Tensor) the pair.
     C64,
-    /// Two f64.
+    /// Pairs of f64.
     C128,
 }
 
-/// What a dtype is, of the array API's kinds.
+/// The kinds of the array API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is its own name")]
 pub enum Kind {
@@ -79,10 +79,10 @@ impl DType {
         }
     }
 
-    /// The dtype of a name.
+    /// The dtype with this name.
     ///
     /// # Errors
-    /// [`Error::Value`] with the names there are.
+    /// [`Error::Value`] with the list of names.
     pub fn parse(name: &str) -> Result<DType> {
         DTYPES.into_iter().find(|d| d.name() == name).ok_or_else(|| {
             let names: Vec<&str> = DTYPES.iter().map(|d| d.name()).collect();
@@ -114,25 +114,25 @@ impl DType {
         }
     }
 
-    /// Real floating-point or complex.
+    /// Whether it is real floating-point or complex.
     #[must_use]
     pub const fn is_float(self) -> bool {
         matches!(self.kind(), Kind::Float | Kind::Complex)
     }
 
-    /// A pair of parts.
+    /// Whether it is complex.
     #[must_use]
     pub const fn is_complex(self) -> bool {
         matches!(self.kind(), Kind::Complex)
     }
 
-    /// Signed or unsigned integers.
+    /// Whether it is a signed or unsigned integer.
     #[must_use]
     pub const fn is_int(self) -> bool {
         matches!(self.kind(), Kind::Signed | Kind::Unsigned)
     }
 
-    /// The dtype of a complex dtype's parts; any other is its own.
+    /// The dtype of a complex dtype's parts; a real dtype itself.
     #[must_use]
     pub const fn part(self) -> DType {
         match self {
@@ -142,7 +142,7 @@ impl DType {
         }
     }
 
-    /// The complex dtype whose parts hold this real one.
+    /// The complex dtype whose parts can store this real one.
     #[must_use]
     pub const fn complex(self) -> DType {
         match self {
@@ -151,8 +151,8 @@ impl DType {
         }
     }
 
-    /// The dtype that a register of the interpreter has: halves are computed in f32, and rounded to
-    /// their own format after each operation.
+    /// The dtype of an interpreter register: halves are computed in f32 and rounded to their own
+    /// format after each operation.
     #[must_use]
     pub(crate) const fn computed(self) -> DType {
         match self {
@@ -161,7 +161,7 @@ impl DType {
         }
     }
 
-    /// Least and greatest value of an integer dtype.
+    /// The least and the greatest value of an integer dtype.
     #[must_use]
     pub const fn range(self) -> (i128, i128) {
         match self {
@@ -184,9 +184,9 @@ impl fmt::Display for DType {
     }
 }
 
-/// The dtype that two become: the array API's table; besides, f16 and bf16 become f32, and a float
-/// takes any integer and bool without widening, as torch has it. uint64 and a signed integer have
-/// none in the standard: float would lose digits.
+/// The promoted dtype by the array API's table. In addition f16 and bf16 give f32, and a float with
+/// an integer or bool stays that float, as in torch. uint64 and a signed integer have no promotion
+/// in the standard, because a float would lose digits.
 ///
 /// # Errors
 /// [`Error::DType`] with both names.
@@ -227,7 +227,7 @@ pub fn promote(op: &'static str, a: DType, b: DType) -> Result<DType> {
             (_, Kind::Bool) => wide,
             _ => return Err(Error::dtype(op, format!("{a} and {b} have no common dtype"))),
         };
-    // A signed operand that is already wide enough stays as it is.
+    // A signed operand that is wide enough is the result.
     if wide.kind() == Kind::Unsigned && narrow.kind() == Kind::Signed && narrow.size() > wide.size()
     {
         return Ok(narrow);
@@ -249,7 +249,7 @@ mod tests {
                     .filter(|d| d.is_int() && d.range().0 <= low && d.range().1 >= high)
                     .min_by_key(|d| (d.size(), d.kind() != Kind::Unsigned));
                 let got = promote("test", a, b).ok();
-                // The smallest is signed where one of the two is.
+                // The smallest sufficient dtype is signed if either is.
                 let signed = a.kind() == Kind::Signed || b.kind() == Kind::Signed;
                 let want = want.filter(|d| !signed || d.kind() == Kind::Signed);
                 assert_eq!(got, want, "{a} {b}");

@@ -1,4 +1,4 @@
-//! The element-wise primitives: names, and the dtype of what they give.
+//! The element-wise primitives: names and result dtypes.
 
 use crate::dtype::DType;
 
@@ -10,10 +10,10 @@ macro_rules! primitives {
         pub enum $kind { $($variant),* }
 
         impl $kind {
-            /// Every one.
+            /// All variants.
             pub const ALL: &[$kind] = &[$($kind::$variant),*];
 
-            /// The name of the array API, and of the kernels' function.
+            /// The name in the array API and in the kernels' functions.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $($kind::$variant => $name),* }
@@ -23,7 +23,7 @@ macro_rules! primitives {
 }
 
 primitives! {
-    /// Of one value.
+    /// Functions of one value.
     UnOp {
         Neg "negative", Abs "abs", Sign "sign", Not "bitwise_invert",
         Floor "floor", Ceil "ceil", Trunc "trunc", Round "round",
@@ -37,7 +37,7 @@ primitives! {
 }
 
 primitives! {
-    /// Of two values of one dtype.
+    /// Functions of two values of one dtype.
     BinOp {
         Add "add", Sub "subtract", Mul "multiply", Div "divide",
         FloorDiv "floor_divide", Rem "remainder", Pow "pow",
@@ -51,13 +51,13 @@ primitives! {
 }
 
 impl UnOp {
-    /// Gives a bool of any dtype.
+    /// Whether it maps any dtype to bool.
     #[must_use]
     pub const fn tests(self) -> bool {
         matches!(self, UnOp::IsNan | UnOp::IsInf | UnOp::IsFinite | UnOp::SignBit)
     }
 
-    /// Takes real floating-point values alone.
+    /// Whether it takes only real floating-point values.
     #[must_use]
     pub const fn is_float(self) -> bool {
         use UnOp::{
@@ -95,20 +95,20 @@ impl UnOp {
 }
 
 impl BinOp {
-    /// Gives a bool.
+    /// Whether its result is bool.
     #[must_use]
     pub const fn compares(self) -> bool {
         use BinOp::{Eq, Ge, Gt, Le, Lt, Ne};
         matches!(self, Eq | Ne | Lt | Le | Gt | Ge)
     }
 
-    /// Takes integers (and, without the shifts, bools) alone.
+    /// Whether it takes only integers (and, except for the shifts, bools).
     #[must_use]
     pub const fn is_bits(self) -> bool {
         matches!(self, BinOp::And | BinOp::Or | BinOp::Xor | BinOp::Shl | BinOp::Shr)
     }
 
-    /// Takes real floating-point values alone.
+    /// Whether it takes only real floating-point values.
     #[must_use]
     pub const fn is_float(self) -> bool {
         use BinOp::{Atan2, CopySign, Div, Hypot, LogAddExp, NextAfter};
@@ -120,7 +120,7 @@ impl BinOp {
     }
 }
 
-/// How a fold joins two values.
+/// The operation of a fold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is its own name")]
 pub enum FoldOp {
@@ -128,14 +128,14 @@ pub enum FoldOp {
     Prod,
     Max,
     Min,
-    /// The place of the first greatest value, a NaN before all, counted in the folded axes.
+    /// The index, in the folded axes, of the first greatest value; a NaN counts as the greatest.
     ArgMax,
-    /// Likewise of the least.
+    /// The index of the first least value; a NaN counts as the least.
     ArgMin,
 }
 
 impl FoldOp {
-    /// For messages and kernels.
+    /// The name in messages and kernels.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

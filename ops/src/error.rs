@@ -1,15 +1,15 @@
-//! What can go wrong with an operation: one line that names what does not fit, and with what.
+//! Errors of operations: one line that names what does not fit.
 
 use crate::dtype::DType;
 
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation cannot be done.
+/// An error of an operation.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Shapes that do not fit each other or the operation.
+    /// Shapes that do not match each other or the operation.
     #[error("{op}: {why}")]
     Shape {
         /// The operation.
@@ -17,7 +17,7 @@ pub enum Error {
         /// Both shapes, and which sizes clash.
         why: String,
     },
-    /// Dtypes that do not fit each other or the operation.
+    /// Dtypes that do not match each other or the operation.
     #[error("{op}: {why}")]
     DType {
         /// The operation.
@@ -35,17 +35,17 @@ pub enum Error {
         /// Device of the other.
         b: String,
     },
-    /// An axis that is not there.
+    /// An axis out of range.
     #[error("{op}: axis {axis} is out of bounds for {rank} dimensions")]
     Axis {
         /// The operation.
         op: &'static str,
         /// The axis as given.
         axis: i64,
-        /// How many there are.
+        /// Number of axes.
         rank: usize,
     },
-    /// An index outside of its axis.
+    /// An index out of range.
     #[error("{op}: index {index} is out of bounds for axis {axis} with size {size}")]
     Index {
         /// The operation.
@@ -57,15 +57,15 @@ pub enum Error {
         /// Its size.
         size: usize,
     },
-    /// An argument's value that the operation does not take.
+    /// An argument's value that the operation does not accept.
     #[error("{op}: {why}")]
     Value {
         /// The operation.
         op: &'static str,
-        /// What is wrong, and what would be right.
+        /// The problem, and the accepted values.
         why: String,
     },
-    /// Not there on this device yet.
+    /// Not implemented on this device.
     #[error(
         "{op} is not there on {device} yet: to_device(\"cpu\") computes it on the CPU \
          (docs/operations.md lists what is absent)"
@@ -76,16 +76,16 @@ pub enum Error {
         /// The device.
         device: String,
     },
-    /// No memory on the host.
+    /// Out of host memory.
     #[error("cpu: no memory for {bytes} bytes")]
     Memory {
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes: usize,
     },
-    /// A rule of this crate was broken inside; please report it.
+    /// An internal invariant was violated; please report it.
     #[error("{0} (an error inside kjit-ops)")]
     Inside(&'static str),
-    /// What the engine said: no device, no compiler, out of memory, a fault.
+    /// An error of the engine: no device, no compiler, out of memory, a fault.
     #[error(transparent)]
     Engine(#[from] kjit_engine::Error),
 }
@@ -103,7 +103,7 @@ impl Error {
         Error::DType { op, why: why.into() }
     }
 
-    /// An operation that does not take a dtype, and what it takes.
+    /// The error of an operation that does not take a dtype, with the dtypes that it takes.
     pub(crate) fn takes(op: &'static str, takes: &str, got: DType) -> Error {
         Error::DType { op, why: format!("takes {takes}, got {got}") }
     }

@@ -1,4 +1,4 @@
-//! Computing nodes: each at most once, what it reads before it.
+//! Evaluation of nodes: each at most once, its inputs first.
 
 use crate::cpu::{self, copy::Scatter};
 use crate::device::Device;
@@ -9,13 +9,13 @@ use crate::node::{Def, Node, Op, Region};
 use crate::shape::numel;
 use std::sync::Arc;
 
-/// Gives a node its value. A second call does nothing.
+/// Computes a node's value. A second call does nothing.
 pub(crate) fn force(node: &Arc<Node>) -> Result<()> {
     if node.value().is_some() {
         return Ok(());
     }
     let Some(def) = node.def() else {
-        // Another thread has just computed it, or it never had a recipe.
+        // Another thread has just computed it, or it never had a definition.
         return node
             .value()
             .map(|_| ())
@@ -32,7 +32,7 @@ pub(crate) fn value(node: &Arc<Node>) -> Result<Buffer> {
     node.value().cloned().ok_or(Error::Inside("a node has no value after it was computed"))
 }
 
-/// A node with the same elements in row-major order.
+/// A node with equal elements in row-major order.
 pub(crate) fn packed(node: &Arc<Node>) -> Result<Arc<Node>> {
     let buffer = value(node)?;
     if buffer.is_packed(&node.shape) {
@@ -45,14 +45,14 @@ pub(crate) fn packed(node: &Arc<Node>) -> Result<Arc<Node>> {
     Ok(Node::leaf(node.dtype, node.shape.clone(), copy))
 }
 
-/// A node that reads another as it is: its program is a copy.
+/// A node that reads another unchanged; its program is a copy.
 fn copy_of(node: &Arc<Node>) -> Result<Arc<Node>> {
     let view = crate::view::View::identity(node.shape.len());
     let inputs = vec![Arc::clone(node)];
     Node::new(Op::View(view), inputs, node.dtype, node.shape.clone(), &node.device)
 }
 
-/// What is not computed in the group of its reader.
+/// Whether a node is computed before its reader's group, not in it.
 fn is_apart(node: &Arc<Node>) -> bool {
     match node.def() {
         None => true,
@@ -81,7 +81,7 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
     match &def.op {
         Op::View(view) => {
             let from = input(0)?;
-            // A view of what has a value is a view of its memory: nothing is copied.
+            // A view of a computed node is a view of its memory, without a copy.
             if is_apart(from) {
                 let base = value(from)?;
                 let rank = node.shape.len();

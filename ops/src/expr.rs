@@ -1,5 +1,5 @@
-//! Expressions over nodes, written as arithmetic: an error travels along and comes out at the end.
-//! Operands have one dtype, and broadcast.
+//! Expressions over nodes, written as arithmetic. An error propagates to the result. Operands have
+//! one dtype and broadcast.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -12,7 +12,7 @@ use crate::view::View;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 use std::sync::Arc;
 
-/// A real value of every element, or why there is none.
+/// A real value for every element, or an error.
 #[derive(Clone)]
 pub(crate) struct V(pub Result<Arc<Node>>);
 
@@ -32,7 +32,7 @@ pub(crate) fn iota(shape: &[usize], device: &Device) -> Result<Arc<Node>> {
     Node::new(Op::Iota, Vec::new(), DType::I64, shape.to_vec(), device)
 }
 
-/// A view; one of a view is one.
+/// A view; views of views are merged.
 pub(crate) fn view(node: &Arc<Node>, view: View, shape: Vec<usize>) -> Result<Arc<Node>> {
     if view == View::identity(node.shape.len()) && shape == node.shape {
         return Ok(Arc::clone(node));
@@ -44,14 +44,14 @@ pub(crate) fn view(node: &Arc<Node>, view: View, shape: Vec<usize>) -> Result<Ar
         let view = inner.then(&view);
         return Node::new(Op::View(view), vec![Arc::clone(input)], node.dtype, shape, &node.device);
     }
-    // A constant has no places.
+    // A view of a constant is a constant.
     if let Some(Op::Constant(bits)) = def.as_ref().map(|d| &d.op) {
         return Node::new(Op::Constant(*bits), Vec::new(), node.dtype, shape, &node.device);
     }
     Node::new(Op::View(view), vec![Arc::clone(node)], node.dtype, shape, &node.device)
 }
 
-/// The same elements in another shape of as many.
+/// The elements in another shape with an equal number of elements.
 pub(crate) fn reshape(node: &Arc<Node>, shape: Vec<usize>) -> Result<Arc<Node>> {
     if shape == node.shape {
         return Ok(Arc::clone(node));
@@ -59,7 +59,7 @@ pub(crate) fn reshape(node: &Arc<Node>, shape: Vec<usize>) -> Result<Arc<Node>> 
     if numel(&shape) != node.numel() {
         return Err(Error::Inside("a reshape changed the number of elements"));
     }
-    // Axes of size 1 come and go by a view, which composes with others.
+    // Axes of size 1 are added and removed by a view, which merges with other views.
     let long = |s: &[usize]| s.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
     if long(&shape) == long(&node.shape) && !shape.contains(&0) {
         let mut places = shape.iter().enumerate().filter(|(_, n)| **n != 1).map(|(i, _)| i);
@@ -79,7 +79,7 @@ pub(crate) fn reshape(node: &Arc<Node>, shape: Vec<usize>) -> Result<Arc<Node>> 
     Node::new(Op::Reshape, vec![Arc::clone(node)], node.dtype, shape, &node.device)
 }
 
-/// A node in a shape that its own broadcasts to.
+/// Broadcasts a node to `shape`.
 pub(crate) fn expand(node: &Arc<Node>, shape: &[usize]) -> Result<Arc<Node>> {
     if node.shape == shape {
         return Ok(Arc::clone(node));
@@ -90,7 +90,7 @@ pub(crate) fn expand(node: &Arc<Node>, shape: &[usize]) -> Result<Arc<Node>> {
     view(node, View::axes(shape.len(), &from), shape.to_vec())
 }
 
-/// The same values in another dtype.
+/// The values in another dtype.
 pub(crate) fn cast(node: &Arc<Node>, dtype: DType) -> Result<Arc<Node>> {
     if node.dtype == dtype {
         return Ok(Arc::clone(node));
@@ -130,12 +130,12 @@ impl V {
         V(both())
     }
 
-    /// A constant of this one's dtype and shape.
+    /// A constant with this dtype and shape.
     pub(crate) fn like(&self, value: f64) -> V {
         self.clone().then(|x| constant(Scalar::Float(value), x.dtype, &x.shape, &x.device))
     }
 
-    /// Where this one (a bool) is true `a`, else `b`.
+    /// `a` where this bool is true, otherwise `b`.
     pub(crate) fn select(self, a: V, b: V) -> V {
         let all = || {
             let (c, a, b) = (self.0?, a.0?, b.0?);
@@ -157,7 +157,7 @@ impl V {
         self.then(|x| cast(&x, dtype))
     }
 
-    /// Joins the last `folded` axes, which have elements.
+    /// Reduces the last `folded` axes, which are not empty.
     pub(crate) fn fold(self, op: FoldOp, folded: usize) -> V {
         self.then(|x| {
             let kept = x.shape.len().saturating_sub(folded);

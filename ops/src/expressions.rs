@@ -1,4 +1,4 @@
-//! Kernels of one's own from expressions, by CuPy's words: for each element, or joined over axes.
+//! Kernels from expressions of the user, with CuPy's syntax: element-wise and reductions.
 
 use crate::device::Device;
 use crate::dtype::{DTYPES, DType, Kind, promote};
@@ -12,7 +12,7 @@ use crate::shape::{broadcast, show};
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-/// A typed parameter: `float32 x`, or `T x` of a letter that the arguments settle.
+/// A typed parameter: `float32 x`, or `T x` with a letter that the arguments determine.
 #[derive(Clone, Debug)]
 struct Typed {
     dtype: Option<DType>,
@@ -37,7 +37,7 @@ fn typed(op: &'static str, list: &str) -> Result<Vec<Typed>> {
         .collect()
 }
 
-/// An expression for each element: inputs broadcast, outputs are new. CuPy's words.
+/// A kernel that computes an expression for each element. Inputs broadcast; CuPy's syntax.
 #[derive(Clone, Debug)]
 pub struct ElementwiseKernel {
     ins: Vec<Typed>,
@@ -46,7 +46,7 @@ pub struct ElementwiseKernel {
     name: String,
 }
 
-/// An expression of each element, joined over axes, and one of the result. CuPy's words.
+/// A kernel that reduces an expression of each element and maps the result. CuPy's syntax.
 #[derive(Clone, Debug)]
 pub struct ReductionKernel {
     input: Typed,
@@ -58,7 +58,7 @@ pub struct ReductionKernel {
     name: String,
 }
 
-/// What each letter stands for.
+/// The dtype of each letter.
 fn settle(op: &'static str, params: &[Typed], args: &[Tensor]) -> Result<Vec<(String, DType)>> {
     let mut known: Vec<(String, DType)> = Vec::new();
     for (p, a) in params.iter().zip(args).filter(|(p, _)| p.dtype.is_none()) {
@@ -79,7 +79,7 @@ fn dtype_of(op: &'static str, p: &Typed, known: &[(String, DType)]) -> Result<DT
     }
 }
 
-/// The type of a variable, the element read as one, and a variable as an element.
+/// The type of a variable, an element converted to it, and the conversion back.
 fn words(d: DType) -> (&'static str, &'static str, &'static str) {
     match d {
         DType::F16 => ("float", "load", "round_f16"),
@@ -96,7 +96,7 @@ fn check_name(op: &'static str, name: &str) -> Result<()> {
     if fits { Ok(()) } else { Err(Error::value(op, format!("'{name}' is no name of a kernel"))) }
 }
 
-/// The functions of C by their own names, where the compiler has none.
+/// Defines C's function names for compilers without them.
 const FUNCTIONS: &str = "#include \"ops.h\"\n#ifndef KJ_NVIDIA\n#define exp op_exp\n\
     #define log op_log\n#define sqrt op_sqrt\n#define sin op_sin\n#define cos op_cos\n\
     #define tanh op_tanh\n#define pow op_pow\n#define abs op_abs\n#define fabs op_abs\n\
@@ -107,7 +107,7 @@ impl ElementwiseKernel {
     /// `ElementwiseKernel::new("T x, T y", "T z", "z = (x - y) * (x - y)", "squared_diff")`.
     ///
     /// # Errors
-    /// [`Error::Value`] for parameters that cannot be read.
+    /// [`Error::Value`] for parameters that cannot be parsed.
     pub fn new(ins: &str, outs: &str, operation: &str, name: &str) -> Result<ElementwiseKernel> {
         const OP: &str = "ElementwiseKernel";
         check_name(OP, name)?;
@@ -122,8 +122,8 @@ impl ElementwiseKernel {
     /// Computes the outputs.
     ///
     /// # Errors
-    /// [`Error::Value`] on the CPU, which has no compiler of kernels, and for arguments that do not
-    /// fit; [`Error::Engine`]: the compiler's message.
+    /// [`Error::Value`] on the CPU, which has no kernel compiler, and for arguments that do not
+    /// match; [`Error::Engine`] with the compiler's message.
     #[allow(unsafe_code, reason = "a kernel may write anywhere")]
     pub fn call(&self, args: &[Tensor]) -> Result<Vec<Tensor>> {
         const OP: &str = "ElementwiseKernel";
@@ -176,7 +176,8 @@ impl ElementwiseKernel {
         );
         let block = crate::gpu::BLOCK;
         let grid = [n.div_ceil(block as usize) as u32, 1, 1];
-        // SAFETY: the frame reads and writes element i of each; the expression has no address.
+        // SAFETY: the generated code reads and writes only element i of each; the expression has no
+        // addresses.
         unsafe { gpu.own(&self.name, &text, grid, [block, 1, 1], 0, &values)? };
         Ok(outs)
     }
@@ -194,7 +195,7 @@ impl ReductionKernel {
     /// `ReductionKernel::new("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "l2norm")`.
     ///
     /// # Errors
-    /// [`Error::Value`] for parameters that cannot be read.
+    /// [`Error::Value`] for parameters that cannot be parsed.
     pub fn new(
         ins: &str,
         outs: &str,
@@ -221,7 +222,7 @@ impl ReductionKernel {
         })
     }
 
-    /// Joins all elements of the axes (none: all).
+    /// Reduces the axes (`None`: all).
     ///
     /// # Errors
     /// As [`ElementwiseKernel::call`].
@@ -281,7 +282,8 @@ impl ReductionKernel {
             Value::Memory(buffer, Arc::clone(&out)),
         ];
         let grid = [u32::try_from(rows).unwrap_or(u32::MAX), 1, 1];
-        // SAFETY: the frame reads its row and writes its element; the expressions have no address.
+        // SAFETY: the generated code reads its row and writes its element; the expressions have no
+        // addresses.
         unsafe { gpu.own(&self.name, &text, grid, [crate::gpu::BLOCK, 1, 1], 0, &values)? };
         Ok(Tensor::real(out))
     }

@@ -1,4 +1,4 @@
-//! `x[...]`: reading and writing by integers, slices, new axes, masks and tensors of indices.
+//! `x[...]`: reading and writing with integers, slices, new axes, masks and index tensors.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -13,28 +13,28 @@ use crate::view::View;
 /// One entry of an index.
 #[derive(Clone, Debug)]
 pub enum Index {
-    /// One element of an axis; negative ones count from the end.
+    /// One element of an axis; a negative index counts from the end.
     At(i64),
     /// `start:stop:step`.
     Slice(Option<i64>, Option<i64>, Option<i64>),
     /// A new axis of size 1.
     New,
-    /// As many whole axes as are missing.
+    /// All axes that the other entries do not use.
     Ellipsis,
     /// A mask (bool) or indices (integers).
     Tensor(Tensor),
 }
 
-/// A basic index as a region: start and step of each axis, and the result's shape.
+/// A basic index as a region: start and step for each axis, and the result's shape.
 struct Basic {
     view: View,
     shape: Vec<usize>,
     region: Region,
-    /// Sizes of the region, an axis of size 1 for each integer.
+    /// Sizes of the region; an integer gives an axis of size 1.
     sizes: Vec<usize>,
 }
 
-/// First element, step and number of elements of a slice, as Python has them.
+/// First element and number of elements of a slice, by Python's rules.
 fn slice(n: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (i64, usize) {
     let n = n as i64;
     let clamp = |v: i64| {
@@ -116,7 +116,7 @@ fn basic(op: &'static str, index: &[Index], from: &[usize]) -> Result<Basic> {
     Ok(out)
 }
 
-/// Indices by tensors: which leading axes they take, and the row-major index among those.
+/// An index with tensors: the leading axes that it uses, and the row-major index in them.
 struct Advanced {
     axes: usize,
     index: Tensor,
@@ -126,7 +126,7 @@ impl Tensor {
     /// `x[index]`.
     ///
     /// # Errors
-    /// [`Error::Index`], [`Error::Shape`], [`Error::DType`] where it does not fit.
+    /// [`Error::Index`], [`Error::Shape`], [`Error::DType`] if it does not fit.
     pub fn index(&self, index: &[Index]) -> Result<Tensor> {
         if !index.iter().any(|i| matches!(i, Index::Tensor(_))) {
             let basic = basic("indexing", index, self.shape())?;
@@ -141,7 +141,8 @@ impl Tensor {
         self.shaped(&flat)?.take(&one, 0)?.shaped(&shape)
     }
 
-    /// A copy in which the elements of `x[index]` are `value`, broadcast and cast to this dtype.
+    /// A copy in which the elements of `x[index]` are `value`, broadcast and cast to the dtype of
+    /// `self`.
     ///
     /// # Errors
     /// As [`Tensor::index`].
@@ -160,7 +161,7 @@ impl Tensor {
             && value.rank() == 0
             && mask.rank() <= self.rank()
         {
-            // No places are looked for: the mask is broadcast from the front.
+            // No positions are computed: the mask is broadcast over the trailing axes.
             let wide: Vec<usize> = mask
                 .shape()
                 .iter()
@@ -201,7 +202,7 @@ impl Tensor {
     }
 
     fn advanced(&self, op: &'static str, index: &[Index]) -> Result<Advanced> {
-        // A trailing ellipsis, or whole slices at the end, say nothing.
+        // A trailing ellipsis and trailing full slices have no effect.
         let mut entries = index;
         while let [head @ .., Index::Ellipsis | Index::Slice(None, None, None)] = entries {
             entries = head;
@@ -254,8 +255,8 @@ impl Tensor {
         Ok(Advanced { axes: columns.len(), index })
     }
 
-    /// Indices counted from the front. On the CPU each is checked; on a GPU one that is outside
-    /// reads the nearest element.
+    /// Indices made nonnegative. On the CPU each is checked; on a GPU an index out of range is
+    /// clamped.
     fn checked(&self, op: &'static str, axis: usize, size: usize) -> Result<Tensor> {
         let n = size as i64;
         if matches!(self.device(), Device::Cpu) {
@@ -271,7 +272,7 @@ impl Tensor {
         self.lt(&zero)?.select(&self.add(&size)?, self)
     }
 
-    /// The slices of an axis that a list of indices names.
+    /// The slices of an axis at the given indices.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::DType`]; [`Error::Index`] when it is computed on the CPU.
@@ -293,7 +294,8 @@ impl Tensor {
         self.gather(OP, &index, axis)
     }
 
-    /// `out[i, j] = x[index[i, j], j]` for axis 0, and so on; other axes broadcast.
+    /// `out[i, j] = x[index[i, j], j]` for axis 0, correspondingly for others; other axes
+    /// broadcast.
     ///
     /// # Errors
     /// As [`Tensor::take`].
@@ -318,7 +320,7 @@ impl Tensor {
         self.broadcast_to(&with(self.shape().get(axis)))?.gather(OP, &index, axis)
     }
 
-    /// Index and source have the same sizes beside the axis.
+    /// Gathers along an axis. Index and source have equal sizes in all other axes.
     pub(crate) fn gather(&self, op: &'static str, index: &Tensor, axis: usize) -> Result<Tensor> {
         Device::same(op, self.device(), index.device())?;
         if !index.dtype().is_int() {
@@ -342,11 +344,11 @@ impl Tensor {
     }
 
     /// A copy in which `values` are written (or added) along an axis at `index`, which has their
-    /// shape. Of several writes to one element the last in row-major order counts.
+    /// shape. Of several writes to one element the last in row-major order is kept.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`]; [`Error::Index`] when it is
-    /// computed.
+    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`]; [`Error::Index`] during the
+    /// computation.
     pub fn scatter(&self, axis: i64, index: &Tensor, values: &Tensor, add: bool) -> Result<Tensor> {
         let op = if add { "scatter_add" } else { "scatter" };
         let axis = crate::shape::axis(op, axis, self.rank())?;

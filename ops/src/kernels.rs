@@ -1,4 +1,4 @@
-//! Kernels of one's own, in CUDA's words on both vendors. Compiled and kept as all others are.
+//! Kernels of the user, in CUDA on both vendors. They are compiled and cached like all others.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -14,24 +14,24 @@ use std::sync::Arc;
 /// An argument of a [`RawKernel`].
 #[derive(Clone, Debug)]
 pub enum KernelArg {
-    /// The address of its first element.
+    /// The address of the tensor's first element.
     Tensor(Tensor),
-    /// A number, of the parameter's type.
+    /// A number, converted to the parameter's type.
     Scalar(Scalar),
 }
 
-/// One parameter as the text declares it.
+/// A parameter as declared in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Param {
     name: String,
-    /// A pointer whose memory the kernel may write.
+    /// Whether it is a pointer to memory that the kernel may write.
     written: bool,
     pointer: bool,
-    /// The words of its type.
+    /// Its C type.
     kind: String,
 }
 
-/// A kernel of one's own: text in CUDA's words with an `extern "C" __global__ void name(…)`.
+/// A kernel of the user: CUDA text with an `extern "C" __global__ void name(…)`.
 #[derive(Clone, Debug)]
 pub struct RawKernel {
     name: String,
@@ -40,10 +40,10 @@ pub struct RawKernel {
 }
 
 impl RawKernel {
-    /// Reads the parameters of the kernel `name`; nothing is compiled.
+    /// Parses the parameters of the kernel `name`; compiles nothing.
     ///
     /// # Errors
-    /// [`Error::Value`] where the text has no such kernel.
+    /// [`Error::Value`] if the text has no such kernel.
     pub fn new(text: &str, name: &str) -> Result<RawKernel> {
         let fail = |why: &str| Error::value("RawKernel", format!("'{name}' {why}"));
         let plain = without_comments(text);
@@ -85,15 +85,15 @@ impl RawKernel {
         Ok(RawKernel { name: name.to_owned(), text: text.to_owned(), params })
     }
 
-    /// Runs it; what each tensor argument stands for afterwards: where the parameter is no pointer
-    /// to `const`, a copy that the kernel has written. The tensors that are given stay as they are.
+    /// Runs the kernel. Returns a tensor for each tensor argument: for a pointer without `const`, a
+    /// copy that the kernel has written. The arguments themselves do not change.
     ///
     /// # Errors
-    /// [`Error::Value`] where the arguments do not fit; [`Error::Absent`] on the CPU, which has no
-    /// compiler; [`Error::Engine`]: the compiler's message with line and text, a fault.
+    /// [`Error::Value`] if the arguments do not match; [`Error::Absent`] on the CPU, which has no
+    /// compiler; [`Error::Engine`] for a fault or with the compiler's message.
     ///
     /// # Safety
-    /// The kernel touches no memory but its arguments', within their sizes.
+    /// The kernel accesses only its arguments' memory, within their sizes.
     #[allow(unsafe_code, reason = "a kernel may write anywhere")]
     pub unsafe fn launch(
         &self,
@@ -139,7 +139,7 @@ impl RawKernel {
             }
         }
         let text = format!("#include \"words.h\"\n#line 1 \"{}.cu\"\n{}", self.name, self.text);
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's caller guarantees it.
         unsafe { gpu.own(&self.name, &text, grid, block, shared, &values)? };
         Ok(out)
     }
@@ -164,9 +164,9 @@ impl RawKernel {
     }
 }
 
-/// What a launch is given.
+/// An argument of a launch.
 pub(crate) enum Value {
-    /// Memory, and the node that keeps it.
+    /// Memory, and the node that keeps it alive.
     Memory(Buffer, #[allow(dead_code, reason = "keeps the memory")] Arc<Node>),
     Bytes(Vec<u8>),
 }
@@ -189,7 +189,7 @@ fn without_comments(text: &str) -> String {
     out + rest
 }
 
-/// A number's bytes as a C type.
+/// The bytes of a number as a C type.
 fn number(value: Scalar, kind: &str) -> Option<Vec<u8>> {
     let dtype = match kind {
         "float" => DType::F32,

@@ -1,9 +1,8 @@
-//! Tensors and operations on NVIDIA and AMD GPUs and on the CPU. Inference only: there are no
-//! gradients.
+//! Tensors and operations on NVIDIA and AMD GPUs and on the CPU. Inference only: no gradients.
 //!
-//! A [`Tensor`] is immutable and lazy: an operation makes a node of a graph, and what is looked at
-//! is computed, chains of element-wise operations in one pass. docs/operations.md lists the
-//! operations, and what is absent.
+//! A [`Tensor`] is immutable and lazy. An operation makes a node of a graph, and a tensor is
+//! computed when it is read; chains of element-wise operations run in one pass. docs/operations.md
+//! lists the operations and those that are missing.
 //!
 //! ```
 //! use kjit_ops::{DType, Device, Tensor};
@@ -13,7 +12,7 @@
 //! # Ok::<(), kjit_ops::Error>(())
 //! ```
 //!
-//! Inside:
+//! Modules:
 //!
 //! | where | what |
 //! |---|---|

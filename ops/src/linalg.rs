@@ -1,5 +1,5 @@
-//! Products of matrices and vectors. On the CPU by a product kernel; on a GPU, until there is one,
-//! as a sum of products by the kernel of folds, which is right and slow for large matrices.
+//! Products of matrices and vectors. The CPU has a product kernel. A GPU has none yet and computes
+//! a sum of products by the fold kernel, which is slow for large matrices.
 
 use crate::device::Device;
 use crate::dtype::{DType, promote};
@@ -9,11 +9,11 @@ use crate::shape::{axes, axis, broadcast, numel, show};
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The product of matrices in the last two axes; a vector is a row (left) or a column (right).
+    /// The matrix product of the last two axes; a vector is a row (left) or a column (right).
     /// Batches broadcast.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] where they do not fit.
+    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] if they do not match.
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
         const OP: &str = "matmul";
         Device::same(OP, self.device(), other.device())?;
@@ -52,10 +52,10 @@ impl Tensor {
         out.squeeze(&gone)
     }
 
-    /// Sum of products over an axis of each, conjugating the first.
+    /// Sum of products over an axis of each, with the first operand conjugated.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] where they do not fit.
+    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] if they do not match.
     pub fn vecdot(&self, other: &Tensor, at: i64) -> Result<Tensor> {
         const OP: &str = "vecdot";
         let last = |t: &Tensor| {
@@ -79,7 +79,7 @@ impl Tensor {
     /// Sum of products over several axes of each.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] where they do not fit.
+    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] if they do not match.
     pub fn tensordot(&self, other: &Tensor, of_a: &[i64], of_b: &[i64]) -> Result<Tensor> {
         const OP: &str = "tensordot";
         let (x, y) = (axes(OP, Some(of_a), self.rank())?, axes(OP, Some(of_b), other.rank())?);
@@ -113,7 +113,7 @@ impl Tensor {
     }
 }
 
-/// (…, m, k) × (…, k, n) with batches alike, complex ones by their parts.
+/// (…, m, k) × (…, k, n) with equal batches; complex products by their parts.
 fn product(a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let part = |x: Tensor, y: Tensor| -> Result<Tensor> {
         if let Device::Gpu(_) = x.device() {

@@ -1,4 +1,4 @@
-//! Losses, composed from the other operations.
+//! Losses, composed of the other operations.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -6,14 +6,14 @@ use crate::nn::channel_shape;
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 
-/// How elements of a loss become one.
+/// Reduction of the elements of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// None: the loss of each.
+    /// The loss of each element.
     None,
-    /// Their mean.
+    /// The mean.
     Mean,
-    /// Their sum.
+    /// The sum.
     Sum,
 }
 
@@ -35,7 +35,7 @@ impl Tensor {
         d.mul(&d)?.reduced(by)
     }
 
-    /// -(t log p + (1 - t) log(1 - p)) of probabilities, logarithms at least -100.
+    /// -(t log p + (1 - t) log(1 - p)) for probabilities; logarithms are at least -100.
     ///
     /// # Errors
     /// As [`Tensor::binary`].
@@ -47,7 +47,8 @@ impl Tensor {
         target.mul(&a)?.add(&one.sub(target)?.mul(&b)?)?.neg()?.reduced(by)
     }
 
-    /// -x at the target class of log-probabilities (n, classes, …); `ignore` counts for nothing.
+    /// -x at the target class, for log-probabilities (n, classes, …). Targets equal to `ignore` do
+    /// not count.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::DType`], [`Error::Index`].
@@ -82,13 +83,13 @@ impl Tensor {
         }
     }
 
-    /// Elements of a list by an index of any shape.
+    /// Elements of a 1-d tensor at an index of any shape.
     fn embedding_row(&self, index: &Tensor) -> Result<Tensor> {
         let flat = index.shaped(&[index.numel()])?;
         self.take(&flat, 0)?.shaped(index.shape())
     }
 
-    /// The loss of scores (n, classes, …): classes as integers, or probabilities of each.
+    /// The loss of scores (n, classes, …); targets are classes (integers) or probabilities.
     ///
     /// # Errors
     /// As [`Tensor::nll_loss`].

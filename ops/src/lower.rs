@@ -1,6 +1,6 @@
-//! From nodes to one group's bytecode. Grouping is greedy and deterministic: element-wise nodes,
-//! views, casts and look-ups go into their reader; folds, products, sorts and copies are computed
-//! before and read.
+//! Lowers nodes to the bytecode of a group. Grouping is greedy and deterministic: element-wise
+//! nodes, views, casts and look-ups are merged into their reader; folds, products, sorts and copies
+//! are computed first and read.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -13,19 +13,19 @@ use crate::view::View;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Steps beyond which a group reads the rest from memory.
+/// Number of steps beyond which a group reads its remaining inputs from memory.
 const MOST_STEPS: usize = 48;
-/// Buffers beyond which it does.
+/// Number of buffers beyond which it does so.
 const MOST_LEAVES: usize = 16;
-/// Element-wise nodes beyond which one that several nodes take is computed once and kept.
+/// Number of element-wise nodes beyond which a shared node is computed once and stored.
 const MOST_TWICE: usize = 8;
 
-/// Where in a node's elements a place of the index space is.
+/// The element of a node that belongs to a position of the index space.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Place {
-    /// By the node's axes.
+    /// By an index for each axis of the node.
     Axes(View),
-    /// By the row-major index.
+    /// By the row-major index: offset and strides.
     Linear(i64, Vec<i64>),
 }
 
@@ -38,25 +38,25 @@ pub(crate) struct Lowering {
     leaf_of: HashMap<*const Node, usize>,
     maps: Vec<Map>,
     done: HashMap<(*const Node, Place), Reg>,
-    /// Keeps what the pointers above are of.
+    /// Keeps the nodes of the pointers above alive.
     held: Vec<Arc<Node>>,
 }
 
-/// The bytecode that computes every element of a node that has no value, over its own shape.
+/// The bytecode for every element of a node without a value, over its own shape.
 pub(crate) fn each(node: &Arc<Node>) -> Result<Program> {
     let mut lowering = Lowering::new(&node.shape);
     let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), true)?;
     Ok(lowering.finish(out, 0))
 }
 
-/// The bytecode of what a fold reads, its last `folded` axes to be joined.
+/// The bytecode for a fold's input, whose last `folded` axes are reduced.
 pub(crate) fn fold(input: &Arc<Node>, folded: usize) -> Result<Program> {
     let mut lowering = Lowering::new(&input.shape);
     let out = lowering.node(input, &Place::Axes(View::identity(input.shape.len())), false)?;
     Ok(lowering.finish(out, folded))
 }
 
-/// The bytecode of a node's elements, and where they are written in a larger buffer.
+/// The bytecode for a node's elements, and the map of their positions in a larger buffer.
 pub(crate) fn copy(node: &Arc<Node>, to: Map) -> Result<(Program, Map)> {
     let mut lowering = Lowering::new(&node.shape);
     let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), false)?;
@@ -66,7 +66,7 @@ pub(crate) fn copy(node: &Arc<Node>, to: Map) -> Result<(Program, Map)> {
     Ok((program, to))
 }
 
-/// Element-wise nodes below this one, counted up to a limit.
+/// Number of element-wise nodes below this one, counted up to a limit.
 fn cost(node: &Node, left: usize) -> usize {
     if left == 0 || node.value().is_some() {
         return 0;
@@ -113,7 +113,7 @@ impl Lowering {
     }
 
     fn map(&mut self, offset: i64, mut steps: Vec<i64>) -> MapId {
-        // An axis of one element has no stride: equal places are one map.
+        // The stride of an axis with one element does not matter, so equal maps become identical.
         for (s, &n) in steps.iter_mut().zip(&self.shape) {
             if n == 1 {
                 *s = 0;
@@ -134,7 +134,7 @@ impl Lowering {
         })
     }
 
-    /// Row-major offset and strides of a place.
+    /// The row-major offset and strides of a place.
     fn linear(&self, place: &Place, shape: &[usize]) -> (i64, Vec<i64>) {
         match place {
             Place::Axes(view) => view.strided(0, &strides(shape), self.shape.len()),
@@ -142,7 +142,7 @@ impl Lowering {
         }
     }
 
-    /// A place by axes, if it can be said so.
+    /// A place as an index for each axis, if it has that form.
     fn by_axes(&self, place: &Place, shape: &[usize]) -> Option<View> {
         let (offset, steps) = match place {
             Place::Axes(view) => return Some(view.clone()),
@@ -163,7 +163,7 @@ impl Lowering {
             let a = rows.iter().zip(shape).position(|(r, n)| step % r == 0 && *n > 1)?;
             *view.coef.get_mut(a)?.get_mut(k)? = step / rows.get(a)?;
         }
-        // Every index stays within its axis: then the two say the same.
+        // The two forms are equal if every index stays inside its axis.
         let fits = view.offset.iter().zip(&view.coef).zip(shape).all(|((o, row), n)| {
             let reach = |sign: fn(i64) -> i64| -> i64 {
                 row.iter().zip(&self.shape).map(|(c, &m)| sign(*c) * (m as i64 - 1)).sum()
@@ -173,7 +173,7 @@ impl Lowering {
         fits.then_some(view)
     }
 
-    /// Reads a node that has a value.
+    /// Reads a node with a value.
     fn read(&mut self, node: &Arc<Node>, place: &Place) -> Result<Reg> {
         let buffer = node.value().ok_or(Error::Inside("a node without a value was read"))?.clone();
         let (offset, steps) = if buffer.is_packed(&node.shape) {
@@ -191,7 +191,8 @@ impl Lowering {
         Ok(self.push(Instr::Load(leaf, map), node.dtype))
     }
 
-    /// The register that holds the node's element at that place. The group's own node is not cut.
+    /// The register with the node's element at a place. The group's own node is not computed
+    /// separately.
     fn node(&mut self, node: &Arc<Node>, place: &Place, own: bool) -> Result<Reg> {
         if let Some(reg) = self.done.get(&(Arc::as_ptr(node), place.clone())) {
             return Ok(*reg);
@@ -265,7 +266,7 @@ impl Lowering {
         Ok(reg)
     }
 
-    /// Computes a node before the group, and reads it.
+    /// Computes a node before the group and reads it.
     fn cut(&mut self, node: &Arc<Node>, place: &Place, own: bool) -> Result<Reg> {
         if own {
             return Err(Error::Inside("a group cannot read what it is to compute"));

@@ -1,4 +1,4 @@
-//! Where values lie: memory of the host or of a GPU, seen by strides.
+//! Memory of values: of the host or of a GPU, with strides.
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -8,23 +8,23 @@ use kjit_engine::DeviceBuffer;
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-/// Memory of the host: ours, or lent by whoever made it.
+/// Host memory: allocated here, or borrowed.
 pub(crate) struct HostMemory {
     from: From,
 }
 
 enum From {
-    /// Words, so that any element is aligned; and how many bytes count.
+    /// Words, so that elements of every dtype are aligned; and the number of used bytes.
     Own(Vec<u64>, usize),
-    /// Address and bytes, and what keeps them.
+    /// Address, number of bytes, and the owner that keeps them alive.
     Lent(usize, usize, #[allow(dead_code, reason = "held until the last reader has gone")] Keep),
 }
 
-/// Keeps lent memory: dropped when nobody reads it any more.
+/// Keeps borrowed memory alive; dropped after the last use.
 pub type Keep = Box<dyn Any + Send + Sync>;
 
 impl HostMemory {
-    /// Zeroed memory; more than the machine has is refused before it is touched.
+    /// Zeroed memory. A request above the machine's memory is refused without touching any.
     pub(crate) fn words(bytes: usize) -> Result<Vec<u64>> {
         static TOTAL: OnceLock<u64> = OnceLock::new();
         let total = *TOTAL.get_or_init(|| match crate::device::Device::Cpu.info().total_memory {
@@ -35,7 +35,8 @@ impl HostMemory {
         if bytes as u64 > total {
             return Err(none);
         }
-        // Whether the system gives it; zeroed pages come untouched from the second request.
+        // Checks that the system grants the request. The second request gives zeroed, untouched
+        // pages.
         let mut probe: Vec<u64> = Vec::new();
         probe.try_reserve_exact(count).map_err(|_| none)?;
         drop(probe);
@@ -47,8 +48,8 @@ impl HostMemory {
     }
 
     /// # Safety
-    /// `address` has `bytes` readable bytes until `keep` is dropped, nobody writes them meanwhile,
-    /// and both are aligned to the elements that will be read.
+    /// `address` has `bytes` readable bytes until `keep` is dropped, nothing writes to them during
+    /// that time, and both are aligned to the elements that will be read.
     #[allow(unsafe_code, reason = "memory of another library")]
     pub(crate) unsafe fn lent(address: usize, bytes: usize, keep: Keep) -> Arc<HostMemory> {
         Arc::new(HostMemory { from: From::Lent(address, bytes, keep) })
@@ -61,7 +62,7 @@ impl HostMemory {
                 bytemuck::cast_slice::<u64, u8>(words).get(..*bytes).unwrap_or_default()
             }
             From::Lent(_, 0, _) => &[],
-            // SAFETY: promised by the caller of `lent`.
+            // SAFETY: the caller of `lent` guarantees the memory until `keep` is dropped.
             From::Lent(at, bytes, _) => unsafe {
                 std::slice::from_raw_parts(*at as *const u8, *bytes)
             },
@@ -76,7 +77,7 @@ pub(crate) enum Store {
     Gpu(Arc<Gpu>, DeviceBuffer<u8>),
 }
 
-/// Elements of a node: memory, the element at index 0, and a stride for each axis.
+/// Elements of a node: memory, position of the element at index 0, and a stride for each axis.
 #[derive(Clone)]
 pub(crate) struct Buffer {
     pub store: Store,
@@ -85,7 +86,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Row-major elements from the memory's start on.
+    /// Row-major elements from the start of the memory on.
     pub(crate) fn packed(store: Store, shape: &[usize]) -> Buffer {
         Buffer { store, offset: 0, strides: strides(shape) }
     }
@@ -97,7 +98,7 @@ impl Buffer {
         }
     }
 
-    /// Whether the elements lie in row-major order without gaps.
+    /// Whether the elements are in row-major order without gaps.
     pub(crate) fn is_packed(&self, shape: &[usize]) -> bool {
         let mut step = 1i64;
         for (&n, &s) in shape.iter().zip(&self.strides).rev() {
@@ -112,7 +113,7 @@ impl Buffer {
         true
     }
 
-    /// Bytes of the host's memory.
+    /// The bytes in host memory.
     pub(crate) fn host(&self) -> Result<&[u8]> {
         match &self.store {
             Store::Host(memory) => Ok(memory.bytes()),

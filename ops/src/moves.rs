@@ -1,4 +1,4 @@
-//! Where elements lie: shapes, orders, copies beside each other. All but concat and repeat are
+//! Moving elements: shapes, orders, concatenation. All operations except concat and repeat are
 //! views.
 
 use crate::device::Device;
@@ -12,12 +12,12 @@ use crate::tensor::Tensor;
 use crate::view::View;
 
 impl Tensor {
-    /// A view of another shape.
+    /// A view with another shape.
     pub(crate) fn viewed(&self, view: &View, shape: &[usize]) -> Result<Tensor> {
         self.parts(|node| expr::view(node, view.clone(), shape.to_vec()))
     }
 
-    /// In another shape of as many elements; one size may be -1.
+    /// The elements in another shape with an equal number of elements; one size may be -1.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -97,7 +97,7 @@ impl Tensor {
         self.permute(&order)
     }
 
-    /// In a shape that its own broadcasts to.
+    /// Broadcasts to `shape`.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -113,7 +113,7 @@ impl Tensor {
         self.parts(|node| expr::expand(node, shape))
     }
 
-    /// New axes of size 1 at these places of the result.
+    /// Adds axes of size 1 at these positions of the result.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -127,7 +127,7 @@ impl Tensor {
         self.shaped(&shape)
     }
 
-    /// Without these axes of size 1.
+    /// Removes these axes of size 1.
     ///
     /// # Errors
     /// [`Error::Shape`] when one has another size.
@@ -147,7 +147,7 @@ impl Tensor {
         self.shaped(&shape)
     }
 
-    /// Backwards along these axes, or all.
+    /// Reverses these axes, or all.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -165,7 +165,7 @@ impl Tensor {
         self.viewed(&view, self.shape())
     }
 
-    /// `count` elements of one axis from `start` on, `step` apart.
+    /// `count` elements of one axis from `start` on, with step `step`.
     pub(crate) fn slice_axis(
         &self,
         at: usize,
@@ -186,11 +186,11 @@ impl Tensor {
         self.viewed(&view, &shape)
     }
 
-    /// Tensors behind each other along an axis, promoted to one dtype.
+    /// Concatenates tensors along an axis, promoted to one dtype.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] where they do not fit;
-    /// [`Error::Value`] for none.
+    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] if they do not match;
+    /// [`Error::Value`] without tensors.
     pub fn concat(tensors: &[Tensor], at: i64) -> Result<Tensor> {
         let Some((first, others)) = tensors.split_first() else {
             return Err(Error::value("concat", "no tensors are given"));
@@ -240,7 +240,7 @@ impl Tensor {
         Tensor::full(&shape, Scalar::Int(0), dtype, first.device())?.assembled(&regions, &parts)
     }
 
-    /// A copy in which each part is written at its region. Dtypes are this one's.
+    /// A copy in which each part is written at its region, cast to this dtype.
     pub(crate) fn assembled(&self, regions: &[Region], parts: &[Tensor]) -> Result<Tensor> {
         let build = |imaginary: bool| {
             let node = |t: &Tensor| match (&t.im, imaginary) {
@@ -256,7 +256,7 @@ impl Tensor {
         Ok(Tensor { re: build(false)?, im })
     }
 
-    /// Tensors of one shape behind each other along a new axis.
+    /// Concatenates tensors of one shape along a new axis.
     ///
     /// # Errors
     /// As [`Tensor::concat`].
@@ -275,7 +275,7 @@ impl Tensor {
         Tensor::concat(&parts, at)
     }
 
-    /// Each slice of an axis on its own.
+    /// The slices of an axis.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -285,7 +285,7 @@ impl Tensor {
         (0..n).map(|i| self.slice_axis(at, i as i64, 1, 1)?.squeeze(&[at as i64])).collect()
     }
 
-    /// With `value` before and behind each axis.
+    /// Adds `value` before and after each axis.
     ///
     /// # Errors
     /// [`Error::Shape`] unless there is a pair for each axis.
@@ -310,7 +310,7 @@ impl Tensor {
         base.assembled(&[region], std::slice::from_ref(self))
     }
 
-    /// Elements moved on by `shift` along an axis, the last ones to the front.
+    /// Rotates an axis by `shift`: the last elements move to the front.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -326,7 +326,7 @@ impl Tensor {
         Tensor::concat(&[tail, head], at as i64)
     }
 
-    /// The whole, so many times along each axis; missing ones are added in front.
+    /// Repeats the tensor along each axis. If `times` has more entries, axes are added in front.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -336,7 +336,7 @@ impl Tensor {
             std::iter::repeat_n(1, rank - list.len()).chain(list.iter().copied()).collect()
         };
         let (shape, times) = (padded(self.shape()), padded(times));
-        // (t0, n0, t1, n1, …), of which the times are broadcast.
+        // (t0, n0, t1, n1, …); the sizes t are broadcast.
         let wide: Vec<usize> = shape.iter().flat_map(|n| [1, *n]).collect();
         let both: Vec<usize> = shape.iter().zip(&times).flat_map(|(n, t)| [*t, *n]).collect();
         count("tile", &both)?;

@@ -1,4 +1,4 @@
-//! Activations, norms and attention, composed from the other operations.
+//! Activations, norms and attention, composed of the other operations.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -8,7 +8,7 @@ use crate::shape::show;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// A real float tensor; integers become f32.
+    /// The tensor as a real float tensor; integers become f32.
     pub(crate) fn floating(&self, op: &'static str) -> Result<Tensor> {
         match self.dtype() {
             d if d.is_complex() => Err(Error::takes(op, "real numbers", d)),
@@ -21,7 +21,7 @@ impl Tensor {
         Tensor::from_v(f(self.floating(op)?.v()))
     }
 
-    /// A number of this one's dtype, without axes.
+    /// A 0-d tensor of this dtype.
     pub(crate) fn number(&self, value: f64) -> Result<Tensor> {
         Tensor::full(&[], Scalar::Float(value), self.dtype(), self.device())
     }
@@ -53,7 +53,7 @@ impl Tensor {
         self.map("silu", |x| x.clone() / ((-x).exp() + 1.0))
     }
 
-    /// x times the normal distribution's share below x; `tanh`: by its approximation.
+    /// x times the standard normal distribution function at x; `tanh`: its approximation.
     ///
     /// # Errors
     /// [`Error::DType`] for complex ones.
@@ -95,7 +95,7 @@ impl Tensor {
         d.sub(&d.exp()?.sum(Some(&[at]), true, None)?.log()?)
     }
 
-    /// Mean 0 and variance 1 over these axes (the last ones), then weight and bias.
+    /// Normalises these last axes to mean 0 and variance 1, then applies weight and bias.
     fn normed(
         &self,
         at: &[i64],
@@ -113,10 +113,10 @@ impl Tensor {
         bias.map_or(Ok(out.clone()), |b| out.add(b))
     }
 
-    /// Norm over the last axes, of sizes `shape`.
+    /// Layer norm over the last axes, which have sizes `shape`.
     ///
     /// # Errors
-    /// [`Error::Shape`] when they are others.
+    /// [`Error::Shape`] if they have other sizes.
     pub fn layer_norm(
         &self,
         shape: &[usize],
@@ -135,10 +135,10 @@ impl Tensor {
         x.normed(&at, weight, bias, eps)
     }
 
-    /// x / sqrt(mean(x²) + eps) over the last axes, of sizes `shape`.
+    /// x / sqrt(mean(x²) + eps) over the last axes, which have sizes `shape`.
     ///
     /// # Errors
-    /// [`Error::Shape`] when they are others.
+    /// [`Error::Shape`] if they have other sizes.
     pub fn rms_norm(&self, shape: &[usize], weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
         let x = self.floating("rms_norm")?;
         if !x.shape().ends_with(shape) {
@@ -152,7 +152,7 @@ impl Tensor {
         x.div(&mean.add(&mean.number(eps)?)?.sqrt()?)?.scaled(weight, None)
     }
 
-    /// Channels in groups, each with mean 0 and variance 1; weight and bias by channel.
+    /// Normalises groups of channels to mean 0 and variance 1; weight and bias are per channel.
     ///
     /// # Errors
     /// [`Error::Shape`] when the groups do not divide the channels.
@@ -177,7 +177,7 @@ impl Tensor {
         flat.shaped(x.shape())?.scaled(wide(weight)?.as_ref(), wide(bias)?.as_ref())
     }
 
-    /// (x - mean) / sqrt(var + eps) by channel, of a mean and variance that are given.
+    /// (x - mean) / sqrt(var + eps) per channel, with a given mean and variance.
     ///
     /// # Errors
     /// [`Error::Shape`] when they do not fit the channels.
@@ -201,7 +201,7 @@ impl Tensor {
         x.sub(&wide(mean)?)?.div(&scale)?.scaled(weight.as_ref(), bias.as_ref())
     }
 
-    /// x Wᵀ + b, of a weight (out, in).
+    /// x Wᵀ + b with a weight (out, in).
     ///
     /// # Errors
     /// [`Error::Shape`] when they do not fit.
@@ -210,7 +210,7 @@ impl Tensor {
         self.matmul(&w)?.scaled(None, bias)
     }
 
-    /// Rows of this table (rows, width) by an index of any shape.
+    /// Rows of this table (rows, width) at an index of any shape.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::DType`], [`Error::Index`].
@@ -222,7 +222,8 @@ impl Tensor {
         self.take(&flat, 0)?.shaped(&[index.shape(), &[width]].concat())
     }
 
-    /// softmax(q kᵀ × scale + mask) v, over (…, rows, width). A bool mask says what counts.
+    /// softmax(q kᵀ × scale + mask) v, over (…, rows, width). A bool mask selects the entries that
+    /// count.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] where they do not fit.
@@ -261,7 +262,7 @@ impl Tensor {
     }
 }
 
-/// (1, channels, 1, …), or (channels,) of one axis.
+/// The shape (1, channels, 1, …), or (channels,) for one axis.
 pub(crate) fn channel_shape(channels: usize, rank: usize) -> Vec<i64> {
     let mut shape = vec![1; rank.max(1)];
     let at = usize::from(rank > 1);

@@ -1,5 +1,5 @@
-//! Nodes of the graph of primitives: immutable, shared, computed once at most. A node that has its
-//! value forgets how it was made, so a graph is never longer than what is still to be computed.
+//! Nodes of the graph of primitives: immutable, shared, computed at most once. A node with a value
+//! drops its definition, so the graph contains only what is still to be computed.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -12,63 +12,64 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// A chain of this many nodes that have no value is computed before it grows: dropping and lowering
-/// recurse.
+/// A chain of this many nodes without values is computed before it grows, because dropping and
+/// lowering are recursive.
 const DEEPEST: u32 = 128;
 
-/// A primitive. Dtypes are real ones: complex values are pairs above this level.
+/// A primitive with real dtypes. Complex values are pairs above this level.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
-    /// One value everywhere: a register's bits.
+    /// One value in every element, as the bits of a register.
     Constant(u64),
     /// The row-major index as i64.
     Iota,
-    /// Random bits (u32) by a counter (Philox 4×32-10): key, first counter.
+    /// Random bits (u32) from a counter (Philox 4×32-10): key, first counter.
     Random(u64, u64),
     Unary(UnOp),
     Binary(BinOp),
-    /// (condition, where true, where false).
+    /// (condition, value if true, value if false).
     Where,
     Cast,
     View(View),
     /// The same elements in row-major order.
     Reshape,
-    /// (source, index): the index replaces the place in one axis of the source; the others are the
-    /// result's own. Source and index have been made views of the result's shape but for that axis.
+    /// (source, index): the index replaces the position in one axis of the source; positions in the
+    /// other axes are the result's. Source and index are views in the result's shape, except for
+    /// that axis.
     Gather {
         axis: usize,
         size: usize,
     },
-    /// Joins all of the last `folded` axes.
+    /// Reduces the last `folded` axes to one value.
     Fold {
         op: FoldOp,
         folded: usize,
     },
-    /// (…, m, k) × (…, k, n), batches broadcast before.
+    /// (…, m, k) × (…, k, n) with batches broadcast before.
     Product,
-    /// The last axis in order: running sum or product.
+    /// A cumulative sum or product along the last axis.
     Scan(FoldOp),
     /// Indices (i64) that sort the last axis, stable, NaN last.
     ArgSort {
         descending: bool,
     },
-    /// A copy of the first input into which the others are written, each at its place.
+    /// A copy of the first input in which the other inputs are written, each at its region.
     Assemble(Vec<Region>),
-    /// (base, index, values): a copy of base, values added or written along one axis.
+    /// (base, index, values): a copy of base with values added or written along one axis.
     Scatter {
         axis: usize,
         add: bool,
     },
 }
 
-/// Where an input of [`Op::Assemble`] is written: `start + step * i` in each axis.
+/// The region of an input of [`Op::Assemble`]: `start + step * i` in each axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Region {
     pub start: Vec<i64>,
     pub step: Vec<i64>,
 }
 
-/// How a node is made.
+/// The definition of a node.
 #[derive(Debug)]
 pub(crate) struct Def {
     pub op: Op,
@@ -81,7 +82,7 @@ pub(crate) struct Node {
     pub shape: Vec<usize>,
     pub device: Device,
     depth: u32,
-    /// How many nodes were made that take this one.
+    /// Number of nodes that were made with this one as an input.
     uses: AtomicU32,
     def: Mutex<Option<Arc<Def>>>,
     value: OnceLock<Buffer>,
@@ -91,11 +92,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nodes without a value, by what they are: the same expression is the same node.
+/// Nodes without values, by their definitions: equal expressions share a node.
 static NODES: Mutex<Option<HashMap<u64, Vec<Weak<Node>>>>> = Mutex::new(None);
 
 impl Node {
-    /// A node whose value is there.
+    /// A node with a value.
     pub(crate) fn leaf(dtype: DType, shape: Vec<usize>, value: Buffer) -> Arc<Node> {
         let device = value.device();
         let node = Node {
@@ -111,7 +112,7 @@ impl Node {
         Arc::new(node)
     }
 
-    /// A node to be computed; the one that is there already if it is the same.
+    /// A node to be computed, or the existing node of an equal expression.
     pub(crate) fn new(
         op: Op,
         inputs: Vec<Arc<Node>>,
@@ -155,7 +156,7 @@ impl Node {
         });
         slot.retain(|w| w.strong_count() > 0);
         slot.push(Arc::downgrade(&node));
-        // The table is swept when it has grown to twice what lived at the last sweep.
+        // The table is swept each time that its size reaches a power of two above 4096.
         if table.len() > 4096 && table.len().is_power_of_two() {
             table.retain(|_, slot| slot.iter().any(|w| w.strong_count() > 0));
         }
@@ -166,24 +167,24 @@ impl Node {
         if self.value.get().is_some() { 0 } else { self.depth }
     }
 
-    /// Its value, if it was computed.
+    /// Its value, if it has been computed.
     pub(crate) fn value(&self) -> Option<&Buffer> {
         self.value.get()
     }
 
-    /// How it is made, while it has no value.
+    /// Its definition, as long as it has no value.
     pub(crate) fn def(&self) -> Option<Arc<Def>> {
         lock(&self.def).clone()
     }
 
-    /// Gives it its value; the first one counts.
+    /// Sets its value; later calls have no effect.
     pub(crate) fn set(&self, value: Buffer) {
         let _ = self.value.set(value);
         let def = lock(&self.def).take();
         drop(def);
     }
 
-    /// Whether several nodes take it.
+    /// Whether several nodes have it as an input.
     pub(crate) fn shared(&self) -> bool {
         self.uses.load(Ordering::Relaxed) > 1
     }

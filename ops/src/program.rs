@@ -1,26 +1,26 @@
-//! A group's bytecode: what one launch computes at each place of its index space. The CPU
-//! interprets it over tiles, a GPU's kernel is rendered from it.
+//! A group's bytecode: the computation at each position of its index space. The CPU interprets it
+//! over tiles; a GPU kernel is rendered from it.
 
 use crate::dtype::DType;
 use crate::element::{BinOp, UnOp};
 use crate::memory::Buffer;
 use crate::view::collapse;
 
-/// Number of a step, whose value later steps take.
+/// The number of a step; later steps use it to read the step's value.
 pub(crate) type Reg = usize;
 
-/// Number of an index map.
+/// The number of an index map.
 pub(crate) type MapId = usize;
 
-/// What a step does.
+/// The instruction of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Instr {
     /// A register's bits.
     Constant(u64),
-    /// The element of a buffer at a map's place.
+    /// The element of a buffer at a map's position.
     Load(usize, MapId),
-    /// The element of a buffer at a map's place plus an index (i64, of an axis of `size`) times the
-    /// stride of that axis.
+    /// The element of a buffer at a map's position plus an index (i64, in an axis of `size`) times
+    /// the stride of that axis.
     Gather {
         leaf: usize,
         map: MapId,
@@ -28,9 +28,9 @@ pub(crate) enum Instr {
         stride: i64,
         size: i64,
     },
-    /// A map's place, as i64.
+    /// A map's position, as i64.
     Index(MapId),
-    /// Random bits (u32) of a key, at a map's place plus the first counter.
+    /// Random bits (u32) of a key; the counter is a map's position plus the first counter.
     Random {
         key: u64,
         first: u64,
@@ -56,14 +56,14 @@ pub(crate) struct Map {
     pub strides: Vec<i64>,
 }
 
-/// A buffer that is read.
+/// A buffer that the group reads.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaf {
     pub buffer: Buffer,
     pub dtype: DType,
 }
 
-/// The bytecode of a group over an index space whose last `folded` axes are joined.
+/// The bytecode of a group over an index space whose last `folded` axes are reduced.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub shape: Vec<usize>,
@@ -75,7 +75,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// The dtype of what it computes.
+    /// The dtype of its result.
     pub(crate) fn dtype(&self) -> DType {
         self.steps.get(self.out).map_or(DType::Bool, |s| s.dtype)
     }
@@ -85,14 +85,14 @@ impl Program {
         self.steps.get(reg).map_or(DType::Bool, |s| s.dtype)
     }
 
-    /// Elements of the axes that stay, and of those that are joined.
+    /// Number of kept elements, and of reduced elements for each.
     pub(crate) fn sizes(&self) -> (usize, usize) {
         let kept = self.shape.len() - self.folded.min(self.shape.len());
         let (kept, folded) = self.shape.split_at(kept);
         (crate::shape::numel(kept), crate::shape::numel(folded))
     }
 
-    /// Merges the axes of its index space, those that stay and those that are joined apart.
+    /// Merges axes of its index space; kept and reduced axes are not merged with each other.
     pub(crate) fn collapse(&mut self) {
         let split = self.shape.len() - self.folded.min(self.shape.len());
         let (kept, folded) = self.shape.split_at(split);
@@ -113,8 +113,7 @@ impl Program {
         }
     }
 
-    /// The index space with the joined axes first: the order in which the kept ones are walked
-    /// innermost.
+    /// The index space with the reduced axes first, so that the innermost loop is over kept axes.
     pub(crate) fn folded_first(&self) -> Program {
         let mut turned = self.clone();
         let split = self.shape.len() - self.folded.min(self.shape.len());

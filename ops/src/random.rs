@@ -1,7 +1,7 @@
-//! Random bits by a counter: Philox 4×32-10 (Salmon and others, 2011). The same key and counter
-//! give the same bits on every device, in any order of computing.
+//! Counter-based random bits: Philox 4×32-10 (Salmon and others, 2011). A key and a counter give
+//! the same bits on every device, in any order of computation.
 
-/// The word that belongs to a counter: one of the four of a block.
+/// The word of a counter: one of the four words of a block.
 pub(crate) fn bits(key: u64, counter: u64) -> u32 {
     let block = philox(key, counter / 4);
     block.get((counter % 4) as usize).copied().unwrap_or(0)

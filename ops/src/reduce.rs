@@ -1,4 +1,4 @@
-//! Joining elements of axes: sums, products, extremes, means, and running ones.
+//! Reductions over axes (sums, products, extremes, means) and cumulative ones.
 
 use crate::dtype::{DType, Kind};
 use crate::element::FoldOp;
@@ -9,7 +9,7 @@ use crate::scalar::Scalar;
 use crate::shape::{axes, axis, numel, show};
 use crate::tensor::Tensor;
 
-/// The dtype in which integers are summed: bool and narrow ones would run over.
+/// The dtype in which integers are summed; bool and narrow integers would overflow.
 fn wide(dtype: DType) -> DType {
     match dtype.kind() {
         Kind::Bool | Kind::Signed => DType::I64,
@@ -19,12 +19,12 @@ fn wide(dtype: DType) -> DType {
 }
 
 impl Tensor {
-    /// The axes to be joined put last, merged into the others' order; and the result's shapes
-    /// without and with them.
+    /// Permutes the reduced axes to the end. Returns the result's shapes without them and with size
+    /// 1.
     fn last(&self, op: &'static str, at: Option<&[i64]>) -> Result<(Tensor, usize, Kept)> {
         let gone = axes(op, at, self.rank())?;
         let stay: Vec<usize> = (0..self.rank()).filter(|a| !gone.contains(a)).collect();
-        // In their own order: argmax counts in it.
+        // The reduced axes keep their order, because argmax counts in it.
         let mut last: Vec<usize> = gone.clone();
         last.sort_unstable();
         let order: Vec<i64> = stay.iter().chain(&last).map(|a| *a as i64).collect();
@@ -36,7 +36,7 @@ impl Tensor {
         Ok((self.permute(&order)?, gone.len(), kept))
     }
 
-    /// Joins all elements of the axes (none: all) with an operation that takes this dtype.
+    /// Reduces the axes (`None`: all) with an operation that takes this dtype.
     fn folded(
         &self,
         op: FoldOp,
@@ -59,7 +59,7 @@ impl Tensor {
         Tensor::from_v(x.v().fold(op, n).shape(shape))
     }
 
-    /// Sum over axes. Integers and bools are summed in 64 bits; `dtype` says otherwise.
+    /// Sum over axes. Integers and bools are summed in 64 bits unless `dtype` is given.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -87,7 +87,7 @@ impl Tensor {
         if x.im.is_none() {
             return x.folded(FoldOp::Prod, at, keep, Some(Scalar::Int(1)));
         }
-        // A tree of pairs: halves are multiplied with each other until one is left.
+        // A tree: the product of the two halves, until one element is left.
         let (y, n, kept) = x.last("prod", at)?;
         let head = kept.short.clone();
         let count = numel(y.shape().get(y.rank() - n..).unwrap_or_default());
@@ -119,7 +119,7 @@ impl Tensor {
         self.folded(op, at, keep, None)
     }
 
-    /// Greatest element over axes; NaN if one is.
+    /// The greatest element over axes; NaN if any is NaN.
     ///
     /// # Errors
     /// [`Error::Value`] without elements; [`Error::DType`] for complex ones.
@@ -127,7 +127,7 @@ impl Tensor {
         self.extreme(FoldOp::Max, at, keep)
     }
 
-    /// Least element over axes; NaN if one is.
+    /// The least element over axes; NaN if any is NaN.
     ///
     /// # Errors
     /// As [`Tensor::max`].
@@ -135,7 +135,7 @@ impl Tensor {
         self.extreme(FoldOp::Min, at, keep)
     }
 
-    /// Place of the first greatest element of an axis, or of all elements in row-major order; the
+    /// Index of the first greatest element of an axis, or of all elements in row-major order; the
     /// first NaN if there is one. int64.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl Tensor {
         self.extreme(FoldOp::ArgMax, at.as_ref().map(std::slice::from_ref), keep)
     }
 
-    /// Place of the first least element.
+    /// Index of the first least element; see [`Tensor::argmax`].
     ///
     /// # Errors
     /// As [`Tensor::max`].
@@ -152,7 +152,7 @@ impl Tensor {
         self.extreme(FoldOp::ArgMin, at.as_ref().map(std::slice::from_ref), keep)
     }
 
-    /// Whether any element is not zero.
+    /// Whether any element is nonzero.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -160,7 +160,7 @@ impl Tensor {
         self.truth()?.folded(FoldOp::Max, at, keep, Some(Scalar::Bool(false)))
     }
 
-    /// Whether every element is not zero.
+    /// Whether every element is nonzero.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -168,7 +168,7 @@ impl Tensor {
         self.truth()?.folded(FoldOp::Min, at, keep, Some(Scalar::Bool(true)))
     }
 
-    /// How many elements are not zero. int64.
+    /// Number of nonzero elements. int64.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -176,27 +176,27 @@ impl Tensor {
         self.truth()?.sum(at, keep, Some(DType::I64))
     }
 
-    /// Elements that the axes join.
+    /// Number of elements that are reduced to one.
     fn joined(&self, op: &'static str, at: Option<&[i64]>) -> Result<f64> {
         let gone = axes(op, at, self.rank())?;
         Ok(gone.iter().filter_map(|a| self.shape().get(*a)).product::<usize>() as f64)
     }
 
-    /// Mean over axes; NaN without elements. Integers as f32.
+    /// Mean over axes; NaN without elements. Integers are averaged in f32.
     ///
     /// # Errors
     /// [`Error::Shape`].
     pub fn mean(&self, at: Option<&[i64]>, keep: bool) -> Result<Tensor> {
         let x = if self.dtype().is_float() { self.clone() } else { self.astype(DType::F32)? };
         let n = x.joined("mean", at)?;
-        // The sum of many halves leaves their range long before their mean does.
+        // A sum of many halves overflows although their mean does not.
         let narrow = matches!(x.dtype(), DType::F16 | DType::BF16);
         let sum = x.sum(at, keep, narrow.then_some(DType::F32))?;
         let mean = sum.parts(|node| (V::of(node) / V::of(node).like(n)).0)?;
         mean.astype(x.dtype())
     }
 
-    /// Mean square of the distance from the mean, of n - `correction`.
+    /// Variance: the squared distances from the mean, divided by n - `correction`.
     ///
     /// # Errors
     /// [`Error::Shape`]; [`Error::DType`] for complex ones.
@@ -223,7 +223,7 @@ impl Tensor {
         self.var(at, correction, keep)?.sqrt()
     }
 
-    /// Running sum (or product) along an axis; `initial` puts the neutral element in front.
+    /// Cumulative sum (or product) along an axis; `initial` puts the neutral element in front.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -268,7 +268,7 @@ impl Tensor {
         Tensor::concat(&[first, run], at as i64)
     }
 
-    /// Difference of neighbours along an axis, `times` times.
+    /// Differences of neighbours along an axis, applied `times` times.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -284,13 +284,13 @@ impl Tensor {
         Ok(x)
     }
 
-    /// log(sum(exp(x))) over axes, without running over.
+    /// log(sum(exp(x))) over axes, without overflow.
     ///
     /// # Errors
     /// [`Error::Value`] without elements.
     pub fn logsumexp(&self, at: Option<&[i64]>, keep: bool) -> Result<Tensor> {
         let top = self.max(at, true)?;
-        // Of infinities nothing is taken away: inf - inf is NaN.
+        // An infinite maximum is not subtracted, because inf - inf is NaN.
         let zero = top.v().like(0.0);
         let top = Tensor::from_v(top.v().is_finite().select(top.v(), zero))?;
         let sum = self.sub(&top)?.exp()?.sum(at, true, None)?.log()?.add(&top)?;
@@ -314,7 +314,8 @@ impl Tensor {
         Ok(Tensor::real(expr::iota(shape, device)?))
     }
 
-    /// With the axes to be joined last, how many they are, and the shapes without and with them.
+    /// Permutes the reduced axes to the end. Returns their number and the result's shapes without
+    /// them and with size 1.
     pub(crate) fn folding(
         &self,
         op: &'static str,

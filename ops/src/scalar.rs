@@ -1,9 +1,9 @@
-//! A single value of any dtype, exactly.
+//! A single exact value of any dtype.
 
 use crate::dtype::{DType, Kind};
 use crate::error::{Error, Result};
 
-/// A value as a host language has it.
+/// A value in the types of a host language.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "each is its own name")]
 pub enum Scalar {
@@ -14,7 +14,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// The dtype that a tensor of it has by default.
+    /// The default dtype of a tensor of it.
     #[must_use]
     pub fn default_dtype(self) -> DType {
         match self {
@@ -25,12 +25,12 @@ impl Scalar {
         }
     }
 
-    /// The dtype that it takes beside a tensor of a dtype: the tensor's, unless its own kind is
-    /// higher.
+    /// Its dtype as an operand of a tensor with dtype `other`: that dtype, unless the scalar's kind
+    /// is higher.
     ///
     /// # Errors
-    /// [`Error::Value`] for an integer that the dtype does not hold; [`Error::DType`] for a kind
-    /// that the tensor's does not hold (a bool tensor takes no int).
+    /// [`Error::Value`] for an integer outside the dtype's range; [`Error::DType`] for a kind that
+    /// the tensor's dtype does not accept (a bool tensor takes no int).
     pub fn beside(self, op: &'static str, other: DType) -> Result<DType> {
         let refuse = |what: &str| {
             Err(Error::dtype(op, format!("a Python {what} does not go with a tensor of {other}")))
@@ -64,7 +64,7 @@ impl Scalar {
         }
     }
 
-    /// As f64.
+    /// The value as f64.
     #[must_use]
     pub fn float(self) -> f64 {
         match self {
@@ -74,7 +74,7 @@ impl Scalar {
         }
     }
 
-    /// As an integer: floats toward zero, limited to i128.
+    /// The value as an integer: floats are truncated and clamped to i128.
     #[must_use]
     pub fn int(self) -> i128 {
         match self {
@@ -84,7 +84,7 @@ impl Scalar {
         }
     }
 
-    /// Whether it is not zero; NaN is not.
+    /// Whether it is nonzero; NaN counts as nonzero.
     #[must_use]
     pub fn truth(self) -> bool {
         match self {
@@ -95,7 +95,7 @@ impl Scalar {
         }
     }
 
-    /// Its bytes as an element of a dtype: floats rounded, integers by their low bits.
+    /// The bytes of an element: floats are rounded, integers keep their low bits.
     #[must_use]
     pub fn to_bytes(self, dtype: DType) -> Vec<u8> {
         match dtype {
@@ -109,7 +109,7 @@ impl Scalar {
         }
     }
 
-    /// The bits that a register of a (real) dtype has for it, in the low bytes.
+    /// The bits in a register of a real dtype, in the low bytes.
     #[must_use]
     pub(crate) fn bits(self, dtype: DType) -> u64 {
         match dtype {

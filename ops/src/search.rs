@@ -1,5 +1,5 @@
 //! Sorting, searching and sets. Results whose shape depends on values are computed at once, on the
-//! host's side of the device.
+//! host.
 
 use crate::device::Device;
 use crate::dtype::{DType, promote};
@@ -9,10 +9,10 @@ use crate::node::{Node, Op};
 use crate::shape::{axis, show, strides};
 use crate::tensor::Tensor;
 
-/// What `unique` finds: values, the index of each one's first element, the value's number of each
-/// element, and how many elements have it.
+/// The result of [`Tensor::unique`]: the values, the index of each value's first element, the
+/// number of the value for each element, and the number of elements with each value.
 pub struct Unique {
-    /// Sorted; each NaN is one of its own.
+    /// Sorted; each NaN counts as a value of its own.
     pub values: Tensor,
     /// int64.
     pub indices: Tensor,
@@ -27,7 +27,7 @@ fn integers(values: &[i64], shape: &[usize], device: &Device) -> Result<Tensor> 
 }
 
 impl Tensor {
-    /// Indices that sort an axis: stable in both directions, NaN last (first when descending).
+    /// Indices that sort an axis: stable in both directions, NaN last (first if descending).
     ///
     /// # Errors
     /// [`Error::Shape`]; [`Error::DType`] for complex ones.
@@ -47,7 +47,7 @@ impl Tensor {
         Tensor::real(order).move_axes(&[-1], &[at as i64])
     }
 
-    /// Sorted along an axis.
+    /// The elements sorted along an axis.
     ///
     /// # Errors
     /// As [`Tensor::argsort`].
@@ -55,7 +55,7 @@ impl Tensor {
         self.take_along_axis(&self.argsort(at, descending)?, at)
     }
 
-    /// The indices, by axis, of the elements that are not zero, in row-major order.
+    /// The indices, one tensor for each axis, of the nonzero elements in row-major order.
     ///
     /// # Errors
     /// [`Error::Shape`] for a tensor without axes.
@@ -77,7 +77,8 @@ impl Tensor {
             .collect()
     }
 
-    /// Where in this sorted list each value belongs: before (`right`: behind) equal ones. int64.
+    /// The position of each value in this sorted list, before (`right`: after) equal elements.
+    /// int64.
     ///
     /// # Errors
     /// [`Error::Shape`] unless the list has one axis; [`Error::DType`].
@@ -100,7 +101,7 @@ impl Tensor {
             Some(order) => self.take(order, 0)?,
             None => self.clone(),
         };
-        // A count of the elements before, by bisection over keys that sort as elements do.
+        // Counts the smaller elements by bisection, with keys in the elements' order.
         let (list, wanted) =
             (list.astype(dtype)?.to_scalars()?, values.astype(dtype)?.to_scalars()?);
         let key = |s: &crate::scalar::Scalar| match s {
@@ -121,13 +122,13 @@ impl Tensor {
         integers(&places, values.shape(), self.device())
     }
 
-    /// The distinct elements, sorted, and where they are.
+    /// The distinct elements, sorted, with their positions.
     ///
     /// # Errors
-    /// What the computation runs into.
+    /// Errors of the computation.
     pub fn unique(&self) -> Result<Unique> {
         let flat = self.shaped(&[self.numel()])?;
-        // Complex ones by real parts, then by imaginary ones; each sort is stable.
+        // Complex elements are sorted by real parts, then by imaginary parts; each sort is stable.
         let order = match &flat.im {
             None => flat.argsort(0, false)?,
             Some(im) => {
@@ -169,7 +170,7 @@ impl Tensor {
         })
     }
 
-    /// Whether each element is among `set`.
+    /// Whether each element is in `set`.
     ///
     /// # Errors
     /// [`Error::DType`], [`Error::Devices`].
@@ -182,7 +183,7 @@ impl Tensor {
         if invert { found.unary(crate::element::UnOp::Not) } else { Ok(found) }
     }
 
-    /// Each element `times` times behind itself along an axis.
+    /// Repeats each element `times` times along an axis.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Value`].
@@ -201,7 +202,7 @@ impl Tensor {
         let many = |i: usize| times.get(if times.len() == 1 { 0 } else { i }).copied().unwrap_or(0);
         let total = (0..n).map(|i| i128::from(many(i))).sum::<i128>();
         let bytes = usize::try_from(total).unwrap_or(usize::MAX).saturating_mul(8);
-        // Whether there is room for the indices.
+        // Checks that there is memory for the indices.
         drop(crate::memory::HostMemory::words(bytes)?);
         let mut index = Vec::with_capacity(bytes / 8);
         for i in 0..n {

@@ -2,10 +2,10 @@
 
 use crate::error::{Error, Result};
 
-/// Elements of a shape.
+/// Number of elements of a shape.
 ///
 /// # Errors
-/// [`Error::Shape`] when they cannot be addressed.
+/// [`Error::Shape`] if there are too many to address.
 pub(crate) fn count(op: &'static str, shape: &[usize]) -> Result<usize> {
     let product = shape.iter().try_fold(1usize, |n, &s| n.checked_mul(s));
     match product {
@@ -15,7 +15,7 @@ pub(crate) fn count(op: &'static str, shape: &[usize]) -> Result<usize> {
     }
 }
 
-/// Elements of a shape that was counted before.
+/// Number of elements of a shape that [`count`] has checked.
 pub(crate) fn numel(shape: &[usize]) -> usize {
     if shape.contains(&0) { 0 } else { shape.iter().product() }
 }
@@ -31,7 +31,7 @@ pub(crate) fn strides(shape: &[usize]) -> Vec<i64> {
     out
 }
 
-/// `(2, 3)`.
+/// The shape as text: `(2, 3)`.
 pub(crate) fn show(shape: &[usize]) -> String {
     let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
     match sizes.len() {
@@ -40,10 +40,10 @@ pub(crate) fn show(shape: &[usize]) -> String {
     }
 }
 
-/// The shape that two broadcast to.
+/// The shape that two shapes broadcast to.
 ///
 /// # Errors
-/// [`Error::Shape`] with both.
+/// [`Error::Shape`] with both shapes.
 pub fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Vec<usize>> {
     let rank = a.len().max(b.len());
     let at = |s: &[usize], i: usize| {
@@ -66,20 +66,20 @@ pub fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Vec<usize
         .collect()
 }
 
-/// An axis counted from the front; negative ones count from the end.
+/// An axis as a nonnegative number; negative axes count from the end.
 ///
 /// # Errors
-/// [`Error::Axis`] when there is none.
+/// [`Error::Axis`] if it is out of range.
 pub fn axis(op: &'static str, axis: i64, rank: usize) -> Result<usize> {
     let from_front = if axis < 0 { axis + rank as i64 } else { axis };
     let found = usize::try_from(from_front).ok().filter(|a| *a < rank);
     found.ok_or(Error::Axis { op, axis, rank })
 }
 
-/// Several axes, each once; none means all.
+/// Several distinct axes; `None` means all.
 ///
 /// # Errors
-/// [`Error::Shape`] for one that is not there or comes twice.
+/// [`Error::Shape`] if one is out of range or repeated.
 pub fn axes(op: &'static str, given: Option<&[i64]>, rank: usize) -> Result<Vec<usize>> {
     let Some(given) = given else { return Ok((0..rank).collect()) };
     let mut found = Vec::with_capacity(given.len());
@@ -93,10 +93,10 @@ pub fn axes(op: &'static str, given: Option<&[i64]>, rank: usize) -> Result<Vec<
     Ok(found)
 }
 
-/// The sizes that a reshape gets, of which one may be -1.
+/// The sizes of a reshape, one of which may be -1.
 ///
 /// # Errors
-/// [`Error::Shape`] when the numbers of elements differ.
+/// [`Error::Shape`] if the numbers of elements differ.
 pub(crate) fn resolve(op: &'static str, from: &[usize], to: &[i64]) -> Result<Vec<usize>> {
     let have = numel(from);
     let fail = || {

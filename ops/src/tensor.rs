@@ -1,4 +1,4 @@
-//! Tensors: handles on nodes, immutable. A complex one is a pair of real nodes.
+//! Tensors: immutable handles on nodes. A complex tensor is a pair of real nodes.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -11,21 +11,21 @@ use crate::scalar::Scalar;
 use crate::shape::{count, numel};
 use std::sync::Arc;
 
-/// An array on a device: dtype, shape, and how its elements come about. Computed when somebody
-/// looks at it, together with what it is made of.
+/// An array on a device: dtype, shape and definition. It is computed, with everything that it
+/// depends on, when its elements are first read.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     pub(crate) re: Arc<Node>,
     pub(crate) im: Option<Arc<Node>>,
 }
 
-/// Elements in memory of the host: bytes, the first one's place and strides in elements.
+/// Elements in host memory: bytes, position of the first element, strides.
 pub struct HostView<'a> {
     /// The memory.
     pub bytes: &'a [u8],
-    /// Place of the first element, in elements.
+    /// Position of the first element, in elements.
     pub offset: i64,
-    /// In elements.
+    /// Strides in elements.
     pub strides: Vec<i64>,
 }
 
@@ -38,14 +38,14 @@ impl Tensor {
         v.0.map(Tensor::real)
     }
 
-    /// From a pair of parts.
+    /// A tensor of a real and an imaginary part.
     pub(crate) fn pair(re: V, im: V) -> Result<Tensor> {
         let (re, im) = (re.0?, im.0?);
         let shape = crate::shape::broadcast("complex", &re.shape, &im.shape)?;
         Ok(Tensor { re: expr::expand(&re, &shape)?, im: Some(expr::expand(&im, &shape)?) })
     }
 
-    /// A complex tensor of two real ones of one dtype, which broadcast.
+    /// A complex tensor of two real tensors of one dtype, which broadcast.
     ///
     /// # Errors
     /// [`Error::DType`] unless both are f32 or both f64; [`Error::Shape`].
@@ -62,12 +62,12 @@ impl Tensor {
         V::of(&self.re)
     }
 
-    /// The imaginary part, zeros for a real one.
+    /// The imaginary part; zeros for a real tensor.
     pub(crate) fn vi(&self) -> V {
         self.im.as_ref().map_or_else(|| self.v().like(0.0), V::of)
     }
 
-    /// Applies the same to every part.
+    /// Applies a function to each part.
     pub(crate) fn parts(&self, f: impl Fn(&Arc<Node>) -> Result<Arc<Node>>) -> Result<Tensor> {
         Ok(Tensor { re: f(&self.re)?, im: self.im.as_ref().map(f).transpose()? })
     }
@@ -84,28 +84,28 @@ impl Tensor {
         &self.re.shape
     }
 
-    /// How many axes it has.
+    /// Number of axes.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.re.shape.len()
     }
 
-    /// Elements.
+    /// Number of elements.
     #[must_use]
     pub fn numel(&self) -> usize {
         self.re.numel()
     }
 
-    /// Where it lies.
+    /// Its device.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.re.device
     }
 
-    /// One value in every element.
+    /// A tensor with one value in every element.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the elements cannot be addressed.
+    /// [`Error::Shape`] if it has too many elements to address.
     pub fn full(shape: &[usize], value: Scalar, dtype: DType, device: &Device) -> Result<Tensor> {
         count("full", shape)?;
         let (re, im) = value.parts();
@@ -114,7 +114,7 @@ impl Tensor {
         Ok(Tensor { re: part(re)?, im })
     }
 
-    /// A scalar as an operand beside this tensor: of its dtype, where it can be.
+    /// A scalar as an operand of this tensor, with its dtype if possible.
     ///
     /// # Errors
     /// As [`Scalar::beside`].
@@ -122,10 +122,10 @@ impl Tensor {
         Tensor::full(&[], value, value.beside(op, self.dtype())?, self.device())
     }
 
-    /// Row-major elements of the host, copied; complex ones are pairs behind each other.
+    /// A tensor from row-major host bytes, which are copied; complex elements are adjacent pairs.
     ///
     /// # Errors
-    /// [`Error::Shape`] when there are not as many bytes as the shape has elements.
+    /// [`Error::Shape`] if the number of bytes does not match the shape.
     pub fn from_bytes(
         bytes: &[u8],
         dtype: DType,
@@ -154,14 +154,14 @@ impl Tensor {
         Tensor::over(host, dtype, shape).to_device(device)
     }
 
-    /// Elements of memory that somebody lends, not copied.
+    /// A tensor over borrowed memory, without a copy.
     ///
     /// # Errors
-    /// [`Error::Shape`] when a place lies outside of the memory.
+    /// [`Error::Shape`] if an element lies outside of the memory.
     ///
     /// # Safety
     /// `address` has `bytes` readable bytes, aligned to the dtype's parts, until `keep` is dropped,
-    /// and nobody writes them meanwhile.
+    /// and nothing writes to them during that time.
     #[allow(unsafe_code, reason = "memory of another library")]
     pub unsafe fn lent(
         address: usize,
@@ -184,13 +184,13 @@ impl Tensor {
         if strides.len() != shape.len() || (!inside && numel(shape) > 0) {
             return Err(Error::shape("from_dlpack", "the strides lead out of the memory"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's caller guarantees it.
         let memory = unsafe { HostMemory::lent(address, bytes, keep) };
         let buffer = Buffer { store: Store::Host(memory), offset, strides: strides.to_vec() };
         Ok(Tensor::over(buffer, dtype, shape))
     }
 
-    /// A tensor over elements of the host. The parts of complex ones are every second float.
+    /// A tensor over host memory. The parts of complex elements are alternate floats.
     fn over(buffer: Buffer, dtype: DType, shape: &[usize]) -> Tensor {
         if !dtype.is_complex() {
             return Tensor::real(Node::leaf(dtype, shape.to_vec(), buffer));
@@ -204,19 +204,19 @@ impl Tensor {
         Tensor { re: part(0), im: Some(part(1)) }
     }
 
-    /// Computes it, with all that it is made of. A second call does nothing.
+    /// Computes the tensor and everything that it depends on. A second call does nothing.
     ///
     /// # Errors
-    /// What the computation ran into.
+    /// Errors of the computation.
     pub fn eval(&self) -> Result<()> {
         eval::force(&self.re)?;
         self.im.as_ref().map_or(Ok(()), eval::force)
     }
 
-    /// Calls `f` with the computed elements of a real tensor on the CPU, where they lie.
+    /// Calls `f` with the elements of a real tensor on the CPU, in place.
     ///
     /// # Errors
-    /// What the computation ran into; [`Error::Value`] for a complex one or one on a GPU.
+    /// Errors of the computation; [`Error::Value`] for a complex tensor or one on a GPU.
     pub fn host<T>(&self, f: impl FnOnce(HostView<'_>) -> T) -> Result<T> {
         if self.im.is_some() {
             return Err(Error::value("host", "a complex tensor lies as two parts: to_bytes()"));
@@ -229,10 +229,10 @@ impl Tensor {
         Ok(f(HostView { bytes, offset, strides: buffer.strides.clone() }))
     }
 
-    /// A complex tensor of the CPU with its pairs in one piece of memory, and that memory.
+    /// A complex CPU tensor that stores its pairs contiguously, and `f`'s result for that memory.
     ///
     /// # Errors
-    /// What the computation ran into; [`Error::Value`] for a real one.
+    /// Errors of the computation; [`Error::Value`] for a real tensor.
     pub fn interleaved<T>(&self, f: impl FnOnce(HostView<'_>) -> T) -> Result<(Tensor, T)> {
         let Some(im) = &self.im else {
             return Err(Error::value("interleaved", "a real tensor has no pairs"));
@@ -258,10 +258,10 @@ impl Tensor {
         Ok((t, found))
     }
 
-    /// Its elements in row-major order, as bytes on the host; complex ones as pairs.
+    /// Its elements in row-major order, as host bytes; complex elements as pairs.
     ///
     /// # Errors
-    /// What the computation ran into.
+    /// Errors of the computation.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let part = |node: &Arc<Node>| -> Result<Vec<u8>> {
             if node.numel() == 0 {
@@ -285,19 +285,19 @@ impl Tensor {
         Ok(re.chunks(size).zip(im.chunks(size)).flat_map(|(a, b)| [a, b].concat()).collect())
     }
 
-    /// Its elements, one after the other.
+    /// Its elements in row-major order.
     ///
     /// # Errors
-    /// What the computation ran into.
+    /// Errors of the computation.
     pub fn to_scalars(&self) -> Result<Vec<Scalar>> {
         let (bytes, dtype) = (self.to_bytes()?, self.dtype());
         Ok(bytes.chunks_exact(dtype.size()).map(|b| scalar(b, dtype)).collect())
     }
 
-    /// The one element.
+    /// The element of a tensor with one element.
     ///
     /// # Errors
-    /// [`Error::Shape`] when it has none or several.
+    /// [`Error::Shape`] if it has none or several.
     pub fn item(&self) -> Result<Scalar> {
         match self.to_scalars()?.as_slice() {
             [one] => Ok(*one),
@@ -332,12 +332,13 @@ impl Tensor {
         })
     }
 
-    /// In memory of its own, computed.
+    /// A computed copy in memory of its own.
     ///
     /// # Errors
-    /// What the computation ran into.
+    /// Errors of the computation.
     pub fn copy(&self) -> Result<Tensor> {
-        // Tensors do not change: a second handle is a copy, but a view would keep all of its base.
+        // Tensors do not change, so a second handle is a copy. A view would keep all of its base
+        // alive.
         let copy = self.parts(eval::packed)?;
         Ok(copy)
     }

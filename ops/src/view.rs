@@ -1,18 +1,18 @@
-//! Views: an index of a node's axes as an affine function of an index of the view's axes. Slices,
-//! flips, permutations, broadcasts, diagonals and the windows of a convolution are all of this
-//! form, so any chain of them is one.
+//! Views: affine functions from an index of the view's axes to an index of the source's axes.
+//! Slices, flips, permutations, broadcasts, diagonals and the windows of a convolution have this
+//! form, so any chain of them is one view.
 
 /// `source[a] = offset[a] + sum over k of coef[a][k] * index[k]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
-    /// One for each axis of the source.
+    /// One entry for each axis of the source.
     pub(crate) offset: Vec<i64>,
     /// A row for each axis of the source, a column for each axis of the view.
     pub(crate) coef: Vec<Vec<i64>>,
 }
 
 impl View {
-    /// The view that changes nothing.
+    /// The identity view.
     pub(crate) fn identity(rank: usize) -> View {
         View::axes(rank, &(0..rank).map(Some).collect::<Vec<_>>())
     }
@@ -23,7 +23,7 @@ impl View {
         View { offset: vec![0; from.len()], coef: from.iter().map(row).collect() }
     }
 
-    /// The view of a view: `self` is nearer to the source.
+    /// The composition of two views; `self` is applied to the source first.
     pub(crate) fn then(&self, outer: &View) -> View {
         let rank = outer.coef.first().map_or(0, Vec::len);
         let mut out = View { offset: self.offset.clone(), coef: Vec::new() };
@@ -37,11 +37,11 @@ impl View {
             }
             out.coef.push(coefs);
         }
-        // A source without axes says nothing of the view's rank; none is needed then.
+        // The rank of the view is unknown if the source has no axes, and not needed then.
         out
     }
 
-    /// Offset and one stride for each axis of the view, over memory with these strides.
+    /// The offset and the strides of the view's axes in memory with these strides of the source.
     pub(crate) fn strided(&self, base: i64, strides: &[i64], rank: usize) -> (i64, Vec<i64>) {
         let mut offset = base;
         let mut out = vec![0i64; rank];
@@ -55,8 +55,8 @@ impl View {
     }
 }
 
-/// Merges axes that lie behind each other in every one of the given stride lists, and drops axes of
-/// size 1: the fewest axes that say the same. The lists are changed alike.
+/// Merges axes that are contiguous in every stride list, and drops axes of size 1. The lists are
+/// changed accordingly; returns the new shape.
 pub(crate) fn collapse(shape: &[usize], lists: &mut [Vec<i64>]) -> Vec<usize> {
     let mut out: Vec<usize> = Vec::new();
     let mut kept: Vec<Vec<i64>> = vec![Vec::new(); lists.len()];
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_view_of_a_view_is_one() {
-        // Every second column backwards, then transposed.
+        // Every second column in reverse order, then transposed.
         let inner = View { offset: vec![0, 4], coef: vec![vec![1, 0], vec![0, -2]] };
         let outer = View::axes(2, &[Some(1), Some(0)]);
         let both = inner.then(&outer);

@@ -246,7 +246,7 @@ from .nn.functional import (
     softmax,
 )
 
-# The names of the list that this library was asked for.
+# Aliases by the names of other libraries.
 sub = subtract
 mul = multiply
 div = divide

@@ -81,7 +81,7 @@ def save(file: Any, x: Tensor) -> None:
         raise TypeError(f"save: .npy has no {x.dtype.name}; astype(kjit.float32) first")
     order = "|" if x.dtype.itemsize == 1 else "<"
     head = repr({"descr": order + word, "fortran_order": False, "shape": x.shape})
-    # Magic, version, length and header together are a multiple of 64 bytes.
+    # The length of magic, version, length and header is a multiple of 64 bytes.
     head += " " * (-(len(head) + 11) % 64) + "\n"
     data = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode("latin1")
     if hasattr(file, "write"):

@@ -1,5 +1,5 @@
-//! The buffer protocol: `memoryview(x)`, `np.asarray(x)`. Real tensors of the CPU are shown where
-//! they lie, read-only; complex ones, whose parts lie apart, as a copy.
+//! The buffer protocol: `memoryview(x)`, `np.asarray(x)`. Real tensors on the CPU are exported in
+//! place, read-only; complex tensors, whose parts are separate, as a copy.
 
 use crate::class::Tensor;
 use crate::convert::run;
@@ -9,16 +9,16 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::{CStr, c_int, c_void};
 
-/// What a view points to, for as long as it is open.
+/// The data that a view points to while it is open.
 struct Shown {
-    /// Keeps the memory that is shown.
+    /// Keeps the exported memory alive.
     _tensor: kjit_ops::Tensor,
     _copy: Vec<u8>,
     shape: Vec<isize>,
     strides: Vec<isize>,
 }
 
-/// The word of the module `struct` for a dtype.
+/// The format character of the module `struct` for a dtype.
 fn format(dtype: DType) -> Option<&'static CStr> {
     Some(match dtype {
         DType::Bool => c"?",
@@ -40,7 +40,7 @@ fn format(dtype: DType) -> Option<&'static CStr> {
 }
 
 /// # Safety
-/// `view` is the interpreter's, to be filled in.
+/// The interpreter passes `view` to be filled in.
 #[allow(unsafe_code, reason = "the interpreter's buffer protocol is pointers")]
 pub(crate) unsafe fn fill(
     slf: Bound<'_, Tensor>,
@@ -98,8 +98,8 @@ pub(crate) unsafe fn fill(
     let (len, rank) = (t.numel() * size, t.rank());
     let shape = t.shape().iter().map(|n| *n as isize).collect();
     let mut shown = Box::new(Shown { _tensor: t, _copy: copy, shape, strides });
-    // SAFETY: the view is the caller's to fill; what it points to lives in `shown`, which
-    // `release` drops, and the object is held by the reference in `obj`.
+    // SAFETY: the caller lets this function fill in the view. `shown` owns everything that it
+    // points to, until `release` drops it; the reference in `obj` holds the object.
     unsafe {
         (*view).buf = at as *mut c_void;
         (*view).len = len as isize;
@@ -126,10 +126,10 @@ pub(crate) unsafe fn fill(
 }
 
 /// # Safety
-/// `view` was filled in by [`fill`], and is released once.
+/// [`fill`] has filled in `view`, and it is released once.
 #[allow(unsafe_code, reason = "the interpreter's buffer protocol is pointers")]
 pub(crate) unsafe fn release(view: *mut ffi::Py_buffer) {
-    // SAFETY: the pointer is the one that `fill` made of a box.
+    // SAFETY: `fill` made the pointer from a box.
     unsafe {
         if !view.is_null() && !(*view).internal.is_null() {
             drop(Box::from_raw((*view).internal.cast::<Shown>()));

@@ -1,5 +1,5 @@
-//! The class `kjit.Tensor`: a handle that operators act on. Values never change; `x[i] = v` makes
-//! the handle stand for another tensor.
+//! The class `kjit.Tensor`: a handle with operators. Values never change; `x[i] = v` makes the
+//! handle refer to another tensor.
 
 use crate::convert::{DType, axes, beside, index, raise, run, tensor};
 use kjit_ops::{BinOp, Scalar, UnOp};
@@ -17,7 +17,7 @@ impl Tensor {
         Tensor(Mutex::new(t))
     }
 
-    /// What the handle stands for now.
+    /// The tensor that the handle refers to now.
     pub(crate) fn now(&self) -> kjit_ops::Tensor {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -26,14 +26,15 @@ impl Tensor {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = t;
     }
 
-    /// An operator's result; not implemented where the other operand is no number and no tensor.
+    /// An operator's result; `NotImplemented` if the other operand is neither a number nor a
+    /// tensor.
     fn operator(&self, op: BinOp, other: &Bound<'_, PyAny>, turned: bool) -> PyResult<Py<PyAny>> {
         let py = other.py();
         let own = self.now();
         let Some(other) = beside(op.name(), other, &own)? else {
             return Ok(py.NotImplemented());
         };
-        // Division of integers is in the default float, by the operator as by the function.
+        // Integer division gives the default float, in the operator as in the function.
         let out = run(py, || if turned { other.binary(op, &own) } else { own.binary(op, &other) })?;
         Ok(Tensor::of(out).into_pyobject(py)?.into_any().unbind())
     }
@@ -85,13 +86,13 @@ impl Tensor {
         PyTuple::new(py, self.now().shape())
     }
 
-    /// How many axes it has.
+    /// Number of axes.
     #[getter]
     fn ndim(&self) -> usize {
         self.now().rank()
     }
 
-    /// How many elements it has.
+    /// Number of elements.
     #[getter]
     fn size(&self) -> usize {
         self.now().numel()
@@ -110,7 +111,7 @@ impl Tensor {
         t.numel() * t.dtype().size()
     }
 
-    /// Where it lies: `cpu`, `cuda:0`.
+    /// Its device: `cpu`, `cuda:0`.
     #[getter]
     fn device(&self) -> String {
         self.now().device().label().to_owned()
@@ -163,7 +164,7 @@ impl Tensor {
         }
     }
 
-    /// The same elements on another device; itself if it is there.
+    /// The same elements on another device; the tensor itself if it is there already.
     #[pyo3(signature = (device, /, *, stream=None))]
     fn to_device(
         &self,
@@ -218,14 +219,14 @@ impl Tensor {
         }
     }
 
-    /// Computes it now, with all that it is made of; returns itself.
+    /// Computes the tensor and everything that it depends on; returns it.
     fn eval<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let t = slf.get().now();
         run(slf.py(), || t.eval())?;
         Ok(slf.clone())
     }
 
-    /// In another shape of as many elements.
+    /// The elements in another shape with an equal number of elements.
     #[pyo3(signature = (*shape))]
     fn reshape(&self, shape: &Bound<'_, PyTuple>) -> PyResult<Tensor> {
         let sizes = match shape.get_item(0).and_then(|s| s.extract::<Vec<i64>>()) {
@@ -291,7 +292,7 @@ impl Tensor {
     fn __int__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self.one(py)? {
             Scalar::Complex(..) => Err(PyTypeError::new_err("a complex number is no int")),
-            // Python says what an infinity or NaN is.
+            // Python raises the exception for an infinity or NaN.
             Scalar::Float(v) => Ok(PyFloat::new(py, v).call_method0("__int__")?.unbind()),
             value => python(py, Scalar::Int(value.int())),
         }
@@ -437,13 +438,13 @@ impl Tensor {
         Ok(Tensor::of(out).into_pyobject(py)?.into_any().unbind())
     }
 
-    /// Sum over axes (all without one).
+    /// Sum over axes, or over all without `axis`.
     #[pyo3(signature = (axis=None, *, keepdims=false))]
     fn sum(&self, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
         self.now().sum(axes(axis)?.as_deref(), keepdims, None).map(Tensor::of).map_err(raise)
     }
 
-    /// Mean over axes (all without one).
+    /// Mean over axes, or over all without `axis`.
     #[pyo3(signature = (axis=None, *, keepdims=false))]
     fn mean(&self, axis: Option<&Bound<'_, PyAny>>, keepdims: bool) -> PyResult<Tensor> {
         self.now().mean(axes(axis)?.as_deref(), keepdims).map(Tensor::of).map_err(raise)
@@ -463,7 +464,7 @@ impl Tensor {
             return Err(PyValueError::new_err(format!("the CPU has no stream, got {stream}")));
         }
         let own = slf.get().now();
-        // A copy elsewhere leaves this tensor as it is.
+        // A copy to the CPU leaves this tensor as it is.
         let handle = (own.device().label() == "cpu").then_some(slf);
         crate::dlpack::export(slf.py(), handle, own, max_version, dl_device, copy)
     }
@@ -478,13 +479,13 @@ impl Tensor {
         view: *mut pyo3::ffi::Py_buffer,
         flags: std::ffi::c_int,
     ) -> PyResult<()> {
-        // SAFETY: the interpreter gives a view to fill in.
+        // SAFETY: the interpreter passes a view to fill in.
         unsafe { crate::buffer::fill(slf, view, flags) }
     }
 
     #[allow(unsafe_code, reason = "the interpreter's buffer protocol is pointers")]
     unsafe fn __releasebuffer__(&self, view: *mut pyo3::ffi::Py_buffer) {
-        // SAFETY: one that `fill` has filled in.
+        // SAFETY: `fill` has filled in the view.
         unsafe { crate::buffer::release(view) }
     }
 

@@ -1,4 +1,4 @@
-//! Between Python's values and ours: errors, dtypes, scalars, operands, indices.
+//! Conversions from and to Python: errors, dtypes, scalars, operands, indices.
 
 use crate::class::Tensor;
 use kjit_ops::{DTYPES, Device, Error, Index, Scalar};
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyEllipsis, PyFloat, PyInt, PyList, PySlice, PyTuple};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The exception that says what went wrong.
+/// The Python exception for an error.
 pub(crate) fn raise(error: Error) -> PyErr {
     let text = error.to_string();
     match error {
@@ -24,7 +24,7 @@ pub(crate) fn raise(error: Error) -> PyErr {
     }
 }
 
-/// Runs what may compute, without the interpreter's lock.
+/// Runs a possible computation without the interpreter's lock.
 pub(crate) fn run<T: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> kjit_ops::Result<T> + Send,
@@ -87,7 +87,7 @@ impl DType {
     }
 }
 
-/// A dtype given as ours, by name, or as one of Python's types.
+/// A dtype given as a kjit dtype, by name, or as a Python type.
 pub(crate) fn dtype(given: &Bound<'_, PyAny>) -> PyResult<kjit_ops::DType> {
     if let Ok(d) = given.cast::<DType>() {
         return Ok(d.get().0);
@@ -108,7 +108,7 @@ pub(crate) fn dtype(given: &Bound<'_, PyAny>) -> PyResult<kjit_ops::DType> {
         .ok_or_else(|| PyTypeError::new_err(format!("{given} is no dtype of kjit")))
 }
 
-/// A device by its name; none is the default one.
+/// A device by its name; the default device without one.
 pub(crate) fn device(py: Python<'_>, name: Option<&str>) -> PyResult<Device> {
     match name {
         Some(name) => run(py, || Device::open(name)),
@@ -116,7 +116,7 @@ pub(crate) fn device(py: Python<'_>, name: Option<&str>) -> PyResult<Device> {
     }
 }
 
-/// A number of Python, if it is one.
+/// The value of a Python number; `None` if it is none.
 pub(crate) fn scalar(given: &Bound<'_, PyAny>) -> PyResult<Option<Scalar>> {
     if let Ok(v) = given.cast::<PyBool>() {
         return Ok(Some(Scalar::Bool(v.is_true())));
@@ -134,14 +134,14 @@ pub(crate) fn scalar(given: &Bound<'_, PyAny>) -> PyResult<Option<Scalar>> {
         let real = given.getattr("real")?.extract::<f64>()?;
         return Ok(Some(Scalar::Complex(real, given.getattr("imag")?.extract::<f64>()?)));
     }
-    // Scalars of NumPy say what they are.
+    // NumPy scalars state their dtype.
     if given.hasattr("__index__")? && !given.hasattr("__dlpack__")? {
         return Ok(Some(Scalar::Int(given.call_method0("__index__")?.extract::<i128>()?)));
     }
     Ok(None)
 }
 
-/// A number that an argument has to be.
+/// An argument that must be a number.
 pub(crate) fn number(given: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     if let Ok(t) = given.cast::<Tensor>() {
         let t = t.get().now();
@@ -155,7 +155,7 @@ pub(crate) fn type_name(given: &Bound<'_, PyAny>) -> String {
     given.get_type().name().map_or_else(|_| "?".to_owned(), |n| n.to_string())
 }
 
-/// Our tensor, if it is one.
+/// The tensor of a kjit tensor.
 pub(crate) fn tensor(given: &Bound<'_, PyAny>) -> PyResult<kjit_ops::Tensor> {
     match given.cast::<Tensor>() {
         Ok(t) => Ok(t.get().now()),
@@ -166,7 +166,7 @@ pub(crate) fn tensor(given: &Bound<'_, PyAny>) -> PyResult<kjit_ops::Tensor> {
     }
 }
 
-/// A tensor, or a number as one beside another operand.
+/// A tensor, or a number as a tensor that fits the other operand.
 pub(crate) fn beside(
     op: &'static str,
     given: &Bound<'_, PyAny>,
@@ -208,7 +208,7 @@ fn one_index(given: &Bound<'_, PyAny>) -> PyResult<Index> {
     }
     if let Ok(t) = given.cast::<Tensor>() {
         let t = t.get().now();
-        // An integer without axes is one.
+        // A 0-d integer tensor is an integer index.
         if t.rank() == 0 && t.dtype().is_int() {
             return Ok(Index::At(run(given.py(), || t.item())?.int() as i64));
         }
@@ -227,7 +227,7 @@ fn one_index(given: &Bound<'_, PyAny>) -> PyResult<Index> {
     whole(given).map(Index::At)
 }
 
-/// An integer, huge ones limited to 64 bits.
+/// An integer, clamped to 64 bits.
 fn whole(given: &Bound<'_, PyAny>) -> PyResult<i64> {
     let v = given
         .call_method0("__index__")
@@ -249,7 +249,7 @@ pub(crate) fn sizes(given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     }
 }
 
-/// One axis or several; none stays none.
+/// One axis or several; `None` stays `None`.
 pub(crate) fn axes(given: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<i64>>> {
     match given {
         None => Ok(None),

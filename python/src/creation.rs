@@ -25,7 +25,7 @@ fn full(
     made(kjit_ops::Tensor::full(&sizes(shape)?, value, dtype, &device(py, device_)?))
 }
 
-/// An integer that an integer dtype does not hold is refused.
+/// Refuses an integer outside the range of an integer dtype.
 fn fits(value: Scalar, dtype: kjit_ops::DType) -> PyResult<()> {
     if let Scalar::Int(v) = value
         && dtype.is_int()
@@ -125,7 +125,7 @@ fn from_list(
     made(kjit_ops::Tensor::from_bytes(&bytes, dtype, &shape, &device(py, device_)?))
 }
 
-/// Goes through nested sequences, whose shape the first of each level says.
+/// Flattens nested sequences. The first sequence of each level determines the shape.
 fn flatten(
     given: Given<'_, '_>,
     level: usize,

@@ -11,7 +11,7 @@ fn set_device(py: Python<'_>, name: &str) -> PyResult<()> {
     Ok(())
 }
 
-/// Where `kjit-cc` would be: before the first device is opened.
+/// Sets the path of `kjit-cc`. Has an effect only before the first device is opened.
 #[pyfunction]
 fn use_worker(path: &str) -> bool {
     kjit_ops::device::use_worker(std::path::Path::new(path))

@@ -1,4 +1,4 @@
-//! DLPack 1.0 by hand, for memory of the CPU: layout as in its header `dlpack.h`.
+//! DLPack 1.0 for memory of the CPU: the structs of its header `dlpack.h`, exporting and importing.
 
 #![allow(unsafe_code, reason = "DLPack is structs behind pointers")]
 
@@ -14,7 +14,7 @@ use std::ffi::{CStr, c_void};
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
 const ROCM: i32 = 10;
-/// The memory must not be written.
+/// Flag: the memory must not be written.
 const READ_ONLY: u64 = 1;
 const COPIED: u64 = 2;
 
@@ -60,7 +60,7 @@ struct Versioned {
     array: Array,
 }
 
-/// What an exported array points to.
+/// The owner of an exported array's memory.
 struct Held {
     _tensor: kjit_ops::Tensor,
     _copy: Vec<u64>,
@@ -80,7 +80,7 @@ fn code(dtype: DType) -> Type {
     Type { code, bits: (dtype.size() * 8) as u8, lanes: 1 }
 }
 
-/// The numbers of a device in DLPack.
+/// The type and number of a device in DLPack.
 pub(crate) fn device(device: &Device) -> PyResult<(i32, i32)> {
     let label = device.label();
     let (word, number) = label.split_once(':').unwrap_or((label, "0"));
@@ -103,7 +103,7 @@ fn packed(shape: &[usize]) -> Vec<i64> {
     out
 }
 
-/// A capsule with the tensor's memory, or with a copy of it.
+/// A capsule with the tensor's memory or with a copy of it.
 pub(crate) fn export(
     py: Python<'_>,
     handle: Option<&Bound<'_, Tensor>>,
@@ -133,7 +133,7 @@ pub(crate) fn export(
     let (dtype, size) = (tensor.dtype(), tensor.dtype().size());
     let (at, strides, kept) = if copy == Some(true) {
         let bytes = run(py, || tensor.to_bytes())?;
-        // Words, so that any element is aligned.
+        // Words, so that elements of every dtype are aligned.
         let word = |part: &[u8]| {
             let mut word = [0; 8];
             word.iter_mut().zip(part).for_each(|(w, b)| *w = *b);
@@ -146,7 +146,7 @@ pub(crate) fn export(
             (h.bytes.as_ptr() as usize + h.offset.max(0) as usize * size, h.strides)
         };
         let (at, strides) = if dtype.is_complex() {
-            // The parts lie apart until here: from now on the tensor itself has them as pairs.
+            // The parts were separate until here; from now on the tensor itself stores pairs.
             let (whole, found) = run(py, || tensor.interleaved(place))?;
             if let Some(handle) = handle {
                 handle.get().set(whole.clone());
@@ -186,7 +186,7 @@ pub(crate) fn export(
         unsafe { ffi::PyCapsule_New(Box::into_raw(made).cast(), NEW.as_ptr(), Some(drop_capsule)) }
     } else {
         let made = Box::new(Managed { array, context, deleter: Some(delete_old) });
-        // SAFETY: as above.
+        // SAFETY: the capsule owns the box until a consumer renames it.
         unsafe { ffi::PyCapsule_New(Box::into_raw(made).cast(), OLD.as_ptr(), Some(drop_capsule)) }
     };
     // SAFETY: a new reference, or null with an exception set.
@@ -202,16 +202,16 @@ unsafe extern "C" fn delete_old(managed: *mut Managed) {
 }
 
 unsafe extern "C" fn delete_new(managed: *mut Versioned) {
-    // SAFETY: as above.
+    // SAFETY: both boxes were made in `export`, and a consumer calls this once.
     unsafe {
         drop(Box::from_raw((*managed).context.cast::<Held>()));
         drop(Box::from_raw(managed));
     }
 }
 
-/// Of a capsule that nobody consumed.
+/// The destructor of a capsule that was not consumed.
 unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
-    // SAFETY: the interpreter calls it with the capsule; a consumed one has another name.
+    // SAFETY: the interpreter calls it with the capsule. A consumed one has another name.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, OLD.as_ptr()) == 1 {
             delete_old(ffi::PyCapsule_GetPointer(capsule, OLD.as_ptr()).cast());
@@ -221,15 +221,15 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// An imported array: given back when nobody reads it any more.
+/// An imported array, returned to its producer after the last use.
 enum Lent {
     Old(*mut Managed),
     New(*mut Versioned),
 }
 
-// SAFETY: the pointer is only given to its deleter, once, with the interpreter attached.
+// SAFETY: the pointer is only passed to its deleter, once, with the interpreter attached.
 unsafe impl Send for Lent {}
-// SAFETY: nothing is read through a shared reference.
+// SAFETY: no method reads through a shared reference.
 unsafe impl Sync for Lent {}
 
 impl Drop for Lent {
@@ -240,7 +240,7 @@ impl Drop for Lent {
         };
         // NumPy's deleter counts references.
         let give_back = move || {
-            // SAFETY: the consumer's call, once.
+            // SAFETY: the consumer calls the deleter once.
             unsafe {
                 if old != 0 {
                     let managed = old as *mut Managed;
@@ -290,7 +290,8 @@ fn from_dlpack(
         Err(e) => return Err(e),
     };
     let pointer = |name: &CStr| {
-        // SAFETY: the capsule is alive; a wrong name gives null and an exception, cleared below.
+        // SAFETY: the capsule is alive. A wrong name gives null and an exception, which is cleared
+        // below.
         unsafe {
             match ffi::PyCapsule_IsValid(capsule.as_ptr(), name.as_ptr()) {
                 1 => ffi::PyCapsule_GetPointer(capsule.as_ptr(), name.as_ptr()),
@@ -300,10 +301,10 @@ fn from_dlpack(
     };
     let (new, old) = (pointer(NEW).cast::<Versioned>(), pointer(OLD).cast::<Managed>());
     let taken = |name: &CStr| {
-        // SAFETY: renames the capsule, which is ours from here on.
+        // SAFETY: renames the capsule, which belongs to this consumer from here on.
         unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), name.as_ptr()) == 0 }
     };
-    // SAFETY: the producer filled the struct in; it stays until its deleter is called.
+    // SAFETY: the producer filled the struct in, and it stays valid until its deleter is called.
     let (array, keep) = unsafe {
         if !new.is_null() && taken(NEW_USED) {
             if (*new).major > 1 {
@@ -318,7 +319,7 @@ fn from_dlpack(
     };
     let t = lend(array, keep)?;
     let device = crate::convert::device(py, Some(device_.unwrap_or("cpu")))?;
-    // Its owner may write there: a tensor's values do not change.
+    // The producer may write to its memory, but a tensor's values do not change.
     if copy == Some(false) {
         return run(py, || t.to_device(&device)).map(Tensor::of);
     }
@@ -346,7 +347,7 @@ fn lend(array: &Array, keep: Lent) -> PyResult<kjit_ops::Tensor> {
         )));
     };
     let rank = usize::try_from(array.ndim).unwrap_or(0);
-    // SAFETY: the producer's lists have `ndim` entries; strides may be left out.
+    // SAFETY: the producer's lists have `ndim` entries; strides may be null.
     let list = |at: *const i64| unsafe { std::slice::from_raw_parts(at, rank).to_vec() };
     let shape: Vec<usize> = match rank {
         0 => Vec::new(),
@@ -356,7 +357,7 @@ fn lend(array: &Array, keep: Lent) -> PyResult<kjit_ops::Tensor> {
     if rank > 0 && !array.strides.is_null() {
         strides = list(array.strides);
     }
-    // The memory from the lowest place to the highest.
+    // The memory from the lowest to the highest address.
     let size = dtype.size() as i64;
     let empty = shape.contains(&0);
     let reach = |s: &i64, n: &usize| s * (n.max(&1) - 1).cast_signed() as i64;
@@ -368,7 +369,7 @@ fn lend(array: &Array, keep: Lent) -> PyResult<kjit_ops::Tensor> {
     if !(start as usize).is_multiple_of(part) && !empty {
         return Err(PyBufferError::new_err("memory that is not aligned to its elements"));
     }
-    // SAFETY: the producer's promise: that memory is there until the deleter is called.
+    // SAFETY: the producer guarantees the memory until the deleter is called.
     unsafe {
         kjit_ops::Tensor::lent(
             start as usize,

@@ -1,4 +1,4 @@
-//! The operations of the main namespace, by name; the package's files have their signatures.
+//! The operations of the main namespace, by name. The package's Python files have their signatures.
 
 use crate::class::Tensor;
 use crate::convert::{DType, axes, beside, dtype, number, raise, run, sizes, tensor};
@@ -33,7 +33,7 @@ fn run_in(work: impl FnOnce() -> kjit_ops::Result<kjit_ops::Tensor> + Send) -> P
     Python::attach(|py| run(py, work)).map(Tensor::of)
 }
 
-/// Two operands of which one may be a number.
+/// Two operands, one of which may be a number.
 fn pair(
     op: &'static str,
     a: Given<'_, '_>,
@@ -64,7 +64,7 @@ fn where_(c: Given<'_, '_>, a: Given<'_, '_>, b: Given<'_, '_>) -> PyResult<Tens
     let c = tensor(c)?;
     let (a, b) = match (a.cast::<Tensor>(), b.cast::<Tensor>()) {
         (Err(_), Err(_)) => {
-            // Two numbers: the higher kind of the two.
+            // Two numbers: the result has the higher kind of the two.
             let (x, y) = (number(a)?, number(b)?);
             let (dx, dy) = (x.default_dtype(), y.default_dtype());
             let dtype = kjit_ops::promote("where", dx, dy).map_err(raise)?;

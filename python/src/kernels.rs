@@ -1,4 +1,4 @@
-//! Kernels of one's own, by CuPy's names.
+//! Kernels of the user, by CuPy's names.
 
 use crate::class::Tensor;
 use crate::convert::{axes, raise, run, scalar, tensor, type_name};
@@ -10,9 +10,9 @@ use pyo3::types::PyTuple;
 
 type Given<'a, 'py> = &'a Bound<'py, PyAny>;
 
-/// A kernel of one's own: `RawKernel(code, name)(grid, block, args)`. The text has an
-/// `extern "C" __global__ void name(...)` in CUDA's words, for both vendors. A tensor behind a
-/// parameter that is no pointer to `const` stands for what the kernel has written afterwards.
+/// A kernel of the user: `RawKernel(code, name)(grid, block, args)`. The text has an
+/// `extern "C" __global__ void name(...)` in CUDA, for both vendors. After the call a tensor whose
+/// parameter is a pointer without `const` refers to the values that the kernel has written.
 #[pyclass(module = "kjit", frozen)]
 pub(crate) struct RawKernel(kjit_ops::RawKernel);
 
@@ -61,14 +61,16 @@ impl RawKernel {
                 return Err(PyTypeError::new_err(format!("a kernel takes no {name}")));
             }
         }
-        // SAFETY: whoever writes a kernel answers for it; the engine checks its arguments' sizes.
+        // SAFETY: the author of a kernel is responsible for it; the engine checks the sizes of its
+        // arguments.
         let out = run(py, || unsafe { self.0.launch(grid, block, shared_mem, &list) })?;
         handles.iter().zip(out).for_each(|(h, t)| h.get().set(t));
         Ok(())
     }
 }
 
-/// An expression for each element: `ElementwiseKernel("T x, T y", "T z", "z = x * y", "name")`.
+/// A kernel that computes an expression for each element:
+/// `ElementwiseKernel("T x, T y", "T z", "z = x * y", "name")`.
 #[pyclass(module = "kjit", frozen)]
 pub(crate) struct ElementwiseKernel(kjit_ops::ElementwiseKernel);
 
@@ -86,7 +88,7 @@ impl ElementwiseKernel {
         made.map(ElementwiseKernel).map_err(raise)
     }
 
-    /// The outputs: a tensor, or a tuple of several. Inputs broadcast.
+    /// The outputs: a tensor, or a tuple of tensors. Inputs broadcast.
     #[pyo3(signature = (*args))]
     fn __call__(&self, py: Python<'_>, args: &Bound<'_, PyTuple>) -> PyResult<Py<PyAny>> {
         let list: Vec<_> = args.iter().map(|a| tensor(&a)).collect::<PyResult<_>>()?;
@@ -100,7 +102,7 @@ impl ElementwiseKernel {
     }
 }
 
-/// An expression of each element, joined over axes:
+/// A kernel that reduces an expression of each element over axes:
 /// `ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "l2norm")`.
 #[pyclass(module = "kjit", frozen)]
 pub(crate) struct ReductionKernel(kjit_ops::ReductionKernel);
@@ -130,7 +132,7 @@ impl ReductionKernel {
         made.map(ReductionKernel).map_err(raise)
     }
 
-    /// Over axes (all without one).
+    /// Reduces over axes, or over all without `axis`.
     #[pyo3(signature = (x, axis=None, *, keepdims=false))]
     fn __call__(
         &self,

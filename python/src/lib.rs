@@ -1,5 +1,5 @@
-//! The native half of the Python package `kjit`: the class of tensors, and the operations by name.
-//! The package's own files have the signatures, the docstrings and the defaults.
+//! The native half of the Python package `kjit`: the tensor class, and the operations by name. The
+//! package's Python files have the signatures, the docstrings and the defaults.
 
 mod buffer;
 mod class;

@@ -1,12 +1,13 @@
-// clang.cpp: a clang that keeps the source of every code object it makes, so that the simulated device can run it. All work is done by the
-// real one: what kjit gets are its bytes.
+// clang.cpp: a wrapper of clang that records the source of each code object, so that the simulated
+// device can run it. The real clang does all the work, and kjit gets its bytes.
 #include <unistd.h>
 #include <cstdio>
 #include "compile.h"
 
 using namespace hipsim;
 
-// The files that a text includes by name and that lie beside it, and what they include.
+// The headers that a text includes by name and that are in its folder, with the headers that they
+// include.
 static void headers(const std::string& text, Source& source) {
     for (size_t at = text.find("#include \""); at != std::string::npos; at = text.find("#include \"", at + 1)) {
         size_t from = at + 10, to = text.find('"', from);

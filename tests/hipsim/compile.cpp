@@ -1,4 +1,5 @@
-// compile.cpp: sources kept, compiled for the CPU, and found again by the code object's hash. See compile.h.
+// compile.cpp: records sources, compiles them for the CPU, and finds them by the code object's
+// hash. See compile.h.
 #include "compile.h"
 #include <fcntl.h>
 #include <spawn.h>
@@ -20,7 +21,7 @@ static void make_folders(const std::string& path) {
     mkdir(path.c_str(), 0700);
 }
 std::string folder() {
-    // Never taken down: a thread may load a kernel while its process ends.
+    // Never destroyed: a thread may load a kernel while its process ends.
     static const std::string& path = *new std::string([] {
         const char *own = getenv("HIPSIM_DIR"), *temp = getenv("TMPDIR");
         std::string p = own ? own : std::string(temp ? temp : "/tmp") + "/kjit-hipsim-" + std::to_string(getuid());
@@ -115,7 +116,7 @@ std::string keep(const Source& s, std::string& why) {
     std::string options;
     for (const std::string& o : s.options) options += o + "\n";
     std::string id = sha256(all + options).substr(0, 32), at = folder() + "/sources/" + id;
-    // One of an older simulator has no hash.
+    // A source recorded by an older simulator has no hash.
     if (access((at + "/main").c_str(), R_OK) == 0 && access((at + "/hash").c_str(), R_OK) == 0) return id;
     make_folders(at);
     bool fine = write_file(at + "/options", options) && write_file(at + "/hash", sha256(all));
@@ -125,7 +126,7 @@ std::string keep(const Source& s, std::string& why) {
         if (slash != std::string::npos) make_folders(at + "/" + f.first.substr(0, slash));
         fine &= write_file(at + "/" + f.first, f.second);
     }
-    // Last, so that whoever finds it finds all.
+    // Written last, so that a reader that finds it finds all files.
     fine &= write_file(at + "/text", s.text) && write_file(at + "/main", s.file);
     if (!fine) why = at + " cannot be written";
     return fine ? id : "";
@@ -137,9 +138,10 @@ std::string source_of(const std::string& code_object) {
     return id;
 }
 
-// --------------------------------------------------------------------------------------------------------- for the CPU
-// The names behind the word KERNEL, or behind HIP's own `__global__ void`, comments and the word's own definition left out. What
-// `__launch_bounds__` has between its brackets becomes the threads of a block, where the dialect's constant does not say them.
+// ------------------------------------------------------------------------------------- for the CPU
+// The names after the word KERNEL, or after HIP's own `__global__ void`, except in comments and in
+// the word's own definition. The argument of `__launch_bounds__` becomes the number of threads of a
+// block where the dialect's constant does not give it.
 static std::vector<std::string> entries(const std::string& text, std::string& threads) {
     std::vector<std::string> names;
     std::string plain;
@@ -177,10 +179,11 @@ static std::vector<std::string> entries(const std::string& text, std::string& th
 static const char* const FLAGS[] = {
     "-std=c++17", "-march=native", "-fPIC", "-shared", "-w", "-pipe", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing",
     "-fno-exceptions", "-fno-rtti", "-fno-stack-protector", "-fcf-protection=none", "-fno-plt", "-Wl,-z,now,-z,defs",
-    // A kernel needs nothing of C++'s library. Without it, and without the plugin for what is not used here, linking takes 0.04 s of
-    // a core instead of 0.1, beside 0.15 for compiling.
+    // A kernel uses nothing of the C++ library. Without it, and without the linker plugin, linking
+    // takes 0.04 s of a core instead of 0.1; compiling takes 0.15 s.
     "-nostdlib", "-fno-use-linker-plugin",
-    // Every load and store looks at the shadow; every address is looked at for its alignment; so are indices and shifts.
+    // Instruments every load and store with a check of the shadow, and checks alignments, indices
+    // and shifts.
     "-fsanitize=kernel-address", "-fasan-shadow-offset=0x7fff8000", "--param=asan-stack=0", "--param=asan-globals=0",
     "--param=asan-instrumentation-with-call-threshold=1000000", "-fsanitize=alignment,bounds,shift-exponent",
     "-fno-sanitize-recover=alignment,bounds,shift-exponent"};
@@ -193,7 +196,7 @@ std::string cpu_library(const std::string& id, std::string& why) {
     const char* asked = getenv("HIPSIM_CXX");
     std::vector<std::string> command{asked ? asked : "c++"};
     for (const char* flag : FLAGS) command.push_back(flag);
-    // -Og compiles in 40 % of the time: tests of many small kernels set it.
+    // -Og compiles in 40 % of the time. Tests of many small kernels set it.
     const char* optimise = getenv("HIPSIM_OPTIMISE");
     command.push_back(optimise ? optimise : "-O2");
     std::vector<std::string> given;
@@ -206,15 +209,16 @@ std::string cpu_library(const std::string& id, std::string& why) {
         command.push_back(given[i]);
         if (given[i] == "-D" && i + 1 < given.size()) command.push_back(given[++i]);
     }
-    // An instruction that computes wrong on this device: dot4, matrix, exchange32, exchange64, packed, widen, narrow.
+    // An instruction that computes wrong on this device: dot4, matrix, exchange32, exchange64,
+    // packed, widen, narrow.
     if (const char* wrong = getenv("HIPSIM_WRONG")) command.push_back(std::string("-DKJSIM_WRONG_") + wrong);
-    // Processors whose kernels are the same text share a library: in CI that is one of eight.
+    // Processors whose kernels have equal text share a library: in CI one of eight does.
     std::string how = header + hash + std::to_string(wave_of(given));
     for (const std::string& part : command) how += part + '\n';
     std::string library = folder() + "/libraries/" + sha256(how).substr(0, 32) + ".so";
     if (access(library.c_str(), R_OK) == 0) return library;
 
-    // The constants come first, then what the simulated device is made of, then the kernels, then their list.
+    // The order is: constants, the simulated device's header, kernels, the list of kernels.
     size_t body = 0;
     while (text.compare(body, 8, "#define ") == 0) body = std::min(text.find('\n', body), text.size() - 1) + 1;
     std::string program = text.substr(0, body);

@@ -1,10 +1,11 @@
-// device.cpp: which devices there are, what they say of themselves, and the start of every call.
+// device.cpp: the simulated devices and their properties, and the start of every call.
 //
 // HIPSIM_DEVICES   arch ids, comma-separated (gfx1100,gfx942:sramecc+:xnack-); default gfx1100; empty: no device
 // HIPSIM_MEMORY    bytes of memory of each device (default 4 GiB)
 // HIPSIM_SEED      order of fibers, waves, blocks and streams (default 1)
-// HIPSIM_FAIL      call:n:code[,…]: the n-th call of that name from the start fails with the code; n may be `*`: every one
-// HIPSIM_HANG      a call that never answers
+// HIPSIM_FAIL      call:n:code[,…]: the n-th call of that name fails with the code; n may be `*`:
+// every one
+// HIPSIM_HANG      a call that never returns
 // HIPSIM_ABORT     a call that ends the process
 #include "compile.h"
 #include "sim.h"
@@ -173,7 +174,7 @@ API hipDeviceGetPCIBusId(char* to, int len, int number) {
     return text(to, len, all);
 }
 
-// Name, memory and arch at the places of a layout; the rest is zero.
+// Writes name, memory and architecture at the offsets of a struct layout; the rest is zero.
 static int properties(const char* function, char* to, int number, size_t size, size_t memory_at, size_t arch_at) {
     Call call(function, Call::INIT);
     if (call.code) return call.code;
@@ -192,7 +193,8 @@ API hipGetDevicePropertiesR0000(char* to, int number) { return properties(__func
 API hipGetDevicePropertiesR0600(char* to, int number) { return properties(__func__, to, number, 1472, 288, 1160); }
 #endif
 
-// Ends all that is on the device; a fault too, unless a test says that only a new process helps.
+// Destroys everything on the device. It also clears a fault, unless a test requires a new process
+// for that.
 API hipDeviceReset() {
     Call call(__func__, Call::INIT);
     if (call.code) return call.code;
@@ -241,7 +243,7 @@ extern "C" __attribute__((visibility("default"))) const char* hipGetErrorString(
     return code ? "the simulated device says no (its sentence is on standard error)" : "no error";
 }
 
-// For tests: what is alive, and failures to come (counted from now).
+// For tests: objects that are alive, and injected failures (counted from now).
 struct Alive { uint64_t allocations, bytes, streams, events, modules, graphs, execs; };
 extern "C" __attribute__((visibility("default"))) void hipsim_alive(Alive* to) {
     Hold hold(state().mutex);
@@ -254,8 +256,8 @@ extern "C" __attribute__((visibility("default"))) void hipsim_fail(const char* c
     State& s = state();
     s.injected.push_back({call, s.calls[call] + n, code});
 }
-// Fills device allocations of exactly so many bytes with poison, but for what lies within `keep`; how many there were. Work that was put
-// into streams is done first.
+// Poisons device allocations of exactly this many bytes, except the ranges in `keep`; returns their
+// number. It first waits for submitted work.
 extern "C" __attribute__((visibility("default"))) size_t hipsim_poison(size_t bytes, const size_t (*keep)[2], size_t kept) {
     Hold hold(state().mutex);
     State& s = state();
@@ -280,7 +282,7 @@ extern "C" __attribute__((visibility("default"))) void hipsim_emulate(Emulate wi
     Hold hold(state().mutex);
     state().emulate = with;
 }
-// The sentence of a device's fault; its length, and as much of it as fits.
+// The sentence of a device's fault: writes as much as fits and returns its length.
 extern "C" __attribute__((visibility("default"))) size_t hipsim_fault(int number, char* to, size_t len) {
     Hold hold(state().mutex);
     if (!known(state(), number)) return 0;

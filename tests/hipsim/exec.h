@@ -1,6 +1,6 @@
-// exec.h: runs a launch on the CPU: several blocks resident at once on each of a few threads,
-// blocks, waves and lanes in a seeded random order, LDS poisoned, and whatever a kernel does wrong
-// turned into one sentence.
+// exec.h: runs a launch on the CPU. Each of a few threads keeps several blocks resident; blocks,
+// waves and lanes run in a seeded random order, LDS is poisoned, and each fault of a kernel becomes
+// one sentence.
 #pragma once
 #include "kernel.h"
 #include <signal.h>
@@ -20,20 +20,20 @@
 namespace kjsim {
 
 // ------------------------------------------------------------------------------------------ shadow
-// A byte for each eight of memory, as AddressSanitizer has it: 0 all may be touched, 1–7
-// only so many from the start, else none. The kernels' loads and stores are compiled with a look at
-// it (-fsanitize=kernel-address), at AddressSanitizer's own place on x86-64.
+// One byte for each eight bytes of memory, as in AddressSanitizer: 0 allows all eight, 1–7 that
+// many from the start, other values none. The kernels' loads and stores are compiled with a check
+// (-fsanitize=kernel-address) at AddressSanitizer's address on x86-64.
 //
-// All memory of the process is forbidden until something allows it: a piece of the shadow comes
-// into being when it is first looked at, and says "none" then. So a kernel touches what its launch
-// was given, its block's LDS, its stacks and its own constants, whatever else happens to be mapped.
+// All memory of the process is forbidden until something allows it: a piece of the shadow is
+// created at its first access, and forbids everything. A kernel can therefore access only its
+// launch's memory, its block's LDS, its stacks and its own constants.
 constexpr uintptr_t SHADOW = 0x7fff8000, SHADOW_BYTES = 1ull << 44;
-constexpr uintptr_t PIECE = 1 << 20;  // of the shadow: 8 MiB of memory
+constexpr uintptr_t PIECE = 1 << 20;  // of the shadow: for 8 MiB of memory
 constexpr uint8_t REDZONE = 0xfa;
 constexpr size_t PAGE = 4096;
 
 struct Pieces {
-    // PIECE bytes of REDZONE: each piece is a private copy of it, made page by page
+    // PIECE bytes of REDZONE; each piece is a private copy-on-write mapping of it
     int file = -1;
     std::atomic_flag busy = ATOMIC_FLAG_INIT;
     std::atomic<uint64_t> made[SHADOW_BYTES / PIECE / 64 + 1];
@@ -52,8 +52,8 @@ inline bool map_shadow() {
     }();
     return mapped;
 }
-// Makes the piece of the shadow at `at`; false where that is none, or where there is no memory.
-// Called from the signal handler too.
+// Creates the piece of the shadow that contains `at`. False if `at` is outside of the shadow, or
+// without memory. Also called from the signal handler.
 inline bool make_piece(uintptr_t at) {
     if (at < SHADOW || at - SHADOW >= SHADOW_BYTES || pieces.file < 0) return false;
     uintptr_t n = (at - SHADOW) / PIECE;
@@ -78,15 +78,15 @@ inline void set_shadow(uintptr_t from, size_t bytes, uint8_t to) {
     make_piece(at + bytes - 1);
     memset((void*)at, to, bytes);
 }
-// From a multiple of 8 on; a region to allow may end anywhere.
+// `from` is a multiple of 8. An allowed region may end anywhere.
 inline void forbid(uintptr_t from, uintptr_t to) { set_shadow(from, (to - from + 7) / 8, REDZONE); }
 inline void allow(uintptr_t from, uintptr_t to) {
     set_shadow(from, (to - from) / 8, 0);
     if ((to - from) % 8) set_shadow(to, 1, (to - from) % 8);
 }
 
-// A piece of memory between two pages that nobody may touch. Starts at a multiple of 256, as
-// allocators of GPUs have it, and ends within 255 bytes of the page behind.
+// Memory between two inaccessible pages. It starts at a multiple of 256, as allocators of GPUs do,
+// and ends less than 256 bytes before the second page.
 struct Guarded {
     char* map = nullptr;
     char* data = nullptr;
@@ -110,10 +110,10 @@ struct Guarded {
 };
 
 // ------------------------------------------------------------------------------------------ launch
-// bytes, as AMD's kernels take at most; waves of a block
+// AMD's limit of a kernel's arguments in bytes; waves of a block
 constexpr unsigned MOST_ARGUMENTS = 4096, MOST_WAVES = 32;
 
-// Memory that a launch was given: by an address in its arguments, what that lies in.
+// The memory that an address in a launch's arguments lies in.
 struct Given {
     unsigned argument;
     uintptr_t start;
@@ -128,8 +128,8 @@ struct Launch {
     unsigned grid[3] = {1, 1, 1};
     size_t dynamic_lds = 0;
     uint64_t seed = 0;
-    unsigned resident = 4;    // blocks at once on each thread
-    double seconds = 120;     // after which it has hung
+    unsigned resident = 4;  // blocks at a time on each thread
+    double seconds = 120;  // timeout, after which the launch counts as hanging
 
     std::atomic<uint64_t> next{0};
     std::atomic<bool> failed{false};
@@ -154,14 +154,14 @@ struct Random {
     }
 };
 
-// What fibers themselves look at, in one place that kernels may touch.
+// Data that fibers themselves access, in one place that kernels may access.
 struct Shared {
     Block block;
     Wave waves[MOST_WAVES];
     char arguments[MOST_ARGUMENTS];
 };
 
-// The fibers and the memory of a resident block, kept from launch to launch.
+// The fibers and the memory of a resident block, kept between launches.
 struct Slot {
     Guarded home = Guarded::make(sizeof(Shared), 0);
     Shared* shared = (Shared*)home.data;
@@ -209,7 +209,7 @@ struct Slot {
     Fiber* fiber(unsigned i) { return (Fiber*)(stacks + (i + 1) * STACK - sizeof(Fiber)); }
 };
 
-// set while a kernel runs on this thread: for the signal handler
+// Set while a kernel runs on this thread, for the signal handler.
 inline thread_local Fiber* running = nullptr;
 
 [[noreturn]] inline void leave(Fiber* f) {
@@ -221,7 +221,7 @@ inline void on_fault(Fiber* f, const char* what, uintptr_t address, size_t bytes
     int n = snprintf(place, sizeof place, "%s: %s", l->entry->name, what);
     if (address && n > 0 && (size_t)n < sizeof place)
         n += snprintf(place + n, sizeof place - n, bytes ? " (%#zx, %zu bytes)" : " (%#zx)", (size_t)address, bytes);
-    // Of what it was given, what ends or begins nearest to the access.
+    // The launch's memory that begins or ends nearest to the access.
     const Given* near = nullptr;
     size_t least = ~(size_t)0;
     for (const Given& g : l->given) {
@@ -262,7 +262,7 @@ inline void start(Slot& slot, unsigned thread, unsigned wave, unsigned turn, uns
     f->wave = &slot.shared->waves[thread / wave];
     f->slot = (f->lane * stride + turn) % wave;
     f->wave->slot[f->slot] = f;
-    // not all at the same place of a cache's set
+    // Stacks start at different cache sets.
     uintptr_t top = (uintptr_t)f - (thread % 32) * 192;
     top &= ~(uintptr_t)63;
 #if defined(__x86_64__)
@@ -296,7 +296,7 @@ inline bool restart(Slot& s, Launch& l, uint64_t number, Random& random) {
     return b.waves * wave == threads;
 }
 
-// Where a kernel may touch the block's memory: its arrays, and nothing between them.
+// Allows a kernel to access its arrays in the block's memory, and nothing between them.
 inline void fence_lds(Slot& s, const Launch& l) {
     uintptr_t base = (uintptr_t)s.shared->block.lds, end = (base + s.lds.bytes + 7) & ~(uintptr_t)7;
     forbid(base, end);
@@ -339,7 +339,7 @@ inline void work(Launch& l, unsigned worker) {
         if (busy.empty()) return;
         size_t which = random((uint32_t)busy.size());
         Block& b = busy[which]->shared->block;
-        // The wave to run: the first that can from a random one on.
+        // The wave to run: the first ready one from a random one on.
         unsigned first = random(b.waves), w = 0;
         bool found = false;
         for (unsigned i = 0; i < b.waves && !found; i++) {
@@ -363,7 +363,7 @@ inline void work(Launch& l, unsigned worker) {
                 l.fail(std::string(l.entry->name) + ": does not end (it waits for something that nobody does)");
             continue;
         }
-        // Nobody can run: all are at the barrier, or all have ended.
+        // No wave is ready: all lanes are at the barrier, or all have ended.
         bool all_barrier = true, all_done = true;
         for (unsigned i = 0; i < b.waves; i++)
             all_barrier &= b.wave[i].at_barrier == b.wave[i].all,
@@ -390,7 +390,7 @@ inline void stopped_on_signal() {  // runs on the fiber's stack
     on_fault(f, names[kind < 3 ? kind : 0], ((uintptr_t)f->wave->value[1][0] << 32) | f->wave->value[1][1], 0);
 }
 inline void on_signal(int number, siginfo_t* info, void* context) {
-    // the shadow, first looked at
+    // The first access to a piece of the shadow.
     if (number == SIGSEGV && info->si_code == SEGV_ACCERR && make_piece((uintptr_t)info->si_addr))
         return;
     if (running) {
@@ -398,11 +398,11 @@ inline void on_signal(int number, siginfo_t* info, void* context) {
 #if defined(__x86_64__)
         Fiber* f = fiber_on((uintptr_t)c->uc_mcontext.gregs[REG_RSP]);
         uintptr_t at = (uintptr_t)info->si_addr;
-        // the shadow of what is no address
+        // The shadow of an invalid address.
         if (at >= SHADOW + SHADOW_BYTES && at < SHADOW + 2 * SHADOW_BYTES) at = (at - SHADOW) << 3;
         f->wave->value[0][0] = number == SIGFPE ? 1 : number == SIGILL ? 2 : 0;
         f->wave->value[1][0] = (uint32_t)(at >> 32), f->wave->value[1][1] = (uint32_t)at;
-        // On from there: no signal frame is left behind on the other stack.
+        // Continues in stopped_on_signal, so that no signal frame stays on the other stack.
         c->uc_mcontext.gregs[REG_RSP] = (c->uc_mcontext.gregs[REG_RSP] - 512) / 64 * 64 - 8;
         c->uc_mcontext.gregs[REG_RIP] = (greg_t)stopped_on_signal;
         return;
@@ -413,7 +413,7 @@ inline void on_signal(int number, siginfo_t* info, void* context) {
     struct sigaction& before = previous_actions[number];
     if (before.sa_flags & SA_SIGINFO && before.sa_sigaction)
         return before.sa_sigaction(number, info, context);
-    signal(number, SIG_DFL);  // comes again at once, and ends the process as it should
+    signal(number, SIG_DFL);  // is raised again at once, and ends the process
 }
 inline void catch_faults() {
     static const bool once = [] {

@@ -1,4 +1,5 @@
-// graph.cpp: recording a stream into a graph, and replaying it. The nodes of a replay run in a random order that their edges allow.
+// graph.cpp: captures a stream into a graph and replays it. A replay runs the nodes in a random
+// order that their edges allow.
 #include "sim.h"
 
 namespace hipsim {
@@ -18,7 +19,7 @@ API hipStreamBeginCapture(void* handle, unsigned mode) {
 }
 
 API hipStreamEndCapture(void* handle, void** to) {
-    Call call(__func__, Call::DEVICE);  // a failure here, told or found, ends the capture all the same
+    Call call(__func__, Call::DEVICE);  // a failure here ends the capture too
     State& s = state();
     std::shared_ptr<Stream> stream = get(s.streams, handle);
     if (!to) return INVALID_VALUE;
@@ -27,7 +28,7 @@ API hipStreamEndCapture(void* handle, void** to) {
     std::shared_ptr<Capture> c = stream->capture;
     if (!c || c->origin != handle) return CAPTURE_UNMATCHED;
     if (c->thread != std::this_thread::get_id()) return CAPTURE_WRONG_THREAD;
-    // All that other streams recorded must come before the origin's end.
+    // All captured work of other streams must precede the end of the origin stream.
     std::set<size_t> before;
     std::vector<size_t> open = stream->tail;
     while (!open.empty()) {
@@ -99,13 +100,13 @@ API hipGraphExecUpdate(void* handle, void* graph_handle, void** error_node, unsi
     *result = why;
     if (error_node) *error_node = nullptr;
     if (why) return GRAPH_UPDATE_FAILURE;
-    at->second = std::make_shared<Graph>(*graph);  // replays under way keep the old one
+    at->second = std::make_shared<Graph>(*graph);  // running replays keep the old one
     return OK;
 }
 API hipGraphExecDestroy(void* handle) {
     ENTER(INIT);
-    // NCCL keeps with a recorded graph what its work needs, and gives it back to the communicator: to one that was given
-    // up, that is an access to memory which is not there.
+    // NCCL stores the needs of its work with a captured graph and returns them to the communicator.
+    // With an aborted communicator that is an access to freed memory.
     if (auto graph = get(s.execs, handle))
         for (const Node& node : graph->nodes)
             if (node.work.given_up && node.work.given_up())

@@ -1,4 +1,4 @@
-// hiprtc.cpp: the run-time compiler, comgr's list of architectures, and loading what was compiled.
+// hiprtc.cpp: the run-time compiler, comgr's list of architectures, and loading of code objects.
 #include <dlfcn.h>
 #include <link.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 namespace hipsim {
 
-// A code object's kernels on the CPU, if its source is known and it is for this device.
+// The CPU library of a code object, if its source is known and it is for this device.
 const kjsim::Library* library_of(const std::string& code_object, const std::string& arch, void** handle, std::string& why) {
     std::string id = source_of(code_object), options;
     if (id.empty()) {
@@ -26,7 +26,8 @@ const kjsim::Library* library_of(const std::string& code_object, const std::stri
         to = std::min(options.find('\n', from), options.size());
         given.push_back(options.substr(from, to - from));
     }
-    // As the real loader: the same processor, and of the flags each that the code object states.
+    // The real loader's rule: equal processors, and the device has each flag that the code object
+    // states.
     std::string made = arch_of(given);
     auto part = [](const std::string& s, const std::string& of) { return (":" + s + ":").find(":" + of + ":") != std::string::npos; };
     bool suits = made.substr(0, made.find(':')) == arch.substr(0, arch.find(':'));
@@ -39,7 +40,7 @@ const kjsim::Library* library_of(const std::string& code_object, const std::stri
     if (!*handle) return why = dlerror(), nullptr;
     auto* library = (const kjsim::Library*)dlsym(*handle, "kjsim_library");
     if (!library || library->version != kjsim::LIBRARY_VERSION) return why = file + " is of another version", nullptr;
-    // Its constants are its kernels' own.
+    // Kernels may access the library's constants.
     link_map* map = nullptr;
     if (dlinfo(*handle, RTLD_DI_LINKMAP, &map) != 0) return why = dlerror(), nullptr;
     dl_iterate_phdr(
@@ -54,7 +55,7 @@ const kjsim::Library* library_of(const std::string& code_object, const std::stri
     return library;
 }
 
-static const char* const ISAS[] = {HIPSIM_ISAS};  // of the engine's table
+static const char* const ISAS[] = {HIPSIM_ISAS};  // from the engine's table
 
 }  // namespace hipsim
 
@@ -105,7 +106,7 @@ API hiprtcDestroyProgram(void** program) {
     return RTC_OK;
 }
 
-// What a variable says of a file, as in `gemm:2.5,flash:1`; null if nothing.
+// The value of a variable for a file, such as `gemm:2.5,flash:1`; null if it has none.
 static const char* told(const char* variable, const std::string& file) {
     const char* list = getenv(variable);
     while (list && *list) {
@@ -117,7 +118,7 @@ static const char* told(const char* variable, const std::string& file) {
     return nullptr;
 }
 
-// Does as run-time compilers do that go wrong. True: the code is what came of it.
+// Fails as run-time compilers do. Returns true if `code` is the result.
 static bool misbehave(const std::string& how, std::string& code) {
     const char* once = getenv("HIPSIM_ONCE");
     if (once && mkdir(once, 0700) != 0) return false;
@@ -129,7 +130,8 @@ static bool misbehave(const std::string& how, std::string& code) {
     return how == "garbage" ? code = "no code object", true : false;
 }
 
-// The real code object by clang where there is one, else one of our own with the same note; and the same kernels for the CPU.
+// Makes the real code object if there is a clang, otherwise one of our own with an equal note, and
+// the CPU library of the kernels.
 static int compile(Program& p) {
     std::string why, id = keep(p.source, why);
     if (id.empty()) return p.log = why, RTC_INTERNAL;
@@ -142,7 +144,8 @@ static int compile(Program& p) {
         if (!described) return p.log = library + " cannot be opened", RTC_INTERNAL;
         p.code = code_object(*described, arch_of(p.source.options), id);
     } else {
-        // The main file lies beside its headers under another name; `#line` in the text has its own.
+        // The main file is in the headers' folder under another name; `#line` in the text gives its
+        // own.
         std::string out = at + "/code." + std::to_string(getpid()) + ".co";
         std::vector<std::string> command{clang, "-x", "hip", "--offload-device-only", "--no-gpu-bundle-output", "-nogpuinc", "-nogpulib", "-fuse-cuid=none"};
         command.insert(command.end(), p.source.options.begin(), p.source.options.end());

@@ -1,4 +1,5 @@
-// memory.cpp: device memory, page-locked memory, copies. Everything new is poison (0xff: NaN in every float format).
+// memory.cpp: device memory, page-locked memory, copies. New memory is poisoned (0xff: NaN in every
+// float format).
 #include "sim.h"
 
 namespace hipsim {
@@ -51,7 +52,7 @@ static int release(Hold& hold, void* p, Allocation::Kind kind) {
     if (!p) return OK;
     auto at = s.memory.find((uintptr_t)p);
     if (at == s.memory.end() || at->second.kind != kind) return INVALID_VALUE;
-    // Waits for its uses, as the real one does.
+    // Waits for work that uses the memory, as the real runtime does.
     if (int code = wait_device(hold, at->second.device)) return code;
     at = s.memory.find((uintptr_t)p);
     if (at == s.memory.end()) return INVALID_VALUE;
@@ -136,7 +137,7 @@ API hipHostUnregister(void* host) {
     return OK;
 }
 
-// Addresses that a device can use as they are, and those of the host.
+// Whether a device can use these addresses, and whether they are the host's.
 static bool on_device(State& s, const void* p, size_t bytes) { return find(s, p, bytes) != nullptr; }
 static bool on_host(State& s, const void* p, size_t bytes) {
     Allocation* a = find(s, p, 0);
@@ -156,7 +157,8 @@ API hipMemcpyHtoDAsync(void* to, void* from, size_t bytes, void* stream) {
     if (!on_device(s, to, bytes) || !on_host(s, from, bytes)) return INVALID_VALUE;
     Work w;
     w.kind = Work::COPY, w.to = (char*)to, w.from = (const char*)from, w.bytes = bytes, w.device = current_device;
-    // Page-locked memory is read when the copy's turn comes; pageable memory goes through a buffer of the runtime's, at once.
+    // Page-locked memory is read when the copy runs; pageable memory is copied to a buffer of the
+    // runtime at once.
     if (!find(s, from, bytes) && !capturing(s, stream)) w.snapshot.assign((const char*)from, bytes), w.has_snapshot = true;
     return submit(call.hold, stream, std::move(w));
 }
@@ -178,7 +180,7 @@ API hipMemcpyPeerAsync(void* to, int to_device, const void* from, int from_devic
     Allocation *a = find(s, to, bytes), *b = find(s, from, bytes);
     if (!a || !b || a->device != to_device || b->device != from_device) return INVALID_VALUE;
     const char* link = getenv("HIPSIM_LINK");
-    if (link && !strcmp(link, "lies")) return OK;  // and nothing arrives
+    if (link && !strcmp(link, "lies")) return OK;  // the data never arrive
     return copy(call.hold, to, from, bytes, stream, false);
 }
 API hipMemsetAsync(void* to, int byte, size_t bytes, void* stream) {

@@ -1,10 +1,10 @@
-// module.cpp: code objects, launches, and how the work of a stream is done.
+// module.cpp: code objects, launches, and execution of a stream's work.
 #include <dlfcn.h>
 #include "sim.h"
 
 namespace hipsim {
 
-// ------------------------------------------------------------------------------------------------- threads for the blocks
+// -------------------------------------------------------------------------- threads for the blocks
 static unsigned thread_count() {
     static const unsigned n = [] {
         const char* v = getenv("HIPSIM_THREADS");
@@ -50,8 +50,8 @@ struct Pool {
     }
 };
 
-// What a test wants a kernel to do instead of its work: HIPSIM_BREAK is `entry:threads:how`, comma-separated; for threads
-// `wave32` or `wave64`, too.
+// A fault that a test injects into a kernel: HIPSIM_BREAK is `entry:threads:how`, comma-separated.
+// `threads` may be `wave32` or `wave64`.
 static std::string broken(const char* entry, unsigned threads, unsigned wave) {
     const char* asked = getenv("HIPSIM_BREAK");
     std::string rest = asked ? asked : "";
@@ -66,7 +66,7 @@ static std::string broken(const char* entry, unsigned threads, unsigned wave) {
     return {};
 }
 
-// The launch as machine code, if a test wants that. It has all the memory that its device reaches.
+// Runs the launch as machine code if a test asks for it, with all memory that its device reaches.
 static bool emulate(const Work& w, uint64_t seed, std::string& error, int& code) {
     std::vector<Lent> memory;
     Emulate with;
@@ -86,9 +86,9 @@ static bool emulate(const Work& w, uint64_t seed, std::string& error, int& code)
     return true;
 }
 
-// What each device's last launch could touch: all else is forbidden. A device's kernels run one at a time; what two devices' may touch is
-// forbidden once neither may any more.
-// Never destroyed, as nothing here is: at a process's exit another thread's launch may still run.
+// Memory that each device's last launch may access; all other memory is forbidden. A device runs
+// one kernel at a time. Memory of two devices is forbidden once neither may access it. Never
+// destroyed: at the exit of the process another thread's launch may still run.
 static auto& allowed = *new std::map<int, std::map<uintptr_t, size_t>>();
 
 static void forget_on(int device, uintptr_t start) {
@@ -104,9 +104,11 @@ void forget(uintptr_t start) {
     for (auto& device : allowed) forget_on(device.first, start);
 }
 
-// Lets a kernel touch the memory that its arguments point into, and none else. An address that the device cannot reach is a fault even if
-// nobody follows it. Addresses inside of a struct count; of those that lie in memory, those in the whole allocation that the first argument
-// of a cooperative launch is: a kernel of many steps has its steps' arguments there, and no other kernel of ours follows any.
+// Allows a kernel to access the memory that its arguments point into, and no other. An address that
+// the device cannot reach is a fault even if it is never dereferenced. Addresses in struct
+// arguments count. Addresses in memory count only in the allocation of a cooperative launch's first
+// argument: a kernel of many steps has the steps' arguments there, and no other kernel dereferences
+// such addresses.
 static bool give(State& s, const Work& w, std::vector<kjsim::Given>& given, std::string& error) {
     const Device& device = s.devices[(size_t)w.device];
     std::map<uintptr_t, size_t> now;
@@ -193,8 +195,8 @@ void execute(const Work& w, uint64_t seed, std::string& error, int& code) {
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------- modules
-// The bytes of an ELF file of 64 bits, from its headers: hipModuleLoadData is not told how many there are.
+// ----------------------------------------------------------------------------------------- modules
+// The size of a 64-bit ELF file from its headers; hipModuleLoadData gets no size.
 static std::string whole(const void* image) {
     const unsigned char* p = (const unsigned char*)image;
     if (memcmp(p, "\x7f" "ELF\2\1", 6) != 0) return {};
@@ -209,7 +211,7 @@ static std::string whole(const void* image) {
     end = std::max(end, sections + count * each);
     for (uint64_t i = 0; i < count; i++) {
         uint64_t header = sections + i * each;
-        if (number(header + 4, 4) != 8) end = std::max(end, number(header + 24, 8) + number(header + 32, 8));  // 8: takes no room
+        if (number(header + 4, 4) != 8) end = std::max(end, number(header + 24, 8) + number(header + 32, 8));  // 8: SHT_NOBITS
     }
     return std::string((const char*)image, end);
 }
@@ -222,7 +224,7 @@ API hipModuleLoadData(void** to, const void* image) {
     if (object.empty()) return INVALID_IMAGE;
     auto module = std::make_shared<Module>();
     module->device = current_device;
-    call.hold.unlock();  // compiling takes a while
+    call.hold.unlock();  // compiling takes long
     module->library = library_of(object, arch, &module->handle, why);
     call.hold.lock();
     if (!module->library) {
@@ -237,7 +239,7 @@ API hipModuleLoadData(void** to, const void* image) {
 API hipModuleUnload(void* handle) {
     ENTER(INIT);
     if (!get(s.modules, handle)) return NOT_FOUND;
-    // Work under way keeps the code (and the real one waits for it); the handles to its kernels end here.
+    // Running work keeps the code (the real runtime waits for it); the kernels' handles end here.
     for (auto at = s.functions.begin(); at != s.functions.end();)
         at = at->second->module.get() == handle ? s.functions.erase(at) : std::next(at);
     s.modules.erase(handle);
@@ -258,7 +260,7 @@ API hipModuleGetFunction(void** to, void* handle, const char* name) {
     return NOT_FOUND;
 }
 
-// Blocks that a unit holds: what its LDS and threads allow, and never more than a few.
+// Number of blocks that a compute unit holds by their LDS and threads, at most BLOCKS_PER_CU.
 static unsigned per_unit(const Function& f, unsigned threads, size_t shared) {
     size_t lds = shared + *f.module->library->lds_bytes, all = state().devices[(size_t)f.module->device].lds;
     if (threads == 0 || threads > MOST_THREADS || lds > all) return 0;

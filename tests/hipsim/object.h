@@ -1,5 +1,5 @@
-// object.h: a code object of our own, for machines without clang: no machine code, but the note and
-// the symbols that say which kernels there are and what they take, as LLVM writes them ("Code
+// object.h: a code object of our own, for machines without clang. It has no machine code, but the
+// note and the symbols that describe the kernels and their arguments, in LLVM's format ("Code
 // Object V5 Metadata" in its AMDGPUUsage).
 #pragma once
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace hipsim {
 
-// MessagePack, as far as the note needs it.
+// The part of MessagePack that the note needs.
 struct Pack {
     std::string bytes;
     void big(uint64_t v, int n) { while (n--) bytes += (char)(v >> (8 * n)); }

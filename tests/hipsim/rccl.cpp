@@ -1,9 +1,9 @@
-// rccl.cpp: the part of RCCL that the engine calls, between processes: ranks meet at a port of this machine that the id names, and
-// all parts go through the first rank.
+// rccl.cpp: the part of RCCL that the engine calls, between processes. Ranks connect to a port of
+// this machine that the id names, and all data go through the first rank.
 //
-// HIPSIM_RCCL    version:N    it says that it has this version
-//                     die:N        the process ends at its N-th gathering
-//                     hang:N       that gathering never ends, and sends nothing
+// HIPSIM_RCCL    version:N    the version that it reports
+//                die:N        the process ends at its N-th all-gather
+//                hang:N       the N-th all-gather never ends and sends nothing
 #include "sim.h"
 
 #include <arpa/inet.h>
@@ -26,7 +26,8 @@ struct Id { char internal[128]; };
 
 struct Comm {
     int device = 0, rank = 0, ranks = 0;
-    std::vector<int> sockets;  // of the first rank by rank, its own -1; of others that to the first
+    // First rank: by rank, its own is -1; other ranks: the one to the first rank.
+    std::vector<int> sockets;
     std::atomic<int> error{NCCL_OK};
     std::atomic<bool> aborted{false};
     unsigned gathered = 0;
@@ -49,14 +50,14 @@ std::shared_ptr<Comm> comm_of(void* handle) {
     auto at = comms().find(handle);
     return at == comms().end() ? nullptr : at->second;
 }
-// The number behind such a word of the setting; 0 without it.
+// The number after a word of the setting; 0 without it.
 unsigned setting(const char* word) {
     const char* all = getenv("HIPSIM_RCCL");
     size_t n = strlen(word);
     return all && !strncmp(all, word, n) && all[n] == ':' ? (unsigned)atoi(all + n + 1) : 0;
 }
 
-// All of these bytes, or false: the other has ended, or the work was given up.
+// Transfers all bytes. False if the peer has ended or the communicator was aborted.
 bool go(Comm& c, int fd, char* p, size_t bytes, bool out) {
     while (bytes) {
         if (c.aborted) return false;
@@ -183,7 +184,7 @@ API ncclAllGather(const float* from, float* to, size_t count, int kind, void* ha
         if (comm->gathered == setting("die")) _exit(9);
         bool done = comm->gathered != setting("hang") && !comm->aborted && exchange(*comm, from, to, count);
         if (done) return;
-        // A device that waits for another goes on waiting: only giving up ends it.
+        // A waiting device waits until the communicator is aborted.
         int none = NCCL_OK;
         if (!setting("hang")) comm->error.compare_exchange_strong(none, REMOTE);
         while (!comm->aborted) usleep(1000);

@@ -1,4 +1,5 @@
-// rocblas.cpp: the part of rocBLAS that the engine calls: one product of matrices, put into a stream like any other work.
+// rocblas.cpp: the part of rocBLAS that the engine calls: one matrix product, submitted to a
+// stream.
 #include "sim.h"
 #include <cmath>
 
@@ -46,7 +47,7 @@ API rocblas_set_stream(Handle* handle, void* stream) {
     if (!handles().count(handle) || !found || found->device != handle->device) return BLAS_INVALID_HANDLE;
     return handle->stream = stream, BLAS_OK;
 }
-// D (m × n, by columns) = alpha · op(A) · op(B) + beta · C.
+// D (m × n, column-major) = alpha · op(A) · op(B) + beta · C.
 API rocblas_gemm_ex(Handle* handle, unsigned op_a, unsigned op_b, int m, int n, int k, const float* alpha, const void* a, unsigned a_type, int lda,
                     const void* b, unsigned b_type, int ldb, const float* beta, const void* c, unsigned c_type, int ldc, void* d, unsigned d_type, int ldd,
                     unsigned compute_type, unsigned algo, int, unsigned) {

@@ -1,9 +1,9 @@
 // sim.h: the state of the simulated HIP runtime, shared by its parts.
 //
-// One lock guards everything. Calls check and put work into streams; a thread for each device takes
-// it out again (run_queues), the head of a random one of its streams at a time, and not at once:
-// unless somebody waits, it lets a little time pass, so that a result used before its event shows
-// as poison.
+// One lock guards everything. Calls check their arguments and submit work to streams. A thread for
+// each device executes it (run_queues): the head of a random stream at a time. Unless a caller
+// waits, the thread delays it a little, so that a result that is used before its event shows as
+// poison.
 #pragma once
 #include "exec.h"
 #include <condition_variable>
@@ -52,7 +52,7 @@ constexpr unsigned CUS = 4, BLOCKS_PER_CU = 2, LDS_PER_BLOCK = 64 * 1024, MOST_T
 struct Allocation {
     enum Kind { DEVICE, HOST, REGISTERED } kind;
     int device;
-    kjsim::Guarded memory;  // of what we made
+    kjsim::Guarded memory;  // if the simulator allocated it
     char* start;
     size_t bytes;
 };
@@ -65,8 +65,8 @@ struct Device {
     bool integrated = false;
     size_t memory = 0, used = 0;
     std::set<int> peers;
-    bool executor = false;  // its thread was started
-    int error = OK;  // a fault: everything fails from then on, as after a real one
+    bool executor = false;  // its thread has started
+    int error = OK;  // a fault: all later calls fail, as on a real device
     std::string fault;
 };
 
@@ -75,14 +75,14 @@ struct Module {
     int device;
     void* handle = nullptr;
     const kjsim::Library* library = nullptr;
-    std::string object;  // what was loaded
+    std::string object;  // the loaded bytes
 };
 struct Function {
     std::shared_ptr<Module> module;
     const kjsim::Entry* entry;
 };
 
-// Something that a device does.
+// A unit of work of a device.
 struct Work {
     enum Kind { NOTHING, KERNEL, COPY, FILL, CALL } kind = NOTHING;
     int device = 0;
@@ -95,12 +95,11 @@ struct Work {
     // COPY, FILL
     char* to = nullptr;
     const char* from = nullptr;
-    std::string snapshot;  // of pageable memory, taken at the call
+    std::string snapshot;  // of pageable memory, copied at the call
     bool has_snapshot = false;
     size_t bytes = 0;
     int byte = 0;
-    // CALL: what a library puts into a stream; and whether what it needs to be given back is not
-    // there any more
+    // CALL: work of a library; and whether the object that it returns resources to is gone
     std::function<void()> call;
     std::function<bool()> given_up;
 };
@@ -112,7 +111,7 @@ struct Graph { std::vector<Node> nodes; };
 
 struct Op {
     Work work;
-    std::shared_ptr<const Graph> graph;  // a replay
+    std::shared_ptr<const Graph> graph;  // a replay of it
     std::vector<std::shared_ptr<Op>> after;
     bool done = false;
     bool timed = false;
@@ -144,8 +143,8 @@ struct Event {
     std::vector<size_t> tail;
 };
 
-// Runs the machine code of a launch in place of its source (../src/emulated.rs): 0, or a sentence
-// in `error`.
+// Runs a launch as machine code instead of from its source (../src/emulated.rs). Returns 0, or a
+// nonzero value with a sentence in `error`.
 struct Lent { const char* at; size_t bytes; };
 using Emulate = int (*)(const char* arch, const char* object, size_t object_bytes,
                         const char* symbol, const unsigned* grid, unsigned threads, unsigned lds,
@@ -180,8 +179,8 @@ extern thread_local int current_device;
 
 using Hold = std::unique_lock<std::mutex>;
 
-// The start of every call: configures, fails if told to, refuses what cannot be before hipInit or
-// after a fault.
+// The start of every call: reads the configuration, fails if a failure is injected, and refuses
+// calls that are invalid before hipInit or after a fault.
 struct Call {
     Hold hold;
     int code;
@@ -197,24 +196,24 @@ struct Call {
 
 // memory.cpp
 Allocation* find(State&, const void* p, size_t bytes);
-// A kernel's argument that points into another device's memory (or page-locked memory that it made)
-// comes to point into memory of this one: what it writes there arrives nowhere. One piece for each
-// of the other's, kept to the end.
+// Redirects a kernel's argument that points into another device's memory (or into its page-locked
+// memory) to zeroed memory on this device, so that writes arrive nowhere. There is one substitute
+// for each allocation, kept to the end.
 int mislead(State&, char* argument);
 bool reaches(State&, const Device&, const void* p);
 void drop_memory(Hold&, int device);
 // stream.cpp
 std::shared_ptr<Stream> stream_of(State&, void* handle);
-int submit(Hold&, void* stream, Work work);        // runs, or is recorded
+int submit(Hold&, void* stream, Work work);  // executes or captures it
 int submit_graph(Hold&, void* stream, std::shared_ptr<const Graph>);
 int wait_for(Hold&, int device, const std::function<bool()>& done);
 int wait_device(Hold&, int device);
-// for calls that a capture by this thread forbids
+// For calls that are invalid during a capture by this thread.
 int refuse_in_capture(State&);
 bool capturing(State&, void* stream);
 // module.cpp
 void execute(const Work&, uint64_t seed, std::string& error, int& code);
-// that memory there was given to a kernel: it ends
+// Ends kernels' access to the memory at `start`.
 void forget(uintptr_t start);
 // compile.cpp
 const kjsim::Library* library_of(const std::string& code_object, const std::string& arch,

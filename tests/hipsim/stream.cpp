@@ -1,4 +1,4 @@
-// stream.cpp: streams, events, and the thread that does what is in them.
+// stream.cpp: streams, events, and the thread that executes their work.
 #include "sim.h"
 
 namespace hipsim {
@@ -16,7 +16,7 @@ int refuse_in_capture(State& s) {
     return OK;
 }
 
-// --------------------------------------------------------------------------------------------------------- the executor
+// ------------------------------------------------------------------------------------ the executor
 static void replay(const Graph& g, uint64_t seed, std::string& error, int& code) {
     kjsim::Random random(seed);
     std::vector<size_t> open(g.nodes.size());
@@ -158,7 +158,7 @@ int wait_device(Hold& hold, int number) {
     });
 }
 
-// --------------------------------------------------------------------------------------------------------------- streams
+// ----------------------------------------------------------------------------------------- streams
 API hipDeviceSynchronize() {
     ENTER(DEVICE);
     if (int code = refuse_in_capture(s)) return code;
@@ -219,7 +219,7 @@ API hipStreamWaitEvent(void* handle, void* event_handle, unsigned flags) {
     return OK;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- events
+// ------------------------------------------------------------------------------------------ events
 API hipEventCreateWithFlags(void** to, unsigned flags) {
     ENTER(DEVICE);
     if (!to || flags & ~7u) return INVALID_VALUE;

@@ -1,4 +1,5 @@
-//! The simulated device's launches as machine code: what `hipsim_emulate` is given.
+//! Runs launches of the simulated device as machine code on `gfxemu`: the callback of
+//! `hipsim_emulate`.
 
 use gfxemu::machine::{Launch, Machine};
 use gfxemu::object::Kernel;
@@ -10,14 +11,14 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A piece of the simulated device's memory.
+/// A buffer of the simulated device.
 #[repr(C)]
 pub struct Lent {
     at: *mut u8,
     bytes: usize,
 }
 
-/// `Emulate` of hipsim's sim.h.
+/// The type `Emulate` of hipsim's sim.h.
 pub type Emulate = unsafe extern "C" fn(
     *const c_char,
     *const u8,
@@ -36,28 +37,28 @@ pub type Emulate = unsafe extern "C" fn(
     usize,
 ) -> c_int;
 
-/// Where the code object and the arguments lie: addresses that no process has.
+/// Addresses of the code object and of the arguments. No process maps memory there.
 const CODE: u64 = 0x1000;
 const ARGUMENTS: u64 = 0x4000_0000_0000_0000;
 
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 static INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Launches that were emulated in this process, and the instructions of their waves.
+/// Launches emulated in this process, and the instructions that their waves executed.
 #[must_use]
 pub fn counts() -> (u64, u64) {
     (LAUNCHES.load(Ordering::Relaxed), INSTRUCTIONS.load(Ordering::Relaxed))
 }
 
-/// A code object's hash, a symbol of it, the architecture.
+/// Hash of the code object, symbol, architecture.
 type Key = (Vec<u8>, String, String);
 
 thread_local! {
-    /// Kernels decoded by the thread that executes: by code object and symbol.
+    /// Kernels decoded by this thread, by code object and symbol.
     static MACHINES: RefCell<HashMap<Key, Machine>> = RefCell::default();
 }
 
-/// A launch of the simulated device, to be emulated.
+/// A launch to emulate.
 struct Asked<'a> {
     arch: &'a str,
     object: &'a [u8],
@@ -93,7 +94,8 @@ fn run(asked: Asked) -> Result<(), String> {
 /// Runs a launch of the simulated device as machine code.
 ///
 /// # Safety
-/// hipsim's: texts end with 0, arrays are as long as said, and nobody touches the memory meanwhile.
+/// The caller is hipsim: texts are zero-terminated, arrays have the given lengths, and nothing else
+/// touches the memory during the call.
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn launch(
     arch: *const c_char,
@@ -112,11 +114,11 @@ pub unsafe extern "C" fn launch(
     error: *mut c_char,
     room: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises zero-terminated texts.
     let (arch, symbol) = unsafe {
         (CStr::from_ptr(arch).to_string_lossy(), CStr::from_ptr(symbol).to_string_lossy())
     };
-    // SAFETY: likewise.
+    // SAFETY: the caller promises arrays of these lengths.
     let (object, grid, arguments, memory) = unsafe {
         (
             std::slice::from_raw_parts(object, object_bytes),
@@ -130,9 +132,10 @@ pub unsafe extern "C" fn launch(
         )
     };
     let mut block = arguments.to_vec();
-    // Hidden arguments, which the kernels do not read, follow.
+    // Room for hidden arguments, which the kernels do not read.
     block.resize(block.len().next_multiple_of(8) + 256, 0);
-    // SAFETY: likewise.
+    // SAFETY: the caller promises buffers of these lengths that nothing else touches during the
+    // call.
     let lent = memory
         .iter()
         .enumerate()
@@ -158,7 +161,7 @@ pub unsafe extern "C" fn launch(
     };
     let bytes = why.as_bytes();
     let length = bytes.len().min(room.saturating_sub(1));
-    // SAFETY: `room` bytes are there.
+    // SAFETY: `text` has `room` bytes.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), error, length);
         *error.add(length) = 0;

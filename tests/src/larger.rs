@@ -1,5 +1,5 @@
-//! What the tests of models that one simulated device holds in part have in common: its first
-//! device, what is fed, the trace of it.
+//! Helpers for tests of models larger than the memory of one simulated device: opening, tracing,
+//! prompts.
 
 use crate::several::Several;
 use crate::simulator::cache;
@@ -17,7 +17,7 @@ impl Several {
         self.engine.device("rocm:0").unwrap()
     }
 
-    /// Opens the model there.
+    /// Opens the model on the first device.
     ///
     /// # Errors
     /// As [`Session::on_gpu`].
@@ -26,7 +26,7 @@ impl Several {
     }
 }
 
-/// An engine that writes down what happens, over the same cache.
+/// An engine that records a trace, over the same cache.
 #[must_use]
 pub fn traced(temporary: &str, worker: &str) -> (Engine, Trace) {
     let trace = Trace::new();
@@ -42,10 +42,10 @@ pub fn traced(temporary: &str, worker: &str) -> (Engine, Trace) {
     (Engine::new(config), trace)
 }
 
-/// Spans of a row of a trace: their names, where they begin and end.
+/// Spans of a row of a trace: name, begin, end.
 ///
 /// # Panics
-/// When there is no such row.
+/// When the trace has no such row.
 #[must_use]
 pub fn spans(trace: &Trace, row: &str) -> Vec<(String, f64, f64)> {
     let trace: serde_json::Value = serde_json::from_str(&trace.to_json()).unwrap();
@@ -60,11 +60,11 @@ pub fn spans(trace: &Trace, row: &str) -> Vec<(String, f64, f64)> {
     .collect()
 }
 
-/// Bits of the scores behind prompts of several pieces (of 16 tokens), and of each row of one; none
-/// of them a single token, which may be the CPU's.
+/// Bits of the logits after prompts of several chunks (of 16 tokens), and of every row of one of
+/// them. No chunk is a single token, because the CPU may compute those.
 ///
 /// # Panics
-/// When one cannot be fed.
+/// When a prompt cannot be fed.
 pub fn prompts(session: &mut Session) -> Vec<Vec<u32>> {
     let vocab = session.n_vocab() as u32;
     let ids = |step: u32, n: u32| (0..n).map(|i| (i * step + 5) % vocab).collect::<Vec<u32>>();

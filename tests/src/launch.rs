@@ -1,8 +1,8 @@
-//! Launches of tests' own kernels.
+//! Safe launches of the tests' own kernels.
 
 use kjit_engine::{Arg, Geometry, HostArg, Kernel, Result, Stream};
 
-/// As [`Stream`] has them, for tests.
+/// The launches of [`Stream`], without `unsafe`.
 pub trait TestLaunch {
     /// [`Stream::launch`].
     fn put(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()>;
@@ -17,8 +17,7 @@ pub trait TestLaunch {
 
 impl TestLaunch for Stream {
     fn put(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()> {
-        // SAFETY: a simulated device checks every access itself; what goes wrong there is a fault
-        // that it tells of.
+        // SAFETY: a simulated device checks every access and reports a wrong one as a fault.
         unsafe { self.launch(kernel, shape, args) }
     }
 
@@ -28,7 +27,7 @@ impl TestLaunch for Stream {
         shape: &Geometry,
         args: &[HostArg<'_>],
     ) -> Result<Vec<Vec<u8>>> {
-        // SAFETY: likewise.
+        // SAFETY: a simulated device checks every access and reports a wrong one as a fault.
         unsafe { self.call(kernel, shape, args) }
     }
 }

@@ -1,8 +1,7 @@
-//! What the tests that cross crates share: the simulated AMD device (`hipsim/`, see its README),
-//! and what they share with the tests of `model`.
+//! Helpers of the tests that cross crates: the simulated AMD device (`hipsim/`, see its README) and
+//! the modules shared with the tests of `model`.
 
-/// Whether a test is to do all, not a part: `KJIT_TEST_ALL` is a list of such names, separated by
-/// commas.
+/// Whether a test runs all its cases. `KJIT_TEST_ALL` is a comma-separated list of names.
 pub fn all(name: &str) -> bool {
     std::env::var("KJIT_TEST_ALL").is_ok_and(|all| all.split(',').any(|one| one == name))
 }

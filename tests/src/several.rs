@@ -1,4 +1,4 @@
-//! What the tests of several simulated devices set up alike.
+//! Set-up of tests that run a model on several simulated devices.
 
 use crate::files::model_path;
 use crate::simulator::{Setup, cache, engine};
@@ -9,7 +9,8 @@ use kjit_model::session::{KvType, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
 
-/// As the tests of sequences side by side have it, so that the kernels are theirs.
+/// The options of the batch tests (`side_by_side`), so that the compiled kernels are shared with
+/// them.
 #[must_use]
 pub fn options(kv: KvType) -> OpenOptions {
     OpenOptions {
@@ -23,7 +24,7 @@ pub fn options(kv: KvType) -> OpenOptions {
     }
 }
 
-/// These devices, comma-separated, whose kernels the host's compiler makes.
+/// A set-up with these devices (comma-separated); kernels are compiled for the host, with `-Og`.
 #[must_use]
 pub fn setup(devices: &str) -> Setup {
     Setup::devices(devices).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og")
@@ -33,26 +34,26 @@ pub fn setup(devices: &str) -> Setup {
 pub struct Several {
     /// The model's file.
     pub gguf: Arc<Gguf>,
-    /// What it computes.
+    /// The model's graph.
     pub graph: Graph,
-    /// Over an empty cache.
+    /// An engine with an empty cache.
     pub engine: Engine,
 }
 
 impl Several {
-    /// Of this model, which is there; `temporary` and `worker` are the calling test's.
+    /// Opens the model `name` with the calling test's folder and compiler process.
     ///
     /// # Panics
-    /// When it is not, or is none.
+    /// When the file is missing or is not a model.
     #[must_use]
     pub fn new(name: &str, temporary: &str, worker: &str) -> Several {
         Several::of(&model_path(name).unwrap(), temporary, worker)
     }
 
-    /// The same of the model in this file.
+    /// Opens the model in this file.
     ///
     /// # Panics
-    /// When it is none.
+    /// When the file is not a model.
     #[must_use]
     pub fn of(path: &Path, temporary: &str, worker: &str) -> Several {
         let gguf = Arc::new(Gguf::open(path).unwrap());
@@ -60,7 +61,7 @@ impl Several {
         Several { gguf, graph, engine: engine(&cache(temporary).join("none"), worker, "hiprtc") }
     }
 
-    /// The first so many devices.
+    /// The first `n` devices.
     ///
     /// # Panics
     /// When there are fewer.

@@ -1,4 +1,4 @@
-//! The simulated HIP device: builds its library, and runs a test in a process that has it for its
+//! The simulated HIP device: builds its library and runs a test in a process that uses it as its
 //! HIP runtime.
 
 use kjit_engine::arch::{ARCHS, Vendor};
@@ -10,10 +10,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Set in the process that a simulated test runs in: the test's name.
+/// Environment variable of the process that a simulated test runs in: the test's name.
 const INSIDE: &str = "HIPSIM_TEST";
 
-/// Its sources, in the order in which the compiler gets them.
+/// Sources of the simulator, in the order of the compiler's command line.
 const UNITS: &[&str] = &[
     "device.cpp",
     "memory.cpp",
@@ -35,7 +35,7 @@ fn compiler() -> String {
     std::env::var("HIPSIM_CXX").unwrap_or_else(|_| "c++".to_owned())
 }
 
-/// Compiles `units` with `flags` to `name` in `folder`, unless it is there already; where it is.
+/// Compiles `units` with `flags` to `name` in `folder`, unless the file exists. Returns its path.
 fn build(folder: &Path, name: &str, units: &[&str], flags: &[&str]) -> Result<PathBuf, String> {
     let say = |what: &Path, why: String| format!("{}: {why}", what.display());
     let mut hash = Sha256::new();
@@ -51,7 +51,7 @@ fn build(folder: &Path, name: &str, units: &[&str], flags: &[&str]) -> Result<Pa
     let folder = folder.join("hipsim");
     std::fs::create_dir_all(&folder).map_err(|e| say(&folder, e.to_string()))?;
     let made = folder.join(format!("{hash}-{name}"));
-    // Several test processes start at once: one builds, the others wait for it.
+    // Several test processes start at the same time: one builds, the others wait for the lock.
     let lock = File::create(folder.join("lock")).map_err(|e| say(&folder, e.to_string()))?;
     lock.lock().map_err(|e| say(&folder, e.to_string()))?;
     if made.is_file() {
@@ -88,7 +88,7 @@ fn build(folder: &Path, name: &str, units: &[&str], flags: &[&str]) -> Result<Pa
     Ok(made)
 }
 
-/// How a simulated test's process is set up.
+/// The set-up of a simulated test's process.
 #[derive(Clone, Debug)]
 pub struct Setup {
     devices: String,
@@ -103,7 +103,7 @@ impl Setup {
         Setup { devices: devices.to_owned(), old: false, variables: Vec::new() }
     }
 
-    /// With the symbols of ROCm 5 only: no `R0600` properties, no cooperative launch, no graph
+    /// Offers only the symbols of ROCm 5: no `R0600` properties, no cooperative launch, no graph
     /// upload.
     #[must_use]
     pub fn rocm5(mut self) -> Setup {
@@ -111,15 +111,15 @@ impl Setup {
         self
     }
 
-    /// With a variable set: `HIPSIM_MEMORY`, `HIPSIM_FAIL`, …
+    /// Sets a variable: `HIPSIM_MEMORY`, `HIPSIM_FAIL`, …
     #[must_use]
     pub fn set(mut self, name: &str, value: impl Into<String>) -> Setup {
         self.variables.push((name.to_owned(), value.into()));
         self
     }
 
-    /// Gives a process the simulated HIP runtime, hiprtc and clang; built in `temporary`, a
-    /// `CARGO_TARGET_TMPDIR`.
+    /// Gives a process the simulated HIP runtime, hiprtc and clang, built in `temporary` (a
+    /// `CARGO_TARGET_TMPDIR`).
     ///
     /// # Panics
     /// When they cannot be built.
@@ -143,12 +143,12 @@ impl Setup {
             .envs(self.variables.iter().map(|(n, v)| (n, v)))
     }
 
-    /// Runs `body` in a process of its own whose HIP runtime and hiprtc are the simulated ones.
-    /// `test` is the calling test's name, `temporary` is `CARGO_TARGET_TMPDIR` of the caller. Only
-    /// on x86-64; elsewhere it says that it was skipped.
+    /// Runs `body` in a process of its own with the simulated HIP runtime and hiprtc. `test` is the
+    /// calling test's name, `temporary` its `CARGO_TARGET_TMPDIR`. On machines other than x86-64 it
+    /// prints that the test was skipped.
     ///
     /// # Panics
-    /// When the test fails, with all it said.
+    /// When the test fails, with its output.
     pub fn run(&self, test: &str, temporary: &str, body: impl FnOnce()) {
         if std::env::var_os(INSIDE).is_some_and(|inside| inside == test) {
             return body();
@@ -171,7 +171,7 @@ impl Setup {
     }
 }
 
-/// An engine with its cache in `dir`, that compiles with `kind` (`hiprtc` or `clang`) in processes
+/// An engine with its cache in `dir` that compiles with `kind` (`hiprtc` or `clang`) in processes
 /// of `worker`.
 #[must_use]
 pub fn engine(dir: &Path, worker: &str, kind: &str) -> Engine {
@@ -184,19 +184,19 @@ pub fn engine(dir: &Path, worker: &str, kind: &str) -> Engine {
     )
 }
 
-/// Where compiled code objects of the simulated tests may be kept from run to run.
+/// Folder of compiled code objects that simulated tests keep between runs.
 #[must_use]
 pub fn cache(temporary: &str) -> PathBuf {
     Path::new(temporary).join("hipsim").join("cache")
 }
 
-/// What is alive in the simulated runtime.
+/// Objects that are alive in the simulated runtime.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Alive {
     /// Device and page-locked allocations.
     pub allocations: u64,
-    /// Their bytes.
+    /// Bytes of these allocations.
     pub bytes: u64,
     /// Streams.
     pub streams: u64,
@@ -204,20 +204,20 @@ pub struct Alive {
     pub events: u64,
     /// Loaded code objects.
     pub modules: u64,
-    /// Recorded graphs.
+    /// Captured graphs.
     pub graphs: u64,
-    /// Graphs made ready to run.
+    /// Instantiated graphs.
     pub execs: u64,
 }
 
-/// The simulated runtime's own calls: for tests, inside of [`Setup::run`].
+/// The simulated runtime's own calls, for use inside [`Setup::run`].
 pub struct Simulated(libloading::Library);
 
 impl Simulated {
     /// The library that the engine uses in this process.
     ///
     /// # Panics
-    /// Outside of [`Setup::run`].
+    /// Outside [`Setup::run`].
     #[must_use]
     pub fn here() -> Simulated {
         let file = std::env::var_os("KJIT_HIP_LIBRARY")
@@ -231,7 +231,7 @@ impl Simulated {
         *unsafe { self.0.get::<T>(name.as_bytes()) }.unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// What is alive now.
+    /// Counts the objects that are alive now.
     #[must_use]
     pub fn alive(&self) -> Alive {
         let mut alive = Alive::default();
@@ -240,7 +240,7 @@ impl Simulated {
         alive
     }
 
-    /// Lets the `n`-th of the coming calls of that name fail with a code.
+    /// Makes the `n`-th future call of this name fail with `code`.
     pub fn fail(&self, call: &CStr, n: u32, code: i32) {
         // SAFETY: the signature of device.cpp; the name is copied.
         unsafe {
@@ -252,11 +252,11 @@ impl Simulated {
         }
     }
 
-    /// Poisons the memory that a plan's launches pass on to each other, but for its counters: what
-    /// a run needs of the one before shows.
+    /// Poisons the memory that a plan's launches share, except its counters. A run that depends on
+    /// data of the run before then fails.
     ///
     /// # Panics
-    /// When not exactly one allocation has that memory's size.
+    /// When the number of allocations with that memory's size is not one.
     pub fn poison(&self, plan: &Plan) {
         let counters = |p: &Program| {
             let zeroed = p.buffers.iter().filter(|b| b.zeroed);
@@ -265,7 +265,7 @@ impl Simulated {
                 .collect::<Vec<_>>()
         };
         let keep: Vec<[usize; 2]> = plan.programs().into_iter().flat_map(counters).collect();
-        // SAFETY: the signature of device.cpp; reads so many pairs.
+        // SAFETY: the signature of device.cpp; reads the given number of pairs.
         let found = unsafe {
             let poison = self
                 .call::<unsafe extern "C" fn(usize, *const [usize; 2], usize) -> usize>(
@@ -276,7 +276,7 @@ impl Simulated {
         assert_eq!(found, 1, "allocations of {} bytes", plan.arena());
     }
 
-    /// How often a call was made.
+    /// Number of times a call was made.
     #[must_use]
     pub fn calls(&self, call: &CStr) -> u32 {
         // SAFETY: the signature of device.cpp.
@@ -287,9 +287,9 @@ impl Simulated {
         }
     }
 
-    /// From now on launches run as machine code, on `gfxemu`.
+    /// Runs all later launches as machine code on `gfxemu`.
     pub fn emulate(&self) {
-        // SAFETY: the signature of device.cpp; the function stays where it is.
+        // SAFETY: the signature of device.cpp; the function is static.
         unsafe {
             self.call::<unsafe extern "C" fn(crate::emulated::Emulate)>("hipsim_emulate")(
                 crate::emulated::launch,
@@ -297,11 +297,12 @@ impl Simulated {
         }
     }
 
-    /// What a kernel of a device did wrong; empty if none did.
+    /// The fault of a kernel on a device; empty if there was none.
     #[must_use]
     pub fn fault(&self, device: i32) -> String {
         let mut text = [0 as c_char; 1024];
-        // SAFETY: the signature of device.cpp; writes at most as many bytes, terminated.
+        // SAFETY: the signature of device.cpp; writes at most the given number of bytes, zero
+        // included.
         unsafe {
             self.call::<unsafe extern "C" fn(c_int, *mut c_char, usize) -> usize>("hipsim_fault")(
                 device,
@@ -309,7 +310,7 @@ impl Simulated {
                 text.len(),
             );
         }
-        // SAFETY: terminated: zeroed before, and snprintf ends what it writes.
+        // SAFETY: zero-terminated: the buffer was zeroed, and snprintf terminates its output.
         unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
     }
 }

@@ -1,6 +1,5 @@
-//! The kernels' cases as machine code, compiled by clang 19, on `gfxemu`: a part of them in every
-//! run, all with `KJIT_TEST_ALL=emulate`, those whose names contain another text with that instead
-//! of 1.
+//! The kernels' cases as machine code: compiled by clang 19, run on `gfxemu`. Every run takes some;
+//! `KJIT_TEST_ALL=emulate` takes all, and `KJIT_TEST_ONLY=TEXT` those whose names contain TEXT.
 
 use gfxemu::bundle::{Bundle, Verdict};
 use kjit_engine::{Config, Engine, Isolation, Target, Vendor};
@@ -13,7 +12,7 @@ mod plain;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 
-/// Of the families whose matrix units differ most.
+/// Cases of the families whose matrix units differ most.
 const MANY: &[&str] = &[
     "softmax",
     "norm_rows Rms · 3 × 576",
@@ -25,31 +24,31 @@ const MANY: &[&str] = &[
     // Rows that do not fill their blocks.
     "LinearSpec { heads: 3, keys: 19",
 ];
-/// Of the others: byte dots, LDS, exchanges of lanes, the last block's work.
+/// Cases of the other families: byte dots, LDS, exchanges of lanes, the last block's work.
 const FEW: &[&str] = &["matvec Q8_0×43", "attend 4/2 × 64 F16"];
-/// Of CDNA 2 and later besides.
+/// An extra case for CDNA 2 and later.
 const WIDE: &str = "block 1024";
-/// Matrix products whose results are read behind a branch (`products_settle`).
+/// Matrix products whose results are read after a branch (`products_settle`).
 const BRANCHING: &str = "latent_flash 3 heads of 160, values of 128, Q8_0";
-/// Across processes of a system.
+/// Atomics of system scope, across processes.
 const SYSTEM: &str = "reduce ReduceSpec { ranks: 4";
-/// Without a byte dot product: eight columns spill at the tuning that one case has.
+/// Cases without a byte dot product. At the tuning of one case eight columns spill.
 const SPILLING: &[&str] = &["matvec Q8_0×43", "matvec Q4_1×31", "attend 4/2 × 64 F16"];
 
-/// Seeds of orders in which the stores of a case arrive.
+/// Number of seeds for the order in which a case's stores arrive.
 const LOOSE: u64 = 3;
 
-/// Attention that keeps its results from tile to tile.
+/// Attention that keeps its results between tiles.
 const KEEPING: &str = "flash 4/2 heads of 64, Q8_0, 65 tokens";
 
-/// A bundle of the cases whose names contain `filter`, if there is a compiler for it.
+/// A bundle of the cases whose names contain `filter`, or `None` without a compiler.
 fn bundle(arch: &str, filter: &str) -> Option<(tempfile::TempDir, Bundle)> {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine(&folder.path().join("cache"), WORKER, "clang");
     bundle_by(&engine, folder, arch, filter)
 }
 
-/// The same by an engine of one's own.
+/// A bundle made by the given engine.
 fn bundle_by(
     engine: &Engine,
     folder: tempfile::TempDir,
@@ -66,7 +65,7 @@ fn bundle_by(
         return None;
     }
     let place = folder.path().join("bundle");
-    // What may be mailed is less than all cases together.
+    // The limit is above that of a mailed bundle, so that all cases fit.
     let wish = Wish { seed: 20_261_122, filter: filter.to_owned(), limit: 4 * LIMIT };
     let made = export(engine, &Target::parse(arch).unwrap(), &wish, &place, &|_, _| {}).unwrap();
     assert_eq!(made.left_out, Vec::<String>::new());
@@ -74,27 +73,27 @@ fn bundle_by(
     Some((folder, bundle))
 }
 
-/// What came of some cases.
+/// Verdicts of the cases that ran.
 #[derive(Default)]
 struct Tally {
     right: usize,
     instructions: u64,
     bad: Vec<String>,
-    /// Run again without gfx12's rule of scalar registers that are kept.
+    /// Cases run again without gfx12's rule of kept scalar registers.
     excused: usize,
 }
 
 impl Tally {
-    /// Runs a bundle's cases, each with another order of blocks and waves, and with stores in
-    /// orders of seeds where they are few; `known` begins the names of those that use scratch
-    /// memory, which is not emulated.
+    /// Runs a bundle's cases, each with another order of blocks and waves, and, where `few`, with
+    /// several orders of stores. `known` is the prefix of the names that use scratch memory, which
+    /// is not emulated.
     fn add(&mut self, bundle: &mut Bundle, few: bool, known: Option<&str>) {
         let (arch, bad) = (bundle.arch().to_owned(), &mut self.bad);
         for case in 0..bundle.len() {
             let name = format!("{} (wave {})", bundle.name(case), bundle.wave(case));
             let mut verdict = bundle.run(case, case as u64 + 1);
-            // LLVM 19 does not know of this hazard of gfx12 (docs/amd-kernels.md); all else is
-            // held.
+            // LLVM 19 does not handle this gfx12 hazard (docs/amd-kernels.md). All other rules
+            // apply.
             if matches!(&verdict, Verdict::Fault(why) if why.contains("and kept before")) {
                 bundle.excused = true;
                 verdict = bundle.run(case, case as u64 + 1);
@@ -106,10 +105,10 @@ impl Tally {
                     assert!(n > 0, "{name} ran nothing");
                     self.right += 1;
                     self.instructions += n;
-                    // What another order of stores would compute, and what lies on ways that this
-                    // run did not take.
+                    // Tries other orders of stores, and checks the paths that this run did not
+                    // take.
                     for seed in (1..=LOOSE).filter(|_| few) {
-                        // Hazards were held above.
+                        // The run above checked the hazards.
                         (bundle.loose, bundle.excused) = (true, true);
                         let loose = bundle.run(case, case as u64 + 7 * seed);
                         (bundle.loose, bundle.excused) = (false, false);
@@ -129,7 +128,7 @@ impl Tally {
         }
     }
 
-    /// So many at least were right, and none was not.
+    /// At least `least` cases were right and none was wrong.
     fn check(&self, arch: &str, least: usize) {
         let Tally { right, instructions, bad, excused } = self;
         if *excused > 0 {
@@ -150,18 +149,18 @@ impl Tally {
     }
 }
 
-/// The text in the names of the cases to run, if more than the usual ones are asked for.
+/// The text that selects cases by name, if the variable asks for more than the usual ones.
 fn asked() -> Option<String> {
     let only = std::env::var("KJIT_TEST_ONLY").ok();
     only.or_else(|| kjit_tests::all("emulate").then(String::new))
 }
 
-/// Runs cases.
+/// Runs the selected cases.
 fn check(arch: &str, some: &[&str]) {
     check_but(arch, some, None);
 }
 
-/// The same; `known` as above.
+/// [`check`] with `known`, the prefix of names that may use scratch memory.
 fn check_but(arch: &str, some: &[&str], known: Option<&str>) {
     let all = asked();
     if all.is_none() {
@@ -179,7 +178,7 @@ fn check_but(arch: &str, some: &[&str], known: Option<&str>) {
     tally.check(arch, if all.is_some() { 1 } else { some.len() });
 }
 
-/// Where `scripts/fetch-clang` leaves clang 22, with the C library that it wants.
+/// Folder where `scripts/fetch-clang` puts clang 22 and the C library it needs.
 fn clang_22() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/clang-22");
     let there = folder.join("usr/lib/llvm-22/bin/clang").is_file();
@@ -189,7 +188,7 @@ fn clang_22() -> Option<PathBuf> {
     there.then_some(folder)
 }
 
-/// An engine that compiles by it alone.
+/// An engine that compiles with clang 22 only.
 fn engine_22(folder: &Path, place: &Path) -> Engine {
     let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(place.join("cache"));
     let isolation = Isolation::Worker(PathBuf::from(WORKER));
@@ -197,11 +196,11 @@ fn engine_22(folder: &Path, place: &Path) -> Engine {
     Engine::new(Config::new().cache(cache).isolation(isolation).compiler_path(clang))
 }
 
-/// Names the bundle to a process that emulates it.
+/// Environment variable with the bundle's folder, for the process that emulates it.
 const BUNDLE: &str = "TEST_BUNDLE";
 
-/// Architectures that clang 19 does not know. LLVM 22's disassembler wants a newer C library than
-/// Debian 12's, so this very program runs once more under the one that came with it.
+/// Runs cases for architectures that clang 19 does not know. LLVM 22's disassembler needs a newer C
+/// library than Debian 12's, so this program runs again under the library that came with LLVM 22.
 fn check_22(arch: &str, some: &[&str]) {
     let Some(clang) = clang_22() else { return };
     let all = asked();
@@ -268,7 +267,7 @@ fn gfx90a() {
     check("gfx90a", &[FEW, &[WIDE, BRANCHING, SYSTEM, "gemm Q8_0×67"]].concat());
 }
 
-/// MI350: the same matrix instructions, other waits behind them.
+/// MI350: the matrix instructions of MI300 with other wait states behind them.
 #[test]
 fn gfx950() {
     check_22("gfx950", &["matvec Q8_0×43", BRANCHING]);
@@ -282,13 +281,13 @@ fn gfx1250() {
 
 #[test]
 fn gfx908() {
-    // With matrix instructions its flash kernels were wrong, as clang 19 compiles them
-    // (`Product::of_attention`).
+    // clang 19 miscompiles the flash kernels with matrix instructions for gfx908, so they do
+    // without (`Product::of_attention`).
     check("gfx908", &["matvec Q8_0×43", "attend 4/2 × 64 F16", "flash 4/2 heads of 64, F16"]);
 }
 
-/// clang 19 copies gfx908's accumulation registers through one that nothing wrote: were it not
-/// asked, this is what would run.
+/// clang 19 copies gfx908's accumulation registers through a register that nothing wrote. The test
+/// shows the fault that `kjit_kernels::copies` avoids.
 #[test]
 fn what_clang_19_makes_of_attention_by_gfx908s_matrix_unit_is_at_fault() {
     let Some((_folder, bundle)) = bundle("gfx908:sound-copies", KEEPING) else { return };
@@ -299,8 +298,8 @@ fn what_clang_19_makes_of_attention_by_gfx908s_matrix_unit_is_at_fault() {
     }
 }
 
-/// A compiler that copies them rightly says so of itself (`kjit_kernels::copies`), and then
-/// attention uses the matrix unit.
+/// A compiler without that fault is recognised (`kjit_kernels::copies`), and attention uses the
+/// matrix unit.
 #[test]
 fn a_compiler_without_that_fault_is_asked_and_attention_by_gfx908s_matrix_unit_is_right() {
     let Some(clang) = clang_22() else { return };
@@ -348,7 +347,7 @@ fn gfx900() {
     check_but("gfx900", SPILLING, Some("matvec Q4_1×31"));
 }
 
-/// What is left when all else computes wrong: no instruction takes or makes a half.
+/// The last variant: no instruction takes or makes a half.
 #[test]
 fn in_f32_alone_machine_code_has_no_instruction_for_halves() {
     let all = asked();

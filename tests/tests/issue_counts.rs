@@ -1,6 +1,6 @@
-//! What stands in `kernel_src/src/issue.tsv` is what today's kernels execute: of a few products the
-//! machine code is compiled and counted anew, of all with `KJIT_TEST_ALL=emulate`; and every row is
-//! of a code object that the compile matrix has.
+//! Checks `kernel_src/src/issue.tsv` against today's kernels: the machine code of a few products is
+//! compiled and counted again (of all with `KJIT_TEST_ALL=emulate`), and every row names a code
+//! object of the compile matrix.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 const CLANG: &str = "/usr/bin/clang-19";
 
-/// Of each family of vector units a product, each of another format.
+/// One product for each family of vector units, each of another format.
 const FEW: &[(&str, &str)] = &[
     ("gfx1100", "matvec Q4_K norm"),
     ("gfx942", "matvec Q8_0 norm"),
@@ -19,7 +19,7 @@ fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The rows, by architecture and product: the line.
+/// The lines of the file, by architecture and product.
 fn rows() -> BTreeMap<(String, String), String> {
     let text = std::fs::read_to_string(repository().join("kernel_src/src/issue.tsv")).unwrap();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -111,7 +111,7 @@ fn every_count_is_of_a_code_object_that_the_compile_matrix_has() {
     assert!(stale.is_empty(), "scripts/issue-bounds counts them anew:\n{}", stale.join("\n"));
 }
 
-/// The code object's bytes, the bytes to move and the wave of an architecture's kernels, by name.
+/// Bytes of the code object, bytes moved and wave width of an architecture's kernels, by name.
 fn matrix(arch: &str) -> BTreeMap<String, [String; 3]> {
     let text = std::fs::read_to_string(repository().join(format!("tests/data/kernels/{arch}.csv")))
         .unwrap();

@@ -1,5 +1,5 @@
-//! The same inputs give the same bytes of source in every process, wherever it runs: else a
-//! machine's cache would be no other's.
+//! Equal inputs give equal source bytes in every process and on every machine. Otherwise caches
+//! could not be shared between machines.
 
 use kjit_cache::{Digest, Key};
 use kjit_engine::{Job, Target};
@@ -18,7 +18,7 @@ fn jobs() -> Vec<Job> {
     TARGETS.iter().flat_map(of).collect()
 }
 
-/// A line for each job: what the compiler would get, with all its headers, and the key.
+/// A line for each job: hashes of the source and all its headers, and the key.
 fn lines() -> Vec<String> {
     let line = |job: Job| {
         let text = job.source.render(&job.constants, &job.options);

@@ -1,10 +1,10 @@
-//! A tiny model of each architecture that plans take on simulated AMD devices: prompts in pieces,
-//! token by token, greedy and several sequences side by side are what the host computes.
+//! A tiny model of each architecture that plans accept, on simulated AMD devices: prompts in
+//! chunks, single tokens, greedy answers and batches match the host.
 //!
-//! A few stand for their kind here; `KJIT_TEST_ALL=archs` takes all (ten minutes of two cores),
+//! A few stand for their kind here. `KJIT_TEST_ALL=archs` takes all (ten minutes of two cores),
 //! `KJIT_TEST_ONLY=a,b` these, `KJIT_TEST_FOLDER=archs-seed` those of other weights,
 //! `KJIT_TEST_FOLDER=/a/folder` those of a folder that `scripts/draw_archs.py --out` made. A few
-//! draws are made and run here in any case.
+//! random configurations always run.
 
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
@@ -24,14 +24,14 @@ use std::time::Instant;
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// One for each kind of what other architectures have: post-norms, caps and windows; norms with the
-/// mean taken off, one part beside the other; sinks and experts with offsets; slopes; latents;
-/// scans beside attention and short convolutions; delta rules; encoders with windows.
+/// One for each kind: post-norms, caps and windows; norms with the mean subtracted and parallel
+/// blocks; sinks and experts with biases; ALiBi slopes; latents; scans beside attention and short
+/// convolutions; delta rules; encoders with windows.
 const FEW: [&str; 8] =
     ["gemma2", "phi2", "gpt-oss", "mpt", "deepseek2", "falcon-h1", "qwen35", "modern-bert"];
 
-/// KL of the device's scores from the host's, at most: keys and values in halves, and prompts
-/// through halves.
+/// Largest KL of the device's logits from the host's; keys and values are halves, and so are
+/// prompts' activations.
 const LIMIT: f64 = 6e-3;
 
 fn options(sequences: usize) -> OpenOptions {
@@ -46,7 +46,7 @@ fn options(sequences: usize) -> OpenOptions {
     }
 }
 
-/// Cosine of the device's vector and the host's, at least.
+/// Least cosine of the device's vector and the host's.
 const COSINE: f64 = 0.9999;
 
 /// KL(want ‖ got).
@@ -64,13 +64,13 @@ fn kl(want: &[f32], got: &[f32]) -> f64 {
     if sum.is_nan() || want.len() != got.len() { f64::INFINITY } else { sum }
 }
 
-/// The worst KL of rows.
+/// The largest KL of the rows.
 fn worst(want: &[f32], got: &[f32], vocab: usize) -> f64 {
     want.chunks_exact(vocab).zip(got.chunks_exact(vocab)).map(|(w, g)| kl(w, g)).fold(0.0, f64::max)
 }
 
-/// A copy of another sequence's beginning, of all of it, and that one gone on with: distances from
-/// the host's.
+/// Copies a prefix and a whole sequence, continues both copies and then the original. Returns the
+/// largest distance from the host.
 fn copies(session: &mut Session, host: &mut One) -> f64 {
     let text: Vec<u32> = (0..23).map(|i| (i * 29 + 3) % host.n_vocab() as u32).collect();
     let (first, rest) = text.split_at(13);
@@ -93,8 +93,8 @@ fn copies(session: &mut Session, host: &mut One) -> f64 {
     most
 }
 
-/// What is wrong with the vectors of a model that makes such: of texts of one token, of some, and
-/// of as many as fit.
+/// Checks the vectors of an embedding model for texts of one token, of some, and of the longest
+/// that fits.
 fn vectors(file: &Arc<Gguf>, engine: &Engine, graph: &Graph) -> Result<String, String> {
     let fail = |e: &dyn std::fmt::Display| e.to_string();
     let device = engine.device("rocm:0").map_err(|e| fail(&e))?;
@@ -110,7 +110,7 @@ fn vectors(file: &Arc<Gguf>, engine: &Engine, graph: &Graph) -> Result<String, S
         let (want, got) = (want.map_err(|e| fail(&e))?, got.map_err(|e| fail(&e))?);
         least = least.min(cosine(&want, &got));
     }
-    // They score no tokens.
+    // Embedding models score no tokens.
     let one = gpu.add(SampleOptions::default()).map_err(|e| fail(&e))?;
     let refused = gpu.feed(one, &[1], Want::Last).is_err();
     let fault = Simulated::here().fault(0);
@@ -125,7 +125,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     if a.len() == b.len() { dot(a, b) / (dot(a, a) * dot(b, b)).sqrt() } else { f64::NAN }
 }
 
-/// What is wrong with a model, as a sentence; `None` for one that plans refuse.
+/// Checks a model; an error is a sentence, `None` means that plans refuse it.
 fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, String> {
     let fail = |e: &dyn std::fmt::Display| e.to_string();
     let file = Arc::new(Gguf::open(path).map_err(|e| fail(&e))?);
@@ -139,14 +139,14 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
         Err(e) if e.to_string().contains("cannot run on a GPU yet") => return Ok(None),
         Err(e) => return Err(e.to_string()),
     };
-    // A router whose scores are near may choose another expert: then what follows differs.
+    // A router with near-tied scores may choose another expert, and later results differ.
     let routed = graph.ops.iter().any(|op| matches!(op, Op::Route(_)));
     let (vocab, limit) = (host.n_vocab(), if routed { 5e-2 } else { LIMIT });
     let prompt =
         |step: u32| -> Vec<u32> { (0..24).map(|i| (i * step + 11) % vocab as u32).collect() };
     let ids = prompt(37);
     let mut seen: Vec<(&str, f64)> = vec![];
-    // A near-tie is one prompt's: the median of three is held.
+    // A near-tie affects one prompt, so the limit applies to the median of three.
     let mut pieces = vec![];
     for step in if routed { vec![37, 53, 71] } else { vec![37] } {
         let ids = prompt(step);
@@ -176,8 +176,7 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
     let mut offs = side_by_side::scores(&mut session, &mut host, 3);
     offs.sort_by(f64::total_cmp);
     let (median, most) = (offs[offs.len() / 2], offs[offs.len() - 1]);
-    // States that cannot forget a token: drafts of which some are taken, pauses, copies of
-    // beginnings.
+    // Recurrent states cannot be rolled back: partly accepted drafts, pauses, copies of prefixes.
     let (mut back, mut gap) = (0f64, gap);
     if graph.is_recurrent() {
         back = side_by_side::mixed(&mut session, &mut host)
@@ -214,7 +213,7 @@ fn as_the_host(test: &str, arch: &str) {
     all_as_the_host(test, arch, &folder, &FEW);
 }
 
-/// The models of a folder: those that are asked for, else a few.
+/// Checks the models of a folder: those that the variable names, otherwise a few.
 fn all_as_the_host(test: &str, arch: &str, folder: &Path, few: &[&str]) {
     let asked = std::env::var("KJIT_TEST_ONLY").ok();
     let all = kjit_tests::all("archs");
@@ -267,7 +266,8 @@ fn architectures_on_simulated_gfx1100_are_the_hosts() {
     as_the_host("architectures_on_simulated_gfx1100_are_the_hosts", "gfx1100");
 }
 
-/// Draws of two kinds that had been wrong at other sizes: latents, and states beside attention.
+/// Random configurations of two kinds that were once wrong at other sizes: latents, and states
+/// beside attention.
 const DRAWS: [&str; 2] = ["granitehybrid-1", "deepseek2-2"];
 
 #[test]

@@ -1,5 +1,5 @@
-//! Several sequences side by side on simulated AMD devices: their logits and answers are the
-//! host's, whatever their number and lengths, and warming asks for the kernels that they then use.
+//! Batches of sequences on simulated AMD devices: logits and answers are the host's for every
+//! number and length, and warming compiles the kernels that the batches use.
 
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::jobs_for;
@@ -15,7 +15,7 @@ use std::time::Instant;
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// Scores at these numbers of sequences, then answers at the middle one of them.
+/// Compares logits at these numbers of sequences, then answers at the middle number.
 /// `KJIT_TEST_ALL=sequences` takes `all`.
 fn as_the_host(
     test: &str,
@@ -54,8 +54,7 @@ fn as_the_host(
         let jobs = jobs_for(&engine, &graph, device.target(), &options).unwrap();
         engine.compile_all(&jobs).into_iter().for_each(|code| drop(code.unwrap()));
         eprintln!("{name} on {arch}: warmed {} kernels in {:.1?}", jobs.len(), start.elapsed());
-        // What a run leaves behind must not matter to the next, nor what is in rows that are not in
-        // use.
+        // Poisons memory between runs: leftovers of a run and unused rows must not matter.
         let poison = |session: &Session| Simulated::here().poison(session.gpu().unwrap().plan());
         let mut session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
         assert_eq!(
@@ -63,9 +62,9 @@ fn as_the_host(
             0,
             "what was warmed is all that is asked for"
         );
-        // Halves in products of more than eight sequences, keys and values in halves or bytes. An
-        // expert chosen otherwise, where two scores are nearer than that, costs more in what
-        // follows: so the median is held tight, the rest is not.
+        // Products of more than eight sequences use halves; keys and values are halves or bytes.
+        // Another expert chosen at a near-tie of scores costs more in later logits, so the limit of
+        // the median is tight and that of the maximum is not.
         let (middle, most) = if kv == KvType::Q8_0 { (2e-2, 1e-1) } else { (4e-3, 5e-2) };
         for &n in sizes {
             let start = Instant::now();
@@ -85,7 +84,7 @@ fn as_the_host(
         poison(&session);
         let gap = side_by_side::answers(&mut session, &mut host, sizes[sizes.len() / 2], 4);
         assert!(gap < 0.05, "{name} on {arch}: a token is {gap} below the host's choice");
-        // Who comes and goes, and what is drawn, is one architecture's to show.
+        // One architecture suffices to test joining, leaving and sampling.
         if sizes != all && !name.contains("llama") {
             assert_eq!(Simulated::here().fault(0), "");
             return;
@@ -95,7 +94,7 @@ fn as_the_host(
         assert!(gap < 0.05, "{name} on {arch}: a token is {gap} below the host's choice");
         poison(&session);
         let seen = side_by_side::mixed(&mut session, &mut host);
-        // Of a few rows one may have another expert: as far off as on an H200.
+        // With few rows one row may have another expert; the limit is the error seen on an H200.
         let most = if name.contains("moe") { 0.3 } else { most };
         assert!(seen.iter().all(|x| *x < most), "{name} on {arch}: logits are off by {seen:?}");
         if options.sequences >= 4 {
@@ -162,9 +161,9 @@ fn windows_and_post_norms_side_by_side_on_simulated_gfx1201_are_the_hosts() {
     as_the_host(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1201", KvType::F16, &[3], &[3, 16]);
 }
 
-/// A model whose scores are to be the same bits however tokens come: alone, at the side of others,
-/// in pieces, behind what was kept, as drafts, and where its layers are copied for each step.
-/// `KJIT_TEST_ALL=sequences` takes up to 64 sequences, and all that is not `always`.
+/// A model opened as reproducible: logits have the same bits for tokens alone, in a batch, in
+/// chunks, after a cached prefix, as drafts, and with streamed layers. `KJIT_TEST_ALL=sequences`
+/// takes up to 64 sequences and the cases that are not `always`.
 fn reproducible(test: &str, name: &str, arch: &str, always: bool, with: OpenOptions) {
     let whole = kjit_tests::all("sequences");
     let Some(path) = model_path(name) else { return };

@@ -1,4 +1,4 @@
-//! Proof bundles: written for a card that is not there, read back, run on a simulated one.
+//! Proof bundles: exported for a card that is absent, read back, run on a simulated card.
 
 use kjit_engine::Target;
 use kjit_model::gpu::bundle::{self, Bundle, BundleError, Exported, LIMIT, Wish};
@@ -8,7 +8,7 @@ use std::path::Path;
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// Inside of a simulated process: a bundle of the cases with `filter` in their names.
+/// Exports a bundle of the cases whose names contain `filter`.
 fn export(arch: &str, filter: &str, limit: u64, folder: &Path) -> Exported {
     let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "clang");
     let wish = Wish { seed: 20_261_121, filter: filter.to_owned(), limit };
@@ -18,7 +18,7 @@ fn export(arch: &str, filter: &str, limit: u64, folder: &Path) -> Exported {
     made
 }
 
-/// Every file's bytes, so that one can be spoiled.
+/// Paths of all files, so that a test can damage one.
 fn files(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut all = vec![];
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -49,7 +49,7 @@ fn a_bundle_of_clangs_code_is_right_on_the_simulated_card() {
             assert!(on_disk < 2 * LIMIT, "{on_disk} bytes");
             let bundle = Bundle::open(folder.path()).unwrap();
             assert_eq!(bundle.cases(), made.cases);
-            // Its cache is empty, so whatever it did not compile came out of the bundle.
+            // The cache is empty, so code that was not compiled here came from the bundle.
             let empty = tempfile::tempdir().unwrap();
             let engine = engine(empty.path(), WORKER, "hiprtc");
             let device = engine.device("rocm:0").unwrap();
@@ -98,7 +98,8 @@ fn a_wrong_result_is_a_bad_verdict() {
     setup("gfx1100").run("a_wrong_result_is_a_bad_verdict", TEMPORARY, || {
         let folder = tempfile::tempdir().unwrap();
         let made = export("gfx1100", "argmax", LIMIT, folder.path());
-        // Another oracle, with sums that fit it: as if the device had computed something else.
+        // Another expected output with matching checksums, as if the device had computed other
+        // values.
         let manifest = folder.path().join("manifest.json");
         let text = std::fs::read_to_string(&manifest).unwrap();
         let spoiled = text
@@ -136,7 +137,8 @@ fn what_makes_a_bundle_too_large_is_left_out_and_named() {
     setup("gfx1100").run("what_makes_a_bundle_too_large_is_left_out_and_named", TEMPORARY, || {
         let (whole, small) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let all = export("gfx1100", "argmax", LIMIT, whole.path());
-        // Its readme and its two programs are most of so small a bundle.
+        // One byte less than all cases need. The readme and the two programs are most of so small a
+        // bundle.
         let limit = all.bytes - 1;
         let part = export("gfx1100", "argmax", limit, small.path());
         assert!(part.cases > 0 && part.cases < all.cases && part.bytes <= limit, "{part:?}");

@@ -1,5 +1,5 @@
-//! What must be another code object, and what must not: the engine and its cache on the simulated
-//! device, whose compiler is a library that these tests copy, move and replace.
+//! Cache keys: changes that must give another code object, and changes that must not. The compiler
+//! of the simulated device is a library that these tests copy, move and replace.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 
-/// An engine with its cache in `dir`, compiling with that file.
+/// An engine with its cache in `dir` that compiles with the given file.
 fn engine(dir: &Path, compiler: &Path) -> Engine {
     Engine::new(
         Config::new()
@@ -25,7 +25,7 @@ fn engine(dir: &Path, compiler: &Path) -> Engine {
     )
 }
 
-/// The same beside a read-only layer, as a pack is one.
+/// An engine with a read-only cache layer, such as a pack.
 fn engine_beside(layer: &Path, dir: &Path, compiler: &Path) -> Engine {
     let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir).read_only(layer);
     let isolation = Isolation::Worker(PathBuf::from(WORKER));
@@ -38,7 +38,7 @@ fn engine_beside(layer: &Path, dir: &Path, compiler: &Path) -> Engine {
     )
 }
 
-/// A kernel that writes what its header says, plus a constant.
+/// A kernel that stores the header's value plus a constant.
 fn job(header: &str, constant: i32) -> Job {
     let text = "#include \"kjit.h\"\n#include \"value.h\"\nKERNEL answer(u32* out) { if (thread_id() == 0) *out = VALUE + MORE; }\n";
     let source = Source::new("answer", "answer.hip", text)
@@ -49,7 +49,7 @@ fn job(header: &str, constant: i32) -> Job {
     Job::new(source, constants, Options::wave(32), Target::parse("gfx1100").unwrap())
 }
 
-/// The simulated compiler under another path.
+/// Copies the simulated compiler to another path.
 fn copy_of_the_compiler(to: &Path) {
     let from = std::env::var_os("KJIT_HIPRTC_LIBRARY").unwrap();
     std::fs::copy(from, to).unwrap();
@@ -70,17 +70,17 @@ fn a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_c
         let running = engine(&cache, &compiler);
         let old = running.compile(&job("#define VALUE 1", 1)).unwrap();
 
-        // As a package manager does it: another file of the same version under the same name.
+        // A package manager's update: another file of the same version under the same name.
         let mut bytes = std::fs::read(&compiler).unwrap();
         bytes.extend_from_slice(b"another build");
         std::fs::write(dir.path().join("new"), bytes).unwrap();
         std::fs::rename(dir.path().join("new"), &compiler).unwrap();
 
-        // The running process notices at its next compile, and nobody has to do it again by hand.
+        // The running process notices at its next compile, with no action by the user.
         let next = running.compile(&job("#define VALUE 1", 2)).unwrap();
         assert_eq!((compiled(&running), running.counts().failed), (2, 0));
-        // The next process has the new one's code of what was compiled since, and none of the old
-        // one's.
+        // The next process uses the new compiler's code for later compiles and none of the old
+        // compiler's.
         let fresh = engine(&cache, &compiler);
         assert_eq!(fresh.compile(&job("#define VALUE 1", 2)).unwrap().digest(), next.digest());
         assert_eq!(compiled(&fresh), 0, "it was kept under the old compiler's key");
@@ -120,7 +120,8 @@ fn a_changed_header_or_constant_is_compiled_anew_and_its_own_code_runs() {
         assert_eq!(answer("#define VALUE 10", 1), (11, 1));
         assert_eq!(answer("#define VALUE 20", 1), (21, 2));
         assert_eq!(answer("#define VALUE 20", 2), (22, 3));
-        // As it was: not compiled again, and not the newest of that name.
+        // The former header again: nothing is compiled, and this is not the newest entry of that
+        // name.
         assert_eq!(answer("#define VALUE 10", 1), (11, 3));
     });
 }
@@ -164,18 +165,18 @@ fn what_tells_something_of_the_compiler_is_taken_from_no_other_while_one_is_here
         let own = here.compile_own(&asked).unwrap();
         assert_ne!(own.digest(), made.digest());
         assert_eq!(compiled(&here), 1);
-        // Once: it is kept like any other.
+        // Compiled once and kept like any other.
         assert_eq!(here.compile_own(&asked).unwrap().digest(), own.digest());
         let again = engine_beside(&path("pack"), &path("home"), &one);
         assert_eq!(again.compile_own(&asked).unwrap().digest(), own.digest());
         assert_eq!((compiled(&here), compiled(&again)), (1, 0));
-        // Its own in a pack is its own.
+        // Code in a pack counts as the machine's own.
         let packed = engine_beside(&path("home"), &path("third"), &one);
         assert_eq!(
             (packed.compile_own(&asked).unwrap().digest(), compiled(&packed)),
             (own.digest(), 0)
         );
-        // Where nothing compiles, what there is counts.
+        // Without a compiler the cached code is used.
         let none = engine_beside(&path("pack"), &path("fourth"), &path("none"));
         assert_eq!(none.compile_own(&asked).unwrap().digest(), made.digest());
     });

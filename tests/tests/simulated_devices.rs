@@ -1,6 +1,5 @@
-//! Several simulated AMD devices in one process: what is described of each, memory that crosses
-//! from one to another, failures that stay on one, and the vendor's matrix library beside our own
-//! kernels.
+//! Several simulated AMD devices in one process: their properties, memory copied between them,
+//! failures confined to one device, and the vendor's matrix library beside the project's kernels.
 
 mod common;
 
@@ -31,7 +30,7 @@ fn both_layouts_of_the_properties_give_the_same_architectures_with_their_flags()
     };
     let test = "both_layouts_of_the_properties_give_the_same_architectures_with_their_flags";
     let devices = Setup::devices("gfx90a:sramecc+:xnack-,gfx1030");
-    // Which of the two the process has decides which of the calls may be made.
+    // The struct layout of the process decides which of the calls may be made.
     match std::env::var("TEST_LAYOUT").as_deref() {
         Ok("5") => devices.rocm5().run(test, TEMPORARY, || assert!(matches!(look(), (2.., 0)))),
         Ok(_) => devices.run(test, TEMPORARY, || assert!(matches!(look(), (0, 2..)))),
@@ -136,7 +135,7 @@ fn lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed() {
     const VARIABLE: &str = "TEST_ORDER";
     let test = "lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed";
     let process = |seed: &str, file: &std::path::Path| {
-        // Blocks of several CPU threads come in no order that a seed decides.
+        // With several CPU threads a seed does not decide the order of blocks.
         let setup = Setup::devices("gfx1100").set("HIPSIM_THREADS", "1").set("HIPSIM_SEED", seed);
         setup.set(VARIABLE, file.display().to_string()).run(test, TEMPORARY, || {
             let b = Bench::new("rocm:0");
@@ -202,7 +201,7 @@ fn a_code_object_that_nobody_compiled_here_is_refused_and_not_run() {
         || {
             let b = Bench::new("rocm:0");
             let code = b.engine.compile(&common::job(&b.device, 32)).unwrap();
-            // Whole, but of other bytes: one more behind the last section.
+            // A complete file with one flipped bit, behind the last section.
             let mut bytes = code.bytes().to_vec();
             let at = bytes.len() - 1;
             bytes[at] ^= 1;
@@ -241,14 +240,15 @@ fn a_product_by_rocblas_is_the_oracles_and_a_missing_library_is_told() {
                 let (row, col) = (i / m, i % m);
                 let want: f64 =
                     (0..k).map(|l| x[row * k + l].to_f64() * w[col * k + l].to_f64()).sum();
-                // A sum of k products in f32: k · 2⁻²⁴ of what is summed, about √k here.
+                // A sum of k products in f32: error k · 2⁻²⁴ of the summed magnitude at most, about
+                // √k here.
                 assert!(
                     (f64::from(got) - want).abs() < 1e-4,
                     "{m}×{n}×{k}: {got} instead of {want}"
                 );
             }
         }
-        // What the doctor says of it.
+        // The doctor's report of it.
         let said = prove::library(&device).unwrap().unwrap();
         assert!(said.contains("libhipsim") && said.contains("right"), "{said}");
         let (w, x, out) =
@@ -304,7 +304,7 @@ fn a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory() {
         assert_eq!(found.preferred().unwrap().label(), "rocm:1");
         assert!(found.passed_over().unwrap().starts_with("rocm:0 passed over"));
         assert_eq!(engine.device("auto").unwrap().label(), "rocm:1");
-        // Four times what either has.
+        // Four times the memory of either device.
         let n = 1 << 20;
         let data: Vec<f32> = (0..n).map(|i| i as f32).collect();
         let (own, card) = (engine.device("rocm:0").unwrap(), engine.device("rocm:1").unwrap());
@@ -320,8 +320,8 @@ fn a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory() {
     });
 }
 
-/// Of a processor's own GPU memory is the host's: kernels lay weights out from there, and nothing
-/// is copied to the device before.
+/// The memory of an integrated GPU is the host's: kernels lay weights out from there, and nothing
+/// is copied to the device first.
 #[test]
 fn a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy() {
     let test = "a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy";
@@ -338,7 +338,7 @@ fn a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy() {
         };
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let mut seen = vec![];
-        // Kernels are proven at the first opening: its bytes are theirs as well.
+        // The first opening proves the kernels, and its bytes include the proofs' copies.
         for name in ["rocm:0", "rocm:0", "rocm:1", "rocm:1"] {
             let device = engine.device(name).unwrap();
             let before = device.counts();

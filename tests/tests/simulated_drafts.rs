@@ -1,5 +1,5 @@
-//! Drafted tokens on a simulated AMD device: a few of one sequence go through a program of their
-//! own, which chooses what tokens one by one would, whatever is drafted.
+//! Drafted tokens on a simulated AMD device: several tokens of one sequence go through a program of
+//! their own, which chooses the tokens that single steps would choose, for any draft.
 
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
@@ -17,8 +17,8 @@ const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const ARCH: &str = "gfx1100";
 
-/// With keys and values in pages, or not; room for a prompt that ends before the first page does,
-/// and what comes behind it.
+/// Options with or without pages, with room for a prompt that ends before the first page does and
+/// for the tokens after it.
 fn options(paged: bool) -> OpenOptions {
     let paged = paged.then_some(3 * PAGE);
     OpenOptions {
@@ -44,13 +44,14 @@ fn prompt(paged: bool) -> Vec<u32> {
     (first..PAGE as u32 - 7).map(|i| (i * i * 7 + i * 37 + 5) % 250).collect()
 }
 
-/// A sequence that begins as this one, and its last token.
+/// Adds a sequence that begins as `base` does; returns it and its last token.
 fn like(session: &mut Session, base: &(SequenceId, u32), how: &SampleOptions) -> SequenceId {
     session.fork(base.0, usize::MAX, how.clone()).unwrap()
 }
 
-/// Behind a prompt so many tokens are chosen, `most` drafted at once. A draft is what comes
-/// without, but for each third one, whose token at place `wrong` is another.
+/// Chooses as many tokens as `plain` has, with at most `most` drafted at once. A draft is the next
+/// part of `plain`, except that every third one has a different token at place `wrong`. Returns the
+/// tokens and the number of steps.
 fn drafted(
     session: &mut Session,
     base: &(SequenceId, u32),
@@ -119,8 +120,7 @@ fn what_is_drafted_on_simulated_gfx1100_changes_no_token() {
             SampleOptions { temperature: 0.8, top_k: 40, seed: 7, ..SampleOptions::default() };
         for (paged, how) in [(false, greedy), (true, drawn)] {
             let mut session = open(&engine, &gguf, paged);
-            // What others begin with; what they draft is in the second slot, and in a copy of a
-            // page.
+            // The shared prefix; drafts write to the second slot, and to a copy of a page.
             let (prompt, first) = (prompt(paged), session.add(SampleOptions::default()).unwrap());
             let base = (first, *prompt.last().unwrap());
             session.feed(first, &prompt[..prompt.len() - 1], Want::Nothing).unwrap();
@@ -137,7 +137,7 @@ fn what_is_drafted_on_simulated_gfx1100_changes_no_token() {
                 let pages = session.pages().map(|p| (p.used, p.shared));
                 assert_eq!(pages, paged.then_some((1, 0)), "what was taken is given back");
             }
-            // Nobody else's tokens were touched.
+            // The other sequence's tokens are unchanged.
             assert_eq!(plain(&mut session, &base, &how, n), without);
             if paged {
                 session.remove(first).unwrap();
@@ -153,7 +153,7 @@ fn what_is_drafted_on_simulated_gfx1100_changes_no_token() {
     });
 }
 
-/// The loop that `run` has: its text goes round.
+/// Drafts of the `run` command's loop: the text repeats itself.
 fn goes_round(session: &mut Session) {
     let round: Vec<u32> = (0..16).map(|i| [5, 60, 7, 80][i % 4]).collect();
     let how = SampleOptions { bias: vec![(7, 1e4)], ..SampleOptions::default() };
@@ -168,7 +168,8 @@ fn goes_round(session: &mut Session) {
                 .unwrap();
         session.remove(id).unwrap();
         assert_eq!(ids[0], ids[1], "{drafts:?}");
-        // Whether they pay by the simulator's clock is open; what was tried was right.
+        // The simulator's clock does not tell whether drafts pay. Those that were tried were
+        // accepted.
         assert!(how.bias.is_empty() || drafts.accepted >= 7, "{drafts:?}");
     }
 }

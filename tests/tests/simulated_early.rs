@@ -1,7 +1,7 @@
-//! Starting before every kernel is there, with a compiler that takes its time: tokens come before
-//! it has ended, the kernels for prompts take over between two tokens, logits are the host's before
-//! and after, a token that is to be one launch becomes it between two, and a kernel that fails
-//! meanwhile is an error.
+//! Starting before every kernel is compiled, with a slow compiler. Tokens come before compilation
+//! ends, the prompt kernels take over between two tokens, logits are the host's before and after,
+//! single-launch decoding starts between two tokens, and a kernel that fails to compile is an
+//! error.
 
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-// Architectures and options are those of the tests of whole models, so that kernels are compiled
-// for the CPU once.
+// Architectures and options are those of the whole-model tests, so that kernels are compiled for
+// the CPU once.
 
 struct Model {
     gguf: Arc<Gguf>,
@@ -44,7 +44,7 @@ fn model(name: &str) -> Option<Model> {
 }
 
 impl Model {
-    /// Opens with what is in the cache; `early` or not.
+    /// Opens with the kernels in the cache; `early` starts before all are compiled.
     fn open(&self, engine: &Engine, early: bool) -> Result<Session, SessionError> {
         let options = OpenOptions { early, ..self.options.clone() };
         Session::on_gpu(
@@ -77,7 +77,7 @@ fn setup(arch: &str, slow: &str, refuse: &str) -> Setup {
         .set("HIPSIM_REFUSE", refuse)
 }
 
-/// Waits until the compiler must be done with what it has been told to be slow with.
+/// Feeds `probe` until the prompt kernels have taken over.
 fn compiled(gpu: &mut One, probe: &[u32]) {
     let until = Instant::now() + Duration::from_secs(60);
     while late(gpu).status().swapped_at.is_none() {
@@ -105,14 +105,14 @@ fn tokens_come_first(test: &str, name: &str, arch: &str) {
         );
         let mut host = model.host();
         let ids: Vec<u32> = (0..60).map(|i| (i * 101 + 5) % host.n_vocab() as u32).collect();
-        // 7 tokens one by one, while the compiler sleeps.
+        // 7 single tokens while the compiler sleeps.
         let (want, got) =
             (host.feed(&ids[..7], Want::Last).unwrap(), gpu.feed(&ids[..7], Want::Last).unwrap());
         let status = late(&gpu).status();
         assert_eq!((status.single, status.swapped_at), (6, None), "{name}: tokens came first");
         let mut seen = vec![off(&got, &want)];
-        // The rest of the sequence with the kernels for prompts: what the single ones left in the
-        // cache is read by them.
+        // The rest of the sequence with the prompt kernels, which read the keys and values of
+        // the single tokens.
         compiled(&mut gpu, &ids[7..9]);
         assert_eq!(late(&gpu).status().swapped_at, Some(7), "{name}");
         for part in [&ids[7..50], &ids[50..51], &ids[51..]] {
@@ -122,8 +122,8 @@ fn tokens_come_first(test: &str, name: &str, arch: &str) {
         }
         let single = late(&gpu).status().single;
         eprintln!("{name}: off by {seen:?} of the norm, {single} tokens one by one");
-        // As the tests of whole models: see there for what half precision and a changed expert
-        // cost.
+        // The limits of the whole-model tests, which explain the cost of half precision and of
+        // another expert.
         seen.sort_by(f64::total_cmp);
         assert!(
             seen[1] < 4e-3 && seen[3] < 5e-2,
@@ -131,7 +131,7 @@ fn tokens_come_first(test: &str, name: &str, arch: &str) {
         );
         late(&gpu).finish(Duration::from_secs(30)).unwrap();
         assert_eq!(Simulated::here().fault(0), "");
-        // The next start finds all of it.
+        // The next start finds all kernels.
         drop(gpu);
         let engine = engine(cache.path(), WORKER, "hiprtc");
         let again = model.open(&engine, true).unwrap();
@@ -170,7 +170,7 @@ fn a_kernel_that_fails_behind_the_work_is_an_error_of_the_feed_that_wants_it() {
     setup("gfx1030", "flash:3", "flash").run(test, TEMPORARY, || {
         let cache = tempfile::tempdir().unwrap();
         let mut gpu = model.early(cache.path());
-        // Goes, token by token.
+        // Decoding works token by token.
         gpu.feed(&[1, 2, 3], Want::Last).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         let error = loop {
@@ -186,10 +186,10 @@ fn a_kernel_that_fails_behind_the_work_is_an_error_of_the_feed_that_wants_it() {
             "{error}"
         );
         assert_eq!(gpu.tokens(), 3, "nothing was fed");
-        // It stays so, and is told at the end too.
+        // The error persists and is also reported at the end.
         assert_eq!(gpu.feed(&[4, 5], Want::Last).unwrap_err().to_string(), error);
         assert_eq!(late(&gpu).finish(Duration::ZERO).unwrap_err().to_string(), error);
-        // Who waits is told the same.
+        // A caller that waits gets the same error.
         let engine = engine(cache.path(), WORKER, "hiprtc");
         let waited = model.open(&engine, false);
         let waited = waited.err().map(|e| e.to_string()).unwrap_or_default();
@@ -212,8 +212,8 @@ fn an_end_that_does_not_wait_leaves_what_was_not_begun() {
     });
 }
 
-/// A model whose tokens are to be one launch. Its kernel is that of the test of late waves, so that
-/// it is compiled for the CPU once.
+/// A model for single-launch decoding. Its kernel is that of the test of delayed waves, so that it
+/// is compiled for the CPU once.
 fn one_launch() -> Option<Model> {
     let model = model("tiny-llama-q4_k_m.gguf")?;
     let (persistent, probe, prefill_chunk) = (Persistence::On, Probe::Delays, Some(8));
@@ -244,7 +244,7 @@ fn a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled() {
         gpu.decode(&[5], greedy.clone(), &mut |id| {
             ids.push(id);
             first.get_or_insert((early.status().one_launch_at, early.compiles()));
-            // Whoever reads waits here; the device runs ahead.
+            // Reading a result waits; otherwise the device runs ahead.
             while early.compiles() {
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -263,12 +263,12 @@ fn a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled() {
             early.status()
         );
         assert!(gpu.on_gpu().persistent().is_some());
-        // It stays.
+        // Later tokens stay single launches.
         gpu.truncate(0);
         assert_eq!(gpu.generate(&[5], TOKENS, greedy), want);
         early.finish(Duration::from_secs(30)).unwrap();
         assert_eq!((early.status().one_launch_at, Simulated::here().fault(0)), (at, String::new()));
-        // The next start finds it.
+        // The next start finds the kernel.
         drop(gpu);
         let engine = engine(none.path(), WORKER, "hiprtc");
         let again = model.open(&engine, true).unwrap();

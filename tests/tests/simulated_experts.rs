@@ -1,5 +1,5 @@
-//! Experts on the CPU beside a simulated AMD device that has all else: the host's logits and
-//! tokens, alone and side by side, with less memory on the device.
+//! Experts on the CPU beside a simulated AMD device that computes the rest: the host's logits and
+//! tokens, alone and in batches, with less memory on the device.
 
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan_for;
@@ -35,8 +35,8 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         off.extend(side_by_side::mixed(&mut alone, &mut host));
         drop(alone);
         let mut weights = whole;
-        // The CPU rounds rows to eight bits, as it does alone: where two experts' scores are near,
-        // another is chosen.
+        // The CPU rounds rows to eight bits, as in a CPU-only run. Near-ties of scores may choose
+        // another expert.
         for (n, precise) in [(1, false), (99, true)] {
             let host_prompts = HostPrompts::Compute;
             let with = OpenOptions { host_experts: n, host_prompts, precise, ..here.clone() };
@@ -60,8 +60,7 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
             weights = gpu.plan().memory.weights;
             let mut seen = side_by_side::scores(&mut session, &mut host, 3);
             if precise {
-                // Off as the device alone is: there one row has another expert, whose score is
-                // near.
+                // The error of the device alone: one row has another expert, whose score is close.
                 seen.extend(side_by_side::mixed(&mut session, &mut host));
                 let gap = side_by_side::joining(&mut session, &mut host, 2);
                 assert!(gap < 0.05, "a token is {gap} below the host's choice");
@@ -75,7 +74,7 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         }
         assert!(weights < whole / 2, "most of a mixture are its experts: {weights} of {whole}");
         assert_eq!(Simulated::here().fault(0), "");
-        // What does not fit then is not streamed beside it.
+        // Layers that do not fit then are not streamed: opening fails.
         let memory = Some(weights / 2);
         let error =
             all.open(&OpenOptions { host_experts: 1, memory, ..here }).err().unwrap().to_string();
@@ -104,7 +103,7 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
             assert_eq!(streaming.layers.len(), n.min(3));
             assert_eq!(gpu.copied().unwrap().bytes, streaming.bytes());
             assert_eq!(told.streamed, None, "a token's step copies nothing");
-            // The ring is counted before anything is opened.
+            // The plan counts the ring's memory before anything is opened.
             let (part, ..) = experts_apart(&all.graph, n).unwrap();
             let named =
                 plan_for(&all.engine, &part, &plan.target, &copying).unwrap().memory.total();
@@ -113,14 +112,14 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
             gpu.poison_ring();
             Simulated::here().poison(gpu.plan());
             assert!(prompts(&mut session) == want, "{n}: copied experts give other numbers");
-            // Between them single tokens, which the CPU has a part in.
+            // Single tokens between the prompts, which the CPU takes part in.
             let id = session.add(SampleOptions::default()).unwrap();
             let row = session.feed(id, &[7], Want::Last).unwrap();
             assert!(row.iter().all(|x| x.is_finite()));
             session.remove(id).unwrap();
             assert!(prompts(&mut session) == want, "{n}: and after the CPU's part");
         }
-        // By rates: whatever they are here, they are said.
+        // By measured rates, which the report names.
         let session = all.open(&apart(99, HostPrompts::Measured)).unwrap();
         let gpu = session.gpu().unwrap();
         let copied = gpu.copied().unwrap();
@@ -132,7 +131,7 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
         assert!(gpu.remarks().iter().any(|line| line.contains(&said)), "{:?}", gpu.remarks());
         let total = gpu.plan().memory.total();
         drop(session);
-        // Where the ring has no room the CPU has prompts, too.
+        // Where the ring does not fit, the CPU computes prompts too.
         let memory = Some(total - 1);
         let session =
             all.open(&OpenOptions { memory, ..apart(99, HostPrompts::Measured) }).unwrap();
@@ -144,7 +143,7 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
             gpu.remarks()
         );
         drop(session);
-        // Nor is a second copy of all experts made in the host's memory.
+        // No second copy of all experts is made in host memory.
         (1..200).for_each(|n| Simulated::here().fail(c"hipHostRegister", n, 801));
         let mut session = all.open(&apart(99, HostPrompts::Copy)).unwrap();
         let gpu = session.gpu().unwrap();
@@ -161,8 +160,7 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
     });
 }
 
-/// The model with routers whose rows are of different lengths: some experts are chosen far more
-/// often than others.
+/// The model with router rows of different lengths: some experts are chosen far more often.
 fn skewed() -> PathBuf {
     let path = model_path(EXPERTS).unwrap();
     let gguf = Gguf::open(&path).unwrap();
@@ -170,7 +168,7 @@ fn skewed() -> PathBuf {
     for layer in 0..3 {
         let info = gguf.tensor_info(&format!("blk.{layer}.ffn_gate_inp.weight")).unwrap();
         let (at, size) = (info.data_offset() as usize, info.bytes().unwrap() as usize);
-        // Those in the middle, which do not lie in the first places, are the hot ones.
+        // The hot experts are in the middle, not in the first places.
         for (expert, row) in bytes[at..at + size].chunks_exact_mut(size / 16).enumerate() {
             let factor = if (6..11).contains(&expert) { 3.0 } else { 0.7 };
             for x in row.chunks_exact_mut(4) {
@@ -195,7 +193,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
         let all = Several::of(&path, TEMPORARY, WORKER);
         let before = Simulated::here().alive();
         let here = OpenOptions { precise: true, sequences: 1, ..options(KvType::F16) };
-        // Greedy along the device's own answer.
+        // Greedy decoding along the device's own answer.
         let (mut alone, mut ids, mut want) = (all.open(&here).unwrap(), vec![5u32], vec![]);
         let id = alone.add(SampleOptions::default()).unwrap();
         for at in 0..80 {
@@ -221,7 +219,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
             );
             let counts = gpu.hot().unwrap();
             assert_eq!((counts.layers, counts.places, counts.chosen), (3, apart.places, 0));
-            // What takes part in it is counted before anything is opened.
+            // The plan counts the hot experts' memory before anything is opened.
             let named = plan_for(&all.engine, &apart.graph, &gpu.plan().target, &with)
                 .unwrap()
                 .memory
@@ -240,10 +238,10 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
                 if at == 11 {
                     first = session.gpu().unwrap().hot();
                 }
-                // Experts come while tokens are made; here each is made in no time.
+                // Experts are copied while tokens are computed; here a token takes almost no time.
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
-            // The sum of two parts is rounded otherwise than the sum of one.
+            // A sum of two parts rounds differently from one sum.
             assert!(worst < 0.02, "a token is {worst} below that of the device alone");
             let (first, last) = (first.unwrap(), session.gpu().unwrap().hot().unwrap());
             assert_eq!(last.chosen, 80 * 3 * 4);
@@ -257,8 +255,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
                 late > early + 0.1 && late > 0.6,
                 "{early} of them were there at first, then {late}"
             );
-            // Prompts, which go through copied experts or through both, and behind them tokens
-            // again.
+            // Prompts through copied experts or through both, then tokens again.
             session.remove(id).unwrap();
             let rows = prompts(&mut session);
             for (row, whole) in rows.iter().flatten().zip(whole.iter().flatten()) {
@@ -266,7 +263,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
                 assert!((x - y).abs() < 0.05, "{x} is not {y}");
             }
         }
-        // Less than two places a layer is no use.
+        // Fewer than two places in a layer are of no use.
         let little = OpenOptions { host_experts: 99, hot_experts: Some(1 << 16), ..here.clone() };
         let error = all.open(&little).err().unwrap().to_string();
         assert!(error.contains("--hot-experts: 0 MiB are too little"), "{error}");
@@ -295,7 +292,7 @@ fn hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side()
         let mut host =
             One::cpu(&all.gguf, &all.graph, &OpenOptions { sequences: 1, ..here.clone() });
         let off = side_by_side::scores(&mut all.open(&here).unwrap(), &mut host, 3);
-        // Two of three layers; the experts of the third are the device's.
+        // The CPU has the experts of two of three layers; the device has those of the third.
         let with = OpenOptions { host_experts: 2, hot_experts: Some(1 << 20), ..here };
         let apart = Apart::of(&all.graph, &with).unwrap();
         assert!((2..16).contains(&apart.places) && (apart.taken, apart.of) == (2, 3), "{apart}");
@@ -304,7 +301,7 @@ fn hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side()
         assert_eq!(gpu.plan().host_layers(), 2);
         Simulated::here().poison(gpu.plan());
         let seen = side_by_side::scores(&mut session, &mut host, 3);
-        // Off as the device alone is: where two experts' scores are near, another is chosen.
+        // The error of the device alone: near-ties of scores choose another expert.
         assert!(
             seen.iter().zip(&off).all(|(x, off)| *x < off + 1e-3),
             "logits are off by {seen:?}, not {off:?}"
@@ -313,8 +310,8 @@ fn hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side()
         assert!(gap < 0.05, "a token is {gap} below the host's choice");
         let counts = session.gpu().unwrap().hot().unwrap();
         assert_eq!((counts.layers, counts.places), (2, apart.places));
-        // Each token chooses four in each of the two; some of them the device has, and the CPU
-        // computes the others.
+        // Each token chooses four experts in each of the two layers. The device has some of them;
+        // the CPU computes the rest.
         assert!(
             counts.chosen.is_multiple_of(8) && counts.hit > 0 && counts.hit < counts.chosen,
             "{counts}"

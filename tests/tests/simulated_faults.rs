@@ -1,5 +1,5 @@
-//! Whatever a kernel does wrong is one sentence that names the kernel, the wrong, the block and the
-//! thread; and after it nothing works on that device any more.
+//! Every fault of a kernel is one sentence that names the kernel, the fault, the block and the
+//! thread. After it the device refuses all work.
 
 mod common;
 
@@ -9,7 +9,7 @@ use kjit_kernel_cases::CaseArg;
 use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 
-/// Runs one kernel that does something wrong; the sentence that comes of it.
+/// Runs a faulty kernel; returns the sentence.
 fn wrong(name: &str, argument: u32, buffers: usize) -> String {
     let b = Bench::new("rocm:0");
     let stream = b.device.stream().unwrap();
@@ -26,7 +26,7 @@ fn wrong(name: &str, argument: u32, buffers: usize) -> String {
     .unwrap();
     let error = stream.read(&y).unwrap_err().to_string();
     assert!(error.contains("rocm:0"), "{error}");
-    // And nothing works on that device any more.
+    // The device refuses all work afterwards.
     assert!(b.device.buffer::<u32>(1).is_err());
     Simulated::here().fault(0)
 }
@@ -69,7 +69,7 @@ fn another_buffer_of_the_device_that_the_launch_was_not_given_is_a_fault() {
         let y = stream.upload(&[0f32; BLOCK as usize]).unwrap();
         let shape = Geometry::new(1, BLOCK);
         let reads = b.kernel("reads_behind");
-        // Given, it may be read; and so it was a moment ago.
+        // With the buffer among the arguments the read is allowed.
         stream.put(&reads, &shape, &args![&other, &y, 63u32]).unwrap();
         assert_eq!(stream.read(&y).unwrap(), [2.0; BLOCK as usize]);
         let away = (other.address().wrapping_sub(x.address()) as i64 / 4) as u32;
@@ -86,7 +86,7 @@ fn another_buffer_of_the_device_that_the_launch_was_not_given_is_a_fault() {
     });
 }
 
-/// Memory that nobody wrote is poison, and so is an index that comes from there.
+/// Unwritten memory is poisoned, and so is an index read from it.
 #[test]
 fn a_choice_that_nobody_wrote_is_a_fault() {
     Setup::devices("gfx1100").run("a_choice_that_nobody_wrote_is_a_fault", TEMPORARY, || {
@@ -106,8 +106,8 @@ fn a_choice_that_nobody_wrote_is_a_fault() {
     });
 }
 
-/// What ended in an illegal access on an H200: fewer sequences than the program has rows, and the
-/// kernel of experts told of all its rows.
+/// An illegal access once seen on an H200: fewer sequences than the program has rows, while the
+/// expert kernel was given all rows.
 #[test]
 fn experts_of_rows_that_are_not_in_use_are_a_fault() {
     Setup::devices("gfx942").run(
@@ -142,8 +142,8 @@ fn experts_of_rows_that_are_not_in_use_are_a_fault() {
     );
 }
 
-/// A long-lived program goes on after a fault: the error is typed, and the device is opened anew
-/// once nothing of it is held.
+/// A long-lived program survives a fault: the error is typed, and the device reopens once all its
+/// objects are dropped.
 #[test]
 fn a_lost_device_says_so_and_is_opened_anew() {
     Setup::devices("gfx1100").run("a_lost_device_says_so_and_is_opened_anew", TEMPORARY, || {
@@ -163,7 +163,7 @@ fn a_lost_device_says_so_and_is_opened_anew() {
         lost(stream.synchronize().unwrap_err());
         lost(b.device.buffer::<u32>(1).unwrap_err());
         lost(stream.put(&saxpy, &Geometry::new(1, BLOCK), &args![&x, &x, 1f32, 1u32]).unwrap_err());
-        // What is page-locked would end under its owner's hands.
+        // Page-locked memory would be freed while its owner uses it.
         assert!(
             lost(b.engine.device("rocm:0").unwrap_err()).contains("drop all that was made on it")
         );

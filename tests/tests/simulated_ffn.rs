@@ -1,5 +1,5 @@
-//! Feed-forward parts of layers that the CPU computes beside a simulated AMD device, while other
-//! layers are copied to it.
+//! Feed-forward parts that the CPU computes beside a simulated AMD device, while other layers are
+//! streamed to the device.
 
 use kjit_engine::{Config, Engine, Isolation};
 use kjit_model::gpu::{jobs_for, plan_for};
@@ -16,11 +16,11 @@ use kjit_tests::simulator::Simulated;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// Seven layers: more than slots of the ring.
+/// Seven layers, more than the ring has slots.
 const MODEL: &str = "tiny/tiny-gemma3-q4_k_m.gguf";
 const IN_PLACE: &str = "tiny/tiny-gemma3-f16.gguf";
 
-/// The same with as little memory as all but the CPU's parts take when they are streamed.
+/// The options with the least memory for which everything but the CPU's parts fits when streamed.
 fn tight(all: &Several, options: &OpenOptions) -> OpenOptions {
     let device = all.device();
     let apart = HostFfnGraph::of(&all.graph, options.host_ffn.unwrap()).unwrap();
@@ -45,7 +45,7 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
         let want = prompts(&mut all.open(&one).unwrap());
         let cases = [(2, 2), (99, layers)];
         for (n, taken) in cases.into_iter().take(if several { 2 } else { 1 }) {
-            // Several sequences, no numbers but the device's own rounding.
+            // Several sequences; `precise` leaves only the device's own rounding.
             let with = OpenOptions {
                 host_ffn: Some(n),
                 host_prompts: HostPrompts::Compute,
@@ -65,8 +65,8 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
                 seen.extend(side_by_side::mixed(&mut session, &mut host));
                 assert!(seen.iter().all(|x| *x < 4e-3), "{n}: logits are off by {seen:?}");
             }
-            // A long prompt has all copied: the bits of the device alone, before tokens and after
-            // them.
+            // A long prompt streams all layers: its bits are those of the device alone, before and
+            // after single tokens.
             let with =
                 OpenOptions { host_ffn: Some(n), host_prompts: HostPrompts::Copy, ..one.clone() };
             let with = tight(&all, &with);
@@ -81,7 +81,7 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
             assert!(
                 told.streamed.is_none_or(|s| s.bytes == streaming.step_bytes() && s.apart == taken)
             );
-            // Those of every token take the slots in turn.
+            // The copies for each token use the slots in turn.
             let slots: Vec<usize> =
                 streaming.layers.iter().filter(|l| !l.for_prompts).map(|l| l.slot).collect();
             assert!(slots.windows(2).all(|w| w[0] != w[1]), "{slots:?}");
@@ -161,7 +161,8 @@ fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themse
         assert!(beside > 0, "no layer was copied while the CPU computed: {copies:?} {parts:?}");
         drop(session);
         all.engine = untraced;
-        // Nobody says how many: rates do, and what they are is said where the CPU has a part.
+        // Without a given number the measured rates choose it, and the report names them where the
+        // CPU has a part.
         let mut alone = all.open(&one).unwrap();
         let whole = alone.gpu().unwrap().plan().memory.total();
         let least = memory.unwrap();
@@ -185,7 +186,7 @@ fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themse
         });
         let off = here.iter().zip(&there).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
         assert!(off < 0.3, "a score is off by {off}");
-        // Copies alone where that is asked for.
+        // Copies only, on request.
         let with = OpenOptions { memory, host_ffn: Some(0), ..one };
         assert!(all.open(&with).unwrap().gpu().unwrap().plan().decode.pauses.is_empty());
         assert_eq!(Simulated::here().fault(0), "");
@@ -203,11 +204,11 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         let one = OpenOptions { sequences: 1, ..options(KvType::F16) };
         let target = all.device().target().clone();
         let whole = plan_for(&all.engine, &all.graph, &target, &one).unwrap().memory;
-        // All layers but a few stay.
+        // All layers but a few are resident.
         let with = OpenOptions { memory: Some(whole.total() - whole.weights / 8), ..one };
         let pauses = |session: &Session| session.gpu().unwrap().plan().decode.pauses.len();
         let said = |session: &Session| session.gpu().unwrap().remarks().join("; ");
-        // The rates cannot be measured: the first event that is timed cannot be had.
+        // The rates cannot be measured because creating the first event fails.
         Simulated::here().fail(c"hipEventCreateWithFlags", 1, 2);
         let session = all.open(&with).unwrap();
         let line = said(&session);
@@ -217,8 +218,8 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
              cannot be measured (";
         assert!(line.starts_with(why) && line.contains("hipEventCreateWithFlags"), "{line}");
         drop(session);
-        // What a card that holds all of it asks for is warmed, and nothing can be compiled any
-        // more.
+        // The kernels of a card that holds the whole model are in the cache, and nothing more can
+        // be compiled.
         let dir = tempfile::tempdir().unwrap();
         let config = |kind: &str| {
             let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir.path());
@@ -240,7 +241,7 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         let id = session.add(SampleOptions::default()).unwrap();
         assert!(session.feed(id, &[7, 8, 9], Want::Last).unwrap().iter().all(|x| x.is_finite()));
         drop(session);
-        // Who asks for parts hears which kernel it is, and what helps.
+        // A request for CPU parts gets an error that names the missing kernel and the remedy.
         let asked = OpenOptions { host_ffn: Some(2), ..with.clone() };
         let error = all.open(&asked).err().unwrap().to_string();
         assert!(error.starts_with("--host-ffn 2: kernel '") && !error.contains('\n'), "{error}");
@@ -248,7 +249,7 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         warm(&HostFfnGraph::of(&all.graph, 2).unwrap().graph);
         all.engine = Engine::new(config("none"));
         assert_eq!(pauses(&all.open(&asked).unwrap()), 2);
-        // With them rates are asked, whatever they say.
+        // With those kernels in the cache the rates are measured, whatever they choose.
         warm(&HostFfnGraph::of(&all.graph, 99).unwrap().graph);
         all.engine = Engine::new(config("none"));
         assert!(!said(&all.open(&with).unwrap()).contains("is copied: "));

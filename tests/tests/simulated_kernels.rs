@@ -1,5 +1,5 @@
-//! Every kernel case, through the engine, on simulated AMD devices: compiled, cached, loaded,
-//! launched, read back and held against its oracle in f64. Wave 32 and wave 64, RDNA and CDNA.
+//! Every kernel case on simulated AMD devices through the engine: compiled, cached, loaded,
+//! launched, read back and compared with its oracle in f64. Wave 32 and wave 64, RDNA and CDNA.
 
 use kjit_engine::{Job, Module, Stream, Target};
 use kjit_kernel_cases::{self as cases, Case};
@@ -13,7 +13,7 @@ fn seed() -> u64 {
     std::env::var("KJIT_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261_121)
 }
 
-/// Runs one case; what is wrong, as a sentence.
+/// Runs one case; an error is one sentence.
 fn run(stream: &Stream, module: &Module, case: &Case) -> Result<(), String> {
     let kernel = module.kernel(case.kernel.entry);
     let called =
@@ -21,19 +21,19 @@ fn run(stream: &Stream, module: &Module, case: &Case) -> Result<(), String> {
     case.check(&called.map_err(|e| format!("{}: {e}", case.name))?)
 }
 
-/// With `real` code objects where a clang is found (its argument lists and resources are checked
-/// then too), else with those of the simulated hiprtc alone, which takes half the time.
+/// Runs all cases. `real`: with code objects of a clang if there is one, which also checks argument
+/// lists and resources; otherwise with those of the simulated hiprtc, which takes half the time.
 fn all(test: &str, arch: &str, wave: u32, real: bool) {
     some(test, arch, wave, real, &[""]);
 }
 
-/// The same for the cases whose names contain one of `few`; `KJIT_TEST_ONLY=…` names others,
+/// Runs the cases whose names contain one of `few`. `KJIT_TEST_ONLY=…` selects other names,
 /// `KJIT_TEST_ONLY=` all.
 fn some(test: &str, arch: &str, wave: u32, real: bool, few: &[&str]) {
     some_as(test, arch, wave, real, few, Target::clone);
 }
 
-/// The same of another variant of the device.
+/// [`some`] for another variant of the device.
 fn some_as(
     test: &str,
     arch: &str,
@@ -100,8 +100,8 @@ fn every_case_is_right_on_gfx1100_with_waves_of_32() {
     all("every_case_is_right_on_gfx1100_with_waves_of_32", "gfx1100", 32, false);
 }
 
-/// One of each kind: the width itself is gfx942's to show, and this card's other properties that of
-/// 32.
+/// One case of each kind: gfx942 covers this wave width, and the 32-lane tests cover the card's
+/// other properties.
 #[test]
 fn some_cases_are_right_on_gfx1100_with_waves_of_64() {
     let few = [
@@ -125,22 +125,21 @@ fn every_case_is_right_on_gfx942_with_waves_of_64() {
     all("every_case_is_right_on_gfx942_with_waves_of_64", "gfx942", 64, false);
 }
 
-/// Its matrix unit is the only one of its kind: products 32 deep.
+/// The only matrix unit with products 32 deep.
 #[test]
 fn products_of_matrices_are_right_on_gfx1250() {
     let few = ["gemm Q8_0×67", "gemm Q4_K×51", "flash 4/2 heads of 64, F16"];
     some("products_of_matrices_are_right_on_gfx1250", "gfx1250", 32, false, &few);
 }
 
-/// GCN as itself: waves of 64 without a matrix unit and without a dot product of bytes or of
-/// halves.
+/// GCN: waves of 64, no matrix unit, no dot product of bytes or halves.
 #[test]
 fn some_cases_are_right_on_gfx900() {
     let few = ["matvec Q8_0×43", "gemm Q4_K×51", "flash 4/2 heads of 64, F16", "draw"];
     some("some_cases_are_right_on_gfx900", "gfx900", 64, false, &few);
 }
 
-/// Before packed halves.
+/// A card without packed halves.
 #[test]
 fn some_cases_are_right_on_gfx803() {
     some(
@@ -152,8 +151,8 @@ fn some_cases_are_right_on_gfx803() {
     );
 }
 
-/// With neither a matrix unit, nor dot products, nor arithmetic on halves: what is tried last on a
-/// card.
+/// The last variant that is tried on a card: no matrix unit, no dot products, no arithmetic on
+/// halves.
 #[test]
 fn some_cases_are_right_in_f32_alone() {
     if std::env::var_os("KJIT_TEST_ONLY").is_none() {

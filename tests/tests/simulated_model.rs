@@ -1,8 +1,7 @@
-//! A real model on simulated AMD devices: SmolLM2's greedy tokens are the host's, on a card with
-//! waves of 32 and on one with waves of 64. The whole path: plan, kernels compiled by (simulated)
-//! hiprtc in child processes, cache, upload, repacking, graphs, prompt, decode. The command's test
-//! `simulated` runs the same model on the same cards; here it runs with `KJIT_TEST_ALL=smollm2`
-//! only.
+//! A real model on simulated AMD devices: SmolLM2's greedy tokens are the host's with waves of 32
+//! and of 64. The test covers the whole path: plan, kernels compiled by the simulated hiprtc in
+//! child processes, cache, upload, repacking, graphs, prompt, decode. The command's test
+//! `simulated` runs the same model on the same cards, so this one needs `KJIT_TEST_ALL=smollm2`.
 
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
@@ -78,7 +77,7 @@ fn smollm2s_greedy_tokens_on_simulated_gfx942_are_the_hosts() {
     );
 }
 
-/// A small model of random weights: three times a prompt of two chunks and one token more, and the
+/// A small model of random weights: three times a prompt of two chunks and one token, with the
 /// logits after each.
 fn logits_are_the_hosts(test: &str, name: &str, arch: &str) {
     let Some(path) = model_path(name) else { return };
@@ -111,9 +110,9 @@ fn logits_are_the_hosts(test: &str, name: &str, arch: &str) {
         }
         eprintln!("{name} on {arch}: off by {seen:?} of the norm");
         seen.sort_by(f64::total_cmp);
-        // Keys and values in half precision, activations in 16 bits: 2.6e-3 was the most seen. An
-        // expert chosen otherwise, where two scores are nearer than that, costs 1e-2 in what
-        // follows: so the median is held tight, the rest is not.
+        // Keys and values are halves, activations have 16 bits: the largest error seen was 2.6e-3.
+        // Another expert chosen at a near-tie of scores costs 1e-2 in later logits, so the limit of
+        // the median is tight and that of the maximum is not.
         assert!(
             seen[seen.len() / 2] < 4e-3,
             "{name} on {arch}: logits are off by {seen:?} of their norm"

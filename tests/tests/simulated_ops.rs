@@ -1,5 +1,5 @@
-//! Tensors' operations on simulated AMD devices, held against the CPU's: waves of 32 and of 64
-//! lanes. Each test runs in a process of its own, whose HIP runtime is the simulated one.
+//! Tensor operations on simulated AMD devices compared with the CPU's, for waves of 32 and of 64
+//! lanes. Each test runs in a process of its own with the simulated HIP runtime.
 
 mod common;
 
@@ -12,8 +12,8 @@ use kjit_tests::simulator::{Setup, cache, engine};
 
 /// Runs `body` with a device of waves of 32 lanes, and with one of 64.
 fn on_both(test: &str, body: impl Fn(&Device)) {
-    // Many small kernels: compiled for the simulator alone, and quickly. clang compiles them for
-    // the machine in ops/tests/it/compile.rs.
+    // Many small kernels, compiled quickly for the simulator only. ops/tests/it/compile.rs compiles
+    // them for the machine with clang.
     let setup = Setup::devices("gfx1100,gfx942:sramecc+:xnack-")
         .set("KJIT_HIPSIM_CLANG", "none")
         .set("KJIT_HIPSIM_OPTIMISE", "-Og");
@@ -26,7 +26,7 @@ fn on_both(test: &str, body: impl Fn(&Device)) {
     });
 }
 
-/// Numbers from -`range` to `range`, the same in every run.
+/// Numbers from -`range` to `range`, equal in every run.
 struct Random(u64);
 
 impl Random {
@@ -52,7 +52,8 @@ impl Random {
     }
 }
 
-/// Both have the same dtype, shape and values: bits, or floats within `units` of their last place.
+/// Checks that both have one dtype, shape and values: equal bits, or floats within `units` in the
+/// last place.
 fn same(what: &str, got: &Tensor, want: &Tensor, units: f64) {
     assert_eq!((got.dtype(), got.shape()), (want.dtype(), want.shape()), "{what}");
     let eps = match got.dtype() {
@@ -80,7 +81,7 @@ fn same(what: &str, got: &Tensor, want: &Tensor, units: f64) {
 
 const SHAPES: &[&[usize]] = &[&[0], &[65], &[3, 257], &[7, 1, 13], &[2, 3, 5, 11]];
 
-/// Tensors of one shape as rows of one, in f64: one kernel computes them all.
+/// Stacks tensors of one shape as rows in f64, so that one kernel computes all of them.
 fn together(list: &[Tensor]) -> Tensor {
     let device = list[0].device();
     let rows =
@@ -94,7 +95,7 @@ fn together(list: &[Tensor]) -> Tensor {
     out
 }
 
-/// Every function of two tensors of one shape that their dtype has, but for some.
+/// Every function of two tensors that the dtype has, except `without`.
 fn functions(x: &Tensor, y: &Tensor, without: &[UnOp]) -> Vec<(&'static str, Tensor)> {
     let un = UnOp::ALL.iter().filter(|op| !without.contains(op));
     let un = un.filter_map(|op| Some((op.name(), x.unary(*op).ok()?)));
@@ -102,7 +103,7 @@ fn functions(x: &Tensor, y: &Tensor, without: &[UnOp]) -> Vec<(&'static str, Ten
     un.chain(bin).collect()
 }
 
-/// All of them on the device against the CPU's, ten in a kernel.
+/// Compares all functions on the device with the CPU's, ten in a kernel.
 fn all_same(x: &Tensor, y: &Tensor, device: &Device, without: &[UnOp], pow: f64) {
     let (dx, dy) = (x.to_device(device).unwrap(), y.to_device(device).unwrap());
     let (want, got) = (functions(x, y, without), functions(&dx, &dy, without));
@@ -118,7 +119,7 @@ fn all_same(x: &Tensor, y: &Tensor, device: &Device, without: &[UnOp], pow: f64)
         let tensors: Vec<Tensor> = got.iter().map(|(_, t)| t.clone()).collect();
         let values = together(&tensors).to_scalars().unwrap();
         for ((name, want), got) in want.iter().zip(values.chunks(x.numel())) {
-            // logaddexp may be far smaller than its operands.
+            // The result of logaddexp can be far smaller than its operands.
             let units = match *name {
                 "pow" => pow,
                 "logaddexp" => 64.0,
@@ -146,7 +147,8 @@ fn every_function_gives_what_the_cpu_gives() {
         {
             let x = random.tensor(&[67], dtype, if dtype.is_float() { 3.0 } else { 100.0 });
             let y = random.tensor(&[67], dtype, if dtype.is_float() { 3.0 } else { 6.0 });
-            // pow goes by exp(y log x) there, whose exponent of f64 loses ten bits.
+            // The device computes pow as exp(y log x), and f64 loses ten bits of the exponent's
+            // argument.
             all_same(&x, &y, device, &[], if dtype == DType::F64 { 4096.0 } else { 4.0 });
         }
     });
@@ -178,7 +180,7 @@ fn special_values_give_what_the_cpu_gives() {
             let x = Tensor::from_bytes(&bytes, dtype, &[n], &Device::Cpu).unwrap();
             let pairs = |t: &Tensor| t.broadcast_to(&[n, n]).unwrap().reshape(&[-1]).unwrap();
             let y = pairs(&x.reshape(&[-1, 1]).unwrap());
-            // Circular functions are for sizes below 2^40.
+            // Circular functions are defined for magnitudes below 2^40.
             let circular = [UnOp::Sin, UnOp::Cos, UnOp::Tan];
             all_same(&pairs(&x), &y, device, &circular, 1e5);
         }
@@ -206,7 +208,7 @@ fn folds_and_views_give_what_the_cpu_gives() {
         let mut random = Random(2);
         for shape in SHAPES {
             for dtype in [DType::F32, DType::F16, DType::I32] {
-                // Further dtypes at one shape: each is a kernel of its own.
+                // Other dtypes use one shape, because each is a kernel of its own.
                 if dtype != DType::F32 && shape.len() != 2 {
                     continue;
                 }
@@ -271,13 +273,13 @@ fn networks_give_what_the_cpu_gives_and_launches_are_counted() {
         let w = random.tensor(&[33, 65], DType::F32, 1.0);
         let b = random.tensor(&[33], DType::F32, 1.0);
         let [dx, dw, db] = [&x, &w, &b].map(|t| t.to_device(device).unwrap());
-        // One launch for the product; bias and activation are one more.
+        // One launch for the product, one for bias and activation.
         let got = count("linear, relu", 2, &|| dx.linear(&dw, Some(&db)).unwrap().relu().unwrap());
-        // Sums of 65 products, of which some cancel.
+        // Sums of 65 products, some of which cancel.
         same("linear", &got, &x.linear(&w, Some(&b)).unwrap().relu().unwrap(), 4096.0);
         let chain = |t: &Tensor| t.exp().unwrap().mul(t).unwrap().tanh().unwrap();
         same("chain", &count("chain", 1, &|| chain(&dx)), &chain(&x), 4.0);
-        // The greatest, the sum, the quotient.
+        // Three launches: maximum, sum, quotient.
         same(
             "softmax",
             &count("softmax", 3, &|| dx.softmax(-1).unwrap()),
@@ -365,7 +367,7 @@ fn kernels_of_ones_own_run_and_leave_their_inputs_alone() {
             KernelArg::Scalar(Scalar::Float(3.0)),
             KernelArg::Scalar(Scalar::Int(1009)),
         ];
-        // SAFETY: the kernel touches 1009 elements of each.
+        // SAFETY: the kernel touches 1009 elements of each argument.
         let out = unsafe { kernel.launch([8, 1, 1], [128, 1, 1], 0, &args) }.unwrap();
         let three = Tensor::full(&[], Scalar::Int(3), DType::F32, &Device::Cpu).unwrap();
         same("saxpy", &out[1], &x.mul(&three).unwrap(), 0.0);
@@ -382,7 +384,7 @@ fn kernels_of_ones_own_run_and_leave_their_inputs_alone() {
         let error = squares.call(&[x.clone(), y.clone()]).unwrap_err().to_string();
         assert!(error.contains("the CPU has no compiler"), "{error}");
         let wrong = RawKernel::new(&text.replace("a * x[i]", "a * q[i]"), "saxpy").unwrap();
-        // SAFETY: it does not compile.
+        // SAFETY: the kernel does not compile, so nothing runs.
         let error = unsafe { wrong.launch([8, 1, 1], [128, 1, 1], 0, &args) }.unwrap_err();
         assert!(error.to_string().contains("saxpy.cu:3"), "{error}");
     });

@@ -1,5 +1,5 @@
-//! Keys and values in pages on simulated AMD devices: the same bits as without, whoever shares
-//! what; and requests that share pages, and lose them, are answered as the host answers them.
+//! Paged keys and values on simulated AMD devices: the bits of unpaged ones under every sharing,
+//! and the host's answers for requests that share pages or are preempted.
 
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::{SampleOptions, TokenMask};
@@ -88,7 +88,7 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
             let gap = gap(&mut host, &[prompt, &got.ids].concat(), prompt.len());
             assert!(gap < 0.05, "{name}: a token is {gap} below the host's choice");
         };
-        // A conversation, and its next turn.
+        // A conversation and its next turn.
         let system = prompt(77, 200);
         let first = [&system[..], &prompt(1, 9)].concat();
         let one = ask(&scheduler, &first, 4, |_| {}).got();
@@ -98,15 +98,15 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
         near("its next turn", &turn, &two, 4);
         assert_eq!((one.cached(), two.cached()), (0, first.len() + 3));
         let status = scheduler.status();
-        // The longer text has taken the place of its beginning.
+        // The longer text replaces its own prefix among the kept texts.
         let pages = status.pages.unwrap();
         assert_eq!(
             (pages.total, pages.used, pages.shared, status.kept_tokens),
             (6, 2, 0, turn.len() + 3),
             "{status:?}"
         );
-        // Others with the same system prompt, which ends in the middle of a page: each pays for
-        // what is its own.
+        // Other requests with this system prompt, which ends within a page. Each computes only its
+        // own part.
         let others: Vec<Vec<u32>> = (2..5).map(|i| [&system[..], &prompt(i, 9)].concat()).collect();
         let asked: Vec<Asked> = others.iter().map(|p| ask(&scheduler, p, 4, |_| {})).collect();
         for (i, (asked, p)) in asked.into_iter().zip(&others).enumerate() {
@@ -114,8 +114,8 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
             near(&format!("with the system prompt {i}"), p, &got, 4);
             assert!(got.cached() >= 200, "{} cached", got.cached());
         }
-        // More than there are pages for, as they grow: the youngest give theirs back, and nothing
-        // is lost.
+        // As they grow, the requests need more pages than exist: the newest are preempted, and no
+        // token is lost.
         let many: Vec<Vec<u32>> = (10..16).map(|i| prompt(i, 95)).collect();
         let asked: Vec<Asked> = many.iter().map(|p| ask(&scheduler, p, 38, |_| {})).collect();
         for (i, (asked, p)) in asked.into_iter().zip(&many).enumerate() {
@@ -128,7 +128,7 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
             (11, 0, status.kept_tokens),
             "{status:?}"
         );
-        // One whose prompt and answer take all pages but the last of the kept.
+        // A prompt and answer that need all pages but the last of the kept ones.
         let long = prompt(30, 290);
         near("a whole context", &long, &ask(&scheduler, &long, 10, |_| {}).got(), 10);
         assert!(scheduler.stop(Duration::from_secs(60)));
@@ -141,7 +141,7 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
     });
 }
 
-/// Models whose states cannot go back, with what else they have in pages.
+/// Models with recurrent states, which cannot be rolled back, beside their paged keys and values.
 fn returning(test: &str, names: &[&str], arch: &str) {
     let paths: Vec<PathBuf> = names.iter().filter_map(|name| model_path(name)).collect();
     let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
@@ -157,7 +157,7 @@ fn returning(test: &str, names: &[&str], arch: &str) {
         let session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
         assert_eq!(session.gpu().unwrap().plan().copies(), returning::COPIES);
         let scheduler = Scheduler::start(session, returning::scheduling()).unwrap();
-        // More texts than copies are a card's test.
+        // More texts than state copies: the test on a card covers that.
         returning::the_hosts(&scheduler, &mut host, 0.05, false);
         assert!(scheduler.stop(Duration::from_secs(60)));
         assert_eq!(Simulated::here().fault(0), "");
@@ -189,7 +189,7 @@ fn states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942() {
     returning(test, &["archs/mamba.gguf", "archs/qwen3next.gguf"], "gfx942:sramecc+:xnack-");
 }
 
-/// Allows no token at all.
+/// A constraint that allows no token.
 struct Nothing(usize);
 
 impl Constraint for Nothing {
@@ -202,7 +202,8 @@ impl Constraint for Nothing {
     }
 }
 
-/// A session with a scan beside attention, three sequences and four pages, and the host's.
+/// A session of a model with a scan beside attention, with three sequences and four pages, and the
+/// host's session.
 fn scan_in_few_pages(test: &str, go: impl FnOnce(Session, One)) {
     let Some(path) = model_path("archs/falcon-h1.gguf") else { return };
     let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
@@ -241,7 +242,7 @@ fn who_pauses_costs_no_other_that_runs_ahead_the_states_that_cannot_go_back() {
             session.decode(starts, sink).unwrap();
             came
         };
-        // The other one has the token, too, that its states have.
+        // The other sequence also keeps the token that its states already contain.
         let begun = decode(&mut session, &[(ids[0], &first), (ids[1], &second)], 3);
         assert_eq!(begun.each_ref().map(Vec::len), [3, 3]);
         assert_eq!(ids.map(|id| session.len(id).unwrap()), [first.len() + 2, second.len() + 2]);
@@ -260,8 +261,8 @@ fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_w
     let test = "a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short";
     scan_in_few_pages(test, |session, mut host| {
         let vocab = host.n_vocab();
-        // All four pages are taken: one is of two texts, each has one of its own, and one is of who
-        // will fail.
+        // All four pages are in use: one shared by two texts, one for each of them, and one for the
+        // request that will fail.
         let scheduler = Scheduler::start(session, returning::scheduling()).unwrap();
         let system = text(77, PAGE + 12, vocab);
         let texts = [3, 4].map(|i| [&system[..], &text(i, 9, vocab)].concat());

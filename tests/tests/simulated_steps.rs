@@ -1,6 +1,6 @@
-//! Steps of different shapes in one translation unit, and in one kernel: two products of other
-//! sizes, formats and kinds of activations, and an attention, over the same shared memory. What a
-//! kernel that runs a whole token needs of the sources (`gpu/kjit.h`, "step").
+//! Several steps of different shapes in one translation unit and in one kernel: two products of
+//! different sizes, formats and activations, and an attention over the same shared memory. The
+//! kernel that runs a whole token depends on this (`gpu/kjit.h`, "step").
 
 use kjit_engine::{
     Arg, Config, Constants, Engine, Geometry, HostArg, Isolation, Job, Options, Source, Target,
@@ -13,8 +13,8 @@ use kjit_tests::simulator::{Setup, cache, engine};
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const BLOCK: u32 = 256;
-/// Fewer than any of the steps would have by itself, so that each block has more than one share of
-/// an attention.
+/// Fewer blocks than any step has shares, so that each block runs more than one share of an
+/// attention.
 const BLOCKS: u32 = 3;
 
 const TEXT: &str = r#"
@@ -61,13 +61,13 @@ KERNEL three_steps(PRODUCT(A), PRODUCT(B), const float* q, const float* k, const
 }
 "#;
 
-/// The value of a constant of a case's shape.
+/// The value of a constant in a case's shape.
 fn told<'c>(case: &'c Case, name: &str) -> Option<&'c Value> {
     case.kernel.constants.told().find(|(n, _)| *n == name).map(|(_, v)| v)
 }
 
-/// Two products and an attention: quantised weights behind a norm, plain ones of other sizes, bytes
-/// as keys where there are such.
+/// Two products and an attention: quantised weights behind a norm, plain weights of other sizes,
+/// byte keys where the target has them.
 fn three(target: &Target, wave: u32) -> [Case; 3] {
     let all = cases::all(target, wave, 20_261_122).unwrap();
     let fits = |c: &&Case| {
@@ -95,7 +95,7 @@ fn three(target: &Target, wave: u32) -> [Case; 3] {
     ]
 }
 
-/// The job of all three, the case's headers and shapes under other names.
+/// The job of all three: the headers and shapes of each case under distinct names.
 fn job(target: &Target, wave: u32, three: &[Case; 3]) -> Job {
     let mut source = Source::new("three_steps", "three_steps.hip", TEXT).entry("three_steps");
     for (case, (file, name)) in

@@ -1,7 +1,6 @@
-//! Layers that are copied to a simulated AMD device for each step: the same numbers, bit for bit,
-//! as with all of them there. The device takes streams and a graph's nodes in random order, and
-//! slots are poisoned before each copy, so that a launch that reads too early, or a copy that comes
-//! too early, shows.
+//! Layers streamed to a simulated AMD device for each step give the bits of resident layers. The
+//! device runs streams and graph nodes in random order, and slots are poisoned before each copy, so
+//! a launch or a copy that comes too early shows.
 
 use kjit_model::gpu::plan_for;
 use kjit_model::sample::SampleOptions;
@@ -15,7 +14,7 @@ use kjit_tests::simulator::Simulated;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// Read where it lands.
+/// A format that kernels read without repacking.
 const IN_PLACE: &str = "tiny/tiny-qwen2-f16.gguf";
 
 fn options(sequences: usize) -> OpenOptions {
@@ -30,7 +29,7 @@ fn options(sequences: usize) -> OpenOptions {
     }
 }
 
-/// Scores after all that a session does: prompts of several pieces, single tokens, several
+/// Logits after everything a session does: prompts of several chunks, single tokens, several
 /// sequences in a step, choices on the device.
 fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Vec<u32>) {
     let vocab = session.n_vocab() as u32;
@@ -39,8 +38,7 @@ fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Ve
         (0..sequences).map(|_| session.add(SampleOptions::default()).unwrap()).collect();
     let mut rows: Vec<Vec<u32>> = vec![];
     let mut keep = |logits: Vec<f32>| rows.push(logits.iter().map(|x| x.to_bits()).collect());
-    // Two pieces, the second of one token; then a short one, of all of whose rows something is
-    // wanted.
+    // Two chunks, the second of one token; then a short prompt whose rows are all wanted.
     keep(session.feed(all[0], &ids(37, 33), Want::Last).unwrap());
     keep(session.feed(all[0], &ids(11, 3), Want::All).unwrap());
     for i in 0..3 {
@@ -71,8 +69,8 @@ fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Ve
     (rows, tokens)
 }
 
-/// Decodes, and holds that a token is one replay: nothing is allocated, launched, copied by a call
-/// or waited for.
+/// Decodes and checks that a token is one graph replay, with no allocation, launch, copy or wait of
+/// its own.
 fn a_token_is_one_replay(session: &mut Session) {
     let device = session.gpu().unwrap().opened().clone();
     let id = session.add(SampleOptions::default()).unwrap();
@@ -209,7 +207,7 @@ fn pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line
         gpu.poison_ring();
         assert!(all_that_comes(&mut session, 1) == want);
         drop(session);
-        // From now on nothing can be locked.
+        // From here on no memory can be page-locked.
         for n in 1..200 {
             Simulated::here().fail(c"hipHostMalloc", n, 2);
         }
@@ -242,7 +240,7 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
             persistent: Persistence::On,
             ..options(1)
         };
-        // All stays where all fits.
+        // All layers are resident where all fit.
         let session = model.open(&with(all)).unwrap();
         assert_eq!(session.gpu().unwrap().statistics().streamed, None);
         drop(session);
@@ -258,7 +256,7 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
                 && gpu.plan().no_persistent.as_ref().unwrap().contains("streamed")
         );
         drop(session);
-        // The number that is named will do.
+        // The amount that the error names is enough.
         let refused = |memory| model.open(&with(memory)).err();
         let error = refused(least - 1).unwrap().to_string();
         let named = error
@@ -267,8 +265,8 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
             .and_then(|t| t.split("MiB would do").next())
             .unwrap_or_default();
         assert!(named.parse::<u64>().is_ok_and(|mib| refused(mib << 20).is_none()), "{error}");
-        // With pages it is the room for all that is too much, and where not even a context fits,
-        // the context.
+        // With pages the error names the memory for pages, and where not even one context fits, the
+        // context.
         let token = KvType::F16.bytes(graph.kv_elems_per_token());
         let fits = |options: &OpenOptions, budget| {
             plan_for(&model.engine, graph, model.device().target(), options)
@@ -302,7 +300,7 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
             let fewer =
                 OpenOptions { context: Some(context), paged: Some(named as usize), ..paged };
             assert_eq!(fits(&fewer, budget), Ok(()), "{error}");
-            // No fewer than need be, by a page or two.
+            // At most a few pages below what would fit.
             let most = tokens as u64 - less;
             assert!(named <= most && named + 3 * 128 > most, "{named} of {most}: {error}");
         }

@@ -1,7 +1,7 @@
-//! A model whose layers several simulated AMD devices compute together (`--split tensor`): against
-//! the host, and each other; in the host's memory where devices do not reach each other; what is
-//! said of models that do not divide, and of a device that never comes; and the kernel by which
-//! they meet, alone.
+//! Tensor parallelism (`--split tensor`) on several simulated AMD devices: results against the host
+//! and against other splits, exchange through host memory where devices lack peer access, errors
+//! for models that do not divide and for a device that never arrives, and the exchange kernel
+//! alone.
 
 use kjit_engine::{Arg, Device, Geometry, Job};
 use kjit_kernels::Family;
@@ -53,8 +53,8 @@ impl Bench {
     }
 }
 
-/// Logits behind prompts of several sequences, one of them longer than a piece, and of what
-/// follows, token by token; then a greedy answer.
+/// Logits after prompts of several sequences, one of them longer than a chunk, and after the tokens
+/// that follow; then a greedy answer.
 fn said(session: &mut Session) -> (Vec<Vec<f32>>, Vec<u32>) {
     let prompts: Vec<Vec<u32>> =
         [5u32, 37, 16].iter().map(|n| (0..*n).map(|i| 3 + i * 7 % 90).collect()).collect();
@@ -75,7 +75,7 @@ fn said(session: &mut Session) -> (Vec<Vec<f32>>, Vec<u32>) {
     (all, answer)
 }
 
-/// So many devices against the host, in all the ways in which sequences go.
+/// Compares a split over these devices with the host, for all kinds of steps.
 fn as_the_host(test: &str, name: &'static str, devices: &str) {
     if model_path(name).is_none() {
         return;
@@ -125,8 +125,8 @@ fn experts_on_two_simulated_gfx942_together_are_the_hosts() {
     );
 }
 
-/// A tiny model read as one of eight heads of 32 elements, four of them with keys, where it has
-/// four and two of 64: the matrices are as they were.
+/// Rewrites a tiny model of four heads of 64 (two of them key heads) as one of eight heads of 32
+/// (four key heads). The matrices are unchanged.
 fn with_four_key_heads(model: &Path, to: &Path) {
     let mut bytes = std::fs::read(model).unwrap();
     for (key, was, is) in [
@@ -187,7 +187,7 @@ fn rows_are_added_up_alike_whichever_device_is_early() {
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let devices = ["rocm:0", "rocm:1"].map(|name| engine.device(name).unwrap());
         assert!(devices[0].reach(&devices[1]).unwrap() && devices[1].reach(&devices[0]).unwrap());
-        // Several stretches for each of a few blocks, and a part of one.
+        // Several chunks for each of a few blocks, and a partial chunk.
         let (ranks, cols, rows, blocks) = (2, 1028, 41, 3u32);
         let (count, room) = (rows * cols, 11 * STRETCH);
         assert!(count > 10 * STRETCH && count < room);
@@ -250,8 +250,7 @@ fn rows_are_added_up_alike_whichever_device_is_early() {
                     Arg::from(blocks),
                 ];
                 streams[i].put(&kernels[i], &Geometry::new(blocks, kernel.block), &args).unwrap();
-                // The other one comes while this one sends, or when it waits for nothing else any
-                // more.
+                // The other rank arrives while this one sends, or after it waits for nothing else.
                 std::thread::sleep(Duration::from_millis(3 * (round as u64 % 3)));
             }
             let (parts, added) = ([values(1, round), values(2, round)], values(0, round));
@@ -292,7 +291,7 @@ fn devices_that_do_not_reach_each_other_add_up_the_same_in_the_hosts_memory() {
     if model_path(LLAMA).is_none() {
         return;
     }
-    // 0 reaches 1, and not 2.
+    // Device 0 reaches device 1 but not device 2.
     setup("gfx1100,gfx1100,gfx1100").set("HIPSIM_LINK", "pairs").run(test, TEMPORARY, || {
         let (b, start) = (Bench::new(LLAMA), Instant::now());
         let (before, all) = (Simulated::here().alive(), b.devices(3));
@@ -352,7 +351,7 @@ fn memory_of_the_host_that_is_refused_is_no_loss_of_a_device() {
                 "{why}"
             );
         };
-        // The second device cannot map it; it cannot be had at all.
+        // The second device cannot map host memory; then host memory cannot be allocated.
         refused(&[(c"hipHostGetDevicePointer", 3)]);
         refused(&[(c"hipHostMalloc", 1), (c"hipHostRegister", 1)]);
     });
@@ -364,7 +363,7 @@ fn a_link_that_lies_to_kernels_alone_is_found_before_it_is_used() {
     if model_path(LLAMA).is_none() {
         return;
     }
-    // Copies between the devices arrive, so nothing but the kernel's own pattern can tell.
+    // Copies between the devices arrive, so only the kernel's own test pattern can show the fault.
     setup("gfx1100,gfx1100").set("HIPSIM_LINK", "kernels").run(test, TEMPORARY, || {
         let (b, start) = (Bench::new(LLAMA), Instant::now());
         let mut two = b.together(2).map_err(|e| format!("{e:?}")).unwrap();
@@ -403,7 +402,7 @@ fn never_comes(test: &str, link: &'static str) {
         two.feed(id, &[3, 1, 4, 1, 5], Want::Last).unwrap();
         two.feed(id, &[9], Want::Last).unwrap();
         let start = Instant::now();
-        // One of them is not given its token.
+        // One of the devices does not get its token.
         Simulated::here().fail(c"hipGraphLaunch", 1, 700);
         let error = two.decode(&[(id, &[2])], &mut |_, _| After::Go).unwrap_err();
         assert!(matches!(&error, SessionError::Lost(why) if why.contains("rocm:")), "{error:?}");

@@ -1,6 +1,6 @@
-//! Trust after proof: on simulated cards that compute one instruction wrong the tokens are the
-//! host's all the same, the wrong kernel and what was taken instead are told, and a second start
-//! proves nothing.
+//! Proof before use: on simulated cards that compute one instruction wrong the tokens are still the
+//! host's, the report names the wrong kernel and its substitute, and a second start proves nothing
+//! again.
 
 use half::f16;
 use kjit_engine::{Constants, Geometry, Job, Options, Source, args};
@@ -37,7 +37,7 @@ fn setup(arch: &str, wrong: &str) -> Setup {
         .set("HIPSIM_WRONG", wrong)
 }
 
-/// Opens a small llama twice on a card with that instruction wrong: right tokens, by that variant.
+/// Opens a small llama twice on a card that computes `wrong` wrong: right tokens, by `variant`.
 fn right_tokens(test: &str, arch: &str, wrong: &str, variant: &str) {
     let Some(path) = model_path(MODEL) else { return };
     setup(arch, wrong).run(test, TEMPORARY, || {
@@ -46,7 +46,7 @@ fn right_tokens(test: &str, arch: &str, wrong: &str, variant: &str) {
         let precise = OpenOptions { precise: true, ..options() };
         let want =
             One::cpu(&gguf, &graph, &precise).generate(PROMPT, TOKENS, SampleOptions::default());
-        // Verdicts of its own: another test's card computes right.
+        // Verdicts in a separate folder, because another test's card computes right.
         let folder = cache(TEMPORARY).join(format!("trust-{arch}-{wrong}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let launches = || Simulated::here().calls(c"hipModuleLaunchKernel");
@@ -74,7 +74,7 @@ fn right_tokens(test: &str, arch: &str, wrong: &str, variant: &str) {
             );
             assert_eq!(Simulated::here().fault(0), "");
         }
-        // The second start lays weights out and proves nothing.
+        // The second start lays weights out and runs no proof.
         assert!(counted[1] < counted[0], "launches to open: {counted:?}");
         let _ = std::fs::remove_dir_all(&folder);
     });
@@ -120,8 +120,8 @@ fn a_wrong_matrix_unit_of_gfx942_is_not_used() {
     );
 }
 
-/// A card without a matrix unit and a byte dot product: what is left to do without are its
-/// instructions for halves. `packed`: two of them in a word.
+/// On a card without a matrix unit and a byte dot product only the instructions for halves remain
+/// to do without. `packed`: two halves in a word.
 #[test]
 fn wrong_arithmetic_on_packed_halves_of_gfx900_leaves_f32() {
     right_tokens(
@@ -132,7 +132,7 @@ fn wrong_arithmetic_on_packed_halves_of_gfx900_leaves_f32() {
     );
 }
 
-/// Whether the dear ones run.
+/// Whether the expensive tests run.
 fn all(what: &str) -> bool {
     let all = kjit_tests::all("trust");
     if !all {
@@ -155,7 +155,7 @@ fn wrong_conversions_to_halves_leave_f32() {
     }
 }
 
-/// All rungs: the last of them is taken where nothing else does without what is wrong.
+/// All variants: the last one is used when every other needs the wrong instruction.
 #[test]
 fn wrong_conversions_of_gfx1100_leave_f32_behind_all_else() {
     if all("a card of RDNA 3 that widens halves wrongly") {
@@ -164,8 +164,8 @@ fn wrong_conversions_of_gfx1100_leave_f32_behind_all_else() {
     }
 }
 
-/// In f32 alone integers make an f32 of a half and back: all halves, and every f32 around their
-/// borders.
+/// In f32 alone, integer operations convert f32 and half. Tested on all halves and on the f32
+/// around their rounding borders.
 #[test]
 fn integers_widen_and_narrow_halves_as_the_instructions_do() {
     let test = "integers_widen_and_narrow_halves_as_the_instructions_do";
@@ -187,7 +187,7 @@ KERNEL both(const f16* halves, float* wide, const float* singles, f16* narrow, u
         let kernel = engine.load(&device, &job).unwrap().kernel("both").unwrap();
 
         let halves: Vec<u16> = (0..=u16::MAX).collect();
-        // Each half, what lies between it and the next one, and the neighbours of both.
+        // Each half, the midpoint to the next one, and the neighbours of both.
         let mut singles: Vec<f32> = vec![1e-30, 1e30, f32::from_bits(1), f32::MAX, 65519.996];
         for half in halves.iter().map(|&bits| f16::from_bits(bits)).filter(|h| h.is_finite()) {
             let next = f16::from_bits(half.to_bits() + 1);

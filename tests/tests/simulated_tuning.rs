@@ -1,6 +1,6 @@
-//! Measuring and tuning on a simulated AMD device: times mean nothing there, all else does. Every
-//! kernel of a model is checked and timed; variants that fault, hang or kill their process are
-//! lines in the record, and what is kept is what later plans run.
+//! Measuring and tuning on a simulated AMD device. Times mean nothing there; everything else is
+//! tested. Every kernel of a model is checked and timed, variants that fault, hang or kill their
+//! process are lines in the record, and later plans run the kept choice.
 
 use kjit_engine::{Device, Engine, Target, TuningSubject};
 use kjit_kernels::segments::Finish;
@@ -20,11 +20,11 @@ use std::time::Duration;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// Variants that are tried where some of each size of a block are wanted, and where any will do:
-/// each is a compile.
+/// Number of variants tried where some of each block size are needed, and where any will do. Each
+/// is a compile.
 const VARIANTS: usize = 11;
 const FEW: usize = 3;
-/// Set in the process that measures for a test.
+/// Environment variable of the process that measures for a test.
 const CHILD: &str = "TEST_MEASURE";
 
 fn planned(path: &PathBuf, target: &Target, tuned: &dyn Choices) -> Plan {
@@ -102,12 +102,13 @@ fn every_kernel_of_a_model_is_checked_and_timed_with_its_resources() {
     });
 }
 
-/// A tuned model's kernels, the asking process and the measuring one alike.
+/// The kernels of a tuned model, for the asking process and the measuring one.
 fn course(path: &PathBuf, engine: &Engine, device: &Device) -> TuningSet {
     TuningSet::of_plan(&planned(path, device.target(), &Kept::of(engine)), 9)
 }
 
-/// Tunes the product of one matrix of a tiny model in a cache of its own, in children of this test.
+/// Tunes the product of one matrix of a tiny model in its own cache, in child processes of this
+/// test.
 fn tuned(
     test: &str,
     path: &PathBuf,
@@ -122,7 +123,7 @@ fn tuned(
     let device = engine.device("rocm:0").unwrap();
     let course = course(path, &engine, &device);
     if std::env::var_os(CHILD).is_some() {
-        // The harness has begun a line with the test's name.
+        // The test harness has begun a line with the test's name.
         std::io::stdout().write_all(b"\n").unwrap();
         serve(&engine, &device, &course, std::io::stdin().lock(), std::io::stdout()).unwrap();
         return;
@@ -138,7 +139,7 @@ fn tuned(
         rounds: 1,
         variants,
     };
-    // The one that takes a gated unit's result back to the width of the model.
+    // The down projection.
     let down = |s: &Subject| matches!(&s.spec, Spec::Matvec(m) if m.finish == Finish::Add && m.cols > m.segments[0].rows);
     let all = tune(&engine, &device, &course, &down, &options, &spawn, &|_| {}).unwrap();
     body(&engine, &device, &all);
@@ -180,8 +181,7 @@ fn a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured(
                 killed > 0 && hung > 0 && timed > 1,
                 "{killed} killed, {hung} hung, {timed} timed"
             );
-            // All of it is kept, under the driver it was measured with, and without the device's
-            // number.
+            // The whole record is kept, under the driver's version and without the device's number.
             let spec = one.subject.spec.with(None);
             let (what, kernel) = (spec.to_string(), spec.kernel(device.target()).unwrap());
             let subject =
@@ -203,7 +203,7 @@ fn a_default_that_faults_is_given_up_and_never_beaten_by_chance() {
         tuned(test, &path, FEW, |engine, device, all| {
             let [one] = all else { panic!("{} subjects", all.len()) };
             for c in &one.candidates {
-                // A token has the default of other products in it, which fault too.
+                // A token includes the default of other products, which also faults.
                 assert!(c.outcome.is_err(), "{c:?}");
             }
             assert_eq!((&one.chosen, one.duel), (&one.default, None));
@@ -223,7 +223,7 @@ fn what_was_chosen_is_what_later_plans_and_models_run() {
         tuned(test, &path, FEW, |engine, device, all| {
             let [one] = all else { panic!("{} subjects", all.len()) };
             assert!(one.candidates.iter().all(|c| c.outcome.is_ok()), "{one:?}");
-            // Times are chance here: whatever came of it, the last variant is made the choice.
+            // Times are random here, so the last variant is made the choice.
             let (spec, kept) = (one.subject.spec.with(None), Kept::of(engine));
             let last = &one.candidates.last().unwrap().tuning;
             let tuning = spec.named(device.target(), last).unwrap();
@@ -231,7 +231,7 @@ fn what_was_chosen_is_what_later_plans_and_models_run() {
             let has = |p: &Plan, s: &Spec| p.jobs.iter().any(|j| j.spec == *s);
             let plan = planned(&path, device.target(), &Kept::of(engine));
             assert!(has(&plan, &spec.with(Some(tuning))) && !has(&plan, &spec));
-            // What `warm` compiles is all that a run loads.
+            // A run loads only kernels that `warm` compiled.
             let gguf = std::sync::Arc::new(Gguf::open(&path).unwrap());
             let graph = kjit_model::arch::build(&gguf).unwrap();
             let options = OpenOptions {

@@ -1,5 +1,5 @@
-//! Casts between the dtypes of registers: floats to integers toward zero and limited to their
-//! range (NaN to 0), integers to narrower ones by their low bits.
+//! Casts between register dtypes: floats to integers are truncated and clamped (NaN gives 0),
+//! integers to narrower ones keep their low bits.
 
 use super::interp::typed;
 use crate::dtype::DType;
@@ -27,11 +27,11 @@ fn each<S: Pod, T: Pod>(x: &[u64], to: &mut [u64], n: usize, f: impl Fn(S) -> T)
     cast_slice_mut::<u64, T>(to).iter_mut().zip(x).for_each(|(o, &x)| *o = f(x));
 }
 
-/// The result's halves are rounded by the caller.
+/// Casts registers. The caller rounds results that are halves.
 pub(super) fn cast(from: DType, into: DType, x: &[u64], to: &mut [u64], n: usize) {
     match (from, into) {
         (_, DType::Bool) => typed!(from, S => each(x, to, n, |v: S| u8::from(v != (0 as S)))),
-        // In one rounding: by f32 there would be two.
+        // Rounds once; a cast through f32 would round twice.
         (DType::F64, DType::F16) => each(x, to, n, |v: f64| half::f16::from_f64(v).to_f32()),
         (DType::F64, DType::BF16) => each(x, to, n, |v: f64| half::bf16::from_f64(v).to_f32()),
         _ => typed!(from, S => typed!(into, T => each(x, to, n, <S as To<T>>::to))),

@@ -1,4 +1,4 @@
-//! Copies into places of a larger buffer, of any dtype by its size in bytes.
+//! Copies into positions of a larger buffer, for any dtype by its size in bytes.
 
 use super::elem::Elem;
 use super::interp::typed;
@@ -86,7 +86,7 @@ fn copy_bytes(
     }
 }
 
-/// The elements in row-major order, in memory of their own.
+/// The elements in row-major order, in new memory.
 pub(crate) fn packed(from: &Buffer, dtype: DType, shape: &[usize]) -> Result<Buffer> {
     let bytes = numel(shape) * dtype.size();
     let mut words = HostMemory::words(bytes)?;
@@ -120,7 +120,7 @@ pub(crate) fn assemble(
     Ok(Buffer::packed(Store::Host(HostMemory::own(words, bytes)), shape))
 }
 
-/// What a scatter takes.
+/// The arguments of a scatter.
 pub(crate) struct Scatter<'a> {
     pub base: &'a Buffer,
     pub index: &'a Buffer,
@@ -131,8 +131,8 @@ pub(crate) struct Scatter<'a> {
     pub add: bool,
 }
 
-/// A copy of `base`, a value written (or added) at `index` of the axis for each place of `shape`,
-/// in row-major order: of several writes to one element the last counts.
+/// A copy of `base` with values written (or added) at `index` of the axis, for each position of
+/// `shape` in row-major order. Of several writes to one element the last is kept.
 pub(crate) fn scatter(s: &Scatter<'_>, dtype: DType, shape: &[usize]) -> Result<Buffer> {
     let n = numel(shape);
     let bytes = n * dtype.size();

@@ -1,14 +1,14 @@
-//! Arithmetic of one element, of each dtype that a register has. Integers wrap; dividing one by
-//! zero gives 0, as NumPy has it; floats follow IEEE 754 and the array API's special cases.
+//! Arithmetic of one element in each register dtype. Integers wrap, and division by zero gives 0,
+//! as in NumPy; floats follow IEEE 754 and the array API's special cases.
 
 use bytemuck::Pod;
 
 pub(crate) trait Elem: Pod + PartialOrd + Send + Sync {
     const ZERO: Self;
     const ONE: Self;
-    /// Not above any value.
+    /// A value that no other is below.
     const LEAST: Self;
-    /// Not below any value.
+    /// A value that no other is above.
     const MOST: Self;
     fn add(self, o: Self) -> Self;
     fn sub(self, o: Self) -> Self;
@@ -20,9 +20,9 @@ pub(crate) trait Elem: Pod + PartialOrd + Send + Sync {
     fn neg(self) -> Self;
     fn abs(self) -> Self;
     fn sign(self) -> Self;
-    /// NaN if one of the two is.
+    /// The lesser; NaN if either is NaN.
     fn min(self, o: Self) -> Self;
-    /// NaN if one of the two is.
+    /// The greater; NaN if either is NaN.
     fn max(self, o: Self) -> Self;
     fn is_nan(self) -> bool;
 }
@@ -62,7 +62,7 @@ macro_rules! ints {
             fn pow(self, o: $t) -> $t {
                 #[allow(unused_comparisons, reason = "of signed types")]
                 if o < 0 {
-                    // 1 / self ^ -o, toward zero: only 1 and -1 leave anything.
+                    // 1 / self^-o, truncated: nonzero only for 1 and -1.
                     return match self {
                         1 => 1,
                         v if v.wrapping_add(1) == 0 => {
@@ -118,7 +118,7 @@ macro_rules! ints {
                 if (o as $unsigned) < $bits {
                     self >> (o as u32)
                 } else {
-                    // Every bit is the sign's.
+                    // All bits of the result are the sign.
                     self >> ($bits - 1) >> 1
                 }
             }
@@ -131,7 +131,7 @@ pub(crate) trait Bits: Elem {
     fn or(self, o: Self) -> Self;
     fn xor(self, o: Self) -> Self;
     fn not(self) -> Self;
-    /// A count below 0 or beyond the width shifts everything out.
+    /// A count below 0, or not below the width, shifts all bits out.
     fn shl(self, o: Self) -> Self;
     fn shr(self, o: Self) -> Self;
 }
@@ -174,7 +174,8 @@ macro_rules! floats {
             fn div(self, o: $t) -> $t { self / o }
             #[inline(always)]
             fn floor_div(self, o: $t) -> $t {
-                // The array API has a finite number by an infinity as 0 with the quotient's sign.
+                // The array API defines a finite number divided by an infinity as 0 with the
+                // quotient's sign.
                 if o == 0.0 || self.is_infinite() || o.is_infinite() { return self / o; }
                 let rest = self % o;
                 let mut whole = (self - rest) / o;
@@ -280,8 +281,8 @@ macro_rules! floats {
 
 floats!(f32 u32 libm::erff, f64 u64 libm::erf);
 
-// std's keep neither the sign of -0 (atanh, asinh before 1.8x) nor small arguments' digits; these
-// are libm's.
+// std's functions lose the sign of -0 (atanh, and asinh in older versions) and digits of small
+// arguments; these follow libm.
 mod asinh {
     pub(super) fn f32(x: f32) -> f32 {
         libm::asinh(f64::from(x)) as f32

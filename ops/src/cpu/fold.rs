@@ -1,5 +1,5 @@
-//! Folds: the program is run tile by tile, and its values are joined as they come. Sums and
-//! products of f32 and of halves are kept in f64, so their order does not show in the result.
+//! Folds: runs the program tile by tile and reduces the values. Sums and products of f32 and of
+//! halves accumulate in f64, so their order does not affect the result.
 
 use super::elem::Elem;
 use super::interp::{Machine, TILE, typed};
@@ -11,17 +11,17 @@ use crate::memory::{Buffer, HostMemory, Store};
 use crate::program::Program;
 use bytemuck::Pod;
 
-/// Kept elements from which on they are walked innermost.
+/// Number of kept elements from which on the loop over them is the innermost.
 const WIDE: usize = 64;
 
-/// Joins the last axes of a program that has elements there.
+/// Reduces the last axes of a program, which are not empty.
 pub(crate) fn fold(program: &Program, op: FoldOp, shape: &[usize]) -> Result<Buffer> {
     let (kept, folded) = program.sizes();
     let dtype = program.dtype();
     let result = op.result(dtype);
     let bytes = kept * result.size();
     let mut words = HostMemory::words(bytes)?;
-    // Whether the innermost axis of memory is one that stays.
+    // Whether the innermost axis of memory is kept.
     let inner = program.maps.iter().any(|m| {
         let split = m.strides.len() - program.folded.min(m.strides.len());
         let (kept, folded) = m.strides.split_at(split);
@@ -67,7 +67,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Values `S` of the program, joined as `A`, kept as `T`.
+    /// Reduces values `S` of the program in type `A` and stores them as `T`.
     fn any<S: Pod, A: Elem, T: Send>(
         &self,
         op: FoldOp,
@@ -112,8 +112,8 @@ impl Plan<'_> {
                 }
                 return Ok(());
             }
-            // A tile holds whole results or a part of one: the order of a sum does not depend on
-            // how many threads there are.
+            // A tile is several whole results or a part of one, so the order of a sum does not
+            // depend on the number of threads.
             let whole = (TILE / self.folded).max(1);
             for (tile, to) in to.chunks_mut(whole).enumerate() {
                 let mut at = (first + tile * whole) * self.folded;
@@ -140,7 +140,7 @@ impl Plan<'_> {
         })
     }
 
-    /// The place of the first greatest (or least) value; the first NaN goes before all.
+    /// The index of the first greatest (or least) value; the first NaN counts as the extreme.
     fn places<T: Elem>(&self, to: &mut [i64], most: bool) -> Result<()> {
         let many = threads(self.kept.saturating_mul(self.folded)).min(self.kept.max(1));
         let part = self.kept.div_ceil(many).max(1);
@@ -171,7 +171,7 @@ impl Plan<'_> {
     }
 }
 
-/// Joins a run of values in eight turns: one chain would wait for each addition.
+/// Reduces a run of values with eight accumulators; one would wait for each addition.
 fn lanes<S: Pod, A: Elem>(
     values: &[S],
     start: A,

@@ -1,5 +1,6 @@
-//! The interpreter: a program over a tile of consecutive places. One pass over a tile for each step
-//! keeps its values in the first two caches, and each pass is a loop that the compiler vectorises.
+//! The interpreter: runs a program over a tile of consecutive positions. Each step is one pass over
+//! a tile, which stays in the L1 and L2 caches, and each pass is a loop that the compiler
+//! vectorises.
 
 use super::elem::{Bits, Elem, Real};
 use crate::dtype::DType;
@@ -8,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::program::{Instr, Map, Program, Reg, Step};
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 
-/// Places of a tile.
+/// Positions in a tile.
 pub(crate) const TILE: usize = 1024;
 
-/// Runs `$body` with `$T` as the Rust type of a register of this dtype.
+/// Expands `$body` with `$T` as the Rust type of a register of this dtype.
 macro_rules! typed {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -63,7 +64,7 @@ pub(crate) use typed;
 /// The registers of one thread.
 pub(crate) struct Machine<'a> {
     program: &'a Program,
-    /// Which slot holds a step's value.
+    /// The slot of each step's value.
     slot: Vec<usize>,
     slots: Vec<Vec<u64>>,
 }
@@ -78,7 +79,7 @@ fn of_mut<T: Pod>(words: &mut [u64], n: usize) -> &mut [T] {
 }
 
 impl<'a> Machine<'a> {
-    /// Registers for a program: a slot is used again when the last step that reads it is done.
+    /// Registers for a program. A slot is reused after the last step that reads it.
     pub(crate) fn new(program: &'a Program) -> Machine<'a> {
         let mut last = vec![0usize; program.steps.len()];
         for (at, step) in program.steps.iter().enumerate() {
@@ -93,7 +94,7 @@ impl<'a> Machine<'a> {
         }
         let (mut slot, mut slots, mut free) = (Vec::new(), Vec::new(), Vec::new());
         for (at, step) in program.steps.iter().enumerate() {
-            // A constant is filled in once: its slot is nobody's before and after.
+            // A constant is filled in once, so its slot is never shared.
             let again = if is_constant(&step.instr) { None } else { free.pop() };
             let own = again.unwrap_or_else(|| {
                 slots.push(vec![0u64; TILE]);
@@ -126,7 +127,7 @@ impl<'a> Machine<'a> {
         machine
     }
 
-    /// Computes the places `start..start + n` of the index space, `n` at most [`TILE`].
+    /// Computes the positions `start..start + n` of the index space; `n` is at most [`TILE`].
     pub(crate) fn run(&mut self, start: usize, n: usize) -> Result<()> {
         for at in 0..self.program.steps.len() {
             self.step(at, start, n)?;
@@ -268,7 +269,7 @@ fn inputs(instr: &Instr) -> [Option<Reg>; 3] {
     }
 }
 
-/// Rounds to a half's format and back.
+/// Rounds to a half's format.
 fn round(dtype: DType, values: &mut [f32]) {
     if dtype == DType::F16 {
         values.iter_mut().for_each(|v| *v = half::f16::from_f32(*v).to_f32());
@@ -277,8 +278,8 @@ fn round(dtype: DType, values: &mut [f32]) {
     }
 }
 
-/// Walks `n` consecutive places from `start` on: for each run along the last axis its place and
-/// length, and the stride in it.
+/// Visits `n` consecutive positions from `start` on: for each run along the last axis the offset,
+/// the length and the stride.
 fn walk(shape: &[usize], map: &Map, start: usize, n: usize, mut run: impl FnMut(i64, i64, usize)) {
     let Some((&inner, outer)) = shape.split_last() else {
         return run(map.offset, 0, n);
@@ -387,7 +388,7 @@ fn unary(op: UnOp, dtype: DType, x: &[u64], to: &mut [u64], n: usize) {
         _ => match dtype {
             DType::F64 => real::<f64>(op, x, to, n),
             DType::F32 | DType::F16 | DType::BF16 => real::<f32>(op, x, to, n),
-            // Roundings of integers are themselves, and every integer is finite.
+            // Rounding an integer changes nothing, and every integer is finite.
             _ if op == UnOp::IsFinite => of_mut::<u8>(to, n).fill(1),
             _ if op.tests() => of_mut::<u8>(to, n).fill(0),
             _ => typed!(dtype, T => map1(x, to, n, |v: T| v)),
@@ -441,7 +442,7 @@ fn binary(op: BinOp, dtype: DType, a: &[u64], b: &[u64], to: &mut [u64], n: usiz
         DType::U16 => integer::<u16>(op, a, b, to, n),
         DType::U32 => integer::<u32>(op, a, b, to, n),
         DType::U64 => integer::<u64>(op, a, b, to, n),
-        // Pairs are taken apart above this level.
+        // Complex values are split above this level.
         DType::C64 | DType::C128 => {}
     }
 }
@@ -485,7 +486,7 @@ fn common<T: Elem>(op: BinOp, a: &[u64], b: &[u64], to: &mut [u64], n: usize) {
         BinOp::Le => map2(a, b, to, n, |a: T, b: T| u8::from(a <= b)),
         BinOp::Gt => map2(a, b, to, n, |a: T, b: T| u8::from(a > b)),
         BinOp::Ge => map2(a, b, to, n, |a: T, b: T| u8::from(a >= b)),
-        // Refused where the node was made.
+        // Refused when the node was made.
         _ => {}
     }
 }

@@ -1,5 +1,5 @@
-//! The CPU: programs interpreted over tiles, and what is no program. Two threads and more where a
-//! group is large.
+//! The CPU backend: interprets programs over tiles, and runs the other primitives. Large groups use
+//! several threads.
 
 mod cast;
 pub(crate) mod copy;
@@ -16,15 +16,15 @@ use crate::program::Program;
 use bytemuck::{Pod, cast_slice_mut};
 use interp::{Machine, TILE, typed};
 
-/// Elements below which a second thread costs more than it saves (it takes some 30 µs to start).
+/// Elements below which a second thread does not pay (starting it takes some 30 µs).
 const ALONE: usize = 1 << 16;
 
-/// Threads for so many elements.
+/// Number of threads for this many elements.
 fn threads(elements: usize) -> usize {
     if elements < ALONE {
         return 1;
     }
-    // Beyond sixteen the memory is the limit.
+    // Beyond sixteen threads memory is the limit.
     let most = std::thread::available_parallelism().map_or(1, usize::from).min(16);
     most.min(elements / (ALONE / 2)).max(1)
 }
@@ -70,7 +70,7 @@ fn run<S: Pod, T: Send>(
     })
 }
 
-/// Runs `work` on each part of `to`, with the number of its first element: on a thread each.
+/// Runs `work` on parts of `to`, each on a thread, with the index of the part's first element.
 fn in_parts<T: Send>(
     to: &mut [T],
     part: usize,

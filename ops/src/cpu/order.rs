@@ -1,4 +1,4 @@
-//! What goes along one axis in order: running sums, sorting.
+//! Ordered operations along one axis: cumulative sums and products, sorting.
 
 use super::elem::Elem;
 use super::interp::typed;
@@ -10,8 +10,8 @@ use crate::memory::{Buffer, HostMemory, Store};
 use crate::shape::numel;
 use bytemuck::cast_slice;
 
-/// Sum or product of all elements of the last axis so far. `from` is packed, its memory's start
-/// its first element.
+/// Cumulative sum or product of the last axis. `from` is packed and starts at the start of its
+/// memory.
 pub(crate) fn scan(from: &Buffer, dtype: DType, shape: &[usize], op: FoldOp) -> Result<Buffer> {
     let n = numel(shape);
     let bytes = n * dtype.size();
@@ -65,7 +65,7 @@ fn rows<T: Copy + Send + Sync, A: Elem>(
     })
 }
 
-/// The indices that sort the last axis: stable, NaN last, -0 and 0 alike.
+/// The indices that sort the last axis: stable, NaN last, -0 equal to 0.
 pub(crate) fn arg_sort(
     from: &Buffer,
     dtype: DType,
@@ -94,7 +94,7 @@ pub(crate) fn arg_sort(
     Ok(Buffer::packed(Store::Host(HostMemory::own(words, n * 8)), shape))
 }
 
-/// A number for each element that sorts as the element does.
+/// Integer keys in the order of the elements.
 fn keys(from: &Buffer, dtype: DType, n: usize) -> Result<Vec<u64>> {
     let source = from.host()?.get(from.offset as usize * dtype.size()..).unwrap_or_default();
     let float = |v: f64| {

@@ -1,5 +1,5 @@
-//! Products of matrices. f32 and f64 by the crate `gemm`; halves are widened to f32, multiplied
-//! there and rounded once; integers and bools by loops that wrap.
+//! Matrix products. f32 and f64 use the crate `gemm`; halves are widened to f32, multiplied there
+//! and rounded once; integers and bools use wrapping loops.
 
 use super::elem::Elem;
 use super::interp::typed;
@@ -10,7 +10,7 @@ use crate::memory::{Buffer, HostMemory, Store};
 use crate::shape::numel;
 use bytemuck::{Pod, cast_slice};
 
-/// What lies where: batches of (m, k) and (k, n) with strides in elements.
+/// Sizes: batches of (m, k) and (k, n).
 struct Sizes {
     batches: usize,
     m: usize,
@@ -18,7 +18,7 @@ struct Sizes {
     n: usize,
 }
 
-/// An operand: bytes, and the place of each batch, row and column.
+/// An operand: bytes, and the strides of its batches, rows and columns.
 struct Operand<'a> {
     bytes: &'a [u8],
     starts: Vec<i64>,
@@ -39,7 +39,7 @@ fn operand<'a>(buffer: &'a Buffer, shape: &[usize]) -> Result<Operand<'a>> {
     Ok(Operand { bytes: buffer.host()?, starts, row: stride(2), column: stride(1) })
 }
 
-/// (…, m, k) × (…, k, n) of one dtype, batches alike.
+/// (…, m, k) × (…, k, n) of one dtype with equal batches.
 pub(crate) fn product(
     a: (&Buffer, &[usize]),
     b: (&Buffer, &[usize]),
@@ -83,7 +83,7 @@ pub(crate) fn product(
     Ok(Buffer::packed(Store::Host(HostMemory::own(words, bytes)), shape))
 }
 
-/// How elements in memory become those of a product, and back.
+/// Conversions between elements in memory and those of a product.
 struct Ends<T, A> {
     widen: fn(T) -> A,
     narrow: fn(A) -> T,
@@ -91,7 +91,7 @@ struct Ends<T, A> {
 
 const OUTSIDE: Error = Error::Inside("a product would read outside of its operand");
 
-/// One batch's matrix, rows behind each other.
+/// The matrix of one batch, packed in row-major order.
 fn gathered<T: Pod, A>(
     o: &Operand<'_>,
     batch: usize,
@@ -112,7 +112,7 @@ fn gathered<T: Pod, A>(
     Ok(())
 }
 
-/// A matrix where it lies: from its first element on, and the strides of its rows and columns.
+/// A matrix in place: its first element, and the strides of its rows and columns.
 #[derive(Clone, Copy)]
 struct Matrix<'a, A> {
     from: &'a [A],
@@ -122,7 +122,7 @@ struct Matrix<'a, A> {
 }
 
 impl<A> Matrix<'_, A> {
-    /// Whether all of its elements lie in its memory.
+    /// Whether all elements are inside its memory.
     fn inside(&self, rows: usize, columns: usize) -> bool {
         let reach = |n: usize, s: i64| (n as i64 - 1) * s;
         let (r, c) = (reach(rows, self.row), reach(columns, self.column));
@@ -146,7 +146,7 @@ fn floats<T: Pod + Send, A: Elem>(
     let same = std::any::TypeId::of::<T>() == std::any::TypeId::of::<A>();
     let (mut left, mut right) = (Vec::new(), Vec::new());
     for (batch, to) in to.chunks_mut(s.m * s.n).enumerate().take(s.batches) {
-        // Halves are widened first; f32 and f64 are read where they lie.
+        // Halves are widened first; f32 and f64 are read in place.
         let a = matrix(x, batch, (s.m, s.k), same, ends, &mut left)?;
         let b = matrix(y, batch, (s.k, s.n), same, ends, &mut right)?;
         if !a.inside(s.m, s.k) || !b.inside(s.k, s.n) {
@@ -185,8 +185,8 @@ fn matrix<'a, T: Pod, A: Elem>(
 
 #[allow(unsafe_code, reason = "gemm takes pointers and strides")]
 fn call<A: Elem>(a: &Matrix<'_, A>, b: &Matrix<'_, A>, out: &mut [A], s: &Sizes) {
-    // SAFETY: `out` has m × n elements; both matrices lie within their memory, which the caller has
-    // checked for the whole of which these are rows.
+    // SAFETY: `out` has m × n elements. Both matrices are inside their memory: the caller has
+    // checked the whole matrix, and these are rows of it.
     unsafe {
         gemm::gemm(
             s.m,

@@ -13,12 +13,11 @@ use kjit_engine::{Arg, Constants, DeviceBuffer, Geometry, Job, Kernel, Options, 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-/// Joined elements below which a thread joins them alone.
+/// Number of reduced elements below which one thread reduces them.
 const THIN: usize = 64;
 
 impl Gpu {
-    /// The kernel of a text: compiled at its first use in the life of the cache, loaded at its
-    /// first use in this process.
+    /// The kernel of a text: from the cache or compiled, and loaded once in this process.
     fn kernel(&self, entry: &'static str, text: &str) -> Result<Kernel> {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels.get(text) {
@@ -54,9 +53,9 @@ impl Gpu {
             }
             args.push(Arg::from(memory));
         }
-        // SAFETY: the text was rendered from the program: it reads its buffers at the program's
-        // places, which lie within their nodes' elements, and writes `to`, which has an element for
-        // each place of the map.
+        // SAFETY: the text was rendered from the program. It reads its buffers at the program's
+        // positions, which are inside their nodes' elements, and writes `to`, which has an element
+        // for each position of the map.
         #[allow(unsafe_code, reason = "launches of rendered kernels")]
         unsafe {
             self.stream.launch(&kernel, &Geometry::new(blocks, BLOCK), &args)?;
@@ -78,7 +77,7 @@ impl Gpu {
         Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
     }
 
-    /// Joins the last axes of a program that has elements there.
+    /// Reduces the last axes of a program, which are not empty.
     pub(crate) fn fold(
         self: &Arc<Self>,
         program: &Program,
@@ -93,7 +92,7 @@ impl Gpu {
         Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
     }
 
-    /// A copy of the first input into which the others are written: a launch for each.
+    /// A copy of the first input in which the other inputs are written, one launch for each.
     pub(crate) fn assemble(
         self: &Arc<Self>,
         regions: &[Region],
@@ -123,7 +122,7 @@ impl Gpu {
 }
 
 impl Gpu {
-    /// A node of the same elements in memory of its own.
+    /// A node with equal elements in new memory.
     pub(crate) fn duplicate(self: &Arc<Self>, node: &Arc<Node>) -> Result<Arc<Node>> {
         let (program, _) = lower::copy(node, Map { offset: 0, strides: strides(&node.shape) })?;
         let copy = match node.numel() {
@@ -133,10 +132,10 @@ impl Gpu {
         Ok(Node::leaf(node.dtype, node.shape.clone(), copy))
     }
 
-    /// Launches a kernel of the user's own text.
+    /// Launches a kernel of the user.
     ///
     /// # Safety
-    /// It touches no memory but its arguments', within their sizes.
+    /// The kernel accesses only its arguments' memory, within their sizes.
     #[allow(unsafe_code, reason = "a kernel may write anywhere")]
     pub(crate) unsafe fn own(
         &self,
@@ -147,7 +146,7 @@ impl Gpu {
         shared: u32,
         values: &[crate::kernels::Value],
     ) -> Result<()> {
-        // Compilers are told how many threads a block has.
+        // Compilers get the number of threads of a block.
         let threads = block.iter().try_fold(1u32, |n, b| n.checked_mul(*b)).unwrap_or(u32::MAX);
         let key = format!("{threads} {text}");
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
@@ -182,7 +181,7 @@ impl Gpu {
             });
         }
         let shape = Geometry::of(grid, block).shared(shared);
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's caller guarantees it.
         unsafe { self.stream.launch(&kernel, &shape, &args)? };
         self.launches.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -190,11 +189,11 @@ impl Gpu {
 }
 
 impl crate::tensor::Tensor {
-    /// What the engine compiles to compute this tensor (a real one that has no value yet) from what
-    /// its group reads, for a target. Needs no device.
+    /// The engine's compile job for this tensor (real, without a value) for a target; the inputs of
+    /// its group are computed. Needs no GPU.
     ///
     /// # Errors
-    /// [`Error::Value`] where it is computed by no kernel; what computing the inputs runs into.
+    /// [`Error::Value`] if no kernel computes it; errors of computing the inputs.
     pub fn kernel_job(&self, target: &kjit_engine::Target) -> Result<Job> {
         let none = || Error::value("kernel_job", "the tensor is computed by no kernel");
         let def = self.re.def().ok_or_else(none)?;
@@ -219,7 +218,7 @@ impl crate::tensor::Tensor {
     }
 }
 
-/// What the engine compiles of a text, for a target.
+/// The engine's compile job for a text and a target.
 fn job(entry: &str, text: &str, block: u32, target: &kjit_engine::Target) -> Job {
     let source = Source::new(entry.to_owned(), "tensor.hip", text.to_owned())
         .file("ops.h", include_str!("../../gpu/ops.h"))

@@ -1,5 +1,5 @@
-//! A GPU: its stream, its memory and its kernels, which are rendered from programs, compiled at
-//! their first use and kept in the cache.
+//! The GPU backend: stream, memory and kernels. Kernels are rendered from programs, compiled at
+//! their first use and cached.
 
 mod launch;
 mod render;
@@ -63,7 +63,7 @@ impl Gpu {
         }
     }
 
-    /// Memory of the pool.
+    /// Allocates from the pool.
     pub(crate) fn store(self: &Arc<Self>, bytes: usize) -> Result<Store> {
         let memory = self.pool.buffer::<u8>(bytes.max(1))?;
         Ok(Store::Gpu(Arc::clone(self), memory))
@@ -71,7 +71,7 @@ impl Gpu {
 }
 
 impl Gpu {
-    /// A copy of bytes of the host.
+    /// Copies host bytes to the GPU.
     pub(crate) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Store> {
         let memory = self.pool.buffer::<u8>(bytes.len().max(1))?;
         if !bytes.is_empty() {
@@ -80,7 +80,7 @@ impl Gpu {
         Ok(Store::Gpu(Arc::clone(self), memory))
     }
 
-    /// Bytes of its memory, after all that is in its stream.
+    /// Reads bytes from GPU memory after all work in the stream.
     pub(crate) fn read(
         &self,
         memory: &kjit_engine::DeviceBuffer<u8>,

@@ -1,6 +1,6 @@
-//! From a program to a kernel's text. Everything that differs from call to call is an argument:
-//! extents, strides, offsets, constants. The text, and so the cache's key, has the expression, the
-//! dtypes, the number of axes after merging, and which strides are 0 or 1.
+//! Renders a program to a kernel's text. Extents, strides, offsets and constants are arguments. The
+//! text, and so the cache key, depends on the expression, the dtypes, the number of axes after
+//! merging, and on strides that are 0 or 1.
 
 use crate::dtype::{DType, Kind};
 use crate::element::{BinOp, FoldOp, UnOp};
@@ -10,10 +10,10 @@ use std::fmt::Write;
 /// Threads of a block.
 pub(crate) const BLOCK: u32 = 256;
 
-/// A kernel's text and the numbers that it is launched with, beside its buffers.
+/// A kernel's text and the numbers of its launch; its buffers are separate.
 pub(super) struct Rendered {
     pub text: String,
-    /// The struct `Numbers`, as it lies in memory.
+    /// The contents of the struct `Numbers`.
     pub numbers: Vec<i64>,
 }
 
@@ -40,7 +40,7 @@ const fn computed(dtype: DType) -> &'static str {
     stored(dtype.computed())
 }
 
-/// A value of a register as an element in memory.
+/// Converts a register value to an element in memory.
 pub(super) fn to_stored(dtype: DType, value: &str) -> String {
     match dtype {
         DType::F16 => format!("round_f16({value})"),
@@ -49,7 +49,7 @@ pub(super) fn to_stored(dtype: DType, value: &str) -> String {
     }
 }
 
-/// Text and numbers under construction.
+/// Text and numbers during rendering.
 struct Writer<'a> {
     program: &'a Program,
     text: String,
@@ -57,13 +57,13 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// A number of the launch, by its place.
+    /// Adds a number of the launch; returns the expression that reads it.
     fn number(&mut self, value: i64) -> String {
         self.numbers.push(value);
         format!("p.n[{}]", self.numbers.len() - 1)
     }
 
-    /// A map's place: of the axes' indices `x0`, `x1`, …
+    /// The position that a map gives for the axes' indices `x0`, `x1`, …
     fn place(&mut self, map: &Map) -> String {
         let mut sum = self.number(map.offset);
         for (k, &s) in map.strides.iter().enumerate() {
@@ -84,14 +84,14 @@ impl Writer<'_> {
         self.text.push('\n');
     }
 
-    /// `STEP T value(…, i64 at)`: the program's value at a place of its index space.
+    /// Renders `STEP T value(…, i64 at)`: the program's value at a position of its index space.
     fn value(&mut self) {
         let program = self.program;
         let out = program.dtype();
         let buffers = buffers(program, true);
         self.line(&format!("STEP {} value(const Numbers& p{buffers}, i64 at) {{", computed(out)));
         self.line("    i64 rest = at;");
-        // The last axis runs fastest.
+        // The last axis varies fastest.
         for (k, n) in program.shape.iter().enumerate().rev() {
             if k == 0 {
                 self.line("    const i64 x0 = rest;");
@@ -154,7 +154,7 @@ impl Writer<'_> {
     }
 }
 
-/// A value that memory has already in its own format.
+/// Whether memory has the value already in its own format.
 fn is_read(step: &Step) -> bool {
     matches!(
         step.instr,
@@ -166,7 +166,7 @@ fn unary(op: UnOp, dtype: DType, x: usize) -> String {
     let float = dtype.kind() == Kind::Float;
     match op {
         UnOp::Not if dtype == DType::Bool => format!("op_not(v{x})"),
-        // Of integers.
+        // These do not change integers.
         UnOp::Floor | UnOp::Ceil | UnOp::Trunc | UnOp::Round if !float => format!("v{x}"),
         UnOp::IsFinite if !float => "1".to_owned(),
         UnOp::IsNan | UnOp::IsInf | UnOp::SignBit if !float => "0".to_owned(),
@@ -182,7 +182,6 @@ fn binary(op: BinOp, dtype: DType, a: usize, b: usize) -> String {
         BinOp::Le => "<=",
         BinOp::Gt => ">",
         BinOp::Ge => ">=",
-        // Of integers it would be a loop of a division that nobody asked for.
         _ => {
             debug_assert!(!dtype.is_complex());
             return format!("op_{}(v{a}, v{b})", op.name());
@@ -195,7 +194,7 @@ fn cast(from: DType, into: DType, x: usize) -> String {
     let float = from.kind() == Kind::Float;
     match into {
         DType::Bool => format!("v{x} != 0"),
-        // In one rounding: half-way cases of an f64 go by f32 else.
+        // Rounds once: through f64, not through f32.
         _ if into.is_int() && float => {
             format!("from_float<{}>((f64)v{x})", computed(into))
         }
@@ -203,7 +202,7 @@ fn cast(from: DType, into: DType, x: usize) -> String {
     }
 }
 
-/// Parameters of the buffers that are read, or the arguments for them.
+/// The parameters of the buffers that are read, or the arguments for them.
 fn buffers(program: &Program, types: bool) -> String {
     let mut out = String::new();
     for (i, leaf) in program.leaves.iter().enumerate() {
@@ -215,7 +214,7 @@ fn buffers(program: &Program, types: bool) -> String {
     out
 }
 
-/// What stands before the kernel: its numbers' struct comes last to be known.
+/// Adds the text before the kernel. The struct of numbers is known only after the kernel.
 fn whole(writer: Writer<'_>, kernel: &str) -> Rendered {
     let numbers = writer.numbers.len().max(1);
     let text = format!(
@@ -241,7 +240,8 @@ fn whole(writer: Writer<'_>, kernel: &str) -> Rendered {
     Rendered { text, numbers: list }
 }
 
-/// A thread for each element of the program's index space; `to` says where it is written.
+/// A thread for each element of the program's index space; `to` maps it to the position in the
+/// output.
 pub(super) fn each(program: &Program, to: &Map) -> Rendered {
     let mut w = Writer { program, text: String::new(), numbers: Vec::new() };
     let (count, _) = program.sizes();
@@ -258,7 +258,7 @@ pub(super) fn each(program: &Program, to: &Map) -> Rendered {
             }
         }
     }
-    // In order, the place is the index.
+    // If the output is packed, the position is the index.
     let packed = crate::shape::strides(&program.shape) == to.strides && to.offset == 0;
     let (axes, place) = match packed {
         true => (String::new(), "at".to_owned()),
@@ -280,7 +280,8 @@ pub(super) fn each(program: &Program, to: &Map) -> Rendered {
     whole(w, &kernel)
 }
 
-/// How a fold joins: the dtype that it is kept in, its start, and the joining of `a` and `b`.
+/// The fold of two values: the type of the accumulator, its initial value, and the expression of
+/// `a` and `b`.
 fn joining(op: FoldOp, dtype: DType) -> (&'static str, &'static str, &'static str) {
     let kept = match dtype.kind() {
         Kind::Float => "f64",
@@ -294,7 +295,7 @@ fn joining(op: FoldOp, dtype: DType) -> (&'static str, &'static str, &'static st
     }
 }
 
-/// A block for each kept element, or a thread for each where few are joined.
+/// A block for each result, or a thread for each if few elements are reduced.
 pub(super) fn fold(program: &Program, op: FoldOp, thin: bool) -> Rendered {
     let mut w = Writer { program, text: String::new(), numbers: Vec::new() };
     let (kept, folded) = program.sizes();
@@ -308,7 +309,7 @@ pub(super) fn fold(program: &Program, op: FoldOp, thin: bool) -> Rendered {
         true => ("i64", "best.at".to_owned()),
         false => (stored(dtype), to_stored(dtype, &format!("({})sum.v", computed(dtype)))),
     };
-    // A joined value knows whether it has any: max and min have no value to start with.
+    // An accumulator stores whether it has a value, because max and min have no initial value.
     let (first, test) = match start {
         "" => ("0", "if (!y.any) return x;\n    if (!x.any) return y;\n    "),
         start => (start, ""),
@@ -323,7 +324,7 @@ pub(super) fn fold(program: &Program, op: FoldOp, thin: bool) -> Rendered {
              STEP State one({c} v, i64) {{ return State{{({acc})v, 1}}; }}\n",
             c = computed(dtype)
         ),
-        // NaN before all, then the greater (the lesser) one, then the first.
+        // NaN first, then the greater (or lesser) value, then the lower index.
         true => format!(
             "struct State {{ {c} v; u32 any; i64 at; }};\n\
              STEP State join(State x, State y) {{\n\

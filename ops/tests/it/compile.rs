@@ -1,10 +1,11 @@
-//! The kernels' texts on the vendors' compilers, without a device: nvrtc for NVIDIA, clang for AMD.
+//! Compiles the kernels' texts with the vendors' compilers, without a device: nvrtc for NVIDIA,
+//! clang for AMD.
 
 use crate::Random;
 use kjit_engine::{Config, Engine, Isolation, Job, Target};
 use kjit_ops::{BinOp, DType, Tensor, UnOp};
 
-/// Every operation that a dtype has, in chains that one group holds.
+/// All operations of a dtype, in chains that fit into one group.
 fn chains(dtype: DType) -> Vec<Tensor> {
     let mut random = Random(11);
     let x = random.tensor(&[3, 5], dtype, 3.0);

@@ -115,8 +115,7 @@ fn special_values_of_floats_are_ieees() {
 
 #[test]
 fn a_long_chain_gives_the_bits_of_its_steps() {
-    // 300 operations: many groups, more registers than are used again, and a graph deeper than is
-    // kept.
+    // 300 operations: several groups, reused registers, and a graph that is deeper than the limit.
     let mut random = Random(2);
     for dtype in [DType::F32, DType::F16, DType::I32] {
         let x = random.tensor(&[3, 701], dtype, 3.0);

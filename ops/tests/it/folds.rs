@@ -1,9 +1,9 @@
-//! Folds over any axes against loops, without elements, with NaN, and their order of sums.
+//! Folds over any axes compared with loops: empty axes, NaN, and accuracy of long sums.
 
 use crate::{Random, SHAPES, close, eps, floats, list};
 use kjit_ops::{DType, Device, Scalar, Tensor};
 
-/// The values that each result joins.
+/// The values that are reduced to each result.
 fn groups(t: &Tensor, axes: &[usize]) -> Vec<Vec<f64>> {
     let (shape, values) = (t.shape().to_vec(), list(t));
     let kept: Vec<usize> = (0..shape.len()).filter(|a| !axes.contains(a)).collect();
@@ -79,7 +79,7 @@ fn folds_without_elements_are_neutral_or_refused() {
 
 #[test]
 fn a_large_sum_of_f32_keeps_its_digits() {
-    // Summed in f32, 16 million ones of 0.1 would lose three digits.
+    // An f32 sum of 16 million values of 0.1 would lose three digits.
     let x = Tensor::full(&[1 << 24], Scalar::Float(0.1), DType::F32, &Device::Cpu).unwrap();
     let want = f64::from(0.1f32) * f64::from(1 << 24);
     close("sum", &list(&x.sum(None, false, None).unwrap()), &[want], 2.0 * eps(DType::F32));

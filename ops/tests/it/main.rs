@@ -1,5 +1,5 @@
-//! Operations on the CPU against plain loops in f64 and i128, and the kernels' texts on the
-//! vendors' compilers.
+//! Operations on the CPU compared with plain loops in f64 and i128, and compilation of the kernels'
+//! texts.
 
 mod compile;
 mod elements;
@@ -9,11 +9,11 @@ mod views;
 
 use kjit_ops::{DType, Device, Scalar, Tensor};
 
-/// Shapes that tiles, rows and vectors do not divide.
+/// Shapes that are no multiples of tiles, rows or vectors.
 const SHAPES: &[&[usize]] =
     &[&[], &[0], &[1], &[31], &[33], &[65], &[2, 0, 3], &[3, 257], &[7, 1, 13], &[5, 1031]];
 
-/// Numbers, the same in every run.
+/// Random numbers, equal in every run.
 struct Random(u64);
 
 impl Random {
@@ -62,8 +62,8 @@ fn list(t: &Tensor) -> Vec<f64> {
     t.to_scalars().unwrap().iter().map(|v| v.float()).collect()
 }
 
-/// Each value within `eps` of the wanted one, relative to its size or to 1; NaN where NaN is
-/// wanted, and nowhere else.
+/// Checks that each value is within `eps` of the expected one, relative to its size or to 1, and
+/// that NaN is exactly where it is expected.
 fn close(what: &str, got: &[f64], want: &[f64], eps: f64) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
@@ -72,7 +72,7 @@ fn close(what: &str, got: &[f64], want: &[f64], eps: f64) {
     }
 }
 
-/// The unit in the last place of a dtype.
+/// The unit in the last place of 1 in a dtype.
 fn eps(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2.0f64.powi(-10),

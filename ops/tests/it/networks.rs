@@ -1,4 +1,4 @@
-//! Products, convolutions, pools, norms and losses against loops in f64.
+//! Products, convolutions, pools, norms and losses compared with loops in f64.
 
 use crate::{Random, close, list, tensor};
 use kjit_ops::{DType, Device, Reduction, Scalar, Tensor, Windows};
@@ -27,7 +27,7 @@ fn products_of_any_strides_are_loops() {
             }
             let got = a.matmul(&b).unwrap();
             assert_eq!(got.shape(), [2, m, n]);
-            // k products of at most 9 each; halves are rounded once.
+            // k products of magnitude 9 at most; halves are rounded once.
             let eps = match dtype {
                 DType::F16 => 2e-3,
                 DType::F32 => 1e-5,
@@ -66,7 +66,7 @@ fn convolutions_and_their_transposes_are_loops() {
             }
         }
         close("conv", &list(&got), &want, 1e-12);
-        // The transpose: <conv(x, w), y> = <x, conv_transpose(y, w)>.
+        // The adjoint: <conv(x, w), y> = <x, conv_transpose(y, w)>.
         let y = random.tensor(got.shape(), DType::F64, 1.0);
         let rest = (h + 2 * pad - dilation * (k - 1) - 1) % stride;
         let back = y.conv_transpose(&w, None, &windows, &[rest], groups).unwrap();
@@ -111,7 +111,7 @@ fn pools_norms_and_losses_are_what_their_formulas_say() {
     close("cross_entropy", &list(&loss), &[want / 4.0], 1e-12);
     let q = random.tensor(&[2, 5, 8], DType::F64, 1.0);
     let got = q.attention(&q, &q, None, true, None).unwrap();
-    // The first row sees itself alone.
+    // The mask lets the first row attend only to itself.
     close("attention", &list(&got)[..8], &list(&q)[..8], 1e-14);
     let infinite = Tensor::full(&[1, 2], Scalar::Float(1e4), DType::F32, &Device::Cpu).unwrap();
     close("softmax", &list(&infinite.softmax(-1).unwrap()), &[0.5, 0.5], 0.0);

@@ -1,4 +1,5 @@
-//! Views: any chain of them reads the elements that each step names; nothing is written through.
+//! Views: a chain of views reads the same elements as its steps one by one, and nothing writes
+//! through a view.
 
 use crate::{Random, list};
 use kjit_ops::{DType, Device, Index, Scalar, Tensor};
@@ -8,12 +9,12 @@ fn any_chain_of_views_reads_the_right_elements() {
     let mut random = Random(7);
     for round in 0..200 {
         let n = 2 * 3 * 4 * 5;
-        // Each element is its own place: what is read says where it came from.
+        // Each element is its own index, so a value shows its source.
         let base =
             Tensor::arange(0.into(), i64::from(n).into(), 1.into(), Some(DType::I32), &Device::Cpu)
                 .unwrap();
         let base = base.reshape(&[2, 3, 4, 5]).unwrap();
-        // Lazily, and with every step computed and copied.
+        // Once lazily, and once with each step computed and copied.
         let zero = Tensor::full(&[], Scalar::Int(0), DType::I32, &Device::Cpu).unwrap();
         let (mut lazy, mut eager) = (base.add(&zero).unwrap(), base);
         for _ in 0..5 {

@@ -1,5 +1,5 @@
-//! The package, tried by the interpreter: `python/tests/test_kjit.py` runs on the library that was
-//! built for this test. Without Python 3.11 it says that it was skipped.
+//! Runs `python/tests/test_kjit.py` in the interpreter with the library that was built for this
+//! test. Prints that it was skipped without Python 3.11.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +19,7 @@ fn the_package_passes_its_own_tests() {
         eprintln!("SKIPPED {test}: {} was not built", library.display());
         return;
     }
-    // The package as the wheel has it: its files, the library beside them.
+    // The package's layout as in the wheel: its files with the library beside them.
     let folder = tempfile::tempdir().unwrap();
     let package = folder.path().join("kjit");
     copy(&here.join("kjit"), &package);

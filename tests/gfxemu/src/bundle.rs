@@ -1,4 +1,4 @@
-//! Proof bundles: read from disk, run, and held against what they want.
+//! Proof bundles: reads them from disk, runs them and compares the results with the expected ones.
 
 use crate::machine::{Launch, Machine};
 use crate::object::Kernel;
@@ -8,7 +8,7 @@ use half::f16;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// Where the emulated memory begins, and what lies between two buffers at least.
+/// The first address of the emulated memory, and the least gap between two buffers.
 const FIRST: u64 = 0x1_0000_0000;
 const GAP: u64 = 0x10_0000;
 const PAGE: u64 = 4096;
@@ -85,20 +85,20 @@ enum Storage {
     F16,
 }
 
-/// What came of a case.
+/// The verdict on a case.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// All buffers are as wanted; so many instructions.
+    /// All buffers are as expected; the number of executed instructions.
     Right(u64),
-    /// A buffer is not.
+    /// A buffer differs.
     Wrong(String),
-    /// The machine code does something that it must not.
+    /// The machine code breaks a rule.
     Fault(String),
-    /// An instruction, or something about the kernel, is not emulated.
+    /// An instruction or a property of the kernel is not emulated.
     Unknown(String),
 }
 
-/// A bundle of AMD's.
+/// A bundle for an AMD architecture.
 #[derive(Debug)]
 pub struct Bundle {
     folder: PathBuf,
@@ -111,8 +111,8 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Reads the manifest and the data of the bundle in `folder`. `check_bundle.py` in it is what
-    /// checks them.
+    /// Reads the manifest and the data of the bundle in `folder`. The bundle's `check_bundle.py`
+    /// verifies them.
     pub fn open(folder: &Path) -> Result<Bundle, String> {
         let read = |name: &str| {
             std::fs::read(folder.join(name))
@@ -129,17 +129,17 @@ impl Bundle {
         })
     }
 
-    /// What it was made for.
+    /// The architecture that it was made for.
     pub fn arch(&self) -> &str {
         &self.manifest.arch
     }
 
-    /// How many cases it has.
+    /// Number of cases.
     pub fn len(&self) -> usize {
         self.manifest.cases.len()
     }
 
-    /// Whether it has none.
+    /// Whether it has no cases.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -159,7 +159,7 @@ impl Bundle {
         self.manifest.cases[case].wave
     }
 
-    /// Threads of a case's whole grid, for an order of cases by work.
+    /// Number of threads of a case's grid, to sort cases by work.
     pub fn threads(&self, case: usize) -> u64 {
         let c = &self.manifest.cases[case];
         c.grid.iter().chain(&c.block).map(|&n| u64::from(n)).product()
@@ -176,7 +176,7 @@ impl Bundle {
         }
     }
 
-    /// The machine that runs a case, with the place of its code.
+    /// The machine for a case, with its code at an address.
     pub fn machine(&self, case: usize) -> Result<Machine, String> {
         let c = &self.manifest.cases[case];
         let path =
@@ -190,8 +190,8 @@ impl Bundle {
             ));
         }
         let base = FIRST - GAP - (kernel.image.len() as u64).next_multiple_of(PAGE);
-        // Behind the architecture stands what its kernels do without: nothing that the machine
-        // knows of.
+        // The part after the architecture names features that the kernels do without. The machine
+        // does not depend on it.
         let arch = self.manifest.arch.split(':').next().unwrap_or_default();
         let mut target = Target::new(arch, c.wave)?;
         target.excused = self.excused;
@@ -200,7 +200,7 @@ impl Bundle {
         Ok(machine)
     }
 
-    /// Runs a case and holds its buffers against what is wanted.
+    /// Runs a case and compares its buffers with the expected ones.
     pub fn run(&self, case: usize, seed: u64) -> Verdict {
         match self.machine(case) {
             Ok(mut machine) => self.run_on(&mut machine, case, seed),
@@ -208,8 +208,8 @@ impl Bundle {
         }
     }
 
-    /// Runs a case once for each instruction that it executes and whose text contains `part`, with
-    /// that one left out: what the emulator and the case see of it.
+    /// Runs a case once for each executed instruction whose text contains `part`, with that
+    /// instruction skipped. Returns what the emulator and the case detect.
     pub fn run_without(
         &self,
         case: usize,
@@ -236,7 +236,7 @@ impl Bundle {
         Ok(out)
     }
 
-    /// The same on a machine that [`Bundle::machine`] made.
+    /// Runs a case on a machine made by [`Bundle::machine`].
     pub fn run_on(&self, machine: &mut Machine, case: usize, seed: u64) -> Verdict {
         let c = &self.manifest.cases[case];
         let (launch, regions) = match self.lay_out(machine, c, seed) {
@@ -300,7 +300,7 @@ impl Bundle {
                 .ok_or("arguments are no hex")
         };
         let mut block = (0..hex.len() / 2).map(|i| byte(2 * i)).collect::<Result<Vec<u8>, _>>()?;
-        // The compiler may read to the end of the 16 bytes that an argument lies in.
+        // The compiler may read to the end of an argument's 16 bytes.
         let whole = block.len().max(c.kernarg_bytes.unwrap_or(0) as usize).next_multiple_of(16);
         block.resize(whole, seed as u8);
         for slot in c.arguments.slots.iter().filter(|s| s.kind == "buffer") {
@@ -327,8 +327,8 @@ impl Bundle {
         Ok((launch, regions))
     }
 
-    /// What is wrong with a buffer after the launch, if something is: the rules of the bundle's
-    /// README.txt.
+    /// Compares a buffer after the launch by the rules of the bundle's README.txt; returns the
+    /// first error.
     fn wrong(&self, b: &Buffer, got: &[u8]) -> Result<Option<String>, String> {
         let differs = |want: Vec<u8>| {
             let at = (0..b.bytes).find(|&i| got.get(i) != want.get(i))?;
@@ -370,7 +370,7 @@ impl Bundle {
                     "element {i} is {g}, nothing should have been written there"
                 )));
             }
-            // Written so that a NaN is wrong.
+            // The negation makes a NaN fail.
             if !w.is_nan() && !((g - w).abs() <= each * rms) {
                 return Ok(Some(format!(
                     "element {i} is {g}, not {w} (root mean square {rms:.3e})"

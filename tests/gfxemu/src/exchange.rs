@@ -1,26 +1,26 @@
-//! Data-parallel primitives (DPP): a source's lanes exchanged before it is used.
+//! Data-parallel primitives (DPP): lanes of a source exchanged before use.
 
 use crate::target::Target;
 use crate::text::Text;
 use crate::vector::Wide;
 use crate::wave::LANES;
 
-/// Which lane each lane reads.
+/// The lane that each lane reads.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     from: [Option<u8>; LANES],
-    /// Lanes that rows and banks let be written.
+    /// Lanes that the row and bank masks let be written.
     enabled: u64,
-    /// A lane without a source takes 0; otherwise it is not written.
+    /// A lane without a source takes 0; otherwise it keeps its value.
     zero: bool,
-    /// Sources that EXEC leaves out are read all the same.
+    /// Source lanes that EXEC disables are still read.
     inactive: bool,
-    /// Lanes of the wave: the wave's width.
+    /// Number of lanes of the wave.
     lanes: usize,
 }
 
 impl Exchange {
-    /// By the modifiers of `text`.
+    /// Decodes the modifiers of `text`.
     pub fn decode(target: &Target, text: &Text) -> Result<Exchange, String> {
         let number = |key: &str| text.value(key).and_then(|v| v.parse::<usize>().ok());
         let lanes = target.wave as usize;
@@ -73,7 +73,7 @@ impl Exchange {
         self.enabled & (0..self.lanes).filter(known).fold(0, |m, l| m | 1 << l)
     }
 
-    /// Exchanges; returns the lanes with undefined bits.
+    /// Exchanges the lanes; returns the lanes with undefined bits.
     pub fn apply(&self, exec: u64, value: &mut Wide, bad: &mut Wide) -> u64 {
         let (old, old_bad) = (*value, *bad);
         let mut any = 0;

@@ -1,17 +1,16 @@
-//! What an instruction is to the hardware that issues it: which unit takes it, which registers it
-//! reads and writes, those that its text does not name included. The hazards are told in these
-//! words.
+//! Properties of an instruction that hazards depend on: the unit that executes it and the registers
+//! that it reads and writes, including those that its text does not name.
 
 use crate::operand::{EXEC, Operand, VCC, register};
 use crate::text::{Text, integer};
 use crate::wave::Span;
 
-/// Who executes it.
+/// The unit that executes an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Vector arithmetic, exchanges of lanes included.
+    /// Vector arithmetic and exchanges of lanes.
     Vector,
-    /// The same, but transcendental.
+    /// Transcendental vector arithmetic.
     Transcendental,
     /// MFMA and WMMA.
     Matrix,
@@ -34,13 +33,13 @@ impl Unit {
     pub fn is_vector(self) -> bool {
         matches!(self, Unit::Vector | Unit::Transcendental | Unit::Matrix)
     }
-    /// Whether it goes to memory or to LDS by lanes.
+    /// Whether it accesses memory or LDS lane by lane.
     pub fn is_access(self) -> bool {
         matches!(self, Unit::Memory | Unit::Local)
     }
 }
 
-/// What `s_waitcnt_depctr` and `s_wait_alu` wait for, and `s_waitcnt`.
+/// The conditions that `s_waitcnt_depctr`, `s_wait_alu` and `s_waitcnt` wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     /// Results of vector arithmetic.
@@ -51,36 +50,36 @@ pub struct Waits {
     pub scalar: bool,
     /// LDS and scalar loads are complete.
     pub local: bool,
-    /// All that vmcnt, expcnt and lgkmcnt count.
+    /// Everything that vmcnt, expcnt and lgkmcnt count.
     pub all: bool,
     /// Stores are complete.
     pub stores: bool,
 }
 
-/// An instruction as its hazards see it.
+/// Properties of an instruction.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Who executes it.
+    /// The unit that executes it.
     pub unit: Unit,
     /// Its name without the encoding: `v_add_f32`.
     pub name: String,
-    /// Registers read, and as which operand: the first behind the destinations is 0.
+    /// Registers read, with the operand's index; the first operand after the destinations is 0.
     pub reads: Vec<(Span, usize)>,
     /// Registers written.
     pub writes: Vec<Span>,
-    /// One of its constants takes a word of its own behind the instruction.
+    /// A constant is a literal word after the instruction.
     pub literal: bool,
-    /// Two in one.
+    /// A dual instruction.
     pub dual: bool,
-    /// Lanes exchanged by DPP.
+    /// It uses DPP.
     pub dpp: bool,
-    /// Writes a part of its destination's lanes' bits, which is moved there behind the arithmetic.
+    /// It writes only some bits of its destination (SDWA, op_sel).
     pub selects: bool,
-    /// A store of more than 8 bytes of each lane.
+    /// A store of more than 8 bytes for each lane.
     pub wide_store: bool,
-    /// What it waits for.
+    /// The conditions that it waits for.
     pub waits: Waits,
-    /// Wait states that it is itself.
+    /// Wait states that it takes.
     pub states: u64,
     /// A branch's distance in words.
     pub words: u16,
@@ -125,7 +124,7 @@ fn unit(name: &str) -> Unit {
     }
 }
 
-/// What a wait waits for, by its text.
+/// The conditions of a wait.
 fn waits(text: &Text) -> Waits {
     let words = || text.operands.iter().chain(&text.modifiers).map(String::as_str);
     let has = |w: &str| words().any(|o| o.trim_start_matches("depctr_") == w);
@@ -156,7 +155,7 @@ fn waits(text: &Text) -> Waits {
     }
 }
 
-/// How many of the first operands of `name` are destinations.
+/// The number of destinations among the operands of `name`, which come first.
 fn destinations(unit: Unit, name: &str, text: &Text) -> usize {
     match unit {
         Unit::Control | Unit::Branch => 0,
@@ -175,7 +174,7 @@ fn destinations(unit: Unit, name: &str, text: &Text) -> usize {
             usize::from(from.iter().any(|w| name.contains(w)))
         }
         _ if name == "v_nop" => 0,
-        // Those of RDNA have nothing but EXEC as a destination, and do not name it.
+        // On RDNA these write only EXEC, which the text does not name.
         _ if name.starts_with("v_cmpx") => usize::from(text.operands.len() > 2),
         _ if name.contains("_co_")
             || name.starts_with("v_div_scale")
@@ -188,14 +187,14 @@ fn destinations(unit: Unit, name: &str, text: &Text) -> usize {
     }
 }
 
-/// How many of the first operands of LLVM's text are destinations.
+/// The number of destinations among the operands of LLVM's text.
 pub(crate) fn destinations_of(line: &str) -> usize {
     let text = Text::parse(&line.replace("v_dual_", "v_"));
     let name = bare(&text.name).0;
     destinations(unit(name), name, &text)
 }
 
-/// A name without its encoding, and whether that is DPP or SDWA.
+/// A name without its encoding, and whether that is DPP, or SDWA.
 fn bare(name: &str) -> (&str, bool, bool) {
     let (dpp, sdwa) = (name.contains("_dpp"), name.ends_with("_sdwa"));
     let mut name = name;
@@ -206,7 +205,7 @@ fn bare(name: &str) -> (&str, bool, bool) {
 }
 
 impl Facts {
-    /// Those of LLVM's text of an instruction.
+    /// The properties of the instruction in LLVM's text.
     pub fn of(line: &str) -> Facts {
         let mut halves = line.split("::");
         let mut facts = Facts::of_one(halves.next().unwrap_or_default());
@@ -268,7 +267,7 @@ impl Facts {
             unit,
             dual: false,
             dpp,
-            // What fits into the instruction LLVM writes in another way.
+            // LLVM writes inline constants in another form.
             literal: text
                 .operands
                 .iter()

@@ -2,32 +2,32 @@
 
 use half::f16;
 
-/// Single precision from bits.
+/// f32 from bits.
 pub fn f(x: u64) -> f32 {
     f32::from_bits(x as u32)
 }
-/// And to bits.
+/// f32 to bits.
 pub fn b(x: f32) -> u128 {
     u128::from(x.to_bits())
 }
-/// Half precision from bits.
+/// f16 from bits, as f32.
 pub fn h(x: u64) -> f32 {
     f16::from_bits(x as u16).to_f32()
 }
-/// A real as half precision, rounded once.
+/// A real number to bits of f16, rounded once.
 pub fn bh(x: f64) -> u128 {
     u128::from(f16::from_f64(x).to_bits())
 }
-/// Double precision from bits.
+/// f64 from bits.
 pub fn d(x: u64) -> f64 {
     f64::from_bits(x)
 }
-/// And to bits.
+/// f64 to bits.
 pub fn bd(x: f64) -> u128 {
     u128::from(x.to_bits())
 }
 
-/// The larger number; a NaN only if both are.
+/// The larger number; NaN only if both are NaN.
 pub fn max(a: f32, b: f32) -> f32 {
     match (a.is_nan(), b.is_nan()) {
         (true, _) => b,
@@ -42,11 +42,11 @@ pub fn max(a: f32, b: f32) -> f32 {
         }
     }
 }
-/// The smaller number; a NaN only if both are.
+/// The smaller number; NaN only if both are NaN.
 pub fn min(a: f32, b: f32) -> f32 {
     -max(-a, -b)
 }
-/// The middle one of three.
+/// The median of three.
 pub fn med3(a: f32, b: f32, c: f32) -> f32 {
     if a.is_nan() || b.is_nan() || c.is_nan() {
         return min(min(a, b), c);
@@ -54,21 +54,21 @@ pub fn med3(a: f32, b: f32, c: f32) -> f32 {
     max(min(a, b), min(max(a, b), c))
 }
 
-/// To the nearest, ties to even.
+/// Rounds to the nearest integer, ties to even.
 pub fn rndne(x: f32) -> f32 {
     x.round_ties_even()
 }
 
-/// To a signed integer, cut off, clamped; NaN gives 0.
+/// Truncates to a signed integer, clamped; NaN gives 0.
 pub fn to_i32(x: f64) -> u128 {
     u128::from(x as i32 as u32)
 }
-/// To an unsigned integer, likewise.
+/// Truncates to an unsigned integer, clamped; NaN gives 0.
 pub fn to_u32(x: f64) -> u128 {
     u128::from(x as u32)
 }
 
-/// Subnormal numbers become 0.
+/// Flushes subnormal numbers to 0.
 pub fn flush(x: f32) -> f32 {
     if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }
@@ -77,9 +77,9 @@ fn exponent(x: f32) -> i32 {
     (x.to_bits() >> 23 & 255) as i32
 }
 
-/// v_div_scale_f32: `scaled` is a quotient's denominator or its numerator, moved out of the way of
-/// overflow; bit 64 says that the quotient is to be scaled back. (What the manual says of 1 ÷
-/// denominator is said of doubles, and is never so.)
+/// v_div_scale_f32: scales a quotient's denominator or numerator (`scaled`) away from overflow; bit
+/// 64 says that the quotient must be scaled back. (The manual's case of 1 ÷ denominator applies to
+/// f64 only.)
 pub fn div_scale(scaled: u64, denominator: u64, numerator: u64) -> u128 {
     let (s, den, num) = (f(scaled), f(denominator), f(numerator));
     let up = |x: f32| b((f64::from(x) * 2f64.powi(64)) as f32);
@@ -88,7 +88,7 @@ pub fn div_scale(scaled: u64, denominator: u64, numerator: u64) -> u128 {
     if num == 0.0 || den == 0.0 {
         b(f32::NAN)
     } else if exponent(num) - exponent(den) >= 96 {
-        // The numerator is much larger: both are scaled where the denominator is meant.
+        // The numerator is much larger: both are scaled if `scaled` is the denominator.
         flag | if same_as(den) { up(s) } else { b(s) }
     } else if den.is_subnormal() {
         up(s)
@@ -101,7 +101,7 @@ pub fn div_scale(scaled: u64, denominator: u64, numerator: u64) -> u128 {
     }
 }
 
-/// v_div_fmas_f32: a fused multiplication and addition, scaled back where div_scale said so.
+/// v_div_fmas_f32: a fused multiply-add, scaled back if v_div_scale_f32 said so.
 pub fn div_fmas(x: f32, y: f32, z: f32, scale: bool) -> u128 {
     let r = x.mul_add(y, z);
     if !scale {
@@ -111,7 +111,7 @@ pub fn div_fmas(x: f32, y: f32, z: f32, scale: bool) -> u128 {
     b((f64::from(r) * 2f64.powi(by)) as f32)
 }
 
-/// v_div_fixup_f32: what a quotient is where it is no ordinary number.
+/// v_div_fixup_f32: the quotient of special values.
 pub fn div_fixup(quotient: f32, den: f32, num: f32) -> u128 {
     let negative = den.is_sign_negative() != num.is_sign_negative();
     let signed = |x: f32| if negative { -x.abs() } else { x.abs() };
@@ -140,18 +140,18 @@ pub fn ldexp(x: f64, n: i32) -> f64 {
     x * 2f64.powi(half) * 2f64.powi(n.clamp(-4000, 4000) - half)
 }
 
-/// Signed bytes of two words, multiplied and added up.
+/// Dot product of four signed bytes, added to `c`.
 pub fn dot4_signed(a: u64, b: u64, c: u64) -> u128 {
     let byte = |x: u64, i: u32| i32::from((x >> (8 * i)) as u8 as i8);
     let sum = (0..4).fold(c as u32 as i32, |s, i| s.wrapping_add(byte(a, i) * byte(b, i)));
     u128::from(sum as u32)
 }
-/// Unsigned bytes, likewise.
+/// Dot product of four unsigned bytes, added to `c`.
 pub fn dot4_unsigned(a: u64, b: u64, c: u64) -> u128 {
     let byte = |x: u64, i: u32| u32::from((x >> (8 * i)) as u8);
     u128::from((0..4).fold(c as u32, |s, i| s.wrapping_add(byte(a, i) * byte(b, i))))
 }
-/// Pairs of halves, multiplied and added to a number in single precision.
+/// Dot product of two f16, added to an f32.
 pub fn dot2(a: u64, b_: u64, c: u64) -> u128 {
     let product = |i: u32| f64::from(h(a >> i)) * f64::from(h(b_ >> i));
     b((product(0) + product(16) + f64::from(f(c))) as f32)

@@ -10,21 +10,21 @@ use crate::wave::{Span, Wave, Why};
 enum Verb {
     Load,
     Store,
-    /// What it does, and the register that its answer goes into.
+    /// The operation, and the register for its result.
     Atomic(Change, Option<u16>),
 }
 
-/// An access of global memory by every lane.
+/// A global memory instruction.
 #[derive(Clone, Debug)]
 pub struct Global {
     verb: Verb,
-    /// Bytes of a lane.
+    /// Bytes for each lane.
     size: usize,
-    /// Extends a sign.
+    /// Sign-extends the loaded value.
     signed: bool,
     /// A compare and swap, whose data are twice as wide.
     compares: bool,
-    /// The half of the register that is read or written, where it is one: `d16`.
+    /// `d16`: the half of the register that is read or written.
     half: Option<u32>,
     address: u16,
     base: Option<u16>,
@@ -35,7 +35,7 @@ pub struct Global {
     scaled: bool,
 }
 
-/// Bytes and sign of a kind's name.
+/// The bytes and the signedness of a type's name.
 pub fn size_of(kind: &str) -> Option<(usize, bool)> {
     Some(match kind {
         "u8" | "ubyte" | "b8" | "byte" => (1, false),
@@ -50,11 +50,11 @@ pub fn size_of(kind: &str) -> Option<(usize, bool)> {
     })
 }
 
-/// What is there and what the lane gives, to what is there then. A compare and swap is given the
-/// new value, and above it the one that must be there.
+/// From the memory's value and the lane's data to the new value. The data of a compare and swap are
+/// the new value, and above it the expected one.
 pub type Change = fn(u64, u128) -> u64;
 
-/// What an atomic of that name does.
+/// The operation of the atomic called `verb`.
 pub fn atomic(verb: &str) -> Option<Change> {
     Some(match verb {
         "add" => |a, b| a.wrapping_add(b as u64),
@@ -75,7 +75,7 @@ pub fn atomic(verb: &str) -> Option<Change> {
     })
 }
 
-/// A compare and swap of so many bytes.
+/// A compare and swap of `size` bytes.
 fn compare_and_swap(size: usize) -> Change {
     match size {
         4 => |a, b| if a == u64::from((b >> 32) as u32) { u64::from(b as u32) } else { a },
@@ -84,7 +84,7 @@ fn compare_and_swap(size: usize) -> Change {
 }
 
 impl Global {
-    /// Decodes one, or answers that its name is unknown.
+    /// Decodes an instruction; `None` if its name is unknown.
     pub fn decode(target: &Target, text: &Text) -> Result<Option<Global>, String> {
         let Some(name) = text.name.strip_prefix("global_") else { return Ok(None) };
         let scope = text.value("scope");
@@ -172,7 +172,7 @@ impl Global {
         }))
     }
 
-    /// Whether it is a load that reads nothing of the registers that it fills.
+    /// Whether it is a load that fully overwrites its registers.
     pub fn fills(&self) -> bool {
         matches!(self.verb, Verb::Load) && self.half.is_none()
     }
@@ -202,7 +202,7 @@ impl Global {
         Ok(value.wrapping_add_signed(self.offset))
     }
 
-    /// Runs it.
+    /// Executes the instruction.
     pub fn run(&self, wave: &mut Wave, memory: &mut Memory) -> Result<(), Why> {
         let exec = wave.exec();
         let lanes = (0..64usize).filter(|l| exec >> l & 1 == 1);
@@ -312,7 +312,7 @@ impl Global {
     }
 }
 
-/// A load into scalar registers.
+/// A load to scalar registers.
 #[derive(Clone, Debug)]
 pub struct ScalarLoad {
     words: u16,
@@ -324,7 +324,7 @@ pub struct ScalarLoad {
 }
 
 impl ScalarLoad {
-    /// Decodes one, or answers that its name is unknown.
+    /// Decodes an instruction; `None` if its name is unknown.
     pub fn decode(text: &Text) -> Result<Option<ScalarLoad>, String> {
         let words = match text.name.strip_prefix("s_load_") {
             Some("b32" | "dword") => 1,
@@ -353,7 +353,7 @@ impl ScalarLoad {
         }))
     }
 
-    /// Runs it.
+    /// Executes the instruction.
     pub fn run(&self, wave: &mut Wave, memory: &mut Memory) -> Result<(), Why> {
         let (base, mut bad) = wave.pair(self.base);
         let mut address = base.wrapping_add_signed(self.offset);
@@ -362,7 +362,7 @@ impl ScalarLoad {
             address = address.wrapping_add(by);
             bad |= by_bad;
             if self.scaled {
-                // The register counts elements of what is loaded.
+                // The offset register counts elements of the loaded size.
                 address = address.wrapping_add(by.wrapping_mul(4 * u64::from(self.words) - 1));
             }
         }

@@ -1,9 +1,8 @@
-//! Hazards: what a family's hardware does not wait for by itself, so that the compiler must, by
-//! `s_nop`, by an instruction between or by a wait. What an instruction does depends on those
-//! before it in its wave, as they were executed; so a path that was not taken shows nothing.
+//! Hazards: dependencies that a family's hardware does not wait for, so that the compiler must
+//! insert `s_nop`, another instruction or a wait. The check follows the instructions that a wave
+//! executed, so a path that was not taken shows nothing.
 //!
-//! The rules are those of AMD's ISA documents and of what LLVM's compiler inserts; README.md has
-//! the table.
+//! The rules come from AMD's ISA documents and from LLVM's compiler. README.md has the table.
 
 mod gfx9;
 mod matrix;
@@ -14,49 +13,50 @@ use crate::operand::SCALARS;
 use crate::target::Target;
 use crate::wave::Span;
 
-/// Long ago: more wait states than any rule asks for.
+/// A time long past: more wait states than any rule needs.
 const BEFORE: u64 = 1000;
 
-/// A vector register's past; times are wait states.
+/// The history of a vector register; times are wait states.
 #[derive(Clone, Copy, Debug, Default)]
 struct Past {
-    /// When vector arithmetic wrote it, matrices left out.
+    /// Last write by vector arithmetic other than matrix instructions.
     written: u64,
-    /// When a transcendental did.
+    /// Last write by a transcendental instruction.
     transcendental: u64,
-    /// When an instruction did that puts its result into a part of it.
+    /// Last write by an instruction that writes only a part of the register (SDWA, op_sel).
     selected: u64,
-    /// When a dot product did, and which.
+    /// Last write by a dot product, and the instruction's number.
     dot: (u64, u32),
-    /// When a matrix did, and the first register of that matrix.
+    /// Last write by a matrix instruction, and the first register of its result.
     matrix: (u64, u16),
-    /// When a matrix read it as its summand.
+    /// Last read by a matrix instruction as the C operand.
     summand: u64,
-    /// When it was copied to an accumulation register, or from one.
+    /// Last copy to or from an accumulation register.
     to_acc: u64,
     from_acc: u64,
-    /// When a wide store took its data from it.
+    /// Last read by a wide store as its data.
     stored: u64,
-    /// RDNA: the number of the vector instruction that wrote it, 0 if that is surely done.
+    /// RDNA: number of the vector instruction that wrote it; 0 if that is surely complete.
     number: u64,
-    /// Likewise of a transcendental one, and how many of those there were with it.
+    /// RDNA: number of the transcendental instruction that wrote it, and the count of
+    /// transcendentals then.
     slow: (u64, u64),
 }
 
-/// What a wave did.
+/// The history of a wave.
 #[derive(Clone, Debug)]
 pub struct Hazards {
     target: Target,
     /// Wait states so far.
     now: u64,
     vector: Vec<Past>,
-    /// When vector arithmetic wrote a scalar register.
+    /// Last write of each scalar register by vector arithmetic.
     scalar: [u64; SCALARS],
     rdna: rdna::State,
 }
 
 impl Hazards {
-    /// Of a wave that did nothing yet.
+    /// The history of a wave that has executed nothing.
     pub fn new(target: &Target) -> Hazards {
         Hazards {
             target: target.clone(),
@@ -67,8 +67,8 @@ impl Hazards {
         }
     }
 
-    /// The next instruction of the wave: whether it comes too early. `registers` is how many vector
-    /// registers the wave was given.
+    /// Checks the wave's next instruction and records it. `registers` is the number of vector
+    /// registers of the wave.
     pub fn step(&mut self, facts: &Facts, registers: usize) -> Result<(), String> {
         if self.target.generation == 9 {
             self.gfx9(facts, registers)?;
@@ -93,13 +93,13 @@ impl Hazards {
         if then == 0 { u64::MAX } else { self.now - then }
     }
 
-    /// The registers of a span, with their pasts.
+    /// The registers of a span with their histories.
     fn pasts(&self, s: Span) -> impl Iterator<Item = (u16, &Past)> {
         let range = if s.vector { s.first..s.first + s.count } else { 0..0 };
         range.filter_map(|r| Some((r, self.vector.get(usize::from(r))?)))
     }
 
-    /// Enough wait states, or how many are missing.
+    /// Checks for `needed` wait states since `then`; the error names the number that is missing.
     fn enough(&self, then: u64, needed: u64, what: impl FnOnce() -> String) -> Result<(), String> {
         match self.since(then) {
             n if n >= needed => Ok(()),
@@ -118,7 +118,7 @@ fn scalar_name(r: u16) -> String {
     }
 }
 
-/// A vector register's.
+/// A vector register's name.
 fn vector_name(r: u16) -> String {
     if r >= crate::operand::ACC { format!("a{}", r - crate::operand::ACC) } else { format!("v{r}") }
 }

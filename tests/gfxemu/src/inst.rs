@@ -1,4 +1,4 @@
-//! An instruction: decoded once from LLVM's text, run many times.
+//! An instruction: decoded once from LLVM's text, executed many times.
 
 use crate::facts::Facts;
 use crate::global::{Global, ScalarLoad};
@@ -15,12 +15,12 @@ use crate::vector::Vector;
 use crate::wave::{Span, Wave, Why};
 use crate::windows::widened;
 
-/// When a branch is taken.
+/// The condition of a branch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Condition {
     Always,
     Scc(bool),
-    /// A mask is zero, or is not.
+    /// The mask is zero (`true`) or nonzero.
     Zero(u16, bool),
 }
 
@@ -35,31 +35,31 @@ enum Kind {
     Matrix(Box<Matrix>),
     Branch(Condition, u64),
     Wait(Vec<(Counter, usize)>),
-    /// The near cache, the far one.
+    /// Invalidates the near cache, the far cache.
     Invalidate(bool, bool),
     WriteBack,
     Barrier,
     Signal,
     AwaitBarrier,
     GetPc(u16),
-    /// What time it is, into two registers.
+    /// Reads the clock into two registers.
     Time(u16),
-    /// gfx1250: the upper bits of registers' numbers.
+    /// gfx1250: sets the upper bits of register numbers.
     Windows(u8),
     End,
     Nothing,
 }
 
-/// What comes next.
+/// The successor of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
-    /// The instruction behind it.
+    /// The next instruction.
     On,
-    /// Another one.
+    /// The instruction at this address.
     Jump(u64),
-    /// The instruction behind it, as soon as all waves of the block are here.
+    /// The next instruction, once all waves of the block are here.
     Barrier,
-    /// Nothing: the wave is over.
+    /// None: the wave has ended.
     End,
 }
 
@@ -69,15 +69,15 @@ pub struct Inst {
     kind: Kind,
     spans: Vec<Span>,
     facts: Facts,
-    /// The upper bits of registers' numbers that it was decoded with.
+    /// The upper bits of register numbers in effect when it was decoded.
     pub(crate) windows: u8,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// LLVM's text of it.
+    /// LLVM's text.
     pub text: String,
 }
 
-/// Names of instructions that change nothing here: hints, padding, messages.
+/// Instructions without an effect here: hints, padding, messages.
 const NOTHING: [&str; 15] = [
     "v_nop",
     "s_nop",
@@ -96,7 +96,7 @@ const NOTHING: [&str; 15] = [
     "s_wait_expcnt",
 ];
 
-/// Registers that stand among a text's operands.
+/// Registers among a text's operands.
 fn spans(line: &str) -> Vec<Span> {
     let mut out = Vec::new();
     for half in line.split("::") {
@@ -120,7 +120,7 @@ fn spans(line: &str) -> Vec<Span> {
     out
 }
 
-/// `vmcnt(0) lgkmcnt(1)`.
+/// Parses `vmcnt(0) lgkmcnt(1)`.
 fn waits(text: &Text, target: &Target) -> Result<Option<Vec<(Counter, usize)>>, String> {
     let number =
         |s: &str| integer(s).map(|n| n as usize).ok_or_else(|| format!("{s} is no number"));
@@ -184,7 +184,7 @@ fn branch(text: &Text, pc: u64, size: u64) -> Result<Option<Kind>, String> {
     Ok(Some(Kind::Branch(condition, (pc + size).wrapping_add_signed(4 * i64::from(words)))))
 }
 
-/// Caches, barriers, the end.
+/// Decodes cache control, barriers and the end of the program.
 fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
     let scope =
         text.value("scope").or(text.operands.first().and_then(|o| o.strip_prefix("scope:")));
@@ -193,7 +193,7 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
     let system = first == Some("sc1") || text.has("sc1");
     Ok(Some(match text.name.as_str() {
         name if NOTHING.contains(&name) => Kind::Nothing,
-        // gfx1250's kernels begin by it: how the scheduler takes them, which computes nothing.
+        // gfx1250's kernels begin with this. It sets the scheduler's mode and computes nothing.
         "s_setreg_imm32_b32" if first == Some("hwreg(HW_REG_WAVE_MODE, 25, 1)") => Kind::Nothing,
         "s_wait_xcnt" if target.arch == "gfx1250" => Kind::Nothing,
         "s_endpgm" => Kind::End,
@@ -204,13 +204,13 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
         "buffer_gl1_inv" => Kind::Invalidate(false, true),
         "buffer_wbinvl1" | "buffer_wbinvl1_vol" => Kind::Invalidate(true, true),
         "buffer_inv" => Kind::Invalidate(true, system),
-        // MI200's second cache is one for all blocks: it is invalidated and written back for others
-        // than this device alone. Of the first caches only `buffer_wbinvl1` says something.
+        // MI200 has one second-level cache for all blocks; invalidation and write-back concern
+        // other devices only. Of the first-level caches only `buffer_wbinvl1` matters.
         "buffer_invl2" if target.arch == "gfx90a" => Kind::Nothing,
         "buffer_wbl2" if target.arch == "gfx90a" || system => Kind::WriteBack,
         "global_inv" => Kind::Invalidate(true, device),
-        // A write-back within the work-group processor is all that a block needs, and its stores do
-        // that by themselves.
+        // A write-back within the work-group processor concerns only the block, and its stores need
+        // no instruction for that.
         "global_wb" => {
             if device {
                 Kind::WriteBack
@@ -234,8 +234,8 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
 }
 
 impl Inst {
-    /// Decodes LLVM's text of an instruction at `pc`, where `windows` are the upper bits of
-    /// registers' numbers. The error names what is unknown.
+    /// Decodes LLVM's text of an instruction at `pc`. `windows` are the upper bits of register
+    /// numbers. The error names an unknown part.
     pub fn decode(
         target: &Target,
         line: &str,
@@ -255,7 +255,7 @@ impl Inst {
 
     fn kind(target: &Target, line: &str, pc: u64, size: u64) -> Result<Option<Kind>, String> {
         let mut text = Text::parse(line);
-        // gfx1250: where a block lies in its cluster. There are none.
+        // gfx1250: the position of a block in its cluster. There are no clusters here.
         if text.name == "s_getreg_b32"
             && text.operands.get(1).is_some_and(|o| o == "hwreg(HW_REG_IB_STS2, 6, 4)")
         {
@@ -288,7 +288,7 @@ impl Inst {
         })
     }
 
-    /// Runs it at `pc`.
+    /// Executes the instruction at `pc`.
     pub fn run(
         &self,
         pc: u64,
@@ -362,7 +362,7 @@ impl Inst {
             }
             Kind::Windows(mode) => wave.windows = *mode,
             Kind::End => {
-                // Stores that nobody waited for stay hidden from all others of the launch.
+                // Stores that were never waited for stay hidden from all other waves of the launch.
                 lds.settled[usize::from(wave.in_block)] = u32::MAX;
                 return Ok(Next::End);
             }
@@ -371,12 +371,12 @@ impl Inst {
         Ok(Next::On)
     }
 
-    /// What its hazards are about.
+    /// The properties that hazards depend on.
     pub(crate) fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Where a wave may go on: whether right behind it, and where else.
+    /// The paths after it: whether the next instruction follows, and a jump target.
     pub(crate) fn ways(&self) -> (bool, Option<u64>) {
         match &self.kind {
             Kind::Branch(condition, to) => (*condition != Condition::Always, Some(*to)),
@@ -385,12 +385,12 @@ impl Inst {
         }
     }
 
-    /// The upper bits of registers' numbers behind it, if it sets them.
+    /// The upper bits of register numbers that it sets, if it does.
     pub(crate) fn sets_windows(&self) -> Option<u8> {
         if let Kind::Windows(mode) = self.kind { Some(mode) } else { None }
     }
 
-    /// Vector registers that stand in it, for counts: (ordinary, accumulation).
+    /// The number of vector registers among its operands: (ordinary, accumulation).
     pub fn vectors(&self) -> (usize, usize) {
         let most = |acc: bool| {
             let of = |s: &&Span| s.vector && (s.first >= ACC) == acc;

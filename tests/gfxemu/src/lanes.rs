@@ -1,4 +1,4 @@
-//! Lanes that read one another's registers, and scalar registers that read a lane's.
+//! Instructions in which lanes read other lanes' registers, and scalar registers read a lane's.
 
 use crate::operand::{Operand, Type, register, source};
 use crate::target::{Event, Target};
@@ -10,15 +10,15 @@ enum How {
     FirstLane,
     ReadLane,
     WriteLane,
-    /// The other half of a wave of 64, lanes that EXEC leaves out included.
+    /// Swaps the halves of a wave of 64, lanes disabled by EXEC included.
     Halves,
-    /// Lanes by a constant within each 32: and, or, exclusive or.
+    /// The source lane within 32 lanes from constants: and, or, exclusive or.
     Swizzle(u8, u8, u8),
-    /// Lanes by an address in a register.
+    /// The source lane from an address in a register.
     Permute(u32),
 }
 
-/// Such an instruction.
+/// A lane-exchange instruction.
 #[derive(Clone, Debug)]
 pub struct Lanes {
     how: How,
@@ -30,7 +30,7 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Decodes one, or answers that its name is unknown.
+    /// Decodes an instruction; `None` if its name is unknown.
     pub fn decode(target: &Target, text: &Text) -> Result<Option<Lanes>, String> {
         let how = match text.name.trim_end_matches("_e32").trim_end_matches("_e64") {
             "v_readfirstlane_b32" => How::FirstLane,
@@ -72,7 +72,7 @@ impl Lanes {
         }
     }
 
-    /// Runs it.
+    /// Executes the instruction.
     pub fn run(&self, wave: &mut Wave) -> Result<(), Why> {
         let exec = wave.exec();
         match self.how {
@@ -132,8 +132,8 @@ impl Lanes {
         Ok(n as usize & (self.lanes - 1))
     }
 
-    /// The exchange that LDS's hardware does: 0 from lanes that EXEC leaves out, and there only
-    /// after a wait.
+    /// An exchange through the LDS hardware: lanes disabled by EXEC give 0, and the result needs a
+    /// wait.
     fn through_lds(&self, wave: &mut Wave, data: u16, from: [usize; LANES]) {
         let exec = wave.exec();
         let data = wave.register(data).clone();

@@ -1,7 +1,7 @@
-//! A block's LDS: its bytes, which of their bits are undefined, and who touched them since when, so
-//! that waves that meet in a byte without a barrier between them are found.
+//! A block's LDS: its bytes, their undefined bits and the last accesses to them. Finds waves that
+//! touch one byte without a barrier between them.
 
-/// An access: by which wave, in which phase (barriers so far), as which of its LDS operations.
+/// An access: the wave, its phase (barriers so far), the number of its LDS operation.
 #[derive(Clone, Copy, Debug)]
 struct Touch {
     wave: u16,
@@ -14,23 +14,23 @@ const NOBODY: u16 = u16::MAX;
 const SEVERAL: u16 = u16::MAX - 1;
 const NONE: Touch = Touch { wave: NOBODY, phase: 0, operation: 0 };
 
-/// What an operation does.
+/// The kind of an LDS operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Reads.
     Read,
     /// Writes.
     Write,
-    /// Reads and writes at once, in any order with others that do.
+    /// Reads and writes in one step, in any order with other atomics.
     Atomic,
 }
 
-/// Who touches LDS.
+/// The origin of an LDS access.
 #[derive(Clone, Copy, Debug)]
 pub struct Who {
     /// The wave's number in its block.
     pub wave: u16,
-    /// Barriers that it has passed.
+    /// Number of barriers that it has passed.
     pub phase: u32,
     /// The number of its LDS operation.
     pub operation: u32,
@@ -44,12 +44,12 @@ pub struct Lds {
     writers: Vec<Touch>,
     atomic: Vec<bool>,
     readers: Vec<Touch>,
-    /// By wave: up to which of its LDS operations all were complete when it last came to a barrier.
+    /// For each wave: the number up to which its LDS operations were complete at its last barrier.
     pub settled: Vec<u32>,
 }
 
 impl Lds {
-    /// `size` bytes that nobody wrote.
+    /// `size` unwritten bytes.
     pub fn new(size: usize, waves: usize, mut random: impl FnMut() -> u8) -> Lds {
         Lds {
             bytes: (0..size).map(|_| random()).collect(),
@@ -76,7 +76,7 @@ impl Lds {
         Ok(range)
     }
 
-    /// Whether what `touch` did comes surely before what `who` does now.
+    /// Whether the access `touch` surely precedes the present access of `who`.
     fn ordered(&self, touch: &Touch, who: &Who) -> Result<(), &'static str> {
         if touch.wave == NOBODY || touch.wave == who.wave {
             Ok(())
@@ -115,7 +115,7 @@ impl Lds {
         Ok(())
     }
 
-    /// Reads bytes and which of their bits are undefined.
+    /// Reads bytes and their undefined bits.
     pub fn read(
         &mut self,
         who: &Who,
@@ -130,7 +130,7 @@ impl Lds {
         Ok(())
     }
 
-    /// Writes bytes and which of their bits are undefined.
+    /// Writes bytes and their undefined bits.
     pub fn write(&mut self, who: &Who, at: u32, bytes: &[u8], bad: &[u8]) -> Result<(), String> {
         let range = self.range(at, bytes.len())?;
         self.look(range.clone(), who, Kind::Write)?;
@@ -139,7 +139,7 @@ impl Lds {
         Ok(())
     }
 
-    /// Changes 4 or 8 bytes; what was there comes back.
+    /// Changes 4 or 8 bytes; returns the former value.
     pub fn atomic(
         &mut self,
         who: &Who,

@@ -1,23 +1,22 @@
-//! An emulator of AMD machine code for tests: it runs code objects as LLVM disassembles them, and
-//! is stricter than the hardware.
+//! An emulator of AMD machine code for tests. It runs code objects as LLVM disassembles them and is
+//! stricter than the hardware.
 //!
 //! - Registers and LDS start undefined, bit by bit. An address, a branch, EXEC, a stored value, a
 //!   lane number or a matrix that depends on an undefined bit is a fault with its place.
-//! - What a load brings is there only after a wait that covers it; using the register before, even
-//!   to overwrite it, is a fault.
-//! - A store is seen by others only after a wait, a write-back where the family has one, and their
-//!   invalidation of caches; and overwrites what others have read only when they surely have.
-//! - Waves that touch the same byte of LDS without a barrier between, or without having waited
-//!   before it, are at fault.
-//! - What the hardware does not wait for by itself, and the compiler must: a missing `s_nop` or
-//!   wait is a fault.
-//! - Memory ends where a buffer ends. Blocks and waves take turns in an order that a seed chooses.
+//! - The result of a load exists only after a wait that covers it. Reading or overwriting the
+//!   register before that is a fault.
+//! - Other waves see a store only after a wait, a write-back where the family has one, and an
+//!   invalidation of their caches. A store may overwrite data only once its readers have it.
+//! - Two waves that touch one byte of LDS without a barrier between them, or without a wait
+//!   before the barrier, are at fault.
+//! - A missing `s_nop` or wait for a hazard that the hardware does not handle is a fault.
+//! - Memory ends where a buffer ends. A seed chooses the order of blocks and waves.
 //!
-//! An instruction that it does not know is an error that names it. See README.md for what it does
-//! not show.
+//! An unknown instruction is an error that names it. README.md lists what the emulator does not
+//! show.
 
-// Bits are shifted out of products everywhere here; and a comparison that is not so is not the
-// opposite one, with NaN.
+// The crate shifts bits out of products everywhere; and with NaN a negated comparison is not the
+// opposite comparison.
 #![allow(clippy::precedence, clippy::neg_cmp_op_on_partial_ord)]
 
 pub mod bundle;

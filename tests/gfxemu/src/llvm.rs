@@ -1,5 +1,5 @@
-//! LLVM's disassembler through its C interface: the shared library that Debian's clang-19 stands on
-//! has it, so no tool is needed besides.
+//! LLVM's disassembler through its C interface. Debian's clang-19 depends on the shared library, so
+//! no further tool is needed.
 
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -18,7 +18,7 @@ type Disassemble =
     unsafe extern "C" fn(*mut c_void, *mut u8, u64, u64, *mut c_char, usize) -> usize;
 type Dispose = unsafe extern "C" fn(*mut c_void);
 
-/// Names of the library, newest first. `KJIT_LIBLLVM` comes before all of them.
+/// Names of the library, newest first. `KJIT_LIBLLVM` takes precedence.
 const NAMES: [&str; 5] = [
     "libLLVM.so.22.1",
     "libLLVM-19.so.1",
@@ -31,13 +31,13 @@ struct Llvm {
     library: Library,
 }
 
-/// LLVM promises little about threads, and disassembling is a small part of a run: one at a time.
+/// A lock for LLVM, which promises little about threads. Disassembly is a small part of a run.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The library, opened once, with its AMDGPU target made known.
+/// The library with its AMDGPU target initialised, opened once.
 fn llvm() -> Result<&'static Llvm, String> {
     static OPEN: OnceLock<Result<Llvm, String>> = OnceLock::new();
     OPEN.get_or_init(open).as_ref().map_err(Clone::clone)
@@ -45,21 +45,21 @@ fn llvm() -> Result<&'static Llvm, String> {
 
 fn open() -> Result<Llvm, String> {
     let chosen = std::env::var("KJIT_LIBLLVM").ok();
-    // gfx targets of the tests are compiled by clang 19; a newer LLVM disassembles them as well.
+    // The tests compile for gfx targets with clang 19; a newer LLVM disassembles them too.
     let names: Vec<&str> = match &chosen {
         Some(name) => vec![name],
         None => NAMES[1..].iter().chain(&NAMES[..1]).copied().collect(),
     };
     for name in &names {
-        // SAFETY: LLVM's library has no initialisers that ask anything of the program.
+        // SAFETY: the initialisers of LLVM's library depend on nothing in this program.
         let Ok(library) = (unsafe { Library::new(*name) }) else { continue };
         for part in [
             "LLVMInitializeAMDGPUTargetInfo",
             "LLVMInitializeAMDGPUTargetMC",
             "LLVMInitializeAMDGPUDisassembler",
         ] {
-            // SAFETY: LLVM's C interface: these take nothing, return nothing and may be called once
-            // each.
+            // SAFETY: LLVM's C interface: these functions take and return nothing, and each may be
+            // called once.
             unsafe {
                 let Ok(call) = library.get::<unsafe extern "C" fn()>(part.as_bytes()) else {
                     return Err(format!(
@@ -74,7 +74,7 @@ fn open() -> Result<Llvm, String> {
     Err(format!("no LLVM library ({}); Debian: clang-19", names.join(", ")))
 }
 
-/// Whether there is an LLVM to disassemble with, else why not.
+/// Whether LLVM is available; the error is the reason why not.
 pub fn available() -> Result<(), String> {
     llvm().map(|_| ())
 }
@@ -87,7 +87,7 @@ pub struct Disassembler {
 }
 
 impl Disassembler {
-    /// For `arch` ("gfx1100") at `wave` lanes.
+    /// A disassembler for `arch` ("gfx1100") with `wave` lanes.
     pub fn new(arch: &str, wave: u32) -> Result<Disassembler, String> {
         let llvm = llvm()?;
         let _alone = alone();
@@ -99,8 +99,8 @@ impl Disassembler {
         };
         let texts =
             ["amdgcn-amd-amdhsa", arch, &features].map(|t| CString::new(t).unwrap_or_default());
-        // SAFETY: the signatures are those of llvm-c/Disassembler.h; the strings outlive the call,
-        // which copies them.
+        // SAFETY: the signatures are those of llvm-c/Disassembler.h. LLVM copies the strings, which
+        // outlive the call.
         unsafe {
             let create: Symbol<Create> = llvm
                 .library
@@ -129,12 +129,13 @@ impl Disassembler {
         }
     }
 
-    /// The first instruction of `code`, which lies at `pc`: its text and its bytes.
+    /// Disassembles the first instruction of `code` at address `pc`: its text and its size in
+    /// bytes.
     pub fn at(&self, code: &[u8], pc: u64) -> Result<(String, usize), String> {
         let _alone = alone();
         let mut bytes = code[..code.len().min(24)].to_vec();
         let mut out = [0 as c_char; 512];
-        // SAFETY: both buffers are ours and as long as said; LLVM ends the text with 0.
+        // SAFETY: both buffers are ours and have the given lengths; LLVM zero-terminates the text.
         let (size, text) = unsafe {
             let size = (self.disassemble)(
                 self.context,
@@ -156,7 +157,7 @@ impl Disassembler {
 impl Drop for Disassembler {
     fn drop(&mut self) {
         let _alone = alone();
-        // SAFETY: the context was made by the same library and is used by nobody else.
+        // SAFETY: this library made the context, and nothing else uses it.
         unsafe { (self.dispose)(self.context) }
     }
 }

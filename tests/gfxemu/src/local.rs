@@ -11,7 +11,7 @@ use crate::wave::{Span, Wave, Why};
 enum Verb {
     Load,
     Store,
-    /// What it does, and the register that its answer goes into.
+    /// The operation, and the register for its result.
     Atomic(Change, Option<u16>),
 }
 
@@ -28,7 +28,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// Decodes one, or answers that its name is unknown.
+    /// Decodes an instruction; `None` if its name is unknown.
     pub fn decode(text: &Text) -> Result<Option<Local>, String> {
         let Some(name) = text.name.strip_prefix("ds_") else { return Ok(None) };
         let known = ["offset", "offset0", "offset1"];
@@ -102,7 +102,7 @@ impl Local {
         Ok(Some(Local { verb, size, signed, half, address, places }))
     }
 
-    /// Runs it.
+    /// Executes the instruction.
     pub fn run(&self, wave: &mut Wave, lds: &mut Lds) -> Result<(), Why> {
         if wave.signalled {
             return Err("LDS between the signal of a barrier and the wait for it".into());
@@ -112,7 +112,7 @@ impl Local {
         wave.lds_issued += 1;
         let who = Who { wave: wave.in_block, phase: wave.phase, operation: wave.lds_issued };
         let undefined = |what: &str, l: usize| Why { what: what.into(), lane: Some(l as u32) };
-        // Both addresses of an instruction read their lanes' registers before any of it is written.
+        // Both addresses are read before either destination is written.
         let addresses = wave.register(self.address).clone();
         for &(offset, data) in &self.places {
             for l in (0..64usize).filter(|l| exec >> l & 1 == 1) {

@@ -1,4 +1,4 @@
-//! A launch: blocks and waves in an order that a seed chooses.
+//! A launch: runs its blocks and waves in an order that a seed chooses.
 
 use crate::inst::{Inst, Next};
 use crate::lds::Lds;
@@ -11,53 +11,53 @@ use crate::region::Region;
 use crate::target::Target;
 use crate::wave::Wave;
 
-/// Random numbers that depend on nothing but the seed (xorshift64*).
+/// Random numbers (xorshift64*), reproducible from the seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// By a seed.
+    /// Starts with a seed.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
-    /// The next.
+    /// The next 64 bits.
     pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
-    /// Below `n`.
+    /// A number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.draw() % n.max(1) as u64) as usize
     }
 }
 
-/// What is launched, but for its memory.
+/// The parameters of a launch, except its memory.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// Blocks along x, y, z.
+    /// Number of blocks along x, y, z.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Number of threads of a block along x, y, z.
     pub block: [u32; 3],
-    /// LDS of a block, static and dynamic.
+    /// Bytes of LDS of a block, static and dynamic.
     pub lds: usize,
-    /// All blocks are there at once.
+    /// All blocks are resident at once.
     pub cooperative: bool,
-    /// Where the argument block lies.
+    /// Address of the argument block.
     pub arguments: u64,
-    /// Chooses what an undefined bit is and whose turn it is.
+    /// Seed of the undefined bits and of the order of waves.
     pub seed: u64,
-    /// Instructions of all waves before the launch counts as hanging.
+    /// Number of instructions of all waves after which the launch counts as hanging.
     pub limit: u64,
 }
 
-/// Why a launch did not end well.
+/// The reason why a launch failed.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// In words, with the place.
+    /// The reason, with the place.
     pub what: String,
-    /// The instruction, as LLVM writes it.
+    /// LLVM's text of the instruction.
     pub instruction: String,
 }
 
@@ -80,7 +80,7 @@ enum State {
     Over,
 }
 
-/// A code object's kernel on an architecture, its instructions decoded as they are met.
+/// A kernel on an architecture; instructions are decoded when first executed.
 pub struct Machine {
     /// The architecture.
     pub target: Target,
@@ -88,13 +88,13 @@ pub struct Machine {
     base: u64,
     disassembler: Disassembler,
     decoded: Vec<Option<Box<Inst>>>,
-    /// How often each was executed by a wave, in all runs.
+    /// Number of executions of each instruction, in all runs.
     taken: Vec<u64>,
-    /// Stores arrive in an order that the launch's seed chooses, and no rule says who may see what:
-    /// what is missing shows in what is computed, with some seed.
+    /// Stores arrive in an order that the launch's seed chooses, and the visibility rules are off:
+    /// with some seed a missing wait changes the result.
     pub loose: bool,
-    /// Instructions left out of a test's run, by their address in the code object: what a fault
-    /// planted there must show.
+    /// Addresses in the code object of instructions that are skipped: a planted fault that a test
+    /// must detect.
     pub skipped: Vec<u64>,
 }
 
@@ -116,7 +116,7 @@ impl Machine {
         })
     }
 
-    /// Where the code object's image lies, and its bytes.
+    /// The address and the bytes of the code object's image.
     pub fn image(&self) -> (u64, &[u8]) {
         (self.base, &self.kernel.image)
     }
@@ -126,13 +126,13 @@ impl Machine {
         self.kernel.lds as usize
     }
 
-    /// The instructions from the kernel's entry on to where its code ends, and their addresses in
-    /// the code object; unknown ones with why.
+    /// The instructions of the kernel with their addresses in the code object; the error tells why
+    /// one is unknown.
     pub fn listing(&self) -> Vec<(u64, Result<Inst, String>)> {
         let (mut at, mut windows, mut out) = (self.kernel.entry, 0, Vec::new());
         while at < self.kernel.code_end {
             let decoded = self.decode(at, windows);
-            // Compilers set them anew in each stretch without branches.
+            // Compilers set the mode anew in each basic block.
             windows = decoded.as_ref().ok().and_then(Inst::sets_windows).unwrap_or(windows);
             let size = decoded.as_ref().map_or(4, |i| i.size);
             if decoded.as_ref().is_ok_and(|i| i.text.starts_with("s_code_end")) {
@@ -144,8 +144,8 @@ impl Machine {
         out
     }
 
-    /// What comes too early behind a matrix instruction on some way through the code, whether a run
-    /// takes it or not: a line for each such place, and for each instruction that is unknown.
+    /// Hazards after a matrix instruction on any path through the code, executed or not: a line for
+    /// each, and for each unknown instruction.
     pub fn too_early(&self) -> Vec<String> {
         let registers = self.target.vector_registers(self.kernel.resources);
         crate::paths::too_early(&self.target, registers, self.listing())
@@ -156,7 +156,7 @@ impl Machine {
         self.decoded.get(at as usize / 4).is_some_and(Option::is_some)
     }
 
-    /// The instructions that waves executed in all runs, and how often.
+    /// The executed instructions of all runs with their counts.
     pub fn profile(&self) -> impl Iterator<Item = (&str, u64)> {
         let both = self.decoded.iter().zip(&self.taken);
         both.filter_map(|(inst, n)| {
@@ -212,7 +212,7 @@ impl Machine {
         Block { id, lds, waves }
     }
 
-    /// Runs the launch to its end on this memory. Returns how many instructions its waves took.
+    /// Runs the launch to its end. Returns the memory and the number of executed instructions.
     pub fn run(&mut self, launch: &Launch, regions: Vec<Region>) -> Result<(Memory, u64), Fault> {
         let [gx, gy, gz] = launch.grid;
         let blocks = (0..gz)
@@ -221,7 +221,7 @@ impl Machine {
         self.run_blocks(launch, blocks, regions)
     }
 
-    /// Runs these blocks of the launch alone: none that waits for others.
+    /// Runs only these blocks of the launch. They must not wait for other blocks.
     pub fn run_blocks(
         &mut self,
         launch: &Launch,
@@ -254,7 +254,7 @@ impl Machine {
             let ready: Vec<usize> =
                 (0..block.waves.len()).filter(|&w| block.waves[w].1 == State::Ready).collect();
             let w = ready[random.below(ready.len())];
-            // Between any two instructions another wave may look.
+            // The seed chooses after how many instructions another wave runs.
             let turns =
                 if self.loose { [1, 3, 60, 5000] } else { [7, 60, 500, 5000] }[random.below(4)];
             total += self.turn(block, w, turns, &mut memory)?;
@@ -279,7 +279,7 @@ impl Machine {
         }
     }
 
-    /// Up to so many instructions of a wave.
+    /// Executes up to `turns` instructions of a wave.
     fn turn(
         &mut self,
         block: &mut Block,

@@ -1,5 +1,5 @@
-//! `gfxemu BUNDLE [--match TEXT] [--wave N] [--case N] [--seed N] [--list]`: runs a proof bundle's
-//! cases and says what came out.
+//! `gfxemu BUNDLE [--match TEXT] [--wave N] [--case N] [--seed N] [--list]`: runs the cases of a
+//! proof bundle and prints the verdicts.
 #![allow(clippy::print_stdout)]
 
 use gfxemu::bundle::{Bundle, Verdict};
@@ -138,7 +138,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The instructions of each case, as its run came upon them.
+/// Lists the executed instructions of each case.
 fn list(bundle: &Bundle, cases: &[usize], seed: u64) -> ExitCode {
     for &case in cases {
         let mut machine = match bundle.machine(case) {
@@ -162,7 +162,7 @@ fn list(bundle: &Bundle, cases: &[usize], seed: u64) -> ExitCode {
     if cases.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// What comes too early on ways that no run need take.
+/// Lists hazards on all paths through the code, executed or not.
 fn ways(bundle: &Bundle, cases: &[usize]) -> ExitCode {
     let mut found = 0;
     for &case in cases {
@@ -175,7 +175,7 @@ fn ways(bundle: &Bundle, cases: &[usize]) -> ExitCode {
     if found == 0 && !cases.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Instructions left out, one after the other.
+/// Runs a case once for each skipped instruction.
 fn without(bundle: &Bundle, cases: &[usize], part: &str, seed: u64) -> ExitCode {
     let (mut seen, mut all) = (0, 0);
     for &case in cases {

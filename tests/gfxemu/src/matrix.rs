@@ -1,5 +1,4 @@
-//! Matrix instructions: 16 × 16 × 16, gfx1250's 16 × 16 × 32, halves multiplied, single precision
-//! summed.
+//! Matrix instructions: 16 × 16 × 16, and gfx1250's 16 × 16 × 32. Products of halves, sums in f32.
 
 use crate::operand::{Operand, Type, register, source};
 use crate::target::Target;
@@ -7,17 +6,17 @@ use crate::text::Text;
 use crate::wave::{Wave, Why};
 use half::f16;
 
-/// Where elements lie in a wave.
+/// The layout of elements in a wave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layout {
-    /// RDNA 3, wave 32: a lane has a whole row, both halves of the wave have the same.
+    /// RDNA 3, wave 32: a lane has a whole row; both halves of the wave have equal data.
     Doubled,
     /// RDNA 4, wave 32: a lane has half a row.
     Halved,
-    /// CDNA: a lane has four of a row.
+    /// CDNA: a lane has a quarter of a row, four elements.
     Quartered,
-    /// gfx1250: 32 steps of depth; lanes 0 to 15 have 0 to 7 and 16 to 23 of a row, the others the
-    /// rest.
+    /// gfx1250, depth 32: lanes 0 to 15 have elements 0 to 7 and 16 to 23 of a row, the other lanes
+    /// the rest.
     Deep,
 }
 
@@ -33,7 +32,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Decodes one, or answers that its name is unknown.
+    /// Decodes an instruction; `None` if its name is unknown.
     pub fn decode(target: &Target, text: &Text) -> Result<Option<Matrix>, String> {
         let layout = match (text.name.as_str(), target.generation, target.wave) {
             ("v_wmma_f32_16x16x16_f16", 11, 32) => Layout::Doubled,
@@ -60,7 +59,7 @@ impl Matrix {
         }))
     }
 
-    /// A half of A or B: which register and lane, and which half.
+    /// An element of A or B.
     fn half(&self, wave: &Wave, first: u16, row: usize, k: usize) -> Result<f64, Why> {
         let (lane, at) = match self.layout {
             Layout::Doubled => (row, k),
@@ -79,7 +78,7 @@ impl Matrix {
         Ok(if self.flush && x.abs() < 2f64.powi(-14) { 0.0 } else { x })
     }
 
-    /// Where an element of C and D lies: register and lane.
+    /// The register and lane of an element of C and D.
     fn place(&self, row: usize, column: usize) -> (u16, usize) {
         match self.layout {
             Layout::Doubled => ((row / 2) as u16, column + 16 * (row % 2)),
@@ -88,7 +87,7 @@ impl Matrix {
         }
     }
 
-    /// Runs it.
+    /// Executes the instruction.
     pub fn run(&self, wave: &mut Wave) -> Result<(), Why> {
         if wave.exec() != wave.full {
             return Err("a matrix instruction with lanes switched off".into());

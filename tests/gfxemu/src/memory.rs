@@ -1,10 +1,10 @@
-//! Global memory: the launch's regions and nothing between them, and of every byte who wrote and
-//! who read it last and whether others may see that.
+//! Global memory: the launch's regions, and for each byte the last writer, the last readers and
+//! whether other waves may see the store.
 //!
-//! A store changes the bytes at once, so that its own wave reads what it wrote; everybody else who
+//! A store changes the bytes at once, so that its own wave reads what it wrote. Another wave that
 //! reads them before a wait, a write-back and an invalidation have made them visible is at fault,
-//! and so is who overwrites what others may still be reading. That is stricter than any order in
-//! which a card might let stores arrive.
+//! and so is a wave that overwrites bytes that others may still be reading. This is stricter than
+//! any order in which a card delivers stores.
 
 mod chosen;
 mod late;
@@ -16,25 +16,25 @@ use chosen::Chosen;
 use late::Late;
 use std::collections::HashMap;
 
-/// Who reads or writes.
+/// The origin of a memory access.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// The wave's number in the launch.
     pub wave: u32,
-    /// Barriers that it has passed.
+    /// Number of barriers that it has passed.
     pub phase: u32,
-    /// Since when the cache nearest to it holds nothing old (RDNA: the waves of a block have two
-    /// such caches).
+    /// The time since when the wave's nearest cache holds nothing old (RDNA: the waves of a block
+    /// have two such caches).
     pub near: u64,
-    /// Reads past the caches: atomics, and loads that say so.
+    /// The access bypasses the caches: atomics, and loads with that modifier.
     pub bypass: bool,
-    /// Reads through the scalar cache, which knows of no stores.
+    /// The access goes through the scalar cache, which is not coherent with stores.
     pub scalar: bool,
-    /// As which of the wave's loads; 0 where nobody asks for it later.
+    /// The number of the wave's load; 0 if no later check needs it.
     pub load: u32,
 }
 
-/// Of so many others who stored the same value something is known.
+/// Largest number of other waves that are remembered for storing an equal value.
 const AGREED: usize = 64;
 
 /// All the memory of a launch.
@@ -42,19 +42,19 @@ const AGREED: usize = 64;
 pub struct Memory {
     /// Its regions, by address.
     pub regions: Vec<Region>,
-    /// By wave number.
+    /// For each wave, by number.
     pub writers: Vec<Writer>,
-    /// Instructions executed so far: the time.
+    /// The time: number of instructions executed so far.
     pub now: u64,
-    /// By block: when its waves did something that other blocks may have noticed, an atomic or a
-    /// store past the caches.
+    /// For each block: the times of actions that other blocks can observe, which are atomics and
+    /// stores that bypass the caches.
     signals: Vec<Vec<u64>>,
-    /// By block: since when the caches that its waves share hold nothing old.
+    /// For each block: the time since when the caches that its waves share hold nothing old.
     invalidated: Vec<u64>,
     late: Vec<Late>,
-    /// Stores on their way, where a seed chooses when they arrive; rules hold otherwise.
+    /// Stores in flight, if a seed chooses when they arrive; otherwise the rules apply.
     chosen: Option<Chosen>,
-    /// By address: others who stored the same value there before.
+    /// By address: other waves that stored an equal value there before.
     same: HashMap<u64, Vec<u64>>,
     split_caches: bool,
     needs_write_back: bool,
@@ -62,7 +62,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Memory of these regions and no more, for a kernel with this first resource word.
+    /// The memory of these regions, for a kernel with this first resource word.
     pub fn new(mut regions: Vec<Region>, target: &Target, resources: u32) -> Memory {
         regions.sort_by_key(|r| r.address);
         Memory {
@@ -80,7 +80,7 @@ impl Memory {
         }
     }
 
-    /// The region that holds these bytes whole, and where in it.
+    /// The region that contains all these bytes, and the offset in it.
     fn place(&mut self, address: u64, size: usize) -> Result<(usize, usize), String> {
         let inside = |r: &Region| {
             address.checked_sub(r.address).map(|o| o as usize).filter(|o| *o < r.bytes.len())
@@ -108,7 +108,7 @@ impl Memory {
         Ok((i, offset))
     }
 
-    /// What lies around an address that is nowhere.
+    /// Describes the regions around an unmapped address.
     fn near(&self, address: u64) -> String {
         let far = |r: &&Region| {
             let end = r.address + r.bytes.len() as u64;
@@ -130,7 +130,7 @@ impl Memory {
         }
     }
 
-    /// Why `who` may not rely on a byte with this mark, if it may not.
+    /// The reason why `who` may not rely on a byte with this mark, if there is one.
     fn hidden(&self, mark: Mark, who: &Access) -> Option<String> {
         if mark.wave == 0 || mark.wave == who.wave + 1 && !who.scalar || mark.atomic && who.bypass {
             return None;
@@ -148,8 +148,8 @@ impl Memory {
             ));
         }
         if same && !self.split_caches && !mark.atomic {
-            // The block's waves share a cache that takes their accesses in order: the barrier is
-            // enough.
+            // The block's waves share a cache that handles their accesses in order, so the barrier
+            // is enough.
             return None;
         }
         let since = if same { row.since(mark.number) } else { writer.released(mark) };
@@ -165,7 +165,7 @@ impl Memory {
                 "wave {other}'s store to it was not waited for before the barrier"
             ));
         }
-        // Another block knows of a store by what its block did afterwards.
+        // Another block learns of a store by a later action of the storing block.
         let since = if same {
             since
         } else {
@@ -190,13 +190,13 @@ impl Memory {
         })
     }
 
-    /// When a block first did something that others may notice, from `since` on.
+    /// The first time from `since` on at which a block did something that others can observe.
     fn signalled(&self, block: u32, since: u64) -> Option<u64> {
         let signals = self.signals.get(block as usize).map_or(&[][..], Vec::as_slice);
         signals.get(signals.partition_point(|&at| at < since)).copied()
     }
 
-    /// Why `who` may not overwrite what a reader's mark says was read, if it may not.
+    /// The reason why `who` may not overwrite what this reader's mark covers, if there is one.
     fn still_read(&self, mark: Mark, who: &Access) -> Option<String> {
         if mark.wave == 0 || mark.wave == who.wave + 1 {
             return None;
@@ -229,7 +229,7 @@ impl Memory {
         }
     }
 
-    /// Why `who` may not change a byte of a region because of who read it, if it may not.
+    /// The reason why `who` may not change a byte because of its readers, if there is one.
     fn read_at(&self, region: usize, at: usize, who: &Access) -> Option<String> {
         let region = &self.regions[region];
         let readers = region.readers.get(at / 2)?;
@@ -274,7 +274,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether somebody whose store `who` may rely on stored the same value.
+    /// Whether a wave whose store `who` may rely on stored an equal value.
     fn agreed(&self, address: u64, who: &Access) -> bool {
         let others = self.same.get(&address).map_or(&[][..], Vec::as_slice);
         others.iter().any(|&m| self.hidden(Mark::of(m), who).is_none())
@@ -298,7 +298,7 @@ impl Memory {
         }
         let far = Access { bypass: true, ..*who };
         for (k, &byte) in bytes.iter().enumerate() {
-            // Two waves that store the same need no order, nor does who reads one or the other.
+            // Two waves that store equal values need no order, nor does a reader of either.
             if region.bytes[at + k] == byte {
                 continue;
             }
@@ -341,31 +341,31 @@ impl Memory {
         Ok(())
     }
 
-    /// The wave does something that other blocks may notice.
+    /// The wave does something that other blocks can observe.
     fn signal(&mut self, wave: u32) {
         let block = self.writers[wave as usize].block as usize;
         self.signals.resize_with(self.signals.len().max(block + 1), Vec::new);
         self.signals[block].push(self.now);
     }
 
-    /// A wave invalidates what its block shares before the device's cache.
+    /// A wave invalidates the caches of its block in front of the device's cache.
     pub fn invalidate(&mut self, wave: u32) {
         let block = self.writers[wave as usize].block as usize;
         self.invalidated.resize(self.invalidated.len().max(block + 1), 0);
         self.invalidated[block] = self.now;
     }
 
-    /// The wave's next store; what [`Memory::write`] writes until the next call belongs to it.
+    /// The number of the wave's next store. [`Memory::write`] uses it until the next call.
     pub fn next_store(&mut self, wave: u32) -> u32 {
         self.writers[wave as usize].stores.count()
     }
 
-    /// The wave's next load.
+    /// The number of the wave's next load.
     pub fn next_load(&mut self, wave: u32) -> u32 {
         self.writers[wave as usize].loads.count()
     }
 
-    /// The wave's stores up to this one have arrived.
+    /// The wave's stores up to this one are complete.
     pub fn arrived(&mut self, wave: u32, store: u32) {
         self.land(|l| l.wave == wave && l.store <= store);
         self.arrive(|w, s, _, _| w == wave && s <= store);
@@ -376,13 +376,14 @@ impl Memory {
         }
     }
 
-    /// The wave's loads up to this one have.
+    /// The wave's loads up to this one are complete.
     pub fn loaded(&mut self, wave: u32, load: u32) {
         self.writers[wave as usize].loads.reach(load, self.now);
     }
 
-    /// What a write-back that `wave` begins now will make visible: by wave of its block, up to
-    /// which store. Its own go before it in order, others' must have arrived.
+    /// The stores that a write-back by `wave` will make visible if it begins now: for each wave of
+    /// its block, the last store. Its own precede the write-back in order; those of other waves
+    /// must be complete.
     pub fn begin_write_back(&self, wave: u32) -> Vec<(u32, u32)> {
         let block = self.writers[wave as usize].block;
         let of = |(i, w): (usize, &Writer)| {
@@ -392,7 +393,7 @@ impl Memory {
         self.writers.iter().enumerate().filter_map(of).collect()
     }
 
-    /// It is over.
+    /// Ends a write-back.
     pub fn end_write_back(&mut self, upto: &[(u32, u32)]) {
         let now = self.now;
         self.written_back(|w, s, _, _| upto.iter().any(|&(wave, store)| w == wave && s <= store));

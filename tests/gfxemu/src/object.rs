@@ -1,23 +1,23 @@
-//! A code object as a loader sees it, and what its kernel descriptor says of how a wave starts.
+//! A code object as a loader sees it, and the initial state of a wave from the kernel descriptor.
 
 use object::{Object, ObjectSegment, ObjectSymbol};
 
 /// A kernel of a code object.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// The bytes that a loader puts into memory, from the code object's address 0 on.
+    /// The bytes that a loader puts into memory, from address 0 of the code object on.
     pub image: Vec<u8>,
-    /// Where its first instruction lies.
+    /// Address of its first instruction.
     pub entry: u64,
-    /// Where its code ends.
+    /// Address of the end of its code.
     pub code_end: u64,
     /// The descriptor's first resource word.
     pub resources: u32,
     /// The first of the two registers with the address of the arguments.
     pub argument_pointer: u16,
-    /// How many user registers there are; block numbers follow them.
+    /// Number of user registers; block numbers follow them.
     pub user_registers: u16,
-    /// Which block numbers there are.
+    /// The block numbers (x, y, z) that the kernel gets.
     pub block_ids: [bool; 3],
     /// LDS that the kernel declares itself.
     pub lds: u32,
@@ -25,11 +25,11 @@ pub struct Kernel {
     pub wave: u32,
 }
 
-/// Registers before the argument pointer and behind it, by the descriptor's bits.
+/// User registers before and after the argument pointer, by the descriptor's bits.
 const USERS: [u16; 7] = [4, 2, 2, 2, 2, 2, 1];
 
-/// The modes of arithmetic that the first resource word asks for: the nearest even, and subnormals
-/// as they are. The error names the other ones.
+/// Checks the arithmetic modes of the first resource word: round to nearest even, subnormals kept.
+/// The error names any other mode.
 fn modes(resources: u32) -> Result<(), String> {
     let rounding = ["to the nearest", "up", "down", "to zero"];
     for (shift, bits) in [(12, "32"), (14, "16 and 64")] {

@@ -1,4 +1,4 @@
-//! Operands: registers by number, constants by the type that the instruction gives them.
+//! Operands: registers by number, constants by the instruction's type.
 
 use crate::text::integer;
 use half::f16;
@@ -7,25 +7,25 @@ use half::f16;
 pub const VCC: u16 = 106;
 /// The first of the trap handler's registers, where gfx12 passes the block's number.
 pub const TTMP: u16 = 108;
-/// Swallows what is written and reads as 0.
+/// NULL: writes are dropped, reads give 0.
 pub const NULL: u16 = 124;
 /// M0.
 pub const M0: u16 = 125;
 /// EXEC's low half.
 pub const EXEC: u16 = 126;
-/// How many scalar registers there are with all of these.
+/// Number of scalar registers, the special ones included.
 pub const SCALARS: usize = 128;
-/// Where accumulation registers begin among the vector registers.
+/// The number of the first accumulation register among the vector registers.
 pub const ACC: u16 = 256;
 
-/// What an instruction reads or writes.
+/// An operand of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Operand {
-    /// Vector registers from this one on; from [`ACC`] on accumulation registers.
+    /// Vector registers from this one on; accumulation registers from [`ACC`] on.
     Vector(u16),
     /// Scalar registers from this one on.
     Scalar(u16),
-    /// A constant, with the bits that the instruction sees.
+    /// A constant, as the bits that the instruction sees.
     Constant(u64),
     /// The lane's own number.
     Lane,
@@ -33,7 +33,7 @@ pub enum Operand {
     Scc,
 }
 
-/// What an instruction takes an operand for.
+/// The type of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// 32 bits.
@@ -50,12 +50,12 @@ pub enum Type {
     F64,
     /// Two single-precision numbers in two registers.
     Pair,
-    /// A bit for every lane.
+    /// One bit for each lane.
     Mask,
 }
 
 impl Type {
-    /// Bits of a value.
+    /// Number of bits.
     pub fn bits(self) -> u32 {
         match self {
             Type::B16 | Type::F16 => 16,
@@ -64,16 +64,16 @@ impl Type {
             Type::Mask => 1,
         }
     }
-    /// Whether a sign can be taken away or turned.
+    /// Whether `-x` and `|x|` apply.
     pub fn is_float(self) -> bool {
         matches!(self, Type::F16 | Type::F32 | Type::F64)
     }
 }
 
-/// An operand as it stands in the text: the value, and what is done to it before it is used.
+/// A source operand with its modifiers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Source {
-    /// What is read.
+    /// The operand.
     pub operand: Operand,
     /// `-x`.
     pub negative: bool,
@@ -83,7 +83,7 @@ pub struct Source {
     pub extend: bool,
 }
 
-/// Takes signs and bars off `text` and reads what is below them.
+/// Parses a source with its signs and bars.
 pub fn source(text: &str, ty: Type) -> Result<Source, String> {
     let mut s = Source { operand: Operand::Lane, negative: false, absolute: false, extend: false };
     let mut inner = text.trim();
@@ -100,8 +100,8 @@ pub fn source(text: &str, ty: Type) -> Result<Source, String> {
     if let Some(rest) = inner.strip_prefix('|').and_then(|r| r.strip_suffix('|')) {
         (s.absolute, inner) = (true, rest);
     }
-    // A constant that would fit into the instruction and has a word of its own, as newer LLVMs
-    // write it.
+    // Newer LLVMs mark a constant that has a word of its own although it would fit into the
+    // instruction.
     let own = inner.strip_prefix("lit(").or(inner.strip_prefix("lit64("));
     inner = own.and_then(|r| r.strip_suffix(')')).unwrap_or(inner);
     s.operand = match register(inner) {
@@ -113,7 +113,7 @@ pub fn source(text: &str, ty: Type) -> Result<Source, String> {
     Ok(s)
 }
 
-/// A register or a row of them: the first, and how many.
+/// A register or a range: the first, and the count.
 pub fn register(text: &str) -> Option<(Operand, u16)> {
     let named = |first, count| Some((Operand::Scalar(first), count));
     match text {
@@ -148,8 +148,8 @@ pub fn register(text: &str) -> Option<(Operand, u16)> {
     Some((operand, last.checked_sub(first)? + 1))
 }
 
-/// A constant's bits: `1.0` is what an operand of that type takes for one, `1` is the bit pattern,
-/// and a double has a literal in its upper half.
+/// A constant's bits: `1.0` is that value in the operand's type, `1` is a bit pattern, and the
+/// literal of an f64 is its upper half.
 pub fn constant(text: &str, ty: Type) -> Option<u64> {
     if let Some(n) = integer(text) {
         return Some(match ty {

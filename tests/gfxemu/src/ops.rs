@@ -1,44 +1,44 @@
-//! What vector instructions compute in a lane, by name. Everything else about them (where operands
-//! come from, halves, signs, exchange of lanes, where results go) is the same for all and stands in
-//! `vector.rs`.
+//! The operations of vector instructions in one lane, by name. `vector.rs` handles everything that
+//! all of them share: operands, halves, signs, exchanges of lanes, results.
 
 use crate::float::*;
 use crate::operand::Type::{self, *};
 
-/// Sources as bits; the result's bits, and in bit 64 the lane's flag (a carry, a comparison).
+/// From the bits of the sources to the bits of the result; bit 64 is the lane's flag (carry,
+/// comparison).
 pub type Compute = fn(&[u64; 4]) -> u128;
 
-/// How a name's operands are laid out.
+/// The layout of an instruction's operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Destination, sources.
     Plain,
-    /// Destination, sources, and the destination once more as the last source.
+    /// Destination, sources; the destination is also the last source.
     Accumulate,
-    /// Destination, a mask of flags, sources.
+    /// Destination, mask of flags, sources.
     Flagged,
-    /// A mask of flags, sources.
+    /// Mask of flags, sources.
     Compare,
-    /// EXEC becomes the flags.
+    /// Sources; the flags go to EXEC.
     CompareExec,
     /// Both halves of 32 bits.
     Halves,
     /// Both registers of a pair.
     Pairs,
-    /// Sources are half or single precision, as the modifiers say.
+    /// Each source is f16 or f32, by the modifiers.
     Mix,
 }
 
-/// An instruction's arithmetic.
+/// An instruction's operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Op {
-    /// What it takes its sources for.
+    /// Types of its sources.
     pub sources: &'static [Type],
-    /// What comes out.
+    /// Type of its result.
     pub out: Type,
-    /// In a lane.
+    /// The function of one lane.
     pub compute: Compute,
-    /// Its operands.
+    /// The layout of its operands.
     pub form: Form,
 }
 
@@ -50,7 +50,7 @@ fn op(sources: &'static [Type], out: Type, compute: Compute) -> Option<Op> {
 fn formed(form: Form, sources: &'static [Type], out: Type, compute: Compute) -> Option<Op> {
     Some(Op { sources, out, compute, form })
 }
-/// Two words to a word.
+/// An operation on two words with a word as the result.
 fn word(compute: Compute) -> Option<Op> {
     op(&[B32, B32, B32], B32, compute)
 }
@@ -89,7 +89,7 @@ fn flagged(x: bool) -> u128 {
 fn fma(a: u64, b_: u64, c: u64) -> u128 {
     b(f(a).mul_add(f(b_), f(c)))
 }
-/// Bit by bit what a table of eight says of three.
+/// Applies a truth table of three inputs bit by bit.
 fn bitop3(s: &[u64; 4]) -> u64 {
     let case = |n: u64| {
         let side = |x: u64, set: u64| if set == 1 { x } else { !x };
@@ -102,7 +102,7 @@ fn bfe(x: u64, offset: u64, width: u64) -> u32 {
     (w(x) >> offset) & ((1u64 << width) - 1) as u32
 }
 
-/// The arithmetic of `name`, which has no suffix of its encoding any more.
+/// The operation called `name`, given without its encoding suffix.
 pub fn find(name: &str) -> Option<Op> {
     const W1: &[Type] = &[B32];
     const W2: &[Type] = &[B32, B32];
@@ -136,7 +136,7 @@ pub fn find(name: &str) -> Option<Op> {
         "v_or3_b32" => word(|s| r(w(s[0] | s[1] | s[2]))),
         "v_xor3_b32" => word(|s| r(w(s[0] ^ s[1] ^ s[2]))),
         "v_and_or_b32" => word(|s| r(w(s[0] & s[1] | s[2]))),
-        // The truth table comes as a fourth source.
+        // The truth table is the fourth source.
         "v_bitop3_b32" => word(|s| r(w(bitop3(s)))),
         "v_bitop3_b16" => op(&[B16, B16, B16], B16, |s| r16(sixteen(bitop3(s)))),
         "v_bfi_b32" => word(|s| r(w(s[0] & s[1] | !s[0] & s[2]))),
@@ -237,7 +237,7 @@ pub fn find(name: &str) -> Option<Op> {
         "v_ffbl_b32" | "v_ctz_i32_b32" => {
             op(W1, B32, |s| r(if w(s[0]) == 0 { u32::MAX } else { w(s[0]).trailing_zeros() }))
         }
-        // The lane's number comes as a third source.
+        // The lane's number is the third source.
         "v_mbcnt_lo_u32_b32" => op(W2, B32, |s| {
             let below = if s[2] >= 32 { u32::MAX } else { (1u64 << s[2]) as u32 - 1 };
             r((w(s[0]) & below).count_ones().wrapping_add(w(s[1])))
@@ -257,7 +257,7 @@ pub fn find(name: &str) -> Option<Op> {
     }
 }
 
-/// Single and double precision, and conversions.
+/// f32, f64 and conversions.
 fn float(name: &str, f1: &'static [Type], f2: &'static [Type], f3: &'static [Type]) -> Option<Op> {
     match name {
         "v_add_f32" => op(f2, F32, |s| b(f(s[0]) + f(s[1]))),
@@ -277,7 +277,7 @@ fn float(name: &str, f1: &'static [Type], f2: &'static [Type], f3: &'static [Typ
         }
         "v_fma_f32" | "v_fmaak_f32" | "v_fmamk_f32" => op(f3, F32, |s| fma(s[0], s[1], s[2])),
         "v_fmac_f32" => formed(Form::Accumulate, f2, F32, |s| fma(s[0], s[1], s[2])),
-        // Rounded twice, subnormal numbers flushed.
+        // Rounds twice and flushes subnormals.
         "v_mac_f32" => formed(Form::Accumulate, f2, F32, |s| {
             b(flush(flush(flush(f(s[0])) * flush(f(s[1]))) + flush(f(s[2]))))
         }),
@@ -346,7 +346,7 @@ fn float(name: &str, f1: &'static [Type], f2: &'static [Type], f3: &'static [Typ
     }
 }
 
-/// 16 bits.
+/// 16-bit operations.
 fn small(name: &str, h2: &'static [Type], s2: &'static [Type]) -> Option<Op> {
     match name {
         "v_add_f16" => op(h2, F16, |s| bh(f64::from(h(s[0])) + f64::from(h(s[1])))),
@@ -380,7 +380,7 @@ fn small(name: &str, h2: &'static [Type], s2: &'static [Type]) -> Option<Op> {
     }
 }
 
-/// Two at once, and mixed precision.
+/// Packed operations and mixed precision.
 fn packed(name: &str) -> Option<Op> {
     const H2: &[Type] = &[F16, F16];
     let of = |name: &str| find(name);
@@ -403,7 +403,7 @@ fn packed(name: &str) -> Option<Op> {
         "v_pk_add_f32" => of("v_add_f32").map(|o| Op { form: Form::Pairs, ..o }),
         "v_pk_mul_f32" => of("v_mul_f32").map(|o| Op { form: Form::Pairs, ..o }),
         "v_pk_fma_f32" => of("v_fma_f32").map(|o| Op { form: Form::Pairs, ..o }),
-        // The low result from the first source, the high one from the second.
+        // The low result comes from the first source, the high one from the second.
         "v_pk_mov_b32" => formed(Form::Pairs, &[B32, B32], B32, |s| r(w(s[0]))),
         "v_fma_mix_f32" | "v_mad_mix_f32" | "v_fma_mix_f32_bf16" => {
             formed(Form::Mix, &[F32, F32, F32], F32, |s| fma(s[0], s[1], s[2]))
@@ -417,9 +417,9 @@ fn packed(name: &str) -> Option<Op> {
     }
 }
 
-/// Whether a number with so many bits of exponent and fraction is of one of the kinds that `mask`
-/// names: a signalling or quiet NaN, then infinite, normal, subnormal and zero below zero, and the
-/// same above from zero on.
+/// v_cmp_class: whether a number with these widths of exponent and fraction is of a class in
+/// `mask`. The classes in bit order: signalling NaN, quiet NaN, −infinity, −normal, −subnormal, −0,
+/// +0, +subnormal, +normal, +infinity.
 fn class(x: u64, mask: u64, exponent: u32, fraction: u32) -> bool {
     let below = x >> (exponent + fraction) & 1 == 1;
     let (e, m) = (x >> fraction & ((1 << exponent) - 1), x & ((1 << fraction) - 1));

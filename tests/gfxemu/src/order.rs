@@ -1,26 +1,25 @@
-//! Who touched memory, and what is known of when that was done: what order between two accesses is
-//! told from.
+//! Order of memory accesses: the last accesses to a byte, and what is known of their completion.
 
-/// Who touched a byte last: wave number + 1, and as which of its stores, or of its loads.
+/// The last access to a byte: the wave, and the number of its store or load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mark {
-    /// The wave's number + 1; 0 is nobody.
+    /// The wave's number + 1; 0 is none.
     pub wave: u32,
-    /// Which of its stores, or of its loads.
+    /// The number of its store or load.
     pub number: u32,
     /// It was an atomic.
     pub atomic: bool,
-    /// Its number is one of a load: an atomic with an answer, or a reader.
+    /// `number` counts loads: an atomic with a result, or a reader.
     pub load: bool,
 }
 
 impl Mark {
-    /// As one number: memory full of zeros costs nothing before it is used.
+    /// Packs the mark; 0 is none, so that zeroed memory can be used without initialisation.
     pub fn pack(self) -> u64 {
         let flags = u64::from(self.atomic) << 63 | u64::from(self.load) << 62;
         flags | u64::from(self.wave) << 32 | u64::from(self.number)
     }
-    /// The opposite.
+    /// Unpacks a mark.
     pub fn of(packed: u64) -> Mark {
         Mark {
             wave: (packed >> 32) as u32 & 0x3fff_ffff,
@@ -31,14 +30,14 @@ impl Mark {
     }
 }
 
-/// Accesses of one kind by a wave: in order among themselves.
+/// Accesses of one kind by a wave, which complete in order among themselves.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// How many so far.
+    /// Number of accesses so far.
     pub issued: u32,
-    /// Up to which all are complete, and since when.
+    /// Completions: the number up to which accesses were complete, and the time.
     done: Vec<(u32, u64)>,
-    /// By barrier: how many there were, and how many of them were complete.
+    /// For each barrier: the number of accesses before it, and how many of them were complete.
     barriers: Vec<(u32, u32)>,
 }
 
@@ -54,28 +53,28 @@ fn reach(list: &mut Vec<(u32, u64)>, number: u32, now: u64) {
 }
 
 impl Row {
-    /// Counts the next one: its number.
+    /// Counts the next access; returns its number.
     pub fn count(&mut self) -> u32 {
         self.issued += 1;
         self.issued
     }
-    /// All up to this one are complete.
+    /// All accesses up to this one are complete.
     pub fn reach(&mut self, number: u32, now: u64) {
         reach(&mut self.done, number, now);
     }
-    /// Since when one is complete.
+    /// The time since when an access is complete.
     pub fn since(&self, number: u32) -> Option<u64> {
         since(&self.done, number)
     }
-    /// Up to which all are complete.
+    /// The number up to which all accesses are complete.
     pub fn complete(&self) -> u32 {
         self.done.last().map_or(0, |d| d.0)
     }
-    /// In which phase between two barriers one was made.
+    /// The phase (number of barriers before it) of an access.
     pub fn phase(&self, number: u32) -> u32 {
         self.barriers.partition_point(|&(before, _)| before < number) as u32
     }
-    /// Whether one was complete when the wave came to the last of so many barriers.
+    /// Whether an access was complete when the wave came to the last of `barriers` barriers.
     pub fn settled(&self, number: u32, barriers: u32) -> bool {
         let last = (barriers as usize).checked_sub(1).and_then(|b| self.barriers.get(b));
         last.is_some_and(|&(_, complete)| number <= complete)
@@ -85,29 +84,29 @@ impl Row {
     }
 }
 
-/// What is known of a wave's accesses.
+/// The accesses of a wave.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     /// Which block it belongs to.
     pub block: u32,
-    /// Its stores, and atomics without an answer.
+    /// Its stores, and atomics without a result.
     pub stores: Row,
-    /// Its loads, and atomics with an answer.
+    /// Its loads, and atomics with a result.
     pub loads: Row,
-    /// Up to which store all are written back, and since when.
+    /// Write-backs: the number up to which stores were written back, and the time.
     released: Vec<(u32, u64)>,
 }
 
 impl Writer {
-    /// A wave of this block, which has touched nothing.
+    /// A wave of this block without accesses.
     pub fn of(block: u32) -> Writer {
         Writer { block, ..Writer::default() }
     }
-    /// The accesses that a mark is one of.
+    /// The accesses that a mark belongs to.
     pub fn row(&self, mark: Mark) -> &Row {
         if mark.load { &self.loads } else { &self.stores }
     }
-    /// The wave comes to a barrier.
+    /// The wave reaches a barrier.
     pub fn barrier(&mut self) {
         self.stores.barrier();
         self.loads.barrier();
@@ -116,7 +115,8 @@ impl Writer {
     pub fn release(&mut self, store: u32, now: u64) {
         reach(&mut self.released, store, now);
     }
-    /// Since when others may see what a mark says. Atomics happen where all meet.
+    /// The time since when other blocks may see the marked access. Atomics happen in the cache that
+    /// all blocks share.
     pub fn released(&self, mark: Mark) -> Option<u64> {
         if mark.atomic {
             self.row(mark).since(mark.number)

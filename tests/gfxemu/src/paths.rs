@@ -1,6 +1,6 @@
-//! Every way from a matrix instruction on: a run takes one of them, and whether another has the
-//! wait states that CDNA asks for, only the code says. LLVM's hazard recogniser adds them up along
-//! one way into a block alone.
+//! Wait states on every path that follows a matrix instruction. A run takes only one path, so
+//! CDNA's rules are checked on the code. LLVM's hazard recogniser follows only one path into a
+//! block.
 
 use crate::facts::Unit;
 use crate::hazard::Hazards;
@@ -8,16 +8,16 @@ use crate::inst::Inst;
 use crate::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// More wait states than a matrix instruction asks for.
+/// More wait states than any rule for a matrix instruction needs.
 const FAR: u64 = 20;
 
-/// What comes too early on some way, a line for each place: registers hold nothing else before the
-/// matrix instruction, so of hazards that began before it none is seen.
+/// Hazards on any path, one line for each place. The history is empty before the matrix
+/// instruction, so hazards that began earlier are not seen.
 ///
-/// What cannot be followed is such a line, too: an instruction that is unknown, a way that leaves
-/// the code.
+/// A path that cannot be followed is also a line: an unknown instruction, or a jump out of the
+/// code.
 ///
-/// Of gfx9 alone: nothing of RDNA is counted in wait states.
+/// Only for gfx9: RDNA has no rules in wait states.
 pub fn too_early(
     target: &Target,
     registers: usize,
@@ -42,7 +42,8 @@ pub fn too_early(
         let fresh = Hazards::new(target);
         let end = fresh.now() + FAR;
         let mut open = vec![(from, fresh)];
-        // In so many wait states to a place: a later arrival by a way as long sees no more.
+        // A place with the wait states at arrival. Another path with equal wait states finds
+        // nothing new.
         let mut seen = BTreeSet::new();
         while let Some((at, mut hazards)) = open.pop() {
             let Some(inst) = code.get(&at) else {

@@ -1,11 +1,11 @@
-//! A piece of memory: its bytes, and by byte who wrote it last and who read it last.
+//! A piece of memory: its bytes, and for each byte the last writer and the last readers.
 
-/// A region's bytes: its own, or those of the process.
+/// A region's bytes: its own, or memory of the process.
 #[derive(Debug)]
 pub enum Bytes {
     /// Its own.
     Own(Vec<u8>),
-    /// Somebody else's, lent by [`Region::lent`].
+    /// Memory lent by [`Region::lent`].
     Lent(*mut u8, usize),
 }
 
@@ -14,8 +14,8 @@ impl std::ops::Deref for Bytes {
     fn deref(&self) -> &[u8] {
         match self {
             Bytes::Own(bytes) => bytes,
-            // SAFETY: whoever called `Region::lent` promised so many bytes there for as long as the
-            // region lives.
+            // SAFETY: the caller of `Region::lent` promised this many bytes for the life of the
+            // region.
             Bytes::Lent(at, len) => unsafe { std::slice::from_raw_parts(*at, *len) },
         }
     }
@@ -25,7 +25,8 @@ impl std::ops::DerefMut for Bytes {
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
             Bytes::Own(bytes) => bytes,
-            // SAFETY: as above, and nobody else touches them meanwhile.
+            // SAFETY: the caller of `Region::lent` promised this many bytes for the life of the
+            // region, and that nothing else touches them.
             Bytes::Lent(at, len) => unsafe { std::slice::from_raw_parts_mut(*at, *len) },
         }
     }
@@ -34,18 +35,18 @@ impl std::ops::DerefMut for Bytes {
 /// A piece of memory that the launch was given.
 #[derive(Debug)]
 pub struct Region {
-    /// For messages: "buffer 2 (out)".
+    /// Name for messages: "buffer 2 (out)".
     pub what: String,
-    /// Where it begins.
+    /// Address of its first byte.
     pub address: u64,
-    /// What is in it.
+    /// Its content.
     pub bytes: Bytes,
     /// Whether the kernel may write there.
     pub writable: bool,
-    /// By byte, once something was written: a [`Mark`](crate::order::Mark).
+    /// For each byte, once something was written: a [`Mark`](crate::order::Mark).
     pub marks: Vec<u64>,
-    /// By two bytes, once something was read that may be written: the two waves that read them
-    /// last.
+    /// For each two bytes of a writable region, once something was read: the last two waves that
+    /// read them.
     pub readers: Vec<[u64; 2]>,
 }
 
@@ -62,11 +63,11 @@ impl Region {
         }
     }
 
-    /// Memory of this process, at its own address.
+    /// Memory of this process at its own address.
     ///
     /// # Safety
-    /// `len` bytes from `at` on are there, and nobody else touches them, as long as the region
-    /// lives.
+    /// `len` bytes from `at` on are valid, and nothing else touches them, for the life of the
+    /// region.
     pub unsafe fn lent(what: impl Into<String>, at: *mut u8, len: usize, writable: bool) -> Region {
         Region {
             what: what.into(),

@@ -5,7 +5,7 @@ use crate::operand::{EXEC, Operand, Type, register, source};
 use crate::text::{Text, integer};
 use crate::wave::{Wave, Why};
 
-/// What comes out: a value and, where it is set, SCC.
+/// The result, and SCC if the instruction sets it.
 type Result2 = (u64, Option<bool>);
 type Compute = fn(&[u64; 3], bool) -> Result2;
 
@@ -13,12 +13,12 @@ type Compute = fn(&[u64; 3], bool) -> Result2;
 #[derive(Clone, Debug)]
 pub struct Scalar {
     compute: Compute,
-    /// Where the result goes, and whether it is 64 bits.
+    /// The destination register, and whether it is 64 bits wide.
     destination: Option<(u16, bool)>,
     sources: Vec<(Operand, bool)>,
-    /// By source, where there are such: a sign that is taken away, one that is turned.
+    /// For each source with modifiers: the sign bit to clear, the sign bit to flip.
     signs: Vec<(u64, u64)>,
-    /// A comparison: SCC is undefined as soon as a source is.
+    /// A comparison: SCC is undefined if any bit of a source is.
     compare: bool,
     /// SCC is a source.
     reads_scc: bool,
@@ -64,7 +64,7 @@ fn field(x: u64, spec: u64, bits: u32) -> (u64, u32) {
     (if width >= 64 { x } else { x & ((1 << width) - 1) }, width)
 }
 
-/// The arithmetic of `name`; whether SCC goes in.
+/// The operation called `name`, and whether it reads SCC.
 fn arithmetic(name: &str) -> Option<(Compute, bool)> {
     let of = |c: Compute| Some((c, false));
     let with = |c: Compute| Some((c, true));
@@ -208,7 +208,7 @@ fn comparison(rest: &str) -> Option<(Compute, bool)> {
     Some((compute, false))
 }
 
-/// Whether the operand of `name` at `k` (0: the destination) is 64 bits wide.
+/// Whether operand `k` of `name` (0: the destination) is 64 bits wide.
 fn wide(name: &str, k: usize) -> bool {
     match name {
         "bcnt1_i32_b64" | "ff1_i32_b64" | "ctz_i32_b64" => k > 0,
@@ -219,9 +219,9 @@ fn wide(name: &str, k: usize) -> bool {
 }
 
 impl Scalar {
-    /// Decodes one, or answers that its name is unknown.
+    /// Decodes an instruction; `None` if its name is unknown.
     pub fn decode(text: &Text) -> Result<Option<Scalar>, String> {
-        // gfx12 has functions of the vector units for scalar registers: `v_s_exp_f32`.
+        // gfx12 has vector functions on scalar registers: `v_s_exp_f32`.
         let signed = text.name.starts_with("v_s_");
         let Some(mut name) = text.name.trim_start_matches("v_").strip_prefix("s_") else {
             return Ok(None);
@@ -262,7 +262,7 @@ impl Scalar {
                 signs.push((sign(read.absolute), sign(read.negative)));
             }
             let mut operand = read.operand;
-            // Constants of these have 16 bits, with a sign where the instruction has one.
+            // Constants of these have 16 bits, sign-extended where the instruction is signed.
             if let (true, Some(n)) = (name.contains("k_"), integer(o)) {
                 let n = if name.ends_with("u32") {
                     n as u16 as u64
@@ -273,7 +273,7 @@ impl Scalar {
             }
             sources.push((operand, wide));
         }
-        // The destination is a source of these.
+        // These also read their destination.
         if let (Some((n, wide)), "addk_i32" | "addk_co_i32" | "mulk_i32") = (destination, name) {
             sources.insert(0, (Operand::Scalar(n), wide));
         }
@@ -286,7 +286,7 @@ impl Scalar {
         Ok(Some(Scalar { compute, destination, sources, signs, compare, reads_scc, saves_exec }))
     }
 
-    /// Runs it.
+    /// Executes the instruction.
     pub fn run(&self, wave: &mut Wave) -> Result<(), Why> {
         let (mut s, mut bad) = ([0; 3], [0; 3]);
         for (k, &(operand, wide)) in self.sources.iter().enumerate() {

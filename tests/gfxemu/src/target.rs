@@ -1,11 +1,11 @@
-//! What the emulator must know of a family beside its instructions.
+//! Properties of the GPU families that the emulator depends on, beside their instructions.
 
-/// A counter that a wait names, as this crate numbers them.
+/// The hardware counters of outstanding operations, in this crate's numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
     /// vmcnt, loadcnt.
     Load,
-    /// vscnt, storecnt; on gfx9 vmcnt counts stores as well.
+    /// vscnt, storecnt; on gfx9 vmcnt also counts stores.
     Store,
     /// lgkmcnt, dscnt.
     Lds,
@@ -13,21 +13,21 @@ pub enum Counter {
     Scalar,
 }
 
-/// How many counters there are.
+/// Number of counters.
 pub const COUNTERS: usize = 4;
 
-/// What is waited for.
+/// An outstanding operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Global memory into registers: in order.
+    /// Global memory to registers, in order.
     Load,
-    /// Registers into global memory, atomics without an answer.
+    /// Registers to global memory, and atomics without a result.
     Store,
-    /// LDS, either way: in order.
+    /// LDS to or from registers, in order.
     Lds,
-    /// Memory into scalar registers: in any order.
+    /// Memory to scalar registers, in any order.
     Scalar,
-    /// A cache's writing back.
+    /// A cache write-back.
     WriteBack,
 }
 
@@ -40,13 +40,13 @@ pub struct Target {
     pub generation: u32,
     /// Lanes of a wave.
     pub wave: u32,
-    /// gfx12's scalar registers that vector arithmetic keeps are no hazard: for code of compilers
-    /// that do not know of it, LLVM before 20.
+    /// Ignores the hazard of gfx12's cached scalar registers, for code of compilers that do not
+    /// handle it (LLVM before 20).
     pub excused: bool,
 }
 
 impl Target {
-    /// `arch` at `wave` lanes, if the emulator knows the family.
+    /// `arch` with `wave` lanes, if the emulator knows the family.
     pub fn new(arch: &str, wave: u32) -> Result<Target, String> {
         let generation = match arch {
             "gfx900" | "gfx902" | "gfx906" | "gfx908" | "gfx90a" | "gfx90c" | "gfx942"
@@ -64,25 +64,25 @@ impl Target {
             _ => Err(format!("{arch} has no waves of {wave} lanes")),
         }
     }
-    /// Whether waves of one block may lie on two caches, by its descriptor's first resource word:
+    /// Whether waves of one block may use two caches, by the descriptor's first resource word:
     /// RDNA's work-group processors, unless the compiler keeps a block on one of their two units,
     /// as hiprtc does.
     pub fn split_caches(&self, resources: u32) -> bool {
         self.generation >= 10 && resources >> 29 & 1 == 1
     }
-    /// Whether it is CDNA 3 or 4.
+    /// Whether it is CDNA 3 or CDNA 4.
     pub fn mi300(&self) -> bool {
         matches!(self.arch.as_str(), "gfx942" | "gfx950")
     }
-    /// Whether stores must be written back before other blocks see them: where a device has several
-    /// second caches. gfx12.0 has one, which all stores reach before they count as done (LLVM's
-    /// `SIGfx12CacheControl` writes back for other devices alone there, and on gfx1250 for other
-    /// blocks).
+    /// Whether stores must be written back before other blocks see them, which is so where a device
+    /// has several second-level caches. gfx12.0 has one, and stores reach it before they count as
+    /// complete. (LLVM's `SIGfx12CacheControl` writes back only for other devices there, and on
+    /// gfx1250 for other blocks.)
     pub fn needs_write_back(&self) -> bool {
         self.mi300() || self.arch == "gfx1250"
     }
-    /// Whether loads of global memory fill registers in the order in which they were issued, so
-    /// that a later one into the same register needs no wait.
+    /// Whether global loads fill registers in the order of issue, so that a later load into a
+    /// register needs no wait.
     pub fn loads_in_order(&self) -> bool {
         self.generation < 12
     }
@@ -105,11 +105,11 @@ impl Target {
             (Event::Scalar, _) => Counter::Lds,
         }
     }
-    /// Vector registers that a wave gets, by its descriptor's first resource word.
+    /// The number of vector registers of a wave, by the descriptor's first resource word.
     pub fn vector_registers(&self, resources: u32) -> usize {
         let granules = (resources & 63) as usize + 1;
         let each = match self.arch.as_str() {
-            // Those beyond 256 are reached by `s_set_vgpr_msb`.
+            // `s_set_vgpr_msb` selects those beyond 256.
             "gfx1250" => return granules * 16,
             "gfx90a" | "gfx942" | "gfx950" => 8,
             _ if self.generation == 9 || self.wave == 64 => 4,

@@ -1,18 +1,18 @@
-//! An instruction as LLVM writes it: a name, operands between commas, and modifiers behind the last
-//! of them.
+//! LLVM's text of an instruction: a name, operands between commas, and modifiers after the last
+//! operand.
 
-/// `v_add_f32_e64 v1, |v2|, -s3 clamp`, taken apart.
+/// A parsed instruction: `v_add_f32_e64 v1, |v2|, -s3 clamp`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Text {
-    /// The mnemonic, as it stands there.
+    /// The mnemonic, with its encoding suffix.
     pub name: String,
     /// Operands, signs and bars included.
     pub operands: Vec<String>,
-    /// What follows them without a comma: `offset:16`, `glc`, `op_sel:[0,1]`.
+    /// Modifiers after the operands: `offset:16`, `glc`, `op_sel:[0,1]`.
     pub modifiers: Vec<String>,
 }
 
-/// Parts of `text` between those `separator`s that no bracket encloses.
+/// Splits `text` at `separator`s outside brackets.
 fn parts(text: &str, separator: char) -> Vec<&str> {
     let (mut depth, mut from, mut out) = (0, 0, Vec::new());
     for (i, c) in text.char_indices() {
@@ -32,7 +32,7 @@ fn parts(text: &str, separator: char) -> Vec<&str> {
 }
 
 impl Text {
-    /// Takes a line of LLVM's apart.
+    /// Parses a line of LLVM's disassembly.
     pub fn parse(line: &str) -> Text {
         let (name, rest) = line.trim().split_once(char::is_whitespace).unwrap_or((line.trim(), ""));
         let mut text = Text { name: name.to_string(), ..Text::default() };
@@ -44,29 +44,29 @@ impl Text {
         text
     }
 
-    /// Whether `word` stands among the modifiers.
+    /// Whether `word` is a modifier.
     pub fn has(&self, word: &str) -> bool {
         self.modifiers.iter().any(|m| m == word)
     }
 
-    /// What stands behind `key:`.
+    /// The value of the modifier `key:`.
     pub fn value(&self, key: &str) -> Option<&str> {
         self.modifiers.iter().find_map(|m| m.strip_prefix(key)?.strip_prefix(':'))
     }
 
-    /// The number behind `key:`, or 0.
+    /// The number of the modifier `key:`, or 0.
     pub fn number(&self, key: &str) -> Result<i64, String> {
         self.value(key)
             .map_or(Ok(0), |text| integer(text).ok_or_else(|| format!("{key}:{text} is no number")))
     }
 
-    /// The list behind `key:[…]`.
+    /// The list of the modifier `key:[…]`.
     pub fn list(&self, key: &str) -> Option<Vec<u32>> {
         let inside = self.value(key)?.strip_prefix('[')?.strip_suffix(']')?;
         inside.split(',').map(|n| n.trim().parse().ok()).collect()
     }
 
-    /// Operand `i`, or which one is missing.
+    /// Operand `i`; the error names the missing one.
     pub fn operand(&self, i: usize) -> Result<&str, String> {
         self.operands.get(i).map(String::as_str).ok_or_else(|| format!("operand {i} is missing"))
     }

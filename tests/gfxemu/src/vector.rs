@@ -1,6 +1,6 @@
-//! Vector instructions: operands fetched, computed lane by lane, results put where they belong. One
-//! shape for all encodings: an instruction is one or two parts (a dual instruction's two, a packed
-//! one's halves); all parts read before any of them writes.
+//! Vector instructions: operands are fetched, computed lane by lane, and stored. All encodings have
+//! one form: an instruction has one or two parts (a dual instruction's two, a packed one's halves),
+//! and all parts read before any of them writes.
 
 mod fetch;
 mod part;
@@ -24,8 +24,8 @@ pub struct Vector {
     exchange: Option<Exchange>,
 }
 
-/// 16-bit instructions of gfx9 that clear the upper half of their destination; all other ones, and
-/// all of RDNA, keep it.
+/// Whether a 16-bit instruction clears the upper half of its destination. Some of gfx9 do; all
+/// others, and all of RDNA, keep it.
 fn clears_upper(target: &Target, name: &str) -> bool {
     const KEEP: [&str; 4] = ["v_fma_f16", "v_mad_u16", "v_mad_f16", "v_fmac_f16"];
     target.generation == 9 && !KEEP.contains(&name) && !name.contains("mix")
@@ -39,7 +39,7 @@ fn brain_as_single(x: u16) -> f32 {
     half::bf16::from_bits(x).to_f32()
 }
 
-/// The name without its encoding, and which encoding.
+/// The name without its encoding, and the encoding.
 fn base(name: &str) -> (&str, bool, bool) {
     let dpp = name.ends_with("_dpp");
     let sdwa = name.ends_with("_sdwa");
@@ -62,14 +62,14 @@ fn selection(text: &str) -> Result<(u32, u32), String> {
 }
 
 impl Vector {
-    /// Decodes one that is known by its arithmetic, or answers that it is not.
+    /// Decodes an instruction; `None` if its operation is unknown.
     pub fn decode(target: &Target, line: &str) -> Result<Option<Vector>, String> {
         if let Some((x, y)) = line.split_once("::") {
             let mut parts = Vec::new();
             for half in [x, y] {
                 let mut half = half.replace("v_dual_", "v_");
                 if half.trim_start().starts_with("v_bitop2_b32 ") {
-                    // The same by a table of three, of which the third is zero.
+                    // Rewritten as a truth table of three inputs, the third of which is zero.
                     half = half.replace("v_bitop2_b32", "v_bitop3_b32").replacen(
                         " bitop3:",
                         ", 0 bitop3:",
@@ -185,8 +185,8 @@ impl Vector {
                 f.shift = shift;
                 f.bits = bits.min(ty.bits());
             }
-            // The sign is that of the number as it is computed with: single precision where halves
-            // are made single.
+            // The sign modifier applies to the number that is computed with: f32 where halves are
+            // widened.
             let ty = if mixed { Type::F32 } else { ty };
             let float = ty.is_float() || name.starts_with("v_cndmask");
             let sign = 1u64 << (ty.bits() - 1);
@@ -275,7 +275,7 @@ impl Vector {
         }
     }
 
-    /// Computes, then writes.
+    /// Executes the instruction: computes all parts, then writes.
     pub fn run(&self, wave: &mut Wave) -> Result<(), Why> {
         let exec = wave.exec();
         let write = exec & self.exchange.as_ref().map_or(u64::MAX, |e| e.writes(exec));

@@ -1,5 +1,4 @@
-//! A wave: its registers, which of their bits are undefined, and what it has asked for and not yet
-//! waited for.
+//! A wave: its registers, their undefined bits, and its outstanding operations.
 
 use crate::facts::Facts;
 use crate::hazard::Hazards;
@@ -16,7 +15,7 @@ pub const LANES: usize = 64;
 pub struct Register {
     /// By lane.
     pub value: [u32; LANES],
-    /// By lane: bits that nothing has given a value.
+    /// Undefined bits of each lane.
     pub bad: [u32; LANES],
     /// Lanes with such bits.
     pub any: u64,
@@ -31,12 +30,12 @@ impl Register {
     }
 }
 
-/// Why an instruction cannot go on.
+/// The reason why an instruction cannot execute.
 #[derive(Clone, Debug)]
 pub struct Why {
     /// In words.
     pub what: String,
-    /// In which lane, if it is one.
+    /// The lane, if it is one lane's.
     pub lane: Option<u32>,
 }
 
@@ -53,7 +52,7 @@ impl From<&str> for Why {
 }
 
 impl Why {
-    /// In a lane.
+    /// Names the lane.
     pub fn at(lane: usize) -> impl FnOnce(String) -> Why {
         move |what| Why { what, lane: Some(lane as u32) }
     }
@@ -70,7 +69,7 @@ pub struct Span {
     pub count: u16,
 }
 
-/// What was asked for.
+/// An outstanding operation.
 #[derive(Clone, Debug)]
 pub struct Asked {
     event: Event,
@@ -96,20 +95,20 @@ pub struct Wave {
     pub scalar_bad: [u32; SCALARS],
     /// SCC.
     pub scc: bool,
-    /// SCC is undefined.
+    /// Whether SCC is undefined.
     pub scc_bad: bool,
-    /// The next instruction.
+    /// Address of the next instruction.
     pub pc: u64,
     /// Barriers passed.
     pub phase: u32,
-    /// Between s_barrier_signal and s_barrier_wait.
+    /// The wave is between s_barrier_signal and s_barrier_wait.
     pub signalled: bool,
-    /// LDS operations so far, and up to which they are complete.
+    /// Number of LDS operations so far, and the number up to which they are complete.
     pub lds_issued: u32,
     lds_done: u32,
-    /// When the nearest cache was last invalidated.
+    /// The time when the nearest cache was last invalidated.
     pub near: u64,
-    /// gfx1250: the upper bits of registers' numbers.
+    /// gfx1250: the upper bits of register numbers.
     pub windows: u8,
     asked: [VecDeque<Asked>; COUNTERS],
     pending_vector: Vec<u8>,
@@ -120,7 +119,7 @@ pub struct Wave {
 }
 
 impl Wave {
-    /// A wave of which nothing is defined but EXEC; registers are full of what `random` gives.
+    /// A wave in which only EXEC is defined. Registers are filled from `random`.
     pub fn new(
         target: &Target,
         number: u32,
@@ -134,7 +133,7 @@ impl Wave {
             bad: [u32::MAX; LANES],
             any: full,
         };
-        // gfx1250's registers from 256 on lie where others have accumulation registers.
+        // gfx1250 places registers from 256 on where other families have accumulation registers.
         let (low, high) = if target.has_acc() {
             (registers, 256)
         } else {
@@ -174,7 +173,7 @@ impl Wave {
         wave
     }
 
-    /// Lanes that are on.
+    /// Lanes that EXEC enables.
     pub fn exec(&self) -> u64 {
         self.pair(EXEC).0 & self.full
     }
@@ -184,7 +183,7 @@ impl Wave {
         if n >= ACC { &self.acc[usize::from(n - ACC)] } else { &self.vector[usize::from(n)] }
     }
 
-    /// A vector register, to be written.
+    /// A vector register for writing.
     pub fn register_mut(&mut self, n: u16) -> &mut Register {
         if n >= ACC {
             &mut self.acc[usize::from(n - ACC)]
@@ -193,7 +192,7 @@ impl Wave {
         }
     }
 
-    /// Sets a scalar register; NULL swallows it.
+    /// Sets a scalar register. Writes to NULL are dropped.
     pub fn set_scalar(&mut self, n: u16, value: u32, bad: u32) {
         let null = n == NULL;
         self.scalar[usize::from(n)] = if null { 0 } else { value };
@@ -217,7 +216,7 @@ impl Wave {
         }
     }
 
-    /// A mask with a bit for every lane: one register at wave 32, two at wave 64.
+    /// A mask with one bit for each lane: one register at wave 32, two at wave 64.
     pub fn mask(&self, n: u16) -> (u64, u64) {
         let (value, bad) = if self.target.wave == 64 {
             self.pair(n)
@@ -227,7 +226,7 @@ impl Wave {
         (value & self.full, bad & self.full)
     }
 
-    /// Sets such a mask.
+    /// Sets a mask.
     pub fn set_mask(&mut self, n: u16, value: u64, bad: u64) {
         if self.target.wave == 64 {
             self.set_pair(n, value, bad);
@@ -236,7 +235,7 @@ impl Wave {
         }
     }
 
-    /// EXEC must be known whenever it changes.
+    /// EXEC must be defined whenever it changes.
     pub fn check_exec(&self) -> Result<(), Why> {
         match self.pair(EXEC).1 & self.full {
             0 => Ok(()),
@@ -247,7 +246,7 @@ impl Wave {
         }
     }
 
-    /// The lanes' mask that a branch asks of: VCC or EXEC, which must be known.
+    /// Whether the mask that a branch tests (VCC or EXEC) is zero. It must be defined.
     pub fn is_zero(&self, n: u16) -> Result<bool, Why> {
         let (value, bad) = self.mask(n);
         match (value & !bad, bad) {
@@ -261,7 +260,7 @@ impl Wave {
         }
     }
 
-    /// Who it is to memory.
+    /// The wave's identity for memory accesses.
     pub fn access(&self, bypass: bool) -> Access {
         Access {
             wave: self.number,
@@ -273,7 +272,7 @@ impl Wave {
         }
     }
 
-    /// Registers that are still to come must be neither read nor written.
+    /// Registers with an outstanding load must be neither read nor written.
     pub fn check_spans(&self, spans: &[Span]) -> Result<(), Why> {
         for s in spans {
             let range = usize::from(s.first)..usize::from(s.first + s.count);
@@ -306,8 +305,8 @@ impl Wave {
         Ok(())
     }
 
-    /// The same before a load of global memory into the first of them: what earlier such loads are
-    /// still to put there comes before it, where they arrive in order.
+    /// [`check_spans`](Wave::check_spans) for a global load into the first span: earlier global
+    /// loads into it are allowed where loads return in order.
     pub fn check_load(&self, spans: &[Span]) -> Result<(), Why> {
         let Some((into, others)) =
             spans.split_first().filter(|(s, _)| s.vector && self.target.loads_in_order())
@@ -328,7 +327,7 @@ impl Wave {
         self.check_spans(if in_order { others } else { spans })
     }
 
-    /// The next instruction must not come before the hardware can take it.
+    /// Faults if the next instruction comes before the hardware can take it.
     pub fn check_hazards(&mut self, facts: &Facts) -> Result<(), Why> {
         Ok(self.hazards.step(facts, self.vector.len())?)
     }
@@ -348,7 +347,7 @@ impl Wave {
         }
     }
 
-    /// Counts what an instruction asks for.
+    /// Records an outstanding operation.
     pub fn ask(&mut self, event: Event, into: Option<Span>, number: u32, upto: Vec<(u32, u32)>) {
         self.mark(into, true);
         self.asked[self.target.counter(event) as usize].push_back(Asked {
@@ -359,8 +358,8 @@ impl Wave {
         });
     }
 
-    /// Waits until no more than `left` of what the counter counts are outstanding. Of what comes in
-    /// any order none is known to be there before all are.
+    /// Waits until at most `left` operations of the counter are outstanding. Operations that
+    /// complete in any order are known to be complete only when `left` is 0.
     pub fn wait(&mut self, counter: Counter, left: usize, memory: &mut Memory) {
         let mut queue = std::mem::take(&mut self.asked[counter as usize]);
         let mut done =
@@ -385,12 +384,12 @@ impl Wave {
         self.asked[counter as usize] = rest;
     }
 
-    /// Up to which of its LDS operations all are complete.
+    /// The number up to which its LDS operations are complete.
     pub fn lds_done(&self) -> u32 {
         self.lds_done
     }
 
-    /// An operand for all lanes of a wave as one: scalar registers and constants.
+    /// The value of an operand that is one for the whole wave: a scalar register or a constant.
     pub fn read_scalar(&self, operand: Operand, wide: bool) -> Result<(u64, u64), Why> {
         Ok(match operand {
             Operand::Scalar(n) if wide => self.pair(n),

@@ -1,12 +1,12 @@
-//! gfx1250's registers beyond 255: an instruction has eight bits for each, and two more stand in a
-//! mode for its first, second and third source and its result (`s_set_vgpr_msb`). Which operand is
-//! which: LLVM's tables of `getVGPRLoweringOperandTables`.
+//! gfx1250's registers beyond 255: an instruction has eight bits for each register, and a mode
+//! (`s_set_vgpr_msb`) has two more for the first, second and third source and the result. LLVM's
+//! tables of `getVGPRLoweringOperandTables` map the operands.
 
 use crate::facts::destinations_of;
 use crate::operand::{Operand, register};
 use crate::text::Text;
 
-/// The text of an instruction with the registers that a mode makes of its own.
+/// The text of an instruction with the register numbers that the mode gives.
 pub fn widened(line: &str, mode: u8) -> Result<String, String> {
     if mode == 0 {
         return Ok(line.to_owned());

@@ -1,5 +1,5 @@
-//! Hazards planted in assembly: each kernel is right with what must stand between two instructions,
-//! and a fault without it.
+//! Hazards planted in assembly: each kernel is right with the required instruction between two
+//! others, and a fault without it.
 
 mod common;
 
@@ -8,13 +8,13 @@ use gfxemu::facts::Facts;
 use gfxemu::hazard::Hazards;
 use gfxemu::target::Target;
 
-/// One wave that writes nothing but a word that it was given.
+/// One wave that stores only a word that it was given.
 fn on(arch: &'static str, wave: u32) -> Assembly {
     Assembly { arch, wave, lds: 1024, grid: 1, block: wave, one_cache: false }
 }
 
-/// `before`, `between`, `behind`: right with `between`, wrong without it; and with one wait state
-/// less, where it is so many.
+/// `before`, `between`, `behind` are right, and wrong without `between`. If `between` is a number
+/// of wait states, one less is also wrong.
 fn held(on: &Assembly, before: &str, between: &str, behind: &str, what: &str) {
     let body = |between: &str| format!("{before}\n{between}\n{behind}");
     let mut bodies = vec![body(between), body("")];
@@ -94,7 +94,7 @@ fn mi300_vector_results_that_others_read_at_once() {
     held(&on, before, "s_nop 0", "v_add_u32 v9, v8, v8", "the read of v8, written in a part");
 }
 
-/// Factors and a summand of ones in v2 to v9, and one more matrix for the seed.
+/// Fills v2 to v17 with ones, then runs `instruction` with A and B in v2 to v5 and C in v6 to v9.
 fn matrix(instruction: &str, d: &str) -> String {
     let mut body = String::from("v_lshlrev_b32 v18, 2, v0\n");
     for r in 2..18 {
@@ -137,7 +137,7 @@ fn mi200_and_mi300_matrices() {
         held(&on, &first, &nop(read), &again, "a matrix's read of v10, a matrix's result");
         let again = format!("{name} v[14:17], v[2:3], v[4:5], v[12:15]");
         held(&on, &first, &nop(summand), &again, "a matrix's read of v12, a matrix's result");
-        // A summand that is the whole result is passed on.
+        // A C operand that is exactly the last result is forwarded.
         on.right(&format!("{first}\n{name} v[10:13], v[2:3], v[4:5], v[10:13]"), 64);
         let written = "v_mov_b32 v3, 0x3c003c00";
         held(
@@ -279,7 +279,7 @@ fn gfx11_results_that_are_passed_on_and_masks() {
         "v_add_f32 v8, v8, v8",
         "v8 is a transcendental's result",
     );
-    // An invalidation counts as an access; a barrier does not.
+    // A cache invalidation counts as an access; a barrier does not.
     held(
         &narrow,
         slow,
@@ -326,7 +326,7 @@ fn gfx11_results_that_are_passed_on_and_masks() {
         ),
         64,
     );
-    // gfx11.5 has the one and not the other.
+    // gfx11.5 has one of the two hazards.
     on("gfx1150", 32).right(&format!("{slow}\nv_add_f32 v8, v8, v8"), 64);
     let compared = "v_cmpx_le_u32 0, v0";
     held(
@@ -358,7 +358,7 @@ fn matrices_that_follow_one_another_on_gfx11_and_gfx12() {
     }
 }
 
-/// clang 19 does not know gfx1250: told by text alone.
+/// clang 19 does not know gfx1250, so this test parses text only.
 #[test]
 fn gfx1250_matrices_and_vector_arithmetic_behind_them() {
     let wmma = "v_wmma_f32_16x16x32_f16 v[0:7], v[8:15], v[16:23], v[0:7]";
@@ -378,8 +378,7 @@ fn gfx1250_matrices_and_vector_arithmetic_behind_them() {
         let why = held(behind, needed - 1).unwrap_err();
         assert!(why.contains(&format!("is {what} {} vector", needed - 1)), "{why}");
     }
-    // Its summand is passed on; transcendentals, loads and what has nothing to do with it need not
-    // wait.
+    // The C operand is forwarded. Transcendentals, loads and independent instructions need no wait.
     for free in
         [wmma, "v_exp_f32_e32 v32, v0", "ds_load_b128 v[8:11], v40", "v_add_f32_e32 v32, v33, v34"]
     {
@@ -410,7 +409,7 @@ fn gfx12_scalar_registers_that_vector_arithmetic_keeps() {
     );
     on.right(&format!("{before}\ns_mov_b32 s8, s6\nv_mov_b32 v9, s7"), 64);
     on.right(&format!("{before}\n{}v_mov_b32 v9, s6", "s_mov_b32 s9, 0\n".repeat(11)), 64);
-    // Written before it was read for the first time; by vector arithmetic.
+    // Written before the first read; written by vector arithmetic.
     on.right("s_mov_b32 s6, 1\nv_mov_b32 v8, s6\nv_mov_b32 v9, s6", 64);
     on.right(
         "s_mov_b32 s6, 1\nv_mov_b32 v8, s6\nv_readfirstlane_b32 s6, v8\ns_add_co_i32 s7, s6, s6",
@@ -418,8 +417,8 @@ fn gfx12_scalar_registers_that_vector_arithmetic_keeps() {
     );
 }
 
-/// A product whose result is read behind a branch: the way past the branch has the wait states, the
-/// other has not, and a run takes one of them.
+/// A matrix product whose result is read after a branch: the taken path has the wait states, the
+/// other does not, and a run takes only one.
 const BRANCH: &str = "s_load_dwordx2 s[4:5], s[0:1], 0x0
 v_mov_b32 v2, 0
 v_mov_b32 v3, 0
@@ -443,14 +442,14 @@ fn every_way_from_a_matrix_instruction_is_looked_at_whether_a_run_takes_it_or_no
         return;
     }
     let cdna2 = Assembly { arch: "gfx90a", wave: 64, lds: 0, grid: 1, block: 64, one_cache: false };
-    // The run takes the longer one.
+    // The run takes the longer path.
     assert_eq!(cdna2.right(BRANCH, 64), [0; 64]);
     let found = cdna2.too_early(BRANCH);
     assert!(
         found.len() == 1 && found[0].contains("needs 11 wait states, and there are 1"),
         "{found:?}"
     );
-    // Behind a wait on both ways, and behind one that is a state too short.
+    // With a wait on both paths, and with one that is a wait state too short.
     let before = BRANCH.replace("s_cbranch", "s_nop 9\ns_cbranch");
     assert_eq!(cdna2.too_early(&before), Vec::<String>::new());
     assert_eq!(cdna2.too_early(&before.replace("s_nop 9", "s_nop 8")).len(), 1);
@@ -459,7 +458,7 @@ fn every_way_from_a_matrix_instruction_is_looked_at_whether_a_run_takes_it_or_no
         64,
         "a matrix's result",
     );
-    // What no run comes to and nobody knows is named: a matrix instruction might lie there.
+    // An unreachable unknown instruction is named, because a matrix instruction might be behind it.
     let unknown = cdna2.too_early(&format!("{before}\ns_endpgm\nv_cubeid_f32 v3, v0, v0, v0"));
     assert!(unknown.len() == 1 && unknown[0].contains("v_cubeid_f32"), "{unknown:?}");
     let away = cdna2.too_early(&before.replace("s_cbranch_scc0 .Lread", "s_cbranch_scc0 4096"));

@@ -1,5 +1,5 @@
-//! Order in global memory, planted in assembly: who overwrites what others may still be reading,
-//! and atomics that nobody has waited for.
+//! Order in global memory, planted in assembly: stores over bytes that other waves may still be
+//! reading, and atomics that were not waited for.
 
 mod common;
 
@@ -26,11 +26,11 @@ fn overwriting_what_another_wave_reads_needs_its_wait_and_a_barrier() {
     RDNA3.wrong(&OVERWRITE.replace("s_barrier\n", ""), 64, "with no barrier between");
     let late = OVERWRITE.replace("s_waitcnt vmcnt(0)\ns_barrier", "s_barrier\ns_waitcnt vmcnt(0)");
     RDNA3.wrong(&late, 64, "did not wait for its load of it before the barrier");
-    // All waves of the block on one cache, which takes what they ask for in order.
+    // All waves of the block use one cache, which handles accesses in order.
     let one = Assembly { one_cache: true, ..RDNA3 };
     assert_eq!(one.right(&late, 64), (1..65).collect::<Vec<u32>>());
     one.wrong(&OVERWRITE.replace("s_barrier\n", ""), 64, "with no barrier between");
-    // Blocks of a wave each: the same words, and nothing that orders them.
+    // Blocks of one wave each: equal words, without any order between the blocks.
     let blocks = Assembly { grid: 2, block: 32, ..RDNA3 };
     let by_block = OVERWRITE
         .replace("v_lshlrev_b32 v1, 2, v0", "v_lshl_or_b32 v0, s2, 5, v0\nv_lshlrev_b32 v1, 2, v0");
@@ -41,8 +41,8 @@ fn overwriting_what_another_wave_reads_needs_its_wait_and_a_barrier() {
     );
 }
 
-/// Every block reads the first word; the last one to do so overwrites it. The second is the
-/// counter.
+/// Every block reads the first word, and the last one to do so overwrites it. The second word is
+/// the counter.
 const LAST: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_mov_b32 v1, 0
 v_mov_b32 v4, 1
@@ -77,7 +77,8 @@ fn overwriting_what_another_block_reads_needs_its_wait_and_a_signal() {
     );
 }
 
-/// Two waves add to the first word; each then asks for the sum and stores it at its own place.
+/// Two waves add to the first word. Each then reads the sum with an atomic and stores it at its own
+/// index.
 const LATE: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_lshrrev_b32 v2, 3, v0
 v_mov_b32 v1, 0
@@ -101,7 +102,7 @@ fn an_atomic_happens_when_it_is_waited_for_and_before_only_by_chance() {
     let seen = RDNA3.by_seed(&late, 3, 1..17);
     assert!(seen.iter().any(|words| *words != [2, 2, 2]), "the wait is not missed: {seen:?}");
     assert!(seen.iter().all(|words| words[0] == 2), "in the end it has happened");
-    // Asked for by a load, it must have been waited for, and the caches be empty.
+    // A read of the sum by a load needs a wait for the atomics, and invalidated caches.
     let load = LATE.replace(
         "global_atomic_or_b32 v5, v1, v1, s[4:5] glc",
         "buffer_gl0_inv\nglobal_load_b32 v5, v1, s[4:5]",

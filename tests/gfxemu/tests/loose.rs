@@ -1,5 +1,5 @@
-//! Stores that arrive in an order that a seed chooses: what is missing shows in what is computed.
-//! The same kernels that are faults by the rules (`planted.rs`), without them.
+//! Stores that arrive in an order that a seed chooses: the kernels that `planted.rs` shows to break
+//! the rules give wrong results here, with the rules off.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{Assembly, CDNA3, LAST_BLOCK, RDNA3, cdna, ready};
 
 const SEEDS: std::ops::Range<u64> = 1..41;
 
-/// By how many seeds the sum is wrong; the counter never is.
+/// The number of seeds for which the sum is wrong. The counter is always right.
 fn missed(blocks: &Assembly, body: &str) -> usize {
     let all = blocks.loose(body, 10, SEEDS);
     assert!(
@@ -36,7 +36,7 @@ fn a_wait_a_write_back_or_an_invalidation_that_is_missing_makes_some_sum_wrong()
     }
 }
 
-/// Two waves hand each other a word through memory.
+/// Two waves pass each other a word through memory.
 const WAVES: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_lshlrev_b32 v1, 2, v0
 v_xor_b32 v2, 0x80, v1
@@ -62,14 +62,14 @@ fn waves_of_a_block_see_each_other_s_stores_behind_a_wait_a_barrier_and_an_inval
     for part in ["s_waitcnt_vscnt null, 0x0\n", "s_barrier\n", "buffer_gl0_inv\n"] {
         assert!(wrong(&RDNA3, &WAVES.replace(part, "")) > 0, "without {part}");
     }
-    // On one cache, which takes what they ask for in order, only the barrier is needed.
+    // With one cache, which handles accesses in order, only the barrier is needed.
     let one = Assembly { one_cache: true, ..RDNA3 };
     let bare = WAVES.replace("s_waitcnt_vscnt null, 0x0\n", "").replace("buffer_gl0_inv\n", "");
     assert_eq!(wrong(&one, &bare), 0);
     assert!(wrong(&one, &bare.replace("s_barrier\n", "")) > 0);
 }
 
-/// A wave's own stores to one place arrive in their order, and it always reads the last.
+/// A wave's stores to one place arrive in order, and the wave always reads the last.
 const OWN: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_lshlrev_b32 v1, 2, v0
 v_add_nc_u32 v2, 5, v0

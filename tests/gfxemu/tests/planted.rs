@@ -1,11 +1,11 @@
-//! Faults planted in assembly: each kernel is right as it stands, and wrong with one line taken out
-//! or changed. So no test of this emulator passes blindly.
+//! Faults planted in assembly: each kernel is right, and wrong with one line removed or changed.
+//! This shows that the emulator's checks can fail.
 
 mod common;
 
 use common::{Assembly, CDNA3, LAST_BLOCK, RDNA3, cdna, ready};
 
-/// Every thread stores its number at its place.
+/// Every thread stores its number at its index.
 const STORE: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_lshlrev_b32 v1, 2, v0
 s_waitcnt lgkmcnt(0)
@@ -52,7 +52,7 @@ global_store_dword v1, v2, s[4:5]"
         let on = Assembly { arch, wave, lds: 0, grid: 1, block: 64, one_cache: false };
         assert_eq!(on.right(&body, 64), (0..64).collect::<Vec<u32>>());
         on.wrong(&body.replace(wait, ""), 64, "v2 is used before a wait for its load");
-        // The second load is not covered by a wait that leaves one outstanding.
+        // A wait that leaves one load outstanding does not cover the second load.
         on.wrong(
             &body.replace("_u32 v2, v2", "_u32 v2, v3"),
             64,
@@ -79,7 +79,7 @@ global_store_b32",
         64,
         "v2 is used before a wait for its load",
     );
-    // Half of a register keeps what is in the other.
+    // A 16-bit load keeps the other half of its register.
     let half = "global_load_d16_hi_b16 v2, v1, s[4:5]\ns_waitcnt";
     RDNA3.wrong(
         &body.replace("global_load_b32 v2, v1, s[4:5]\ns_waitcnt", half),
@@ -97,7 +97,7 @@ global_store_b32",
     );
 }
 
-/// Every block stores the same and reads it after a barrier of its own.
+/// Every block stores equal values and reads them after a barrier of its own.
 const SAME: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_lshlrev_b32 v1, 2, v0
 v_mov_b32 v2, 7
@@ -123,8 +123,8 @@ fn what_blocks_store_alike_each_of_them_may_read_and_no_other() {
         "s_cmp_lg_u32 s2, 0\ns_cbranch_scc1 1\nglobal_store_b32 v1, v2, s[4:5]\ns_waitcnt_vscnt";
     let by_one = SAME.replace("global_store_b32 v1, v2, s[4:5]\ns_waitcnt_vscnt", one);
     let by_one = by_one.replace("s_cbranch_scc1 1", "s_cbranch_scc1 2");
-    // Whoever comes first reads zeros: only some order of blocks shows it, so six blocks wait for
-    // nobody.
+    // The first block reads zeros, but only in some order of blocks. Six blocks make such an order
+    // likely.
     blocks.wrong(
         &by_one,
         7 * 64,
@@ -149,7 +149,7 @@ fn a_register_that_nothing_wrote_is_no_address_no_branch_and_no_result() {
         64,
         "an undefined value is stored",
     );
-    // Bits that a mask takes away do not matter; others do.
+    // Undefined bits that a mask removes do not matter; others do.
     let masked =
         STORE.replace("global_store", "v_and_b32 v8, 0, v7\nv_or_b32 v0, v0, v8\nglobal_store");
     RDNA3.right(&masked, 64);
@@ -181,7 +181,7 @@ fn memory_ends_where_the_buffer_ends() {
     RDNA3.wrong(&STORE.replace("v0, s[4:5]", "v0, s[0:1]"), 64, "arguments");
 }
 
-/// Two waves hand each other a value through LDS.
+/// Two waves pass each other a value through LDS.
 const LDS: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_lshlrev_b32 v1, 2, v0
 v_xor_b32 v2, 0x80, v1
@@ -219,7 +219,7 @@ fn lds_between_waves_needs_a_barrier_and_a_wait_before_it() {
     );
     let last = LDS.replace("global_store", "ds_store_b32 v1, v0\nglobal_store");
     rdna3.wrong(&last, 64, "read it with no barrier between|wrote it with no barrier between");
-    // The same on gfx12, whose barrier is in two parts, and on CDNA.
+    // The kernel for gfx12, whose barrier has two parts, and for CDNA.
     let split = LDS
         .replace(
             "s_waitcnt lgkmcnt(0)\ns_barrier",
@@ -269,8 +269,8 @@ fn blocks_see_one_another_s_stores_only_after_a_wait_and_an_invalidation() {
         10,
         "since this wave's caches were last invalidated",
     );
-    // gfx12.0 has one second cache, so nothing is written back before others of the device may see
-    // it.
+    // gfx12.0 has one second-level cache, so no write-back is needed for other blocks of the
+    // device.
     let rdna4 = LAST_BLOCK
         .replace(", s2, ", ", ttmp9, ")
         .replace("s_waitcnt lgkmcnt(0)", "s_wait_kmcnt 0x0")
@@ -290,7 +290,7 @@ fn blocks_see_one_another_s_stores_only_after_a_wait_and_an_invalidation() {
         10,
         "caches were last invalidated",
     );
-    // MI300's caches are written back as well, and that must be waited for before the atomic.
+    // MI300's caches need a write-back, and a wait for it before the atomic.
     let cdna = cdna(LAST_BLOCK);
     let blocks = Assembly { grid: 8, block: 64, ..CDNA3 };
     assert_eq!(blocks.right(&cdna, 10)[8..], [8, 36]);
@@ -312,7 +312,7 @@ fn matrices_want_all_lanes_defined_operands_and_on_gfx11_both_halves_alike() {
     if !ready() {
         return;
     }
-    // A and B all ones (halves), C zero: every element is 16.
+    // A and B are all ones (halves), C is zero: every element is 16.
     let mut body = String::from("s_load_b64 s[4:5], s[0:1], 0x0\nv_lshlrev_b32 v1, 2, v0\n");
     for r in 2..18 {
         body += &format!("v_mov_b32 v{r}, 0x3c003c00\n");
@@ -345,7 +345,7 @@ fn matrices_want_all_lanes_defined_operands_and_on_gfx11_both_halves_alike() {
     let one = Assembly { arch: "gfx908", block: 64, ..CDNA3 };
     assert_eq!(one.right(&body, 64), [16f32.to_bits(); 64]);
     one.wrong(&body.replace("v_mov_b32 v3, 0x3c003c00\n", ""), 64, "v3 is undefined in a matrix");
-    // What clang 19 makes of copies between accumulation registers on gfx908.
+    // The code that clang 19 makes of copies between accumulation registers on gfx908.
     one.wrong(&body.replace("a3, 0", "a3, v11"), 64, "register 259 is undefined in a matrix");
     one.wrong(
         &body.replace(

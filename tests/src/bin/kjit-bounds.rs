@@ -1,7 +1,7 @@
-//! Bounds of decode products by instructions: `kjit-bounds count gfx1100 …` counts what each
-//! executes on the emulator, as lines of `kernel_src/src/issue.tsv` (`--only NAME`: of that
-//! product); `kjit-bounds table` makes the tables of `docs/amd-bounds.md` from them.
-//! `scripts/issue-bounds` calls both.
+//! Bounds of decode products by their instructions. `kjit-bounds count gfx1100 …` counts the
+//! instructions that each product executes on the emulator and prints lines of
+//! `kernel_src/src/issue.tsv` (`--only NAME`: one product). `kjit-bounds table` makes the tables of
+//! `docs/amd-bounds.md` from that file. `scripts/issue-bounds` runs both.
 #![allow(clippy::print_stdout, reason = "a command")]
 
 use gfxemu::machine::{Launch, Machine};
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Layers of the models of the catalogue, whose rows have as many as there are kinds.
+/// Numbers of layers of the catalogue's models. A catalogue row describes one layer of each kind.
 const LAYERS: [(&str, f64); 11] = [
     ("Llama 3.1 8B Q4_K_M", 32.0),
     ("Llama 3.2 3B Q4_K_M", 28.0),
@@ -35,7 +35,8 @@ const LAYERS: [(&str, f64); 11] = [
     ("SmolLM2 135M Q4_1", 30.0),
 ];
 
-/// Blocks of a launch that are run, spread over its grid: all do as much, but for the last rows.
+/// Number of blocks that are run, spread over the grid. All blocks do equal work except those of
+/// the last rows.
 const BLOCKS: u32 = 6;
 
 fn main() -> ExitCode {
@@ -75,7 +76,7 @@ fn count(arch: &str, only: Option<&str>) -> Result<(), String> {
         config = config.cache_dir(folder);
     }
     let engine = Engine::new(config);
-    // What HIP counts as units: pairs of CUs on RDNA.
+    // HIP counts a pair of CUs as one unit on RDNA.
     let units = if row.waves.len() > 1 { card.units / 2 } else { card.units };
     let wanted = |name: &str| {
         let ends = [" norm", " gated", " down"].iter().any(|end| name.ends_with(end));
@@ -98,7 +99,7 @@ fn count(arch: &str, only: Option<&str>) -> Result<(), String> {
     Ok(())
 }
 
-/// What a launch of a sample executes: that of some of its blocks, times all.
+/// Instructions of a sample's launch: those of some blocks, scaled to all blocks.
 fn executed(
     target: &Target,
     units: u32,
@@ -118,7 +119,7 @@ fn executed(
     let kernel = Kernel::read(code.bytes(), symbol)?;
     let wave = kernel.wave;
     let mut emulated = Emulated::new(target.id(), wave)?;
-    // It counts; what is wrong is others' to find.
+    // This run only counts instructions. Other tests check for hazards.
     emulated.excused = true;
     let mut machine = Machine::new(emulated, kernel, 0x1000)?;
     let (base, image) = machine.image();
@@ -169,7 +170,7 @@ fn executed(
     Ok(sum)
 }
 
-/// Bytes that a lane loads or stores, by an instruction's name.
+/// Bytes that a lane loads or stores, by the instruction's name.
 fn bytes(name: &str) -> f64 {
     let wide = [
         ("x4", 16.0),
@@ -187,7 +188,7 @@ fn bytes(name: &str) -> f64 {
         ("i8", 1.0),
         ("byte", 1.0),
     ];
-    // Two of one kind: ds_read2_b32.
+    // Two accesses in one instruction, such as ds_read2_b32.
     let two = if name.contains("2_b") || name.contains("2st64_b") || name.contains("_2addr_") {
         2.0
     } else {
@@ -201,7 +202,8 @@ fn add(sum: &mut Executed, text: &Text, n: f64, wave: f64) {
     let name = text.name.as_str();
     const SLOW: [&str; 8] =
         ["v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_", "v_s_"];
-    // What waves are held by, and what the front of the unit does by itself.
+    // Instructions that take no issue slot: waits and those that the front end of the unit
+    // executes.
     const FREE: [&str; 6] = ["s_wait", "s_nop", "s_delay", "s_clause", "s_barrier", "s_endpgm"];
     if name.starts_with("v_wmma") || name.starts_with("v_mfma") || name.starts_with("v_smfmac") {
         sum.matrix += n;
@@ -222,7 +224,7 @@ fn add(sum: &mut Executed, text: &Text, n: f64, wave: f64) {
     }
 }
 
-/// Of a launch, by its card: memory, issue, what sets that.
+/// Bounds of a launch on its card: µs by memory, µs by issue, and the pipe that sets the latter.
 fn bounds(row: &issue::Counted) -> Option<(f64, f64, &'static str)> {
     let (arch, card) = card_of(row.arch).ok()?;
     let by_issue = row.executed.bound(arch, card, row.wave)?;
@@ -263,7 +265,7 @@ fn table() -> Result<(), String> {
                     .and_then(bounds)
                 {
                     Some((by_memory, by_issue, _)) => (by_issue / by_memory).max(1.0),
-                    // Norms, biases: nothing against the rest.
+                    // Norms and biases are too small to count.
                     None => 1.0,
                 };
                 memory += time;
@@ -298,7 +300,7 @@ fn table() -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes of each format that a token of a model reads.
+/// Bytes of each format that a model reads for a token.
 fn needs(
     model: &kjit_model::catalogue::Common,
     layers: f64,
@@ -319,7 +321,7 @@ fn needs(
         let whole: f64 = weights.iter().map(|w| graph.weight(*w).bytes() as f64).sum();
         for id in weights {
             let w = graph.weight(id);
-            // Of an embedding a row, of experts those chosen: the operation knows.
+            // One row of an embedding, and only the chosen experts: `op.bytes` accounts for both.
             let part = op.bytes(&graph) as f64 * w.bytes() as f64 / whole.max(1.0);
             let times = if layer(&w.name).is_some() { layers / here } else { 1.0 };
             *needs.entry(w.format.name).or_insert(0.0) += part * times;

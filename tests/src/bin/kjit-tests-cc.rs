@@ -1,5 +1,5 @@
-//! The process that these tests run compilers in: `kjit-cc`, built with this crate so that cargo
-//! can say where it is.
+//! The compiler process of these tests: `kjit-cc`, built with this crate so that cargo can name its
+//! path.
 
 fn main() {
     std::process::exit(kjit_engine::kjit_cc());

@@ -1,5 +1,5 @@
-//! What the tests of the engine on simulated devices share: kernels that do right and wrong, and a
-//! device with them loaded.
+//! Helpers of the engine's tests on simulated devices: right and faulty kernels, and a device with
+//! them loaded.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use kjit_engine::{Constants, Device, Engine, Job, Kernel, Module, Options, Source};
@@ -7,9 +7,9 @@ use kjit_tests::simulator::{cache, engine};
 
 /// The compiler process.
 pub const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
-/// Where built things are kept.
+/// Folder of built files.
 pub const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// Threads of a block of every kernel here.
+/// Threads in a block of each kernel here.
 pub const BLOCK: u32 = 128;
 
 const KERNELS: &str = r#"

@@ -1,5 +1,5 @@
-//! Plain CUDA and HIP by a bare clang with the engine's `words.h`: one line for each group of its
-//! words, as machine code on the emulator, held against the same in Rust and in f64.
+//! CUDA and HIP source compiled by a bare clang with the engine's `words.h`: one line for each
+//! group of its words, run as machine code on the emulator and compared with Rust and f64.
 
 use gfxemu::machine::{Launch, Machine};
 use gfxemu::object::Kernel;
@@ -12,8 +12,8 @@ use std::time::Instant;
 const BLOCK: usize = 128;
 const ALL: usize = 2 * BLOCK;
 
-/// `K(name, value)`: a kernel that gives `value` for each thread; `v` is its float, `i` its number,
-/// `t` that in the block, `a` are words that all share.
+/// `K(name, value)` is a kernel that stores `value` for each thread. `v` is the thread's float, `i`
+/// its number, `t` its number in the block, `a` words that all threads share.
 const TEXT: &str = r#"
 #include "words.h"
 __device__ void put(unsigned* y, unsigned v) { *y = v; }
@@ -60,7 +60,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// What another lane of its wave has as `t`.
+    /// `t` of another lane of its wave.
     fn of(self, lane: i64) -> i64 {
         self.t / self.wave * self.wave + lane
     }
@@ -72,7 +72,7 @@ impl Thread {
     }
 }
 
-/// The answer: a word, or a number with the units in the last place that it may be off.
+/// The expected word, or a number with a tolerance in units in the last place.
 enum Want {
     Word(i64),
     Near(f64, f64),
@@ -166,7 +166,7 @@ fn answers() -> Vec<Answer> {
     ]
 }
 
-/// The float of a thread: eighths, none of them 0, from −8 to 8.
+/// The float of a thread: a nonzero multiple of 1/8 from −8 to 8.
 fn number(i: usize) -> f64 {
     (i % 128) as f64 / 8.0 - 8.0 + 1.0 / 16.0
 }
@@ -177,7 +177,7 @@ fn near(got: f32, want: f64, ulp: f64) -> bool {
     (f64::from(got) - want).abs() <= ulp.max(0.5) * unit
 }
 
-/// A launch of two blocks: what each thread said, and the shared words.
+/// Launches two blocks; returns each thread's word and the shared words.
 fn launched(arch: &str, object: &[u8], name: &str) -> (Vec<u32>, Vec<u32>) {
     let kernel = Kernel::read(object, name).unwrap();
     let mut machine =
@@ -185,7 +185,7 @@ fn launched(arch: &str, object: &[u8], name: &str) -> (Vec<u32>, Vec<u32>) {
     let place = |n: u64| 0x10_0000_0000 * n;
     let mut block: Vec<u8> =
         [place(1), place(2), place(3)].iter().flat_map(|p| p.to_le_bytes()).collect();
-    // What nobody sees: blocks of the grid as words, threads of a block as halves.
+    // Hidden arguments: blocks of the grid as words, threads of a block as halves.
     block.extend([2u32, 1, 1].iter().flat_map(|n| n.to_le_bytes()));
     block.extend([BLOCK as u16, 1, 1, 0].iter().flat_map(|n| n.to_le_bytes()));
     block.resize(24 + 256, 0);

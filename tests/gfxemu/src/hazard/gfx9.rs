@@ -1,4 +1,4 @@
-//! gfx9: wait states between vector arithmetic and what reads its scalar or exchanged results; on
+//! gfx9: wait states between vector arithmetic and readers of its scalar or exchanged results; on
 //! MI300 also between two vector instructions.
 
 use super::{Hazards, scalar_name, vector_name};
@@ -76,8 +76,8 @@ impl Hazards {
         self.last_register(facts, registers)
     }
 
-    /// MI200 reads the wrong register for a shift of 64 bits whose amount lies in the last register
-    /// of its allocation.
+    /// MI200 reads a wrong register in a 64-bit shift whose amount is in the last register of the
+    /// wave's allocation.
     fn last_register(&self, facts: &Facts, registers: usize) -> Result<(), String> {
         let shift =
             matches!(facts.name.as_str(), "v_lshlrev_b64" | "v_lshrrev_b64" | "v_ashrrev_i64");
@@ -95,7 +95,7 @@ impl Hazards {
         }
     }
 
-    /// What an instruction leaves behind; the time is that of its end.
+    /// Records an instruction, at the time of its end.
     pub(super) fn remember(&mut self, facts: &Facts) {
         let now = self.now;
         let dot = facts.name.starts_with("v_dot");
@@ -125,7 +125,7 @@ impl Hazards {
                 }
             }
         } else {
-            // Loads: what they wrote is there after a wait, and none of these rules is about it.
+            // Loads: a wait covers their results, and none of these rules applies.
             for s in facts.writes.iter().filter(|s| s.vector) {
                 for r in s.first..s.first + s.count {
                     if let Some(p) = self.vector.get_mut(usize::from(r)) {

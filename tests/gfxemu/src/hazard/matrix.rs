@@ -3,20 +3,21 @@
 use super::{Hazards, vector_name};
 use crate::facts::{Facts, Unit};
 
-/// What a matrix instruction of these kernels (16 × 16 × 16 halves) makes others wait for.
+/// Wait states that follow a matrix instruction of these kernels (16 × 16 × 16 halves).
 struct Needed {
-    /// Its result as a factor of another matrix; as its summand, if that begins elsewhere.
+    /// Before its result is the A or B operand of another one; before it is the C operand, if that
+    /// starts at another register.
     factor: u64,
     summand: u64,
-    /// Its result read otherwise, or written over.
+    /// Before any other read of its result; before its result is overwritten.
     read: u64,
     write: u64,
-    /// Its summand written over.
+    /// Before its C operand is overwritten.
     free: u64,
 }
 
-/// By architecture: 8 passes on MI100 and MI200, 4 on MI300 and MI350, whose result is a state
-/// later.
+/// By architecture: 8 passes on MI100 and MI200, 4 on MI300 and MI350; MI350's result is one wait
+/// state later.
 fn needed(arch: &str) -> Needed {
     match arch {
         "gfx908" => Needed { factor: 4, summand: 2, read: 10, write: 7, free: 5 },
@@ -27,7 +28,7 @@ fn needed(arch: &str) -> Needed {
 }
 
 impl Hazards {
-    /// The rules.
+    /// Checks the rules.
     pub(super) fn matrix(&self, facts: &Facts) -> Result<(), String> {
         let first = self.target.arch == "gfx908";
         let n = needed(&self.target.arch);
@@ -42,7 +43,7 @@ impl Hazards {
             for (r, p) in self.pasts(s) {
                 let read = |what: &str| format!("{what} of {}, ", vector_name(r));
                 if matrix {
-                    // A summand that is the whole result before it is passed on.
+                    // A C operand that is exactly the last result is forwarded.
                     let whole = k == 2 && p.matrix.1 == s.first;
                     let states = if k == 2 { n.summand } else { n.factor };
                     if !whole {

@@ -1,4 +1,4 @@
-//! RDNA: what gfx10.1, gfx11 and gfx12 do not wait for by themselves. gfx10.3 has none of these.
+//! RDNA: hazards of gfx10.1, gfx11 and gfx12. gfx10.3 has none.
 
 use super::gfx9::scalars;
 use super::{Hazards, scalar_name, vector_name};
@@ -6,43 +6,45 @@ use crate::facts::{Facts, Unit};
 use crate::operand::{EXEC, M0, NULL, SCALARS};
 use crate::wave::Span;
 
-/// What gfx12 knows of a scalar register.
+/// gfx12's cached copy of a scalar register.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kept {
-    /// Vector arithmetic has read it or its pair: its value may be kept there.
+    /// Vector arithmetic has read it or its pair, so its value may be cached.
     read: bool,
-    /// Scalar arithmetic has written it since, and so many other scalar instructions ago.
+    /// Scalar arithmetic has written it since; the count is of other scalar instructions since
+    /// then.
     changed: Option<u32>,
 }
 
-/// A wave's past.
+/// The history of a wave.
 #[derive(Clone, Debug)]
 pub struct State {
     /// gfx10.1: scalar registers that accesses, or scalar loads, may still be reading.
     accessed: [bool; SCALARS],
     loading: [bool; SCALARS],
-    /// EXEC is read by others than vector arithmetic.
+    /// An instruction other than vector arithmetic has read EXEC.
     exec_read: bool,
-    /// The latest access since stores were waited for, and whether a branch came behind it.
+    /// The last access since the last wait for stores, and whether a branch followed it.
     access: Option<(Unit, bool)>,
-    /// EXEC was written by a comparison, and no vector arithmetic came behind it.
+    /// A comparison wrote EXEC, and no vector arithmetic followed.
     exec_compared: bool,
-    /// gfx11: vector instructions so far, transcendental ones, and how many of the former surely
-    /// are done.
+    /// gfx11: number of vector instructions so far, of transcendental ones, and of vector
+    /// instructions that are surely complete.
     vector: u64,
     slow: u64,
     done: u64,
-    /// How many there were when scalar arithmetic wrote EXEC, the latest last.
+    /// The count of vector instructions at each write of EXEC by scalar arithmetic, the latest
+    /// last.
     exec: Vec<u64>,
-    /// Scalar registers that are a mask in flight; those of them that scalar arithmetic then wrote.
+    /// Scalar registers in use as a mask, and those of them that scalar arithmetic then wrote.
     masks: [bool; SCALARS],
     late: [bool; SCALARS],
-    /// The result of the latest matrix, if no vector arithmetic came behind it.
+    /// The result registers of the last matrix instruction, if no vector arithmetic followed.
     matrix: Option<(u16, u16)>,
-    /// gfx12: by scalar register.
+    /// gfx12: for each scalar register.
     kept: [Kept; SCALARS],
-    /// gfx1250: the latest matrices with the number of vector instructions behind each, the latest
-    /// last.
+    /// gfx1250: the last matrix instructions, each with the number of vector instructions after it,
+    /// the latest last.
     deep: Vec<(Facts, u32)>,
 }
 
@@ -103,7 +105,7 @@ impl Hazards {
         Ok(())
     }
 
-    /// gfx10.1.
+    /// Rules of gfx10.1.
     fn gfx10(&mut self, facts: &Facts) -> Result<(), String> {
         let s = &mut self.rdna;
         let (vector, access) = (facts.unit.is_vector(), facts.unit.is_access());
@@ -112,7 +114,8 @@ impl Hazards {
             return Err("hazard: a branch by 63 words".into());
         }
         if matches!(facts.unit, Unit::Scalar | Unit::ScalarMemory)
-            // LLVM does not look at what `s_and_saveexec` does to EXEC, which is no operand of it.
+            // LLVM ignores the write of EXEC by `s_and_saveexec`, because EXEC is not an operand of
+            // it.
             && let Some(r) = writes(facts).find(|&r| s.accessed[usize::from(r)] && !(is_exec(r) && saves))
         {
             return Err(format!(
@@ -156,7 +159,7 @@ impl Hazards {
             s.loading[usize::from(r)] |= facts.unit == Unit::ScalarMemory;
             s.exec_read |= is_exec(r) && !vector;
         }
-        // An invalidation goes the way of accesses to memory.
+        // A cache invalidation is issued as a memory access.
         let unit = if facts.name.starts_with("buffer_gl") { Unit::Memory } else { facts.unit };
         match (&mut s.access, unit) {
             (Some((_, branched)), Unit::Branch) => *branched = true,
@@ -167,7 +170,7 @@ impl Hazards {
         Ok(())
     }
 
-    /// A comparison into EXEC and an exchange of lanes right behind it: gfx10.1 and gfx11.
+    /// gfx10.1 and gfx11: a comparison that writes EXEC, followed at once by an exchange of lanes.
     fn compared(&mut self, facts: &Facts) -> Result<(), String> {
         let s = &mut self.rdna;
         if s.exec_compared && facts.name.starts_with("v_permlane") {
@@ -179,12 +182,11 @@ impl Hazards {
         Ok(())
     }
 
-    /// gfx11; `early` are gfx1100 to gfx1103.
+    /// Rules of gfx11; `early`: gfx1100 to gfx1103.
     fn gfx11(&mut self, facts: &Facts, early: bool) -> Result<(), String> {
         let wave64 = self.target.wave == 64;
-        // An invalidation is issued as an access to memory is, behind all results of vector
-        // arithmetic: so LLVM (`isVMEM` of what is encoded as MUBUF) and Mesa (`parse_vdst_wait`)
-        // both have it.
+        // A cache invalidation is issued as a memory access, after all results of vector
+        // arithmetic. LLVM (`isVMEM` for the MUBUF encoding) and Mesa (`parse_vdst_wait`) agree.
         if facts.unit.is_access() || facts.waits.vector || facts.name.starts_with("buffer_gl") {
             self.rdna.done = self.rdna.vector;
         }
@@ -215,7 +217,7 @@ impl Hazards {
                     ["v_cndmask", "v_add_co_ci", "v_sub_co_ci", "v_subrev_co_ci", "v_div_fmas"];
                 let mask = takes.iter().any(|t| facts.name.starts_with(t));
                 let is_mask = |k: usize| mask && (k == 2 || k == usize::MAX);
-                // Another scalar register or constant takes the place of what was kept.
+                // Reading another scalar register or a constant replaces the cached value.
                 if facts.literal || reads(facts).any(|r| !is_exec(r)) {
                     s.masks = [false; SCALARS];
                 }
@@ -248,11 +250,10 @@ impl Hazards {
         Ok(())
     }
 
-    /// Results that are passed on wrongly before they are written.
+    /// Results that are forwarded wrongly before they are written.
     fn forwarded(&self, facts: &Facts, early: bool, wave64: bool) -> Result<(), String> {
         let s = &self.rdna;
-        // An operand of several registers counts as a whole, by the latest of them, as LLVM sees
-        // it.
+        // An operand of several registers counts as one, by its latest write, as in LLVM.
         let mut sources: Vec<(Span, u64)> = Vec::new();
         for &(span, _) in facts.reads.iter().filter(|r| r.0.vector) {
             let mut latest = 0;
@@ -273,7 +274,7 @@ impl Hazards {
             }
         }
         let Some(&(after, behind)) = sources.iter().min_by_key(|o| o.1) else { return Ok(()) };
-        // Back from here: so many vector instructions to each change of EXEC.
+        // Vector instructions since the last change of EXEC before that write.
         let change = s.exec.iter().rev().map(|&at| s.vector - at).find(|&ago| ago > behind);
         let Some(change) = change.filter(|_| wave64 && behind <= 4) else { return Ok(()) };
         let before = sources.iter().filter(|o| o.1 >= change).min_by_key(|o| o.1);
@@ -288,7 +289,7 @@ impl Hazards {
         }
     }
 
-    /// A matrix that is a factor of the next one: gfx11 and gfx12.
+    /// gfx11 and gfx12: a matrix result as the A or B operand of the next matrix instruction.
     fn matrices(&mut self, facts: &Facts) -> Result<(), String> {
         if !facts.unit.is_vector() {
             return Ok(());
@@ -309,7 +310,8 @@ impl Hazards {
         Ok(())
     }
 
-    /// gfx1250: a matrix of halves goes on beside vector arithmetic. Transcendentals wait for it.
+    /// gfx1250: a matrix instruction of halves runs concurrently with vector arithmetic.
+    /// Transcendentals wait for it.
     fn deep(&mut self, facts: &Facts) -> Result<(), String> {
         if !facts.unit.is_vector() {
             return Ok(());
@@ -327,7 +329,7 @@ impl Hazards {
                 }
                 Unit::Vector if facts.reads.iter().any(|&(o, _)| result(o)) => (4, "read"),
                 Unit::Vector if facts.writes.iter().any(|&o| result(o)) => (4, "overwritten"),
-                // LLVM 22 leaves the wait out before dual instructions.
+                // LLVM 22 omits the wait before dual instructions.
                 Unit::Vector if !facts.dual && facts.writes.iter().any(|&o| factor(o)) => {
                     (4, "overwritten as its factor")
                 }
@@ -348,8 +350,7 @@ impl Hazards {
         Ok(())
     }
 
-    /// gfx12: vector arithmetic keeps scalar registers that it has read, and is not told of a
-    /// change at once.
+    /// gfx12: vector arithmetic caches scalar registers that it has read, and sees a change late.
     fn gfx12(&mut self, facts: &Facts) -> Result<(), String> {
         let s = &mut self.rdna;
         let (scalar, vector) = (facts.unit == Unit::Scalar, facts.unit.is_vector());

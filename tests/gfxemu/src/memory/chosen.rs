@@ -1,30 +1,31 @@
-//! Stores in an order that a seed chooses, instead of rules that a reader must obey: what a wave
-//! has stored lies in front of the caches until a wait, or the seed, lets it arrive, in any order
-//! but that of its own stores to one place; where a write-back is needed, it lies in the block's
-//! cache until that, or the seed, takes it on; and who reads through a cache that was not
-//! invalidated since may get what was there before. A missing wait, write-back, invalidation or
-//! barrier then shows in what is computed, with some seed.
+//! Stores in an order that a seed chooses, instead of visibility rules. A store of a wave waits in
+//! front of the caches until a wait, or the seed, lets it arrive, in any order except that of the
+//! wave's stores to one place. Where a write-back is needed, it stays in the block's cache until
+//! that, or the seed, moves it on. A reader through a cache that was not invalidated since may get
+//! the former value. With some seed a missing wait, write-back, invalidation or barrier then
+//! changes the result.
 //!
-//! Loads are not late here: an overwriting of what others may still be reading only the rules see.
+//! Loads are not delayed here. Only the rules detect a store over bytes that others may still be
+//! reading.
 
 use super::{Access, Memory};
 use crate::machine::Random;
 use std::collections::HashMap;
 
-/// A store on its way.
+/// A store in flight.
 #[derive(Clone, Debug)]
 struct Pending {
     wave: u32,
     block: u32,
-    /// As which of the wave's stores, and of all.
+    /// Its number among the wave's stores, and among all.
     store: u32,
     turn: u64,
     address: u64,
     bytes: [u8; 16],
     len: usize,
-    /// Past the caches.
+    /// It bypasses the caches.
     through: bool,
-    /// When it came to its block's cache, 0 before.
+    /// The time when it reached its block's cache; 0 before that.
     arrived: u64,
 }
 
@@ -32,7 +33,7 @@ impl Pending {
     fn meets(&self, address: u64, len: usize) -> bool {
         self.address < address + len as u64 && address < self.address + self.len as u64
     }
-    /// Puts what it has of a range there.
+    /// Copies its bytes of a range into `out`.
     fn lay_over(&self, address: u64, out: &mut [u8]) {
         for (k, byte) in out.iter_mut().enumerate() {
             let at = (address + k as u64).checked_sub(self.address).map(|at| at as usize);
@@ -43,10 +44,10 @@ impl Pending {
     }
 }
 
-/// A byte that another took the place of.
+/// A byte that was overwritten.
 #[derive(Clone, Copy, Debug)]
 struct Old {
-    /// Since when others may see what came, and its own block.
+    /// The times since when other blocks, and its own block, may see the new byte.
     time: u64,
     arrived: u64,
     wave: u32,
@@ -54,29 +55,29 @@ struct Old {
     byte: u8,
 }
 
-/// Of so many bytes at a place that others took the place of, the last are kept.
+/// Number of overwritten bytes that are kept for a place.
 const KEPT: usize = 8;
 
-/// What is on its way, and what caches may still hold.
+/// Stores in flight, and bytes that caches may still hold.
 #[derive(Debug)]
 pub(super) struct Chosen {
     random: Random,
     turns: u64,
-    /// In front of the caches, and in those of the blocks.
+    /// Stores in front of the caches, and those in the blocks' caches.
     front: Vec<Pending>,
     cached: Vec<Pending>,
     old: HashMap<u64, Vec<Old>>,
 }
 
 impl Memory {
-    /// From now on stores arrive in an order that a seed chooses.
+    /// Lets all later stores arrive in an order that a seed chooses.
     pub fn choose_order(&mut self, seed: u64) {
         let random = Random::new(seed ^ 0x6f_7264_6572);
         self.chosen =
             Some(Chosen { random, turns: 0, front: vec![], cached: vec![], old: HashMap::new() });
     }
 
-    /// A byte as who reads may see it, given what it is now.
+    /// A byte as `who` may see it; `now` is its present value.
     fn as_cached(&self, chosen: &Chosen, who: &Access, address: u64, now: u8) -> u8 {
         let Some(olds) = chosen.old.get(&address) else { return now };
         let block = self.writers[who.wave as usize].block;
@@ -95,13 +96,13 @@ impl Memory {
                 (false, false) => far <= old.time,
             }
         };
-        // Those from the last on that a cache may not have seen: what lay there before the first of
-        // these.
+        // The oldest of the latest overwrites that the cache may have missed: the cache holds the
+        // byte from before it.
         let unseen = olds.iter().rev().take_while(|old| hidden(old)).last();
         unseen.map_or(now, |old| old.byte)
     }
 
-    /// Reads a region's bytes, as `who` may see them.
+    /// Reads a region's bytes as `who` may see them.
     pub(super) fn read_chosen(
         &mut self,
         who: &Access,
@@ -129,7 +130,7 @@ impl Memory {
         self.chosen = Some(chosen);
     }
 
-    /// Takes a store of a wave on its way.
+    /// Puts a wave's store in flight.
     pub(super) fn write_chosen(&mut self, who: &Access, address: u64, bytes: &[u8]) {
         let (wave, through) = (who.wave, who.bypass);
         let writer = &self.writers[wave as usize];
@@ -152,7 +153,7 @@ impl Memory {
         });
     }
 
-    /// One arrives where all blocks see it.
+    /// A store arrives where all blocks see it.
     fn apply(&mut self, p: &Pending) {
         let Ok((i, at)) = self.place(p.address, p.len) else { return };
         let now = self.now;
@@ -169,23 +170,22 @@ impl Memory {
         }
     }
 
-    /// Those of the front, or of the caches, that `which` says (the wave, which of its stores,
-    /// address, length), and what must come before them.
+    /// Takes the stores in front, or in the caches, that `which` selects (by wave, number of the
+    /// store, address, length), with all that must precede them.
     fn take(&mut self, cached: bool, which: impl Fn(u32, u32, u64, usize) -> bool) -> Vec<Pending> {
         let split = self.split_caches;
         let Some(chosen) = &mut self.chosen else { return vec![] };
         let list = if cached { &mut chosen.cached } else { &mut chosen.front };
         let mut now: Vec<bool> =
             list.iter().map(|p| which(p.wave, p.store, p.address, p.len)).collect();
-        // From the last on, so that who goes takes along whoever comes before it, and they those
-        // before them.
+        // From the last to the first, so that a selected store also takes those before it.
         for k in (0..list.len()).rev() {
             if !now[k] {
                 continue;
             }
             let p = &list[k];
             for (j, q) in list[..k].iter().enumerate() {
-                // A cache takes what its waves ask for in order.
+                // A cache handles the accesses of its waves in order.
                 let one = q.wave == p.wave || q.block == p.block && (cached || !split);
                 now[j] |= one && q.meets(p.address, p.len);
             }
@@ -203,19 +203,19 @@ impl Memory {
         }
     }
 
-    /// Those in front that `which` says arrive.
+    /// The stores in front that `which` selects arrive.
     pub(super) fn arrive(&mut self, which: impl Fn(u32, u32, u64, usize) -> bool) {
         let now = self.take(false, which);
         self.go_on(false, now);
     }
 
-    /// Those of the blocks' caches that `which` says are written back.
+    /// The stores in the blocks' caches that `which` selects are written back.
     pub(super) fn written_back(&mut self, which: impl Fn(u32, u32, u64, usize) -> bool) {
         let now = self.take(true, which);
         self.go_on(true, now);
     }
 
-    /// The seed lets some go on.
+    /// Lets some stores move on, by the seed.
     pub(super) fn let_some_on(&mut self) {
         for cached in [true, false] {
             let Some(chosen) = &mut self.chosen else { return };
@@ -223,7 +223,7 @@ impl Memory {
             if list.is_empty() || chosen.random.below(2) == 0 {
                 continue;
             }
-            // Some stores of one wave, since a case has thousands.
+            // A few stores of one wave, because a case has thousands.
             let picked = &list[chosen.random.below(list.len())];
             let (wave, one, many) =
                 (picked.wave, (picked.store, picked.address), chosen.random.below(4) == 0);

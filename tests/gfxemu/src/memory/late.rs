@@ -1,11 +1,11 @@
-//! Atomics. One without an answer is no fault to others' atomics, so it is really late: it happens
-//! when it is waited for, or before, when the seed says so.
+//! Atomics. One without a result does not conflict with other atomics, so it is delayed: it happens
+//! when it is waited for, or earlier when the seed says so.
 
 use super::{Access, Memory};
 use crate::global::Change;
 use crate::order::Mark;
 
-/// An atomic that was asked for and has not happened yet.
+/// An outstanding atomic.
 #[derive(Debug)]
 pub(super) struct Late {
     pub wave: u32,
@@ -17,8 +17,8 @@ pub(super) struct Late {
 }
 
 impl Memory {
-    /// Changes `size` bytes (4 or 8) where all waves meet: now, and what was there comes back, or
-    /// later, as a store of the wave.
+    /// Changes `size` bytes (4 or 8) in the cache that all waves share. Either at once, returning
+    /// the former value, or later, as a store of the wave.
     pub fn atomic(
         &mut self,
         who: &Access,
@@ -73,7 +73,7 @@ impl Memory {
     }
 
     fn happen(&mut self, late: &Late) {
-        // It was looked up when it was asked for.
+        // The address was checked when the atomic was issued.
         let Ok((i, at)) = self.place(late.address, late.size) else { return };
         let bytes = &mut self.regions[i].bytes[at..at + late.size];
         let mut old = [0; 8];
@@ -82,7 +82,7 @@ impl Memory {
         bytes.copy_from_slice(&new.to_le_bytes()[..late.size]);
     }
 
-    /// Those late atomics happen that `which` says.
+    /// Executes the outstanding atomics that `which` selects.
     pub(super) fn land(&mut self, which: impl Fn(&Late) -> bool) {
         if self.late.is_empty() {
             return;
@@ -93,20 +93,20 @@ impl Memory {
         now.iter().for_each(|l| self.happen(l));
     }
 
-    /// One of the late atomics happens, if `choose` gives its number among as many as there are.
+    /// Executes one outstanding atomic, if `choose` returns its index below the number of them.
     pub fn land_one(&mut self, choose: impl FnOnce(usize) -> usize) {
         self.let_some_on();
         if !self.late.is_empty() {
             let chosen = &self.late[choose(self.late.len())];
             let at = (chosen.wave, chosen.address);
-            // Those of a wave at one address stay in order.
+            // Atomics of one wave to one address stay in order.
             let first = self.late.iter().position(|l| (l.wave, l.address) == at);
             let late = self.late.remove(first.unwrap_or(0));
             self.happen(&late);
         }
     }
 
-    /// The launch is over, and so is all that was asked for.
+    /// Executes everything outstanding at the end of the launch.
     pub fn finish(&mut self) {
         self.land(|_| true);
         self.arrive(|_, _, _, _| true);

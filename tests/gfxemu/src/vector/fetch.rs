@@ -1,23 +1,23 @@
-//! Sources of a vector instruction: all lanes' values, the bits of them that are meant, and which
-//! of those are undefined.
+//! Sources of a vector instruction: the values of all lanes, the selected bits, and the undefined
+//! ones among them.
 
 use super::Wide;
 use crate::operand::{Operand, Type};
 use crate::wave::{LANES, Wave, Why};
 
-/// Where a source comes from and what is done to it.
+/// A source with its modifiers.
 #[derive(Clone, Debug)]
 pub(super) struct Fetch {
     pub operand: Operand,
-    /// Two registers.
+    /// It is a pair of registers.
     pub wide: bool,
-    /// A lane's bit.
+    /// It is the lane's bit of a mask.
     pub mask: bool,
-    /// Which bits of it: the first, and how many.
+    /// The selected bits: the first, and the count.
     pub shift: u32,
     pub bits: u32,
     pub extend: bool,
-    /// Half precision made single, or bfloat16.
+    /// Converts f16 or bfloat16 to f32.
     pub widen: Option<fn(u16) -> f32>,
     pub keep: u64,
     pub turn: u64,
@@ -38,7 +38,7 @@ impl Fetch {
         }
     }
 
-    /// Takes the bits that are meant out of a register's.
+    /// Extracts the selected bits of a register's value.
     fn take(&self, x: u64) -> u64 {
         let mut x = x >> self.shift;
         if self.bits < 64 {
@@ -50,7 +50,7 @@ impl Fetch {
         x
     }
 
-    /// Signs, and half precision made single.
+    /// Applies the conversion to f32 and the signs.
     pub fn finish(&self, mut x: u64) -> u64 {
         if let Some(widen) = self.widen {
             x = u64::from(widen(x as u16).to_bits());
@@ -58,7 +58,7 @@ impl Fetch {
         x & self.keep ^ self.turn
     }
 
-    /// All lanes' values and undefined bits, before signs; and the lanes with such bits.
+    /// Values and undefined bits of all lanes, before signs; returns the lanes with undefined bits.
     pub fn read(&self, wave: &Wave, value: &mut Wide, bad: &mut Wide) -> Result<u64, Why> {
         match self.operand {
             Operand::Vector(n) => {

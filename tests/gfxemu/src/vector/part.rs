@@ -1,8 +1,8 @@
-//! A part of a vector instruction: its sources computed lane by lane, and where the result goes.
+//! A part of a vector instruction: computes its sources lane by lane and stores the result.
 //!
-//! A result's bit is undefined if it changes with the undefined bits of the sources. That is tried:
-//! with all of them 0, all 1 and some patterns between. So `and` with a mask, a shift or a byte
-//! selection take away what is undefined, and arithmetic spreads it.
+//! A bit of the result is undefined if it changes with undefined bits of the sources. The emulator
+//! tries all of them 0, all 1 and some patterns. A mask (`and`), a shift or a byte selection can
+//! thus remove undefined bits, and arithmetic spreads them.
 
 use super::Wide;
 use super::fetch::Fetch;
@@ -13,7 +13,7 @@ use crate::text::Text;
 use crate::wave::{LANES, Wave, Why};
 use half::f16;
 
-/// What becomes of a register's other bits.
+/// Treatment of a register's other bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Rest {
     Keep,
@@ -21,7 +21,7 @@ pub(super) enum Rest {
     Sign,
 }
 
-/// Where a result goes.
+/// The destination of a result.
 #[derive(Clone, Debug)]
 pub(super) struct Put {
     pub register: Option<u16>,
@@ -44,13 +44,13 @@ pub(super) struct Part {
     pub compute: Compute,
     pub fetch: Vec<Fetch>,
     pub put: Put,
-    /// A comparison: undefined as soon as a source is.
+    /// A comparison: undefined if any bit of a source is.
     pub compare: bool,
     pub clamp: Clamp,
     pub scale: f32,
 }
 
-/// What a part computed.
+/// The result of a part.
 pub(super) struct Out {
     value: Wide,
     bad: Wide,
@@ -58,7 +58,7 @@ pub(super) struct Out {
     flags_bad: u64,
 }
 
-/// What undefined bits are tried with, turned differently for every source.
+/// Values that replace undefined bits, rotated differently for each source.
 const TRIES: [u64; 8] = [
     0,
     u64::MAX,
@@ -71,7 +71,7 @@ const TRIES: [u64; 8] = [
 ];
 
 impl Part {
-    /// Both halves, or both registers of pairs.
+    /// Two parts: both halves, or both registers of pairs.
     pub fn twice(
         self,
         name: &str,
@@ -181,7 +181,8 @@ impl Part {
                 for (k, f) in self.fetch.iter().enumerate() {
                     let bad = bads[k][l];
                     if bad != 0 {
-                        // What was fetched is taken anew: signs come after the undefined bits.
+                        // Starts from the value before conversion and signs, because the undefined
+                        // bits come before them.
                         let raw =
                             if f.widen.is_some() { self.raw(wave, k, l) } else { values[k][l] };
                         let tried = raw & !bad | pattern.rotate_left((7 * k + t) as u32) & bad;
@@ -197,7 +198,7 @@ impl Part {
         Ok(out)
     }
 
-    /// A half as it stands in its register.
+    /// A half as stored in its register.
     fn raw(&self, wave: &Wave, k: usize, lane: usize) -> u64 {
         let (mut value, mut bad) = ([0; LANES], [0; LANES]);
         let _ = self.fetch[k].read(wave, &mut value, &mut bad);

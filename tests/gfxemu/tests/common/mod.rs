@@ -1,4 +1,4 @@
-//! What the tests share: kernels in assembly language.
+//! Helpers of the tests: kernels in assembly language.
 
 use gfxemu::machine::{Fault, Launch, Machine};
 use gfxemu::memory::Memory;
@@ -7,7 +7,7 @@ use gfxemu::region::Region;
 use gfxemu::target::Target;
 use std::process::Command;
 
-/// Whether clang and LLVM's disassembler are here; says so if not.
+/// Whether clang and LLVM's disassembler are available; prints a line if not.
 pub fn ready() -> bool {
     if let Err(why) = gfxemu::llvm::available() {
         eprintln!("SKIPPED: {why}");
@@ -30,7 +30,7 @@ pub const RDNA3: Assembly =
 pub const CDNA3: Assembly =
     Assembly { arch: "gfx942", wave: 64, lds: 0, grid: 1, block: 128, one_cache: false };
 
-/// By eight blocks of a wave, each of which adds to a counter; the last one adds up what all have
+/// For eight blocks of one wave. Each adds to a counter, and the last one sums what all have
 /// stored. Words 0 to 7 are the blocks' parts, 8 the counter, 9 the sum.
 #[allow(dead_code)]
 pub const LAST_BLOCK: &str = "s_load_b64 s[4:5], s[0:1], 0x0
@@ -61,7 +61,7 @@ v_add_nc_u32 v8, v8, v15
 global_store_b32 v1, v8, s[4:5] offset:36
 .Lover:";
 
-/// What is gfx11's as gfx942's.
+/// Translates gfx11's assembly to gfx942's.
 #[allow(dead_code)]
 pub fn cdna(body: &str) -> String {
     body.replace("b64", "dwordx2")
@@ -76,7 +76,8 @@ pub fn cdna(body: &str) -> String {
         .replace("buffer_gl1_inv\nbuffer_gl0_inv", "buffer_inv sc1")
 }
 
-/// A kernel in assembly language: `s[0:1]` the arguments' address, `s2` the block's number.
+/// A kernel in assembly language: `s[0:1]` is the address of the arguments, `s2` the block's
+/// number.
 pub struct Assembly {
     /// The architecture.
     pub arch: &'static str,
@@ -84,10 +85,10 @@ pub struct Assembly {
     pub wave: u32,
     /// Bytes of LDS.
     pub lds: u32,
-    /// Blocks, and threads of each.
+    /// Number of blocks, and of threads in each.
     pub grid: u32,
     pub block: u32,
-    /// RDNA: all waves of a block on one cache.
+    /// RDNA: all waves of a block use one cache.
     pub one_cache: bool,
 }
 
@@ -147,7 +148,7 @@ impl Assembly {
         (0..bodies.len()).map(|i| Kernel::read(&file, &format!("k{i}")).unwrap()).collect()
     }
 
-    /// Runs it with one buffer of `words` zeros, whose address is the only argument.
+    /// Runs a kernel with a buffer of `words` zeros, whose address is the only argument.
     fn run(&self, kernel: Kernel, words: usize, seed: u64, loose: bool) -> Result<Memory, Fault> {
         let base = 0x10_0000;
         let (buffer, arguments) = (0x2000_0000u64, 0x3000_0000);
@@ -171,7 +172,7 @@ impl Assembly {
         machine.run(&launch, regions).map(|(memory, _)| memory)
     }
 
-    /// What comes early behind a matrix instruction on some way.
+    /// Hazards after a matrix instruction on any path.
     #[allow(dead_code)]
     pub fn too_early(&self, body: &str) -> Vec<String> {
         let kernel = self.assemble(&[body]).remove(0);
@@ -179,7 +180,7 @@ impl Assembly {
         Machine::new(target, kernel, 0x10_0000).unwrap().too_early()
     }
 
-    /// Such a run by each of some seeds, which choose when stores arrive, without rules.
+    /// Runs the kernel with each seed, which chooses when stores arrive, with the rules off.
     #[allow(dead_code)]
     pub fn loose(&self, body: &str, words: usize, seeds: std::ops::Range<u64>) -> Vec<Vec<u32>> {
         let kernel = self.assemble(&[body]).remove(0);
@@ -191,27 +192,27 @@ impl Assembly {
             .collect()
     }
 
-    /// Such a run must end well; what the buffer holds then.
+    /// Runs the kernel, which must succeed; returns the buffer.
     #[allow(dead_code)]
     pub fn right(&self, body: &str, words: usize) -> Vec<u32> {
         self.by_seed(body, words, 1..2).remove(0)
     }
 
-    /// The same of several seeds.
+    /// Runs the kernel with each seed; each run must succeed.
     #[allow(dead_code)]
     pub fn by_seed(&self, body: &str, words: usize, seeds: std::ops::Range<u64>) -> Vec<Vec<u32>> {
         let kernel = self.assemble(&[body]).remove(0);
         seeds.map(|seed| self.good(kernel.clone(), body, words, seed)).collect()
     }
 
-    /// Such a run must end with a fault that says `what` (one of several, with `|` between),
-    /// whatever the seed.
+    /// Runs the kernel with several seeds. Each run must fail with a message that contains `what`
+    /// (alternatives separated by `|`).
     #[allow(dead_code)]
     pub fn wrong(&self, body: &str, words: usize, what: &str) {
         self.bad(&self.assemble(&[body]).remove(0), body, words, what);
     }
 
-    /// The first is right, all others are at fault.
+    /// The first kernel must succeed, all others must fail.
     #[allow(dead_code)]
     pub fn only_the_first(&self, bodies: &[&str], words: usize, what: &str) {
         for (i, kernel) in self.assemble(bodies).into_iter().enumerate() {
