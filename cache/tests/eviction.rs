@@ -94,7 +94,7 @@ fn the_least_recently_used_go_first_whatever_the_files_times_say() {
     let present: Vec<u64> = (0..80).filter(|number| cache.get(&key(*number)).is_some()).collect();
     assert!((0..40).all(|number| present.contains(&number)), "used ones were evicted: {present:?}");
     assert!(present.len() < 80, "nothing was evicted");
-    // Of the unused entries the older ones were evicted.
+    // The older ones of the unused entries were evicted.
     let unused: Vec<u64> = present.iter().copied().filter(|number| *number >= 40).collect();
     assert_eq!(unused, (80 - unused.len() as u64..80).collect::<Vec<_>>());
 }
@@ -119,7 +119,7 @@ fn what_is_being_read_while_it_is_evicted_is_read_whole() {
                 assert_eq!((cache.counters().corrupt, cache.warnings()), (0, vec![]));
             });
         }
-        // Catches a panic, so that the readers are told to stop before it goes on.
+        // Catches a panic, so that the readers are told to stop before it propagates.
         let writer = std::panic::catch_unwind(|| {
             let cache = open(dir.path(), 1_000_000);
             for round in 0..300 {

@@ -74,8 +74,8 @@ fn a_world_writable_directory_is_refused() {
         mode(&dir, bits);
         assert_refused(&dir, "others may write");
     }
-    // A group with write permission here can remove the cache's own directory (`v1`), but not change
-    // its content, which only its owner may write.
+    // A group with write permission here can remove the cache's own directory (`v1`), but not
+    // change its content, which only its owner may write.
     for bits in [0o770, 0o700] {
         mode(&dir, bits);
         assert_eq!(make(&open(&dir), "k"), Origin::Home);
@@ -142,7 +142,7 @@ fn no_link_is_followed_wherever_it_stands() {
     symlink(&elsewhere, &link).unwrap();
     assert_refused(&link, "symbolic link");
     std::fs::remove_file(&link).unwrap();
-    // A link below the base folder is moved away, and the cache goes on.
+    // A link below the base folder is moved away, and the cache continues.
     let steps = entry_path(Path::new(""), &key("k"));
     for depth in 1..=steps.components().count() {
         let dir = scratch.path().join(format!("cache{depth}"));

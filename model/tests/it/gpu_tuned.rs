@@ -57,7 +57,8 @@ fn a_kept_choice_is_in_every_later_plan_whoever_opens_the_cache() {
         for (spec, tuning) in &wanted {
             Kept::of(&writer).keep(spec, &target, *tuning, "a test").unwrap();
         }
-        // Another engine, as in another process. What `warm` compiles is what `run` plans.
+        // Another engine, as in another process: `warm` compiles exactly the kernels that `run`
+        // plans.
         let reader = engine(&folder);
         let tuned = planned(&graph, &target, &Kept::of(&reader));
         for (spec, tuning) in &wanted {

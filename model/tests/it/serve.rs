@@ -96,7 +96,7 @@ fn the_next_turn_and_a_common_beginning_cost_only_what_is_new_and_change_nothing
     talk.extend(prompt(2, 7));
     let second = answer(&talk);
     assert_eq!(second.cached(), whole);
-    // The same question again: other sequences can still use its beginning.
+    // The question is repeated: its cached beginning is still available.
     assert_eq!(answer(&prompt(1, 40)).cached(), 39);
     let mut other = prompt(1, 40);
     other.extend(prompt(3, 11));

@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 /// A session and its only sequence.
 pub struct One {
+    /// The session.
     pub session: Session,
+    /// Its only sequence.
     pub id: SequenceId,
 }
 
@@ -54,6 +56,7 @@ impl One {
         self.session.gpu().unwrap()
     }
 
+    /// Size of the vocabulary.
     pub fn n_vocab(&self) -> usize {
         self.session.n_vocab()
     }

@@ -6,6 +6,7 @@ use kjit_model::session::{Given, SequenceId, Session, Want, Work};
 
 /// A text, and the bits of the scores after each token, fed one by one in a session alone.
 pub struct Text {
+    /// Token ids.
     pub tokens: Vec<u32>,
     scores: Vec<Vec<u32>>,
 }

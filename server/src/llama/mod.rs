@@ -27,7 +27,7 @@ pub fn props(service: &Service) -> Result<Value, Refusal> {
     }))
 }
 
-/// `GET /slots`: the slots in use. What they compute is not shown.
+/// `GET /slots`: the slots in use, without the content of their requests.
 pub fn slots(service: &Service) -> Value {
     let mut all = vec![];
     for (served, loaded) in service.all().filter_map(|(served, seen)| Some((served, seen.loaded?)))
