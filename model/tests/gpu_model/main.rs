@@ -109,11 +109,10 @@ fn every_stored_value_of_every_tiny_model_agrees_with_the_host() {
             let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &o);
             let mut host = One::cpu(&gguf, &graph, &truth);
             names.iter().for_each(|n| assert!(host.host().tap(n)));
-            // The kernels for prompts multiply f16 activations by f16 weights; the CPU uses exact
-            // values (4.9e-3 seen on an H200). Eight-bit keys and values are off by 1/254 of a
-            // group's largest value, which three layers of random weights enlarge (3.6e-2 seen).
-            // Random routers have near-ties: another expert wins, and all later values differ (0.13
-            // seen).
+            // Decoding rounds activations to 16 bits; prompts round activations and weights to f16
+            // (4.9e-3 seen on an H200). Eight-bit keys and values are off by 1/254 of a group's
+            // largest value, which three layers of random weights enlarge (3.6e-2 seen). Random
+            // routers have near-ties: another expert wins, and all later values differ (0.13 seen).
             let wide = match kv {
                 _ if graph.ops.iter().any(|op| matches!(op, Op::Route(_))) => 0.2,
                 KvType::Q8_0 => 5e-2,

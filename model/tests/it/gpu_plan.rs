@@ -346,8 +346,8 @@ fn a_share_of_several_devices_is_one_launch_whose_products_make_the_sums() {
             assert_eq!(plan.persistent.len(), sequences);
         }
     }
-    // By default one launch is used where it was measured to be faster: shares of two devices, and
-    // small layers from two sequences on.
+    // By default one launch is used where it was measured to be faster: shares of two devices, with
+    // small layers only from two sequences on.
     let auto = |graph: &Graph, sequences| {
         let options = OpenOptions { sequences, ..options(4096) };
         let plan = plan(&Request {
