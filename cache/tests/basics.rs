@@ -1,4 +1,4 @@
-//! What a caller relies on when nothing goes wrong.
+//! The behaviour that callers rely on when nothing fails.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use kjit_cache::{Artefact, BuildKey, Cache, Config, Key, Origin, Scope};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// In memory where that is to be had: thousands of files are written here.
+/// A temporary folder, in RAM if possible: these tests write thousands of files.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -128,7 +128,7 @@ fn a_changed_header_flag_constant_wave_width_or_feature_is_another_key() {
 
 #[test]
 fn the_digest_of_a_key_never_changes_between_versions_of_this_crate() {
-    // The expected digest was computed by a few lines of Python over the documented encoding.
+    // A Python script computed the expected digest from the documented encoding.
     let key = Key::builder("test").field("a", "b").content("c", "text").finish();
     assert_eq!(
         key.digest().to_string(),

@@ -1,16 +1,16 @@
-//! `claims.txt` says which tests show which fault. Each test that it names exists, under that name,
-//! in that file, and runs.
+//! `claims.txt` names the tests that show each fault. Each named test must exist in its file and
+//! must not be ignored.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The numbered faults, and the lettered ones beside them.
+/// The numbered faults, and the lettered ones.
 const ROWS: &[&str] = &[
     "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17",
     "18", "19", "20", "a", "b", "c", "d", "e", "f",
 ];
 
-/// One fault: its number, and file and name of each test.
+/// A fault: its number, and the file and name of each test.
 type Claim<'t> = (&'t str, Vec<(&'t str, &'t str)>);
 
 fn claims(text: &str) -> Vec<Claim<'_>> {
@@ -24,15 +24,15 @@ fn claims(text: &str) -> Vec<Claim<'_>> {
     claims
 }
 
-/// Whether the file has a test of that name that is run: a function after `#[test]`, or a name
-/// given to a macro that makes one.
+/// Whether the file has a test of this name that runs: a function after `#[test]`, or a name given
+/// to a macro that makes tests.
 fn is_there(text: &str, name: &str) -> bool {
     let function = format!("fn {name}(");
     text.match_indices(&function).any(|(at, _)| {
         let before = text.get(..at).unwrap_or_default();
         let attributes = before.rfind("#[test]").and_then(|from| before.get(from..)).unwrap_or("}");
-        // Between the attribute and the function there is no end of another one, and nothing that
-        // leaves it out.
+        // No other function ends between the attribute and this function, and no attribute ignores
+        // it.
         !attributes.contains('}') && !attributes.contains("#[ignore")
     })
 }

@@ -1,4 +1,4 @@
-//! Files that are not what they should be: never run, set aside, made again once.
+//! Corrupt entries are never run: they are set aside and made again once.
 
 use std::convert::Infallible;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use kjit_cache::{
     Artefact, BuildKey, Cache, Config, Entry, EntryError, Key, Origin, Scope, Warning,
 };
 
-/// In memory where that is to be had: thousands of files are written here.
+/// A temporary folder, in RAM if possible: these tests write thousands of files.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -38,7 +38,7 @@ fn write(path: &Path, bytes: &[u8]) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
 }
 
-/// A cache with the entry "k", and that entry's bytes and file.
+/// A cache with the entry "k"; also the path and bytes of the entry.
 fn filled() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     let dir = scratch();
     open(dir.path()).put(&key("k"), &artefact("k"));
@@ -47,8 +47,8 @@ fn filled() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     (dir, path, bytes)
 }
 
-/// What stands at the entry's place is not taken by any look-up, is reported, and is made again
-/// exactly once.
+/// Asserts that no look-up returns the file in the entry's place, that it is reported, and that the
+/// entry is made again exactly once.
 #[track_caller]
 fn assert_made_again_once(dir: &Path, what: &str) {
     let cache = open(dir);
@@ -179,7 +179,7 @@ fn a_directory_a_fifo_a_link_or_a_device_in_an_entrys_place_is_moved_away() {
                 "full directory" => std::fs::create_dir_all(step.join("a/b")).unwrap(),
                 "fifo" => {
                     let name = std::ffi::CString::new(step.to_str().unwrap()).unwrap();
-                    // SAFETY: a valid string that ends in NUL.
+                    // SAFETY: the name is a valid string that ends in NUL.
                     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
                 }
                 "dangling link" => std::os::unix::fs::symlink("/nonexistent", step).unwrap(),
@@ -226,7 +226,7 @@ fn whatever_stands_in_place_of_the_caches_own_files_is_moved_away() {
                 "full directory" => std::fs::create_dir_all(place.join("a/b")).unwrap(),
                 "fifo" => {
                     let name = std::ffi::CString::new(place.to_str().unwrap()).unwrap();
-                    // SAFETY: a valid string that ends in NUL.
+                    // SAFETY: the name is a valid string that ends in NUL.
                     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
                 }
                 "link" => std::os::unix::fs::symlink(dir.path(), &place).unwrap(),
@@ -253,8 +253,8 @@ fn whatever_stands_in_place_of_the_caches_own_files_is_moved_away() {
             for number in 0..20 {
                 cache.put(&key(&number.to_string()), &artefact("x"));
             }
-            // What stood in the way of a look-up is said; what stood in the way of a lock or the
-            // journal is nobody's loss.
+            // An obstacle to a look-up is reported; an obstacle to a lock or the journal is not,
+            // because nothing is lost.
             let quiet = !["e", "r"].contains(&name);
             assert!(
                 cache
@@ -286,7 +286,8 @@ fn verify_finds_every_fault_repairs_what_can_be_and_tells() {
         cache.put(&key(name), &artefact(name));
     }
     cache.put_record(&Key::builder("record").finish(), b"{}");
-    // One torn, one good under a wrong name, one record torn, one left by a writer that died.
+    // A torn entry, a good entry under a wrong name, a torn record, and the file of a killed
+    // writer.
     write(&path_of(dir.path(), &key("a")), b"torn");
     std::fs::remove_file(path_of(dir.path(), &key("b"))).unwrap();
     let wrong = path.with_file_name(key("b").digest().hex());
@@ -336,17 +337,18 @@ fn a_compiler_replaced_under_the_same_name_size_and_mtime_has_another_digest() {
     assert!(cache.records().is_empty(), "remembered while the file could still change unseen");
     std::thread::sleep(Duration::from_millis(4_200));
     assert_eq!(cache.file_digest(&library).unwrap(), first);
-    // Remembered now: a forged record is believed, so the file was not read.
+    // The digest is remembered: a forged record is believed, so the file was not read.
     let records = cache.records();
     let [(memo, _)] = records.as_slice() else { panic!("{} records", records.len()) };
     cache.put_record(memo, &[7; 32]);
     assert_eq!(cache.file_digest(&library).unwrap().0, [7; 32]);
-    // Changed in place, while the process runs: same name, inode, size and modification time.
+    // The file changes in place while the process runs: its name, inode, size and modification time
+    // stay.
     std::fs::write(&library, vec![2; 100_000]).unwrap();
     std::fs::File::options().append(true).open(&library).unwrap().set_modified(before).unwrap();
     assert_eq!(library.metadata().unwrap().modified().unwrap(), before);
     assert_eq!(cache.file_digest(&library).unwrap(), kjit_cache::Digest::of(&vec![2; 100_000]));
-    // Replaced by rename, with everything set back.
+    // The file is replaced by rename, with all times restored.
     let replacement = dir.path().join("new");
     std::fs::write(&replacement, vec![3; 100_000]).unwrap();
     std::fs::File::options().append(true).open(&replacement).unwrap().set_modified(before).unwrap();

@@ -1,4 +1,4 @@
-//! A cap that holds, and a hot set that stays.
+//! Eviction: the cap holds, and frequently used entries stay.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -10,7 +10,7 @@ use kjit_cache::{Artefact, BuildKey, Cache, Config, Key, Origin};
 const DEADLINE: Duration = Duration::from_secs(30);
 const CAP: u64 = 10_000_000;
 
-/// In memory where that is to be had: these tests write 100 MB, and each entry is synced.
+/// A temporary folder, in RAM if possible: these tests write 100 MB, and each entry is synced.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -28,7 +28,7 @@ fn payload(number: u64) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(100_000).collect()
 }
 
-/// Whether it had to be made.
+/// Uses an entry. Returns whether it had to be made.
 fn use_it(cache: &Cache, number: u64) -> bool {
     let Ok(found) = cache.get_or_make::<Infallible, _>(&key(number), DEADLINE, || {
         Ok(Artefact::new(payload(number)))
@@ -45,9 +45,9 @@ fn home_bytes(cache: &Cache) -> u64 {
 fn a_working_set_of_ten_times_the_cap_stays_below_it_and_leaves_the_hot_set_in_peace() {
     let dir = scratch();
     let cache = open(dir.path(), CAP);
-    // 50 hot entries (5 MB), then a sweep through 950 cold ones (95 MB) between whose uses the hot
-    // ones go round: from one use of a hot entry to the next 10 MB pass by, so that plain LRU would
-    // throw out every one of them.
+    // 50 hot entries (5 MB), then 950 cold ones (95 MB), each used once, with the hot entries in
+    // rotation in between. Between two uses of a hot entry 10 MB pass by, so plain LRU would evict
+    // every hot entry.
     for hot in (0..50).chain(0..50) {
         use_it(&cache, hot);
     }
@@ -63,7 +63,7 @@ fn a_working_set_of_ten_times_the_cap_stays_below_it_and_leaves_the_hot_set_in_p
     assert!(peak <= CAP + 200_000, "{peak} bytes under a cap of {CAP}");
     assert_eq!(hot_made, 0, "the hot set was thrown out and made again");
     assert_eq!(cache.warnings(), []);
-    // Most of the cap is used: it does not hold by throwing everything away.
+    // Most of the cap is used: the cache does not evict more than it needs.
     assert!(home_bytes(&cache) > CAP / 2);
 }
 
@@ -74,7 +74,7 @@ fn the_least_recently_used_go_first_whatever_the_files_times_say() {
     for number in 0..80 {
         use_it(&cache, number);
     }
-    // Used in this order, by several processes; the files' times say the opposite.
+    // Several processes use them in this order; the files' times say the opposite.
     for number in (0..40).rev() {
         assert!(!use_it(&open(dir.path(), CAP), number));
     }
@@ -94,7 +94,7 @@ fn the_least_recently_used_go_first_whatever_the_files_times_say() {
     let present: Vec<u64> = (0..80).filter(|number| cache.get(&key(*number)).is_some()).collect();
     assert!((0..40).all(|number| present.contains(&number)), "used ones were evicted: {present:?}");
     assert!(present.len() < 80, "nothing was evicted");
-    // Among those never used the older ones went.
+    // The older ones of the unused entries were evicted.
     let unused: Vec<u64> = present.iter().copied().filter(|number| *number >= 40).collect();
     assert_eq!(unused, (80 - unused.len() as u64..80).collect::<Vec<_>>());
 }
@@ -119,7 +119,7 @@ fn what_is_being_read_while_it_is_evicted_is_read_whole() {
                 assert_eq!((cache.counters().corrupt, cache.warnings()), (0, vec![]));
             });
         }
-        // Unwinds past the readers only after they were told to stop.
+        // Catches a panic, so that the readers are told to stop before it propagates.
         let writer = std::panic::catch_unwind(|| {
             let cache = open(dir.path(), 1_000_000);
             for round in 0..300 {
@@ -168,8 +168,8 @@ fn a_lost_torn_or_forged_journal_costs_ranks_and_nothing_else() {
                 use_it(cache, number);
             }
         }
-        // Without the journal the total is only known again after the next walk, which verify
-        // makes.
+        // Without the journal the total is unknown until the next walk over all files, which
+        // `verify` does.
         let cache = open(dir.path(), 1_000_000);
         assert_eq!(cache.verify().bad, [], "{what}");
         assert!(home_bytes(&cache) <= 1_000_000, "{what}: {} bytes", home_bytes(&cache));

@@ -1,6 +1,6 @@
-//! The fuzzer's seeds: what it starts from, held to the same rules on every run of the tests.
+//! The fuzzer's seeds, checked by the fuzzer's own rules.
 //!
-//! `KJIT_TEST_OUT=1 cargo test -p kjit-cache --test fuzz_seeds` writes them anew.
+//! `KJIT_TEST_OUT=1 cargo test -p kjit-cache --test fuzz_seeds` writes them again.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use kjit_cache::{Artefact, BuildKey, Cache, Config, Entry, Export, Key, SecretKe
 #[path = "support/exercise.rs"]
 mod exercise;
 
-/// In memory where that is to be had: thousands of files are written here.
+/// A temporary folder, in RAM if possible: these tests write thousands of files.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -28,7 +28,7 @@ fn wanted() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         Artefact::new("payload").meta("name", "seed").meta("arch", "any").need("driver", "13");
     let full = Entry::encode(&key("full"), &artefact, 1_700_000_000_000);
     let bare = Entry::encode(&key("bare"), &Artefact::default(), 0);
-    // Unsealed ones too: the exercise puts the checksum on.
+    // Some without a checksum, which the exercise adds.
     let open = full[..full.len() - 32].to_vec();
 
     let dir = scratch();
@@ -67,7 +67,7 @@ fn wanted() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     ]
 }
 
-/// Puts an entry where the cache looks for it.
+/// Writes an entry to the path where the cache looks for it.
 fn plant(dir: &Path, key: &BuildKey, bytes: &[u8]) {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     let source = key.source().digest().hex();

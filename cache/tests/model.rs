@@ -1,8 +1,7 @@
-//! Random interleavings of everything that can happen to a cache, against the simplest reference
-//! there is.
+//! Random sequences of all events of a cache, compared with a simple reference model.
 //!
-//! The reference knows which artefact belongs to which key and which keys may be there. Whatever
-//! happens, a look-up gives the right artefact or none; and what must be there is.
+//! The reference knows which artefact belongs to which key, which keys may exist, and which must
+//! exist. A look-up returns the right artefact or none, and never misses an entry that must exist.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -30,11 +29,11 @@ enum Step {
     Quarantine(u8, u8),
     /// Another process opens the cache.
     Reopen,
-    /// A writer died: a temporary file and a lock file stay behind.
+    /// A writer dies and leaves a temporary file and a lock file.
     Crash(u8, u8),
-    /// The entry's file is damaged from outside: cut off, or a byte changed.
+    /// The entry's file is damaged: cut off, or with a byte changed.
     Damage(u8, u8, u16),
-    /// Somebody removes the file.
+    /// Another program removes the file.
     Remove(u8, u8),
     RemoveAll,
     ClearSource(u8),
@@ -79,7 +78,7 @@ fn artefact(s: u8, maker: u8) -> Artefact {
 struct World {
     dir: tempfile::TempDir,
     cache: Cache,
-    /// Surely there. Last: the newest of its source.
+    /// The entries that must exist. The last one of a source is its newest.
     there: BTreeSet<(u8, u8)>,
     newest: Vec<(u8, u8)>,
     has_pack: bool,

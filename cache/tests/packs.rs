@@ -1,4 +1,4 @@
-//! Packs: what is in them is served in place, and nothing that is not.
+//! Packs: their entries are served in place, and invalid ones are refused.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use kjit_cache::{
     SecretKey, Warning,
 };
 
-/// In memory where that is to be had: thousands of files are written here.
+/// A temporary folder, in RAM if possible: these tests write thousands of files.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -35,7 +35,7 @@ fn export(cache: &Cache, path: &Path, secret: Option<&SecretKey>) -> Exported {
     cache.export(path, &Export { meta, entries: &|_| true, records: &|_| true, secret }).unwrap()
 }
 
-/// A folder with a pack of three entries and a record, made elsewhere by the maker "far".
+/// A folder with a pack of three entries and a record, made in another cache by the maker "far".
 fn packed(secret: Option<&SecretKey>) -> (tempfile::TempDir, PathBuf) {
     let dir = scratch();
     let cache = Cache::open(config(&dir.path().join("maker")));
@@ -115,7 +115,7 @@ fn the_same_entries_make_the_same_pack() {
     let again = dir.path().join("again.kjitpack");
     export(&Cache::open(config(&dir.path().join("maker"))), &again, None);
     assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&again).unwrap());
-    // And through another cache, in another order of arrival.
+    // Through another cache, which receives the entries in another order.
     let home = dir.path().join("home");
     let cache = Cache::open(config(&home));
     cache.import(&path, &[]).unwrap();
@@ -142,7 +142,7 @@ fn with_a_signer_every_other_pack_is_refused() {
     }
     assert_eq!(Pack::open(&signed, &[]).unwrap().signer(), Some(good.public()));
     assert!(matches!(Pack::open(&foreign, &[good.public()]), Err(PackError::Refused { .. })));
-    // Keys travel as text.
+    // Keys can be written as text and parsed again.
     assert_eq!(good.public().to_string().parse::<kjit_cache::PublicKey>().unwrap(), good.public());
     assert!(!format!("{good:?}").contains("01010101"), "a secret key is printed");
 }
@@ -169,7 +169,7 @@ fn a_signature_cannot_be_moved_or_forged() {
         assert!(reseal(forged).is_err(), "byte {at}");
         changed += 1;
     }
-    // "Not signed" with the key left in place.
+    // The flag says "not signed", but the key is still there.
     let mut stripped = bytes.clone();
     stripped[12..16].copy_from_slice(&0u32.to_le_bytes());
     assert!(reseal(stripped).is_err());
@@ -273,7 +273,8 @@ fn several_packs_for_several_machines_serve_each_its_own() {
         let found = cache.find(&source(arch), Scope::ReadOnly, |_| true).unwrap();
         assert_eq!(found.origin, Origin::ReadOnly(dir.path().join(format!("{arch}.kjitpack"))));
     }
-    // What is in none of them can be said to be so: each tells what it was made for.
+    // The metadata of each pack says what it was made for, so that an error can say what is
+    // missing.
     assert!(cache.find(&source("gfx942"), Scope::Everywhere, |_| true).is_none());
     let made_for: Vec<&str> =
         cache.packs().iter().map(|pack| pack.meta()["model"].as_str()).collect();
@@ -287,7 +288,7 @@ fn several_packs_for_several_machines_serve_each_its_own() {
 fn an_export_takes_records_of_every_layer_each_once_and_the_one_that_counts() {
     let (dir, first) = packed(None);
     // A second pack with another value for the same key, a read-only directory with a record of its
-    // own, and a home.
+    // own, and a home folder.
     let other = Cache::open(config(&dir.path().join("other")));
     other.put_record(&source("tuning"), b"{\"best\": 4}");
     let second = dir.path().join("y.kjitpack");
@@ -304,7 +305,7 @@ fn an_export_takes_records_of_every_layer_each_once_and_the_one_that_counts() {
     let third = dir.path().join("z.kjitpack");
     let exported = export(&cache, &third, None);
     assert_eq!((exported.entries, exported.records), (3, 3));
-    // The same again: nothing depends on the order in which layers were met.
+    // Exported again: the order in which layers were read does not matter.
     let again = dir.path().join("again.kjitpack");
     export(&cache, &again, None);
     assert_eq!(std::fs::read(&third).unwrap(), std::fs::read(&again).unwrap());
@@ -314,7 +315,7 @@ fn an_export_takes_records_of_every_layer_each_once_and_the_one_that_counts() {
     for (name, value) in [("tuning", "{\"best\": 3}"), ("shared", "5"), ("own", "6")] {
         assert_eq!(reader.record(&source(name)).as_deref(), Some(value.as_bytes()), "{name}");
     }
-    // What was measured here is not displaced by what was measured elsewhere.
+    // An import does not replace a local record.
     cache.put_record(&source("tuning"), b"{\"best\": 7}");
     assert_eq!(cache.record(&source("tuning")).as_deref(), Some(&b"{\"best\": 7}"[..]));
     assert_eq!(cache.import(&first, &[]).unwrap().present, 1);

@@ -1,4 +1,4 @@
-//! Properties of the readers over bytes and artefacts of every kind.
+//! Properties of the readers for random bytes and artefacts.
 
 use std::collections::BTreeMap;
 
@@ -71,8 +71,8 @@ proptest! {
     fn fields_that_lie_are_refused_even_under_a_good_checksum(
         artefact in artefact(), at in 32usize..400, value in any::<u8>()
     ) {
-        // The hostile writer computes the checksum anew; lengths, order, UTF-8 and keys must hold
-        // all the same.
+        // A hostile writer computes a correct checksum; lengths, order, UTF-8 and keys must be
+        // checked nevertheless.
         let key = build("x", &[("a".into(), vec![1], false)], &[]);
         let mut bytes = Entry::encode(&key, &artefact, 7);
         let body = bytes.len() - 32;
@@ -81,8 +81,8 @@ proptest! {
         let hash = kjit_cache::Digest::of(&bytes[..body]);
         bytes[body..].copy_from_slice(&hash.0);
         if let Ok(entry) = Entry::decode(bytes.clone()) {
-            // Accepted: then it is another well-formed entry, whose every part lies inside the file
-            // and which encodes to the same bytes again.
+            // An accepted file is another well-formed entry: all of its parts are inside the file,
+            // and it encodes to the same bytes again.
             let artefact = Artefact {
                 payload: entry.payload().to_vec(), meta: entry.meta().clone(), needs: entry.needs().clone()
             };

@@ -91,8 +91,7 @@ KJ_WORD unsigned kj_lane() {
     return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0));
 }
 
-// ------------------------------------------------------------------------------ barriers and
-// fences
+// ----------------------------------------------------------------------------- barriers and fences
 KJ_WORD void __syncthreads() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
     __builtin_amdgcn_s_barrier();
@@ -107,8 +106,8 @@ KJ_WORD void __threadfence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent")
 KJ_WORD void __threadfence_block() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "workgroup"); }
 KJ_WORD void __threadfence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
 
-// ----------------------------------------------------------------------------------- from lane to
-// lane What the lane 32 above or below has. A ds_bpermute of RDNA stays in each half of 32 lanes.
+// ------------------------------------------------------------------------------- from lane to lane
+// What the lane 32 above or below has. A ds_bpermute of RDNA stays in each half of 32 lanes.
 #if KJ_WAVE == 64 && !defined(__GFX9__) && !defined(__GFX8__)
 KJ_WORD int kj_other_half(int v) {
 #if defined(__GFX10__)  // no instruction: lane by lane

@@ -1,6 +1,6 @@
-//! AMD without a GPU: the real hiprtc where one is installed (Debian 12's ROCm 5.2), any clang with
-//! the AMDGPU target (Debian's clang-19 and lld-19), and the reader of what they make. What is not
-//! here is said visibly.
+//! Compiling for AMD without a GPU: the real hiprtc if it is installed (Debian 12's ROCm 5.2), any
+//! clang with the AMDGPU target (Debian's clang-19 and lld-19), and the reader of code objects. A
+//! test without its compiler prints a message and is skipped.
 
 mod common;
 
@@ -12,7 +12,7 @@ use kjit_engine::{
 };
 use std::path::Path;
 
-/// The same two kernels as for nvrtc, in builtins that hiprtc and plain clang both take.
+/// The two kernels of the nvrtc tests, with builtins that hiprtc and plain clang both know.
 const SOURCE: &str = r#"
 #include "words.h"
 KERNEL saxpy(const float* x, float* y, float a, unsigned n) {
@@ -45,7 +45,7 @@ fn job(target: &str, wave: u32) -> Job {
     Job::new(source, constants, Options::wave(wave), Target::parse(target).unwrap())
 }
 
-/// An engine with one kind of compiler, if it is here.
+/// An engine with one kind of compiler; `None` if it is not installed.
 fn engine(dir: &Path, kind: &str, test: &str) -> Option<Engine> {
     let engine = Engine::new(config(dir).compiler_kind(kind));
     let report = engine.compilers(Vendor::Amd);
@@ -244,8 +244,8 @@ fn spills_and_scratch_are_told_by_the_code_object() {
     let dir = tempfile::tempdir().unwrap();
     let Some(engine) = engine(dir.path(), "clang", "spills_and_scratch_are_told") else { return };
     let mut greedy = job("gfx1030", 32);
-    // 120 live floats a thread under a bound of 16 waves a SIMD (64 registers): they cannot all
-    // stay.
+    // 120 live floats in each thread, with a limit of 64 registers (16 waves on each SIMD): the
+    // compiler must spill.
     greedy.source = source(
         "#include \"words.h\"\nextern \"C\" __attribute__((global)) \
          __attribute__((amdgpu_flat_work_group_size(BLOCK, BLOCK), \

@@ -1,5 +1,5 @@
-//! AMD's runtime as the engine opens it on a machine without a GPU: with Debian's real library, and
-//! with none. (What it does with devices is shown on the simulated one.)
+//! AMD's runtime on a machine without a GPU: Debian's real library, and no library. (Tests on the
+//! simulated device cover devices.)
 
 mod common;
 
@@ -7,8 +7,8 @@ use common::config;
 use kjit_engine::{Engine, Error};
 use std::process::Command;
 
-/// In a process of its own, because the runtime is opened once a process and by what the
-/// environment says then.
+/// Runs the test in a process of its own, because a process opens the runtime once, as its
+/// environment says at that time.
 fn in_a_process(test: &str, set: &[(&str, &str)]) -> bool {
     const INNER: &str = "TEST_INNER";
     if std::env::var_os(INNER).is_some() {

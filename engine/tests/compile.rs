@@ -1,5 +1,5 @@
-//! The compile service with the real nvrtc, which needs no GPU. Without one the tests say that they
-//! were skipped.
+//! The compile service with the real nvrtc, which needs no GPU. Without nvrtc the tests print a
+//! message and are skipped.
 
 mod common;
 
@@ -69,7 +69,7 @@ fn with_no_compiler_at_all_a_full_cache_runs_and_an_empty_one_says_what_to_insta
     let dir = tempfile::tempdir().unwrap();
     let Some(first) = engine(dir.path(), "with_no_compiler_at_all") else { return };
     first.compile(&job("sm_90")).unwrap();
-    // A file that is there and is no library: the only compiler that this engine may use.
+    // The only compiler that this engine may use is a file that is not a library.
     let nothing = dir.path().join("libnvrtc.so.13");
     std::fs::write(&nothing, b"no library").unwrap();
     let without = Engine::new(config(dir.path()).compiler_path(&nothing));
@@ -122,7 +122,7 @@ fn a_compile_error_names_our_line_keeps_everything_and_is_remembered() {
         assert!(kept.join(file).is_file(), "{file}");
     }
     assert!(std::fs::read_to_string(kept.join("bad.hip")).unwrap().contains("#define BLOCK 128"));
-    // By hand it fails with the same words.
+    // The kept script fails with the same message.
     assert!(text.contains(&format!("sh {}/again.sh", kept.display())), "{text}");
     let again = std::process::Command::new("sh")
         .arg(kept.join("again.sh"))
@@ -132,7 +132,7 @@ fn a_compile_error_names_our_line_keeps_everything_and_is_remembered() {
     assert_eq!(again.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&again.stderr).contains("nonsense"));
     std::fs::remove_dir_all(&kept).unwrap();
-    // Asked again: the same answer, and no second folder.
+    // A second request has the same answer and keeps no second folder.
     let Err(Error::Compile(second)) = engine.compile(&bad) else { panic!("it compiled") };
     assert_eq!(second.kept, failure.kept);
     assert!(!kept.exists());
@@ -163,8 +163,8 @@ fn in_process_compiling_gives_the_same_bytes_as_a_child() {
 fn a_compile_that_takes_too_long_is_ended_and_said_so() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_) = engine(dir.path(), "a_compile_that_takes_too_long") else { return };
-    // The probe was remembered above; a millisecond is not enough to start a process and a
-    // compiler.
+    // The probe's result is remembered from above; a millisecond is too short to start a process
+    // and a compiler.
     let hasty = Engine::new(config(dir.path()).timeout(Duration::from_millis(1)));
     let error = hasty.compile(&job("sm_90")).unwrap_err();
     assert!(
@@ -177,7 +177,7 @@ fn a_compile_that_takes_too_long_is_ended_and_said_so() {
 fn a_compiler_that_eats_memory_fails_alone() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_) = engine(dir.path(), "a_compiler_that_eats_memory") else { return };
-    // The library alone maps more than this.
+    // The library alone maps more memory than this.
     let poor = Engine::new(config(dir.path()).memory_limit(48 << 20));
     let error = poor.compile(&job("sm_90")).unwrap_err();
     assert!(matches!(error, Error::Worker { .. }), "{error}");
@@ -206,8 +206,8 @@ fn a_worker_that_dies_is_tried_twice_and_its_last_words_are_told() {
 
 #[test]
 fn what_a_compiler_prints_to_stdout_does_not_reach_the_protocol() {
-    // A worker whose stdout is polluted before the protocol starts would be refused; the real one
-    // moves its pipe away first. Shown with the real binary: its fd 1 is the log.
+    // Output on stdout before the protocol starts would break it, so the worker moves its pipe to
+    // another descriptor first. In the real binary descriptor 1 is the log.
     let Isolation::Worker(kjit_cc) = worker() else { unreachable!() };
     let mut child = std::process::Command::new(kjit_cc)
         .args(["--kjit-cc-work", "0"])
@@ -308,8 +308,7 @@ fn a_damaged_cubin_is_an_error_and_never_a_panic() {
     for at in 0..bytes.len() {
         for bit in [0x01, 0x80] {
             bytes[at] ^= bit;
-            // Flips in the code itself are the hash's business; here nothing may panic or take for
-            // ever.
+            // The hash finds changes in the code itself; the reader must neither panic nor hang.
             let _ = inspect("flipped", &bytes);
             bytes[at] ^= bit;
         }
@@ -329,8 +328,8 @@ fn three_hundred_hits_take_no_time_to_speak_of() {
     let took = began.elapsed();
     eprintln!("300 hits, search for compilers included: {took:?}");
     assert_eq!(again.counts().cached, 300);
-    // Measured: 20 to 60 ms on two busy cores; the bound only catches a hash of the library or a
-    // compile per hit.
+    // 20 to 60 ms were measured on two busy cores. The limit only catches a library that is hashed,
+    // or a kernel that is compiled, for each hit.
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 

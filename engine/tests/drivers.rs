@@ -1,6 +1,6 @@
-//! What the engine says of drivers that are absent, too old, without a device, or broken. The
-//! drivers are libraries made here with `cc` (which linking Rust needs anyway) that answer with
-//! fixed codes; each runs in a process of its own, with the library in front of the loader's path.
+//! The engine's messages about drivers that are missing, too old, without a device, or broken. `cc`
+//! makes driver libraries that return fixed codes; each test runs in a process of its own, with
+//! such a library first in the loader's path.
 
 mod common;
 
@@ -23,8 +23,8 @@ fn symbols() -> Vec<String> {
     names
 }
 
-/// Makes `libcuda.so.1`: version 12.4, `special` instead of the call that returns 0, `without` left
-/// out.
+/// Makes `libcuda.so.1` of version 12.4. Its calls return 0, except those in `special`; those in
+/// `without` are missing.
 fn driver(dir: &Path, special: &[(&str, &str)], without: &[&str]) {
     let mut text = String::from(
         "int cuGetErrorString(int e, const char** s) { *s = \"told by the test\"; return 0; }\n",
@@ -53,7 +53,7 @@ fn driver(dir: &Path, special: &[(&str, &str)], without: &[&str]) {
     assert!(made.success());
 }
 
-/// What a process with that driver says: its inventory and the answer to `cuda:0`.
+/// The inventory and the answer to `cuda:0` of a process with this driver.
 fn told(dir: &Path) -> String {
     told_with(dir, &[])
 }
@@ -76,7 +76,7 @@ fn told_with(dir: &Path, variables: &[(&str, &Path)]) -> String {
 #[test]
 fn in_a_child_process() {
     if std::env::var_os("TEST_TELL").is_none() {
-        return; // the others' child
+        return; // Started as the child of another test.
     }
     let engine = Engine::new(Config::new().no_cache());
     let inventory = engine.devices();
@@ -100,7 +100,7 @@ fn in_a_child_process() {
     }
 }
 
-/// The one line of an error that has this in it.
+/// The error line that contains `word`.
 #[track_caller]
 fn error_with<'t>(text: &'t str, word: &str) -> &'t str {
     text.lines()
@@ -113,7 +113,7 @@ fn code_by_a_newer_compiler_than_the_driver_takes_is_told_with_both_versions_and
     let dir = tempfile::tempdir().unwrap();
     driver(dir.path(), &[], &[]);
     let cache = dir.path().join("cache");
-    // As nvrtc 13.5 leaves it in a pack or in a cache that was filled elsewhere.
+    // Code of nvrtc 13.5, as in a pack or in a cache that another machine filled.
     let key =
         BuildKey::new(&job("sm_90").source_key().unwrap(), |key| key.field("compiler", "nvrtc"));
     let code = Artefact::new("code")
@@ -133,7 +133,7 @@ fn code_by_a_newer_compiler_than_the_driver_takes_is_told_with_both_versions_and
 fn a_compiler_newer_than_the_driver_is_not_taken_and_told_with_both_versions() {
     let dir = tempfile::tempdir().unwrap();
     driver(dir.path(), &[], &[]);
-    // It is never opened.
+    // The library is never opened.
     std::fs::write(dir.path().join("libnvrtc.so.99"), "").unwrap();
     std::fs::write(dir.path().join("libnvrtc.so.13"), "").unwrap();
     let text = told_with(
@@ -169,8 +169,8 @@ fn a_driver_that_refuses_what_a_newer_compiler_made_is_told_with_both_versions()
     };
     let report = maker.compilers(Vendor::Nvidia);
     let compiler = &report.found[0];
-    // In a cache that does not know what it needs, so that it comes to the driver; and no compiler
-    // to make it anew.
+    // The cache does not record what the code needs, so the driver must refuse it; and there is no
+    // compiler to make it again.
     let code = maker.compile(&job("sm_90")).unwrap();
     let cache = dir.path().join("cache");
     let entry = Artefact::new(code.bytes().to_vec())
@@ -243,7 +243,7 @@ fn an_error_code_that_nobody_knows_and_a_device_that_fails_are_errors_and_no_pan
         text.contains("ERROR cuDeviceGetName on cuda:0: told by the test (code 123456)"),
         "{text}"
     );
-    // A device of an architecture that nobody has seen.
+    // A device of an unknown architecture.
     let name = ("cuDeviceGetName", "(char* s) { s[0] = 'X'; s[1] = 0; return 0; }");
     let pci = ("cuDeviceGetPCIBusId", "(char* s) { s[0] = 0; return 0; }");
     let attribute = ("cuDeviceGetAttribute", "(int* v, int a, int d) { *v = 99; return 0; }");

@@ -1,11 +1,11 @@
-//! A program that is its own compiler process: `child_main()` first, and no `kjit-cc` anywhere. It
-//! has a `main` of its own, since the test harness would run before ours.
+//! A program that is its own compiler process: it calls `child_main()` first, and there is no
+//! `kjit-cc`. It has its own `main`, because the test harness would run before that call.
 
 use kjit_engine::{Config, Constants, Engine, Error, Job, Options, Source, Vendor};
 use std::path::Path;
 use std::process::Command;
 
-/// Set in a copy of this program that calls no `child_main()` and lies alone.
+/// Set in a copy of this program that does not call `child_main()` and has no `kjit-cc` beside it.
 const ALONE: &str = "TEST_ALONE";
 
 fn main() {
@@ -29,19 +29,19 @@ fn main() {
     let job =
         Job::new(source, Constants::new().set("N", 3), Options::wave(32), "sm_90".parse().unwrap());
     assert_eq!(engine.compile(&job).unwrap().kernels().len(), 1);
-    // It really was a child of ours: this process has no nvrtc mapped.
+    // A child process compiled it: this process has not mapped nvrtc.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     assert!(!maps.contains("nvrtc"), "nvrtc was opened in the program itself");
     eprintln!("test a_program_can_be_its_own_compiler_process ... ok");
 }
 
-/// Elsewhere, since beside this program's folder lies the `kjit-cc` that cargo built.
+/// The copy is in another folder, because cargo built `kjit-cc` beside this program's.
 fn a_copy_without_child_main_is_told_what_is_missing() {
     let dir = tempfile::tempdir().unwrap();
     let (copy, clang) = (dir.path().join("bin/embedder"), dir.path().join("clang-19"));
     std::fs::create_dir_all(copy.parent().unwrap()).unwrap();
     std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
-    // Any file will do: it is never asked.
+    // The file is never run.
     std::fs::write(clang, "#!/bin/sh\n").unwrap();
     let output = Command::new(copy).env(ALONE, dir.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,6 +1,6 @@
-/* An nvrtc that does as the source says: `fake: HOW` in it is abort, kill, loop, eat, print, refuse, garbage, nothing or huge;
- * `entry: NAME` is the kernel of the cubin that comes out, whose code is the source's hash. VERSION is its minor version. Built by
- * fake_nvrtc.rs. */
+/* An nvrtc that does what the source says. `fake: HOW` in the source is abort, kill, loop, eat,
+ * print, refuse, garbage, nothing or huge. `entry: NAME` names the kernel of the cubin, whose code
+ * is the source's hash. VERSION is the minor version. fake_nvrtc.rs builds it. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ int nvrtcDestroyProgram(Program **p) { return free((*p)->text), free(*p), *p = 0
 
 static void put(char **at, unsigned long value, int bytes) { memcpy(*at, &value, bytes), *at += bytes; }
 
-/* The least that is a cubin: an ELF file for machine 190 with `.nv.info.NAME` and `.text.NAME`. */
+/* The smallest cubin: an ELF file for machine 190 with `.nv.info.NAME` and `.text.NAME`. */
 static size_t cubin(char *to, const char *name, const char *text) {
     char titles[512], *at = to;
     unsigned long hash = 1469598103934665603ul;
@@ -53,7 +53,7 @@ int nvrtcCompileProgram(Program *p, int count, const char **options) {
     const char *how = strstr(p->text, "fake: "), *entry = strstr(p->text, "entry: "), *first = strstr(p->text, "once: ");
     if (entry) sscanf(entry, "entry: %63s", name);
     if (first) sscanf(first, "once: %255s", once);
-    /* With `once: FOLDER` it goes wrong only if it could make that. */
+    /* With `once: FOLDER` it fails only if it could create that folder. */
     if (how && (!*once || mkdir(once, 0700) == 0)) sscanf(how, "fake: %15s", p->how);
     how = p->how;
     if (!strcmp(how, "print")) printf("this is no answer\n"), fflush(stdout);

@@ -1,6 +1,6 @@
-//! What becomes of an nvrtc that goes wrong, or is replaced under the running process: a library
-//! made here with `cc` that does as each source tells it (`fake_nvrtc.c`). The real one has tests
-//! of its own; it cannot be made to fail.
+//! An nvrtc that fails, or is replaced while the process runs: a library made with `cc` that does
+//! what each source says (`fake_nvrtc.c`). Other tests use the real nvrtc, which cannot be made to
+//! fail.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The library, with this minor version; in place of the one that is there.
+/// Makes the library with this minor version, in place of an existing one.
 fn make(dir: &Path, version: u32) -> PathBuf {
     let (source, made) =
         (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_nvrtc.c"), dir.join("new.so"));
@@ -31,14 +31,14 @@ fn engine(dir: &Path, library: &Path) -> Engine {
     Engine::new(config.compiler_path(library).timeout(Duration::from_secs(3)).memory_limit(1 << 30))
 }
 
-/// A job whose source tells the library what to do.
+/// A job whose source says what the library does.
 fn job(name: &'static str, tells: &str) -> Job {
     let text = format!("// entry: {name}\n// {tells}\n");
     let source = Source::new(name, "k.hip", text).entry(name);
     Job::new(source, Constants::new(), Options::wave(32), Target::parse("sm_90").unwrap())
 }
 
-/// Asks for one that goes wrong between two that do not, which must come out: what is said of it.
+/// Compiles a job that fails between two that must succeed. Returns the error.
 fn goes_wrong(how: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let engine = engine(dir.path(), &make(dir.path(), 1));
@@ -47,11 +47,11 @@ fn goes_wrong(how: &str) -> String {
     assert!(done[0].is_ok() && done[2].is_ok(), "{how}: {done:?}");
     assert_eq!((engine.counts().compiled, engine.counts().failed), (2, 1), "{how}");
     let error = done.remove(1).unwrap_err();
-    // Remembered: asked again the same answer comes at once.
+    // The failure is remembered: a second request is answered at once.
     let began = Instant::now();
     assert_eq!(engine.compile(&jobs[1]).unwrap_err().to_string(), error.to_string());
     assert!(began.elapsed() < Duration::from_secs(2), "{how} was tried again");
-    // Nothing of it is in the cache, and nothing it had lying is left.
+    // The cache has no entry for it, and its temporary files are removed.
     assert_eq!(engine.cache().list().len(), 2, "{how}");
     let text = error.to_string();
     if let Error::Compile(failure) = &error {
@@ -74,7 +74,7 @@ fn an_nvrtc_that_aborts_is_killed_or_lies_about_sizes_is_tried_twice_and_is_one_
             .contains("killed by signal 6 (it aborted), twice: nvrtc: as the test wants it")
     );
     assert!(goes_wrong("kill").contains("killed by signal 9 (out of memory?), twice"));
-    // More bytes than there can be: the compiler process falls, and not we.
+    // A size that no allocation can have ends the compiler process, not this one.
     assert!(goes_wrong("huge").contains("twice"));
 }
 
@@ -127,8 +127,8 @@ fn an_nvrtc_replaced_by_another_version_while_the_process_runs_makes_new_code_un
     let old = running.compile(&job("first", "")).unwrap();
     assert_eq!(old.compiler(), "nvrtc 13.1");
     make(dir.path(), 2);
-    // The running process notices at its next compile, and what comes out is the new one's, by name
-    // and by key.
+    // The running process notices the new version at its next compile; the code has the new
+    // compiler's name and key.
     let next = running.compile(&job("second", "")).unwrap();
     assert_eq!((next.compiler(), running.counts().failed), ("nvrtc 13.2", 0));
     let fresh = engine(dir.path(), &library);
@@ -166,7 +166,7 @@ fn the_longest_source_is_compiled_first_whatever_the_order_asked_for() {
     let order = std::sync::Mutex::new(vec![]);
     let codes = engine.compile_each(&jobs, &|index, _| order.lock().unwrap().push(index));
     assert_eq!(order.into_inner().unwrap(), [3, 1, 2, 0]);
-    // Answers are in the order asked for all the same.
+    // Answers are in the order of the request nevertheless.
     let names: Vec<String> =
         codes.into_iter().map(|code| code.unwrap().kernels()[0].name.clone()).collect();
     assert_eq!(names, ["short", "long", "middling", "longest"]);
@@ -197,8 +197,8 @@ fn a_compiler_process_and_what_it_had_lying_go_with_their_starter() {
         }
     };
     wait_for("a compiler process", &|| lying() > 0);
-    // The folder is there before the process is: on a busy machine the starter was killed between
-    // the two.
+    // The folder exists before the process does. On a busy machine the starter was killed in
+    // between.
     std::thread::sleep(Duration::from_millis(500));
     starter.kill().unwrap();
     starter.wait().unwrap();

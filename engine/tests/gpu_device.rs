@@ -1,5 +1,5 @@
-//! The engine on a real GPU. Without one every test says that it was skipped; `KJIT_REQUIRE_GPU=1`
-//! forbids that.
+//! The engine on a real GPU. Without one every test prints a message and is skipped; with
+//! `KJIT_REQUIRE_GPU=1` it fails.
 
 mod common;
 
@@ -10,15 +10,14 @@ use kjit_engine::{
 };
 use std::sync::Arc;
 
-/// Launches of this file's own kernels.
+/// Launches this file's own kernels.
 trait TestLaunch {
     fn put(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> kjit_engine::Result<()>;
 }
 
 impl TestLaunch for Stream {
     fn put(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> kjit_engine::Result<()> {
-        // SAFETY: the kernels below touch nothing but their buffers, which are as large as their
-        // numbers say.
+        // SAFETY: the kernels below access only their buffers, whose sizes match their arguments.
         unsafe { self.launch(kernel, shape, args) }
     }
 }
@@ -113,7 +112,7 @@ fn the_kernels_of_this_file_compile_where_there_is_no_gpu() {
     for target in ["sm_75", "sm_86", "sm_90"] {
         let code = engine.compile(&job_for(target.parse().unwrap())).unwrap();
         assert_eq!(code.kernels().len(), 5);
-        // nvrtc 13.0 prints no figures for sm_90; no local memory says as much.
+        // nvrtc 13.0 prints no spill counts for sm_90; no local memory means no spills.
         assert!(
             code.kernels().iter().all(|k| k.spills.unwrap_or(0) == 0 && k.local == 0),
             "{target}"
@@ -130,7 +129,7 @@ fn saxpy_is_right_at_odd_sizes_with_poisoned_neighbours() {
     for n in [1usize, 31, 33, 63, 65, 127, 128, 129, 1009, 1_000_003] {
         let (x, y, a) = (random.floats(n), random.floats(n), random.floats(1)[0]);
         let whole: DeviceBuffer<f32> = b.device.buffer(n + 64).unwrap();
-        stream.fill(&whole, 0xff).unwrap(); // NaN everywhere
+        stream.fill(&whole, 0xff).unwrap(); // NaN everywhere.
         let (dx, dy) = (stream.upload(&x).unwrap(), whole.slice(32..32 + n).unwrap());
         stream.write(&dy, &y).unwrap();
         let grid = (n as u32).div_ceil(BLOCK);
@@ -138,7 +137,7 @@ fn saxpy_is_right_at_odd_sizes_with_poisoned_neighbours() {
         let all = stream.read(&whole).unwrap();
         for (i, got) in all.iter().enumerate() {
             match i.checked_sub(32).filter(|i| *i < n) {
-                // nvrtc contracts the product and sum into one rounding, as mul_add does.
+                // nvrtc contracts product and sum into one rounding, as `mul_add` does.
                 Some(j) => assert_eq!(*got, a.mul_add(x[j], y[j]), "n {n} at {j}"),
                 None => assert!(got.is_nan(), "n {n}: wrote outside at {i}"),
             }
@@ -266,7 +265,7 @@ fn a_graph_of_dependent_and_cooperative_launches_replays_without_allocating_or_w
     let graph = stream.capture(record).unwrap();
     assert_eq!(graph.nodes(), STEPS as usize + 3);
     assert_eq!(stream.read(&a).unwrap()[0], 0, "capturing must not run anything");
-    stream.replay(&graph).unwrap(); // the first also makes the token's event
+    stream.replay(&graph).unwrap(); // The first replay also makes the token's event.
     let before = b.device.counts();
     for _ in 1..25 {
         stream.replay(&graph).unwrap();
@@ -342,12 +341,12 @@ fn what_cannot_be_captured_is_an_error_and_the_stream_goes_on() {
     let buffer = stream.upload(&[1u32; 4]).unwrap();
     let error = stream.capture(|| stream.read(&buffer).map(drop)).unwrap_err();
     assert!(error.to_string().contains("cannot be part of a captured graph"), "{error}");
-    // A panic inside ends the capture too.
+    // A panic during capture ends the capture too.
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _ = stream.capture(|| panic!("inside a capture"));
     }));
     assert!(panicked.is_err());
-    // Buffers dropped inside are freed afterwards.
+    // Buffers dropped during capture are freed afterwards.
     let mut dropped = Some(b.device.buffer::<u32>(1000).unwrap());
     let frees = b.device.counts().frees;
     let graph = stream.capture(|| {
@@ -412,8 +411,8 @@ fn a_pool_serves_from_what_came_back_and_ends_where_it_began() {
     for round in 0..50u32 {
         let (a, c) = (pool.buffer::<u32>(1000).unwrap(), pool.buffer::<u32>(70_000).unwrap());
         stream.put(&late, &one, &args![&a, round, 20_000i64]).unwrap();
-        // Used by another stream too: it comes back after that one's work, whose late write must
-        // not hit the next owner.
+        // Another stream uses the buffer too: it returns to the pool after that stream's work,
+        // whose late write must not reach the next owner.
         other.put(&late, &one, &args![&c, 77u32, 200_000i64]).unwrap();
         assert_eq!(pool.stats().live, 2);
         drop((a, c));
@@ -445,7 +444,7 @@ fn dropping_a_pool_returns_all_memory_to_the_driver() {
         assert!(stats.in_use >= (1 << 20) - 1 && stats.in_use <= 3 << 20, "{stats:?}");
         all.into_iter().next_back().unwrap()
     };
-    // The pool lives on in its last buffer.
+    // The last buffer keeps the pool alive.
     assert!((b.device.counts() - before).frees < 20);
     stream.fill(&kept, 1).unwrap();
     drop(kept);
@@ -496,11 +495,11 @@ fn pinned_copies_run_in_order_and_host_access_waits_for_them() {
         stream.copy_in(&staging, &buffer).unwrap();
         stream.copy_out(&buffer, &back).unwrap();
         assert_eq!(b.device.counts().synchronisations, syncs, "async copies must not wait");
-        // Overwritten at once: waits for the copy that still reads it.
+        // `write` waits for the copy that still reads the memory.
         staging.write(|to| to.fill(f32::NAN)).unwrap();
         assert_eq!(back.read(<[f32]>::to_vec).unwrap(), data, "n {n}");
     }
-    // A kernel that writes pinned memory in place; the host polls without waiting.
+    // A kernel writes pinned memory in place; the host polls without waiting for the stream.
     let word = b.device.pinned::<u32>(3).unwrap();
     let seen = word.slice(1..2).unwrap();
     stream
@@ -525,14 +524,14 @@ fn a_mapped_file_can_be_registered_and_copied_from() {
         (0..3_000_017u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     std::fs::write(&path, &bytes).unwrap();
     let file = std::fs::File::open(&path).unwrap();
-    // SAFETY: nobody changes the file while the test runs.
+    // SAFETY: no process changes the file while the test runs.
     let map = Arc::new(unsafe { memmap2::Mmap::map(&file) }.unwrap());
     let stream = b.device.stream().unwrap();
     let host = match b.device.register(map) {
         Ok(host) => host,
         Err(error) => {
-            // Allowed by the contract: the caller stages instead. Said, so that it is known where
-            // it is so.
+            // The contract allows it: the caller then stages copies. The message shows which
+            // systems do that.
             eprintln!(
                 "NOT REGISTERED: {error} (the device says it can: {})",
                 b.device.info().registers_read_only
@@ -543,7 +542,7 @@ fn a_mapped_file_can_be_registered_and_copied_from() {
     };
     let buffer = b.device.buffer::<u8>(1_000_003).unwrap();
     stream.copy_in_mapped(&host, 4097..1_004_100, &buffer).unwrap();
-    drop(host); // waits for the copy
+    drop(host); // Waits for the copy.
     assert_eq!(stream.read(&buffer).unwrap(), bytes[4097..1_004_100]);
 }
 
@@ -552,7 +551,7 @@ fn a_mapped_file_can_be_registered_and_copied_from() {
 fn a_second_start_and_a_start_warmed_from_a_string_compile_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let Some((first, device)) = gpu(dir.path(), "a_second_start") else { return };
-    // Warmed from the string that a person would type, with no device in the job.
+    // Compiled for the target that a user would type, without a device in the job.
     let mut warm = job(&device);
     warm.target = device.target().id().parse().unwrap();
     first.compile(&warm).unwrap();
@@ -576,8 +575,8 @@ fn an_entry_that_the_driver_refuses_is_set_aside_and_compiled_once_more() {
     let Some((first, device)) = gpu(dir.path(), "an_entry_that_the_driver_refuses") else { return };
     let job = job(&device);
     let good = first.compile(&job).unwrap();
-    // Machine code of another architecture under this key, with a right hash: only the driver can
-    // tell.
+    // Machine code of another architecture under this key, with a correct hash: only the driver can
+    // find the error.
     let mut foreign = job.clone();
     foreign.target =
         if device.target().id() == "sm_80" { "sm_90" } else { "sm_80" }.parse().unwrap();

@@ -123,7 +123,7 @@ template <class S> struct Latent {
             }
     }
 
-    // Combines the waves' results to the block's: to `to` if it is alone, else to its part.
+    // Combines the waves' results to the block's: in `out` if it is alone, else in its part.
     STEP void together(Shared& lds, Seen& seen, float* out, float* part, u32 each, bool alone) {
         if (lane_id() == 0)
             UNROLL for (u32 h = 0; h < GROUP; h++)

@@ -1,4 +1,4 @@
-//! Whether an answer calls tools, and which: `tool_choice` of every dialect.
+//! Reads `tool_choice` of every dialect: whether an answer calls tools, and which.
 
 use crate::constrain::{Follow, Form};
 use crate::conversation::Tool;
@@ -9,19 +9,19 @@ use crate::refusal::Refusal;
 pub enum Choice {
     /// The model decides.
     Auto,
-    /// None.
+    /// No tool is called.
     None,
-    /// At least one, of any tool.
+    /// At least one call of any tool.
     Required,
-    /// This one.
+    /// A call of this tool.
     Tool(String),
 }
 
 impl Choice {
-    /// The form of an answer to a request that offers these tools and asks for this form of text.
+    /// The constraint on an answer, from the offered tools and the requested form of text.
     ///
     /// # Errors
-    /// A tool's schema is not that of an object.
+    /// A tool's schema does not describe an object.
     pub fn follow(
         self,
         offered: Vec<Tool>,
@@ -31,7 +31,7 @@ impl Choice {
         let mut follow = Follow { form, parallel, ..Follow::default() };
         match self {
             Choice::None => {}
-            // Text follows the form; a call names an offered tool.
+            // The text follows the form; calls name an offered tool.
             Choice::Auto if follow.form.is_some() && !offered.is_empty() => {
                 follow.any_tool(offered)?;
             }

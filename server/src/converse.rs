@@ -1,5 +1,5 @@
-//! A conversation is put to a model. Every dialect with messages goes through here: each reads its
-//! own words into an [`Ask`] and spells the pieces of the answer.
+//! Puts a conversation to a model. Every dialect with messages reads its own fields into an [`Ask`]
+//! and writes the pieces of the answer in its own format.
 
 use crate::caller::Caller;
 use crate::constrain::{Follow, not_held};
@@ -15,42 +15,42 @@ use kjit_model::cancel::Cancel;
 use kjit_model::chat::Form;
 use tokio::sync::mpsc;
 
-/// A request with messages, in the words of no dialect.
+/// A request with messages, in no dialect.
 pub struct Ask {
     /// The conversation so far.
     pub conversation: Conversation,
-    /// The form of the answer.
+    /// The constraint on the answer.
     pub follow: Follow,
     /// Number of answers.
     pub n: usize,
-    /// Tokens of an answer at most.
+    /// Most tokens of an answer.
     pub max_tokens: Option<usize>,
-    /// How tokens are chosen.
+    /// Sampling options.
     pub sampling: SampleOptions,
     /// Texts that end an answer.
     pub stop: Vec<String>,
-    /// Ends besides the model's own.
+    /// Ends of an answer besides the model's own and stop texts.
     pub ends: Ends,
-    /// Answers go on past the end of the turn.
+    /// Whether answers continue past an end token.
     pub ignore_eos: bool,
-    /// Log probabilities of each token, and of this many others.
+    /// Number of alternatives with log probabilities for each token; `None`: no log probabilities.
     pub logprobs: Option<usize>,
     /// The client.
     pub caller: Caller,
 }
 
-/// Answers that were begun.
+/// Answers that have begun.
 pub struct Asked {
-    /// Pieces of the answers, each with the answer's number.
+    /// Pieces of the answers, each with its answer's index.
     pub pieces: mpsc::Receiver<(usize, Piece)>,
-    /// The words of schemas that are not enforced; empty: all are.
+    /// The schema keywords that are not enforced; empty if all are.
     pub unheld: String,
 }
 
 /// Renders the prompt, makes the constraints, and submits the answers.
 ///
 /// # Errors
-/// The prompt, a schema or a token is refused; the queue is full.
+/// The prompt, a schema or a token is refused, or the queue is full.
 pub async fn ask(service: &Service, loaded: &Lease, ask: Ask) -> Result<Asked, Refusal> {
     sampling::known(&ask.sampling, loaded.tokenizer.n_vocab())?;
     let Ask { conversation, follow, n, caller, .. } = ask;
@@ -81,10 +81,10 @@ pub async fn ask(service: &Service, loaded: &Lease, ask: Ask) -> Result<Asked, R
     Ok(Asked { pieces, unheld })
 }
 
-/// The prompt of a conversation, without an answer.
+/// The tokens of a conversation's prompt.
 ///
 /// # Errors
-/// The template refuses the conversation; the prompt is too long.
+/// The template refuses the conversation, or the prompt is too long.
 pub async fn prompt(
     service: &Service,
     loaded: &Lease,
@@ -95,7 +95,7 @@ pub async fn prompt(
     service.prepare(loaded, caller, move |cancel| words.prompt(&of, cancel)).await
 }
 
-/// Templates except gpt-oss's know `system` only, not the newer `developer`.
+/// Renames `developer` to `system`, except for gpt-oss: other templates do not know `developer`.
 fn spoken(loaded: &Lease, mut conversation: Conversation) -> Conversation {
     if loaded.form() != Form::Channels {
         let newer = conversation.turns.iter_mut().filter(|turn| turn.role == "developer");

@@ -1,11 +1,11 @@
-//! Fields of other servers whose neutral value asks for nothing: it is accepted, any other is
+//! Fields of other servers that kjit does not have. A neutral value is accepted; any other value is
 //! refused by name.
 
 use crate::fields::Fields;
 use crate::refusal::Refusal;
 use serde_json::Value;
 
-/// Numbers, each with its neutral value.
+/// Numeric fields with their neutral values.
 const NUMBERS: [(&str, f64); 12] = [
     ("typical_p", 1.0),
     ("tfs_z", 1.0),
@@ -21,7 +21,7 @@ const NUMBERS: [(&str, f64); 12] = [
     ("truncate_prompt_tokens", -1.0),
 ];
 
-/// Flags, each with its neutral value.
+/// Boolean fields with their neutral values.
 const FLAGS: [(&str, bool); 9] = [
     ("skip_special_tokens", true),
     ("spaces_between_special_tokens", true),
@@ -34,7 +34,7 @@ const FLAGS: [(&str, bool); 9] = [
     ("return_tokens", false),
 ];
 
-/// They refine what is neutral, or are about how a server computes.
+/// Fields without effect: they refine a neutral field, or say how a server computes.
 const WITHOUT_EFFECT: [&str; 14] = [
     "mirostat_tau",
     "mirostat_eta",
@@ -52,10 +52,10 @@ const WITHOUT_EFFECT: [&str; 14] = [
     "priority",
 ];
 
-/// Takes them.
+/// Takes these fields out of a request.
 ///
 /// # Errors
-/// One has another value than its neutral one.
+/// A field has another value than its neutral one.
 pub fn take(f: &mut Fields) -> Result<(), Refusal> {
     for (name, neutral) in NUMBERS {
         if f.take(name).is_some_and(|value| value.as_f64() != Some(neutral)) {

@@ -1,27 +1,27 @@
-//! Tools of dialects that do not write them as templates have them.
+//! The tools of a request, for dialects whose format differs from the templates'.
 
 use crate::conversation::{Tool, checked_name};
 use crate::fields::Fields;
 use crate::refusal::Refusal;
 use serde_json::{Value, json};
 
-/// Tools of one request at most.
+/// Most tools of one request.
 pub const MOST_TOOLS: usize = 128;
 
 /// Tools that a request offers.
 #[derive(Debug, Default)]
 pub struct Offer {
     tools: Vec<Tool>,
-    /// Each as templates have it.
+    /// The tools in the templates' format.
     written: Vec<Value>,
 }
 
 impl Offer {
-    /// Adds a tool: `name`, `description` and `strict` of these fields, and its schema, which the
-    /// field `schema` has.
+    /// Adds a tool. `f` has its `name`, `description` and `strict`; `schema` names the field with
+    /// the tool's schema.
     ///
     /// # Errors
-    /// A field is wrong, or another tool has the name.
+    /// A field is wrong, or another tool has this name.
     pub fn add(&mut self, f: &mut Fields, schema: &str) -> Result<(), Refusal> {
         if self.tools.len() >= MOST_TOOLS {
             return Err(Refusal::field("tools", format_args!("give at most {MOST_TOOLS}")));
@@ -54,7 +54,7 @@ impl Offer {
         self.tools.is_empty()
     }
 
-    /// The tools, and all of them as templates have them; `None`: there are none.
+    /// The tools, and their list in the templates' format, `None` if there are none.
     pub fn into_parts(self) -> (Vec<Tool>, Option<String>) {
         let written = (!self.written.is_empty()).then(|| Value::from(self.written).to_string());
         (self.tools, written)

@@ -1,4 +1,4 @@
-//! Routes of SGLang and vLLM that routers and monitors ask.
+//! Routes that routers and monitors of SGLang and vLLM ask for.
 
 use crate::caller::Caller;
 use crate::generation::{Reading, Wanted, collect, start};
@@ -48,7 +48,7 @@ pub fn server_info(service: &Service) -> Result<Value, Refusal> {
 /// `GET /health_generate`: one token is computed.
 ///
 /// # Errors
-/// The model makes none.
+/// The model computes no token.
 pub async fn generate(service: &Service, caller: Caller) -> Result<Value, Refusal> {
     let loaded = service.model(0, None).await?;
     let wanted = Wanted {

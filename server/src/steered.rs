@@ -1,22 +1,22 @@
-//! A constraint that forces the first tokens of an answer, and keeps it from ending too early. The
-//! log probabilities of a prompt are those of an answer that is forced to be the prompt.
+//! A constraint that forces an answer's first tokens and delays its end. Log probabilities of a
+//! prompt are computed by forcing the prompt's tokens as an answer.
 
 use kjit_model::sample::TokenMask;
 use kjit_model::serve::Constraint;
 
-/// Steers an answer.
+/// Forces the first tokens of an answer, then delays its end.
 pub struct Steered {
-    /// The first tokens.
+    /// The tokens that are forced.
     pub forced: Vec<u32>,
-    /// Tokens that end the answer after them.
+    /// Tokens that end the answer after the forced ones.
     pub ends: Vec<u32>,
-    /// Tokens behind the forced ones before one of these may come.
+    /// Number of tokens after the forced ones before an end token is allowed.
     pub least: usize,
     /// Size of the vocabulary.
     pub n_vocab: usize,
-    /// The constraint after the forced tokens.
+    /// The constraint on the tokens after the forced ones.
     pub then: Option<Box<dyn Constraint>>,
-    /// Tokens so far.
+    /// Number of tokens accepted so far.
     pub at: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What the started processes do.
+//! The modes of the child processes that the fault tests start.
 
 use std::convert::Infallible;
 use std::fs::OpenOptions;
@@ -14,10 +14,10 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// Leaves a line for each time that the artefact is made.
+/// Appends a line to a log each time the artefact is made.
 fn note_made(dir: &Path) {
     let log = dir.with_extension("made");
-    // Other users cannot write there; those who count the lines can.
+    // Other users cannot write there; tests that count the lines can.
     if let Ok(mut log) = OpenOptions::new().append(true).create(true).open(log) {
         log.write_all(b"made\n").unwrap();
     }
@@ -40,7 +40,7 @@ fn entry() {
     let (mode, name) = (variable("FAULT_MODE"), variable("FAULT_KEY"));
     let dir = PathBuf::from(variable("FAULT_DIR"));
     match mode.as_str() {
-        // One look-up, made if it is not there; says what came of it.
+        // Looks up one entry, makes it if it does not exist, and prints the result.
         "make" => {
             let _ = std::fs::File::open("/shim-start");
             let cache = open(&dir);
@@ -52,13 +52,13 @@ fn entry() {
                 eprintln!("WARNING {warning:?}: {warning}");
             }
         }
-        // As `make`, in a cache that has to throw something out for it.
+        // As `make`, in a cache that has to evict an entry first.
         "evict" => {
             let cache = open_small(&dir);
             let _ = std::fs::File::open("/shim-start");
             get_or_make(&cache, &dir, &name, Duration::ZERO);
         }
-        // As `make`, with a compile long enough that everybody comes while it runs.
+        // As `make`, with a compile so long that all processes arrive while it runs.
         "race" => {
             let gate = dir.with_extension("gate");
             while !gate.exists() {
@@ -66,8 +66,8 @@ fn entry() {
             }
             get_or_make(&open(&dir), &dir, &name, Duration::from_millis(100));
         }
-        // Opens the cache and looks up what is there, by both keys, and what is not; between two
-        // marks.
+        // Opens the cache and looks up an entry by both keys and a missing one, between two marks
+        // for the shim.
         "look" => {
             let _ = std::fs::File::open("/shim-start");
             let cache = open(&dir);
@@ -82,7 +82,7 @@ fn entry() {
             assert!(cache.get(&key("never made")).is_none());
             let _ = std::fs::File::open("/shim-stop");
         }
-        // Holds the key's lock for ever.
+        // Holds the key's lock until it is killed.
         "hang" => {
             let cache = open(&dir);
             let _ = cache.get_or_make::<Infallible, _>(&key(&name), DEADLINE, || {
@@ -92,7 +92,7 @@ fn entry() {
                 }
             });
         }
-        // Makes many keys, one after another, until it is killed.
+        // Makes many entries, one after another, until it is killed.
         "many" => {
             let cache = Cache::open(
                 Config::for_app("kjit-fault").ignore_environment().dir(&dir).max_bytes(2_000_000),
@@ -101,7 +101,7 @@ fn entry() {
                 get_or_make(&cache, &dir, &format!("many-{}", count % 200), Duration::ZERO);
             }
         }
-        // The cache that the environment gives.
+        // Uses the cache that the environment names.
         "user" => {
             let cache = Cache::open(Config::for_app("kjit-fault"));
             let found = get_or_make(&cache, &dir, &name, Duration::ZERO);

@@ -1,5 +1,5 @@
-//! File systems that are full, read-only, without locks, slow to show what is there, or lie about
-//! time.
+//! File systems that are full, read-only, without locks, slow to show new files, or that have wrong
+//! times.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn clean_up_that_fails_with_ebusy_after_the_rename_changes_nothing() {
         &finish(child("make", &dir).shim(&rules).env("FAULT_KEY", "other")),
         &["ORIGIN Made", "AGAIN Home"],
     );
-    // What could not be removed is swept when it can be.
+    // A file that could not be removed is removed by a later sweep.
     let report = open(&dir).verify();
     assert_eq!((report.good, report.bad), (2, Vec::new()));
     assert_no_leftovers(&dir);
@@ -56,7 +56,7 @@ fn a_handle_that_goes_stale_is_looked_up_again() {
             assert!(!output.contains("WARNING"), "{output}");
         }
     }
-    // For ever: it costs a compile, and nothing else.
+    // A permanent error costs a compile and nothing else.
     let rules = format!("open:{}:0:-1:={build}", libc::ESTALE);
     assert_says(&finish(child("make", &dir).shim(&rules)), &["ORIGIN Made", "WARNING"]);
 }
@@ -68,7 +68,7 @@ fn a_reader_that_does_not_see_the_winners_file_yet_still_answers_right() {
     make(&open(&dir), "k");
     let build = key("k").digest().hex();
     for times in [1, 2, 3, 5, -1] {
-        // The child checks every byte of what it gets.
+        // The child checks every byte of the payload.
         let output =
             finish(child("make", &dir).shim(&format!("open:{}:0:{times}:={build}", libc::ENOENT)));
         let origin = if times == 1 { "ORIGIN Home" } else { "ORIGIN Made" };
@@ -97,7 +97,8 @@ fn a_file_system_without_locks_is_used_without_locks() {
     }
 }
 
-/// The cache's calls of that name, as the preloaded library tells them from the test's own.
+/// The text in the paths by which the preloaded library tells the cache's calls from the test's
+/// own.
 fn where_met(call: &str) -> &'static str {
     match call {
         "open" => "tmp-",
@@ -133,8 +134,8 @@ fn a_write_that_fails_leaves_nothing_half_written_and_the_program_goes_on() {
     );
 }
 
-/// EDQUOT as a used-up quota gives it, from the n-th call of each kind on, and in the middle of a
-/// write. No tmpfs with quotas is needed, which few kernels have.
+/// EDQUOT from the n-th call of each kind on, as with an exhausted quota, and in the middle of a
+/// write. Few kernels have a tmpfs with quotas, so the preloaded library makes the error.
 #[test]
 fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_on() {
     let scratch = scratch();
@@ -145,7 +146,7 @@ fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_
             make(&open(&dir), "was there");
             let (errno, text) = (libc::EDQUOT, where_met(call));
             let rules = match call {
-                // The first write from there on is cut in half, the next fails.
+                // The n-th write is cut in half, and the next one fails.
                 "half" => {
                     format!("half:{errno}:{after}:-1:{text};write:{errno}:{}:-1:{text}", after + 1)
                 }
@@ -153,7 +154,7 @@ fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_
             };
             let output = finish(child("make", &dir).shim(&rules));
             assert_says(&output, &["ORIGIN Made"]);
-            // Either it was written whole before, or it is not there: then the reason is said once.
+            // The entry is either whole, or missing and the reason reported once.
             let kept = entry_path(&dir, &key("k")).exists();
             assert_says(&output, &[if kept { "AGAIN Home" } else { "AGAIN Memory" }]);
             assert_no_leftovers(&dir);
@@ -202,7 +203,7 @@ fn a_full_disk_costs_the_cache_and_not_the_program() {
         }
         let report = open(&dir).verify();
         assert_eq!(report.bad, [], "with {free_pages} pages");
-        // Room again: the same cache uses it.
+        // After space is freed, the same cache uses it.
         std::fs::remove_file(disk.path().join("filler")).unwrap();
         make(&cache, "later");
         assert_eq!(make(&open(&dir), "later"), Origin::Home);
@@ -231,8 +232,8 @@ fn a_file_system_out_of_inodes_costs_the_cache_and_not_the_program() {
     eprintln!("FIGURE a disk out of inodes, inode by inode | 12 disks | 0");
 }
 
-/// A quota of the system's own, where its tmpfs has them (Linux 6.6 and later, if built so). The
-/// faults EDQUOT brings are tried with the preloaded shim above in any case.
+/// A real quota, if tmpfs supports it (Linux 6.6 and later, if built so). The test above covers
+/// EDQUOT in any case.
 #[test]
 fn a_quota_that_is_used_up_costs_the_cache_and_not_the_program() {
     if !crate::support::is_root() {
@@ -269,7 +270,7 @@ fn opening_and_looking_up_make_at_most_one_call_more_among_20000_entries_than_am
     make(&open(&small), "k");
     make(&open(&large), "k");
     for number in 0..20_000u32 {
-        // Planted, not published: nothing is synced, and the journal knows nothing of them.
+        // Written directly: nothing is synced, and the journal does not know these entries.
         let key = key(&format!("other {number}"));
         let path = entry_path(&large, &key);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -280,7 +281,8 @@ fn opening_and_looking_up_make_at_most_one_call_more_among_20000_entries_than_am
         "FIGURE system calls of opening and three look-ups, among 1 and among 20,001 entries | \
          {few} and {many} | –"
     );
-    // The one: the folder of 256 in which the key that was never made would be is there.
+    // The one additional call opens the shard folder (one of 256) of the missing key, which exists
+    // here.
     assert!((10..100).contains(&few) && (few..=few + 1).contains(&many), "{few} and {many} calls");
 }
 
@@ -293,7 +295,7 @@ fn a_read_only_file_system_is_read_and_what_is_new_stays_in_memory() {
     open(&dir).put_record(&record, earlier);
     disk.remount("ro");
     let cache = open(&dir);
-    // A record that home does not take is newer than the one it has.
+    // A record that cannot be written to the home folder still replaces the older one.
     cache.put_record(&record, b"later");
     assert_eq!(cache.record(&record).as_deref(), Some(&b"later"[..]));
     assert_eq!(cache.records().len(), 1);
@@ -309,7 +311,7 @@ fn a_read_only_file_system_is_read_and_what_is_new_stays_in_memory() {
         "{:?}",
         cache.warnings()
     );
-    // A load failure must not bring the same bytes back, though nothing can be removed.
+    // A load failure must not return the same bytes again, although nothing can be removed.
     cache.quarantine(&key("old"));
     assert!(cache.get(&key("old")).is_none());
     assert_eq!(make(&cache, "old"), Origin::Made);
@@ -364,7 +366,7 @@ fn with_clocks_going_backwards_and_lying_mtimes_the_newest_build_is_the_newest()
         let found = open(&dir).find(&source, Scope::Everywhere, |_| true).unwrap();
         assert_eq!(found.entry.payload(), maker.as_bytes());
     }
-    // Newest under a clock that no build was made by, all the same.
+    // The newest build wins, even under a clock that no earlier build had.
     put_with_clock(&dir, "fifth", -years);
     assert_eq!(
         open(&dir).find(&source, Scope::Everywhere, |_| true).unwrap().entry.payload(),
@@ -372,7 +374,7 @@ fn with_clocks_going_backwards_and_lying_mtimes_the_newest_build_is_the_newest()
     );
 }
 
-/// What the mode "put" does: a build of one source by the maker of that name.
+/// The mode `put`: stores a build of one source by this maker.
 pub fn put(dir: &Path, maker: &str) {
     let source = Key::builder("fault").content("source", "clock").finish();
     let build = BuildKey::new(&source, |key| key.field("maker", maker));

@@ -1,5 +1,5 @@
-//! The failures that caches are known to die of, made for real: killed and stopped processes, full
-//! file systems, dropped user ids, and a preloaded library that makes system calls fail.
+//! Faults that break caches, made for real: killed and stopped processes, full file systems,
+//! changed user ids, and a preloaded library that makes system calls fail.
 
 mod child;
 mod crashes;

@@ -1,4 +1,4 @@
-//! Many processes, stopped processes, forked processes.
+//! Races between many processes, stopped processes and forked processes.
 
 use std::convert::Infallible;
 use std::fs::OpenOptions;
@@ -58,7 +58,7 @@ fn a_lock_held_by_a_stopped_process_is_waited_for_until_the_deadline_and_no_long
         "{:?}",
         cache.warnings()
     );
-    // Published all the same: the next one does not wait at all.
+    // It was published all the same: the next look-up does not wait.
     let again =
         open(&dir).get_or_make::<Infallible, _>(&key("k"), DEADLINE, || unreachable!()).unwrap();
     assert_eq!((again.origin, again.entry.payload()), (Origin::Home, &payload("k")[..]));
@@ -113,15 +113,15 @@ fn a_winner_whose_file_shows_only_after_its_lock_is_free_is_not_made_twice() {
             std::thread::sleep(Duration::from_millis(30));
             std::fs::remove_file(&path).unwrap();
             lock.unlock().unwrap();
-            // What NFS does: the lock is free, and the file that was renamed before shows 12 ms
-            // later.
+            // As on NFS: the lock is free, and the file that was renamed before becomes visible 12
+            // ms later.
             std::thread::sleep(Duration::from_millis(12));
             winner.put(&key(&name), &artefact(&name));
             made += u32::from(waiting.join().unwrap());
         });
     }
-    // A machine that stalls for longer than the waiter looks may lose a round; without looking it
-    // loses most.
+    // A machine that stalls longer than the waiter looks for the file may lose a round. A waiter
+    // that does not look loses most rounds.
     assert!(made <= 3, "made twice in {made} of 10 rounds");
 }
 
@@ -161,7 +161,8 @@ fn a_cache_that_was_used_before_a_fork_works_on_both_sides_of_it() {
     finish(&mut child("fork", &scratch.path().join("cache")));
 }
 
-/// Runs in a child of the test above: uses one `Cache` before a fork, and on both sides after it.
+/// Runs in a child of the test above: uses one `Cache` before a fork, and in both processes after
+/// it.
 pub fn use_fork_and_use(dir: &Path) {
     let cache = open(dir);
     let use_it = |name: &str| {
@@ -171,8 +172,8 @@ pub fn use_fork_and_use(dir: &Path) {
         found.entry.payload() == payload(name)
     };
     assert!(use_it("before"));
-    // SAFETY: the child side calls nothing but the cache and _exit, on the one thread that it has;
-    // no other thread of this process holds a lock that it could need.
+    // SAFETY: the child process uses only the cache and `_exit`, on its only thread; no other
+    // thread of this process holds a lock that it could need.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     let mut good = true;
@@ -182,11 +183,11 @@ pub fn use_fork_and_use(dir: &Path) {
             && use_it(&format!("{}-{round}", pid == 0));
     }
     if pid == 0 {
-        // SAFETY: ends the forked side without running what belongs to the other.
+        // SAFETY: ends the child without running destructors and handlers of the parent.
         unsafe { libc::_exit(if good { 0 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: waits for our own child with a valid pointer.
+    // SAFETY: the process is a child of ours, and the pointer is valid for the call.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert!(good && status == 0, "child {status}");
     assert_eq!(cache.warnings(), []);

@@ -1,11 +1,13 @@
-/* Preloaded by the fault tests: makes chosen system calls fail, or the process die at the n-th one.
+/* A preloaded library of the fault tests: chosen system calls fail, or the n-th one kills the
+ * process.
  *
- * SHIM_RULES  "call:errno:skip:count:text;..."  the call fails with errno when its path contains text (or is it,
- *             after a '='), after `skip` such calls, `count` times (-1: always). Calls without a path match the
- *             empty text only. `write` is of files (the path is /proc's), not of what is said;
- *             `half` is a write that stops half way.
- * SHIM_KILL   n: SIGKILL just before the n-th counted call; counting starts when a path containing "shim-start" is
- *             opened. When one containing "shim-stop" is, "CALLS n" goes to stderr.
+ * SHIM_RULES  "call:errno:skip:count:text;..."  The call fails with errno if its path contains
+ *             text (after a '=': is text), after `skip` such calls, `count` times (-1: always).
+ *             Calls without a path match only the empty text. `write` rules apply to files (the
+ *             path comes from /proc), not to messages. `half` is a write that stops half way.
+ * SHIM_KILL   n: SIGKILL just before the n-th counted call. Counting starts when a path that
+ *             contains "shim-start" is opened. When one that contains "shim-stop" is opened,
+ *             "CALLS n" goes to stderr.
  * SHIM_CLOCK  seconds added to the real-time clock.
  */
 #define _GNU_SOURCE
@@ -40,7 +42,7 @@ __attribute__((constructor)) static void setup(void) {
     if ((text = getenv("SHIM_CLOCK"))) clock_offset = atol(text);
 }
 
-/* -1 with errno set when a rule wants the call to fail. */
+/* Returns -1 with errno set if a rule makes the call fail. */
 static int ruled(const char *call, const char *path) {
     for (int i = 0; i < rule_count; i++) {
         if (strcmp(rules[i].call, call)) continue;
@@ -55,7 +57,7 @@ static int ruled(const char *call, const char *path) {
     return 0;
 }
 
-/* Counts the call, and -1 when it is to fail. */
+/* Counts the call. Returns -1 if it must fail. */
 static int meet(const char *call, const char *path) {
     if (path && strstr(path, "shim-start")) counting = 1;
     if (path && strstr(path, "shim-stop")) counting = 0, dprintf(2, "CALLS %ld\n", calls);

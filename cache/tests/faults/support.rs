@@ -1,4 +1,4 @@
-//! Starting child processes, building the preloaded library, mounting small file systems.
+//! Helpers of the fault tests: child processes, the preloaded library, small file systems.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kjit_cache::{Artefact, BuildKey, Cache, Config, Key};
 
-/// A uid that no passwd file knows.
+/// A uid that no passwd file has.
 pub const NOBODY_AT_ALL: u32 = 54_321;
 pub const SMALL_CAP: u64 = 85_000;
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -19,7 +19,7 @@ pub fn key(name: &str) -> BuildKey {
     BuildKey::new(&source, |key| key.field("maker", "fault test"))
 }
 
-/// What the key's artefact must be, byte by byte.
+/// The expected payload of the key's artefact.
 pub fn payload(name: &str) -> Vec<u8> {
     name.bytes().cycle().take(20_000).collect()
 }
@@ -37,7 +37,7 @@ pub fn open_small(dir: &Path) -> Cache {
     Cache::open(Config::for_app("kjit-fault").ignore_environment().dir(dir).max_bytes(SMALL_CAP))
 }
 
-/// A directory that other users may pass through, as `/tmp` is.
+/// A temporary folder that other users may traverse, like `/tmp`.
 pub fn scratch() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -60,7 +60,7 @@ pub fn child_of(exe: &Path, mode: &str, dir: &Path) -> Command {
     command
 }
 
-/// Runs the command to its end, and insists that it is well.
+/// Runs the command to its end and asserts that it succeeds. Returns stdout and stderr.
 pub fn finish(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", describe(&output));
@@ -94,7 +94,7 @@ fn shim_path() -> &'static Path {
         let dir = scratch();
         let path = dir.path().join("shim.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/shim.c");
-        // Whoever can link a Rust program has `cc`.
+        // A machine that can link a Rust program has `cc`.
         let status = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-o"])
             .arg(&path)
@@ -111,7 +111,7 @@ fn shim_path() -> &'static Path {
     path
 }
 
-/// Polls until `ready`, for ten seconds.
+/// Polls until `ready`, for ten seconds at most.
 pub fn wait_for(what: &str, ready: impl Fn() -> bool) {
     let start = Instant::now();
     while !ready() {
@@ -120,7 +120,7 @@ pub fn wait_for(what: &str, ready: impl Fn() -> bool) {
     }
 }
 
-/// A child that is killed when the test ends, however it ends.
+/// A child that is killed when this is dropped.
 pub struct Killed(pub Child);
 
 impl Drop for Killed {
@@ -132,19 +132,18 @@ impl Drop for Killed {
 
 impl Killed {
     pub fn signal(&self, signal: i32) {
-        // SAFETY: kill takes two numbers; the process is our child and not yet waited for, so its
-        // id is its own.
+        // SAFETY: `kill` takes two numbers; the child was not waited for yet, so its id is its own.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 }
 
-/// A mounted tmpfs, unmounted in the end.
+/// A mounted tmpfs. It is unmounted when this is dropped.
 pub struct Tmpfs {
     dir: tempfile::TempDir,
 }
 
 impl Tmpfs {
-    /// `None`, said aloud, where this process may not mount.
+    /// `None`, with a message, if this process may not mount.
     pub fn mount(options: &str) -> Option<Self> {
         let dir = scratch();
         let output = Command::new("mount")
@@ -181,7 +180,7 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Whether tests can become other users. Said aloud where not.
+/// Whether tests can become other users. Prints a message if not.
 pub fn is_root() -> bool {
     // SAFETY: geteuid has no preconditions.
     let root = unsafe { libc::geteuid() } == 0;
@@ -191,9 +190,9 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Copies this binary. By another process: were it open for writing in this one, a child that
-/// another thread forks just then would hold it open too, and it could not be started ("text file
-/// busy").
+/// Copies this binary by another process. If this process had it open for writing, a child that
+/// another thread forks at that moment would hold it open too, and it could not be started ("text
+/// file busy").
 pub fn copy_binary(to: &Path) {
     assert!(
         Command::new("cp")
@@ -205,7 +204,7 @@ pub fn copy_binary(to: &Path) {
     );
 }
 
-/// A child with another user's rights. The binary is copied to where that user can reach it.
+/// A child with another user's rights. The binary is copied to a folder that this user can reach.
 pub fn child_as(uid: u32, mode: &str, dir: &Path, scratch: &Path) -> Command {
     let exe = scratch.join("child");
     if !exe.exists() {
@@ -232,13 +231,14 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The file of an entry.
+/// The path of an entry's file.
 pub fn entry_path(dir: &Path, key: &BuildKey) -> PathBuf {
     let source = key.source().digest().hex();
     dir.join("v1/e").join(&source[..2]).join(&source).join(key.digest().hex())
 }
 
-/// No lock, no temporary file, nothing but entries, records, what was set aside and the journal.
+/// Asserts that there are no locks and no temporary files: only entries, records, files set aside
+/// and the journal.
 pub fn assert_no_leftovers(dir: &Path) {
     let left: Vec<PathBuf> = files_below(dir)
         .into_iter()

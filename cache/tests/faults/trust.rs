@@ -1,4 +1,4 @@
-//! Whose directories are believed.
+//! Which directories the cache trusts, by owner and permissions.
 
 use std::convert::Infallible;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -30,7 +30,7 @@ fn filled(scratch: &Path) -> PathBuf {
     dir
 }
 
-/// Opens `dir`, which must be refused for `reason`, and works all the same.
+/// Opens `dir`, which must be refused for `reason`; the cache works nevertheless.
 #[track_caller]
 fn assert_refused(dir: &Path, reason: &str) {
     let cache = open(dir);
@@ -48,7 +48,7 @@ fn directories_and_files_are_made_for_their_owner_alone_whatever_the_umask() {
     let scratch = scratch();
     let dir = scratch.path().join("deep/cache");
     let mut command = child("make", &dir);
-    // SAFETY: umask only sets a number and is safe between fork and exec.
+    // SAFETY: `umask` only sets a number and is safe between fork and exec.
     unsafe {
         command.pre_exec(|| {
             libc::umask(0);
@@ -74,8 +74,8 @@ fn a_world_writable_directory_is_refused() {
         mode(&dir, bits);
         assert_refused(&dir, "others may write");
     }
-    // A group that may write there can remove things: what is used is ours, and nobody else's to
-    // write.
+    // A group with write permission here can remove the cache's own directory (`v1`), but not
+    // change its content, which only its owner may write.
     for bits in [0o770, 0o700] {
         mode(&dir, bits);
         assert_eq!(make(&open(&dir), "k"), Origin::Home);
@@ -98,7 +98,7 @@ fn a_directory_of_another_user_is_refused() {
     chown(&dir, Some(0), None).unwrap();
     chown(dir.join("v1"), Some(NOBODY_AT_ALL), None).unwrap();
     assert_refused(&dir, "another user");
-    // And for one who is not root.
+    // The rule also holds for users other than root.
     let theirs = scratch.path().join("theirs");
     std::fs::create_dir(&theirs).unwrap();
     chown(&theirs, Some(NOBODY_AT_ALL + 1), None).unwrap();
@@ -142,7 +142,7 @@ fn no_link_is_followed_wherever_it_stands() {
     symlink(&elsewhere, &link).unwrap();
     assert_refused(&link, "symbolic link");
     std::fs::remove_file(&link).unwrap();
-    // Below the base a link is moved out of the way, and the cache goes on.
+    // A link below the base folder is moved away, and the cache continues.
     let steps = entry_path(Path::new(""), &key("k"));
     for depth in 1..=steps.components().count() {
         let dir = scratch.path().join(format!("cache{depth}"));
@@ -172,7 +172,7 @@ fn whoever_swaps_directories_for_links_while_we_look_gets_nothing_run() {
     }
     let scratch = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let dir = filled(scratch.path());
-    // The attacker's entry is faultless, and of the right key; only its owner gives it away.
+    // The attacker's entry is valid and has the right key; only its owner is wrong.
     let evil = scratch.path().join("evil");
     open(&evil).put(&key("k"), &Artefact::new("evil"));
     for path in files_below(&evil) {
@@ -185,7 +185,7 @@ fn whoever_swaps_directories_for_links_while_we_look_gets_nothing_run() {
         let attacker = scope.spawn(|| {
             let mut swaps = 0;
             while !stop.load(Ordering::Relaxed) {
-                // Left from when the real one was made again while the link stood.
+                // Left over if the real folder was made again while the link was in place.
                 let _ = std::fs::remove_dir_all(&aside);
                 if std::fs::rename(&real, &aside).is_ok() {
                     let _ = symlink(below(&evil), &real);
@@ -199,7 +199,7 @@ fn whoever_swaps_directories_for_links_while_we_look_gets_nothing_run() {
         });
         let (cache, mut hits) = (open(&dir), 0);
         for _ in 0..6_000 {
-            // Made again where a link in its way had it set aside.
+            // Makes the entry again if it was set aside because of the link.
             make(&cache, "k");
             if let Some(found) = cache.get(&key("k")) {
                 assert_eq!(found.entry.payload(), payload("k"), "the attacker's entry was run");
@@ -265,7 +265,7 @@ fn a_home_that_is_not_there_or_cannot_be_written_costs_a_warning() {
         assert!(output.contains("AGAIN Memory"), "{output}");
         assert_eq!(output.matches("WARNING").count(), 1, "{output}");
     }
-    // The binary itself lay in a directory that its user cannot write.
+    // The user could not write the folder of the binary either.
     assert_eq!(scratch.path().metadata().unwrap().uid(), 0);
 }
 

@@ -1,5 +1,5 @@
-//! What a reader must hold for any bytes. The fuzzer runs this, and the tests run it over the
-//! fuzzer's seeds.
+//! Properties that the readers must have for any bytes. The fuzzer and the tests of its seeds run
+//! this.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -7,8 +7,8 @@ use std::path::Path;
 
 use kjit_cache::{Artefact, Cache, Config, Digest, Entry, Pack, SecretKey};
 
-/// Any bytes as an entry, as they are and under a good checksum: refused, or an entry that encodes
-/// to the same bytes.
+/// Reads any bytes as an entry, as they are and with a correct checksum. They are refused, or the
+/// entry encodes to the same bytes.
 pub fn entry(bytes: &[u8]) {
     entry_as_it_is(bytes);
     if bytes.len() >= 24 {
@@ -35,8 +35,8 @@ fn entry_as_it_is(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as a pack, in the file `scratch`: as they are, and with a head that is sealed by a
-/// good checksum. The first two bytes then say how long the index is.
+/// Reads any bytes as a pack in the file `scratch`: as they are, and with a head that has a correct
+/// checksum. The first two bytes then give the length of the index.
 pub fn pack(bytes: &[u8], scratch: &Path) {
     pack_as_it_is(bytes, scratch);
     if let Some((len, rest)) = bytes.split_first_chunk::<2>() {
@@ -69,8 +69,8 @@ fn pack_as_it_is(bytes: &[u8], scratch: &Path) {
             let cache = Cache::open(
                 Config::for_app("fuzz").ignore_environment().memory_only().read_only(scratch),
             );
-            // Each item is good, or reported as bad; reading them all must not take more than their
-            // bytes.
+            // Each item is good or reported as bad; reading all of them must not use more memory
+            // than their bytes.
             let report = cache.verify();
             assert_eq!(report.good as usize + report.bad.len(), count);
             assert!(report.bytes <= bytes.len() as u64);

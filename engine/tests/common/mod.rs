@@ -1,5 +1,5 @@
-//! What the engine's tests share: a tiny kernel source, an engine with a cache of its own, and
-//! visible skipping.
+//! Helpers of the engine's tests: a tiny kernel source, an engine with a cache of its own, and
+//! messages for skipped tests.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use kjit_engine::{
@@ -7,8 +7,7 @@ use kjit_engine::{
 };
 use std::path::{Path, PathBuf};
 
-/// Two kernels and a header; as small as a source can be that shows arguments, shared memory and
-/// constants.
+/// Two kernels and a header: the smallest source with arguments, shared memory and constants.
 pub const SAXPY: &str = r#"
 #include "words.h"
 KERNEL saxpy(const float* x, float* y, float a, unsigned n) {
@@ -38,7 +37,8 @@ pub fn job(target: &str) -> Job {
     Job::new(saxpy(), constants(), Options::wave(32), Target::parse(target).unwrap())
 }
 
-/// The `kjit-cc` to use: beside this test in a carried build, else the one that cargo built.
+/// The `kjit-cc` to use: beside this test in a build copied from elsewhere, else the one that cargo
+/// built.
 pub fn worker() -> Isolation {
     let beside = std::env::current_exe()
         .ok()
@@ -56,7 +56,7 @@ pub fn config(dir: &Path) -> Config {
         .jobs(2)
 }
 
-/// An engine with a fresh cache, if nvrtc is here; else says so and answers none.
+/// An engine with an empty cache; `None`, with a message, without nvrtc.
 pub fn engine(dir: &Path, test: &str) -> Option<Engine> {
     let engine = Engine::new(config(dir));
     let report = engine.compilers(Vendor::Nvidia);
@@ -71,8 +71,8 @@ pub fn engine(dir: &Path, test: &str) -> Option<Engine> {
     Some(engine)
 }
 
-/// An engine and the first GPU; none, said aloud, where there is no GPU or no compiler for it. With
-/// `KJIT_REQUIRE_GPU` set that is a failure: a GPU machine's suite must not pass by skipping.
+/// An engine and the first GPU; `None`, with a message, without a GPU or a compiler for it. With
+/// `KJIT_REQUIRE_GPU` set that is a failure: the suite of a GPU machine must not pass by skipping.
 pub fn gpu(dir: &Path, test: &str) -> Option<(Engine, Device)> {
     let engine = Engine::new(config(dir));
     let device = match engine.device("auto") {
@@ -88,8 +88,7 @@ pub fn gpu(dir: &Path, test: &str) -> Option<(Engine, Device)> {
     Some((engine, device))
 }
 
-/// A small generator of test inputs; the seed is printed when a test fails, and taken from
-/// `KJIT_TEST_SEED`.
+/// A random number generator. A failing test prints its seed; `KJIT_TEST_SEED` sets the seed.
 pub struct Random(u64);
 
 impl Random {

@@ -1,5 +1,5 @@
-//! Tuning as data: spaces that hold their defaults, texts that name one variant each, shipped lines
-//! that mean something.
+//! Tuning as data: spaces that contain their defaults, names that identify one variant each, and
+//! valid shipped lines.
 
 use kjit_engine::Target;
 use kjit_engine::arch::ARCHS;

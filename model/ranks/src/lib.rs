@@ -125,7 +125,7 @@ pub enum RanksError {
     /// The secret is missing or too short.
     #[error(
         "--split ranks: {SECRET} {why}: give all ranks the same long random text in it (export \
-         {SECRET}=$(openssl rand -hex 32),          before srun; mpirun -x {SECRET})"
+         {SECRET}=$(openssl rand -hex 32), before srun; mpirun -x {SECRET})"
     )]
     Secret {
         /// The cause.

@@ -1,5 +1,5 @@
-//! Models on a real GPU, held against the host executor and the truth. `scripts/gpu-suite` runs
-//! them; `KJIT_TEST_DEVICE` names the device.
+//! Models on a real GPU, compared with the CPU and with reference results. `scripts/gpu-suite` runs
+//! these tests; `KJIT_TEST_DEVICE` names the device.
 
 mod one_launch;
 mod placed;
@@ -30,7 +30,7 @@ fn asked() -> String {
     std::env::var("KJIT_TEST_DEVICE").unwrap_or_else(|_| "cuda:0".to_owned())
 }
 
-/// One cache for all tests of a run, so that each kernel is compiled once.
+/// All tests of a run share one cache, so that each kernel is compiled once.
 fn engine() -> Engine {
     let folder = std::env::temp_dir().join("kjit-gpu-tests");
     Engine::new(Config::new().cache_dir(folder).isolation(Isolation::InProcess))
@@ -51,7 +51,7 @@ fn options(context: usize, batch: usize) -> OpenOptions {
     }
 }
 
-/// The synthetic models, which the suite needs.
+/// The synthetic models. The suite fails without them.
 fn tiny_models() -> Vec<PathBuf> {
     let all = support::files::tiny_models();
     assert!(!all.is_empty(), "scripts/fetch-test-models --tiny makes the models");
@@ -65,14 +65,14 @@ fn open(path: &PathBuf, options: &OpenOptions) -> One {
     One::gpu(&engine, &device(&engine), &gguf, &graph, options)
 }
 
-/// Holds every stored value of the last tokens fed against the host's; the largest distance and its
-/// name.
+/// Compares every stored value of the last `rows` tokens with the CPU's. Returns the largest
+/// distance and the value's name.
 fn worst_value(gpu: &One, host: &mut One, graph: &Graph, rows: usize) -> (f64, String) {
     let mut worst = (0.0, String::new());
     let mut compared = 0;
     for v in &graph.values {
         let Some(got) = gpu.on_gpu().tap(&v.name).unwrap() else { continue };
-        // Of experts' slots, order is the device's own.
+        // The order of experts in their slots may differ between devices.
         if v.slots > 1
             || v.dtype == Dtype::Index
             || v.name.ends_with(".shares")
@@ -109,10 +109,10 @@ fn every_stored_value_of_every_tiny_model_agrees_with_the_host() {
             let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &o);
             let mut host = One::cpu(&gguf, &graph, &truth);
             names.iter().for_each(|n| assert!(host.host().tap(n)));
-            // 16-bit activations against exact weights, and halves both for prompts (4.9e-3 seen on
-            // an H200). Eight-bit keys and values are off by 1/254 of a group's largest, and three
-            // layers of random weights make more of it (3.6e-2 seen). Random routers have
-            // near-ties, in which another expert wins and all behind it differs (0.13 seen).
+            // Decoding rounds activations to 16 bits; prompts round activations and weights to f16
+            // (4.9e-3 seen on an H200). Eight-bit keys and values are off by 1/254 of a group's
+            // largest value, which three layers of random weights enlarge (3.6e-2 seen). Random
+            // routers have near-ties: another expert wins, and all later values differ (0.13 seen).
             let wide = match kv {
                 _ if graph.ops.iter().any(|op| matches!(op, Op::Route(_))) => 0.2,
                 KvType::Q8_0 => 5e-2,
@@ -141,7 +141,7 @@ fn every_stored_value_of_every_tiny_model_agrees_with_the_host() {
     assert!(failed.is_empty(), "{} failures:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// Reals and what they sum to: KL(want ‖ got) of rows of logits, the worst.
+/// The largest KL(want ‖ got) of the rows of logits.
 fn worst_kl(want: &[f32], got: &[f32], vocab: usize) -> f64 {
     let row = |(want, got): (&[f32], &[f32])| {
         let (p, q) = (log_sum_exp(want), log_sum_exp(got));
@@ -162,9 +162,9 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     if a.len() == b.len() { dot(a, b) / (dot(a, a) * dot(b, b)).sqrt() } else { f64::NAN }
 }
 
-/// The tiny model of every architecture that plans take: a prompt in pieces, token by token,
-/// greedy, and three sequences side by side. `KJIT_TEST_ONLY=a,b`: these;
-/// `KJIT_TEST_FOLDER=archs-seed`: those of other weights.
+/// Tests the tiny model of every architecture that plans accept: a prompt in pieces, token by
+/// token, greedily, and three sequences side by side. `KJIT_TEST_ONLY=a,b` selects architectures;
+/// `KJIT_TEST_FOLDER=archs-seed` selects models with other weights.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn every_architecture_that_plans_take_is_the_hosts() {
@@ -206,14 +206,14 @@ fn every_architecture_that_plans_take_is_the_hosts() {
         }
         let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &options(48, 16));
         let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options(48, 16) });
-        // Routers of random weights have near-ties, behind which all differs.
+        // Random routers have near-ties, after which all values differ.
         let routed = graph.ops.iter().any(|op| matches!(op, Op::Route(_)));
         let (limit, near, far) = if routed { (5e-2, 0.3, 0.5) } else { (6e-3, 0.1, 5e-2) };
         let vocab = host.n_vocab();
         let prompt =
             |step: u32| -> Vec<u32> { (0..24).map(|i| (i * step + 11) % vocab as u32).collect() };
         let ids = prompt(37);
-        // A near-tie is one prompt's: the median of three is held.
+        // A near-tie affects one prompt, so the median of three prompts is tested.
         let mut each = vec![];
         for step in if routed { vec![37, 53, 71] } else { vec![37] } {
             let want = host.feed(&prompt(step), Want::All).unwrap();
@@ -304,7 +304,7 @@ fn greedy_answers_are_the_hosts_up_to_near_ties() {
         let prompt = ids(&prompt["ids"]);
         gpu.truncate(0);
         let got = gpu.generate(&prompt, 48, SampleOptions::default());
-        // Along the device's own answer, every token must be the host's choice, or as good as.
+        // Along the GPU's answer, every token must be the CPU's choice or nearly as likely.
         host.truncate(0);
         let mut logits = host.feed(&prompt, Want::Last).unwrap();
         for (i, &id) in got.iter().enumerate() {
@@ -320,7 +320,7 @@ fn greedy_answers_are_the_hosts_up_to_near_ties() {
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn a_decoded_token_costs_one_replay_and_nothing_else() {
     let mut gpu = open(&tiny_models()[0], &options(512, 64));
-    gpu.generate(&[1, 2, 3], 8, SampleOptions::default()); // records the chain
+    gpu.generate(&[1, 2, 3], 8, SampleOptions::default()); // Records the chain.
     gpu.truncate(0);
     let (mut seen, mut marks) = (0, vec![]);
     let counts = std::cell::RefCell::new(vec![]);
@@ -353,8 +353,8 @@ fn a_decoded_token_costs_one_replay_and_nothing_else() {
     assert_eq!(rest, [0; 10], "{spent:?}");
 }
 
-/// How many sequences; `KJIT_TEST_SEQUENCES=9,33`: these, for a tool under which all would take an
-/// hour.
+/// The numbers of sequences to test. `KJIT_TEST_SEQUENCES=9,33` selects some, for a tool under
+/// which all would take an hour.
 fn counts() -> Vec<usize> {
     let asked = std::env::var("KJIT_TEST_SEQUENCES").ok();
     asked.map_or_else(
@@ -382,8 +382,8 @@ fn sequences_side_by_side_have_the_hosts_logits_whatever_their_number() {
             let o = OpenOptions { sequences: 64, ..o };
             let mut gpu = Session::on_gpu(&engine, &device, &gguf, graph, &o).unwrap();
             let label = format!("{} {kv:?}", path.file_name().unwrap().to_string_lossy());
-            // As for one sequence: halves in the products of many; eight-bit keys and values;
-            // experts with near-ties.
+            // The limits of one sequence apply: f16 products for many rows, eight-bit keys and
+            // values, near-ties of experts.
             let (middle, most) = match kv {
                 _ if routes => (3e-2, 0.3),
                 KvType::Q8_0 => (3e-2, 0.1),
@@ -393,7 +393,7 @@ fn sequences_side_by_side_have_the_hosts_logits_whatever_their_number() {
                 let mut seen = side_by_side::scores(&mut gpu, &mut host, n);
                 seen.sort_by(f64::total_cmp);
                 let (median, worst) = (seen[seen.len() / 2], seen[seen.len() - 1]);
-                // Of a few, one near-tie is the median.
+                // With fewer than five sequences one near-tie can be the median.
                 let tight = if n < 5 && routes { most } else { middle };
                 if median.is_nan() || median > tight || worst > most {
                     failed.push(format!(
@@ -472,7 +472,7 @@ fn a_context_that_does_not_fit_is_an_error_that_says_what_would() {
     let engine = engine();
     let gguf = Arc::new(Gguf::open(&tiny_models()[0]).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
-    // A terabyte of keys and values, more than any device has.
+    // A TiB of keys and values: more than any device has.
     let per_token = graph.kv_elems_per_token() * 2;
     let huge = options((1 << 40) / per_token, 64);
     let error = Session::on_gpu(&engine, &device(&engine), &gguf, graph, &huge).err().unwrap();
@@ -512,8 +512,7 @@ fn draws_on_the_device_repeat_with_the_seed_and_one_candidate_is_greedy() {
     assert_eq!(first, run(&warm));
     assert_ne!(first, run(&SampleOptions { seed: 8, ..warm.clone() }));
     assert_eq!(run(&SampleOptions { top_k: 1, ..warm.clone() }), run(&SampleOptions::default()));
-    // Penalties are the host's business, and come to the same where they do nothing to the
-    // likeliest.
+    // The host applies penalties. This penalty is too small to change the most likely token.
     let penalised = SampleOptions { presence_penalty: 1e-6, ..SampleOptions::default() };
     assert_eq!(run(&penalised).len(), 60);
 }
@@ -529,7 +528,7 @@ fn what_was_truncated_leaves_no_trace() {
         gpu.truncate(100);
         assert_eq!(gpu.tokens(), 100);
         let got = gpu.feed(&ids[100..], Want::Last).unwrap();
-        // Other chunks, other roundings.
+        // Other chunks cause other roundings.
         assert!(off(&got, &want) < 5e-3, "{}: {}", path.display(), off(&got, &want));
     }
 }
@@ -554,7 +553,7 @@ fn a_full_context_ends_the_answer_and_more_is_refused() {
 fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
     let engine = engine();
     let device = device(&engine);
-    // Scans, with attention and without; delta rules; short convolutions.
+    // Scans with and without attention, delta rules, short convolutions.
     for name in [
         "mamba",
         "falcon-h1",
@@ -589,7 +588,7 @@ fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
 fn keys_and_values_in_pages_change_nothing() {
     let engine = engine();
     let device = device(&engine);
-    // One of each architecture; latents, sinks, slopes, chunks, caps.
+    // One model for each architecture: latents, sinks, slopes, chunks, caps.
     let of_bytes = |p: &PathBuf| p.to_string_lossy().ends_with("-q8_0.gguf");
     let archs = ["deepseek2", "gpt-oss", "mpt", "llama4", "gemma2"]
         .map(|name| format!("archs/{name}.gguf"));

@@ -1,5 +1,5 @@
-//! A token as one launch: the logits of many launches, whichever waves are late, and one error
-//! where a block never comes.
+//! One launch for a token: the logits equal those of many launches even if waves are delayed, and a
+//! block that never arrives causes one error.
 
 use super::{device, engine, open, options, tiny_models};
 use crate::support::files::model_path;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 fn one_launch_a_token_has_the_logits_of_many() {
     let mut whole = 0;
     for path in tiny_models() {
-        // For tools that slow a launch by thousands: waits of an hour, and fewer tokens.
+        // For tools that slow a launch down a thousand times: waits of an hour, and fewer tokens.
         let probe = if std::env::var_os("KJIT_TEST_PATIENT").is_some() {
             Probe::Patient
         } else {
@@ -44,8 +44,8 @@ fn one_launch_a_token_has_the_logits_of_many() {
             one.on_gpu().poison().unwrap();
             let (got, want) =
                 (one.feed(&[token], Want::Last).unwrap(), many.feed(&[token], Want::Last).unwrap());
-            // Sums in another order are rounded to other halves as keys and values, 2^-11 apart:
-            // 7e-5 was seen.
+            // Another order of sums rounds keys and values to other f16 values, 2^-11 apart (7e-5
+            // seen).
             assert!(
                 off(&got, &want) < 5e-4,
                 "{}, token {i}: off by {}",
@@ -57,9 +57,9 @@ fn one_launch_a_token_has_the_logits_of_many() {
     assert!(whole > 0, "no tiny model is one launch");
 }
 
-/// Of a token's one launch waves are late here and there, in each launch others: whoever relied on
-/// the clock shows it. Sums are made in one order, so the logits are the same bit by bit; tokens
-/// are those of launches.
+/// Waves of the one launch are delayed, others in each launch, so that code that relies on timing
+/// fails. The order of sums is fixed, so the logits have the same bits each time; the tokens are
+/// those of many launches.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn one_launch_a_token_is_the_same_whichever_waves_are_late() {
@@ -105,9 +105,9 @@ fn one_launch_a_token_is_the_same_whichever_waves_are_late() {
     assert!(whole > 0, "no tiny model is one launch");
 }
 
-/// Many positions: attention is in slices, whose last one to come sums them up, and hands the
-/// results on. Waves are late here and there; the logits are those of launches, and the same bit by
-/// bit whoever was late.
+/// Many positions: attention runs in slices, and the slice that finishes last sums them up and
+/// hands the results on. Waves are delayed. The logits are close to those of many launches, and
+/// have the same bits whichever slice is last.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn one_launch_a_token_has_the_logits_of_many_behind_a_thousand_positions() {
@@ -149,8 +149,8 @@ fn one_launch_a_token_has_the_logits_of_many_behind_a_thousand_positions() {
     assert!(whole > 0, "no tiny model is one launch");
 }
 
-/// Every architecture of which a token is one launch: norms, gates, residuals and mixtures in other
-/// orders than llama's.
+/// Every architecture that supports one launch for a token: its norms, gates, residuals and
+/// mixtures come in another order than llama's.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn one_launch_a_token_has_the_logits_of_many_in_every_architecture() {
@@ -158,7 +158,7 @@ fn one_launch_a_token_has_the_logits_of_many_in_every_architecture() {
     let files = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path());
     let mut all: Vec<_> = files.filter(|p| p.extension().is_some_and(|e| e == "gguf")).collect();
     all.sort();
-    // A model's kernels take seconds to compile: several models at a time.
+    // A model's kernels take seconds to compile, so several models are tested at a time.
     let next = AtomicUsize::new(0);
     let (whole, wrong) = (AtomicUsize::new(0), Mutex::new(vec![]));
     std::thread::scope(|scope| {
@@ -181,8 +181,8 @@ fn one_launch_a_token_has_the_logits_of_many_in_every_architecture() {
     assert!(whole > 10 && wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Twelve tokens of a model in one launch whose waves are late, beside launches; none where a token
-/// is not one launch.
+/// Compares twelve tokens in one launch with delayed waves to many launches. `None` if the model
+/// does not support one launch.
 fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).ok().filter(|graph| !graph.states.is_empty())?;
@@ -205,7 +205,7 @@ fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
             }
         };
         let off = off(&got, &want);
-        // Halves of another sum of keys, values and states; NaN is never near.
+        // Another order of sums rounds keys, values and states to other f16 values. NaN fails.
         if !matches!(off.partial_cmp(&2e-3), Some(std::cmp::Ordering::Less)) {
             return Some(Err(format!("token {i} is off by {off}")));
         }
@@ -213,14 +213,14 @@ fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
     Some(Ok(()))
 }
 
-/// A token of each of two sequences as one launch, in slots and in pages: the host's logits and
-/// answers, and the same bit by bit whoever is late.
+/// One token of each of two sequences in one launch, with slots and with pages: the logits and
+/// answers are close to the CPU's, and have the same bits whichever waves are delayed.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
     let engine = engine();
     let device = device(&engine);
-    // A session compiles a kernel for each number of sequences: few models.
+    // A session compiles a kernel for each number of sequences, so few models are tested.
     for (name, kv, paged) in [
         ("tiny-llama-q4_k_m", KvType::F16, None),
         ("tiny-llama-q4_k_m", KvType::Q8_0, Some(1024)),
@@ -252,11 +252,11 @@ fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
             "{label}: {:?}",
             gpu.plan().no_persistent
         );
-        // The third's are launches, in between.
+        // Three sequences use many launches, in between.
         for n in [1, 2, 3, 2, 1] {
             one.gpu().unwrap().poison().unwrap();
             let seen = side_by_side::scores(&mut one, &mut host, n);
-            // Halves or bytes as keys and values.
+            // Keys and values are f16 or eight-bit.
             let most = if kv == KvType::Q8_0 { 0.1 } else { 2e-2 };
             assert!(seen.iter().all(|x| *x < most), "{label}, {n} sequences: off by {seen:?}");
             for _ in 0..8 {
@@ -272,8 +272,8 @@ fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
     }
 }
 
-/// A planted stall: a block of a token's one launch that never comes. Waits end by the clock, the
-/// answer is one error that says where, and the card works on.
+/// A planted stall: one block of the launch never arrives. Waits are bounded in time, the error
+/// says where it happened, and the GPU stays usable.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn a_block_that_never_comes_is_one_error_and_the_card_works_on() {
@@ -290,7 +290,7 @@ fn a_block_that_never_comes_is_one_error_and_the_card_works_on() {
         "{said}"
     );
     assert!(!said.contains('\n') && (1.0..4.0).contains(&took), "after {took} s: {said}");
-    // It stays so; another session of the same process computes.
+    // The session stays failed; another session of the same process works.
     assert!(stalled.feed(&[5], Want::Last).is_err());
     drop(stalled);
     let (mut one, mut many) = (open(&path, &on(Probe::None)), open(&path, &options(64, 8)));

@@ -1,5 +1,6 @@
-//! `OpenOptions::reproducible` on a GPU: bits of scores, alone and at the side of others, in
-//! pieces, behind what was kept, as drafts; single tokens, batches of up to 64, prompts.
+//! `OpenOptions::reproducible` on a GPU: scores have the same bits alone, side by side with other
+//! sequences, in pieces, after a cached prefix and as drafts, for single tokens, batches of up to
+//! 64, and prompts.
 
 use super::support::files::model_path;
 use super::support::reproducible::Text;
@@ -9,8 +10,8 @@ use kjit_model::session::{KvType, OpenOptions, Session};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Windows, chunks and sinks, latents with all and with chosen keys, experts, scans, linear
-/// attention, wide and shared heads.
+/// Models with windows, chunks and sinks, latents with all and with chosen keys, experts, scans,
+/// linear attention, wide and shared heads.
 const ARCHS: &[&str] = &[
     "deepseek2-lite",
     "deepseek32",
@@ -31,7 +32,7 @@ const ARCHS: &[&str] = &[
     "rwkv7",
 ];
 
-/// Holds a model to it: a text of so many tokens, these numbers of sequences.
+/// Tests one model with a text of `tokens` tokens and these numbers of sequences.
 fn holds(path: &Path, tokens: usize, sequences: &[usize], with: &OpenOptions) {
     let engine = engine();
     let gguf = Arc::new(Gguf::open(path).unwrap());
@@ -76,7 +77,7 @@ fn reproducible_scores_are_the_same_bits_however_the_tokens_come() {
 fn reproducible_scores_of_other_kinds_of_layers_are_the_same_bits_however_the_tokens_come() {
     for arch in ARCHS {
         let Some(path) = model_path(&format!("archs/{arch}.gguf")) else { return };
-        // More take rows that are multiples of 32, which not all of them have.
+        // Larger batches need rows that are multiples of 32, which not all of these models have.
         holds(&path, 70, &[3, 8], &OpenOptions::default());
         holds(&path, 70, &[3], &OpenOptions { stream: true, ..OpenOptions::default() });
     }

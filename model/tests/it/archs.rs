@@ -1,4 +1,4 @@
-//! The host executor against llama.cpp on a tiny model of every architecture
+//! The CPU runner compared with llama.cpp on a tiny model of every architecture
 //! (tests/data/oracle/archs).
 
 use crate::support::draws::{self, Draw};
@@ -11,15 +11,14 @@ use kjit_model::session::{KvType, OpenOptions, Session, Want, check_scores};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Models that are refused, by name: what is still to be done (nothing). Whoever does it takes the
-/// name off this list, or the test fails.
+/// Names of models that kjit refuses. A model on this list that runs fails the test.
 const REFUSED: &[&str] = &[];
 
-/// Of the truth's probabilities, KL(truth ‖ got). A sound pass in f32 lands at 1e-11; the smallest
-/// slip of a factor is far above this.
+/// The largest KL(truth ‖ got) that passes. A correct f32 pass has 1e-11; the smallest wrong factor
+/// is far above this.
 const LIMIT: f64 = 1e-6;
 
-/// A greedy step whose best two logits are nearer than this may go the other way.
+/// A greedy step may choose either of the best two logits if they are closer than this.
 const NEAR: f32 = 1e-3;
 
 struct Case {
@@ -29,7 +28,7 @@ struct Case {
     file: Arc<Gguf>,
 }
 
-/// The models of a folder that are there; none, said aloud, if they were not made.
+/// The models of a folder that exist; none, with a message, if they were not made.
 fn cases(folder: &str) -> Vec<Case> {
     let index = oracle("archs/archs.json");
     let only = std::env::var("KJIT_TEST_ONLY").ok();
@@ -56,7 +55,7 @@ fn cases(folder: &str) -> Vec<Case> {
     found
 }
 
-/// Calls `test` with every model, on two threads, and fails with all that it found wrong.
+/// Calls `test` with every model on two threads, and fails with all errors that were found.
 fn each(folder: &str, test: impl Fn(&Case) -> Result<(), String> + Sync) {
     let cases = cases(folder);
     let halves: Vec<Vec<&Case>> =
@@ -104,7 +103,7 @@ fn kl(truth: &[f32], got: &[f32]) -> f64 {
     let (lse_p, lse_q) = (log_sum_exp(truth), log_sum_exp(got));
     let term = |(p, q): (&f32, &f32)| {
         let (lp, lq) = (f64::from(*p) - lse_p, f64::from(*q) - lse_q);
-        // Every term is at or above zero: the parts added sum to nothing.
+        // Every term is ≥ 0; the added part sums to 0.
         lp.exp() * ((lp - lq) + (lq - lp).exp() - 1.0)
     };
     let sum: f64 = truth.iter().zip(got).map(term).sum();
@@ -119,7 +118,7 @@ fn feed(exec: &mut One, ids: &[u32], want: Want) -> Result<Vec<f32>, String> {
     exec.feed(ids, want).map_err(|e| e.to_string())
 }
 
-/// The largest KL of the last positions' rows from the truth's.
+/// The largest KL of the last positions' rows.
 fn worst(case: &Case, rows: &[f32], vocab: usize) -> f64 {
     let truth: Vec<Vec<f32>> =
         case.entry["logits"].as_array().unwrap().iter().map(floats).collect();
@@ -169,7 +168,7 @@ fn every_architecture_is_right_whole_in_pieces_and_token_by_token() {
                 return Err(format!("in pieces of {batch}: KL {far:.1e}"));
             }
         }
-        // As it is used: a prompt, whose last row alone is wanted, then token by token.
+        // As in use: a prompt of which only the last row is wanted, then token by token.
         let mut exec = executor(case, 512)?;
         let mut row = feed(&mut exec, &prompt, Want::Last)?;
         let margins = case.entry["margins"].as_array().unwrap();
@@ -187,7 +186,7 @@ fn every_architecture_is_right_whole_in_pieces_and_token_by_token() {
     });
 }
 
-/// Rows that should be the same, of logits some units wide: f32 sums in another order.
+/// Compares rows that differ only by the order of f32 sums; the logits are some units wide.
 fn same(what: &str, a: &[f32], b: &[f32]) -> Result<(), String> {
     let far = a
         .iter()
@@ -210,8 +209,8 @@ fn going_back_and_on_is_as_going_there_at_once() {
         let prompt = ids(&case.entry["ids"]);
         let mut exec = executor(case, 512)?;
         let there = feed(&mut exec, &prompt, Want::Last)?;
-        // Back over what was fed at once, and over what came in steps: before and behind a
-        // checkpoint, where there are such.
+        // Truncates within what was fed at once and within what was fed in steps, before and after
+        // a checkpoint if there are any.
         for back in [23, 11, 1, 0] {
             exec.truncate(back);
             for &other in prompt.iter().rev().take(3) {
@@ -272,7 +271,7 @@ fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_ar
         if !whole.ops.iter().any(is_head) {
             return Err(format!("no scores are made from '{name}'"));
         }
-        // What the scores are made from when it scores.
+        // The values that scores are computed from.
         let prompt = ids(&case.entry["ids"]);
         let mut exec = executor(case, 512)?;
         exec.host().tap(name);
@@ -307,7 +306,7 @@ fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_ar
     });
 }
 
-/// A drawn model as it is used: a prompt in pieces of so many tokens.
+/// A drawn model as it is used: a prompt in pieces of `chunk` tokens.
 fn drawn(draw: &Draw, chunk: usize) -> Result<One, String> {
     let file = draw.file()?;
     let graph = kjit_model::arch::build(&file).map_err(|e| e.to_string())?;
@@ -322,13 +321,13 @@ fn drawn(draw: &Draw, chunk: usize) -> Result<One, String> {
     Ok(One::of(Session::on_cpu(file, graph, &options).map_err(|e| e.to_string())?))
 }
 
-/// Distance of a position's log Σ eˣ that f32 in another order makes, at most.
+/// The largest difference of a position's log Σ eˣ that another order of f32 sums makes.
 const APART: f64 = 2e-3;
 
 #[test]
 fn drawn_models_are_right_whole_in_pieces_and_token_by_token() {
     let found = draws::each(2, |draw| {
-        // Where llama.cpp refuses, kjit may; it does not panic.
+        // kjit may refuse what llama.cpp refuses, but must not panic.
         let Some(golden) = &draw.golden else {
             let _ = drawn(draw, 512);
             return Ok(());

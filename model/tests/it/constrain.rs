@@ -1,4 +1,5 @@
-//! Answers that keep to a schema, an expression or a grammar, whatever the model would rather say.
+//! Constrained answers: the text follows a schema, an expression or a grammar whatever the model
+//! prefers.
 
 use crate::support::asked::{Asked, ask};
 use crate::support::files::tiny_model;
@@ -29,7 +30,7 @@ fn served() -> Option<Served> {
 }
 
 impl Served {
-    /// A random model's answer, drawn so warm that every token that is allowed comes.
+    /// An answer of a random model at a temperature so high that every allowed token occurs.
     fn ask(&self, seed: u64, constraint: Box<dyn Constraint>) -> Asked {
         ask(&self.scheduler, &[1, 2, 3], 500, |r| {
             r.sampling = SampleOptions { temperature: 1.5, seed, ..SampleOptions::default() };
@@ -38,7 +39,7 @@ impl Served {
         })
     }
 
-    /// The text, if it ended by itself.
+    /// The text if the answer ended without being cut.
     fn text(&self, asked: Asked) -> Option<String> {
         let mut got = asked.got();
         let whole = matches!(got.reason(), Reason::Stop | Reason::Constraint);
@@ -116,8 +117,8 @@ fn what_cannot_be_kept_is_an_error_of_one_line() {
     }
 }
 
-/// The library goes down chains by recursion. A thousand rules overflowed a usual thread's stack,
-/// which ended the program.
+/// The grammar library recurses along chains. A thousand rules overflowed the default stack and
+/// ended the process.
 #[test]
 fn long_chains_of_rules_and_references_end_no_program() {
     let Some(served) = served() else { return };
@@ -126,7 +127,7 @@ fn long_chains_of_rules_and_references_end_no_program() {
         let letter = |n: usize| char::from(first + u8::try_from(n % 26).unwrap());
         [letter(i / 676), letter(i / 26), letter(i)].iter().collect::<String>()
     };
-    // Rules have small letters, terminals capital ones.
+    // Rule names are lower-case, terminal names upper-case.
     for first in [b'a', b'A'] {
         for n in [10, 8000] {
             let chain: String =
@@ -138,11 +139,11 @@ fn long_chains_of_rules_and_references_end_no_program() {
                     let mask = made.allowed().unwrap();
                     let x = (0..49152).find(|id| mask.allows(*id)).unwrap();
                     assert!(made.accept(x).unwrap());
-                    // What was copied before goes its own way.
+                    // The copy made before is independent.
                     assert!(other.allowed().unwrap().allows(x));
                 }
                 (10, Err(why)) => panic!("{why}"),
-                // Either will do: the program is still there.
+                // Either outcome passes: the process still runs.
                 _ => {}
             }
         }

@@ -1,6 +1,6 @@
-//! Whole answers by grammar: whoever chooses at random among what is allowed writes what
-//! [`ReplyParser`] reads as it was meant, in every form that models have, with marks that are
-//! tokens of their own and with marks that are text.
+//! Whole answers by grammar: a random choice among the allowed tokens always writes an answer that
+//! [`ReplyParser`] parses as intended, for every reply form, with marks that are single tokens and
+//! with marks that are text.
 
 use kjit_model::chat::{Form, Part, ReplyParser, ToolCall};
 use kjit_model::constrain::{Content, Grammars, Reply};
@@ -8,7 +8,8 @@ use kjit_model::serve::Constraint;
 use kjit_model::tokenizer::{SpecialIds, Tokenizer, Vocabulary};
 use serde_json::{Value, json};
 
-/// Bytes, some pieces of JSON, the end, and these marks: control tokens.
+/// A tokenizer with all bytes, some pieces of JSON, an end token, and these marks as control
+/// tokens.
 fn tokenizer(marks: &[&str]) -> Tokenizer {
     let mut other = 0x100;
     let letter = |b: u8| match b {
@@ -40,7 +41,7 @@ fn tokenizer(marks: &[&str]) -> Tokenizer {
     .unwrap()
 }
 
-/// Numbers for what is left to chance.
+/// A random number generator.
 struct Dice(u64);
 
 impl Dice {
@@ -51,7 +52,7 @@ impl Dice {
     }
 }
 
-/// An answer that begins so, and goes on at random; none if it did not come to an end.
+/// A random answer that begins with `begin`; `None` if it did not end.
 fn walk(tokenizer: &Tokenizer, reply: &Reply<'_>, begin: &str, dice: &mut Dice) -> Option<String> {
     let grammars = Grammars::new(tokenizer, tokenizer.n_vocab()).unwrap();
     let mut constraint = grammars.reply(tokenizer, reply).unwrap();
@@ -73,7 +74,7 @@ fn walk(tokenizer: &Tokenizer, reply: &Reply<'_>, begin: &str, dice: &mut Dice) 
                 id
             }
             (None, Some(end)) if dice.below(4) == 0 => end,
-            // Letters, so that strings end.
+            // Prefers letters, so that strings end.
             _ => {
                 let quotes = allowed
                     .iter()
@@ -134,7 +135,7 @@ const FORMS: [(Form, &[&str]); 8] = [
             "<|call|>",
         ],
     ),
-    // What ends a message is text.
+    // The mark that ends a message is text.
     (
         Form::Channels,
         &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>", "<|return|>", "<|call|>"],
@@ -203,7 +204,7 @@ fn a_call_that_is_forced_is_a_call_in_every_form() {
 #[test]
 fn content_keeps_to_a_schema_behind_the_reasoning_that_the_prompt_began() {
     let mut dice = Dice(2);
-    // In one of its strings are marks, which are text there.
+    // One of the strings contains marks, which are plain text there.
     let marked = "<|end|> <tool_call>";
     let schema = json!({ "type": "array", "items": { "enum": [1, marked, null] }, "maxItems": 3 });
     for (form, marks) in FORMS {
@@ -267,7 +268,7 @@ fn what_begins_as_a_call_is_one_and_all_else_is_free() {
             called += 1;
         }
         assert!(called > 2, "{form:?} {marks:?}: {called}");
-        // Or content by a schema.
+        // Or content that follows a schema.
         let schema = json!({ "type": "object", "properties": { "x": { "type": "integer", "minimum": 0, "maximum": 9 } }, "required": ["x"], "additionalProperties": false });
         let reply = Reply { content: Content::Json(&schema), ..reply };
         let (mut said, mut called) = (0, 0);

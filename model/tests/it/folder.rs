@@ -1,4 +1,4 @@
-//! Folders of safetensors against GGUF files of the same weights.
+//! Folders of safetensors compared with GGUF files of the same weights.
 
 use crate::support::as_folder::as_folder;
 use crate::support::files::model_path;
@@ -27,7 +27,7 @@ fn options() -> OpenOptions {
     }
 }
 
-/// Logits behind a prompt, and those behind one token more.
+/// The logits after a prompt, and after one more token.
 fn logits(file: &Arc<Gguf>, prompt: &[u32]) -> Vec<f32> {
     let graph = kjit_model::arch::build(file).unwrap_or_else(|e| panic!("{e}"));
     let mut one = One::cpu(file, &graph, &options());
@@ -42,8 +42,8 @@ fn prompt() -> Vec<u32> {
 
 #[test]
 fn a_folder_computes_what_the_gguf_file_of_its_weights_does() {
-    // Heads of llama's kin turn in halves here and in neighbours there: the same sums in another
-    // order.
+    // Heads of llama's family rotate in halves in the folder and in neighbours in the GGUF file:
+    // the same sums in another order.
     for (name, files, same) in [
         ("archs/llama.gguf", 1, false),
         ("archs/llama-bias.gguf", 3, false),
@@ -124,7 +124,7 @@ fn mistral_and_windows_are_what_their_configs_say() {
         let text = graph.to_string();
         let windows = text.lines().filter(|line| line.contains("window")).count();
         assert_eq!(windows > 0, windowed.contains(&true), "{model_type}: {keys}\n{text}");
-        // Every type runs, and a window of six tokens makes other logits than none.
+        // Every type runs, and a window of six tokens changes the logits.
         let with = logits(&file, &prompt());
         assert!(with.iter().all(|x| x.is_finite()), "{model_type}");
         if windowed.contains(&true) && model_type == "mistral" {
@@ -133,7 +133,7 @@ fn mistral_and_windows_are_what_their_configs_say() {
             assert!(logits(&file, &prompt()) != with, "{keys}");
         }
     }
-    // Where nothing is said, there is a window of 4096, as in transformers.
+    // The default window is 4096, as in transformers.
     let (_dir, file) = written(&Folder::small("mistral"), 1);
     assert_eq!(file.opt_u32("llama.attention.sliding_window").unwrap(), Some(4096));
 }
@@ -163,7 +163,7 @@ fn a_multimodal_gemma_3_reads_text_and_says_what_it_leaves_out() {
         assert!(said.contains(words), "{said}");
     }
     assert!(plain.remarks().is_empty());
-    // What ends a generation stands in three files.
+    // Three files name the end tokens.
     assert_eq!(Tokenizer::from_gguf(&file).unwrap().eog_ids(), [5, 257]);
 }
 
@@ -256,7 +256,7 @@ fn a_folder_of_an_embedding_model_says_how_vectors_are_made() {
     assert_eq!(pooling(), Some(Pooling::First));
 }
 
-/// What lies at any byte is read, and copied where it lies too badly.
+/// Tensors may start at any byte. They are copied if their alignment does not suffice.
 #[test]
 fn tensors_of_old_writers_lie_anywhere() {
     let folder = Folder::small("llama");
@@ -288,13 +288,13 @@ fn no_changed_byte_of_a_folder_panics() {
     let (mut opened, mut not) = (0, 0);
     for name in ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"] {
         let good = std::fs::read(dir.path().join(name)).unwrap();
-        // Of the weights the header: what is behind it may be anything.
+        // Only the header of the weights is changed: the data after it may be anything.
         let end = good.len().min(4000);
         for round in 0..250 {
             let mut bytes = good.clone();
             for _ in 0..1 + random(3) {
                 let at = random(end);
-                // A digit is what changes sizes and places.
+                // A changed digit changes sizes and offsets.
                 bytes[at] = if bytes[at].is_ascii_digit() {
                     b'0' + random(10) as u8
                 } else {

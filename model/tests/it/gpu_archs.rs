@@ -1,9 +1,7 @@
-//! Which architectures run on GPUs: what plans say of a tiny model of each is what
-//! docs/architectures.md says.
+//! Which architectures run on GPUs: the plans of tiny models must agree with docs/architectures.md.
 //!
-//! `KJIT_TEST_OUT=FOLDER` writes the plan of each tiny model for each target, all of it: two
-//! such folders, made before and after a change, say whether it changed anything for models that
-//! ran before.
+//! `KJIT_TEST_OUT=FOLDER` writes the whole plan of each tiny model for each target. Two such
+//! folders, made before and after a change, show whether the change affects other models.
 
 use crate::support::files::model_path;
 use crate::support::oracle::oracle;
@@ -17,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const PAGE: &str = "docs/architectures.md";
-/// The words of the page.
+/// The words used in docs/architectures.md.
 const GPU: &str = "GPU";
 const SOME: &str = "some files on the GPU";
 const CPU: &str = "CPU";
@@ -25,7 +23,7 @@ const NOWHERE: &str = "refused";
 
 const TARGETS: [&str; 4] = ["sm_90a", "sm_80", "gfx1100", "gfx942"];
 
-/// Why a model has no plan, with or without pages; nothing where it has one.
+/// The reason why a model has no plan, with or without pages; `None` if it has a plan.
 fn refused(graph: &Graph, target: &str, paged: bool) -> Option<String> {
     let target = Target::parse(target).unwrap();
     let paged = paged.then_some(256);
@@ -40,7 +38,7 @@ fn refused(graph: &Graph, target: &str, paged: bool) -> Option<String> {
     plan(&request).err().map(|e| e.to_string())
 }
 
-/// The word of the table on a model.
+/// The table's word for a model.
 fn word(gguf: &Gguf, name: &str) -> &'static str {
     let Ok(graph) = kjit_model::arch::build(gguf) else { return NOWHERE };
     let all = TARGETS.map(|target| refused(&graph, target, false));
@@ -50,7 +48,7 @@ fn word(gguf: &Gguf, name: &str) -> &'static str {
         assert!(why.contains("cannot run on a GPU yet") && !why.contains('\n'), "{name}: {why}");
         return CPU;
     }
-    // What a server has in pages without being asked must have a plan so.
+    // A model that a server opens with pages by default must have a plan with pages.
     if OpenOptions::default().may_page(&graph).is_ok() {
         let target = TARGETS[name.len() % TARGETS.len()];
         assert_eq!(refused(&graph, target, true), None, "{name} in pages on {target}");
@@ -58,8 +56,9 @@ fn word(gguf: &Gguf, name: &str) -> &'static str {
     GPU
 }
 
-/// Attending blocks write before others have read what they make queries, keys and values of: where
-/// that has no reader behind attention, its memory may be what they write to, so all blocks meet.
+/// Attention blocks write their results before other blocks have read the input of queries, keys
+/// and values. If nothing reads that input after attention, its memory may be reused for the
+/// results, so all blocks must synchronise first.
 #[test]
 fn heads_are_handed_over_where_what_they_are_made_of_stays() {
     for (name, handed) in [("llama", true), ("qwen3", true), ("orion", false)] {
@@ -90,7 +89,7 @@ fn the_page_on_architectures_says_what_plans_say() {
     if model_path("archs").is_none() {
         return;
     }
-    // Of several models of one architecture, each counts.
+    // An architecture's row covers all of its models.
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for entry in oracle("archs/archs.json")["models"].as_array().unwrap() {
         let [arch, file] = ["arch", "file"].map(|k| entry[k].as_str().unwrap().to_string());
@@ -116,8 +115,7 @@ fn the_page_on_architectures_says_what_plans_say() {
     assert!(told == found, "{PAGE} should have these rows:\n{}", rows.join("\n"));
 }
 
-/// All that a device is asked for, in text: what is compiled by its key, memory, launches with
-/// their arguments.
+/// The whole plan as text: compile jobs by key, memory, launches with their arguments.
 fn told(graph: &Graph, target: &str, sequences: usize) -> String {
     let target = Target::parse(target).unwrap();
     let options = OpenOptions {

@@ -1,5 +1,5 @@
-//! Plans against compiled code, without a device: every launch binds what its kernel takes. Needs
-//! nvrtc, and says so where it is not.
+//! Plans compared with compiled code, without a device: every launch binds the arguments that its
+//! kernel takes. Skipped, with a message, without nvrtc.
 
 use crate::support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 use kjit_engine::{Config, Engine, Isolation, Target};

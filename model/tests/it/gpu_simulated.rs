@@ -1,5 +1,5 @@
-//! Plans run launch by launch on the simulated device, at wave 32 and 64, and every value that is
-//! stored held against the host executor's.
+//! Plans run launch by launch on the simulated device, with waves of 32 and 64 lanes. Every stored
+//! value is compared with the CPU's.
 
 use crate::support::files::tiny_model;
 use crate::support::near::off;
@@ -12,7 +12,7 @@ use kjit_model::session::{KvType, OpenOptions, Want};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Decodes some tokens on the simulated device and on the host.
+/// Decodes tokens on the simulated device and on the CPU.
 fn decode(model: &str, arch: &str, kv: KvType) {
     let (Some(path), Some(compiler)) = (tiny_model(model), compiler()) else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
@@ -25,7 +25,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
         prefill_chunk: Some(8),
         ..OpenOptions::default()
     };
-    // Against f32 cache and products: what the device rounds is its own affair.
+    // The reference has f32 keys, values and products.
     let truth = OpenOptions { precise: true, ..options.clone() };
     let mut host = One::cpu(&gguf, &graph, &truth);
     let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
@@ -34,7 +34,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{model}-{arch}-{kv:?}"));
     let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
     let program = machine.plan.decode.clone();
-    // 8 bits for each key and value: 1/254 of a group's largest, in the scores and in the sums.
+    // Eight-bit keys and values are off by 1/254 of a group's largest value, in scores and in sums.
     let tolerance = if kv == KvType::Q8_0 { 2e-2 } else { 1e-3 };
     let now = Now { units: 3, tokens: 1, choice: Choice::Greedy, products: vec![] };
     let mut next = 5;
@@ -62,7 +62,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
             compared += 1;
         }
         assert!(compared > 4 * graph.states.len(), "only {compared} values were stored");
-        // The device chooses, and moves on to where the host feeds next.
+        // The device chooses and advances to the position that the host feeds next.
         machine.choose(&now);
         let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0 as u32;
         next = machine.token(position + 1);
@@ -74,7 +74,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
     }
 }
 
-/// Feeds a prompt in chunks on the simulated device and at once on the host.
+/// Feeds a prompt in chunks on the simulated device and at once on the CPU.
 fn prompt(model: &str, arch: &str, kv: KvType) {
     let (Some(path), Some(compiler)) = (tiny_model(model), compiler()) else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
@@ -96,8 +96,7 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
     let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
     assert_eq!(machine.plan.no_prompts, None);
     let program = machine.plan.prompts[0].clone();
-    // Halves all the way: 2⁻¹¹ on weights, activations, probabilities; of eight-bit keys and values
-    // 1/254.
+    // f16 has 2⁻¹¹ on weights, activations and probabilities; eight-bit keys and values have 1/254.
     let tolerance = if kv == KvType::Q8_0 { 2e-2 } else { 4e-3 };
     let ids: Vec<u32> = (0..23).map(|i| 7 * i + 3).collect();
     host.feed(&ids, Want::All).unwrap();
@@ -113,13 +112,13 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
                 continue;
             };
             if program.kept.iter().any(|k| k.value.0 as usize == i && k.tiled) && v.slots > 1 {
-                continue; // in the order of the groups
+                continue; // Stored in the order of the groups.
             }
             let each = v.slots * v.width;
             let want =
                 &host.host().tapped(name).unwrap().data[position * each..][..chunk.len() * each];
             if v.dtype == Dtype::Index {
-                // Experts as likely as each other may change places.
+                // Experts with equal scores may change places.
                 let set =
                     |row: &[u32]| row.iter().copied().collect::<std::collections::BTreeSet<u32>>();
                 let got: Vec<u32> = got.iter().map(|x| x.to_bits()).collect();

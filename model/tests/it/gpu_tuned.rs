@@ -1,4 +1,4 @@
-//! Tuned choices in the cache: what plans make of good ones and of garbage.
+//! Tuned choices in the cache: plans use valid ones and ignore invalid ones.
 
 use crate::support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 use kjit_engine::{Config, Engine, Target, TuningSubject};
@@ -33,7 +33,7 @@ fn engine(folder: &tempfile::TempDir) -> Engine {
     Engine::new(Config::new().cache_dir(folder.path()))
 }
 
-/// Specs of a plan that have a choice, each once, with a variant that is not the default.
+/// The distinct specs of a plan that have a tuning, each with a variant that is not the default.
 fn others(plan: &Plan, target: &Target) -> Vec<(Spec, Tuning)> {
     let specs = plan.jobs.iter().map(|j| j.spec.with(None));
     specs
@@ -57,7 +57,8 @@ fn a_kept_choice_is_in_every_later_plan_whoever_opens_the_cache() {
         for (spec, tuning) in &wanted {
             Kept::of(&writer).keep(spec, &target, *tuning, "a test").unwrap();
         }
-        // Another engine, as of another process; and what `warm` compiles is what `run` plans.
+        // Another engine, as in another process: `warm` compiles exactly the kernels that `run`
+        // plans.
         let reader = engine(&folder);
         let tuned = planned(&graph, &target, &Kept::of(&reader));
         for (spec, tuning) in &wanted {

@@ -1,5 +1,5 @@
-//! The host executor against a second implementation (f64 NumPy, tests/data/golden) on small random
-//! models of every architecture.
+//! The CPU runner compared with a second implementation (f64 NumPy, tests/data/golden) on small
+//! random models of every architecture.
 
 use crate::support::files::model_path;
 use crate::support::one::One;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// All goldens whose model is there.
+/// All goldens whose model exists.
 fn goldens() -> Vec<(String, Value, Arc<Gguf>)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/golden");
     let mut found = vec![];
@@ -43,7 +43,7 @@ fn executor(file: &Arc<Gguf>, kv: KvType, precise: bool, batch: usize) -> One {
     One::cpu(file, &graph, &options)
 }
 
-/// The largest KL over the prompts' last positions, however they are fed.
+/// The largest KL over the prompts' last positions.
 fn worst(exec: &mut One, golden: &Value) -> f64 {
     let truths = golden["logits_truth_f64"]["list"].as_array().unwrap();
     let prompts = golden["prompts"]["list"].as_array().unwrap().iter();
@@ -58,7 +58,7 @@ fn worst(exec: &mut One, golden: &Value) -> f64 {
 #[test]
 fn every_architecture_and_type_is_within_1e_8_of_the_truth_if_precise() {
     for (name, golden, file) in goldens() {
-        // In one piece, and in pieces that cut windows and tiles: the second kind's rows see a
+        // In one piece, and in pieces that cut windows and tiles: rows of a later piece read the
         // cache, not their neighbours.
         for batch in [512, 7, 1] {
             let far = worst(&mut executor(&file, KvType::F32, true, batch), &golden);
@@ -69,13 +69,13 @@ fn every_architecture_and_type_is_within_1e_8_of_the_truth_if_precise() {
 
 #[test]
 fn by_default_every_architecture_and_type_is_within_1e_5_of_the_truth() {
-    // Keys and values in f16 are off by 2^-11, decoding rounds to 1.5e-5: some 1e-7 in KL; 8-bit
-    // activations would be at 1e-3.
+    // f16 keys and values are off by 2^-11 and decoding rounds to 1.5e-5, together about 1e-7 in
+    // KL; eight-bit activations would have 1e-3.
     for (name, golden, file) in goldens() {
         for batch in [512, 1] {
             let far = worst(&mut executor(&file, KvType::F16, false, batch), &golden);
-            // Where two experts score nearly alike, the smallest rounding lets the other one win:
-            // seen in `tiny-moe`, at KL 0.012.
+            // The smallest rounding may choose the other of two experts with nearly equal scores:
+            // KL 0.012 was seen in `tiny-moe`.
             let bound = if name.starts_with("tiny-moe") { 0.05 } else { 1e-5 };
             assert!(far < bound, "{name}, batch {batch}: KL {far:e}");
         }
@@ -123,7 +123,7 @@ fn greedy_continuations_are_the_truths_up_to_a_step_with_a_small_margin() {
     }
 }
 
-/// What the golden calls a value, and what the graph calls it.
+/// The golden's name of a value, and the graph's.
 const TAPS: [(&str, &str); 12] = [
     ("embedding", "embed"),
     ("layer0.q_rope", "blk.0.attn_q_rope"),
@@ -179,8 +179,8 @@ fn going_back_and_on_gives_the_same_logits_as_going_there_at_once() {
             ids(&prompts.iter().max_by_key(|p| p["ids"].as_array().unwrap().len()).unwrap()["ids"]);
         let mut exec = executor(&file, KvType::F32, true, 512);
         let at_once = exec.feed(&prompt, Want::Last).unwrap();
-        // Other tokens over the second half, then back: a window's storage must not have forgotten
-        // the first.
+        // Feeds other tokens over the second half, then truncates: a window's storage must still
+        // have the first half.
         let half = prompt.len() / 2;
         exec.truncate(half);
         exec.feed(&vec![1; prompt.len() - half], Want::Nothing).unwrap();

@@ -1,5 +1,5 @@
-//! What the model promises, one module for each part. Some tests set variables or signal handlers
-//! of their process: nextest gives each test a process of its own.
+//! Integration tests of the model, one module for each part. Some tests set variables or signal
+//! handlers of their process: nextest runs each test in a process of its own.
 
 mod archs;
 mod catalogue;

@@ -1,4 +1,4 @@
-//! The scheduler on the CPU: many requests, one session, nothing lost.
+//! The scheduler on the CPU: many requests in one session.
 
 use crate::support::asked::{Asked, Got, ask};
 use crate::support::files::tiny_model;
@@ -37,7 +37,7 @@ fn all(asked: Vec<Asked>) -> Vec<Got> {
     asked.into_iter().map(Asked::got).collect()
 }
 
-/// Waits until it is so.
+/// Waits until the status satisfies `so`.
 fn until(scheduler: &Scheduler, so: impl Fn(&Status) -> bool) {
     let start = std::time::Instant::now();
     while !so(&scheduler.status()) {
@@ -86,8 +86,8 @@ fn the_next_turn_and_a_common_beginning_cost_only_what_is_new_and_change_nothing
         assert_eq!((&got.ids, want.cached()), (&want.ids, 0));
         got
     };
-    // A conversation: the next turn goes on where the last answer ended, all of which but its last
-    // token was fed.
+    // The next turn of a conversation continues where the last answer ended. The answer's last
+    // token was not fed, so it is not cached.
     let mut talk = prompt(1, 40);
     let first = answer(&talk);
     assert_eq!(first.cached(), 0);
@@ -96,15 +96,14 @@ fn the_next_turn_and_a_common_beginning_cost_only_what_is_new_and_change_nothing
     talk.extend(prompt(2, 7));
     let second = answer(&talk);
     assert_eq!(second.cached(), whole);
-    // The same question once more, answered otherwise or again: its beginning stays what it was for
-    // others.
+    // The question is repeated: its cached beginning is still available.
     assert_eq!(answer(&prompt(1, 40)).cached(), 39);
     let mut other = prompt(1, 40);
     other.extend(prompt(3, 11));
     assert_eq!(answer(&other).cached(), 40);
     talk.extend(&second.ids);
     assert_eq!(answer(&talk).cached(), talk.len() - 1, "the conversation is still there");
-    // Nothing in common, until all places are others'.
+    // Prompts with nothing in common, until they occupy all places.
     for i in 10..16 {
         assert_eq!(answer(&prompt(i, 40)).cached(), 0);
     }
@@ -138,7 +137,8 @@ fn many_who_begin_alike_wait_for_the_first_and_take_its_beginning() {
 
 #[test]
 fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
-    // Keys and values alone, and a scan beside attention: its states are found at borders.
+    // A model with keys and values only, and one with a scan beside attention, whose states are
+    // cached at piece borders only.
     for name in [TINY, "../archs/falcon-h1.gguf"] {
         let Some(session) = session(name, 6, 400) else { return };
         let text: Vec<u32> =
@@ -146,11 +146,12 @@ fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
         let options = SchedulerOptions { token_budget: Some(16), ..SchedulerOptions::default() };
         let scheduler = Scheduler::start(session, options).unwrap();
         let ask = |owner: u8| ask(&scheduler, &text, 2, |r| r.owner = Owner([owner; 32]));
-        // At once: another's prompt is on its way, and one's own is.
+        // Three requests at once: owner 2 must not wait for owner 1's prompt; owner 1's second
+        // request must.
         let cached: Vec<usize> =
             all(vec![ask(1), ask(2), ask(1)]).iter().map(Got::cached).collect();
         assert!(cached[..2] == [0, 0] && cached[2] >= 256, "{name}: {cached:?}");
-        // It is there, and not for others, whoever asks for it in between.
+        // An owner finds its own text, even if others asked for it in between.
         let cached = [3, 1, 4, 2, 1].map(|owner| ask(owner).got().cached());
         assert!(cached[0] == 0 && cached[2] == 0, "{name}: {cached:?}");
         assert!([1, 3, 4].iter().all(|&i| cached[i] >= 256), "{name}: {cached:?}");
@@ -159,7 +160,7 @@ fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
 
 #[test]
 fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
-    // A scan beside attention.
+    // A model with a scan beside attention.
     let Some(path) = crate::support::files::model_path("archs/falcon-h1.gguf") else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -211,7 +212,7 @@ fn who_is_put_back_for_want_of_room_is_computed_again_and_loses_nothing() {
     assert!(status.held_tokens <= 150, "{status:?}");
 }
 
-/// In a process of its own, with some hundred kilobytes of memory left.
+/// Runs in a process of its own with a few hundred kilobytes of memory left.
 #[test]
 fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some() {
     const CHILD: &str = "TEST_LITTLE_MEMORY";
@@ -219,7 +220,7 @@ fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_som
         "serve::who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some";
     if std::env::var_os(CHILD).is_none() {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        // What is given back is everybody's: one arena.
+        // One arena, so that freed memory is available to all threads.
         child.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").env("MALLOC_ARENA_MAX", "1");
         let out = child.output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -231,7 +232,7 @@ fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_som
     let of_process = std::fs::read_to_string("/proc/self/statm").unwrap();
     let size = of_process.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
     let limit = libc::rlimit { rlim_cur: size + (8 << 20), rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: a limit is read from where the pointer says.
+    // SAFETY: the pointer is valid for the call, which only reads the limit.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
     let mut taken: Vec<Vec<u8>> = Vec::with_capacity(4096);
     for bytes in [1 << 20, 64 << 10] {
@@ -251,7 +252,7 @@ fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_som
         failed.end
     );
     assert_eq!(state, State::Short);
-    // Nobody asks: it is tried.
+    // Without any request the scheduler retries.
     until(&scheduler, |s| s.state == State::Ready);
     assert_eq!(long().reason(), Reason::Length);
 }
@@ -274,12 +275,12 @@ fn a_long_prompt_is_not_passed_over_for_ever_where_room_is_short() {
     for i in [0, 20, 39] {
         assert_eq!(many[i].ids, ask(&plain, &prompt(i, 10), 30, |_| {}).got().ids, "request {i}");
     }
-    // All were asked at about the same time.
+    // All requests were submitted at about the same time.
     let before = many.iter().filter(|got| got.end.as_ref().unwrap().1.total < queued).count();
     assert!((1..16).contains(&before), "{before} of 40 small ones ended before the long one began");
 }
 
-/// Nothing but this token.
+/// Options that always choose this token.
 fn always(token: u32) -> SampleOptions {
     SampleOptions { bias: vec![(token, 1e4)], ..SampleOptions::default() }
 }
@@ -287,8 +288,8 @@ fn always(token: u32) -> SampleOptions {
 #[test]
 fn drafted_tokens_change_nothing() {
     let Some(scheduler) = scheduler(4, 300, SchedulerOptions::default()) else { return };
-    // A random model does not go on with what repeats itself, so drafts are wrong; but with the
-    // same token again and again it must.
+    // A random model does not continue repetitions, so its drafts are wrong. If it always repeats
+    // one token, drafts are right.
     let text = |i: usize| prompt(i, 12).repeat(4);
     let warm = SampleOptions {
         temperature: 0.7,
@@ -321,7 +322,7 @@ fn drafted_tokens_change_nothing() {
     );
 }
 
-/// What `run --lookup on` does.
+/// The loop of `run --lookup on`.
 #[test]
 fn one_sequence_decoded_with_drafts_has_the_tokens_that_it_has_without() {
     let Some(mut session) = session(TINY, 1, 300) else { return };
@@ -361,8 +362,8 @@ fn one_sequence_decoded_with_drafts_has_the_tokens_that_it_has_without() {
     assert!(drafts.accepted > 0 && drafts.accepted < drafts.drafted, "{drafts:?}");
 }
 
-/// The next turn of a conversation: what was drawn for drafts behind the end is not in its history.
-/// Behind 24 sevens another token is likelier.
+/// The next turn of a conversation: tokens drawn for drafts after the end are not in the sampler's
+/// history. After 24 sevens another token is more likely.
 #[test]
 fn an_answer_that_ends_among_its_drafts_has_drawn_no_more_than_it_has_tokens() {
     let Some(mut session) = session(TINY, 1, 120) else { return };
@@ -402,7 +403,7 @@ fn an_answer_that_ends_among_its_drafts_has_drawn_no_more_than_it_has_tokens() {
 #[test]
 fn a_step_with_drafts_that_fails_has_drawn_nothing_and_drafts_that_are_forbidden_fail_it() {
     let Some(mut session) = session(TINY, 2, 60) else { return };
-    // With five sevens in its history another token is likelier.
+    // After five sevens in the history another token is more likely.
     let warm = SampleOptions { temperature: 0.9, seed: 5, frequency_penalty: 2100.0, ..always(7) };
     let (one, other) = (session.add(warm).unwrap(), session.add(SampleOptions::default()).unwrap());
     session.feed(one, &[1, 2], Want::Nothing).unwrap();
@@ -434,7 +435,7 @@ fn what_cannot_be_taken_is_refused_with_its_reason() {
     assert!(matches!(refused(vec![1, 1 << 30], None), Refused::Token { .. }));
     assert!(matches!(refused(vec![1], Some(21)), Refused::Logprobs { asked: 21, most: 20 }));
     assert!(matches!(scheduler.embed(vec![1], |_| {}), Err(Refused::NoEncoder { .. })));
-    // One runs, and does not end before it may: its sink waits.
+    // One request runs and cannot end yet, because its sink waits.
     let (go, gate) = std::sync::mpsc::channel::<()>();
     let sink = Box::new(move |_| {
         let _ = gate.recv_timeout(Duration::from_secs(20));
@@ -503,7 +504,7 @@ fn an_answer_ends_with_its_turn_unless_it_is_to_go_on() {
     assert_eq!((ended.reason(), &ended.ids[..]), (Reason::Stop, &whole.ids[..=at]));
     let past = ask(&ending, &prompt(3, 5), 100, |r| r.stop = Stop::Never).got();
     assert_eq!((past.reason(), &past.ids), (Reason::ContextFull, &whole.ids));
-    // The same of a session.
+    // A session without a scheduler ends there, too.
     plain.set_end_ids(vec![end]);
     let start = prompt(3, 5);
     let (mut to_end, mut all) = (vec![], vec![]);
@@ -574,7 +575,7 @@ fn a_long_prompt_does_not_stop_the_tokens_of_others() {
     let before = scheduler.status().generated_tokens;
     let long = ask(&scheduler, &prompt(2, 560), 1, |_| {});
     long.tokens(1);
-    // 560 tokens, 7 beside each of the other's.
+    // The 560 tokens go in pieces of 7, each with one token of the other answer.
     let meanwhile = scheduler.status().generated_tokens - before;
     assert!(meanwhile >= 60, "{meanwhile} tokens while the prompt was computed");
     drop(talker);
@@ -622,7 +623,7 @@ fn log_probabilities_are_the_models_and_the_likeliest_is_the_greedy_choice() {
         let sum: f32 = logprobs.top.iter().map(|a| a.logprob.exp()).sum();
         assert!(sum > 0.0 && sum < 1.0 + 1e-5, "{sum}");
     }
-    // Of the model's own scores, whatever is drawn: a bias moves the choice, not the figures.
+    // Log probabilities are the model's own: a bias changes the choice, not the figures.
     let bias = SampleOptions { bias: vec![(7, 1e4)], ..SampleOptions::default() };
     let biased =
         ask(&scheduler, &prompt(5, 9), 1, |r| (r.logprobs, r.sampling) = (Some(1), bias)).got();
@@ -632,7 +633,7 @@ fn log_probabilities_are_the_models_and_the_likeliest_is_the_greedy_choice() {
     assert!(logprobs.chosen < logprobs.top[0].logprob && logprobs.top[0].id == plain.ids[0]);
 }
 
-/// Every third token, five times.
+/// A constraint that allows every third token, five times.
 struct Thirds {
     n_vocab: usize,
     left: usize,
@@ -701,14 +702,14 @@ fn stopping_finishes_what_runs_or_says_that_it_did_not() {
     for got in all(asked) {
         assert_eq!(got.end, Err(Failure::Stopped));
     }
-    // Whoever drops the last handle stops it, too.
+    // Dropping the last handle stops the scheduler, too.
     let scheduler = self::scheduler(1, 64, SchedulerOptions::default()).unwrap();
     let asked = ask(&scheduler, &prompt(1, 5), 5000, |_| {});
     drop(scheduler);
     assert_eq!(asked.got().end, Err(Failure::Stopped));
 }
 
-/// Bytes that this process holds.
+/// Resident bytes of this process.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     4096 * pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
@@ -752,7 +753,7 @@ fn five_hundred_requests_of_all_kinds_end_once_each_and_leave_nothing_behind() {
                 0 => drop(one.answer.take()),
                 1 => one.answer.as_ref().unwrap().cancel(),
                 2 => {
-                    // Gone some tokens later.
+                    // Cancelled some tokens later.
                     let cancel = one.answer.take();
                     std::thread::sleep(Duration::from_micros(next(2000)));
                     drop(cancel);
@@ -761,7 +762,7 @@ fn five_hundred_requests_of_all_kinds_end_once_each_and_leave_nothing_behind() {
             }
             asked.push(one);
         }
-        // Each has its end, and nothing after it.
+        // Each request has exactly one end and nothing after it.
         for got in all(asked) {
             assert!(matches!(got.end, Ok(_) | Err(Failure::Constraint(_))), "{got:?}");
         }
@@ -775,7 +776,7 @@ fn five_hundred_requests_of_all_kinds_end_once_each_and_leave_nothing_behind() {
     }
     let s = scheduler.status();
     assert!(s.cancelled > 20 && s.failed > 20 && s.cached_tokens > 0 && s.taken == 500, "{s:?}");
-    // Seven rounds later. What the system's allocator keeps for itself is some megabytes.
+    // After seven more rounds. The system's allocator retains some megabytes.
     let grown = resident().saturating_sub(before);
     assert!(grown < 16 << 20, "{grown} bytes more than after 150 requests");
 }

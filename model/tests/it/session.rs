@@ -27,9 +27,9 @@ fn sequences_side_by_side_on_the_cpu_are_each_what_it_is_alone() {
             let mut alone = One::cpu(&gguf, &graph, &options(precise, 1));
             let mut session =
                 Session::on_cpu(Arc::clone(&gguf), graph.clone(), &options(precise, 9)).unwrap();
-            // Few rows and many go through different kernels: precisely, sums in another order; by
-            // default, rows of fewer than eight tokens are rounded to 16 bits on the way, and an
-            // expert with a near-tie may be another one.
+            // Few rows and many rows use different kernels. With `precise` only the order of sums
+            // differs. By default, fewer than eight rows are rounded to 16 bits, and an expert with
+            // a near-tie may change.
             let routes = graph.ops.iter().any(|op| format!("{op:?}").starts_with("Route"));
             let most = if precise {
                 1e-4
@@ -62,7 +62,7 @@ fn sequences_side_by_side_on_the_cpu_are_each_what_it_is_alone() {
     }
 }
 
-/// Opens a model so that scores are the same bits however tokens come, with these threads.
+/// Opens a reproducible session with these threads.
 fn reproducible(
     path: &Path,
     isa: Isa,
@@ -121,8 +121,8 @@ fn reproducible_scores_of_other_kinds_of_layers_are_the_same_bits_however_the_to
     }
 }
 
-/// Windows, chunks and sinks, latents with all and with chosen keys, experts, scans, linear
-/// attention, shared keys.
+/// Models with windows, chunks and sinks, latents with all and with chosen keys, experts, scans,
+/// linear attention, shared keys.
 const REPRODUCIBLE: &[&str] = &[
     "deepseek2-lite",
     "deepseek32",
@@ -166,14 +166,14 @@ fn a_fork_has_the_others_beginning_and_a_life_of_its_own() {
             let at = session.len(b).unwrap();
             assert!(at == 45 || graph.is_recurrent() && at < 45, "{}: {at}", path.display());
             let forked = session.feed(b, &tokens[at..70], Want::Last).unwrap();
-            // The other is as it was.
+            // The original sequence is unchanged.
             let other = session.feed(a, &tokens[60..70], Want::Last).unwrap();
             session.remove(b).unwrap();
             let c = session.add(SampleOptions::default()).unwrap();
             session.feed(c, &tokens[..at], Want::Nothing).unwrap();
             let fresh = session.feed(c, &tokens[at..70], Want::Last).unwrap();
-            // Fed in other pieces, rows are summed in another order; without --precise they are
-            // rounded otherwise.
+            // Other pieces have another order of sums; without `precise` they are also rounded
+            // differently.
             let most = if kv == KvType::F16 { 1e-4 } else { 5e-2 };
             assert!(off(&forked, &fresh) < most, "{}: {}", path.display(), off(&forked, &fresh));
             assert!(off(&other, &fresh) < most, "{}: {}", path.display(), off(&other, &fresh));
@@ -191,7 +191,7 @@ fn a_fork_of_a_recurrent_state_runs_again_only_what_lies_behind_a_copy_that_was_
     let name = graph.value(first).name.clone();
     let options = OpenOptions { threads: 2, precise: true, sequences: 2, ..OpenOptions::new(410) };
     let mut session = Session::on_cpu(gguf, graph, &options).unwrap();
-    // Each piece keeps a copy, and four of those are left at the end.
+    // Each piece stores a copy of the state; four are left at the end.
     let run = |session: &mut Session, copy: bool| {
         let a = session.add(SampleOptions::default()).unwrap();
         for (i, piece) in tokens.chunks(25).enumerate() {
@@ -223,9 +223,9 @@ fn a_sequence_of_another_session_is_no_sequence_of_this_one() {
     assert!(matches!(one.session.len(other.id), Err(SessionError::NoSequence)));
 }
 
-/// Scores of a text that is computed at once differ from those of one that is computed token by
-/// token, as a cached beginning's do, in their last digits. A draw must not make other tokens of
-/// that: below 1 in 1000 is another.
+/// The scores of a text computed at once differ in their last digits from those computed token by
+/// token, as with a cached prefix. Less than 1 in 1000 draws may choose another token because of
+/// that.
 #[test]
 fn a_seed_draws_the_same_of_a_text_that_is_computed_whole_and_in_pieces() {
     let Some(path) = model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
@@ -253,6 +253,6 @@ fn a_seed_draws_the_same_of_a_text_that_is_computed_whole_and_in_pieces() {
         }
     }
     assert!(moved > 5, "the two ways compute the same bits: this test shows nothing");
-    // Of 2000, one or two.
+    // One or two of 2000 are expected.
     assert!(differ <= 4, "{differ} of {draws}");
 }

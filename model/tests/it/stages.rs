@@ -1,5 +1,4 @@
-//! A model's layers on several stages: on the CPU, where they compute bit for bit what one stage
-//! computes.
+//! A model's layers on several stages on the CPU: the results have the bits of one stage.
 
 use crate::support::files::{model_path, tiny_model};
 use crate::support::story::{same, story};
@@ -9,12 +8,12 @@ use kjit_model::placement::{CutError, Layers, Place};
 use kjit_model::session::{OpenOptions, Session, SessionError};
 use std::sync::Arc;
 
-/// Both sessions, of one stage and of two or three on the CPU, and the file.
+/// Sessions with one stage and with two or three stages on the CPU, and the file.
 fn sessions(name: &str, options: &OpenOptions) -> Option<[Session; 2]> {
     let gguf = Arc::new(Gguf::open(model_path(name)?).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
     let layers = Layers::of(&graph).unwrap().len();
-    // Not in the middle; of three stages where there are layers for them.
+    // The cuts are not in the middle; three stages if there are enough layers.
     let mut counts = vec![1, layers - 1];
     if layers > 2 {
         counts = vec![1, layers - 2, 1];
@@ -47,7 +46,7 @@ fn stages_on_the_cpu_compute_bit_for_bit_what_one_computes() {
     }
     let precise = OpenOptions { precise: true, ..options(2) };
     bit_for_bit("tiny/tiny-llama-q4_0.gguf", &precise);
-    // States that cannot go back run again, through the stages before.
+    // Recurrent states cannot go back, so they run again, through the stages in front.
     for arch in ["mamba2", "falcon-h1", "deepseek2-lite", "qwen3next"] {
         bit_for_bit(&format!("archs/{arch}.gguf"), &options(2));
     }

@@ -1,4 +1,5 @@
-//! Requests of a scheduler, as tests make them. Shared with the tests that cross crates.
+//! Submits requests to a scheduler and collects their events. Shared with the tests that cross
+//! crates.
 
 use kjit_model::serve::{Answer, Event, Failure, Reason, Request, Scheduler, Usage};
 use std::cell::RefCell;
@@ -6,43 +7,43 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// No test model takes so long.
+/// A request that takes longer than this hangs.
 const HANGS: Duration = Duration::from_secs(300);
 
-/// A request that was made.
+/// A submitted request.
 pub struct Asked {
-    /// To cancel it.
+    /// Cancels the request when it is dropped.
     pub answer: Option<Answer>,
-    /// What came.
+    /// The request's events.
     pub events: Receiver<Event>,
-    /// Tokens that were looked at already.
+    /// Tokens that `tokens` has already read.
     pub seen: RefCell<Vec<u32>>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Got {
     /// The answer's tokens.
     pub ids: Vec<u32>,
     /// All events.
     pub events: Vec<Event>,
-    /// How it ended.
+    /// The end of the request.
     pub end: Result<(Reason, Usage), Failure>,
 }
 
 impl Got {
-    /// Tokens of the prompt that were there already.
+    /// Number of prompt tokens that were cached.
     pub fn cached(&self) -> usize {
         self.end.as_ref().unwrap().1.cached_tokens
     }
 
-    /// Why it ended.
+    /// The reason of the end.
     pub fn reason(&self) -> Reason {
         self.end.as_ref().unwrap().0
     }
 }
 
-/// A greedy request of so many tokens, changed so.
+/// Submits a greedy request for `n` tokens, changed by `change`.
 pub fn ask(
     scheduler: &Scheduler,
     tokens: &[u32],
@@ -51,7 +52,7 @@ pub fn ask(
 ) -> Asked {
     let (tell, events) = channel();
     let sink = Box::new(move |event| {
-        // Whoever does not listen is not interested.
+        // The test may have dropped the receiver.
         let _ = tell.send(event);
         ControlFlow::Continue(())
     });
@@ -61,7 +62,7 @@ pub fn ask(
 }
 
 impl Asked {
-    /// Waits until so many tokens came.
+    /// Waits for `n` more tokens.
     pub fn tokens(&self, n: usize) -> Vec<u32> {
         let mut ids = vec![];
         while ids.len() < n {
@@ -75,7 +76,7 @@ impl Asked {
         ids
     }
 
-    /// Waits for the end, after which nothing may come.
+    /// Waits for the end. No event may follow it.
     pub fn got(self) -> Got {
         let (mut ids, mut events, mut end) = (self.seen.take(), vec![], None);
         loop {

@@ -1,9 +1,9 @@
 //! Models drawn at random (`scripts/draw_archs.py`), and llama.cpp's results for them
 //! (`tests/data/oracle/draws.json`).
 //!
-//! `KJIT_TEST_COUNT=20` takes so many of each architecture (3), `KJIT_TEST_ONLY=a,b` these
-//! architectures alone, `KJIT_TEST_FOLDER=FOLDER` files that are there (with their `index.json`)
-//! instead of making them.
+//! `KJIT_TEST_COUNT=20` sets the number of models for each architecture (3), `KJIT_TEST_ONLY=a,b`
+//! selects architectures, `KJIT_TEST_FOLDER=FOLDER` uses existing files (with their `index.json`)
+//! instead of drawing them.
 
 use super::oracle::{ids, log_sum_exp, oracle};
 use kjit_model::gguf::Gguf;
@@ -12,35 +12,34 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// Positions of a golden that stand as logits, not as their sum alone.
+/// Number of most likely tokens whose ids and logits follow the sums in a golden.
 const TOP: usize = 8;
 
-/// A model.
+/// A drawn model.
 pub struct Draw {
-    /// `gemma2-7`.
+    /// Its name, such as `gemma2-7`.
     pub name: String,
     /// Its architecture.
     pub arch: String,
     /// The prompt.
     pub ids: Vec<u32>,
-    /// The context's size that its results are of.
+    /// The context's size of llama.cpp's run.
     pub context: usize,
-    /// Whether the result is a vector.
+    /// Whether the result is an embedding vector.
     pub vector: bool,
-    /// The file.
     pub path: PathBuf,
-    /// Results; none where llama.cpp refuses the file.
+    /// llama.cpp's results; `None` if it refuses the file.
     pub golden: Option<Vec<f32>>,
 }
 
 impl Draw {
-    /// The file, open.
+    /// Opens the file.
     pub fn file(&self) -> Result<Arc<Gguf>, String> {
         Gguf::open(&self.path).map(Arc::new).map_err(|e| e.to_string())
     }
 
-    /// How far rows of logits are from the truth: the largest distance of a position's log Σ eˣ,
-    /// and the KL of the last position's likeliest tokens and of all others as one.
+    /// The distance of rows of logits from the golden: the largest difference of a position's log Σ
+    /// eˣ, and the KL of the last position's most likely tokens, with all other tokens as one.
     pub fn off(&self, golden: &[f32], rows: &[f32], vocab: usize) -> (f64, f64) {
         let (sums, top) = golden.split_at(self.ids.len());
         if rows.len() != sums.len() * vocab || top.len() != 2 * TOP {
@@ -66,21 +65,20 @@ impl Draw {
     }
 }
 
-/// All results, by architecture.
+/// All goldens, by architecture.
 pub fn goldens() -> Value {
     oracle("draws.json")
 }
 
-/// `scripts/draw_archs.py`: in the repository, or in the working directory's where a test program
-/// was carried.
+/// The path of `scripts/draw_archs.py`: in the repository, else below the working directory (if the
+/// test program was copied to another machine).
 fn script() -> PathBuf {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/draw_archs.py");
     if built.exists() { built } else { PathBuf::from("scripts/draw_archs.py") }
 }
 
-/// Calls `test` with every draw that is asked for, on so many threads, and gives what it found
-/// wrong, a line each, and how many there were; none, said aloud, where there is no Python to make
-/// them with.
+/// Calls `test` with every selected model on `threads` threads. Returns the errors, one line each,
+/// and the number of models; no models, with a message, without Python.
 pub fn each(
     threads: usize,
     test: impl Fn(&Draw) -> Result<(), String> + Sync,
@@ -118,7 +116,7 @@ pub fn each(
     Some((wrong, count))
 }
 
-/// The draws of an architecture, made in a folder of their own, which goes with what is returned.
+/// Draws the models of an architecture in a folder that is removed with the returned value.
 fn of(arch: &str, goldens: &Value) -> Made {
     let draws = std::env::var("KJIT_TEST_COUNT").unwrap_or("3".to_owned());
     let there = std::env::var_os("KJIT_TEST_FOLDER").map(PathBuf::from);
@@ -164,7 +162,7 @@ fn of(arch: &str, goldens: &Value) -> Made {
     Made { all, folder: made.then_some(folder) }
 }
 
-/// Draws whose files go with this.
+/// Drawn models. Their files are removed when this is dropped.
 struct Made {
     all: Vec<Draw>,
     folder: Option<PathBuf>,
@@ -178,7 +176,7 @@ impl IntoIterator for Made {
     }
 }
 
-/// One after the other; the folder goes behind the last.
+/// Yields the models in order; the folder is removed after the last one.
 struct Files {
     all: std::vec::IntoIter<Draw>,
     folder: Option<PathBuf>,
@@ -199,7 +197,7 @@ impl Drop for Files {
     }
 }
 
-/// Numbers in base64, as f32.
+/// Decodes base64 into f32 values.
 pub fn floats(text: &str) -> Vec<f32> {
     const CODE: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let text = text.trim_end_matches('=');

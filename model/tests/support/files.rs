@@ -3,13 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
-/// A synthetic model (`scripts/fetch-test-models --tiny` makes them).
+/// The path of a synthetic model (`scripts/fetch-test-models --tiny` makes them).
 pub fn tiny_model(name: &str) -> Option<PathBuf> {
     model_path(&format!("tiny/{name}"))
 }
 
-/// All synthetic models there are, in the order of their names; none, said aloud, if they were not
-/// made.
+/// All synthetic models that exist, sorted by name; none, with a message, if they were not made.
 pub fn tiny_models() -> Vec<PathBuf> {
     let Some(folder) = model_path("tiny") else { return vec![] };
     let files = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -21,12 +20,12 @@ pub fn tiny_models() -> Vec<PathBuf> {
     all
 }
 
-/// A model in the test folder (`KJIT_TEST_MODELS`, else `.models/` at the repository's root);
-/// `None`, said aloud, if it is not there.
+/// The path of a model in the test folder (`KJIT_TEST_MODELS`, else `.models/` at the repository's
+/// root); `None`, with a message, if it does not exist.
 pub fn model_path(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("KJIT_TEST_MODELS").map_or_else(
         || {
-            // A crate lies one folder below the root, or two.
+            // A crate's folder is one or two levels below the root.
             let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().skip(1);
             let mut folders = above.map(|folder| folder.join(".models"));
             folders.find(|folder| folder.exists()).unwrap_or_else(|| ".models".into())

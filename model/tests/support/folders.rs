@@ -1,4 +1,4 @@
-//! A folder of safetensors of each type on a device, beside the host. Shared with the tests of
+//! Compares a folder of safetensors of each type on a device with the CPU. Shared with the tests of
 //! simulated devices.
 
 use super::folder::Folder;
@@ -11,8 +11,8 @@ use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Want};
 use std::sync::Arc;
 
-/// Holds prompts, tokens and greedy answers of each type of folder against the host's, once with
-/// all weights on the device and once with layers streamed from the files.
+/// Compares prompts, tokens and greedy answers of each type of folder with the CPU's, once with all
+/// weights on the device and once with layers streamed from the files.
 pub fn are_the_hosts(engine: &Engine, device: &Device) {
     for (model_type, files, stream) in [
         ("llama", 1, false),
@@ -23,7 +23,7 @@ pub fn are_the_hosts(engine: &Engine, device: &Device) {
         ("gemma3_text", 2, true),
     ] {
         let dir = tempfile::tempdir().unwrap();
-        // Matrices that matrix units take: a prompt is no row of tokens.
+        // The matrices are large enough for matrix units, so that prompts use them.
         Folder::wide(model_type, 64).write(dir.path(), files);
         let file = Arc::new(Gguf::open(dir.path()).unwrap());
         let graph = kjit_model::arch::build(&file).unwrap();

@@ -1,6 +1,6 @@
-//! How far results are from what is wanted. Shared with the tests that cross crates.
+//! The distance of results from expected results. Shared with the tests that cross crates.
 
-/// ‖got − want‖₂ / ‖want‖₂; infinite where something is no number.
+/// ‖got − want‖₂ / ‖want‖₂; infinite if a value is NaN.
 pub fn off(got: &[f32], want: &[f32]) -> f64 {
     assert_eq!(got.len(), want.len());
     let (d, n) = got.iter().zip(want).fold((0.0, 0.0), |(d, n), (g, w)| {

@@ -1,4 +1,4 @@
-//! A session with one sequence, for tests that ask for no more.
+//! A session with one sequence, for tests that need no more.
 
 use kjit_engine::{Device, Engine};
 use kjit_model::gguf::Gguf;
@@ -10,32 +10,32 @@ use kjit_model::session::{After, OpenOptions, SequenceId, Session, SessionError,
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// A session, and the sequence in it.
+/// A session and its only sequence.
 pub struct One {
     /// The session.
     pub session: Session,
-    /// The sequence.
+    /// Its only sequence.
     pub id: SequenceId,
 }
 
 impl One {
-    /// A sequence in this session.
+    /// Adds the sequence to a session.
     pub fn of(mut session: Session) -> One {
         let id = session.add(SampleOptions::default()).unwrap();
         One { session, id }
     }
 
-    /// On the CPU.
+    /// Opens a model on the CPU.
     pub fn cpu(file: &Arc<Gguf>, graph: &Graph, options: &OpenOptions) -> One {
         One::of(Session::on_cpu(Arc::clone(file), graph.clone(), options).unwrap())
     }
 
-    /// On the CPU, with these instructions.
+    /// Opens a model on the CPU with this instruction set.
     pub fn cpu_with(file: &Arc<Gguf>, graph: &Graph, options: &OpenOptions, isa: Isa) -> One {
         One::of(Session::on_cpu_with(Arc::clone(file), graph.clone(), options, isa).unwrap())
     }
 
-    /// On a GPU.
+    /// Opens a model on a GPU.
     pub fn gpu(
         engine: &Engine,
         device: &Device,
@@ -46,12 +46,12 @@ impl One {
         One::of(Session::on_gpu(engine, device, file, graph.clone(), options).unwrap())
     }
 
-    /// What is particular to the CPU.
+    /// The CPU's runner.
     pub fn host(&mut self) -> &mut HostRunner {
         self.session.cpu_mut().unwrap()
     }
 
-    /// What is particular to a GPU.
+    /// The GPU's runner.
     pub fn on_gpu(&self) -> &GpuRunner {
         self.session.gpu().unwrap()
     }
@@ -61,12 +61,12 @@ impl One {
         self.session.n_vocab()
     }
 
-    /// Tokens in the sequence.
+    /// Number of tokens in the sequence.
     pub fn tokens(&self) -> usize {
         self.session.len(self.id).unwrap()
     }
 
-    /// Goes back to so many tokens.
+    /// Truncates the sequence to `len` tokens.
     pub fn truncate(&mut self, len: usize) {
         let before = self.tokens();
         assert_eq!(
@@ -76,12 +76,12 @@ impl One {
         );
     }
 
-    /// Feeds, and gives the rows wanted.
+    /// Feeds tokens and returns the wanted rows.
     pub fn feed(&mut self, tokens: &[u32], want: Want) -> Result<Vec<f32>, SessionError> {
         self.session.feed(self.id, tokens, want)
     }
 
-    /// Decodes with a sampler of its own, until the sink breaks.
+    /// Decodes with a new sampler until the sink breaks.
     pub fn decode(
         &mut self,
         first: &[u32],
@@ -95,7 +95,7 @@ impl One {
         })
     }
 
-    /// So many tokens after a prompt.
+    /// Generates `n` tokens after a prompt.
     pub fn generate(&mut self, prompt: &[u32], n: usize, options: SampleOptions) -> Vec<u32> {
         let (mut out, before) = (vec![], self.tokens());
         self.decode(prompt, options, &mut |id| {

@@ -1,4 +1,4 @@
-//! The reference data of the models (tests/data/oracle), and the distance of logits from them.
+//! The models' reference data (tests/data/oracle), and the distance of logits from it.
 
 use super::one::One;
 use kjit_model::sample::{SampleOptions, Sampler};
@@ -6,8 +6,8 @@ use kjit_model::session::Want;
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// A file of tests/data/oracle: in the repository, or, where a test program was carried to another
-/// machine, in the working directory's.
+/// Reads a file of tests/data/oracle: in the repository, else below the working directory (if the
+/// test program was copied to another machine).
 pub fn oracle(name: &str) -> Value {
     let built = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/oracle").join(name);
     let path = if built.exists() { built } else { PathBuf::from("tests/data/oracle").join(name) };
@@ -17,7 +17,7 @@ pub fn oracle(name: &str) -> Value {
     .unwrap()
 }
 
-/// An array of numbers as token ids.
+/// Reads an array of numbers as token ids.
 pub fn ids(v: &Value) -> Vec<u32> {
     v.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect()
 }
@@ -28,11 +28,10 @@ pub fn log_sum_exp(x: &[f32]) -> f64 {
     x.iter().map(|&x| (f64::from(x) - m).exp()).sum::<f64>().ln() + m
 }
 
-/// KL(truth ‖ got). With Δ = log p − log q it is Σ p φ(Δ), φ(Δ) = Δ + e^−Δ − 1, every term of which
-/// is ≥ 0 (the added part sums to nothing, p and q both summing to one). The truth's file has its
-/// 20 likeliest logits, whose terms are exact, and 64 others spread over the vocabulary; the rest
-/// of the probability is taken to be off by what these are on average, weighted by their
-/// probability.
+/// KL(truth ‖ got). With Δ = log p − log q it is Σ p φ(Δ), φ(Δ) = Δ + e^−Δ − 1. Every term is ≥ 0;
+/// the added part sums to 0, because p and q both sum to 1. The truth's file has its 20 most likely
+/// logits, whose terms are exact, and 64 others spread over the vocabulary. The error of the
+/// remaining probability is estimated by the average of these 64, weighted by their probability.
 pub fn kl(truth: &Value, got: &[f32]) -> f64 {
     let (lse_p, lse_q) = (truth["logsumexp"].as_f64().unwrap(), log_sum_exp(got));
     let term = |id: usize, logit: f64| {
@@ -58,10 +57,10 @@ pub fn kl(truth: &Value, got: &[f32]) -> f64 {
     known + rest * off / mass
 }
 
-/// Feeds a prompt and then a greedy continuation of the truth's, choosing itself: every choice must
-/// be the truth's, up to a step at which the truth's best two logits are nearer than `margin` (the
-/// choice may go the other way there, and the rest is another text). The sequence starts empty;
-/// `steps` is the most that are taken.
+/// Feeds a prompt, then generates greedily and compares each choice with the truth's continuation.
+/// Stops at a step at which the truth's best two logits are closer than `margin`: the choice may
+/// differ there, and the rest is another text. The sequence starts empty; `steps` bounds the number
+/// of steps.
 pub fn follow(
     exec: &mut One,
     prompt: &[u32],

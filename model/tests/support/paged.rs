@@ -1,15 +1,15 @@
-//! Two sessions of one model on a device, the second with its keys and values in pages: the same
-//! bits come of both, whoever shares what. For any device.
+//! Compares two sessions of one model on a device, of which only the second has its keys and values
+//! in pages: the results have the same bits, whichever pages are shared. For any device.
 
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{
     After, Given, OpenOptions, SequenceId, Session, SessionError, Want, Work,
 };
 
-/// Tokens of a page.
+/// Tokens in a page.
 pub const PAGE: usize = 128;
 
-/// Tokens of a text of this number.
+/// A text of `len` tokens; each `number` has another text.
 pub fn text(number: usize, len: usize, vocab: usize) -> Vec<u32> {
     (0..len).map(|i| ((number * 131 + i * i * 7 + i * 37 + 5) % vocab) as u32).collect()
 }
@@ -18,7 +18,7 @@ fn add(session: &mut Session) -> SequenceId {
     session.add(SampleOptions::default()).unwrap()
 }
 
-/// Logits behind the last token of each.
+/// Feeds all sequences in one step; returns the logits after each one's last token.
 fn step(session: &mut Session, work: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
     let work: Vec<_> = work
         .iter()
@@ -28,7 +28,7 @@ fn step(session: &mut Session, work: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
     given.map(|g| if let Given::Logits(row) = g { row } else { panic!("{g:?}") }).collect()
 }
 
-/// So many tokens chosen for each.
+/// Generates `tokens` tokens for each sequence.
 fn answers(session: &mut Session, starts: &[(SequenceId, &[u32])], tokens: usize) -> Vec<Vec<u32>> {
     let mut all = vec![vec![]; starts.len()];
     session
@@ -41,7 +41,7 @@ fn answers(session: &mut Session, starts: &[(SequenceId, &[u32])], tokens: usize
     all
 }
 
-/// How the two are opened.
+/// The options of the two sessions.
 pub fn options(options: OpenOptions) -> [OpenOptions; 2] {
     let plain =
         OpenOptions { sequences: 4, prefill_chunk: Some(160), context: Some(300), ..options };
@@ -49,16 +49,16 @@ pub fn options(options: OpenOptions) -> [OpenOptions; 2] {
     [plain, paged]
 }
 
-/// Holds one against the other: prompts and answers over the ends of pages, beginnings that are
-/// shared and copied, pages that run out.
+/// Compares the two sessions: prompts and answers that cross page ends, shared and copied prefixes,
+/// and pages that run out.
 pub fn the_same(want: &mut Session, got: &mut Session) {
     let pages = |session: &Session| session.pages().map(|p| (p.used, p.shared, p.total)).unwrap();
     assert_eq!((want.pages(), pages(got)), (None, (0, 0, 7)));
     let vocab = want.n_vocab();
     let texts = [text(1, 3, vocab), text(2, PAGE - 1, vocab), text(3, 170, vocab)];
 
-    // Prompts of all lengths at once, then answers that go over the end of a page, ahead of the
-    // host.
+    // Prompts of all lengths at once, then answers that cross the end of a page while the device
+    // runs ahead of the host.
     let both = [&mut *want, &mut *got].map(|session| {
         let ids: Vec<SequenceId> = texts.iter().map(|_| add(session)).collect();
         let work: Vec<_> =
@@ -73,8 +73,8 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     assert_eq!(tokens, paged_tokens);
     assert_eq!(pages(got), (1 + 2 + 2, 0, 7));
 
-    // Beginnings are shared, and copied by who writes in the middle of a page first: by the new
-    // one, by the old.
+    // Prefixes are shared. The first sequence that writes in the middle of a shared page copies it:
+    // the new one, or the old one.
     let shared = [(&mut *want, &both[0].0), (&mut *got, ids)].map(|(session, ids)| {
         let of = ids[2];
         let forked = session.fork(of, 150, SampleOptions::default()).unwrap();
@@ -93,7 +93,8 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     assert!(shared[0].2 == shared[1].2, "logits are others where pages are shared");
     assert_eq!((shared[1].0, shared[1].1), (Some((5, 2)), Some((6, 1))));
 
-    // What has no pages is refused as a whole; a place that is given back is another's.
+    // A step that lacks pages is refused as a whole; pages of a removed sequence are free for
+    // others.
     let long = text(4, 2 * PAGE + 1, vocab);
     let id = add(got);
     let refused = got.step(&[
@@ -109,8 +110,8 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     got.remove(ids[1]).unwrap();
     let alone = add(want);
     assert!(step(got, &[(id, &long)]) == step(want, &[(alone, &long)]));
-    // An answer that runs ahead pauses where the next page would begin, and goes on when there is
-    // one.
+    // An answer that runs ahead pauses before the page that is missing, and continues when one is
+    // free.
     let (left, right) = (PAGE - got.len(ids[0]).unwrap(), got.pages().unwrap().free());
     let hold = add(got);
     got.feed(hold, &text(5, right * PAGE, vocab), Want::Nothing).unwrap();
@@ -142,8 +143,7 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     assert_eq!(pages(got), (0, 0, 7));
 }
 
-/// Drafts that begin in a page which another sequence, of the same text, has, too, and go over its
-/// end.
+/// Drafts that begin in a page shared with a sequence of the same text, and cross the page's end.
 fn drafts(want: &mut Session, in_want: SequenceId, got: &mut Session, in_got: SequenceId) {
     let used = got.pages().unwrap().used;
     let [want, got] = [(want, in_want), (got, in_got)].map(|(session, of)| {
@@ -161,7 +161,7 @@ fn drafts(want: &mut Session, in_want: SequenceId, got: &mut Session, in_got: Se
             };
             (chosen, session.len(id).unwrap(), session.pages().map(|p| p.used))
         };
-        // The second is wrong: what was taken for those behind it is given back.
+        // The second draft is wrong: pages taken for later drafts are returned.
         let mut tokens = [&[5], &plain[..7]].concat();
         tokens[2] = (tokens[2] + 1) % vocab;
         let wrong = draft(session, &tokens);

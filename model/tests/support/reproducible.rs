@@ -1,11 +1,10 @@
-//! What a session opened with [`OpenOptions::reproducible`](kjit_model::session::OpenOptions)
-//! promises, on any device: the scores behind a text's tokens are the same bits however the tokens
-//! came.
+//! Tests the promise of [`OpenOptions::reproducible`](kjit_model::session::OpenOptions) on any
+//! device: the scores after a text's tokens have the same bits however the tokens are fed.
 
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{Given, SequenceId, Session, Want, Work};
 
-/// A text, and the bits of the scores behind each of its tokens, fed one by one, alone.
+/// A text, and the bits of the scores after each token, fed one by one in a session alone.
 pub struct Text {
     /// Token ids.
     pub tokens: Vec<u32>,
@@ -24,7 +23,7 @@ fn feed(session: &mut Session, id: SequenceId, tokens: &[u32], want: Want) -> Ve
     session.feed(id, tokens, want).unwrap()
 }
 
-/// The sequences' next tokens in one step: the scores behind each.
+/// Feeds the sequences' next tokens in one step; returns the scores after each.
 fn step(session: &mut Session, all: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
     let work: Vec<Work<'_>> =
         all.iter().map(|&(sequence, tokens)| Work { sequence, tokens, want: Want::Last }).collect();
@@ -36,13 +35,13 @@ fn step(session: &mut Session, all: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
 }
 
 impl Text {
-    /// So many tokens.
+    /// A text of `tokens` tokens.
     pub fn new(session: &mut Session, tokens: usize) -> Text {
         let vocab = session.n_vocab();
         Text::of(session, (0..tokens).map(|i| ((i * i * 7 + i * 131 + 5) % vocab) as u32).collect())
     }
 
-    /// These tokens.
+    /// A text of these tokens.
     pub fn of(session: &mut Session, tokens: Vec<u32>) -> Text {
         let id = add(session);
         let scores = tokens.iter().map(|t| bits(&feed(session, id, &[*t], Want::Last))).collect();
@@ -60,7 +59,7 @@ impl Text {
         self.tokens.len()
     }
 
-    /// The scores behind this token are those that it has alone.
+    /// Asserts that the scores after this token are those of the sequence alone.
     fn holds(&self, what: &str, at: usize, row: &[f32]) {
         let (got, want) = (bits(row), &self.scores[at]);
         let other = got.iter().zip(want).filter(|(a, b)| a != b).count();
@@ -72,7 +71,7 @@ impl Text {
         );
     }
 
-    /// Whole, in these pieces, and with what was forgotten fed again.
+    /// Feeds the text whole, in pieces, and again after truncation.
     pub fn in_pieces(&self, session: &mut Session, pieces: &[usize]) {
         let vocab = session.n_vocab();
         for &piece in pieces {
@@ -91,8 +90,8 @@ impl Text {
         }
     }
 
-    /// As this many sequences, each at another token of the text, and one of another text: prompts
-    /// at the side of single tokens first, then a token of each.
+    /// Feeds the text as `n` sequences, each at another token, and one sequence of another text:
+    /// first prompts together with single tokens, then one token of each.
     pub fn side_by_side(&self, session: &mut Session, n: usize) {
         let (half, what) = (self.len() / 2, format!("{n} sequences"));
         let ids: Vec<SequenceId> = (0..n).map(|_| add(session)).collect();
@@ -106,7 +105,7 @@ impl Text {
             let next: Vec<(SequenceId, &[u32])> = ids
                 .iter()
                 .zip(&at)
-                // The last is another text from here on.
+                // From here on the last sequence is another text.
                 .map(|(id, at)| {
                     (
                         *id,
@@ -126,7 +125,7 @@ impl Text {
         ids.iter().for_each(|id| session.remove(*id).unwrap());
     }
 
-    /// Behind what another sequence has computed.
+    /// Feeds the text after a prefix that another sequence has computed.
     pub fn forked(&self, session: &mut Session, at: &[usize]) {
         let (first, half) = (add(session), self.len() * 2 / 3);
         feed(session, first, &self.tokens[..half], Want::Nothing);
@@ -143,15 +142,15 @@ impl Text {
         session.remove(first).unwrap();
     }
 
-    /// The likeliest token behind one of the text's.
+    /// The most likely token after this one.
     fn likeliest(&self, at: usize) -> u32 {
         let row = &self.scores[at];
         let best = row.iter().map(|x| f32::from_bits(*x)).fold(f32::MIN, f32::max);
         row.iter().position(|x| f32::from_bits(*x) == best).unwrap() as u32
     }
 
-    /// With drafts that are right, as many at a time, and with one that is wrong behind them: on a
-    /// text that is the likeliest itself from `from` on.
+    /// Feeds correct drafts, so many at a time, with one wrong draft after them. The text must be
+    /// greedy from `from` on.
     pub fn drafted(&self, session: &mut Session, from: usize, drafts: &[usize]) {
         for &n in drafts {
             let id = add(session);
@@ -179,7 +178,7 @@ impl Text {
         }
     }
 
-    /// A text whose tokens are the likeliest from `from` on.
+    /// A text that is greedy from token `from` on.
     pub fn greedy(session: &mut Session, from: usize, tokens: usize) -> Text {
         let vocab = session.n_vocab();
         let mut all: Vec<u32> =

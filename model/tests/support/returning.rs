@@ -1,6 +1,6 @@
-//! Requests to a model with states that cannot go back: turns of conversations, common system
-//! prompts, more texts than copies are kept. Each is what the host makes of it, and computes only
-//! what the rule says. For any device.
+//! Requests to a model with recurrent states, which cannot go back: turns of conversations, common
+//! system prompts, and more texts than copies of states are stored. Each answer is the CPU's, and
+//! only the tokens that the rule names are computed. For any device.
 
 use super::asked::{Asked, Got, ask};
 use super::one::One;
@@ -9,10 +9,10 @@ use super::side_by_side::gap;
 use kjit_model::serve::{Reason, Scheduler, SchedulerOptions};
 use kjit_model::session::OpenOptions;
 
-/// Copies of states that are kept of two sequences in pages.
+/// Copies of states that two sequences in pages may store.
 pub const COPIES: usize = 8;
 
-/// How it is opened: two sequences, and pages for more than they have.
+/// The options: two sequences, and more pages than they need.
 pub fn options(options: OpenOptions) -> OpenOptions {
     OpenOptions {
         sequences: 2,
@@ -23,13 +23,14 @@ pub fn options(options: OpenOptions) -> OpenOptions {
     }
 }
 
-/// Steps of a page's tokens: so each prompt has a copy of the states at the end of its last whole
-/// page, on a GPU, too.
+/// A step has a page's tokens, so each prompt has a copy of the states at the end of its last whole
+/// page, on a GPU too.
 pub fn scheduling() -> SchedulerOptions {
     SchedulerOptions { token_budget: Some(PAGE), ..SchedulerOptions::default() }
 }
 
-/// Asks, and holds each answer against the host's; `all`: more texts than copies are kept, too.
+/// Submits the requests and compares each answer with the CPU's. `all`: also more texts than
+/// copies.
 pub fn the_hosts(scheduler: &Scheduler, host: &mut One, near: f32, all: bool) {
     let vocab = host.n_vocab();
     let paged = scheduler.status().pages.is_some();
@@ -40,12 +41,12 @@ pub fn the_hosts(scheduler: &Scheduler, host: &mut One, near: f32, all: bool) {
     };
     let one = |prompt: &[u32], n| ask(scheduler, prompt, n, |_| {}).got();
     let cached = |got: &Got, least: usize| match paged {
-        // In pages a text begins where a copy is, and what lies behind it is fed.
+        // With pages a text continues from a copy, and the tokens after the copy are fed.
         true => assert_eq!(got.cached(), least),
-        // On the CPU the tokens from the copy on are run again before it is said to begin.
+        // On the CPU the tokens after the copy are run again and count as cached.
         false => assert!(got.cached() >= least, "{} of {least}", got.cached()),
     };
-    // A conversation, and its next turn: it goes on where the answer ended.
+    // A conversation and its next turn, which continues where the answer ended.
     let system = text(77, PAGE + 12, vocab);
     let first = [&system[..], &text(1, 9, vocab)].concat();
     let begun = one(&first, 4);
@@ -55,13 +56,13 @@ pub fn the_hosts(scheduler: &Scheduler, host: &mut One, near: f32, all: bool) {
     let next = one(&turn, 4);
     fine("its next turn", &turn, &next, 4);
     cached(&next, first.len() + 3);
-    // The answer is told otherwise than it was given: from the end of the prompt's last page on.
+    // The client changed the answer: the text continues from the end of the prompt's last page.
     let told = [&first[..], &[3, 2, 1]].concat();
     let again = one(&told, 3);
     fine("another answer", &told, &again, 3);
     cached(&again, PAGE);
-    // Three at once with another system prompt: the first computes it, as far as whole pages go,
-    // the others wait.
+    // Three requests at once with another system prompt: the first one computes its whole pages,
+    // the others wait for it.
     let system = text(88, PAGE + 30, vocab);
     let texts: Vec<Vec<u32>> = (2..5).map(|i| [&system[..], &text(i, 9, vocab)].concat()).collect();
     let before = scheduler.status();
@@ -80,7 +81,7 @@ pub fn the_hosts(scheduler: &Scheduler, host: &mut One, near: f32, all: bool) {
     if !paged || !all {
         return;
     }
-    // More texts than copies are kept: the longest unused go, and are computed again.
+    // More texts than copies: the least recently used copies are dropped, and computed again.
     let kept = |scheduler: &Scheduler| scheduler.status().kept_states;
     assert!((4..=COPIES).contains(&kept(scheduler)), "{}", kept(scheduler));
     for i in 10..14 {

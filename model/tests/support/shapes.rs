@@ -1,4 +1,4 @@
-//! Model files of real shapes that take no room: the header is written, the data is a hole.
+//! Model files with real shapes that use no disk space: the header is written, the data is a hole.
 
 use super::writer::{Ten, Val, Writer, text};
 use kjit_kernels::format::Format;
@@ -6,7 +6,7 @@ use kjit_model::gguf::Gguf;
 use std::io::Write;
 use std::sync::Arc;
 
-/// Sizes of a model.
+/// The sizes of a model.
 pub struct Shape {
     pub arch: &'static str,
     pub layers: u32,
@@ -17,9 +17,9 @@ pub struct Shape {
     pub head_dim: u32,
     pub vocab: u64,
     pub tied: bool,
-    /// Experts, chosen ones, and their width; none for a dense model.
+    /// Number of experts, of chosen experts, and an expert's width; `None` for a dense model.
     pub experts: Option<(u32, u32, u64)>,
-    /// A tensor's type, by its name.
+    /// The type of the tensor with this name.
     pub types: fn(&str) -> &'static str,
 }
 
@@ -32,7 +32,7 @@ fn q4_k_m(name: &str) -> &'static str {
     }
 }
 
-/// llama 3.1 8B as Q4_K_M.
+/// Llama 3.1 8B in Q4_K_M.
 pub const LLAMA_8B: Shape = Shape {
     arch: "llama",
     layers: 32,
@@ -47,10 +47,10 @@ pub const LLAMA_8B: Shape = Shape {
     types: q4_k_m,
 };
 
-/// The same in halves.
+/// Llama 3.1 8B in F16.
 pub const LLAMA_8B_F16: Shape = Shape { types: |_| "F16", ..LLAMA_8B };
 
-/// SmolLM2 135M in eight bits.
+/// SmolLM2 135M in Q8_0.
 pub const SMOLLM2: Shape = Shape {
     layers: 30,
     width: 576,
@@ -64,7 +64,7 @@ pub const SMOLLM2: Shape = Shape {
     ..LLAMA_8B
 };
 
-/// Qwen3 30B-A3B as Q4_K_M.
+/// Qwen3 30B-A3B in Q4_K_M.
 pub const QWEN3_MOE: Shape = Shape {
     arch: "qwen3moe",
     layers: 48,
@@ -80,7 +80,7 @@ pub const QWEN3_MOE: Shape = Shape {
 };
 
 impl Shape {
-    /// The file, opened; it is gone when the process ends.
+    /// Opens the file, which is removed when the process ends.
     pub fn open(&self) -> Arc<Gguf> {
         let key = |name: &str| format!("{}.{name}", self.arch);
         let mut w = Writer::new()

@@ -1,11 +1,11 @@
-//! Sequences of a session side by side, held against one sequence on the CPU: for any device.
+//! Compares sequences side by side in a session with one sequence on the CPU. For any device.
 
 use super::near::off;
 use super::one::One;
 use kjit_model::sample::{SampleOptions, TokenMask};
 use kjit_model::session::{After, Given, SequenceId, Session, SessionError, Want, Work};
 
-/// Tokens of the sequence of this number: lengths from one to seven, no two alike.
+/// The tokens of this sequence: one to seven, so that neighbours have different lengths.
 fn sequence(number: usize, vocab: usize) -> Vec<u32> {
     (0..1 + number * 3 % 7).map(|i| ((number * 131 + i * 37 + 5) % vocab) as u32).collect()
 }
@@ -14,7 +14,7 @@ fn greedy(session: &mut Session) -> Result<SequenceId, SessionError> {
     session.add(SampleOptions::default())
 }
 
-/// So many sequences in slots that are not in order, some of them used before.
+/// Adds `n` sequences in slots that are not in order, some of them used before.
 fn occupy(session: &mut Session, n: usize) -> Vec<SequenceId> {
     let mut all: Vec<SequenceId> = std::iter::from_fn(|| greedy(session).ok()).collect();
     assert_eq!(all.len(), session.sequences(), "every place was free");
@@ -55,8 +55,8 @@ fn last<'a>(all: &[SequenceId], tokens: impl Fn(usize) -> &'a [u32]) -> Vec<Work
     all.iter().enumerate().map(work).collect()
 }
 
-/// Logits of so many sequences of different lengths, fed side by side, twice: distances from the
-/// host's.
+/// Feeds `n` sequences of different lengths side by side, twice; returns the distances of the
+/// logits from the CPU's.
 pub fn scores(session: &mut Session, host: &mut One, n: usize) -> Vec<f64> {
     let vocab = host.n_vocab();
     let ids = occupy(session, n);
@@ -74,8 +74,8 @@ pub fn scores(session: &mut Session, host: &mut One, n: usize) -> Vec<f64> {
     offs
 }
 
-/// How much less likely than the host's choice each token behind a prompt was at most, along these
-/// tokens.
+/// The largest gap along these tokens: by how much each token after the prompt is less likely than
+/// the CPU's choice.
 pub fn gap(host: &mut One, tokens: &[u32], prompt: usize) -> f32 {
     host.truncate(0);
     let mut logits = host.feed(&tokens[..prompt], Want::Last).unwrap();
@@ -88,15 +88,14 @@ pub fn gap(host: &mut One, tokens: &[u32], prompt: usize) -> f32 {
     worst
 }
 
-/// Greedy answers of so many sequences side by side: the first ends after a token, the second after
-/// two, all pause in between and go on. How much less likely than the host's choice each token was
-/// at most, along the device's own answer.
+/// Greedy answers of `n` sequences side by side: the first ends after one token, the second after
+/// two, and all pause in between. Returns the largest [`gap`] along the device's own answers.
 pub fn answers(session: &mut Session, host: &mut One, n: usize, tokens: usize) -> f32 {
     let vocab = host.n_vocab();
     let all = occupy(session, n);
     let mut ids: Vec<Vec<u32>> = (0..n).map(|i| sequence(i, vocab)).collect();
     let prompts: Vec<usize> = ids.iter().map(Vec::len).collect();
-    // The device runs ahead; how long each answer is to be is the sink's affair.
+    // The device runs ahead; the sink decides how long each answer is.
     let wanted = |i: usize| if i < 2 && n > 2 { i + 1 } else { tokens };
     let mut paused = false;
     loop {
@@ -134,12 +133,11 @@ pub fn answers(session: &mut Session, host: &mut One, n: usize, tokens: usize) -
     worst
 }
 
-/// Sequences that join and leave between steps, whose tokens are chosen one step at a time: a
-/// newcomer's prompt goes through with the tokens of the others. The largest gap, as of
-/// [`answers`].
+/// Sequences that join and leave between steps, with tokens chosen one step at a time: the prompt
+/// of a new sequence is computed with the tokens of the others. Returns the largest [`gap`].
 pub fn joining(session: &mut Session, host: &mut One, tokens: usize) -> f32 {
     let vocab = host.n_vocab();
-    // Each with its tokens and the length of its prompt.
+    // Each sequence with its tokens and the length of its prompt.
     let mut here: Vec<(SequenceId, Vec<u32>, usize)> = vec![];
     let mut done: Vec<(Vec<u32>, usize)> = vec![];
     let mut next = 0;
@@ -180,14 +178,14 @@ pub fn joining(session: &mut Session, host: &mut One, tokens: usize) -> f32 {
     done.iter().fold(0.0, |worst, (ids, prompt)| worst.max(gap(host, ids, *prompt)))
 }
 
-/// What a step gives whose sequences want different things, and drafted tokens: distances from the
-/// host's logits.
+/// A step whose sequences want different rows, and drafts; returns the distances from the CPU's
+/// logits.
 pub fn mixed(session: &mut Session, host: &mut One) -> Vec<f64> {
     let vocab = host.n_vocab();
     let all = occupy(session, session.sequences().min(4));
     let prompt: Vec<u32> = (0..9).map(|i| (i * 53 + 7) % vocab as u32).collect();
     let mut offs = vec![];
-    // Drafted tokens, behind what is there: a row for each, as one by one.
+    // Drafts after the fed tokens: each has the row that it would have one by one.
     session.feed(all[0], &prompt[..3], Want::Nothing).unwrap();
     let others =
         [(Want::Last, &prompt[..1]), (Want::Nothing, &prompt[..5]), (Want::Choose, &prompt[..2])];
@@ -202,7 +200,7 @@ pub fn mixed(session: &mut Session, host: &mut One) -> Vec<f64> {
     for (row, id) in rows.chunks_exact(vocab).zip(&prompt[3..7]) {
         offs.push(off(row, &host.feed(&[*id], Want::Last).unwrap()));
     }
-    // Two of the drafted are taken; the sequence goes on behind them.
+    // Two of the drafts are accepted; the sequence continues after them.
     assert_eq!(session.truncate(all[0], 5).unwrap(), 5);
     host.truncate(5);
     let more = session.feed(all[0], &prompt[7..], Want::Last).unwrap();
@@ -225,10 +223,9 @@ pub fn mixed(session: &mut Session, host: &mut One) -> Vec<f64> {
     offs
 }
 
-/// Answers under different options side by side, all of which but one are the host's to choose by:
-/// another seed changes its own sequence and no other. Where `same`, each is also what it is alone:
-/// rows of one and of several may be rounded differently, and a draw near an edge then falls on the
-/// other side.
+/// Answers under different sampling options side by side: another seed changes its own sequence and
+/// no other. With `same` each answer must also be the one that the sequence has alone. One row and
+/// several rows may be rounded differently, which can change a draw near an edge.
 pub fn options(session: &mut Session, tokens: usize, same: bool) {
     let warm = SampleOptions { temperature: 1.0, top_k: 40, ..SampleOptions::default() };
     let all = [
@@ -275,8 +272,8 @@ pub fn options(session: &mut Session, tokens: usize, same: bool) {
     );
 }
 
-/// Draws of three sequences, one of them greedy, side by side: their ids. The same seeds must give
-/// the same.
+/// Draws of three sequences side by side, one of them greedy; returns their ids. The same seeds
+/// must give the same ids.
 pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u32>> {
     let warm = |seed| SampleOptions {
         temperature: 1.0,
@@ -289,8 +286,8 @@ pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u
     let all = options.map(|o| session.add(o).unwrap());
     let mut ids = vec![vec![]; 3];
     let starts = all.map(|id| (id, &[7u32, 8][..]));
-    // Half of them in the loop that runs ahead, the others step by step: it is one chain of random
-    // numbers.
+    // Half of the tokens are drawn in the loop that runs ahead, the others step by step: both use
+    // one chain of random numbers.
     session
         .decode(&starts, &mut |id, token| {
             let i = all.iter().position(|&a| a == id).unwrap();
@@ -317,8 +314,8 @@ pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u
     ids
 }
 
-/// Sequences that reach the end of their context at different times, and requests that cannot be
-/// met.
+/// Sequences that reach the end of their context at different times, and requests that must be
+/// refused.
 pub fn limits(session: &mut Session) {
     let (all, context) = (occupy(session, 2), session.context());
     let long: Vec<u32> = (0..context as u32 - 2).map(|i| i % 50).collect();
@@ -329,11 +326,11 @@ pub fn limits(session: &mut Session) {
             if seen[1] == 6 { After::End } else { After::Go }
         })
         .unwrap();
-    // Two fit, and the one that is chosen after the last is handed out too.
+    // Two tokens fit, and the token chosen after the last position is returned too.
     assert_eq!(seen, [3, 6]);
     assert_eq!((session.len(all[0]).unwrap(), session.len(all[1]).unwrap()), (context, 6));
-    // One is full: the step is refused as a whole, changes neither, and the other goes on by
-    // itself.
+    // One sequence is full: the step is refused as a whole and changes neither sequence. The other
+    // one continues alone.
     let work = |sequence, tokens, want| Work { sequence, tokens, want };
     let both = [work(all[0], &[1][..], Want::Last), work(all[1], &[1][..], Want::Last)];
     let full = session.step(&both).unwrap_err();
@@ -352,7 +349,7 @@ pub fn limits(session: &mut Session) {
         assert_eq!(session.len(all[1]).unwrap(), 7);
     }
     assert_eq!(session.step(&[work(all[1], &[], Want::Nothing)]).unwrap(), [Given::Nothing]);
-    // Nothing may be chosen: nothing is fed either.
+    // If no token is allowed, no token is fed.
     let none = TokenMask::new(session.n_vocab(), []);
     session.sampler(all[1]).unwrap().set_mask(Some(none));
     let nothing = session.step(&[work(all[1], &[1], Want::Choose)]).unwrap_err();

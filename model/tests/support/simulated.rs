@@ -1,5 +1,5 @@
-//! A plan on the simulated device: each launch a program of its own, memory passed through files.
-//! Slow and exact: what is proven here is that the plan binds the right things in the right order.
+//! Runs a plan on the simulated device: each launch in a process of its own, with memory passed
+//! through files. Slow, but it shows that the plan binds the right arguments in the right order.
 
 use half::f16;
 use kjit_engine::Target;
@@ -19,7 +19,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The C++ compiler, said aloud if there is none.
+/// The C++ compiler; `None`, with a message, if there is none.
 pub fn compiler() -> Option<String> {
     let asked = std::env::var("CXX").ok();
     let names = asked.into_iter().chain(["g++", "clang++", "clang++-19"].map(String::from));
@@ -43,7 +43,7 @@ fn compile(compiler: &str, folder: &Path, arguments: &[&str]) {
     assert!(out.status.success(), "{}: {}", folder.display(), String::from_utf8_lossy(&out.stderr));
 }
 
-/// The program that runs a kernel's library: one for all tests, made by the first that wants it.
+/// The program that runs a kernel's library. The first test that needs it compiles it for all.
 fn runner(compiler: &str) -> PathBuf {
     let mut hash = DefaultHasher::new();
     compiler.hash(&mut hash);
@@ -86,7 +86,7 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 }
 
 impl<'a> Machine<'a> {
-    /// Plans the model, keeps every value that launches store, and lays its weights out.
+    /// Plans the model, keeps every stored value, and lays out the weights.
     pub fn new(
         gguf: &Gguf,
         graph: &'a Graph,
@@ -161,7 +161,7 @@ impl<'a> Machine<'a> {
         machine
     }
 
-    /// Puts the ids of tokens in place, from this position on, and the position itself.
+    /// Writes token ids from this position on, and the position.
     pub fn set(&mut self, tokens: &[u32], position: u32) {
         for (to, id) in self.tokens.chunks_exact_mut(4).skip(position as usize).zip(tokens) {
             to.copy_from_slice(&id.to_le_bytes());
@@ -169,7 +169,7 @@ impl<'a> Machine<'a> {
         self.position = position.to_le_bytes().to_vec();
     }
 
-    /// The id at a position.
+    /// Reads the token id at a position.
     pub fn token(&self, position: u32) -> u32 {
         let at = 4 * position as usize;
         u32::from_le_bytes(self.tokens[at..at + 4].try_into().unwrap())
@@ -181,14 +181,14 @@ impl<'a> Machine<'a> {
         self.launch(&program, &launch, now);
     }
 
-    /// Runs a program's launches.
+    /// Runs the launches of a program.
     pub fn run(&mut self, program: &Program, now: &Now) {
         for launch in &program.launches {
             self.launch(program, launch, now);
         }
     }
 
-    /// A kept value's rows, so many; `None` where a fused step keeps it to itself.
+    /// The first rows of a stored value; `None` if a fused step does not store it.
     pub fn value(&self, program: &Program, v: ValueId, rows: usize) -> Option<Vec<f32>> {
         let kept = program.kept.iter().find(|k| k.value == v)?;
         let (b, base) = (&program.buffers[kept.buffer.0 as usize], program.base);
@@ -228,7 +228,7 @@ impl<'a> Machine<'a> {
             Bind::Control(Control::Position) => &mut self.position,
             Bind::Control(Control::Numbers) => &mut self.numbers,
             Bind::Control(Control::Seed) => &mut self.seed_of_draws,
-            // One sequence's programs bind none.
+            // Programs of one sequence bind none of these.
             Bind::Control(Control::Options | Control::Slots | Control::Pages) => return None,
             _ => return None,
         })
@@ -250,9 +250,9 @@ impl<'a> Machine<'a> {
         let _ = write!(program, "{defines}#include \"{HIPSIM}/kernel.h\"\n#line{rest}\n");
         let _ = write!(program, "KJSIM_ENTRY({entry})\nKJSIM_LIBRARY(KJSIM_DESCRIBE({entry}))\n");
         std::fs::write(folder.join("main.cpp"), program).unwrap();
-        // With this processor's instructions: without them a function converts each half, half the
-        // time of a prompt. A kernel needs nothing of C++'s library; without it linking takes half
-        // the time.
+        // With this processor's instructions: without them each f16 conversion is a function call,
+        // half of a prompt's time. Kernels do not use the C++ library; linking without it takes
+        // half the time.
         let native = ["-march=native", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector"];
         let bare = ["-shared", "-fPIC", "-nostdlib"];
         let files = ["-o", "kernel.so", "main.cpp", "-lm", "-lc", "-lgcc"];
@@ -309,7 +309,7 @@ impl<'a> Machine<'a> {
         let mut rest = after.as_slice();
         for (bind, was) in before {
             let (one, more) = rest.split_at(was.len());
-            // Bound twice (a sum over its operand): what changed counts.
+            // A buffer may be bound twice (a sum over its operand): the changed copy counts.
             if one != was {
                 self.memory(program, &bind).unwrap().copy_from_slice(one);
             }
@@ -317,7 +317,6 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The graph.
     pub fn graph(&self) -> &Graph {
         self.graph
     }

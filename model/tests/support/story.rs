@@ -1,5 +1,5 @@
-//! What a session may be asked for, one thing after the other: to hold two sessions of a model
-//! against each other, bit for bit.
+//! Runs a fixed sequence of operations on a session, to compare two sessions of a model bit for
+//! bit.
 
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{Given, Session, Want, Work};
@@ -8,8 +8,8 @@ fn ids(n: usize, step: u32) -> Vec<u32> {
     (0..n as u32).map(|i| (i * step * 7 + 11) % 200).collect()
 }
 
-/// Prompts in pieces, of several sequences at once, going back, forks, and one token after the
-/// other: what each step gave.
+/// Prompts in pieces, several sequences at once, truncation, forks, and single tokens; returns the
+/// rows of each step.
 pub fn story(session: &mut Session) -> Vec<Vec<f32>> {
     let mut rows = vec![];
     let (a, b) = (
@@ -29,7 +29,8 @@ pub fn story(session: &mut Session) -> Vec<Vec<f32>> {
     for t in [3, 1, 4] {
         rows.push(session.feed(a, &[t], Want::Last).unwrap());
     }
-    // Past what recurrent states keep a copy of, so that they run again what lies between.
+    // Truncates to where recurrent states have no copy, so that they run the tokens in between
+    // again.
     rows.push(session.feed(b, &ids(40, 9), Want::Last).unwrap());
     let kept = session.truncate(b, 45).unwrap();
     rows.push(session.feed(b, &ids(45, 5)[kept.min(45)..], Want::Nothing).unwrap());
@@ -45,7 +46,7 @@ pub fn story(session: &mut Session) -> Vec<Vec<f32>> {
     rows
 }
 
-/// Holds two stories against each other, bit for bit.
+/// Asserts that two stories have the same bits.
 pub fn same(name: &str, want: &[Vec<f32>], got: &[Vec<f32>]) {
     assert_eq!(want.len(), got.len());
     for (i, (want, got)) in want.iter().zip(got).enumerate() {

@@ -1,4 +1,4 @@
-//! Answers as Anthropic writes them: a message of content blocks, whole or in events.
+//! Answers in Anthropic's format: a message of content blocks, whole or as a stream of events.
 
 use crate::generation::{Done, Ended, Piece, Whole};
 use crate::openai::random_id;
@@ -7,26 +7,26 @@ use crate::streamed::Format;
 use kjit_model::chat::{Part, ToolCall};
 use serde_json::{Map, Value, json};
 
-/// The event of a silence.
+/// The event that keeps a silent connection open.
 pub const PING: &str = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
 
-/// How the answer to a request is written.
+/// Facts of a request that its answer repeats or depends on.
 pub struct Manner {
     id: String,
     model: String,
-    /// Texts that end the answer.
+    /// The request's stop texts.
     stop: Vec<String>,
-    /// It may have several calls.
+    /// Whether the answer may have several calls.
     parallel: bool,
 }
 
 impl Manner {
-    /// For a new message.
+    /// The manner of a new message.
     pub fn new(model: &str, stop: Vec<String>, parallel: bool) -> Manner {
         Manner { id: random_id("msg"), model: model.to_owned(), stop, parallel }
     }
 
-    /// Why a message ended, and the stop text that came.
+    /// The stop reason, and the stop text that ended the message.
     fn end(&self, done: &Done) -> (&'static str, Option<&str>) {
         let text = done.stop_text.and_then(|i| self.stop.get(i)).map(String::as_str);
         match (done.ended, text) {
@@ -50,7 +50,7 @@ impl Manner {
     }
 }
 
-/// Cached tokens are counted apart from the others of the prompt.
+/// Token counts. Cached tokens of the prompt are counted apart from the others.
 fn usage(prompt: usize, cached: usize, answer: usize) -> Value {
     json!({
         "input_tokens": prompt.saturating_sub(cached), "cache_creation_input_tokens": 0,
@@ -58,7 +58,7 @@ fn usage(prompt: usize, cached: usize, answer: usize) -> Value {
     })
 }
 
-/// The whole message.
+/// The whole message as one document.
 pub fn document(manner: &Manner, answer: Whole) -> Value {
     let mut content = vec![];
     if !answer.reasoning.is_empty() {
@@ -67,7 +67,7 @@ pub fn document(manner: &Manner, answer: Whole) -> Value {
     if !answer.content.is_empty() {
         content.push(json!({ "type": "text", "text": answer.content }));
     }
-    // A call that was cut has no object to give.
+    // A call that was cut has no whole JSON object and is left out.
     let call = |call: &ToolCall| {
         let input: Map<String, Value> = serde_json::from_str(&call.arguments).ok()?;
         let id = random_id("toolu");
@@ -86,7 +86,7 @@ pub fn document(manner: &Manner, answer: Whole) -> Value {
     manner.message(content, end, tokens)
 }
 
-/// Pieces as events.
+/// Writes pieces as server-sent events.
 pub fn stream_format(manner: Manner) -> Format {
     let mut stream = Stream { manner, begun: false, blocks: 0, open: None, calls: 0, ended: false };
     Box::new(move |piece| match piece {
@@ -109,18 +109,18 @@ fn event(document: &Value) -> String {
     format!("event: {kind}\ndata: {document}\n\n")
 }
 
-/// A block that is open.
+/// The kind of the content block that is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Open {
     Text,
     Thinking,
 }
 
-/// A message so far.
+/// A streamed message.
 struct Stream {
     manner: Manner,
     begun: bool,
-    /// Blocks that were begun.
+    /// Number of blocks begun so far.
     blocks: usize,
     open: Option<Open>,
     calls: usize,
@@ -164,7 +164,7 @@ impl Stream {
         events + &self.delta(&delta)
     }
 
-    /// A call comes whole: a block of its own.
+    /// Writes a call, which arrives whole, as a block of its own.
     fn call(&mut self, call: &ToolCall) -> String {
         self.calls += 1;
         let (id, name) = (random_id("toolu"), &call.name);
@@ -192,12 +192,12 @@ impl Stream {
         event(&json!({ "type": "content_block_stop", "index": index }))
     }
 
-    /// Ends the open block of text.
+    /// Ends the open block.
     fn close(&mut self) -> String {
         match self.open.take() {
             None => String::new(),
             Some(Open::Text) => self.stop(),
-            // Clients send a thought back with its signature.
+            // Clients send a thought back with its signature, so it needs one, though empty.
             Some(Open::Thinking) => {
                 self.delta(&json!({ "type": "signature_delta", "signature": "" })) + &self.stop()
             }

@@ -1,4 +1,4 @@
-//! Messages of Anthropic's content blocks as turns.
+//! Reads messages of Anthropic's content blocks as turns.
 
 use crate::conversation::{Called, Turn};
 use crate::fields::Fields;
@@ -6,17 +6,17 @@ use crate::refusal::Refusal;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Between two texts of one message.
+/// Separates the texts of one message.
 const BETWEEN: &str = "\n";
 
-/// `system`: a text, or blocks of text.
+/// Reads `system`: a text, or text blocks.
 pub fn system(f: &mut Fields) -> Result<Option<Turn>, Refusal> {
     let content = text_of(f, "system")?;
     let turn = |content| Turn { role: "system".to_owned(), content, ..Turn::default() };
     Ok(Some(content).filter(|text| !text.is_empty()).map(turn))
 }
 
-/// `messages`.
+/// Reads `messages`.
 pub fn turns(f: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     let messages = f.list("messages")?.unwrap_or_default();
     if messages.is_empty() {
@@ -49,12 +49,12 @@ pub fn turns(f: &mut Fields) -> Result<Vec<Turn>, Refusal> {
 #[derive(Default)]
 struct Turns {
     all: Vec<Turn>,
-    /// Names of the called tools by the calls' ids.
+    /// Names of the called tools, by call id.
     called: HashMap<String, String>,
 }
 
 impl Turns {
-    /// Results of tools are turns of their own; texts between them are the user's.
+    /// Each tool result becomes a turn of its own; texts between results become the user's turns.
     fn user(&mut self, f: &mut Fields) -> Result<(), Refusal> {
         let mut texts: Vec<String> = vec![];
         let says = |texts: &mut Vec<String>| {
@@ -86,7 +86,7 @@ impl Turns {
     fn result(&mut self, block: &mut Fields) -> Result<(), Refusal> {
         let id = block.needed_text("tool_use_id")?;
         let content = text_of(block, "content")?;
-        // The result's text says what failed; templates have no word for it.
+        // Templates have no field for this; the result's text tells the model of the error.
         block.flag("is_error")?;
         block.ignore(&["cache_control"]);
         let name = self.called.get(&id).cloned();
@@ -105,7 +105,7 @@ impl Turns {
                     thoughts.push(block.needed_text("thinking")?);
                     block.ignore(&["signature", "cache_control"]);
                 }
-                // Only the service that wrote it can read it.
+                // Only the service that wrote it can decrypt it.
                 "redacted_thinking" => block.ignore(&["data", "cache_control"]),
                 "tool_use" => {
                     let (id, name) = (block.needed_text("id")?, block.needed_text("name")?);
@@ -131,13 +131,13 @@ impl Turns {
 
 const TEXT_ONLY: &str = "this model reads text only: give text or tool_result";
 
-/// A text block's text.
+/// Reads the text of a text block.
 fn text(block: &mut Fields) -> Result<String, Refusal> {
     block.ignore(&["cache_control", "citations"]);
     block.needed_text("text")
 }
 
-/// A document that is plain text.
+/// Reads a document block. Only plain text is accepted.
 fn document(block: &mut Fields) -> Result<String, Refusal> {
     block.ignore(&["cache_control", "citations"]);
     let title = block.text("title")?;
@@ -155,7 +155,7 @@ fn document(block: &mut Fields) -> Result<String, Refusal> {
     Ok(all.join(BETWEEN))
 }
 
-/// A text, or blocks of text.
+/// Reads a field that is a text or text blocks.
 fn text_of(f: &mut Fields, name: &str) -> Result<String, Refusal> {
     let mut texts = vec![];
     for mut block in blocks(f, name)? {
@@ -169,7 +169,7 @@ fn text_of(f: &mut Fields, name: &str) -> Result<String, Refusal> {
     Ok(texts.join(BETWEEN))
 }
 
-/// Content as blocks: a text is one.
+/// Reads content as blocks. A plain text is one block.
 fn blocks(f: &mut Fields, name: &str) -> Result<Vec<Fields>, Refusal> {
     let field = f.name(name);
     let one = |(i, block): (usize, Value)| Fields::of(block, &format!("{field}[{i}]"));

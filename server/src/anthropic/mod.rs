@@ -1,4 +1,4 @@
-//! Anthropic's words: `POST /v1/messages` and `POST /v1/messages/count_tokens`.
+//! Anthropic's dialect: `POST /v1/messages` and `POST /v1/messages/count_tokens`.
 
 mod answer;
 mod blocks;
@@ -39,7 +39,8 @@ pub async fn messages(
     Ok(noted(json_response(&answer::document(&manner, whole)), &unheld))
 }
 
-/// `POST /v1/messages/count_tokens`: tokens of the prompt as `/v1/messages` would send it.
+/// `POST /v1/messages/count_tokens`: the number of tokens of the prompt that `/v1/messages` would
+/// compute.
 ///
 /// # Errors
 /// The request is refused.

@@ -1,4 +1,4 @@
-//! Reads requests to `/v1/messages`.
+//! Reads requests of `/v1/messages` and `/v1/messages/count_tokens`.
 
 use super::blocks::{system, turns};
 use crate::caller::Caller;
@@ -14,11 +14,11 @@ use crate::sampling::{self, Ends};
 use crate::service::Service;
 use serde_json::{Map, Value};
 
-/// Accepted, and without effect: they are about accounts, billing, caches and where a service runs.
+/// Fields that are accepted without effect: accounts, billing, caches, regions.
 const IGNORED: [&str; 6] =
     ["metadata", "service_tier", "inference_geo", "speed", "cache_control", "context_management"];
 
-/// Refused by name: they would change the answer.
+/// Fields that are refused by name, because they would change the answer.
 const REFUSED: [(&str, &str); 2] = [
     ("mcp_servers", "there are no hosted tools here"),
     ("container", "there are no hosted tools here"),
@@ -27,10 +27,10 @@ const REFUSED: [(&str, &str); 2] = [
 /// A request for a message.
 pub struct Read {
     pub ask: Ask,
-    /// Place of the model.
+    /// The model's index.
     pub at: usize,
     pub stream: bool,
-    /// An answer may have several calls.
+    /// Whether the answer may have several calls.
     pub parallel: bool,
 }
 
@@ -45,7 +45,7 @@ struct Words {
     caller: Caller,
 }
 
-/// Reads a request to `/v1/messages`.
+/// Reads a request of `/v1/messages`.
 pub fn message(service: &Service, body: &[u8], caller: Caller) -> Result<Read, Refusal> {
     let mut f = Fields::parse(body)?;
     let words = words(&mut f, service, caller)?;
@@ -72,7 +72,7 @@ pub fn message(service: &Service, body: &[u8], caller: Caller) -> Result<Read, R
     Ok(Read { ask, at: words.at, stream, parallel: words.parallel })
 }
 
-/// Reads a request to `/v1/messages/count_tokens`: the model's place, the conversation, the client.
+/// Reads a request of `/v1/messages/count_tokens`: the model's index, the conversation, the client.
 pub fn counted(
     service: &Service,
     body: &[u8],
@@ -95,7 +95,7 @@ fn words(f: &mut Fields, service: &Service, caller: Caller) -> Result<Words, Ref
     let mut variables = thinking(f)?;
     let form = output(f, &mut variables)?;
     let (offered, tools) = offer.into_parts();
-    // Tools that must not be called are not shown to the model.
+    // The prompt does not show tools that must not be called.
     let tools = tools.filter(|_| choice != Choice::None);
     let conversation = Conversation { turns: all, tools, variables };
     Ok(Words { at, conversation, offered, choice, parallel, form, caller })
@@ -122,7 +122,7 @@ fn tools(f: &mut Fields) -> Result<Offer, Refusal> {
     Ok(offer)
 }
 
-/// Which tools are called, and whether several may be.
+/// Reads `tool_choice`: which tools are called, and whether several may be.
 fn tool_choice(f: &mut Fields, offer: &Offer) -> Result<(Choice, bool), Refusal> {
     let Some(mut choice) = f.object("tool_choice")? else { return Ok((Choice::Auto, true)) };
     let chosen = match choice.needed_text("type")?.as_str() {
@@ -141,8 +141,8 @@ fn tool_choice(f: &mut Fields, offer: &Offer) -> Result<(Choice, bool), Refusal>
     Ok((chosen, parallel))
 }
 
-/// Variables of the template. As with Anthropic's service a model that can do without reasons only
-/// if asked to.
+/// Reads `thinking` into template variables. As with Anthropic's service, a model that can answer
+/// without reasoning reasons only on request.
 fn thinking(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
     let mut reasons = false;
     if let Some(mut thinking) = f.object("thinking")? {
@@ -158,7 +158,7 @@ fn thinking(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
     Ok([("enable_thinking".to_owned(), reasons.into())].into_iter().collect())
 }
 
-/// The form of the text, by `output_config` or the older `output_format`; and the effort.
+/// Reads the form of the text (`output_config` or the older `output_format`) and the effort.
 fn output(
     f: &mut Fields,
     variables: &mut Map<String, Value>,

@@ -1,4 +1,4 @@
-//! `POST /completion`: text goes on, in llama.cpp's words.
+//! `POST /completion`: text completion in llama.cpp's dialect.
 
 use crate::caller::Caller;
 use crate::constrain::{Follow, Form, not_held, noted};
@@ -17,14 +17,14 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Refused by name: they would change the answer.
+/// Fields that are refused by name, because they would change the answer.
 const REFUSED: [(&str, &str); 3] = [
     ("grammar", "GBNF is not read here: give json_schema, or a Lark grammar to /v1/completions"),
     ("image_data", "this model reads text only"),
     ("lora", "adapters are not supported"),
 ];
 
-/// How the answer is written.
+/// The facts of a request that its answer repeats.
 struct Manner {
     model: String,
     stop: Vec<String>,

@@ -1,4 +1,4 @@
-//! llama.cpp's words beside OpenAI's: tokens, templates, slots, `/completion`.
+//! llama.cpp's dialect, in addition to OpenAI's: tokens, templates, slots, `/completion`.
 
 pub mod completion;
 pub mod tokens;
@@ -27,7 +27,7 @@ pub fn props(service: &Service) -> Result<Value, Refusal> {
     }))
 }
 
-/// `GET /slots`: how many are in use, without what they compute.
+/// `GET /slots`: the slots in use, without the content of their requests.
 pub fn slots(service: &Service) -> Value {
     let mut all = vec![];
     for (served, loaded) in service.all().filter_map(|(served, seen)| Some((served, seen.loaded?)))

@@ -1,4 +1,4 @@
-//! Texts to tokens and back, and messages to prompts: llama.cpp's words, and vLLM's.
+//! Tokenizing, detokenizing and applying templates, in llama.cpp's and vLLM's dialects.
 
 use crate::caller::Caller;
 use crate::conversation::{Conversation, tools};
@@ -15,7 +15,7 @@ use kjit_model::tokenizer::{EncodeOptions, Limit, Stopped, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Tokens of an answer at most: more than any context.
+/// Most tokens of an answer: more than any context.
 const MOST: usize = 1 << 20;
 
 /// `POST /tokenize`: `content` (llama.cpp), `prompt` or `messages` (vLLM).
@@ -73,7 +73,7 @@ fn bytes(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     tokenizer.decode(&[id]).unwrap_or_default()
 }
 
-/// A token with its text, or its bytes where they are no text.
+/// A token with its text, or with its bytes if they are not UTF-8.
 fn with_piece(tokenizer: &Tokenizer, id: u32) -> Value {
     let piece = match String::from_utf8(bytes(tokenizer, id)) {
         Ok(text) => Value::from(text),
@@ -82,7 +82,7 @@ fn with_piece(tokenizer: &Tokenizer, id: u32) -> Value {
     json!({ "id": id, "piece": piece })
 }
 
-/// As vLLM answers.
+/// The answer in vLLM's format.
 fn counted(tokenizer: &Tokenizer, context: usize, tokens: &[u32], strings: bool) -> Value {
     let text = |id: &u32| String::from_utf8_lossy(&bytes(tokenizer, *id)).into_owned();
     let strings = strings.then(|| tokens.iter().map(text).collect::<Vec<_>>());
@@ -109,11 +109,11 @@ pub async fn detokenize(
     let loaded = service.model(at, None).await?;
     let text = loaded.tokenizer.decode(&ids).map_err(|why| Refusal::field("tokens", why))?;
     let text = String::from_utf8_lossy(&text);
-    // llama.cpp's word, and vLLM's.
+    // llama.cpp names it `content`, vLLM `prompt`.
     Ok(json_response(&json!({ "content": text, "prompt": text })))
 }
 
-/// `POST /apply-template`: the prompt of a chat.
+/// `POST /apply-template`: the prompt of a conversation.
 ///
 /// # Errors
 /// The request is refused.

@@ -36,12 +36,12 @@ assert client.chat.completions.create(model=name, messages=history, tools=tools,
 text = client.completions.create(model=name, prompt="The sky is", temperature=0, max_tokens=4)
 assert text.choices[0].text and text.usage.prompt_tokens == 3, text
 
-# A stream that its reader leaves.
+# A stream whose client leaves.
 stream = client.completions.create(model=name, prompt="Once upon a time", max_tokens=900, stream=True, extra_body={"ignore_eos": True})
 next(iter(stream))
 stream.close()
 
-# Vectors of texts: openai's client asks for base64, which must be the same numbers.
+# Embeddings: openai's client requests base64, which must have the same numbers.
 both = client.embeddings.create(model=name, input=["The cat sits on the mat.", "Interest rates rose."]).data
 plain = client.embeddings.create(model=name, input="The cat sits on the mat.", encoding_format="float").data[0].embedding
 assert len(both) == 2 and len(plain) == 576 and abs(sum(x * x for x in plain) - 1) < 1e-4, len(plain)
@@ -63,7 +63,7 @@ tools[0]["function"]["parameters"]["properties"]["city"] |= {"maxLength": 9}
 called = client.chat.completions.create(model=name, messages=messages, tools=tools, tool_choice="required", parallel_tool_calls=False, max_tokens=60)
 assert list(json.loads(called.choices[0].message.tool_calls[0].function.arguments)) == ["city"], called
 
-# Who closes a stream has nothing computed any more.
+# The server stops computing for a client that closes its stream.
 def status():
     asked = urllib.request.Request(f"{address}/status", headers={"Authorization": f"Bearer {key}"})
     return json.load(urllib.request.urlopen(asked))

@@ -14,7 +14,8 @@ from_read, from_write = os.pipe()
 
 
 def pipes():
-    # Chromium reads commands at 3 and writes answers at 4. Copies first: the numbers may be among our own.
+    # Chromium reads commands from descriptor 3 and writes answers to 4. This process may use
+    # those numbers itself, so its descriptors are copied first.
     a, b = os.dup(to_read), os.dup(from_write)
     os.dup2(a, 3)
     os.dup2(b, 4)
@@ -49,7 +50,7 @@ def command(method, session=None, **params):
     os.write(to_write, json.dumps(call).encode() + b"\0")
     while True:
         answer = message()
-        # What the browser would rather have is no problem.
+        # Recommendations of the browser are not errors.
         told = answer.get("params", {}).get("entry", {}).get("level") in (None, "error")
         if answer.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded") and told:
             problems.append(answer["params"])

@@ -12,7 +12,7 @@ ask("Write **bold** and `code`.")
 wait("an answer, whole", "document.querySelectorAll('article.assistant').length === 1 && !document.querySelector('.writing') && !!document.querySelector('article.assistant .text').textContent")
 first = js("document.querySelector('article.assistant .text').textContent")
 screenshot("answered")
-# Stop, by the keyboard.
+# Stop an answer by the keyboard.
 js("(f => { f.value = 900; f.dispatchEvent(new Event('input')); })(document.getElementById('max_tokens'))")
 js("document.getElementById('new').click()")
 ask("Write a story about a dragon and a village, in ten chapters.")
@@ -20,7 +20,8 @@ wait("the answer begins", "(document.querySelector('article.assistant .text')?.t
 key("Escape", 27)
 wait("it stops", "!document.querySelector('.writing') && document.getElementById('stop').hidden")
 wait("the server knows", "fetch('status').then(r => r.json()).then(s => s.slots.running === 0 && s.requests.cancelled === 1)")
-# Edit and resend in the chat before: what came after is gone, the text is there to change.
+# Edit and resend a message of the previous chat: later messages are removed, and the text can be
+# changed.
 js("document.querySelectorAll('#chats .open')[1].click()")
 js("document.querySelector('article.user button').click()")
 assert js("document.getElementById('text').value") == "Write **bold** and `code`."
@@ -28,13 +29,13 @@ assert js("document.querySelectorAll('article').length") == 0
 js("(f => { f.value = 24; f.dispatchEvent(new Event('input')); })(document.getElementById('max_tokens'))")
 key("Enter", 13)
 wait("the same answer", f"document.querySelector('article.assistant .text')?.textContent === {json.dumps(first)} && !document.querySelector('.writing')")
-# Pictures of what happened.
+# Charts of the measurements.
 wait("pictures", "document.querySelectorAll('#first-picture rect').length === 17 && !!document.querySelector('#rate-picture polyline') && document.getElementById('facts').textContent.includes('done')")
 screenshot("pictures")
-# What a model writes is text, whatever it looks like.
+# HTML in an answer is shown as text.
 safe = js("(() => { const d = document.createElement('div'); d.append(...markdown('<img src=x onerror=alert(1)> [a](javascript:alert(1)) **b** `c`\\n\\n```js\\n1 < 2\\n```\\n- x\\n- y\\n\\n|a|b|\\n|-|-|\\n|1|2|')); return [d.querySelectorAll('img, a').length, d.querySelector('strong').textContent, d.querySelector('pre code').textContent, d.querySelectorAll('li').length, d.querySelectorAll('td').length]; })()")
 assert safe == [0, "b", "1 < 2", 2, 2], safe
-# The history is there again; in the dark, on a phone.
+# The history is shown again, in dark mode, on a phone.
 command("Emulation.setEmulatedMedia", page, features=[{"name": "prefers-color-scheme", "value": "dark"}])
 command("Emulation.setDeviceMetricsOverride", page, width=390, height=780, deviceScaleFactor=2, mobile=True)
 command("Page.reload", page)

@@ -11,7 +11,8 @@ command("Page.navigate", page, url=address)
 wait("all are free", SHOWN + " === '0 of 6, 0'")
 assert js(WIDE) == "room 100, shared 0, bar 0", js(WIDE)
 assert js("document.getElementById('pages-figure').checkVisibility()")
-# A text of 150 tokens stays in two pages; one that goes on otherwise in the second has one more for itself.
+# A text of 150 tokens stays in two pages. A text that differs in the second page has one more
+# page of its own.
 for end in ([3, 1, 4], [2, 7, 1]):
     prompt = [(i * i * 7 + i * 37 + 5) % 250 for i in range(150)] + end
     body = '{"prompt": %s, "max_tokens": 4, "ignore_eos": true}' % prompt

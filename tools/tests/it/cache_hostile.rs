@@ -205,7 +205,7 @@ fn what_a_newer_version_wrote_is_left_alone_and_named() {
     std::fs::write(&next, &bytes).unwrap();
     let line = error_line(&mut cache(&home, &["import", text(&next)]), 1);
     assert!(line.contains("it is of format 2, this program reads format 1"), "{line}");
-    // A pack in place of the next format is a warning; a run goes on.
+    // A pack in place of the next format is a warning; a run continues.
     let output = cache(&home, &["list"])
         .env("KJIT_PACK_PATH", &next)
         .assert()

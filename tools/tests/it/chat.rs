@@ -188,7 +188,7 @@ fn texts_of_several_lines_are_one_message_and_the_history_is_its_users_alone() {
     let file = state.path().join("kjit/history");
     let (mut person, mut child) = begun(state.path(), 0, &["-n", "1"]);
     for (typed, last) in [
-        // Alt-Enter is Enter behind Escape.
+        // Alt-Enter is Escape, then Enter.
         ("first\x1b\rsecond", "second"),
         ("\"\"\"third\rfourth\"\"\"", "fourth"),
         ("/stats", "prompt"),
@@ -211,7 +211,7 @@ fn texts_of_several_lines_are_one_message_and_the_history_is_its_users_alone() {
     person.sees("note: the answer was cut");
     person.types("/bye");
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    // An error of the history is reported, and the chat goes on.
+    // An error of the history is reported, and the chat continues.
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
     let (mut person, mut child) = begun(state.path(), 0, &["-n", "1"]);

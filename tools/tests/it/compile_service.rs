@@ -113,7 +113,7 @@ fn goes_wrong(how: &str, variables: &[(&str, &str)]) -> Option<(Output, Value, V
     Some((out, document, errors))
 }
 
-/// For a fault that must be an error: its line.
+/// The error line of a fault that must be an error.
 fn fails(how: &str, variables: &[(&str, &str)]) -> Option<String> {
     let (out, document, errors) = goes_wrong(how, variables)?;
     assert_eq!(out.status.code(), Some(1), "{how}");
@@ -189,7 +189,7 @@ fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lyin
     let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("interrupted: ")).collect();
     wait_for("the compiler to go", &|| processes_with(&mark).is_empty());
     wait_for("its files to go", &|| files_below(&temporary).is_empty());
-    // It has ended.
+    // The next run compiles the remaining kernel.
     let out = warm(&cache, &clang).output().unwrap();
     assert_eq!((out.status.code(), &document(&out)["compiled"]), (Some(0), &1.into()));
     let there = document(&out)["cached"].as_u64().unwrap();

@@ -170,7 +170,7 @@ fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is
     ) {
         seen.extend(variables(&text));
     }
-    // Options that nobody can keep in mind are nobody's: the table stays short.
+    // A user cannot remember more options: the table stays short.
     assert!(named.len() <= 40, "{} variables: {named:?}", named.len());
     for name in &seen {
         // A family of names by its prefix: `KJIT_FAULT_…`.

@@ -15,12 +15,12 @@ fn card() -> Machine {
     Machine::new("gfx1100", Path::new(TEMPORARY).join("hipsim/first-run"))
 }
 
-/// Five greedy tokens of a small llama, as JSON.
+/// Generates five greedy tokens of a small llama, as JSON.
 fn asks<'c>(command: &'c mut Command, device: &str) -> &'c mut Command {
     asks_within(command, device, "64")
 }
 
-/// Another context.
+/// As `asks`, with another context.
 fn asks_within<'c>(command: &'c mut Command, device: &str, context: &str) -> &'c mut Command {
     let path = model(TINY);
     command.arg("run").arg(path).args([
@@ -46,7 +46,7 @@ fn host() -> Value {
     document(&output)["ids"].clone()
 }
 
-/// The tokens are the host's. Returns stderr.
+/// Asserts that the tokens are the CPU's. Returns stderr.
 #[track_caller]
 fn right(output: &Output) -> String {
     assert_eq!(document(output)["ids"], host(), "{}", err(output));

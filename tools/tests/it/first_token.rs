@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// The same constants as in tests of whole models, so that kernels are compiled for the CPU once.
+/// Constants of the tests of whole models, so that kernels are compiled for the CPU once.
 const SETUP: [&str; 4] = ["-c", "64", "--prefill-chunk", "32"];
 
 fn setup() -> Setup {

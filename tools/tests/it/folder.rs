@@ -109,7 +109,7 @@ fn no_json_of_a_folder_takes_all_memory() {
         let good = std::fs::read(&path).unwrap();
         std::fs::write(&path, &text).unwrap();
         let mut command = assert_cmd::Command::new("sh");
-        // Of these 450 MB the program itself takes 100 MB, most of them untouched.
+        // The program itself takes 100 MB of these 450 MB, most of them untouched.
         command.args([
             "-c",
             "ulimit -v 450000; exec \"$0\" inspect \"$1\" --threads 1",

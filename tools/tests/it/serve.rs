@@ -473,7 +473,7 @@ fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
     server.wait_for("they are gone", |s| s["queue"]["waiting"] == 0);
     neighbour();
 
-    // White space without end cannot fit and is not read.
+    // Endless white space cannot fit and is not read.
     let flood = all(6, &chat(&" ".repeat(4_000_000), json!({})));
     neighbour();
     for mut stream in flood {

@@ -92,7 +92,7 @@ fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     assert!(metrics.lines().any(|l| l == "kjit_reopened_total 1"), "{metrics}");
 }
 
-/// Cached prefixes held memory that requests needed, so that all requests failed for ever.
+/// Cached prefixes once held memory that requests needed, so that all requests failed from then on.
 #[test]
 fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_that_run() {
     const CONTEXT: u64 = 400_000;
@@ -127,7 +127,8 @@ fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_th
     let size = of_process.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     let size: u64 = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024;
     let limit = libc::rlimit { rlim_cur: size + each / 2, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: a limit is read from where the pointer says, of a child that was not waited for.
+    // SAFETY: the pointer is valid for the call, which only reads the limit; the child was not
+    // waited for, so its id is its own.
     assert_eq!(
         unsafe { libc::prlimit(pid, libc::RLIMIT_AS, &raw const limit, std::ptr::null_mut()) },
         0

@@ -1,4 +1,4 @@
-//! Fields that other servers know: neutral values, unknown ones, log probabilities of prompts.
+//! Fields of other servers: neutral values, unknown fields, log probabilities of prompts.
 
 use crate::support::served::Served;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ fn what_asks_for_nothing_is_accepted_and_what_is_not_known_is_named() {
         let answer = strict.good(path, &ask(path, more));
         assert_eq!(answer.header("warning"), None, "{answer:?}");
     }
-    // -1 is no limit: a stop text ends it.
+    // -1 means no limit; a stop text ends the answer.
     let endless = json!({ "max_tokens": -1, "stop": ["a", "e", "i", "o", "u", "."] });
     strict.good(chat, &ask(chat, endless));
 
@@ -91,7 +91,7 @@ fn the_prompts_log_probabilities_are_those_of_answering_with_it() {
         tokens.iter().scan(0, |at, t| Some(std::mem::replace(at, *at + t.len()))).collect();
     assert_eq!(json!(offsets), json!(at));
 
-    // Each is that of the token as an answer to what stands before it.
+    // Each token's log probability is the one that it has as an answer to the text before it.
     for i in 1..tokens.len() {
         let before = tokens[..i].concat();
         let next =
@@ -100,7 +100,8 @@ fn the_prompts_log_probabilities_are_those_of_answering_with_it() {
         let here = chosen[i].as_f64().unwrap();
         assert!((known - here).abs() < 1e-3, "{i}: {known} {here}");
     }
-    // An answer behind it is the answer without; both ways of asking agree; streams, too.
+    // The answer is the same with and without its prompt; both ways of requesting log probabilities
+    // agree, also in a stream.
     let greedy = json!({ "temperature": 0, "max_tokens": 4 });
     let plain = ask(greedy.clone());
     let with = |more: Value| {
@@ -135,7 +136,7 @@ fn the_prompts_log_probabilities_are_those_of_answering_with_it() {
     assert!(events.iter().all(|e| e["usage"]["prompt_tokens"] == tokens.len()), "{events:?}");
     assert_eq!(events.last().unwrap()["usage"]["completion_tokens"], 4);
 
-    // Several prompts, one of a single token.
+    // Several prompts, of which one has a single token.
     let body = json!({ "prompt": [[504, 2365, 282], [504]], "max_tokens": 1, "echo": true, "logprobs": 1 });
     let both = server.good("/v1/completions", &body).json();
     for (i, n) in [(0, 4), (1, 2)] {
@@ -170,7 +171,7 @@ fn an_answer_ends_at_named_tokens_and_not_before_its_least_length() {
     assert!(!choice["text"].as_str().unwrap().contains(third), "{choice}");
     let generated = &stopped["usage"]["completion_tokens"];
     assert!(generated.as_u64().unwrap() <= 3, "{stopped}");
-    // The token is left out until enough were chosen.
+    // The end token is not chosen before the minimum number of tokens.
     let longer = ask(json!({ "stop_token_ids": ids, "min_tokens": 8 }));
     assert!(longer["usage"]["completion_tokens"].as_u64().unwrap() >= 8, "{longer}");
 }

@@ -1,4 +1,4 @@
-//! `kjit serve` in Anthropic's words, against SmolLM2 on the CPU.
+//! `kjit serve` in Anthropic's dialect, with SmolLM2 on the CPU.
 
 use crate::support::served::{Answer, Served};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn message(question: &str, more: Value) -> Value {
     body
 }
 
-/// The events of a stream, each with the name that its document has.
+/// The events of a stream. Each event's name is the type of its document.
 fn events(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.header("content-type"), Some("text/event-stream"));
     let one = |event: &str| {
@@ -41,7 +41,7 @@ fn anthropics_words_are_answered_whole_and_in_pieces_alike() {
         (&json!("message"), &json!("assistant"), &json!("max_tokens"), &Value::Null)
     );
     assert_eq!(whole["usage"]["output_tokens"], 12);
-    // The prompt of another dialect is the same.
+    // The chat route has the same prompt and answer.
     let chat = json!({
         "messages": [{ "role": "user", "content": "Name a colour." }], "temperature": 0, "max_tokens": 12
     });
@@ -69,7 +69,7 @@ fn anthropics_words_are_answered_whole_and_in_pieces_alike() {
         (&delta["delta"]["stop_reason"], &delta["usage"]["output_tokens"]),
         (&json!("max_tokens"), &json!(12))
     );
-    // Cached tokens are counted apart: together they are the prompt.
+    // Cached tokens are counted separately; the sum is the prompt.
     let prompt = chat["usage"]["prompt_tokens"].as_u64().unwrap();
     for usage in [&whole["usage"], &events[0]["message"]["usage"], &delta["usage"]] {
         let of = |name: &str| usage[name].as_u64().unwrap();
@@ -82,7 +82,7 @@ fn anthropics_words_are_answered_whole_and_in_pieces_alike() {
     }));
     assert_eq!(counted.json(), json!({ "input_tokens": prompt }));
 
-    // A stop text is named, and is no part of the text.
+    // The stop text is reported, and is not part of the answer.
     let word = said.split_whitespace().nth(2).unwrap();
     let stop = json!({ "stop_sequences": ["qqqq", word] });
     let stopped = server.good("/v1/messages", &message("Name a colour.", stop)).json();
@@ -126,7 +126,7 @@ fn tools_of_anthropics_words_are_called_and_their_results_are_read() {
     assert!(serde_json::from_str::<Value>(&input).unwrap()["city"].is_string(), "{input}");
     assert_eq!(events[events.len() - 2]["delta"]["stop_reason"], "tool_use");
 
-    // The call and its result go back; what is longer has more tokens.
+    // The conversation continues with the call and its result. A longer history has more tokens.
     let mut history = ask;
     history["tool_choice"] = json!({ "type": "none" });
     let short = tokens(&server, &history);

@@ -1,4 +1,4 @@
-//! `kjit serve` and OpenAI's `/v1/responses`, against SmolLM2 on the CPU.
+//! `kjit serve` and OpenAI's `/v1/responses`, with SmolLM2 on the CPU.
 
 use crate::support::served::{Answer, Served, request};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ fn ask(input: Value, more: Value) -> Value {
     body
 }
 
-/// The events of a stream: each has the name that its document has, and they are counted.
+/// The events of a stream. Each event's name is the type of its document, and events are numbered.
 fn events(answer: &Answer) -> Vec<Value> {
     let one = |(i, event): (usize, &str)| {
         let (name, data) = event.split_once('\n').unwrap();
@@ -70,7 +70,8 @@ fn a_response_is_the_same_whole_in_events_and_kept() {
     assert_eq!((deltas.as_str(), text(last)), (text(&whole), text(&whole)));
     assert_eq!(events[0]["response"]["status"], "in_progress");
 
-    // It is kept, and goes on from there: the prompt is that of the whole conversation.
+    // The response is stored, and the next request continues from it: the prompt is the whole
+    // conversation.
     let id = whole["id"].as_str().unwrap();
     assert_eq!(server.get(&format!("/v1/responses/{id}")).json(), whole);
     let listed = server.get(&format!("/v1/responses/{id}/input_items")).json();
@@ -91,10 +92,10 @@ fn a_response_is_the_same_whole_in_events_and_kept() {
     assert_eq!(next["usage"]["input_tokens"], same["usage"]["prompt_tokens"]);
     assert_eq!(text(&next), same["choices"][0]["message"]["content"].as_str().unwrap());
 
-    // An item is named instead of sent.
+    // A reference replaces an item.
     let item = json!([{ "type": "item_reference", "id": whole["output"][0]["id"] }, { "role": "user", "content": "x" }]);
     assert_eq!(server.post("/v1/responses", &ask(item, json!({}))).status, 200);
-    // A response that was not stored, or was deleted, is not found.
+    // Responses that were not stored, or were deleted, are not found.
     let unkept = server.good("/v1/responses", &ask(json!("Hi"), json!({ "store": false }))).json();
     let unkept = unkept["id"].as_str().unwrap();
     assert_eq!(server.get(&format!("/v1/responses/{unkept}")).status, 404);
@@ -144,12 +145,12 @@ fn a_response_follows_a_schema_and_calls_functions() {
             "completed"
         ]
     );
-    // Its result goes on from the call.
+    // The result of the call continues the conversation.
     let result =
         json!([{ "type": "function_call_output", "call_id": call["call_id"], "output": "done" }]);
     let result = ask(result, json!({ "previous_response_id": called["id"] }));
     assert_eq!(server.good("/v1/responses", &result).json()["output"][0]["type"], "message");
-    // A thousand things are not here.
+    // Unsupported fields and values are refused by name.
     for (more, says) in [
         (json!({ "background": true }), "'background'"),
         (
@@ -184,7 +185,7 @@ fn a_response_is_its_keys_alone_and_is_cancelled_by_it() {
     assert_eq!(post(&beta, &ask(json!("x"), json!({ "previous_response_id": id }))).status, 400);
     assert_eq!(server.ask("GET", &path, &alpha, b"").status, 200);
 
-    // One that runs is ended, by its key.
+    // A running response is cancelled only with its key.
     let long = json!({ "max_output_tokens": 900, "stream": true, "logit_bias": { "2": -100 } });
     let body = ask(json!("Tell me a long story."), long).to_string();
     let mut stream = server.connect();

@@ -1,5 +1,5 @@
 //! `kjit serve` with a certificate: curl trusts it, and clients that do not speak TLS, or are
-//! silent, delay nobody.
+//! silent, do not delay other clients.
 
 use crate::support::served::Served;
 use crate::support::{error_line, kjit, smollm2};

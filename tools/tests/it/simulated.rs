@@ -191,8 +191,8 @@ fn on_a_terminal(arguments: &str) -> String {
 #[test]
 fn kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler() {
     let test = "simulated::kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler";
-    // clang alone, as on a laptop without ROCm. The simulator's clang keeps its code, so that it
-    // can run here.
+    // Only clang, as on a laptop without ROCm. The simulator's clang keeps its code, so that the
+    // code can run here.
     let setup = Setup::devices("gfx1100").set("KJIT_HIPRTC_LIBRARY", "/nowhere/libhiprtc.so");
     setup.set("HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
         let found = json(kjit().args(["devices", "--json"]));

@@ -1,5 +1,5 @@
 //! `kjit bench --kernels` and `--tune` on a simulated AMD card: the form of the output, and the use
-//! of tuning results by later commands. Times mean nothing there.
+//! of tuning results by later commands. Simulated times have no meaning.
 
 use crate::support::{error_line, kjit, model, stdout};
 use kjit_tests::simulator::Setup;

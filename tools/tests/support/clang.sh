@@ -1,6 +1,7 @@
 #!/bin/sh
-# A clang that goes wrong as TEST_CLANG says when it compiles argmax.hip, and is the real one (TEST_REAL_CLANG) otherwise.
-# With TEST_LOG it writes a line when a compile of a kernel begins and one when it ends.
+# A clang that fails as TEST_CLANG says when it compiles argmax.hip, and otherwise runs the real
+# clang (TEST_REAL_CLANG). With TEST_LOG it writes a line at the begin and one at the end of each
+# compile of a kernel.
 case " $* " in
 *" argmax.hip "*)
   if [ -z "$TEST_ONCE" ] || mkdir "$TEST_ONCE" 2>/dev/null; then

@@ -1,5 +1,5 @@
-//! For every row of the registry: cases, samples, shipped tuning, arguments that match the kernel;
-//! and there is no other list.
+//! Every row of the registry has cases, samples, shipped tuning, and arguments that match the
+//! kernel; there is no other list of families.
 
 use kjit_engine::Target;
 use kjit_kernel_cases::matrix::{Sample, representative};
@@ -11,7 +11,7 @@ use kjit_kernels::{Kernel, Size};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Between them they have every kernel.
+/// Together these targets have every kernel.
 const TARGETS: [&str; 3] = ["sm_90a", "gfx1100", "gfx942"];
 
 fn samples() -> Vec<(Target, Sample)> {
@@ -106,8 +106,8 @@ fn parameters(kernel: &Kernel) -> Vec<(Kind, Option<String>)> {
     let text = kernel.source.main_text();
     let text: String =
         text.lines().map(|l| l.split("//").next().unwrap_or_default().to_owned() + " ").collect();
-    // Only kernels with pages, or with chosen positions, have these: no first sample of a family is
-    // one.
+    // Only kernels with pages or with chosen positions have these parameters, and no first sample
+    // of a family is one of those.
     let text =
         text.replace("PAGED(, const u32* table)", "").replace("CHOSEN(, const u32* chosen)", "");
     let begin = format!("KERNEL {}(", kernel.entry);
@@ -168,9 +168,9 @@ fn every_family_has_cases_whose_arguments_are_as_declared() {
     }
 }
 
-/// The places that choose kernels and so name families: plans; the upload, which lays out weights;
-/// the ring, which does so for each streamed layer; the limits of a card, which are two kernels'
-/// times.
+/// The places that choose kernels, and so name families: plans; the upload, which lays out weights;
+/// the ring, which does so for each streamed layer; the limits of a card, which use the times of
+/// two kernels.
 const CHOOSERS: [&str; 4] = [
     "model/plan/src",
     "model/gpu/src/open.rs",
@@ -189,7 +189,7 @@ fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Code without comments and without tests.
+/// Code without comments and tests.
 fn code(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap();
     let text = text.split("#[cfg(test)]").next().unwrap_or_default();
@@ -213,7 +213,7 @@ fn outside_its_own_module_one_place_names_a_family_its_row_in_the_registry() {
         rust_files(&root.join(folder), &mut files);
     }
     let own = |path: &Path| {
-        // The family's file in its room, its cases in the room of the same name.
+        // The family's file, or its cases in the folder of the same name.
         let of = |folder: &str| path.strip_prefix(root.join(folder)).ok();
         let path = of("kernel_src/src").or_else(|| of("kernel_src/cases/src"))?;
         let module = path.components().nth(1)?.as_os_str().to_str()?.trim_end_matches(".rs");

@@ -1,4 +1,4 @@
-//! The table of counted instructions against the samples that it is of.
+//! The table of counted instructions compared with the samples that it was made of.
 
 use kjit_engine::Target;
 use kjit_kernel_cases::matrix::representative;

@@ -1,20 +1,19 @@
-//! What a hostile template can do to the process that renders it: nothing. Every case ends in a
-//! typed error of one line, on a thread with little stack, within bounds of memory and time.
+//! Hostile templates. Each case ends in a typed error of one line, on a thread with a small stack,
+//! within limits of memory and time.
 
 use std::time::{Duration, Instant};
 
 use crate::support::peak::peak_of;
 use kjit_chat::{ChatError, ChatTemplate, MAX_MEMORY, Message};
 
-/// What rendering may allocate at once: what is counted, and twice that again while a text or a
-/// list grows.
+/// Most memory that rendering may allocate: the counted memory, plus two times that while a text or
+/// a list grows.
 const MOST: usize = 3 * MAX_MEMORY;
 
-/// A quarter of what a thread has by default.
+/// A quarter of a thread's default stack.
 const STACK: usize = 512 << 10;
 
-/// Renders a template on a small thread; the error, or what was written. Checks memory, time and
-/// the error's form.
+/// Renders a template on a thread with a small stack, and checks memory, time and the error's form.
 fn render(source: &str) -> Result<String, ChatError> {
     let source = source.to_owned();
     let run = move || {
@@ -37,7 +36,7 @@ fn render(source: &str) -> Result<String, ChatError> {
     result
 }
 
-/// A template that is refused because it asks for too much.
+/// Asserts that a template is refused because it exceeds a limit.
 fn too_much(source: &str) {
     let what: String = source.chars().take(80).collect();
     match render(source) {
@@ -115,7 +114,7 @@ fn chains_of_any_length_take_no_stack() {
     assert!(matches!(render(&chain("x", ".a")), Err(ChatError::Render { .. })));
     assert!(matches!(render(&chain("x", "[0]")), Err(ChatError::Render { .. })));
     assert!(matches!(render(&chain("x", "()")), Err(ChatError::Render { .. })));
-    // Each makes the whole text anew: too many steps, no stack.
+    // Each step copies the whole text: too many steps, but no deep stack.
     too_much(&chain("1", "~1"));
 }
 
@@ -165,12 +164,12 @@ fn values_do_not_nest_without_end() {
         too_much(&format!("{source}{{{{ ns.x|tojson }}}}"));
         too_much(&format!("{source}{{{{ ns.x == ns.x }}}}"));
     }
-    // As a key, too.
+    // Also as a key.
     let tuples = "{% set ns = namespace(x=(1,)) %}{% for i in range(100) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}";
     too_much(&format!("{tuples}{{{{ {{ns.x: 1}} }}}}"));
     too_much(&format!("{tuples}{{{{ [ns.x]|unique|list }}}}"));
     too_much(&format!("{tuples}{{{{ ns.x|pprint }}}}"));
-    // A list that holds itself twice, and that twice: 2^100 elements in 100 lists.
+    // A list that contains the previous one twice, 100 times: 2^100 elements in 100 lists.
     let doubled = "{% set ns = namespace(x=[1]) %}{% for i in range(100) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
     for used in [
         "{{ ns.x }}",
@@ -291,17 +290,17 @@ fn memory_ends_before_the_machines_does() {
         "{{ [1]|tojson(indent='a' * 1000000)|length }}{{ [[[[[1] * 50]]]]|tojson(indent='a' * 1000000) }}",
     );
     too_much("{{ range(100000)[::1]|list * 100 }}");
-    // What is thrown away counts no longer.
+    // Memory that was freed is not counted.
     let reused = "{% for i in range(200) %}{% set x = 'a' * 1000000 %}{% endfor %}done";
     assert_eq!(render(reused).unwrap(), "done");
-    // Captured text counts as written text does.
+    // Captured text counts like output.
     too_much(
         "{% macro m(n) %}{% for i in range(100000) %}{{ 'a' * 10000 }}{% endfor %}{% endmacro %}{{ m()|length }}",
     );
     too_much(
         "{% set x %}{% for i in range(100000) %}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa{% for j in range(9) %}{{ 'a' * 1000 }}{% endfor %}{% endfor %}{% endset %}",
     );
-    // Many loops over a long list at once hold it once.
+    // Many simultaneous loops over a long list share one copy of it.
     let loops = "{% set x = [1] * 1000000 %}{% macro m(n) %}{% for i in x %}{{ m(n) }}{% endfor %}{% endmacro %}{{ m(1) }}";
     too_much(loops);
 }
@@ -321,7 +320,7 @@ fn time_ends() {
         render("{% set x = range(100000)|list %}{{ x|map('string')|unique|list|length }}").unwrap(),
         "100000"
     );
-    // What could take the square of a text's length takes its length.
+    // Filters that could take quadratic time take linear time.
     for odd in [
         "('&' * n)|striptags",
         "('<' * n)|striptags",

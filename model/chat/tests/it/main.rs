@@ -1,4 +1,4 @@
-//! The tests of the crate: one program, a module for each subject.
+//! Integration tests of the crate: one program, a module for each subject.
 
 mod folder;
 mod hostile;
@@ -7,6 +7,6 @@ mod stop;
 mod support;
 mod templates;
 
-/// Counts for `support::peak`.
+/// `support::peak` reads its counters.
 #[global_allocator]
 static ALLOCATOR: support::peak::Counting = support::peak::Counting;

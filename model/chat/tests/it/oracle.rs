@@ -1,4 +1,4 @@
-//! Rendered prompts against jinja2's and llama.cpp's (tests/data/oracle/chat_templates.json).
+//! Rendered prompts compared with jinja2's and llama.cpp's (tests/data/oracle/chat_templates.json).
 
 use crate::support::files::model_path;
 use kjit_chat::{ChatTemplate, Message, Origin};
@@ -73,7 +73,7 @@ fn a_file_without_a_template_or_turns_says_what_to_use() {
     );
 }
 
-/// The templates in the vocabulary-only files are the longest and strangest at hand.
+/// The vocabulary-only files have the longest and most unusual templates.
 #[test]
 fn templates_of_other_models_render() {
     for name in ["command-r", "gemma-4", "phi-3", "qwen2", "qwen35"] {

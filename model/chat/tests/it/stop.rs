@@ -1,11 +1,11 @@
-//! The text of an answer that ends within a character.
+//! The text of an answer that is cut within a character.
 
 use crate::support::folder::letters;
 use kjit_chat::stop::StopWatcher;
 use kjit_tokenizer::{EncodeOptions, Tokenizer, Vocabulary};
 use std::ops::ControlFlow;
 
-/// A token for each byte.
+/// A tokenizer with one token for each byte.
 fn bytes() -> Tokenizer {
     let letters: Vec<String> = letters().into_iter().map(String::from).collect();
     let vocabulary = Vocabulary {

@@ -1,5 +1,5 @@
-//! Templates with the constructs seen in the wild, against jinja2 as transformers sets it up
-//! (tests/data/chat/make.py).
+//! Templates with constructs of published models, compared with jinja2 as transformers configures
+//! it (tests/data/chat/make.py).
 
 use std::path::PathBuf;
 
@@ -15,8 +15,8 @@ fn template(name: &str, source: &str) -> ChatTemplate {
     ChatTemplate::new(name, source, Some("<s>".into()), Some("</s>".into())).unwrap()
 }
 
-/// The text of a JSON value, its keys in the order they have in the file (`serde_json::Value` sorts
-/// them).
+/// The text of a JSON value with its keys in the file's order, which `serde_json::Value` does not
+/// keep.
 fn raw(case: &Value) -> String {
     case["raw"].as_str().unwrap().to_owned()
 }
@@ -110,13 +110,13 @@ fn a_caller_may_give_variables_of_the_template_but_not_the_conversation() {
     }
 }
 
-/// One line for each filter, test, method and construct of jinja2's sandbox, by
+/// One case for each filter, test, method and construct of jinja2's sandbox, made by
 /// `tests/data/chat/make_jinja.py`.
 #[test]
 fn every_filter_test_and_method_does_what_jinja2_does() {
-    /// Refused here: names of characters, of which there is no table.
+    /// Refused by kjit: names of characters, because there is no table of them.
     const REFUSED: [&str; 1] = ["\\N{BULLET}"];
-    /// Taken here, by templates that were not written for transformers.
+    /// Accepted by kjit, for templates that were not written for transformers.
     const TAKEN: [&str; 1] = ["{% do n %}"];
     let table: Value = serde_json::from_str(&data("jinja.json")).unwrap();
     let variables = table["variables"].as_str().unwrap();
@@ -162,7 +162,7 @@ fn the_table_of_constructs_leaves_no_name_out() {
     };
     for (kind, names) in table["names"].as_object().unwrap() {
         for name in names.as_array().unwrap() {
-            // These are by chance, or make bytes.
+            // These are random, or return bytes.
             let name = name.as_str().unwrap();
             let refused = ["random", "lipsum", "encode"].contains(&name);
             assert!(

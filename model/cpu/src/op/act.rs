@@ -1,4 +1,4 @@
-//! A function of each element.
+//! An activation function, applied to each element.
 
 use super::Compute;
 use crate::Run;

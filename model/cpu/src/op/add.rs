@@ -1,4 +1,4 @@
-//! Sums.
+//! The elementwise sum of two inputs.
 
 use super::Compute;
 use crate::Run;
@@ -9,7 +9,7 @@ impl Compute for Add {
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         let (a, b, isa) = (host.input(self.a), host.input(self.b), host.isa);
         host.by_rows(outs[0], &|at, out| {
-            // SAFETY: the job asks for nothing.
+            // SAFETY: `AddRows` has no safety requirements of its own.
             unsafe { isa.run(AddRows(&a[at..at + out.len()], &b[at..at + out.len()], out)) }
         });
     }

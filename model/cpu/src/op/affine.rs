@@ -1,4 +1,4 @@
-//! Factors and offsets.
+//! A scale and an offset for each element.
 
 use super::Compute;
 use crate::Run;

@@ -1,4 +1,4 @@
-//! Attention.
+//! Attention of the rows' queries to the stored keys and values.
 
 use super::Compute;
 use crate::Run;

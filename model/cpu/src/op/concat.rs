@@ -1,4 +1,4 @@
-//! Rows side by side.
+//! Concatenates the rows of two inputs, group by group.
 
 use super::Compute;
 use crate::Run;
@@ -8,7 +8,7 @@ impl Compute for Concat {
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         let (a, b, groups) = (host.input(self.a), host.input(self.b), self.groups);
         let (first, behind) = (a.len() / host.rows / groups, self.behind);
-        // Runs of b in a row: one for each group, or one for all.
+        // A row of `b` has one run for each group, or one run that all groups share.
         let runs = b.len() / host.rows / behind;
         for (i, out) in outs[0].chunks_exact_mut(first + behind).enumerate() {
             let (row, group) = (i / groups, i % groups);

@@ -1,4 +1,4 @@
-//! A short convolution along the tokens.
+//! A short causal convolution along the tokens.
 
 use super::Compute;
 use crate::Run;
@@ -15,7 +15,7 @@ impl Compute for Conv {
             let past = piece.state.recurrent(self.state);
             let n = piece.rows * width;
             let (x, out) = (&x[at..at + n], &mut outs[0][at..at + n]);
-            // What lies before the piece's rows is the state, so rows are counted from its first.
+            // Row 0 is the oldest row of the state; the piece's rows follow the state's.
             let seen = |row: usize, c: usize| {
                 let i = row * width + c;
                 if i < past.len() { past[i] } else { x[i - past.len()] }

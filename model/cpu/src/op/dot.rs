@@ -1,4 +1,4 @@
-//! Inner products of heads.
+//! The inner product of two inputs, head by head.
 
 use super::Compute;
 use crate::Run;

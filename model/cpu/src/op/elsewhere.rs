@@ -1,4 +1,5 @@
-//! Operations that the CPU computes within a GPU's pass, such as experts that have no room there.
+//! Operations that the CPU computes within a GPU's pass, such as experts that do not fit on the
+//! GPU.
 
 use super::{Compute, goes_with, run_together};
 use crate::Run;

@@ -1,4 +1,4 @@
-//! Rows of a table, by token or by position.
+//! Reads rows of a table by token or by position.
 
 use super::Compute;
 use crate::Run;
@@ -8,8 +8,8 @@ impl Compute for Embed {
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         let w = host.weights.matrix(host.graph, self.table, 0);
         let one = |row: usize, out: &mut [f32]| {
-            // Lengths agree: a row of whole blocks, as the graph was checked to have. Tokens and
-            // positions were checked by `feed`.
+            // The lengths agree because the graph's checks make a row whole blocks. `feed` checked
+            // tokens and positions.
             let decoded = w.format.decode(w.part(row, 0, w.cols), out);
             debug_assert!(decoded.is_ok());
             if self.scale != 1.0 {

@@ -1,4 +1,4 @@
-//! Products with the matrices of chosen experts.
+//! Products with the matrices of the chosen experts.
 
 use super::Compute;
 use crate::Run;
@@ -12,17 +12,17 @@ impl Compute for ExpertMatMul {
     }
 }
 
-/// Whether the CPU runs both together: they have the same input and experts, and matrices of one
-/// shape.
+/// Whether the CPU computes both operations together: they have the same input and experts, and
+/// their matrices have one shape and format.
 pub(super) fn goes_with(this: &ExpertMatMul, other: &ExpertMatMul, graph: &Graph) -> bool {
     let (a, b) = (graph.weight(this.weight), graph.weight(other.weight));
     (this.x, this.experts) == (other.x, other.experts)
         && (a.rows, a.cols, a.format.ggml_id) == (b.rows, b.cols, b.format.ggml_id)
 }
 
-/// Products that go together: every (token, slot) with its expert's matrices; those of one expert
-/// are multiplied together. Rows of experts below 0, which another device has, are left as they
-/// are.
+/// Computes operations that go together: each (token, slot) pair is multiplied by its expert's
+/// matrices, all pairs of one expert at once. Rows whose expert is below 0 (on another device) stay
+/// unchanged.
 pub(super) fn expert_products(ops: &[&ExpertMatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     let Some(first) = ops.first() else { return };
     let (x, experts) = (host.input(first.x), host.input(first.experts));

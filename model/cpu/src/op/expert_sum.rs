@@ -1,4 +1,4 @@
-//! Slots brought together.
+//! The sum of a token's slots, weighted by their shares.
 
 use super::Compute;
 use crate::Run;

@@ -1,4 +1,5 @@
-//! Rows that come from outside: of a model whose layers are on several devices, the rows that the
+//! Hidden states that another device computed: the input of a stage that does not start from
+//! tokens.
 
 use super::Compute;
 use crate::Run;

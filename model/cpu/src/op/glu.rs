@@ -1,4 +1,4 @@
-//! Gated units.
+//! Gated linear units: an activation of the gate times the up projection.
 
 use super::Compute;
 use crate::Run;
@@ -13,7 +13,7 @@ impl Compute for Glu {
         if each == 1 && matches!(act, Activation::Silu | Activation::GeluTanh) {
             return host.by_rows(outs[0], &|at, out| {
                 let (gate, up) = (&gate[at..at + out.len()], &up[at..at + out.len()]);
-                // SAFETY: the job asks for nothing.
+                // SAFETY: `GluRows` has no safety requirements of its own.
                 unsafe { isa.run(GluRows { gate, up, act, out }) }
             });
         }

@@ -1,4 +1,4 @@
-//! A product for each head with its own matrix.
+//! Products of each head with a matrix of its own.
 
 use super::Compute;
 use crate::Run;

@@ -1,4 +1,4 @@
-//! Keeps what later tokens attend to.
+//! Stores keys and values in the cache.
 
 use super::Compute;
 use crate::Run;

@@ -1,4 +1,4 @@
-//! Products with a matrix: where the time goes.
+//! Products with a matrix, which take most of the time.
 
 use super::Compute;
 use crate::Run;
@@ -12,7 +12,7 @@ impl Compute for MatMul {
     }
 }
 
-/// Products of one input, which is rounded once.
+/// Computes products of one input, which is rounded once for all of them.
 pub(super) fn products(ops: &[&MatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     let Some(first) = ops.first() else { return };
     let products: Vec<Product<'_>> = ops

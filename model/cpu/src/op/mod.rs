@@ -1,7 +1,7 @@
-//! What each operation means on the CPU: one file for each operation of [`kjit_graph::op`].
+//! The CPU's code for each operation of [`kjit_graph::op`], one file each.
 //!
-//! An operation is plain loops over rows in f32, unless every model spends its time there: then it
-//! calls a kernel of this crate.
+//! An operation is plain loops over rows in f32. Operations that take most of a model's time call a
+//! kernel of this crate instead.
 
 mod act;
 mod add;
@@ -40,12 +40,11 @@ use matmul::products;
 
 /// An operation that the CPU computes.
 trait Compute {
-    /// Computes the rows of its results, in the order of
-    /// [`Operation::writes`](kjit_graph::op::Operation::writes), from those of its inputs.
+    /// Computes the rows of the results, in the order of
+    /// [`Operation::writes`](kjit_graph::op::Operation::writes).
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]);
 }
 
-/// Runs one operation.
 fn run(op: &Op, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     match op {
         Op::Act(op) => op.run(host, outs),
@@ -80,7 +79,8 @@ fn run(op: &Op, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     }
 }
 
-/// Whether the host does an operation with the one before: products of the same input.
+/// Whether the CPU computes `op` together with the operation before it: both are products of one
+/// input.
 pub(super) fn goes_with(op: &Op, before: &Op, graph: &Graph) -> bool {
     match (op, before) {
         (Op::MatMul(this), Op::MatMul(before)) => this.x == before.x,
@@ -91,8 +91,7 @@ pub(super) fn goes_with(op: &Op, before: &Op, graph: &Graph) -> bool {
     }
 }
 
-/// Runs operations that the host does together: successive ones that go with the first, or one of
-/// any kind.
+/// Runs operations that go together ([`goes_with`]), or a single operation of any kind.
 pub(super) fn run_together(ops: &[Op], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     let all: Vec<_> =
         ops.iter().filter_map(|op| if let Op::MatMul(m) = op { Some(m) } else { None }).collect();

@@ -1,4 +1,4 @@
-//! Norms of groups of elements.
+//! Normalises groups of elements.
 
 use super::Compute;
 use crate::Run;
@@ -12,7 +12,7 @@ impl Compute for Norm {
         let [weight, bias] = [self.weight, self.bias].map(|w| w.map(|w| host.weights.vector(w)));
         host.by_rows(outs[0], &|at, out| {
             let x = &x[at..at + out.len()];
-            // SAFETY: the job asks for nothing.
+            // SAFETY: `NormRows` has no safety requirements of its own.
             unsafe { isa.run(NormRows { x, weight, bias, group, eps, kind, out }) }
         });
     }

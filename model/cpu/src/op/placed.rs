@@ -1,11 +1,11 @@
-//! Chosen experts divided between a GPU that has some of them and the CPU that has all.
+//! Chosen experts, divided between a GPU that has some of them and the CPU that has all.
 
 use super::Compute;
 use crate::Run;
 use kjit_graph::op::Placed;
 
 impl Compute for Placed {
-    /// The host has all experts: it computes no graph that has this.
+    /// The CPU has all experts, so no graph that it runs contains this operation.
     fn run(&self, _: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         outs.iter_mut().for_each(|out| out.fill(f32::NAN));
     }

@@ -1,12 +1,12 @@
-//! Parts that several devices have made of a row.
+//! The sum of partial rows of several devices.
 
 use super::Compute;
 use crate::Run;
 use kjit_graph::op::Reduce;
 
 impl Compute for Reduce {
-    /// The host computes no device's part: a graph that has one is never given to it
-    /// ([`HostRunner::new`](crate::HostRunner)). What a part alone makes is no number.
+    /// A graph with this operation is one device's share, which
+    /// [`HostRunner::new`](crate::HostRunner) never gets. NaN makes a mistake visible.
     fn run(&self, _: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         outs[0].fill(f32::NAN);
     }

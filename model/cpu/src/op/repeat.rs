@@ -1,4 +1,4 @@
-//! Heads several times.
+//! Repeats heads.
 
 use super::Compute;
 use crate::Run;

@@ -1,4 +1,4 @@
-//! The choice of experts.
+//! Chooses the experts of each token and their shares.
 
 use super::Compute;
 use crate::Run;
@@ -21,7 +21,7 @@ impl Compute for Route {
             leave_groups(self.groups, &mut choice);
             order.clear();
             order.extend(0..n);
-            // Stable, so the lower index stays first among equals.
+            // The sort is stable, so the lower index comes first among equal scores.
             order.sort_by(|&a: &usize, &b: &usize| choice[b].total_cmp(&choice[a]));
             order.truncate(self.top);
             order.iter_mut().for_each(|i| *i /= self.each);
@@ -35,7 +35,7 @@ impl Compute for Route {
             let all: f64 =
                 if self.renormalise { chosen.iter().map(|&i| gated[i]).sum() } else { 1.0 };
             for (slot, &i) in chosen.iter().enumerate() {
-                experts[slot] = i as f32; // exact: there are fewer than 2^24 experts
+                experts[slot] = i as f32; // Exact: there are fewer than 2^24 experts.
                 let factor = factors.map_or(1.0, |f| f[i]);
                 shares[slot] = (gated[i] / all) as f32 * self.scale * factor;
             }
@@ -43,7 +43,7 @@ impl Compute for Route {
     }
 }
 
-/// What each expert's share and what its choice go by.
+/// Computes for each expert its share (`gated`) and the score that it is chosen by (`choice`).
 fn gate(route: &Route, row: &[f32], gated: &mut [f64], choice: &mut [f64]) {
     let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let e = |s: f32| f64::from(s - largest).exp();
@@ -51,7 +51,7 @@ fn gate(route: &Route, row: &[f32], gated: &mut [f64], choice: &mut [f64]) {
     let all: f64 = row.iter().map(|&s| e(s)).sum();
     for ((&s, gated), choice) in row.iter().zip(gated).zip(choice) {
         (*gated, *choice) = match route.gating {
-            // By the score itself: what underflows in the softmax still has its order.
+            // Chosen by the raw score: probabilities that underflow to 0 would lose their order.
             Gating::Softmax if route.bias.is_none() && route.groups.is_none() => {
                 (e(s) / all, f64::from(s))
             }
@@ -62,7 +62,7 @@ fn gate(route: &Route, row: &[f32], gated: &mut [f64], choice: &mut [f64]) {
     }
 }
 
-/// Experts of groups that do not stay are out of the choice.
+/// Takes the experts of all but the best `used` groups out of the choice.
 fn leave_groups(groups: Option<Groups>, choice: &mut [f64]) {
     let Some(groups) = groups else { return };
     let each = choice.len() / groups.count;

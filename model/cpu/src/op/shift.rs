@@ -1,4 +1,4 @@
-//! The token before.
+//! The previous token's row.
 
 use super::Compute;
 use crate::Run;

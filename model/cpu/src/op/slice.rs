@@ -1,4 +1,4 @@
-//! Parts of rows.
+//! A range of the elements of each group of a row.
 
 use super::Compute;
 use crate::Run;

@@ -1,4 +1,4 @@
-//! One row for several slots, each with its factor.
+//! Copies a token's row to each of its slots, times the slot's share.
 
 use super::Compute;
 use crate::Run;

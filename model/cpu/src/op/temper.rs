@@ -1,4 +1,4 @@
-//! A factor that grows with the position.
+//! A factor that grows with the logarithm of the position.
 
 use super::Compute;
 use crate::Run;

@@ -1,5 +1,5 @@
-//! Broken files: each is refused with one line that names what is wrong and where, and no memory is
-//! taken beyond what the file warrants.
+//! Broken files: each is refused with one line that says what is wrong and where. Memory is bounded
+//! by the file's size.
 
 use std::fs;
 
@@ -8,8 +8,8 @@ use crate::support::peak::peak_of;
 use crate::support::writer::{Ten, Val, Writer, nested, strings, text};
 use kjit_gguf::{Gguf, TypeId};
 
-/// Opening takes at most this much, besides the map: directory entries are about three times as
-/// large in memory as in the file, and a growing list holds its old and its new place at once.
+/// Most memory that opening may take besides the map. Directory entries are about three times as
+/// large in memory as in the file, and a growing list has its old and its new storage at once.
 fn allowance(file: usize) -> usize {
     16 * 1024 + 12 * file
 }
@@ -26,7 +26,7 @@ fn refusal(case: &str, bytes: &[u8]) -> String {
     e.to_string()
 }
 
-/// Each case: what it is, the file, and what its error must say.
+/// Asserts that each file is refused. A case has a name, the bytes, and words of the error.
 #[track_caller]
 fn refused(cases: &[(&str, Vec<u8>, &[&str])]) {
     for (case, bytes, wants) in cases {
@@ -41,7 +41,7 @@ fn with_key(key: &str, value: Val) -> Vec<u8> {
     Writer::sample().key(key, value).bytes()
 }
 
-/// The sample with one more tensor (2 × 32 of F32), changed.
+/// The sample with one more tensor (2 × 32 of F32) that `change` modifies.
 fn with_tensor(change: impl FnOnce(&mut Ten)) -> Vec<u8> {
     Writer::sample().tensor("odd", &[32, 2], 0).but(change).bytes()
 }
@@ -162,7 +162,7 @@ fn absurd_counts_are_refused_before_anything_is_allocated() {
         w.extend([b'k'; 40]);
         refused(&[("key length", w, &["metadata key number 0", "byte 32", &count])]);
     }
-    // More than are there, but not more than the bytes could hold.
+    // More entries than there are, but not more than the bytes could hold.
     let one_more = |w: &Writer| (Some(w.keys.len() as u64 + 1), Some(w.tensors.len() as u64 + 1));
     let w = Writer::sample();
     let (n_keys, n_tensors) = one_more(&w);
@@ -239,7 +239,7 @@ fn an_alignment_must_be_a_power_of_two_from_8_on() {
         let gguf = Gguf::from_bytes("x.gguf", &bytes).unwrap();
         assert_eq!(gguf.alignment(), v);
         assert_eq!(gguf.tensor("b").unwrap().data.as_ptr().addr() % 8, 0);
-        // Tensor a has 12 bytes; each byte of the data is its offset plus one.
+        // Tensor a has 12 bytes; each byte of data is its offset plus one.
         assert_eq!(
             gguf.tensor("b").unwrap().data[0],
             (12u64.next_multiple_of(v) as u8).wrapping_add(1)
@@ -304,8 +304,8 @@ fn an_unknown_tensor_type_spoils_the_tensor_but_not_the_vocabulary() {
             assert!(line.contains("'odd'") && wants.iter().all(|w| line.contains(w)), "{line}");
         }
     }
-    // Known to ggml, of known size, but not to us: it is there, and whoever cannot decode it says
-    // so by name.
+    // A type that ggml knows, with a known size, that kjit cannot decode: the tensor is listed, and
+    // a reader that needs to decode it names the type.
     let gguf = Gguf::from_bytes("iq2.gguf", &with_tensor(|t| (t.ty, t.dims) = (16, vec![256, 3])))
         .unwrap();
     assert_eq!(gguf.tensor("odd").unwrap().data.len(), 3 * 66);
@@ -352,7 +352,7 @@ fn a_large_directory_takes_memory_in_proportion() {
     let small = w.header().len();
     let bytes = w.key("tokens", strings(&tokens)).bytes();
     let (gguf, peak) = peak_of(|| Gguf::from_bytes("x.gguf", &bytes).unwrap());
-    // The vocabulary takes none at all.
+    // The vocabulary is not copied.
     assert!(peak <= allowance(small), "{peak} bytes for {small} bytes of names");
     assert_eq!(gguf.tensor("t19999").unwrap().data.len(), 4);
     assert_eq!(gguf.require_u32("k19999").unwrap(), 1);

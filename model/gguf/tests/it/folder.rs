@@ -1,4 +1,4 @@
-//! Folders of safetensors: what their metadata becomes, and what is said of bad ones.
+//! Folders of safetensors: how their metadata is read, and the errors of bad folders.
 
 use crate::support::folder::{Folder, post_processor, safetensors};
 use crate::support::opened::{refused, written};
@@ -18,7 +18,7 @@ fn the_stretching_of_rotations_is_what_the_config_says() {
     let yarn = json!({ "rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0 });
     let on_top = value(yarn, "attn_factor").unwrap();
     assert!((on_top - 1.0 / 1.138_629_4).abs() < 1e-6, "{on_top}");
-    // Transformers 5, and its two kinds of layers.
+    // The format of transformers 5, with two kinds of layers.
     let mut folder = Folder::small("gemma3_text");
     folder.config["rope_parameters"] = json!({
         "full_attention": { "rope_type": "linear", "factor": 8.0, "rope_theta": 500000.0 },
@@ -253,7 +253,7 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
         folder.write(dir.path(), 1);
         assert!(refused(dir.path()).contains(words), "{words}: {}", refused(dir.path()));
     }
-    // Headers: a name that is there twice, and one that is too long.
+    // Headers with a duplicate name, and with a name that is too long.
     let dir = tempfile::tempdir().unwrap();
     Folder::small("qwen3").write(dir.path(), 1);
     let weights = dir.path().join("model.safetensors");
@@ -267,7 +267,7 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
     bytes[..8].copy_from_slice(&100_000_001u64.to_le_bytes());
     std::fs::write(&weights, &bytes).unwrap();
     assert!(refused(dir.path()).contains("its header has 100000001 bytes: more than 16777216"));
-    // Files that are missing, cut short or in the way.
+    // Files that are missing, cut short, or folders.
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     assert!(refused(dir.path()).contains("is a directory, not a model file"));
@@ -306,7 +306,7 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
     }
 }
 
-/// As Python's json writes them, who reads them again.
+/// Python's json module writes these values and reads them.
 #[test]
 fn infinity_and_nan_are_read_where_nothing_uses_them_and_named_where_something_does() {
     let (folder, dir) = (Folder::small("qwen3"), tempfile::tempdir().unwrap());
@@ -329,7 +329,7 @@ fn infinity_and_nan_are_read_where_nothing_uses_them_and_named_where_something_d
         let line = refused(dir.path());
         assert!(line.contains(&format!("/config.json: key '{key}' is '{word}'")), "{line}");
     }
-    // No JSON for Python either.
+    // Python refuses this JSON too.
     with(r#""a": Infinit"#);
     assert!(refused(dir.path()).contains("cannot be read"));
 }
@@ -360,7 +360,7 @@ fn files_of_a_folder_have_a_size_and_what_is_quoted_of_them_too() {
             None => std::fs::remove_file(path(name)).unwrap(),
         }
     }
-    // What a file says at length is cut in the line that quotes it.
+    // A long text of a file is cut in the error that quotes it.
     let long = "x".repeat(700_000);
     for (name, text) in [
         ("config.json", json!({ "model_type": long })),

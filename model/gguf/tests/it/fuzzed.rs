@@ -1,5 +1,5 @@
-//! No bytes make the reader panic: bits flipped one by one, numbers replaced, random bytes. (The
-//! fuzz target in `fuzz/` goes on where these stop.)
+//! The reader does not panic for any bytes: flipped bits, replaced numbers, random bytes. The fuzz
+//! target in `fuzz/` continues from here.
 
 use crate::support::exercise::exercise;
 use crate::support::writer::Writer;
@@ -56,7 +56,7 @@ proptest! {
         let mut bytes = b"GGUF\x03\0\0\0".to_vec();
         bytes.extend(tensors.to_le_bytes());
         bytes.extend(keys.to_le_bytes());
-        // Lengths of random bytes are absurd: a small one now and then lets the reader get farther.
+        // Random lengths are far too large; small ones in between let the reader go further.
         bytes.extend(tail.iter().enumerate().map(|(i, b)| if i % 8 == 0 { b % 16 } else if b % 3 == 0 { *b } else { 0 }));
         exercise(&bytes);
     }

@@ -1,4 +1,4 @@
-//! The tests of the crate: one program, a module for each subject.
+//! Integration tests of the crate: one program, a module for each subject.
 
 mod broken;
 mod folder;
@@ -8,6 +8,6 @@ mod real;
 mod seeds;
 mod support;
 
-/// Counts for `support::peak`.
+/// `support::peak` reads its counters.
 #[global_allocator]
 static ALLOCATOR: support::peak::Counting = support::peak::Counting;

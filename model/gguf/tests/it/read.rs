@@ -1,5 +1,5 @@
-//! What a good file gives: typed values, per-layer numbers, split files, a large file opened in no
-//! time.
+//! Good files: typed values, numbers for each layer, split files, and the time to open a large
+//! file.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,7 +14,7 @@ fn open(w: Writer) -> Gguf {
     Gguf::from_bytes("model.gguf", &w.bytes()).unwrap()
 }
 
-/// The error's line holds all of these.
+/// Asserts that the error's line contains all of these words.
 #[track_caller]
 fn says<T>(result: Result<T, Error>, wants: &[&str]) {
     let e = result.err().expect("an error");
@@ -131,7 +131,7 @@ fn a_value_that_does_not_fit_is_named_with_the_value() {
     says(g.i32s("large"), &["4294967296 in element 1"]);
     says(g.u32s("tokenizer.ggml.token_type"), &["-2 in element 2"]);
     assert_eq!(g.opt_u32s("a.empty").unwrap(), Some(vec![]));
-    // An empty array may have been written with any type.
+    // Writers may give an empty array any element type.
     assert_eq!(g.strings("a.empty").unwrap().len(), 0);
 }
 
@@ -175,7 +175,7 @@ fn the_summary_shows_long_values_cut_and_on_one_line() {
     assert_eq!((s.elements, s.tensor_bytes), (33 + 192 + 30, 132 + 108 + 60));
 }
 
-/// Writes a model in three parts and returns their paths. `change` may spoil a part.
+/// Writes a model in three parts and returns their paths. `change` modifies a part.
 fn split(dir: &Path, change: impl Fn(usize, Writer) -> Writer) -> Vec<PathBuf> {
     let paths: Vec<PathBuf> =
         (1..=3).map(|i| dir.join(format!("m-{i:05}-of-00003.gguf"))).collect();
@@ -259,14 +259,14 @@ fn parts_that_do_not_fit_together_are_named() {
     says(Gguf::open(&renamed), &["model.gguf: is part 1 of 3", "NAME-00001-of-00003.gguf"]);
 }
 
-/// Resident bytes of this process that are its own, not pages of a mapped file (Linux).
+/// Resident bytes of this process without pages of mapped files (Linux).
 fn own_memory() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let kib = status.lines().find_map(|l| l.strip_prefix("RssAnon:"))?;
     Some(kib.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
 }
 
-/// All resident bytes, mapped file pages included (Linux).
+/// Resident bytes of this process with pages of mapped files (Linux).
 fn resident() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let kib = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
@@ -302,7 +302,7 @@ fn a_file_of_16_gb_opens_below_0_3_s_and_300_mb() {
 
     let before = (own_memory(), resident());
     let mut best = Duration::MAX;
-    // The best of three: the machine may be busy with other tests.
+    // The best of three times, because other tests may run.
     for _ in 0..3 {
         let start = Instant::now();
         let g = Gguf::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! The reader on the real file that everything else is tested with.
+//! The reader on the real model that most other tests use.
 
 use crate::support::files::model_path;
 use kjit_gguf::Gguf;

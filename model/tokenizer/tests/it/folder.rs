@@ -1,4 +1,4 @@
-//! The vocabulary of a folder's `tokenizer.json`, against the GGUF file of the same model.
+//! The vocabulary of a folder's `tokenizer.json` compared with the GGUF file of the same model.
 
 use crate::oracle::{oracle, unhex};
 use crate::support::as_folder::tokenizer;
@@ -9,14 +9,15 @@ use kjit_gguf::Gguf;
 use kjit_tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::{Value, json};
 
-/// The ids of a vocabulary's folder are those of its file, on the texts of the tokenizers' oracle.
+/// Asserts that the folder's vocabulary gives the ids of the file's, for the texts of the
+/// tokenizers' oracle.
 fn same_ids(name: &str) {
     let Some(path) = model_path(name) else { return };
     let file = Gguf::open(path).unwrap();
     let (json, config) = tokenizer(&file);
     let tokens = file.strings("tokenizer.ggml.tokens").unwrap().len() as u64;
     let mut folder = Folder::small("llama");
-    // One head of two elements: what is not the vocabulary is as small as it can be.
+    // One head of two elements: everything but the vocabulary is as small as possible.
     for key in ["num_attention_heads", "num_key_value_heads", "num_hidden_layers"] {
         folder.config[key] = json!(1);
     }
@@ -91,7 +92,7 @@ fn texts_end_with_the_token_that_the_post_processor_has() {
     assert_eq!((tokenizer.eos(), tokenizer.eog_ids()), (Some(260), &[257, 260][..]));
     assert_eq!(tokenizer.encode(b"he", EncodeOptions::PROMPT), [256, 258, 260]);
     assert!(file.remarks()[0].starts_with("'<end>' ends a text"), "{:?}", file.remarks());
-    // The flag of the other file goes before it.
+    // The flag in tokenizer_config.json has priority.
     folder.others[0].1["add_eos_token"] = json!(false);
     let (_dir, file) = written(&folder, 1);
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
@@ -114,7 +115,7 @@ fn added_tokens_swallow_the_white_space_that_their_flags_say() {
     }
 }
 
-/// A vocabulary of SentencePiece's kind: bytes, and what stands here from id 258 on.
+/// A SentencePiece vocabulary: bytes, and these pieces from id 258 on.
 fn pieces(texts: &[&str], merges: &[[&str; 2]]) -> Folder {
     let mut folder = Folder::small("llama");
     let mut vocab: serde_json::Map<String, Value> =
@@ -137,13 +138,13 @@ fn only_merges_join_pieces() {
     let folder = pieces(&texts, &[["a", "b"], ["ab", "c"], ["b", "c"]]);
     let (_dir, file) = written(&folder, 1);
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
-    // "ca" is a token, and no merge makes it.
+    // "ca" is a token, but no merge makes it.
     for (text, want) in
         [("abc", &[262][..]), ("cab", &[260, 261]), ("ca", &[260, 258]), ("bca", &[264, 258])]
     {
         assert_eq!(tokenizer.encode(text.as_bytes(), EncodeOptions::PLAIN), want, "{text}");
     }
-    // Two merges of a token with another's between them.
+    // Two merges that make one token, with another token's merge in between.
     for (merges, good) in [
         ([["a", "b"], ["b", "c"], ["ab", "c"], ["a", "bc"]], true),
         ([["a", "b"], ["ab", "c"], ["b", "c"], ["a", "bc"]], false),
@@ -161,7 +162,7 @@ fn only_merges_join_pieces() {
             }
         }
     }
-    // What is not followed is said.
+    // Settings that kjit does not follow are reported.
     let mut folder = pieces(&texts, &[["a", "b"]]);
     folder.tokenizer["added_tokens"][0]["normalized"] = json!(true);
     let (_dir, file) = written(&folder, 1);

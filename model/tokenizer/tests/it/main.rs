@@ -1,4 +1,4 @@
-//! The tests of the crate: one program, a module for each subject.
+//! Integration tests of the crate: one program, a module for each subject.
 
 mod folder;
 mod oracle;

@@ -1,5 +1,5 @@
-//! Ids and text of every reference vocabulary, against llama.cpp's (see
-//! tests/data/oracle/README.md).
+//! Ids and texts of every reference vocabulary compared with llama.cpp's
+//! (tests/data/oracle/README.md).
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use kjit_gguf::Gguf;
 use kjit_tokenizer::{DecodeOptions, EncodeOptions, Limit, Stopped, Tokenizer, Vocabulary};
 use serde_json::Value;
 
-/// A file of the oracle.
+/// Reads a file of the oracle.
 pub fn oracle(name: &str) -> Value {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/data/oracle/tokenizer")
@@ -16,7 +16,7 @@ pub fn oracle(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The bytes of hexadecimal digits.
+/// Decodes hexadecimal digits.
 pub fn unhex(hex: &str) -> Vec<u8> {
     (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect()
 }
@@ -25,7 +25,7 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// Compares everything the oracle has about a vocabulary.
+/// Compares everything that the oracle has for a vocabulary.
 fn check(name: &str, file: &str) {
     let Some(path) = model_path(file) else { return };
     let tokenizer = Tokenizer::from_gguf(&Gguf::open(path).unwrap()).unwrap();
@@ -36,15 +36,15 @@ fn check(name: &str, file: &str) {
     assert_eq!(tokenizer.add_eos(), expected["add_eos"].as_bool().unwrap());
     assert_eq!((tokenizer.bos(), tokenizer.eos()), (id("bos"), id("eos")));
     assert_eq!(tokenizer.eog_ids(), ids(&expected["eog_ids"]));
-    // Where several tokens may be the end of turn, the reference takes whichever its hash table has
-    // first.
+    // If several tokens may be the end of turn, the reference takes the first one of its hash
+    // table.
     assert_eq!(tokenizer.eot().is_some(), id("eot").is_some());
     assert!(tokenizer.eot().is_none_or(|eot| tokenizer.is_eog(eot)));
 
     let strings = oracle("strings.json");
     let cases = expected["cases"].as_array().unwrap();
-    // The vocabulary-only files come without the two renderings of `special`; where they are given,
-    // BOS alone is a difference.
+    // The vocabulary-only files lack the two renderings of `special`; if they are there, they
+    // differ by BOS only.
     let has_special_texts =
         cases.iter().any(|case| case.get("detok_special_rendered_hex").is_some());
     assert_eq!(cases.len(), strings["strings"].as_array().unwrap().len());
@@ -56,8 +56,8 @@ fn check(name: &str, file: &str) {
         assert_eq!(tokenizer.encode(&text, EncodeOptions::PLAIN), plain, "plain, {what}");
         assert_eq!(tokenizer.encode(&text, EncodeOptions::PROMPT), special, "special, {what}");
 
-        // No text that fits is refused, by its bytes or by what was counted; one token less is too
-        // few.
+        // A text that fits is accepted, by its bytes and by its count of tokens; with a limit of
+        // one token less it is refused.
         for (options, ids) in [(EncodeOptions::PLAIN, &plain), (EncodeOptions::PROMPT, &special)] {
             let within = |most| {
                 tokenizer.encode_within(
@@ -138,7 +138,7 @@ fn bert_bge_has_the_reference_ids() {
     check("vocab_bert_bge", "vocab/ggml-vocab-bert-bge.gguf");
 }
 
-/// A message is cut in two at each place of a control token's spelling: templates join parts.
+/// A message is split at each position within a control token's text, because templates join parts.
 #[test]
 fn literal_text_is_tokenized_as_without_control_tokens() {
     let plain = EncodeOptions { add_special: false, parse_special: false };
@@ -171,7 +171,7 @@ fn literal_text_is_tokenized_as_without_control_tokens() {
                 assert_eq!(read(&prompt), expected, "{file}: {a:?} + {b:?}");
                 seen += 1;
             }
-            // Markup around it is read, and a mark of the user's own is not believed.
+            // The marks around literal text are interpreted; a mark within the user's text is not.
             let open = tokenizer.literal("\u{FDD1}a");
             assert_eq!(read(&format!("{open}")), tokenizer.encode("\u{FFFD}a".as_bytes(), plain));
             let marked = format!("{spelling}{}", tokenizer.literal(&spelling));
@@ -192,8 +192,8 @@ fn literal_text_is_tokenized_as_without_control_tokens() {
     }
 }
 
-/// Vocabularies of the other models, made for the purpose
-/// (tests/data/oracle/tokenizer/make_llama.py), and a real one of T5's kind.
+/// Vocabularies of other kinds, made for this test (tests/data/oracle/tokenizer/make_llama.py), and
+/// a real one of T5's kind.
 #[test]
 fn unigram_rwkv_and_plamo_vocabularies_have_the_reference_ids() {
     let oracle = oracle("models.json");

@@ -1,5 +1,5 @@
-//! No text costs more than its length warrants. The bounds are some ten times what a two-core
-//! machine takes, and far below what a quadratic step would cost (a megabyte: minutes).
+//! Tokenizing takes time in proportion to the text's length. The limits are about ten times the
+//! times of a two-core machine, and far below those of a quadratic step (minutes for a megabyte).
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -26,8 +26,8 @@ fn each(check: impl Fn(&str, &Tokenizer)) {
     }
 }
 
-/// Processor time of this thread, so that what else runs on the machine counts little; without
-/// Linux's /proc, wall time.
+/// Processor time of this thread, so that other processes matter little; wall time without Linux's
+/// /proc.
 fn now() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let spent = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
@@ -35,7 +35,8 @@ fn now() -> Duration {
     nanos.map_or_else(|| START.elapsed(), Duration::from_nanos)
 }
 
-/// The ids, and a limit on the best of three times.
+/// Tokenizes the text up to three times, and asserts that the best time is below a limit. Returns
+/// the ids.
 fn timed(what: &str, tokenizer: &Tokenizer, text: &[u8], limit: Duration) -> Vec<u32> {
     let mut times = Vec::new();
     loop {
@@ -53,7 +54,7 @@ fn timed(what: &str, tokenizer: &Tokenizer, text: &[u8], limit: Duration) -> Vec
     }
 }
 
-/// Text with the frequencies of English letters and words that come again and again.
+/// Text with the frequencies of English letters, and with repeated words.
 fn prose(bytes: usize) -> Vec<u8> {
     let mut seed = 0x2545_F491_4F6C_DD1Du64;
     let mut next = |n: u64| {
@@ -71,7 +72,7 @@ fn prose(bytes: usize) -> Vec<u8> {
         .collect();
     let mut text = Vec::with_capacity(bytes + 32);
     while text.len() < bytes {
-        // A few words make most of the text.
+        // A few words make up most of the text.
         let rank = next(20_000) * next(20_000) / 20_000;
         text.extend_from_slice(&words[rank as usize]);
         text.extend_from_slice(match next(20) {
@@ -103,7 +104,7 @@ fn a_megabyte_without_a_break_is_not_quadratic() {
     let same = |c: &str| c.repeat(1_000_000 / c.len()).into_bytes();
     each(|name, tokenizer| {
         timed(&format!("{name}, a word"), tokenizer, &word, limit);
-        // One byte-level and one SentencePiece vocabulary stand for their kinds in the rest.
+        // One byte-level and one SentencePiece vocabulary represent their kinds in the other runs.
         let runs: &[&str] = match name == SMOLLM2 || name.contains("spm") {
             true => &[
                 " ",
@@ -145,7 +146,7 @@ fn a_text_that_cannot_fit_is_refused_before_it_is_read_and_nobody_waits_for_one_
                 Err(Stopped::TooMany { least }) => {
                     assert!(least > 512, "{name}, text {i}: {least}")
                 }
-                // White space is nothing, and a word that is unknown one token.
+                // White space gives no tokens, and an unknown word one token.
                 Ok(ids) => assert!(ids.len() < 10 && i < 2, "{name}, text {i}: {ids:?}"),
                 stopped @ Err(Stopped::Cancelled) => panic!("{stopped:?}"),
             }

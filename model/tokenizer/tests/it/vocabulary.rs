@@ -1,11 +1,10 @@
-//! Small vocabularies made here: what is refused, what is assumed, and text that comes out piece by
-//! piece.
+//! Small vocabularies: refused ones, defaults, and text that is decoded piece by piece.
 
 use kjit_tokenizer::{
     DecodeOptions, Detokenizer, EncodeOptions, SpecialIds, Tokenizer, TokenizerError, Vocabulary,
 };
 
-/// The alphabet of byte-level BPE.
+/// The letters of byte-level BPE.
 fn letters() -> Vec<String> {
     let mut other = 0x100;
     (0u8..=255)

@@ -1,4 +1,5 @@
-//! Responses as OpenAI writes them: a document of output items, and the events that lead to it.
+//! Answers in the format of OpenAI's Responses API: a document of output items, and the events that
+//! build it.
 
 use super::kept::{Client, Entry};
 use crate::generation::{Done, Ended, Piece};
@@ -11,23 +12,23 @@ use kjit_model::tokenizer::EncodeOptions;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// How the response to a request is written.
+/// The facts of a request that its response repeats or depends on.
 pub struct Manner {
     pub id: String,
     created: u64,
-    /// Fields of the request that it says again.
+    /// Fields of the request that the response repeats.
     echoed: Map<String, Value>,
-    /// Items of the conversation so far; `None`: the response is not kept.
+    /// Items of the conversation so far; `None` if the response is not stored.
     items: Option<Vec<Arc<Value>>>,
-    /// Number of them that came with this request.
+    /// Number of items at the end of `items` that came with this request.
     new: usize,
     pub client: Client,
-    /// It may have several calls.
+    /// Whether the response may have several calls.
     parallel: bool,
 }
 
 impl Manner {
-    /// For a new response.
+    /// The manner of a new response.
     pub fn new(
         echoed: Map<String, Value>,
         items: Option<Vec<Arc<Value>>>,
@@ -40,7 +41,7 @@ impl Manner {
     }
 }
 
-/// How far a response is.
+/// The state of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     InProgress,
@@ -62,15 +63,15 @@ impl Status {
     }
 }
 
-/// A text item that is being written.
+/// The text item that is being written.
 struct Open {
     id: String,
-    /// A thought, not a message.
+    /// Whether it is a reasoning item, not a message.
     thought: bool,
     text: String,
 }
 
-/// A response that is being made of pieces.
+/// A response that is built from the pieces of an answer.
 pub struct Building {
     service: Arc<Service>,
     loaded: Lease,
@@ -103,7 +104,7 @@ impl Building {
         }
     }
 
-    /// Adds a piece, and gives its events. `None` is the end.
+    /// Adds a piece and returns its events. `None` is the end of the pieces.
     pub fn piece(&mut self, piece: Option<(usize, Piece)>) -> String {
         if self.status != Status::InProgress {
             return String::new();
@@ -117,12 +118,12 @@ impl Building {
                 }
                 Some((_, Piece::Done(done))) => self.done(&done),
                 Some((_, Piece::Failed(refusal))) => self.failed(&refusal),
-                // Pieces end without an end where the response is cancelled.
+                // The pieces stop before `Done` if the response is cancelled.
                 None => self.ended(Status::Cancelled),
             }
     }
 
-    /// The response as it is.
+    /// The document of the response in its current state.
     pub fn document(&self) -> Value {
         let manner = &self.manner;
         let why = match self.status {
@@ -213,7 +214,7 @@ impl Building {
                 .event("response.output_item.done", json!({ "output_index": index, "item": item }))
     }
 
-    /// A call comes whole.
+    /// Writes a call, which arrives whole.
     fn call(&mut self, call: ToolCall) -> String {
         self.calls += 1;
         let mut events = self.close("completed");
@@ -264,7 +265,7 @@ impl Building {
         events + &self.ended(status)
     }
 
-    /// Tokens of the thoughts' text.
+    /// Number of tokens of the reasoning text.
     fn thoughts(&self) -> usize {
         let thoughts = self.output.iter().filter(|item| item["type"] == "reasoning");
         let text = |item: &Value| {
@@ -287,7 +288,7 @@ impl Building {
         let events = self.close("incomplete");
         self.status = status;
         let document = self.document();
-        // A failed response is not part of a conversation.
+        // A failed response is no part of a conversation, so it is not stored.
         if let Some(items) = self.manner.items.take().filter(|_| status != Status::Failed) {
             self.keep(items, &document);
         }
@@ -306,7 +307,7 @@ impl Building {
     }
 }
 
-/// The name of the text of a thought or of a message.
+/// The content type of a reasoning item or a message.
 fn word(thought: bool) -> &'static str {
     if thought { "reasoning_text" } else { "output_text" }
 }
@@ -331,7 +332,7 @@ fn item(id: &str, thought: bool, status: &str, content: Vec<Value>) -> Value {
     }
 }
 
-/// Events of a message's text have a place for log probabilities, which clients expect.
+/// Adds an empty `logprobs` to events of a message's text, because clients expect the field.
 fn with_scores(fields: &mut Value, thought: bool) {
     if let Some(map) = fields.as_object_mut().filter(|_| !thought) {
         map.insert("logprobs".to_owned(), json!([]));

@@ -1,4 +1,4 @@
-//! Items of a Responses conversation as turns.
+//! Reads the items of a Responses conversation as turns.
 
 use super::kept::{Client, Kept};
 use crate::conversation::{Called, Turn};
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Between two system messages that follow each other: templates know one.
+/// Separates system messages that follow each other; they are joined because templates know one.
 const BETWEEN: &str = "\n\n";
 
-/// `input`: a text, or items. References are replaced by what they mean.
+/// Reads `input`: a text, or items. References are replaced by the items that they name.
 pub fn input(f: &mut Fields, kept: &Kept, client: &Client) -> Result<Vec<Arc<Value>>, Refusal> {
     match f.take("input") {
         None => Ok(vec![]),
@@ -34,7 +34,7 @@ pub fn input(f: &mut Fields, kept: &Kept, client: &Client) -> Result<Vec<Arc<Val
     }
 }
 
-/// The conversation. `before`: so many items are of earlier responses.
+/// The turns of a conversation. The first `before` items belong to earlier responses.
 pub fn turns(
     instructions: Option<String>,
     items: &[Arc<Value>],
@@ -58,9 +58,9 @@ pub fn turns(
 #[derive(Default)]
 struct Turns {
     all: Vec<Turn>,
-    /// Names of the called tools by the calls' ids.
+    /// Names of the called tools, by call id.
     called: HashMap<String, String>,
-    /// The assistant's turn that goes on.
+    /// The assistant's turn to which further items are added.
     open: Option<Turn>,
 }
 
@@ -81,11 +81,11 @@ impl Turns {
             "reasoning" => {
                 let summary = content(&mut f, "summary")?;
                 let text = content(&mut f, "content")?;
-                // Only the service that wrote it can read it.
+                // Only the service that wrote it can decrypt it.
                 f.ignore(&["encrypted_content"]);
                 let text = if text.is_empty() { summary } else { text };
                 if !text.is_empty() {
-                    // A thought begins a turn.
+                    // A reasoning item begins a new turn.
                     let spoke = |turn: &Turn| !turn.content.is_empty() || !turn.calls.is_empty();
                     if self.open.as_ref().is_some_and(spoke) {
                         self.close();
@@ -135,7 +135,7 @@ impl Turns {
         }
     }
 
-    /// The assistant's turn: thoughts, text and calls that follow each other are one.
+    /// The open turn of the assistant: consecutive reasoning, text and calls are one turn.
     fn assistant(&mut self) -> &mut Turn {
         let begin = || Turn { role: "assistant".to_owned(), ..Turn::default() };
         self.open.get_or_insert_with(begin)
@@ -153,7 +153,7 @@ fn append(to: &mut String, text: &str) {
     to.push_str(text);
 }
 
-/// A text, or parts that are texts.
+/// Reads content: a text, or parts that are texts.
 fn content(f: &mut Fields, name: &str) -> Result<String, Refusal> {
     match f.take(name) {
         None => Ok(String::new()),

@@ -1,5 +1,5 @@
-//! Responses that are kept so that a conversation can go on from them: in memory, for an hour, each
-//! under the client that made it, and those that can be cancelled.
+//! Stores responses so that a conversation can continue from them: in memory, for an hour, by
+//! client. Running responses are registered here, so that they can be cancelled.
 
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
@@ -7,22 +7,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// OpenAI keeps them for 30 days, on disk.
+/// How long a response is stored. OpenAI stores responses for 30 days, on disk.
 const FOR: Duration = Duration::from_secs(3600);
-/// Bytes of all together.
+/// Most bytes of all stored responses.
 const MOST_BYTES: usize = 64 << 20;
-/// Responses of one client at most.
+/// Most stored responses of one client.
 const MOST: usize = 1000;
 
-/// The client that made a response: the digest of its API key, `None` without one.
+/// The client that made a response: the digest of its API key, `None` without a key.
 pub type Client = Option<String>;
 
-/// A response that is kept.
+/// A stored response.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// The document.
+    /// The response's document.
     pub document: Arc<Value>,
-    /// The items of the conversation up to its end. Items of earlier responses are shared.
+    /// The items of the conversation including this response. Items of earlier responses are
+    /// shared.
     pub items: Vec<Arc<Value>>,
 }
 
@@ -35,13 +36,13 @@ struct Held {
 
 #[derive(Default)]
 struct All {
-    /// Responses of each client, oldest first.
+    /// Stored responses by client, oldest first.
     held: HashMap<Client, VecDeque<Held>>,
     bytes: usize,
     running: HashMap<(Client, String), watch::Sender<bool>>,
 }
 
-/// All of them.
+/// All stored and running responses.
 #[derive(Default)]
 pub struct Kept(Mutex<All>);
 
@@ -50,8 +51,8 @@ impl Kept {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a response. `new`: the last items of the entry that no earlier response has. The
-    /// oldest ones of the client that has most make room.
+    /// Stores a response. The last `new` items of the entry are those that no earlier response has.
+    /// If memory is short, the oldest responses of the client with the most bytes are dropped.
     pub fn put(&self, client: &Client, id: &str, entry: Entry, new: usize) {
         self.put_at(client, id, entry, new, Instant::now());
     }
@@ -74,12 +75,12 @@ impl Kept {
             let Some(client) = most.map(|(client, _)| client.clone()) else { break };
             gone.extend(all.drop_oldest(&client));
         }
-        // Large entries are dropped without the lock.
+        // The memory is freed after the lock is released.
         drop(all);
         drop(gone);
     }
 
-    /// A response of this client.
+    /// The stored response of this client with this id.
     pub fn get(&self, client: &Client, id: &str) -> Option<Entry> {
         self.get_at(client, id, Instant::now())
     }
@@ -90,7 +91,7 @@ impl Kept {
         (now.duration_since(held.made) < FOR).then(|| held.entry.clone())
     }
 
-    /// An item of any response of this client.
+    /// The item with this id of any response of this client.
     pub fn item(&self, client: &Client, id: &str) -> Option<Arc<Value>> {
         let all = self.lock();
         let fresh = all.held.get(client)?.iter().rev().filter(|held| held.made.elapsed() < FOR);
@@ -98,7 +99,7 @@ impl Kept {
         fresh.flat_map(|held| held.entry.items.iter().rev()).find(is).cloned()
     }
 
-    /// Forgets a response; whether it was there.
+    /// Drops a stored response. Returns whether it existed.
     pub fn delete(&self, client: &Client, id: &str) -> bool {
         let mut all = self.lock();
         let Some(held) = all.held.get_mut(client) else { return false };
@@ -112,7 +113,8 @@ impl Kept {
         gone.is_some_and(|held| held.made.elapsed() < FOR)
     }
 
-    /// A response runs until what this gives is dropped; it hears whether it is cancelled.
+    /// Registers a running response until the returned value is dropped. `Run::cancelled` reports a
+    /// cancellation.
     pub fn run(self: &Arc<Kept>, client: &Client, id: &str) -> Run {
         let to = watch::Sender::new(false);
         let cancelled = to.subscribe();
@@ -121,7 +123,7 @@ impl Kept {
         Run { kept: Arc::clone(self), name, cancelled }
     }
 
-    /// Cancels a response that runs; whether there was one.
+    /// Cancels a running response. Returns whether it existed.
     pub fn cancel(&self, client: &Client, id: &str) -> bool {
         let all = self.lock();
         let running = all.running.get(&(client.clone(), id.to_owned()));
@@ -153,11 +155,11 @@ impl All {
     }
 }
 
-/// A response that runs.
+/// A registration of a running response.
 pub struct Run {
     kept: Arc<Kept>,
     name: (Client, String),
-    /// Whether it is cancelled.
+    /// Becomes `true` if the response is cancelled.
     pub cancelled: watch::Receiver<bool>,
 }
 
@@ -167,7 +169,7 @@ impl Drop for Run {
     }
 }
 
-/// Bytes of a document in memory, about.
+/// The approximate size of a document in memory, in bytes.
 fn size(value: &Value) -> usize {
     const EACH: usize = 64;
     let inside = match value {

@@ -1,4 +1,4 @@
-//! OpenAI's `/v1/responses`.
+//! OpenAI's `/v1/responses`: reading requests, writing responses, storing them.
 
 mod answer;
 mod items;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// A comment that fills a silence of a stream.
+/// The comment that keeps a silent stream open.
 const NOTHING: &str = ": \n\n";
 
 /// `POST /v1/responses`.
@@ -54,7 +54,7 @@ pub async fn answer(
     Ok(noted(json_response(&building.document()), &unheld))
 }
 
-/// Passes on the pieces until the response is cancelled. The answer is dropped then.
+/// Forwards pieces until the response is cancelled; the rest of the answer is dropped then.
 fn cancellable(
     mut pieces: mpsc::Receiver<(usize, Piece)>,
     mut run: Run,
@@ -65,7 +65,7 @@ fn cancellable(
             let piece = tokio::select! {
                 piece = pieces.recv() => piece,
                 _ = run.cancelled.wait_for(|cancelled| *cancelled) => return,
-                // The client went away.
+                // The client has disconnected.
                 () = to.closed() => return,
             };
             let Some(piece) = piece else { return };
@@ -80,7 +80,7 @@ fn cancellable(
 /// `GET /v1/responses/{id}`.
 ///
 /// # Errors
-/// None is kept under this id for this client.
+/// No response with this id is stored for this client.
 pub fn get(service: &Service, caller: &Caller, id: &str) -> Result<Response, Refusal> {
     let entry = service.kept.get(&caller.client, id).ok_or_else(|| unknown(id))?;
     Ok(json_response(&entry.document))
@@ -89,7 +89,7 @@ pub fn get(service: &Service, caller: &Caller, id: &str) -> Result<Response, Ref
 /// `DELETE /v1/responses/{id}`.
 ///
 /// # Errors
-/// None is kept under this id for this client.
+/// No response with this id is stored for this client.
 pub fn delete(service: &Service, caller: &Caller, id: &str) -> Result<Response, Refusal> {
     match service.kept.delete(&caller.client, id) {
         true => Ok(json_response(&json!({ "id": id, "object": "response", "deleted": true }))),
@@ -97,10 +97,10 @@ pub fn delete(service: &Service, caller: &Caller, id: &str) -> Result<Response, 
     }
 }
 
-/// `POST /v1/responses/{id}/cancel`: ends a response that runs. One that has ended stays as it is.
+/// `POST /v1/responses/{id}/cancel`: cancels a running response. A finished one stays as it is.
 ///
 /// # Errors
-/// There is none with this id for this client.
+/// This client has no response with this id.
 pub fn cancel(service: &Service, caller: &Caller, id: &str) -> Result<Response, Refusal> {
     if service.kept.cancel(&caller.client, id) {
         let document = json!({ "id": id, "object": "response", "status": "cancelled" });
@@ -112,7 +112,7 @@ pub fn cancel(service: &Service, caller: &Caller, id: &str) -> Result<Response, 
 /// `GET /v1/responses/{id}/input_items`.
 ///
 /// # Errors
-/// None is kept under this id for this client.
+/// No response with this id is stored for this client.
 pub fn input_items(service: &Service, caller: &Caller, id: &str) -> Result<Response, Refusal> {
     let entry = service.kept.get(&caller.client, id).ok_or_else(|| unknown(id))?;
     let output = entry.document.get("output").and_then(Value::as_array).map_or(0, Vec::len);

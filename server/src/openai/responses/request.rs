@@ -1,4 +1,4 @@
-//! Reads requests to `/v1/responses`.
+//! Reads requests of `/v1/responses`.
 
 use super::super::{IGNORED, REFUSED, effort, place};
 use super::items::{input, turns};
@@ -16,17 +16,17 @@ use crate::service::Service;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// Accepted, and without effect.
+/// Fields that are accepted without effect.
 const NO_EFFECT: [&str; 4] = ["max_tool_calls", "include", "stream_options", "client_metadata"];
 
-/// Refused by name.
+/// Fields that are refused by name.
 const NOT_HERE: [(&str, &str); 3] = [
     ("conversation", "conversations are not kept: give previous_response_id"),
     ("prompt", "there are no stored prompts here: give input"),
     ("context_management", "is not supported"),
 ];
 
-/// Fields that the answer says again.
+/// Fields that the response repeats.
 const SAID_AGAIN: [&str; 11] = [
     "instructions",
     "max_output_tokens",
@@ -44,16 +44,16 @@ const SAID_AGAIN: [&str; 11] = [
 /// A request for a response.
 pub struct Read {
     pub ask: Ask,
-    /// Place of the model.
+    /// The model's index.
     pub at: usize,
     pub stream: bool,
-    /// It may have several calls.
+    /// Whether the answer may have several calls.
     pub parallel: bool,
-    /// Fields that the answer says again.
+    /// Fields that the response repeats.
     pub echoed: Map<String, Value>,
-    /// The conversation's items; `None`: they are not kept.
+    /// The conversation's items; `None` if the response is not stored.
     pub items: Option<Vec<Arc<Value>>>,
-    /// Number of them that came with this request.
+    /// Number of items at the end of `items` that came with this request.
     pub new: usize,
     pub client: Client,
 }
@@ -135,7 +135,7 @@ fn echoed(f: &Fields) -> Map<String, Value> {
     SAID_AGAIN.iter().map(|name| one(name)).collect()
 }
 
-/// `text.format`.
+/// Reads `text.format`.
 fn text(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
     let Some(mut text) = f.object("text")? else { return Ok(None) };
     text.ignore(&["verbosity"]);
@@ -162,12 +162,12 @@ fn text(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
     Ok(form)
 }
 
-/// Variables of the template.
+/// Reads `reasoning` into template variables.
 fn reasoning(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
     let mut variables = Map::new();
     if let Some(mut reasoning) = f.object("reasoning")? {
         effort(&mut reasoning, "effort", &mut variables)?;
-        // Thoughts are shown as they are.
+        // Reasoning is always shown in full.
         reasoning.ignore(&["summary", "generate_summary", "context"]);
         reasoning.done()?;
     }

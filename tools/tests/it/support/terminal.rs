@@ -14,7 +14,7 @@ pub fn terminal(columns: u16) -> (Person, OwnedFd) {
     let done =
         unsafe { libc::openpty(&mut person, &mut program, null, null.cast(), &raw const size) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: both handles were just opened, and nobody else has them.
+    // SAFETY: both handles were just opened, and have no other owner.
     let (terminal, program) = unsafe { (File::from_raw_fd(person), OwnedFd::from_raw_fd(program)) };
     (Person { terminal, seen: vec![] }, program)
 }

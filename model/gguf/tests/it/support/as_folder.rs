@@ -1,5 +1,4 @@
-//! A GGUF file as the folder that it may have been made from: what converters do, the other way
-//! round.
+//! Converts a GGUF file to a folder of safetensors, the reverse of llama.cpp's converters.
 
 use super::folder::{Folder, Ten};
 use kjit_formats::format::Format;
@@ -7,7 +6,7 @@ use kjit_gguf::Gguf;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// Names in a layer: GGUF's, and a folder's.
+/// Names of a layer's tensors: GGUF's, and a folder's.
 const LAYER: &[(&str, &str)] = &[
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -42,7 +41,7 @@ fn name(ours: &str, gemma: bool) -> String {
     format!("model.layers.{layer}.{part}.{end}")
 }
 
-/// The folder. BF16, F16 and F32 stay what they are, other types become F32.
+/// Converts a file. BF16, F16 and F32 stay as they are; other types become F32.
 pub fn as_folder(file: &Gguf) -> Folder {
     let arch = file.architecture().unwrap().to_owned();
     let key = |name: &str| format!("{arch}.{name}");
@@ -74,7 +73,7 @@ pub fn as_folder(file: &Gguf) -> Folder {
         config["rope_local_base_freq"] = json!(f("rope.freq_base_swa"));
         config["query_pre_attn_scalar"] = json!(head);
     }
-    // Divisors of frequencies are computed from the config.
+    // The reader computes the frequencies' divisors from the config.
     let tensors =
         file.tensors().iter().filter(|info| info.name() != "rope_freqs.weight").map(|info| {
             let tensor = file.tensor(info.name()).unwrap();
@@ -107,14 +106,14 @@ pub fn as_folder(file: &Gguf) -> Folder {
     let tensors: Vec<Ten> = tensors.collect();
     let (tokenizer, tokenizer_config) = tokenizer(file);
     if tokenizer_config["eos_token"].is_null() {
-        // A folder must say what ends an answer.
+        // A folder must name an end token.
         config["eos_token_id"] = json!(0);
     }
     Folder { config, tokenizer, others: vec![("tokenizer_config.json", tokenizer_config)], tensors }
 }
 
-/// Rows of heads as they were trained: the two of each pair that turns half a head apart, not side
-/// by side.
+/// Undoes the converter's permutation of query and key rows: rotated pairs are half a head apart
+/// again, instead of adjacent.
 fn halves(bytes: &[u8], heads: usize, head: usize) -> Vec<u8> {
     let row = bytes.len() / heads / head;
     let from = |h: usize, i: usize| h * head + 2 * (i % (head / 2)) + i / (head / 2);
@@ -122,7 +121,7 @@ fn halves(bytes: &[u8], heads: usize, head: usize) -> Vec<u8> {
     rows.flat_map(|r| bytes[r * row..(r + 1) * row].iter().copied()).collect()
 }
 
-/// `tokenizer.json` and `tokenizer_config.json` as the published ones of such models look.
+/// Makes `tokenizer.json` and `tokenizer_config.json` in the form of published ones.
 pub fn tokenizer(file: &Gguf) -> (Value, Value) {
     let get = |key: &str| format!("tokenizer.ggml.{key}");
     let tokens: Vec<String> =
@@ -140,7 +139,7 @@ pub fn tokenizer(file: &Gguf) -> (Value, Value) {
             let special = *ty != 4;
             added.push(json!({ "id": id, "content": spelled(id), "special": special, "normalized": false }));
         }
-        // Published files of SentencePiece's kind have all tokens in both lists.
+        // Published SentencePiece files have all tokens in both lists.
         if pieces || !matches!(ty, 2..=4) {
             vocab.insert(spelled(id), json!(id));
         }
@@ -170,7 +169,7 @@ fn byte_level(file: &Gguf, vocab: Map<String, Value>) -> Value {
         .iter()
         .enumerate()
         .map(|(i, merge)| {
-            // Old files and new ones write them differently.
+            // Old files write merges as texts, new ones as pairs.
             let (left, right) = merge.split_once(' ').unwrap();
             if i % 2 == 0 { json!([left, right]) } else { json!(merge) }
         })
@@ -195,7 +194,7 @@ fn byte_level(file: &Gguf, vocab: Map<String, Value>) -> Value {
         "qwen2" => (split(&digits("")), json!({ "type": "NFC" })),
         other => panic!("no tokenizer.json of {other} is known here"),
     };
-    // Llama 3 says by this that a text begins with BOS.
+    // Llama 3 uses this to say that a text begins with BOS.
     let bos = file.opt_u32("tokenizer.ggml.bos_token_id").unwrap();
     let bos = bos.and_then(|id| {
         Some(file.strs("tokenizer.ggml.tokens").unwrap().get(id as usize)?.to_string())
@@ -210,8 +209,8 @@ fn byte_level(file: &Gguf, vocab: Map<String, Value>) -> Value {
     })
 }
 
-/// Merges from scores, as the converter of transformers makes them: for each token every two others
-/// that it consists of.
+/// Makes merges from scores, as transformers' converter does: all pairs of tokens that form a
+/// token.
 fn sentencepiece(file: &Gguf, vocab: Map<String, Value>) -> Value {
     let scores = file.f32s("tokenizer.ggml.scores").unwrap();
     let ids: HashMap<&str, usize> =

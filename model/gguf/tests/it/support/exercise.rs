@@ -1,10 +1,10 @@
-//! Asks a file for everything that a caller may ask for: nothing may panic, whatever the bytes are.
-//! Shared by the property tests and the fuzz target.
+//! Calls every accessor of a file: none may panic, whatever the bytes are. Shared by the property
+//! tests and the fuzz target.
 
 use kjit_gguf::{Error, Gguf, Value};
 
-/// Opens `bytes` and, if that works, uses every accessor on everything in it. An error must be one
-/// line.
+/// Opens `bytes`. If that works, calls every accessor for everything in the file. An error must be
+/// one line.
 pub fn exercise(bytes: &[u8]) {
     let gguf = match Gguf::from_bytes("fuzz.gguf", bytes) {
         Ok(gguf) => gguf,
@@ -44,7 +44,7 @@ pub fn exercise(bytes: &[u8]) {
             Ok(t) => {
                 let rows: u64 = t.dims.iter().skip(1).product();
                 assert_eq!(Some(t.data.len() as u64), t.ty.row_bytes(t.dims[0]).map(|b| b * rows));
-                // Reads the first and the last byte: they are in the map.
+                // Reading the first and the last byte shows that they are inside the map.
                 assert!(std::hint::black_box(t.data.first().zip(t.data.last())).is_some());
             }
             Err(e) => one_line(&e),
@@ -74,7 +74,7 @@ fn check<T>(result: Result<T, Error>) {
     }
 }
 
-/// An error is one line, not an essay, and names the file.
+/// Asserts that an error is one short line that names the file.
 pub fn one_line(e: &Error) {
     let line = e.to_string();
     assert!(!line.chars().any(char::is_control), "control characters in {line:?}");

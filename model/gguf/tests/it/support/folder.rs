@@ -1,15 +1,15 @@
-//! Folders of safetensors for tests: written as they are told, and a small model of any type from a
-//! seed. Shared with the tests of the command.
+//! Writes folders of safetensors for tests, among them small random models of any type. Shared with
+//! the tests of the command.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// A tensor to be: name, type, shape with rows first, bytes.
+/// A tensor to write: name, type, shape with rows first, bytes.
 pub type Ten = (String, &'static str, Vec<u64>, Vec<u8>);
 
-/// A folder to be.
+/// A folder to write.
 pub struct Folder {
     /// `config.json`.
     pub config: Value,
@@ -17,12 +17,12 @@ pub struct Folder {
     pub tokenizer: Value,
     /// `tokenizer_config.json`, `generation_config.json` and the like.
     pub others: Vec<(&'static str, Value)>,
-    /// What the safetensors files hold.
+    /// The tensors of the safetensors files.
     pub tensors: Vec<Ten>,
 }
 
-/// The bytes of one safetensors file, its header filled up so that data begin at a multiple of
-/// `align`, and so many bytes behind it.
+/// The bytes of a safetensors file. The header is padded so that the data begin at a multiple of
+/// `align`; `behind` bytes follow the data.
 pub fn safetensors(tensors: &[Ten], align: usize, behind: usize) -> Vec<u8> {
     let (mut header, mut at) = (Map::new(), 0);
     header.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
@@ -41,7 +41,7 @@ pub fn safetensors(tensors: &[Ten], align: usize, behind: usize) -> Vec<u8> {
 }
 
 impl Folder {
-    /// Writes the folder, with its tensors in one file, or in several and an index.
+    /// Writes the folder, with its tensors in one file, or in several files and an index.
     pub fn write(&self, to: &Path, files: usize) {
         std::fs::create_dir_all(to).unwrap();
         let json = |name: &str, value: &Value| {
@@ -63,12 +63,12 @@ impl Folder {
         json("model.safetensors.index.json", &json!({ "metadata": {}, "weight_map": map }));
     }
 
-    /// A small model of random weights, of a type in `model_type`; what it says means nothing.
+    /// A small model of this `model_type` with random weights.
     pub fn small(model_type: &str) -> Folder {
         Folder::wide(model_type, 48)
     }
 
-    /// The same with so many elements between a layer's last matrices.
+    /// As [`Folder::small`], with `inner` elements in the feed-forward layers.
     pub fn wide(model_type: &str, inner: u64) -> Folder {
         let gemma = model_type.starts_with("gemma3");
         let (width, heads, kv_heads, head, layers) = (32, 4, 2, 16, 2);
@@ -96,7 +96,7 @@ impl Folder {
             let bytes = (0..n).flat_map(|_| {
                 seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let x = (seed >> 40) as f32 / (1 << 23) as f32 - 1.0;
-                // The upper half of a single is a bfloat16.
+                // The upper half of an f32 is a bfloat16.
                 ((middle + scale * x).to_bits() >> 16).to_le_bytes().into_iter().take(2)
             });
             tensors.push((name, "BF16", shape, bytes.collect()));
@@ -138,19 +138,19 @@ impl Folder {
         Folder { config, tokenizer: bytes_tokenizer(), others, tensors }
     }
 
-    /// Replaces a tensor, or adds it.
+    /// Replaces or adds a tensor.
     pub fn tensor(&mut self, name: &str, dtype: &'static str, shape: &[u64], bytes: Vec<u8>) {
         self.tensors.retain(|t| t.0 != name);
         self.tensors.push((name.to_owned(), dtype, shape.to_vec(), bytes));
     }
 
-    /// Adds an added token to `tokenizer.json`.
+    /// Adds an entry to `added_tokens` of `tokenizer.json`.
     pub fn added(&mut self, token: Value) {
         self.tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
     }
 }
 
-/// A post-processor that puts these tokens before and behind a text.
+/// A post-processor that puts these tokens before and after a text.
 pub fn post_processor(first: Option<&str>, last: Option<&str>) -> Value {
     let token = |text: Option<&str>| {
         text.map(|text| json!({ "SpecialToken": { "id": text, "type_id": 0 } }))
@@ -161,7 +161,7 @@ pub fn post_processor(first: Option<&str>, last: Option<&str>) -> Value {
     json!({ "type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {} })
 }
 
-/// A tokenizer of GPT-2's letters and two merges.
+/// A tokenizer with GPT-2's byte letters and two merges.
 fn bytes_tokenizer() -> Value {
     let mut vocab: Map<String, Value> =
         letters().into_iter().enumerate().map(|(i, c)| (c.to_string(), json!(i))).collect();
@@ -181,7 +181,7 @@ fn bytes_tokenizer() -> Value {
     })
 }
 
-/// The letters that stand for bytes in GPT-2's alphabet, in the bytes' order.
+/// The letters that represent the bytes 0 to 255 in GPT-2's alphabet.
 pub fn letters() -> Vec<char> {
     let plain =
         |b: u32| (33..=126).contains(&b) || (161..=172).contains(&b) || (174..=255).contains(&b);

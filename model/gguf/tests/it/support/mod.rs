@@ -1,4 +1,4 @@
-//! Files and folders for tests. The tests of other crates use these modules by their paths.
+//! Files and folders for tests. The tests of other crates include these modules by path.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 

@@ -1,4 +1,4 @@
-//! Folders that a test writes and opens, or that the reader refuses.
+//! Opens folders that a test writes.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -7,7 +7,7 @@ use kjit_gguf::Gguf;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A folder in a temporary directory, with its tensors in so many files, and the model in it.
+/// Writes a folder with its tensors in `files` files to a temporary directory, and opens it.
 pub fn written(folder: &Folder, files: usize) -> (tempfile::TempDir, Arc<Gguf>) {
     let dir = tempfile::tempdir().unwrap();
     folder.write(dir.path(), files);
@@ -15,8 +15,8 @@ pub fn written(folder: &Folder, files: usize) -> (tempfile::TempDir, Arc<Gguf>) 
     (dir, Arc::new(file))
 }
 
-/// The error of a folder that must not open, without the folder's path. The error must be one line
-/// that begins with that path.
+/// The error of a folder that must not open. The error must be one line that begins with the
+/// folder's path, which is removed from the result.
 pub fn refused(dir: &Path) -> String {
     let Err(error) = Gguf::open(dir) else { panic!("it opens") };
     let line = error.to_string();

@@ -1,5 +1,4 @@
-//! Counts what a thread has allocated at most: how "no memory beyond what the file warrants" is
-//! shown.
+//! Counts the most memory that a thread has allocated at once, to test limits of memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,11 +8,11 @@ thread_local! {
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting by thread.
+/// The system's allocator with counters for each thread.
 pub struct Counting;
 
 fn grow(n: usize) {
-    // During a thread's end the counters may be gone already; then nobody asks.
+    // When a thread ends its counters may be gone already; no test reads them then.
     let _ = LIVE.try_with(|live| {
         live.set(live.get().saturating_add(n));
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
@@ -24,23 +23,24 @@ fn shrink(n: usize) {
     let _ = LIVE.try_with(|live| live.set(live.get().saturating_sub(n)));
 }
 
-// SAFETY: every call goes to the system's allocator with the arguments it came with; the counters
-// are `Cell`s in the thread and do not allocate.
+// SAFETY: every call goes to the system's allocator with unchanged arguments; the counters are
+// `Cell`s of the thread and do not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grow(layout.size());
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are the ones that the system's allocator needs.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         shrink(layout.size());
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are the ones that the system's allocator needs.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
 
-/// The most bytes that this thread had allocated at once during `work`, beyond what it had before.
+/// The most bytes that this thread had allocated at once during `work`, in addition to those
+/// before.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);

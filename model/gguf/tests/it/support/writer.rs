@@ -1,4 +1,4 @@
-//! A small GGUF writer for tests. It writes what it is told, also what no file should have.
+//! A small GGUF writer for tests, which also writes invalid files.
 
 /// A metadata value to write.
 #[derive(Clone, Debug)]
@@ -12,12 +12,12 @@ pub enum Val {
     F32(f32),
     Bool(u8),
     Str(Vec<u8>),
-    /// Element type, count as written, the elements' bytes.
+    /// Element type, written count, bytes of the elements.
     Array(u32, u64, Vec<u8>),
     U64(u64),
     I64(i64),
     F64(f64),
-    /// Type id and bytes as they are.
+    /// Type id and raw bytes.
     Raw(u32, Vec<u8>),
 }
 
@@ -41,7 +41,7 @@ pub fn f32s(values: &[f32]) -> Val {
     Val::Array(6, values.len() as u64, values.iter().flat_map(|v| v.to_le_bytes()).collect())
 }
 
-/// An array of one empty array of one … `depth` deep, the innermost of u8 and empty.
+/// Arrays of one array each, `depth` levels; the innermost one is an empty array of u8.
 pub fn nested(depth: usize) -> Val {
     let mut body = Vec::new();
     for _ in 2..depth {
@@ -79,30 +79,30 @@ impl Val {
 pub struct Ten {
     pub name: Vec<u8>,
     pub dims: Vec<u64>,
-    /// The count of dimensions as written, if not theirs.
+    /// The number of dimensions to write, if not the true one.
     pub n_dims: Option<u32>,
     pub ty: u32,
     pub offset: u64,
 }
 
-/// A file to be.
+/// A file to write.
 #[derive(Clone, Debug)]
 pub struct Writer {
     pub magic: [u8; 4],
     pub version: u32,
-    /// The counts as written, if not the true ones.
+    /// The counts to write, if not the true ones.
     pub n_tensors: Option<u64>,
     pub n_keys: Option<u64>,
     pub keys: Vec<(Vec<u8>, Val)>,
     pub tensors: Vec<Ten>,
-    /// What the start of the data is padded to.
+    /// The alignment of the data.
     pub alignment: u64,
     /// Bytes of data; each is its offset's low byte plus one.
     pub data: u64,
 }
 
 impl Writer {
-    /// A file with nothing in it.
+    /// A file without keys and tensors.
     pub fn new() -> Writer {
         Writer {
             magic: *b"GGUF",
@@ -116,7 +116,7 @@ impl Writer {
         }
     }
 
-    /// A small file with a value of every type and tensors of three types.
+    /// A small file with a value of every type, and tensors of three types.
     pub fn sample() -> Writer {
         let mut w = Writer::new()
             .key("general.architecture", text("llama"))
@@ -147,7 +147,7 @@ impl Writer {
         self
     }
 
-    /// Adds a tensor behind the others; types F32, F16 and Q4_0 only.
+    /// Appends a tensor of type F32, F16 or Q4_0.
     pub fn tensor(mut self, name: &str, dims: &[u64], ty: u32) -> Writer {
         let n: u64 = dims.iter().product();
         let bytes = match ty {
@@ -163,13 +163,13 @@ impl Writer {
         self
     }
 
-    /// Changes the tensor added last.
+    /// Changes the last tensor.
     pub fn but(mut self, change: impl FnOnce(&mut Ten)) -> Writer {
         change(self.tensors.last_mut().expect("a tensor to change"));
         self
     }
 
-    /// Everything before the data, padded.
+    /// Everything before the data, with padding.
     pub fn header(&self) -> Vec<u8> {
         let mut out = self.magic.to_vec();
         out.extend(self.version.to_le_bytes());
