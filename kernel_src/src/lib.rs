@@ -60,6 +60,9 @@ mod state;
 pub mod tuning;
 mod vocabulary;
 
+/// `kjit.h`: the words that kernels are written in, for kernels of other crates.
+pub const DIALECT: &str = include_str!("../gpu/kjit.h");
+
 pub use attention::{
     attend, cache_rows, flash, heads, key_scores, kv, latent, latent_flash, rope_kv, top_keys,
 };

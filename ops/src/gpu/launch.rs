@@ -223,7 +223,7 @@ fn job(entry: &str, text: &str, block: u32, target: &kjit_engine::Target) -> Job
     let source = Source::new(entry.to_owned(), "tensor.hip", text.to_owned())
         .file("ops.h", include_str!("../../gpu/ops.h"))
         .file("math.h", include_str!("../../gpu/math.h"))
-        .file("kjit.h", include_str!("../../../kernel_src/gpu/kjit.h"))
+        .file("kjit.h", kjit_kernels::DIALECT)
         .words()
         .entry(entry.to_owned());
     let constants = Constants::new().set("KJ_BLOCK", block);
