@@ -1,5 +1,5 @@
-//! HTTP in front of models: the APIs of OpenAI and Ollama, a chat page, metrics, and the worker of
-//! a fleet. [`serve`] runs it all. [`kjit_model::serve::Scheduler`] answers requests and knows no
+//! HTTP in front of models: the APIs of OpenAI, Anthropic, Ollama and llama.cpp, a chat page,
+//! metrics, and the worker of a fleet. [`serve`] runs it all. [`kjit_model::serve::Scheduler`] answers requests and knows no
 //! HTTP.
 //!
 //! | file | subject |
@@ -9,10 +9,15 @@
 //! | `head`, `bodies` | contradictory heads; limits of bodies |
 //! | `routes`, `keys` | routes and the checks before them; access |
 //! | `fields`, `refusal` | fields of requests, each supported or refused by name; refusals |
+//! | `neutral`, `caller` | fields without a counterpart; the caller's turn and prefixes |
+//! | `desk` | work before a request is queued, in turns by caller |
 //! | `service`, `models`, `loaded` | shared state; loading and unloading; a loaded model |
 //! | `conversation`, `sampling`, `constrain` | messages to a prompt; sampling options; constraints |
+//! | `choice`, `offer` | `tool_choice`; tools of other formats |
+//! | `converse`, `steered` | what all chat dialects share; forced tokens |
 //! | `generation`, `streamed` | one answer, from tokens to text; streams |
-//! | `openai`, `ollama`, `fleet` | dialects |
+//! | `openai`, `anthropic`, `ollama`, `llama`, `fleet` | dialects |
+//! | `probes` | routes of SGLang's and vLLM's monitors |
 //! | `hive` | announcements of a fleet's worker |
 //! | `metrics`, `status`, `page` | metrics, state, the chat page |
 //! | `running` | the servers of a user, for `kjit ps` |
