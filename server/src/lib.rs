@@ -1,6 +1,6 @@
 //! HTTP in front of models: the APIs of OpenAI, Anthropic, Ollama and llama.cpp, a chat page,
-//! metrics, and the worker of a fleet. [`serve`] runs it all. [`kjit_model::serve::Scheduler`] answers requests and knows no
-//! HTTP.
+//! metrics, and the worker of a fleet. [`serve`] runs it all. [`kjit_model::serve::Scheduler`]
+//! answers requests and knows no HTTP.
 //!
 //! | file | subject |
 //! |---|---|
