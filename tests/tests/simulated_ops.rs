@@ -15,8 +15,8 @@ fn on_both(test: &str, body: impl Fn(&Device)) {
     // Many small kernels, compiled quickly for the simulator only. ops/tests/it/compile.rs compiles
     // them for the machine with clang.
     let setup = Setup::devices("gfx1100,gfx942:sramecc+:xnack-")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+        .set("HIPSIM_CLANG", "none")
+        .set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY).join("ops"), WORKER, "hiprtc");
         assert!(kjit_ops::device::use_engine(engine));

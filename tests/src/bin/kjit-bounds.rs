@@ -243,8 +243,8 @@ fn table() -> Result<(), String> {
         archs.iter().map(|a| card_of(a).map(|(_, card)| card.name)).collect();
     let names = names?;
     println!(
-        "Tokens a second at most, with an empty context: by memory alone, and by memory and \
-         instructions where that is less.\n"
+        "Tokens a second at most, with an empty context: by memory alone, and by memory and instructions\n\
+         where that is less.\n"
     );
     println!("| model | {} |\n|---|{}", names.join(" | "), "---|".repeat(names.len()));
     for model in COMMON {
