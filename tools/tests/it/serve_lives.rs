@@ -484,7 +484,7 @@ fn one(server: &Served, i: usize, body: &Value, alone: &str, count: &Count) {
     };
     match i % 16 {
         0 => refused(400, b"{\"prompt\": "),
-        1 => refused(400, b"{\"prompt\": \"x\", \"nonsense\": 1}"),
+        1 => refused(400, b"{\"prompt\": \"x\", \"temperature\": \"nonsense\"}"),
         2 if i % 64 == 2 => refused(413, &vec![b' '; 9 << 20]),
         3 => refused(400, json!({ "prompt": "word ".repeat(3000) }).to_string().as_bytes()),
         // Half a head, half a body, a whole request without a reader, an abandoned stream.

@@ -445,7 +445,7 @@ fn answers_keep_to_expressions_grammars_and_choices() {
             ),
             (
                 json!({ "structured_outputs": { "structural_tag": {} } }),
-                "'structured_outputs.structural_tag'",
+                "'structured_outputs': give json",
             ),
             (json!({ "structured_outputs": {} }), "'structured_outputs': give json"),
             (json!({ "guided_regex": 3 }), "'guided_regex': give a string"),

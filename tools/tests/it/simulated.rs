@@ -69,7 +69,7 @@ fn generates_the_hosts_tokens(test: &str, arch: &str, wave: Option<&str>) {
 #[test]
 fn run_on_a_simulated_rx_7900_generates_the_hosts_tokens() {
     generates_the_hosts_tokens(
-        "run_on_a_simulated_rx_7900_generates_the_hosts_tokens",
+        "simulated::run_on_a_simulated_rx_7900_generates_the_hosts_tokens",
         "gfx1100",
         None,
     );
