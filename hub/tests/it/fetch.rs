@@ -280,7 +280,11 @@ fn what_is_not_there_is_said_with_what_is() {
         (&plain, "hf:org/m-GGUF@v9:Q4_K_M", &["no revision v9"]),
         (&plain, "hf:org/m-GGUF@v9:m-Q4_K_M.gguf", &["no revision v9"]),
         (&plain, "hf:org/gated:Q4_K_M", &["gated", "accept its terms", "set HF_TOKEN"]),
-        (&token, "hf:org/gated:Q4_K_M", &["gated", "accept its terms", "whose token this is"]),
+        (
+            &token,
+            "hf:org/gated:Q4_K_M",
+            &["gated", "accept its terms", "with the account of this token"],
+        ),
         (&plain, "hf:org/two:Q4_0", &["a-Q4_0.gguf, b-Q4_0.gguf", "as hf:org/two/a-Q4_0.gguf"]),
         (&plain, "hf:org/two", &["a-Q4_0.gguf, b-Q4_0.gguf, c-Q8_0"]),
         (&plain, "hf:org/two:Q8_0", &["c-Q8_0-00002-of-00002.gguf is missing"]),

@@ -112,7 +112,7 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
         ),
         (
             |f| f.config["num_hidden_layers"] = json!(1),
-            &["'model.layers.1.", "none that a qwen3 model has"],
+            &["'model.layers.1.", "does not belong to a qwen3 model"],
         ),
         (
             |f| {
