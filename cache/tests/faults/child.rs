@@ -95,7 +95,7 @@ fn entry() {
         // Makes many entries, one after another, until it is killed.
         "many" => {
             let cache = Cache::open(
-                Config::for_app("kjit-fault").ignore_environment().dir(&dir).max_bytes(2_000_000),
+                Config::for_app("fault").ignore_environment().dir(&dir).max_bytes(2_000_000),
             );
             for count in 0.. {
                 get_or_make(&cache, &dir, &format!("many-{}", count % 200), Duration::ZERO);
@@ -103,7 +103,7 @@ fn entry() {
         }
         // Uses the cache that the environment names.
         "user" => {
-            let cache = Cache::open(Config::for_app("kjit-fault"));
+            let cache = Cache::open(Config::for_app("fault"));
             let found = get_or_make(&cache, &dir, &name, Duration::ZERO);
             eprintln!("ORIGIN {:?} HOME {:?}", found.origin, cache.home());
             eprintln!("AGAIN {:?}", get_or_make(&cache, &dir, &name, Duration::ZERO).origin);

@@ -129,7 +129,7 @@ fn a_winner_whose_file_shows_only_after_its_lock_is_free_is_not_made_twice() {
 fn one_hundred_and_twenty_eight_threads_use_one_cache_while_it_evicts_and_quarantines() {
     let scratch = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let config =
-        Config::for_app("kjit-fault").ignore_environment().dir(scratch.path()).max_bytes(500_000);
+        Config::for_app("fault").ignore_environment().dir(scratch.path()).max_bytes(500_000);
     let cache = Cache::open(config);
     std::thread::scope(|scope| {
         for thread in 0..128u64 {

@@ -29,12 +29,12 @@ pub fn artefact(name: &str) -> Artefact {
 }
 
 pub fn open(dir: &Path) -> Cache {
-    Cache::open(Config::for_app("kjit-fault").ignore_environment().dir(dir))
+    Cache::open(Config::for_app("fault").ignore_environment().dir(dir))
 }
 
 /// A cache with room for four entries.
 pub fn open_small(dir: &Path) -> Cache {
-    Cache::open(Config::for_app("kjit-fault").ignore_environment().dir(dir).max_bytes(SMALL_CAP))
+    Cache::open(Config::for_app("fault").ignore_environment().dir(dir).max_bytes(SMALL_CAP))
 }
 
 /// A temporary folder that other users may traverse, like `/tmp`.

@@ -278,7 +278,7 @@ fn the_users_cache_is_made_where_the_platform_wants_it() {
             .env_remove("XDG_CACHE_HOME"),
     );
     assert!(output.contains("AGAIN Home"), "{output}");
-    assert!(entry_path(&scratch.path().join(".cache/kjit-fault"), &key("k")).exists());
+    assert!(entry_path(&scratch.path().join(".cache/fault"), &key("k")).exists());
     let own = scratch.path().join("own");
     finish(
         child("user", &scratch.path().join("log"))
@@ -296,12 +296,12 @@ fn packs_named_by_the_environment_are_read_and_missing_ones_are_said() {
     std::fs::create_dir(&packs).unwrap();
     let what =
         Export { meta: Default::default(), entries: &|_| true, records: &|_| false, secret: None };
-    open(&maker).export(packs.join("x.kjit-faultpack"), &what).unwrap();
+    open(&maker).export(packs.join("x.faultpack"), &what).unwrap();
     let list = std::env::join_paths([scratch.path().join("typo"), packs]).unwrap();
     let own = scratch.path().join("own");
     let mut command = child("user", &scratch.path().join("log"));
     let output = finish(command.env("FAULT_CACHE_DIR", &own).env("FAULT_PACK_PATH", list));
-    assert!(output.contains("ORIGIN ReadOnly") && output.contains("x.kjit-faultpack"), "{output}");
+    assert!(output.contains("ORIGIN ReadOnly") && output.contains("x.faultpack"), "{output}");
     assert!(output.contains("WARNING PackRefused") && output.contains("typo"), "{output}");
     assert_eq!(output.matches("WARNING").count(), 1, "{output}");
 }
