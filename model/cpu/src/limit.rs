@@ -16,9 +16,11 @@ pub fn read_bandwidth(threads: usize) -> f64 {
     for _ in 0..3 {
         let start = Instant::now();
         let sum: f32 = std::thread::scope(|scope| {
-            // SAFETY: this job has no requirement on its fields.
             let all = data.iter().map(|data| {
-                scope.spawn(move || unsafe { isa.run(Sum { data, ahead: isa.ahead() }) })
+                scope.spawn(move || {
+                    // SAFETY: this job has no requirement on its fields.
+                    unsafe { isa.run(Sum { data, ahead: isa.ahead() }) }
+                })
             });
             let all: Vec<_> = all.collect();
             all.into_iter().map(|t| t.join().unwrap_or(0.0)).sum()

@@ -129,10 +129,9 @@ fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_th
     let limit = libc::rlimit { rlim_cur: size + each / 2, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the pointer is valid for the call, which only reads the limit; the child was not
     // waited for, so its id is its own.
-    assert_eq!(
-        unsafe { libc::prlimit(pid, libc::RLIMIT_AS, &raw const limit, std::ptr::null_mut()) },
-        0
-    );
+    let set =
+        unsafe { libc::prlimit(pid, libc::RLIMIT_AS, &raw const limit, std::ptr::null_mut()) };
+    assert_eq!(set, 0);
     for first in [2, 6, 10] {
         all(first..first + 4);
     }

@@ -91,6 +91,9 @@ fn of(
     Case::of(name, spec, target, spec.launch(target, 1, Size { tokens: rows, past: 0 })?, args)
 }
 
+/// Rows of the table when it is timed: enough for every compute unit.
+const ROWS: usize = 4096;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +109,3 @@ mod tests {
         }
     }
 }
-
-/// Rows of the table when it is timed: enough for every compute unit.
-const ROWS: usize = 4096;
