@@ -214,7 +214,7 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         let line = said(&session);
         assert!(pauses(&session) == 0 && session.gpu().unwrap().statistics().streamed.is_some());
         let why =
-            "all that does not stay on the card is copied: the rates of the CPU and of copies \
+            "the part that does not fit on the card is copied: the rates of the CPU and of copies \
              cannot be measured (";
         assert!(line.starts_with(why) && line.contains("hipEventCreateWithFlags"), "{line}");
         drop(session);
@@ -234,8 +234,8 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         all.engine = Engine::new(config("none"));
         let mut session = all.open(&with).unwrap();
         let line = said(&session);
-        let why = "all that does not stay on the card is copied: a part of the CPU's wants a \
-            kernel more: kernel '";
+        let why = "the part that does not fit on the card is copied: a host part needs one more \
+            kernel: kernel '";
         assert!(pauses(&session) == 0 && line.starts_with(why), "{line}");
         assert!(line.contains("kjit warm --memory SIZE") && !line.contains('\n'), "{line}");
         let id = session.add(SampleOptions::default()).unwrap();
@@ -287,7 +287,8 @@ fn where_pages_cannot_be_locked_the_cpus_parts_are_not_in_memory_twice() {
         let said = gpu.remarks().join("; ");
         assert!(
             said.contains(
-                "copied into page-locked memory, and the CPU has its part of prompts, too"
+                "copied into page-locked memory, and the CPU computes its host parts of prompts, \
+                 too"
             ),
             "{said}"
         );

@@ -50,8 +50,8 @@ pub struct Serve {
     /// Access without a key from other machines, for everybody who can reach the address
     #[arg(long)]
     pub allow_anyone: bool,
-    /// Origin whose web pages may send requests, such as https://app.example. May be given several
-    /// times
+    /// Origin whose web pages may send requests, such as `https://app.example`. May be given
+    /// several times
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub cors: Vec<String>,
     /// Model name for clients. May be given several times. With several models: one name each, in
