@@ -102,8 +102,7 @@ pub fn experts_apart(graph: &Graph, n: usize) -> Result<(Graph, usize, usize), E
     Ok((Graph { ops, ..graph.clone() }, taken, of))
 }
 
-/// Undoes [`experts_apart`] or [`Apart::of`](super::Apart::of). `None` if the graph has no host
-/// part.
+/// Undoes [`experts_apart`]. `None` if the graph has no host part.
 pub fn experts_here(graph: &Graph) -> Option<Graph> {
     let apart = graph.ops.iter().any(|op| matches!(op, Op::Elsewhere(_)));
     let (mut ops, mut skip) = (vec![], 0);
