@@ -212,7 +212,10 @@ fn pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line
             Simulated::here().fail(c"hipHostMalloc", n, 2);
         }
         let error = model.open(&streamed).err().unwrap().to_string();
-        assert!(error.starts_with("page-locked memory for streamed layers on rocm:0"), "{error}");
+        assert!(
+            error.starts_with("no page-locked memory for streamed layers on rocm:0"),
+            "{error}"
+        );
         assert!(
             error.contains("a larger --memory streams less") && !error.contains('\n'),
             "{error}"
