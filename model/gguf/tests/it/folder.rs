@@ -135,7 +135,7 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
         ),
         (
             |f| f.tensor("model.layers.0.extra", "F32", &[1], vec![0; 4]),
-            &["'model.layers.0.extra' is none"],
+            &["'model.layers.0.extra' does not belong to"],
         ),
         (
             |f| f.tokenizer["model"]["type"] = json!("Unigram"),
