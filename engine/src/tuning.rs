@@ -137,7 +137,7 @@ mod tests {
         let found = |s: TuningSubject<'_>| engine.tuning_choice(&s).unwrap().is_some();
         assert!(found(subject) && found(TuningSubject { target: &flagged, ..subject }));
         assert!(!found(TuningSubject { target: &other, ..subject }));
-        // The same chip with other kernels: their measurements are independent.
+        // Tunings of other kernels of this chip are measured independently.
         for variant in [plain.f32_alone(), plain.at_wave(64).unwrap()] {
             assert!(!found(TuningSubject { target: &variant, ..subject }), "{variant}");
         }

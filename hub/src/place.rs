@@ -26,7 +26,7 @@ pub(crate) struct Place {
     path: PathBuf,
 }
 
-/// What a name stands for.
+/// The kind of file behind a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Folder,
@@ -120,7 +120,7 @@ impl Place {
         Ok(names)
     }
 
-    /// What a name stands for. A link of another user is followed only if it leads below `within`,
+    /// The kind of file behind a name. A link of another user is followed only if it leads below `within`,
     /// a path without links.
     pub fn kind(&self, name: &str, within: Option<&Path>) -> Option<Kind> {
         let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -209,7 +209,7 @@ impl Place {
         Ok(File::from(rustix::fs::openat(&self.fd, name, flags, ANY_FILE)?))
     }
 
-    /// Opens a lock file, whoever made it. It is made if it is missing.
+    /// Opens a lock file of any user, and creates it if it is missing.
     pub fn lock_file(&self, name: &str) -> io::Result<File> {
         let fd = rustix::fs::openat(&self.fd, name, OFlags::RDWR | OFlags::CREATE | FILE, ANY_FILE);
         let fd = fd.map_err(|errno| {

@@ -8,6 +8,7 @@ use crate::offer::MOST_TOOLS;
 use crate::refusal::Refusal;
 use kjit_model::cancel::Cancel;
 use kjit_model::chat::{Form, ReplyParser};
+use kjit_model::tokenizer::Tokenizer;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -112,7 +113,11 @@ impl Conversation {
             (!self.variables.is_empty()).then(|| Value::Object(self.variables.clone()).to_string());
         if loaded.literal_user_text {
             for turn in self.turns.iter_mut().filter(|turn| !turn.is_trusted()) {
-                turn.content = loaded.tokenizer.literal(&turn.content).into_owned();
+                // Templates render names and ids of calls, too.
+                let texts = [Some(&mut turn.content), turn.name.as_mut(), turn.call_id.as_mut()];
+                for text in texts.into_iter().flatten() {
+                    *text = loaded.tokenizer.literal(text).into_owned();
+                }
             }
         }
         let render = |turns: &[Turn], tools: Option<&str>| {
@@ -135,6 +140,9 @@ impl Conversation {
             true => tokenizer.encode_literal_chat_within(&rendered, limit),
             false => tokenizer.encode_chat_within(&rendered, limit),
         })?;
+        if loaded.literal_user_text {
+            rendered = Tokenizer::unmarked(&rendered).into_owned();
+        }
         Ok(Prompt { tokens, form, rendered, offered })
     }
 }

@@ -108,7 +108,7 @@ pub(crate) fn panels(rows: usize, cols: usize, random: &mut Random) -> (Vec<u8>,
     (bytes, all)
 }
 
-/// What a buffer of turned tiles must hold: the rows' values, zeros behind a row, nothing (NaN) in
+/// Expected contents of a buffer of turned tiles: the rows' values, zeros behind a row, nothing (NaN) in
 /// other rows.
 pub(crate) fn want_turned(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     let mut want = vec![f64::NAN; turned_bytes(rows.len(), cols) / 2];

@@ -42,6 +42,11 @@ impl Tokenizer {
         Cow::Owned(out)
     }
 
+    /// A rendered prompt without the marks that [`Self::literal`] put into its messages.
+    pub fn unmarked(prompt: &str) -> Cow<'_, str> {
+        unmarked(prompt).0
+    }
+
     /// [`Self::encode_chat_within`] of a prompt rendered from messages that went through
     /// [`Self::literal`].
     ///
