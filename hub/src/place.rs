@@ -120,8 +120,8 @@ impl Place {
         Ok(names)
     }
 
-    /// The kind of file behind a name. A link of another user is followed only if it leads below `within`,
-    /// a path without links.
+    /// The kind of file behind a name. A link of another user is followed only if it leads below
+    /// `within`, a path without links.
     pub fn kind(&self, name: &str, within: Option<&Path>) -> Option<Kind> {
         let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some(match kind(&stat) {

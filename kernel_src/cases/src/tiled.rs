@@ -108,8 +108,8 @@ pub(crate) fn panels(rows: usize, cols: usize, random: &mut Random) -> (Vec<u8>,
     (bytes, all)
 }
 
-/// Expected contents of a buffer of turned tiles: the rows' values, zeros behind a row, nothing (NaN) in
-/// other rows.
+/// Expected contents of a buffer of turned tiles: the rows' values, zeros behind a row, nothing
+/// (NaN) in other rows.
 pub(crate) fn want_turned(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     let mut want = vec![f64::NAN; turned_bytes(rows.len(), cols) / 2];
     for (row, values) in rows.iter().enumerate() {
