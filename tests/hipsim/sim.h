@@ -4,6 +4,42 @@
 // each device executes it (run_queues): the head of a random stream at a time. Unless a caller
 // waits, the thread delays it a little, so that a result that is used before its event shows as
 // poison.
+//
+// Settings, by environment variables:
+//
+//   HIPSIM_DEVICES: arch ids with flags, comma-separated; default gfx1100; empty: no device
+//   HIPSIM_SEED: of every random order
+//   HIPSIM_MEMORY: bytes of each device; default 4 GiB
+//   HIPSIM_LINK: lies: copies between two devices succeed, and nothing arrives; kernels:
+//     copies arrive, what kernels write into another device's memory does not; none: no
+//     device says that it reaches another; nothing: nor does what a kernel writes into page-
+//     locked memory that another device made; pairs: 0 and 1, 2 and 3 … reach each other
+//   HIPSIM_RCCL: version:N: RCCL says that it has this version; die:N, hang:N: the process
+//     ends at its N-th gathering, or that one never does
+//   HIPSIM_INTEGRATED: numbers of the devices that say they are a processor's own, comma-
+//     separated
+//   HIPSIM_FAIL: call:n:code, comma-separated: that call fails the n-th time; with * for n,
+//     every time
+//   HIPSIM_HANG, HIPSIM_ABORT: a call that never answers, or ends the process: hipInit
+//   HIPSIM_BREAK: entry:threads:how, comma-separated: that kernel with blocks of so many
+//     threads (or of wave32, wave64) does abort, hang or fault
+//   HIPSIM_WRONG: an instruction that computes wrong: dot4, matrix, exchange32 or exchange64
+//     (between the lanes of waves of that width), packed (two halves in a word), widen or
+//     narrow (a half to an f32, and back)
+//   HIPSIM_FAULTS: after a fault: stay, nothing helps but a new process; abort, the process
+//     ends
+//   HIPSIM_TIMEOUT: seconds after which a kernel has hung; default 120
+//   HIPSIM_THREADS: CPU threads that run blocks; default all, four at most
+//   HIPSIM_DIR: sources, their CPU libraries, and which code object came from which
+//   HIPSIM_CLANG: the real clang, or none: code objects with a note and symbols alone
+//   HIPSIM_SLOW: gemm:2.5,flash:1: hiprtc takes so many seconds longer for files whose names
+//     begin so
+//   HIPSIM_REFUSE: gemm,flash: hiprtc refuses those
+//   HIPSIM_MISBEHAVE: argmax:abort: hiprtc goes wrong with those: abort, kill, loop, eat
+//     (memory), print (to stdout), garbage
+//   HIPSIM_ONCE: a folder: it goes wrong only if it could make that
+//   HIPSIM_CXX, HIPSIM_OPTIMISE: compiler for the CPU (c++), and its -O2
+
 #pragma once
 #include "exec.h"
 #include <condition_variable>

@@ -11,7 +11,7 @@
 //! captured once more (`runner/takeover.rs`).
 //!
 //! On an H200 with 16 cores the first token of a cold start came after 0.82 s instead of 1.19; with
-//! two cores, after 1.59 s instead of 3.77 (docs/compile-service.md).
+//! two cores, after 1.59 s instead of 3.77 (docs/run.md#the-first-token).
 //!
 //! The two ways differ in the last bits, and the time of the change depends on the clock. For
 //! reproducible tokens opening must wait for all kernels: leave

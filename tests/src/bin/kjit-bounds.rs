@@ -1,7 +1,7 @@
 //! Bounds of decode products by their instructions. `kjit-bounds count gfx1100 …` counts the
 //! instructions that each product executes on the emulator and prints lines of
 //! `kernel_src/src/issue.tsv` (`--only NAME`: one product). `kjit-bounds table` makes the tables of
-//! `docs/amd-bounds.md` from that file. `scripts/issue-bounds` runs both.
+//! `benches/results/amd-bounds.txt` from that file. `scripts/issue-bounds` runs both.
 #![allow(clippy::print_stdout, reason = "a command")]
 
 use gfxemu::machine::{Launch, Machine};

@@ -133,7 +133,7 @@ fn print(rows: &[Row], output: BenchOutput) -> anyhow::Result<()> {
                 writeln!(
                     out,
                     "Issue is the least time for the instructions that a launch executes, counted \
-                     on an emulator: {units} units at {mhz} MHz (docs/amd-bounds.md)."
+                     on an emulator: {units} units at {mhz} MHz (docs/amd-kernels.md)."
                 )?;
             }
         }
