@@ -119,7 +119,8 @@ pub struct OpenOptions {
     pub output: Output,
     /// Tokens of a sequence, prompt and answer together. `None`: the trained context, at most 8192.
     pub context: Option<usize>,
-    /// Maximum number of concurrent sequences, each with its own context; at most 64 on a GPU.
+    /// Maximum number of concurrent sequences, each with its own context; at most 256 on a GPU, 64
+    /// with `reproducible`.
     /// Their state is allocated when the model is opened.
     pub sequences: usize,
     /// On a GPU: halves `sequences`, down to [`OpenOptions::FEW`], while their state takes memory

@@ -27,7 +27,11 @@ const BATCH_ROWS: u32 = 41;
 /// time than one.
 pub const DRAFTED: u32 = 1 + kjit_exec::DRAFTS as u32;
 /// The most concurrent sequences.
-pub const SEQUENCES: usize = 64;
+pub const SEQUENCES: usize = 256;
+/// The most rows of a product for few rows (`small_gemm`), and so the most sequences of a
+/// reproducible model, whose programs all use that product.
+pub const FEW_ROWS: usize = 64;
+const FEW: u32 = FEW_ROWS as u32;
 
 /// Program sizes in rows for up to `sequences` sequences, so that no number of sequences takes
 /// longer than with a program of its own. The experts kernel has no idle rows, so with experts
@@ -44,12 +48,15 @@ pub(super) fn sizes(graph: &Graph, target: &Target, sequences: usize) -> Vec<u32
     sizes
 }
 
-/// Numbers of rows, up to 64, that are worth a kernel; other numbers take the next one's time.
+/// Numbers of rows that are worth a kernel; other numbers take the next one's time. The products
+/// of a batch have widths in steps of 8 up to 64, then of 32; prompt tiles have steps of 64.
 fn few(target: &Target) -> &'static [u32] {
-    if small_gemm::covers(target) {
-        &[1, 8, 16, 24, 32, 40, 48, 56, 64]
+    if batch_gemm::covers(target) {
+        &[1, 8, 16, 24, 32, 40, 48, 56, 64, 96, 128, 160, 192, 224, 256]
+    } else if small_gemm::covers(target) {
+        &[1, 8, 16, 24, 32, 40, 48, 56, 64, 128, 192, 256]
     } else {
-        &[1, 2, 4, 8, 16, 32, 64]
+        &[1, 2, 4, 8, 16, 32, 64, 128, 192, 256]
     }
 }
 
@@ -70,8 +77,8 @@ impl Lower<'_> {
                     (true, BATCH_ROWS..) if batch_gemm::covers(&self.target) => {
                         self.product(Form::Turned, input, segments, finish)
                     }
-                    (true, _) => self.product(Form::Panels, input, segments, finish),
-                    (false, _) => self.product(Form::Tiles, input, segments, finish),
+                    (true, ..=FEW) => self.product(Form::Panels, input, segments, finish),
+                    _ => self.product(Form::Tiles, input, segments, finish),
                 }
             }
             Step::Experts { input, experts, segments, finish } if rows > EXPERT_ROWS => {

@@ -1,7 +1,7 @@
 //! Plans a whole model: programs, weights, caches, tables, memory.
 
 use super::arena::ALIGN;
-use super::batch::{DRAFTED, SEQUENCES, sizes};
+use super::batch::{DRAFTED, FEW_ROWS, SEQUENCES, sizes};
 use super::build::{Builder, Jobs};
 use super::expert_places::room;
 use super::fit;
@@ -60,18 +60,20 @@ impl Request<'_> {
     }
 }
 
-/// Plans a model for the requested number of sequences, at most 64, each in a slot with its own
-/// context.
+/// Plans a model for the requested number of sequences, at most 256 (64 with `reproducible`), each
+/// in a slot with its own context.
 ///
 /// # Errors
-/// Names what no kernel covers; more than 64 sequences.
+/// Names what no kernel covers; too many sequences.
 pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let &Request { graph, target, options, .. } = request;
     let sequences = options.sequences.max(1);
-    if sequences > SEQUENCES {
+    let most = if options.reproducible { FEW_ROWS } else { SEQUENCES };
+    if sequences > most {
+        let how = if options.reproducible { " with --reproducible" } else { "" };
         return Err(unsupported(
             &format!("{sequences} sequences side by side"),
-            format!("at most {SEQUENCES} are supported"),
+            format!("at most {most} are supported{how}"),
         ));
     }
     fit::check(graph)?;
@@ -104,7 +106,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let chunk =
         if graph.is_bidirectional() { context } else { options.chunk_on_gpu().min(context) };
     // More rows would use another kernel.
-    let chunk = if options.reproducible { chunk.min(SEQUENCES) } else { chunk };
+    let chunk = if options.reproducible { chunk.min(FEW_ROWS) } else { chunk };
     let mut copying = planner.copying(chunk)?;
     // If experts are copied for long prompts, the CPU's prompt programs have the CPU's chunk size
     // at most.

@@ -358,7 +358,7 @@ fn a_decoded_token_costs_one_replay_and_nothing_else() {
 fn counts() -> Vec<usize> {
     let asked = std::env::var("KJIT_TEST_SEQUENCES").ok();
     asked.map_or_else(
-        || vec![1, 2, 3, 5, 8, 9, 16, 33, 64],
+        || vec![1, 2, 3, 5, 8, 9, 16, 33, 64, 97, 200],
         |asked| {
             asked.split(',').map(|n| n.parse().expect("KJIT_TEST_SEQUENCES is numbers")).collect()
         },
@@ -379,7 +379,7 @@ fn sequences_side_by_side_have_the_hosts_logits_whatever_their_number() {
             let truth = OpenOptions { precise: true, ..o.clone() };
             let mut host = One::cpu(&gguf, &graph, &truth);
             let routes = graph.ops.iter().any(|op| matches!(op, Op::Route(_)));
-            let o = OpenOptions { sequences: 64, ..o };
+            let o = OpenOptions { sequences: 256, ..o };
             let mut gpu = Session::on_gpu(&engine, &device, &gguf, graph, &o).unwrap();
             let label = format!("{} {kv:?}", path.file_name().unwrap().to_string_lossy());
             // The limits of one sequence apply: f16 products for many rows, eight-bit keys and

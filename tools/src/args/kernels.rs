@@ -69,7 +69,7 @@ pub struct Warm {
     pub emit: Option<PathBuf>,
     #[command(flatten)]
     pub setup: Setup,
-    /// Maximum sequences side by side, 1 to 64: also compiles the kernels that decode up to N
+    /// Maximum sequences side by side, 1 to 256: also compiles the kernels that decode up to N
     /// sequences, as in `kjit bench -b` (default: one sequence)
     #[arg(long, value_name = "N", value_parser = sequences)]
     pub sequences: Option<usize>,

@@ -61,8 +61,8 @@ pub struct Serve {
     /// Maximum number of concurrent sequences per model, each with its own context (default: 4)
     #[arg(long, value_name = "N", value_parser = sequences, allow_negative_numbers = true)]
     pub max_sequences: Option<usize>,
-    /// Memory for keys and values per model. Allows as many sequences as fit, at most 64; on the
-    /// CPU the sequences share it by their tokens
+    /// Memory for keys and values per model. Allows as many sequences as fit, at most 64 unless
+    /// --max-sequences says more; on the CPU the sequences share it by their tokens
     #[arg(long, value_name = "SIZE")]
     kv_memory: Option<Size>,
     /// Keys and values in pages that sequences share, on one GPU. Sequences with the same prefix
@@ -155,8 +155,8 @@ impl Serve {
 fn sequences(s: &str) -> Result<usize, String> {
     s.parse()
         .ok()
-        .filter(|n| (1..=64).contains(n))
-        .ok_or_else(|| "give a whole number from 1 to 64".to_string())
+        .filter(|n| (1..=256).contains(n))
+        .ok_or_else(|| "give a whole number from 1 to 256".to_string())
 }
 
 /// Checks a worker's name, which becomes part of a URL.

@@ -78,8 +78,8 @@ pub fn seed(s: &str) -> Result<u64, String> {
 pub fn sequences(s: &str) -> Result<usize, String> {
     s.parse()
         .ok()
-        .filter(|n| (1..=64).contains(n))
-        .ok_or_else(|| "give whole numbers from 1 to 64".to_string())
+        .filter(|n| (1..=256).contains(n))
+        .ok_or_else(|| "give whole numbers from 1 to 256".to_string())
 }
 
 pub fn positive(s: &str) -> Result<usize, String> {
