@@ -380,8 +380,8 @@ inline void work(Launch& l, unsigned worker) {
     }
 }
 
-// ------------------------------------------------------------------------------------- faults that
-// the processor finds
+// ---------------------------------------------------------------- faults that the processor finds
+
 inline struct sigaction previous_actions[64];
 inline void stopped_on_signal() {  // runs on the fiber's stack
     static const char* const names[] = {"touches memory outside of what it was given", "divides by zero", "an instruction that a check put there"};

@@ -190,9 +190,8 @@ impl HostRunner {
         })
     }
 
-    /// Behind these stages.
+    /// Sets the previous stages, whose rows this runner takes.
     #[must_use]
-    /// Sets the previous stages.
     pub fn behind(mut self, before: Option<Box<dyn Runner>>) -> HostRunner {
         self.before = before;
         self

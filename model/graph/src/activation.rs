@@ -46,9 +46,8 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Its value.
+    /// The value of the function at `x`.
     #[inline]
-    /// The value of the function.
     pub fn of(self, x: f32) -> f32 {
         let e = f64::from(x);
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
@@ -94,9 +93,8 @@ impl Activation {
         if x.is_nan() { x } else { y as f32 }
     }
 
-    /// Its value times another element.
+    /// The function's value at `gate`, times `up`.
     #[inline]
-    /// The function's value times another element.
     pub fn gate(self, gate: f32, up: f32) -> f32 {
         match self {
             Activation::ClampedSilu(limit) => {

@@ -228,15 +228,16 @@ impl Mixture {
             return Ok(None);
         };
         let used = h.size("expert_group_used_count")?;
-        if !self.count.is_multiple_of(count)
-            || used > count
-            || used * (self.count / count) < self.used
-        {
-            let why = format!(
-                "{used} of them must hold the {} chosen of {} experts",
-                self.used, self.count
-            );
-            return Err(h.bad("expert_group_count", count, &why));
+        let (all, chosen) = (self.count, self.used);
+        let bad = |why: String| Err(h.bad("expert_group_count", count, &why));
+        if !all.is_multiple_of(count) {
+            return bad(format!("it must divide the {all} experts"));
+        }
+        if used > count {
+            return bad(format!("expert_group_used_count is {used}, more than there are"));
+        }
+        if used * (all / count) < chosen {
+            return bad(format!("{used} groups hold fewer than the {chosen} chosen experts"));
         }
         Ok(Some(Groups { count, used }))
     }
