@@ -21,7 +21,7 @@ const TOKENS: usize = 64;
 const STEPS: usize = 1000;
 
 /// The model that scripts/quickstart fetches.
-fn usual() -> PathBuf {
+pub fn usual() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../.models/SmolLM2-135M-Instruct.Q4_1.gguf")
 }
 
@@ -170,28 +170,4 @@ fn products(options: &Options, out: &mut dyn Write) -> Result<()> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::Options;
-
-    #[test]
-    fn each_part_of_the_host_has_its_line() {
-        let path = super::usual().with_file_name("tiny/tiny-llama-q8_0.gguf");
-        assert!(path.exists(), "{} is missing: run scripts/fetch-test-models", path.display());
-        let options = Options {
-            model: Some(path),
-            iterations: 1,
-            warmup: 0,
-            threads: 1,
-            ..Options::parse(["--filter=open|vocab|tok|prompt|decode".to_owned()]).unwrap()
-        };
-        let mut out = vec![];
-        super::run(&options, &mut out).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        for name in ["open", "vocabulary", "tokenize", "prompt of 512", "decode, 64 tokens"] {
-            assert_eq!(text.lines().filter(|l| l.starts_with(name)).count(), 1, "{name}: {text}");
-        }
-    }
 }

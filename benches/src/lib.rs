@@ -139,7 +139,10 @@ impl Options {
 
 /// Seconds of several measurements of one thing.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Times(Vec<f64>);
+pub struct Times(
+    /// In ascending order.
+    pub Vec<f64>,
+);
 
 impl Times {
     /// Sorts the measurements.
@@ -194,46 +197,5 @@ pub fn main(run: fn(&Options, &mut dyn Write) -> Result<()>) -> ExitCode {
             eprintln!("error: {why}");
             ExitCode::FAILURE
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Options, Times};
-
-    fn parse(line: &str) -> super::Result<Options> {
-        Options::parse(line.split_whitespace().map(str::to_owned))
-    }
-
-    #[test]
-    fn flags_are_read_in_both_forms_and_wrong_ones_named() {
-        let options =
-            parse("--bench --arch gfx1100,sm_90 --filter=^mat --iterations 3 --warmup 0").unwrap();
-        assert_eq!(
-            (options.arch.join(" ").as_str(), options.iterations, options.warmup),
-            ("gfx1100 sm_90", 3, 0)
-        );
-        assert!(options.wants("matvec") && !options.wants("a matvec"));
-        for (line, word) in [
-            ("--nope", "--nope"),
-            ("--warmup", "needs a value"),
-            ("--iterations x", "whole number"),
-            ("--filter (", "--filter"),
-        ] {
-            let error = parse(line).unwrap_err().to_string();
-            assert!(error.contains(word), "{error}");
-        }
-    }
-
-    #[test]
-    fn the_median_is_of_the_runs_that_count() {
-        let mut run = 0;
-        let options = Options { warmup: 2, iterations: 3, ..Options::default() };
-        let times = options.time(|| {
-            run += 1;
-            Ok(())
-        });
-        assert_eq!((run, times.unwrap().0.len()), (5, 3));
-        assert_eq!(Times::of(vec![3.0, 1.0, 2.0]).median(), 2.0);
     }
 }

@@ -75,7 +75,7 @@
         clippy::indexing_slicing
     )
 )]
-#![forbid(unsafe_code)]
+#![cfg_attr(not(test), forbid(unsafe_code))]
 
 mod admin;
 mod cache;
@@ -112,3 +112,10 @@ pub use warning::{OnWarning, Warning};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+// Unit and integration tests are one program. The latter see the crate as its users do.
+#[cfg(test)]
+extern crate self as kjit_cache;
+#[cfg(test)]
+#[path = "../tests/it/main.rs"]
+mod it;

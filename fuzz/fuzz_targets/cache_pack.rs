@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../cache/tests/support/exercise.rs"]
+#[path = "../../cache/tests/it/support/exercise.rs"]
 #[allow(dead_code)]
 mod exercise;
 

@@ -23,7 +23,7 @@
 //! has the sha256 that the hub announced. Partial downloads are kept and resumed. The token goes to
 //! the endpoint's host only, redirects included.
 
-#![forbid(unsafe_code)]
+#![cfg_attr(not(test), forbid(unsafe_code))]
 #![cfg_attr(
     not(test),
     warn(
@@ -108,3 +108,10 @@ pub type Watch<'a> = &'a dyn Fn(Event<'_>);
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+// Unit and integration tests are one program. The latter see the crate as its users do.
+#[cfg(test)]
+extern crate self as kjit_hub;
+#[cfg(test)]
+#[path = "../tests/it/main.rs"]
+mod it;

@@ -42,7 +42,7 @@
 //! | the device's random numbers | [`noise`] |
 //! | block formats, and the layout of weights | [`format`](mod@format), [`layout`] |
 
-#![forbid(unsafe_code)]
+#![cfg_attr(not(test), forbid(unsafe_code))]
 #![cfg_attr(
     not(test),
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
@@ -83,3 +83,10 @@ pub use vocabulary::{activations, arguments, kernel, launch, mma, shape, step, v
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+// Unit and integration tests are one program. The latter see the crate as its users do.
+#[cfg(test)]
+extern crate self as kjit_kernels;
+#[cfg(test)]
+#[path = "../tests/it/main.rs"]
+mod it;

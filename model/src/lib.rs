@@ -39,7 +39,7 @@
 //! | build a model's [`graph::Graph`] | [`arch::build`] |
 //! | plan a GPU's work for a graph, as a [`gpu::plan::Plan`] | [`gpu::plan_for`] |
 
-#![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(unsafe_code))]
 #![cfg_attr(
     not(test),
     warn(
@@ -80,3 +80,10 @@ pub use session::{OpenOptions, Session};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+// Unit and integration tests are one program. The latter see the crate as its users do.
+#[cfg(test)]
+extern crate self as kjit_model;
+#[cfg(test)]
+#[path = "../tests/it/main.rs"]
+mod it;

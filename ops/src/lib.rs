@@ -26,7 +26,7 @@
 //! | `gpu` | the bytecode rendered as a kernel; launches |
 //! | `arith`, `moves`, `index`, `reduce`, `search`, `create`, `linalg`, `nn`, `conv`, `losses` | the operations |
 
-#![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(unsafe_code))]
 #![cfg_attr(
     not(test),
     warn(
@@ -85,3 +85,10 @@ pub use scalar::Scalar;
 pub use search::Unique;
 pub use shape::{axes, axis, broadcast};
 pub use tensor::{HostView, Tensor};
+
+// Unit and integration tests are one program. The latter see the crate as its users do.
+#[cfg(test)]
+extern crate self as kjit_ops;
+#[cfg(test)]
+#[path = "../tests/it/main.rs"]
+mod it;

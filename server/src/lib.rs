@@ -23,7 +23,7 @@
 //! | `running` | the servers of a user, for `kjit ps` |
 //! | `inside` | a server without sockets, for tests |
 
-#![forbid(unsafe_code)]
+#![cfg_attr(not(test), forbid(unsafe_code))]
 #![cfg_attr(
     not(test),
     warn(
@@ -83,3 +83,10 @@ pub use listen::{End, ServeError, serve};
 pub use options::{Limits, Options, Served, Worker};
 pub use running::{Running, running};
 pub use tls::Tls;
+
+// Unit and integration tests are one program. The latter see the crate as its users do.
+#[cfg(test)]
+extern crate self as kjit_server;
+#[cfg(test)]
+#[path = "../tests/it/main.rs"]
+mod it;

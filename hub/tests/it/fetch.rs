@@ -1,6 +1,6 @@
 //! Fetching from a hub with all faults of networks and servers.
 
-use crate::support::server::{Fault, Repo, Server, noise, repo, sha256};
+use crate::it::support::server::{Fault, Repo, Server, noise, repo, sha256};
 use kjit_hub::{Error, Event, Hub, Local, Pulled, Reference, Settings, Token};
 use std::cell::RefCell;
 use std::fs;

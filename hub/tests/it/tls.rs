@@ -1,6 +1,6 @@
 //! False hosts and readable connections: a tunnel with its own certificate before the hub.
 
-use crate::support::server::{Server, noise, repo};
+use crate::it::support::server::{Server, noise, repo};
 use kjit_hub::{Error, Hub, Pulled, Settings};
 use std::fs;
 use std::io::{BufRead, BufReader};

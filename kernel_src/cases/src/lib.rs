@@ -5,7 +5,7 @@
 //! Inputs are random but seeded. Outputs start poisoned with NaN. Expected values are computed here
 //! in f64. A buffer without expectation must not change.
 
-#![forbid(unsafe_code)]
+#![cfg_attr(not(test), forbid(unsafe_code))]
 #![cfg_attr(
     not(test),
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
@@ -42,3 +42,10 @@ pub use shared::SharedData;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+// Unit and integration tests are one program. The latter see the crate as its users do.
+#[cfg(test)]
+extern crate self as kjit_kernel_cases;
+#[cfg(test)]
+#[path = "../tests/it/main.rs"]
+mod it;

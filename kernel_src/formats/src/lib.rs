@@ -9,7 +9,7 @@
 //! | know the size of any tensor type of ggml | [`ggml::GgmlType`] |
 //! | lay weights out as the kernels read them | [`layout::Layout`] |
 
-#![forbid(unsafe_code)]
+#![cfg_attr(not(test), forbid(unsafe_code))]
 #![cfg_attr(
     not(test),
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
@@ -23,3 +23,10 @@ pub mod layout;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+// Unit and integration tests are one program. The latter see the crate as its users do.
+#[cfg(test)]
+extern crate self as kjit_formats;
+#[cfg(test)]
+#[path = "../tests/it/main.rs"]
+mod it;

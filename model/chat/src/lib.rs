@@ -9,7 +9,7 @@
 //! A file may have several templates, one of them for conversations with tools. For a file without
 //! one, a template is chosen by architecture and special tokens ([`ChatTemplate::origin`]).
 
-#![forbid(unsafe_code)]
+#![cfg_attr(not(test), forbid(unsafe_code))]
 #![cfg_attr(
     not(test),
     warn(
@@ -464,3 +464,10 @@ fn one_line(text: &str) -> String {
     }
     line
 }
+
+// Unit and integration tests are one program. The latter see the crate as its users do.
+#[cfg(test)]
+extern crate self as kjit_chat;
+#[cfg(test)]
+#[path = "../tests/it/main.rs"]
+mod it;

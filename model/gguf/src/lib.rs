@@ -25,7 +25,7 @@
 //! # Ok(()) }
 //! ```
 
-#![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(unsafe_code))]
 #![cfg_attr(
     not(test),
     warn(
@@ -367,3 +367,10 @@ impl Gguf {
         Some((info.ty().ggml()?, self.part(info.part())?.map.get(start..end)?))
     }
 }
+
+// Unit and integration tests are one program. The latter see the crate as its users do.
+#[cfg(test)]
+extern crate self as kjit_gguf;
+#[cfg(test)]
+#[path = "../tests/it/main.rs"]
+mod it;

@@ -1,10 +1,10 @@
 //! The CPU runner compared with llama.cpp on a tiny model of every architecture
 //! (tests/data/oracle/archs).
 
-use crate::support::draws::{self, Draw};
-use crate::support::files::model_path;
-use crate::support::one::One;
-use crate::support::oracle::{ids, log_sum_exp, oracle};
+use crate::it::support::draws::{self, Draw};
+use crate::it::support::files::model_path;
+use crate::it::support::one::One;
+use crate::it::support::oracle::{ids, log_sum_exp, oracle};
 use kjit_model::gguf::Gguf;
 use kjit_model::graph::{Graph, Op, Pooling};
 use kjit_model::session::{KvType, OpenOptions, Session, Want, check_scores};
@@ -150,7 +150,7 @@ fn every_architecture_is_right_whole_in_pieces_and_token_by_token() {
                 .embed(&ids(&case.entry["ids"]))
                 .map_err(|e| e.to_string())?;
             let want = floats(&case.entry["embedding"]);
-            let off = crate::support::near::off(&got, &want);
+            let off = crate::it::support::near::off(&got, &want);
             let refused = executor(case, 512)?
                 .feed(&[5], Want::Last)
                 .is_err_and(|e| e.to_string().contains(&case.arch));
@@ -297,7 +297,7 @@ fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_ar
                 .host()
                 .embed(&prompt)
                 .map_err(|e| e.to_string())?;
-            let off = crate::support::near::off(&got, &want);
+            let off = crate::it::support::near::off(&got, &want);
             if off.is_nan() || off > 1e-5 {
                 return Err(format!("{pooling:?} is off by {off:.1e}"));
             }
@@ -334,7 +334,7 @@ fn drawn_models_are_right_whole_in_pieces_and_token_by_token() {
         };
         if draw.vector {
             let got = drawn(draw, 512)?.host().embed(&draw.ids).map_err(|e| e.to_string())?;
-            let off = crate::support::near::off(&got, golden);
+            let off = crate::it::support::near::off(&got, golden);
             return if off < 1e-4 {
                 Ok(())
             } else {

@@ -1,7 +1,7 @@
 //! The catalogue of common models: every row is a model, and real files find their kernels among
 //! the catalogue's.
 
-use crate::support::shapes::LLAMA_8B;
+use crate::it::support::shapes::LLAMA_8B;
 use kjit_engine::{Config, Engine, Job, Target};
 use kjit_model::catalogue::COMMON;
 use kjit_model::gguf::Gguf;
@@ -77,7 +77,8 @@ fn a_llama_of_eight_billion_finds_all_its_kernels_in_the_common_set() {
 
 #[test]
 fn the_quickstarts_model_finds_all_its_kernels_in_the_common_set() {
-    let Some(path) = crate::support::files::model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else {
+    let Some(path) = crate::it::support::files::model_path("SmolLM2-135M-Instruct.Q4_1.gguf")
+    else {
         return;
     };
     assert_covered("SmolLM2", &kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap());

@@ -1,8 +1,8 @@
 //! Constrained answers: the text follows a schema, an expression or a grammar whatever the model
 //! prefers.
 
-use crate::support::asked::{Asked, ask};
-use crate::support::files::tiny_model;
+use crate::it::support::asked::{Asked, ask};
+use crate::it::support::files::tiny_model;
 use kjit_model::constrain::{GrammarError, Grammars};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;

@@ -1,10 +1,10 @@
 //! Folders of safetensors compared with GGUF files of the same weights.
 
-use crate::support::as_folder::as_folder;
-use crate::support::files::model_path;
-use crate::support::folder::{Folder, safetensors};
-use crate::support::one::One;
-use crate::support::opened::{refused, written};
+use crate::it::support::as_folder::as_folder;
+use crate::it::support::files::model_path;
+use crate::it::support::folder::{Folder, safetensors};
+use crate::it::support::one::One;
+use crate::it::support::opened::{refused, written};
 use kjit_model::gguf::Gguf;
 use kjit_model::graph::Pooling;
 use kjit_model::session::{KvType, OpenOptions, Want};

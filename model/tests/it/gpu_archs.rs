@@ -3,8 +3,8 @@
 //! `KJIT_TEST_OUT=FOLDER` writes the whole plan of each tiny model for each target. Two such
 //! folders, made before and after a change, show whether the change affects other models.
 
-use crate::support::files::model_path;
-use crate::support::oracle::oracle;
+use crate::it::support::files::model_path;
+use crate::it::support::oracle::oracle;
 use kjit_engine::Target;
 use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;

@@ -1,7 +1,7 @@
 //! Plans compared with compiled code, without a device: every launch binds the arguments that its
 //! kernel takes. Skipped, with a message, without nvrtc.
 
-use crate::support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
+use crate::it::support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 use kjit_engine::{Config, Engine, Isolation, Target};
 use kjit_kernels::tuning::Shipped;
 use kjit_model::gpu::plan::{Bind, Launch, Request, plan};

@@ -1,7 +1,7 @@
 //! Plans without a device: which kernels are compiled and launched.
 
-use crate::support::files::{model_path, tiny_models};
-use crate::support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2, Shape};
+use crate::it::support::files::{model_path, tiny_models};
+use crate::it::support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2, Shape};
 use kjit_engine::Target;
 use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;
@@ -254,7 +254,7 @@ fn a_step_is_in_the_order_of_what_it_reads() {
 #[test]
 fn a_token_is_one_launch_by_itself_where_that_was_measured_to_be_faster() {
     let one =
-        |shape: &crate::support::shapes::Shape, target: &str, change: fn(&mut OpenOptions)| {
+        |shape: &crate::it::support::shapes::Shape, target: &str, change: fn(&mut OpenOptions)| {
             let graph = kjit_model::arch::build(&shape.open()).unwrap();
             let (target, mut options) = (Target::parse(target).unwrap(), options(4096));
             change(&mut options);

@@ -1,15 +1,14 @@
 //! Plans run launch by launch on the simulated device, with waves of 32 and 64 lanes. Every stored
 //! value is compared with the CPU's.
 
-use crate::support::files::tiny_model;
-use crate::support::near::off;
-use crate::support::one::One;
-use crate::support::simulated::{Machine, compiler};
+use crate::it::support::files::tiny_model;
+use crate::it::support::near::off;
+use crate::it::support::one::One;
+use crate::it::support::simulated::{Machine, compiler, temporary};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::{Choice, Now};
 use kjit_model::graph::{Dtype, ValueId};
 use kjit_model::session::{KvType, OpenOptions, Want};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Decodes tokens on the simulated device and on the CPU.
@@ -30,8 +29,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
     let mut host = One::cpu(&gguf, &graph, &truth);
     let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
     names.iter().for_each(|n| assert!(host.host().tap(n)));
-    let folder =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{model}-{arch}-{kv:?}"));
+    let folder = temporary().join(format!("plan-{model}-{arch}-{kv:?}"));
     let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
     let program = machine.plan.decode.clone();
     // Eight-bit keys and values are off by 1/254 of a group's largest value, in scores and in sums.
@@ -91,8 +89,7 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
     let mut host = One::cpu(&gguf, &graph, &truth);
     let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
     names.iter().for_each(|n| assert!(host.host().tap(n)));
-    let folder =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("prompt-{model}-{arch}-{kv:?}"));
+    let folder = temporary().join(format!("prompt-{model}-{arch}-{kv:?}"));
     let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
     assert_eq!(machine.plan.no_prompts, None);
     let program = machine.plan.prompts[0].clone();

@@ -1,6 +1,6 @@
 //! Tuned choices in the cache: plans use valid ones and ignore invalid ones.
 
-use crate::support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
+use crate::it::support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 use kjit_engine::{Config, Engine, Target, TuningSubject};
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::{Choices, Shipped, Tuning};

@@ -1,9 +1,9 @@
 //! The CPU runner compared with a second implementation (f64 NumPy, tests/data/golden) on small
 //! random models of every architecture.
 
-use crate::support::files::model_path;
-use crate::support::one::One;
-use crate::support::oracle::{ids, kl, log_sum_exp};
+use crate::it::support::files::model_path;
+use crate::it::support::one::One;
+use crate::it::support::oracle::{ids, kl, log_sum_exp};
 use kjit_model::gguf::Gguf;
 use kjit_model::session::{KvType, OpenOptions, Want};
 use serde_json::Value;
@@ -118,7 +118,7 @@ fn greedy_continuations_are_the_truths_up_to_a_step_with_a_small_margin() {
             let prompts = golden["prompts"]["list"].as_array().unwrap();
             let prompt = ids(&prompts.iter().find(|p| p["id"] == entry["id"]).unwrap()["ids"]);
             exec.truncate(0);
-            crate::support::oracle::follow(&mut exec, &prompt, entry, usize::MAX, 1e-3, &name);
+            crate::it::support::oracle::follow(&mut exec, &prompt, entry, usize::MAX, 1e-3, &name);
         }
     }
 }

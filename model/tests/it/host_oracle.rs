@@ -1,9 +1,9 @@
 //! The CPU runner compared with an independent forward pass in f64 over the same weights
 //! (tests/data/oracle).
 
-use crate::support::files::model_path;
-use crate::support::one::One;
-use crate::support::oracle::{follow, ids, kl, oracle};
+use crate::it::support::files::model_path;
+use crate::it::support::one::One;
+use crate::it::support::oracle::{follow, ids, kl, oracle};
 use kjit_model::gguf::Gguf;
 use kjit_model::host::Isa;
 use kjit_model::perplexity::perplexity;

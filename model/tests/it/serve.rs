@@ -1,9 +1,9 @@
 //! The scheduler on the CPU: many requests in one session.
 
-use crate::support::asked::{Asked, Got, ask};
-use crate::support::files::tiny_model;
-use crate::support::one::One;
-use crate::support::returning;
+use crate::it::support::asked::{Asked, Got, ask};
+use crate::it::support::files::tiny_model;
+use crate::it::support::one::One;
+use crate::it::support::returning;
 use kjit_model::gguf::Gguf;
 use kjit_model::lookup::{self, Drafts};
 use kjit_model::sample::{SampleOptions, TokenMask};
@@ -161,7 +161,7 @@ fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
 #[test]
 fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
     // A model with a scan beside attention.
-    let Some(path) = crate::support::files::model_path("archs/falcon-h1.gguf") else { return };
+    let Some(path) = crate::it::support::files::model_path("archs/falcon-h1.gguf") else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
     let options = returning::options(OpenOptions {

@@ -1,11 +1,11 @@
 //! Sessions of several sequences on the CPU: each sequence's logits and tokens are those that it
 //! has alone.
 
-use crate::support::files::{model_path, tiny_models};
-use crate::support::near::off;
-use crate::support::one::One;
-use crate::support::reproducible::Text;
-use crate::support::side_by_side;
+use crate::it::support::files::{model_path, tiny_models};
+use crate::it::support::near::off;
+use crate::it::support::one::One;
+use crate::it::support::reproducible::Text;
+use crate::it::support::side_by_side;
 use kjit_model::gguf::Gguf;
 use kjit_model::host::Isa;
 use kjit_model::sample::{SampleOptions, Sampler};
@@ -106,7 +106,8 @@ fn reproducible_scores_on_the_cpu_are_the_same_bits_however_the_tokens_come() {
 fn reproducible_scores_of_other_kinds_of_layers_are_the_same_bits_however_the_tokens_come() {
     let tokens = 70;
     for arch in REPRODUCIBLE {
-        let Some(path) = crate::support::files::model_path(&format!("archs/{arch}.gguf")) else {
+        let Some(path) = crate::it::support::files::model_path(&format!("archs/{arch}.gguf"))
+        else {
             return;
         };
         for precise in [false, true] {
@@ -183,7 +184,7 @@ fn a_fork_has_the_others_beginning_and_a_life_of_its_own() {
 
 #[test]
 fn a_fork_of_a_recurrent_state_runs_again_only_what_lies_behind_a_copy_that_was_asked_for() {
-    let Some(path) = crate::support::files::model_path("archs/mamba.gguf") else { return };
+    let Some(path) = crate::it::support::files::model_path("archs/mamba.gguf") else { return };
     let gguf = Arc::new(Gguf::open(&path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
     let (first, tokens) =

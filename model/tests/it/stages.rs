@@ -1,7 +1,7 @@
 //! A model's layers on several stages on the CPU: the results have the bits of one stage.
 
-use crate::support::files::{model_path, tiny_model};
-use crate::support::story::{same, story};
+use crate::it::support::files::{model_path, tiny_model};
+use crate::it::support::story::{same, story};
 use kjit_engine::{Config, Engine};
 use kjit_model::gguf::Gguf;
 use kjit_model::placement::{CutError, Layers, Place};

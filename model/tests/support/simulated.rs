@@ -43,6 +43,14 @@ fn compile(compiler: &str, folder: &Path, arguments: &[&str]) {
     assert!(out.status.success(), "{}: {}", folder.display(), String::from_utf8_lossy(&out.stderr));
 }
 
+/// `target/tmp`, beside the folder of this program's folder: files that tests keep between runs.
+pub fn temporary() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let folder = program.ancestors().nth(3).unwrap().join("tmp");
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
 /// The program that runs a kernel's library. The first test that needs it compiles it for all.
 fn runner(compiler: &str) -> PathBuf {
     let mut hash = DefaultHasher::new();
@@ -50,7 +58,7 @@ fn runner(compiler: &str) -> PathBuf {
     for file in [RUNNER, &format!("{HIPSIM}/exec.h"), &format!("{HIPSIM}/kernel.h")] {
         std::fs::read(file).unwrap().hash(&mut hash);
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let folder = &temporary();
     let made = folder.join(format!("sim-run-{:016x}", hash.finish()));
     if !made.is_file() {
         let own = made.with_extension(std::process::id().to_string());

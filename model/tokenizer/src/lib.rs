@@ -7,7 +7,7 @@
 //!
 //! Time is linear in the text, except for the merges of one very long word: n log n.
 
-#![forbid(unsafe_code)]
+#![cfg_attr(not(test), forbid(unsafe_code))]
 #![cfg_attr(
     not(test),
     warn(
@@ -638,3 +638,10 @@ fn read_tokens(vocabulary: &Vocabulary<'_>) -> Result<TokenTable, TokenizerError
     }
     Ok(table)
 }
+
+// Unit and integration tests are one program. The latter see the crate as its users do.
+#[cfg(test)]
+extern crate self as kjit_tokenizer;
+#[cfg(test)]
+#[path = "../tests/it/main.rs"]
+mod it;

@@ -1,7 +1,7 @@
 //! Compiles the kernels' texts with the vendors' compilers, without a device: nvrtc for NVIDIA,
 //! clang for AMD.
 
-use crate::Random;
+use crate::it::Random;
 use kjit_engine::{Config, Engine, Isolation, Job, Target};
 use kjit_ops::{BinOp, DType, Tensor, UnOp};
 

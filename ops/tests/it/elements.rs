@@ -1,6 +1,6 @@
 //! Element-wise operations: values, special values, integers at their limits, grouping.
 
-use crate::{Random, close, eps, floats, list, tensor};
+use crate::it::{Random, close, eps, floats, list, tensor};
 use kjit_ops::{BinOp, DType, Device, Error, Kind, Scalar, Tensor, UnOp, promote};
 
 type One = fn(f64) -> f64;

@@ -1,6 +1,6 @@
 //! Folds over any axes compared with loops: empty axes, NaN, and accuracy of long sums.
 
-use crate::{Random, SHAPES, close, eps, floats, list};
+use crate::it::{Random, SHAPES, close, eps, floats, list};
 use kjit_ops::{DType, Device, Scalar, Tensor};
 
 /// The values that are reduced to each result.

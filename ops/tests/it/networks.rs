@@ -1,6 +1,6 @@
 //! Products, convolutions, pools, norms and losses compared with loops in f64.
 
-use crate::{Random, close, list, tensor};
+use crate::it::{Random, close, list, tensor};
 use kjit_ops::{DType, Device, Reduction, Scalar, Tensor, Windows};
 
 #[test]

@@ -1,7 +1,7 @@
 //! Views: a chain of views reads the same elements as its steps one by one, and nothing writes
 //! through a view.
 
-use crate::{Random, list};
+use crate::it::{Random, list};
 use kjit_ops::{DType, Device, Index, Scalar, Tensor};
 
 #[test]

@@ -33,10 +33,10 @@ const WORDS: [&[u8]; 16] = [
 
 #[test]
 fn whatever_comes_over_a_connection_is_answered_and_nothing_is_left_of_it() {
-    if !crate::support::connection::model().exists() {
+    if !crate::it::support::connection::model().exists() {
         eprintln!(
             "SKIPPED: {} is not there (scripts/fetch-test-models)",
-            crate::support::connection::model().display()
+            crate::it::support::connection::model().display()
         );
         return;
     }
@@ -47,7 +47,7 @@ fn whatever_comes_over_a_connection_is_answered_and_nothing_is_left_of_it() {
     let seeds: Vec<Vec<u8>> = seeds.into_iter().map(|path| std::fs::read(path).unwrap()).collect();
     assert!(seeds.len() > 10);
     for seed in &seeds {
-        let said = crate::support::connection::exercise(seed);
+        let said = crate::it::support::connection::exercise(seed);
         assert!(said.starts_with("HTTP/1.1 20"), "{}: {said}", String::from_utf8_lossy(seed));
     }
     let number = |name: &str| std::env::var(name).ok().map(|n| n.parse::<u64>().unwrap());
@@ -74,14 +74,14 @@ fn whatever_comes_over_a_connection_is_answered_and_nothing_is_left_of_it() {
         }
         eprintln!("request {i}");
         refused +=
-            usize::from(crate::support::connection::exercise(&bytes).starts_with("HTTP/1.1 4"));
+            usize::from(crate::it::support::connection::exercise(&bytes).starts_with("HTTP/1.1 4"));
     }
     assert!(refused as u64 > many / 3, "{refused} of {many} were refused");
 }
 
 /// Sends these bytes only, and reads the whole answer.
 fn asked(bytes: &[u8]) -> String {
-    let (runtime, inside) = crate::support::connection::server();
+    let (runtime, inside) = crate::it::support::connection::server();
     let said = runtime.block_on(async {
         let (mut client, connection) = tokio::io::duplex(1 << 20);
         let asks = async {
@@ -105,11 +105,11 @@ fn post(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
 }
 
 fn no_model() -> bool {
-    let missing = !crate::support::connection::model().exists();
+    let missing = !crate::it::support::connection::model().exists();
     if missing {
         eprintln!(
             "SKIPPED: {} is not there (scripts/fetch-test-models)",
-            crate::support::connection::model().display()
+            crate::it::support::connection::model().display()
         );
     }
     missing
@@ -264,7 +264,7 @@ fn a_body_that_is_too_large_is_refused_before_it_is_asked_for() {
         return;
     }
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n";
-    let said = crate::support::connection::exercise(
+    let said = crate::it::support::connection::exercise(
         format!("{head}Content-Length: 8388609\r\n\r\n").as_bytes(),
     );
     assert!(
@@ -273,7 +273,7 @@ fn a_body_that_is_too_large_is_refused_before_it_is_asked_for() {
             && said.contains("connection: close"),
         "{said}"
     );
-    let said = crate::support::connection::exercise(
+    let said = crate::it::support::connection::exercise(
         format!("{head}Content-Length: 35\r\n\r\n{{\"prompt\": [5, 6], \"max_tokens\": 3}}")
             .as_bytes(),
     );
@@ -348,7 +348,7 @@ fn a_head_has_less_time_than_a_connection_that_waits() {
     if no_model() {
         return;
     }
-    let (runtime, inside) = crate::support::connection::server();
+    let (runtime, inside) = crate::it::support::connection::server();
     // The server closes connections that are left open, in this order.
     let open = async |said: &[u8]| {
         let (mut client, connection) = tokio::io::duplex(1 << 20);

@@ -96,7 +96,8 @@ fn span(text: &str) -> Option<Span> {
     }
 }
 
-fn scalar(first: u16) -> Span {
+/// A pair of scalar registers.
+pub fn scalar(first: u16) -> Span {
     Span { vector: false, first, count: 2 }
 }
 
@@ -288,54 +289,5 @@ impl Facts {
             reads,
             writes,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn vector(first: u16, count: u16) -> Span {
-        Span { vector: true, first, count }
-    }
-    fn words(first: u16, count: u16) -> Span {
-        Span { vector: false, first, count }
-    }
-
-    #[test]
-    fn registers_that_the_text_does_not_name_are_there() {
-        let f = Facts::of("v_fmac_f32_e32 v1, s2, v3");
-        assert_eq!(
-            (f.writes, f.reads),
-            (vec![vector(1, 1)], vec![(words(2, 1), 0), (vector(3, 1), 1), (vector(1, 1), 2)])
-        );
-        let f = Facts::of("v_cmpx_gt_u32_e32 9, v7");
-        assert_eq!((f.writes, f.reads), (vec![scalar(EXEC)], vec![(vector(7, 1), 1)]));
-        let f = Facts::of("global_atomic_add v1, v4, s[4:5] offset:32");
-        assert!(
-            f.writes.is_empty()
-                && f.reads.contains(&(vector(1, 1), 0))
-                && f.reads.contains(&(words(4, 2), 2))
-        );
-        let f = Facts::of("v_dual_mul_f32 v1, v2, v3 :: v_dual_fmac_f32 v4, v5, v6");
-        assert_eq!((f.writes, f.reads.len()), (vec![vector(1, 1), vector(4, 1)], 5));
-        assert_eq!(Facts::of("v_cmp_eq_u32_e32 vcc, 0, v7").writes[0].first, VCC);
-        assert_eq!(
-            (Facts::of("s_nop 6").states, Facts::of("v_rcp_f32_e32 v1, v2").unit),
-            (7, Unit::Transcendental)
-        );
-    }
-
-    #[test]
-    fn waits_by_name_and_by_number() {
-        assert!(Facts::of("s_waitcnt_depctr 0xfffe").waits.scalar);
-        assert!(
-            !Facts::of("s_waitcnt_depctr 0xfffe").waits.vector
-                && Facts::of("s_waitcnt_depctr 0xfff").waits.vector
-        );
-        assert!(Facts::of("s_wait_alu depctr_sa_sdst(0)").waits.scalar);
-        assert!(Facts::of("s_waitcnt_depctr depctr_vm_vsrc(0)").waits.sources);
-        let all = Facts::of("s_waitcnt vmcnt(0) expcnt(0) lgkmcnt(0)").waits;
-        assert!(all.all && all.local && !Facts::of("s_waitcnt vmcnt(0) lgkmcnt(0)").waits.all);
     }
 }

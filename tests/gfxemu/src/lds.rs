@@ -163,31 +163,3 @@ impl Lds {
 fn name(wave: u16) -> String {
     if wave == SEVERAL { "several".into() } else { wave.to_string() }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn who(wave: u16, phase: u32, operation: u32) -> Who {
-        Who { wave, phase, operation }
-    }
-
-    #[test]
-    fn a_barrier_and_a_wait_make_order_and_nothing_else_does() {
-        let mut lds = Lds::new(64, 2, || 7);
-        let mut out = ([0; 4], [0; 4]);
-        lds.write(&who(0, 0, 1), 8, &[1, 2, 3, 4], &[0; 4]).unwrap();
-        let e = lds.read(&who(1, 0, 1), 8, &mut out.0, &mut out.1).unwrap_err();
-        assert!(e.contains("no barrier"), "{e}");
-        let e = lds.read(&who(1, 1, 1), 8, &mut out.0, &mut out.1).unwrap_err();
-        assert!(e.contains("did not wait"), "{e}");
-        lds.settled[0] = 1;
-        lds.read(&who(1, 1, 1), 8, &mut out.0, &mut out.1).unwrap();
-        assert_eq!(out, ([1, 2, 3, 4], [0; 4]));
-        let e = lds.write(&who(0, 1, 2), 8, &[0; 4], &[0; 4]).unwrap_err();
-        assert!(e.contains("wave 1 read it with no barrier"), "{e}");
-        lds.read(&who(0, 1, 3), 0, &mut out.0, &mut out.1).unwrap();
-        assert_eq!(out.1, [0xff; 4], "nobody wrote there");
-        assert!(lds.read(&who(0, 1, 4), 61, &mut out.0, &mut out.1).is_err());
-    }
-}

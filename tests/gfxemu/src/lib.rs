@@ -44,4 +44,4 @@ pub mod target;
 pub mod text;
 pub mod vector;
 pub mod wave;
-mod windows;
+pub mod windows;

@@ -30,7 +30,7 @@ const USERS: [u16; 7] = [4, 2, 2, 2, 2, 2, 1];
 
 /// Checks the arithmetic modes of the first resource word: round to nearest even, subnormals kept.
 /// The error names any other mode.
-fn modes(resources: u32) -> Result<(), String> {
+pub fn modes(resources: u32) -> Result<(), String> {
     let rounding = ["to the nearest", "up", "down", "to zero"];
     for (shift, bits) in [(12, "32"), (14, "16 and 64")] {
         let mode = (resources >> shift & 3) as usize;
@@ -98,19 +98,5 @@ impl Kernel {
             lds: word(0),
             wave: if properties >> 10 & 1 == 1 { 32 } else { 64 },
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::modes;
-
-    #[test]
-    fn another_mode_of_arithmetic_is_named() {
-        assert_eq!(modes(15 << 16), Ok(()));
-        assert_eq!(modes(15 << 16 | 1 << 12), Err("rounds 32 bits up".into()));
-        assert_eq!(modes(15 << 16 | 3 << 14), Err("rounds 16 and 64 bits to zero".into()));
-        assert_eq!(modes(12 << 16), Err("flushes subnormal sources and results of 32 bits".into()));
-        assert_eq!(modes(7 << 16), Err("flushes subnormal results of 16 and 64 bits".into()));
     }
 }

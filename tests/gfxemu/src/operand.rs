@@ -165,24 +165,3 @@ pub fn constant(text: &str, ty: Type) -> Option<u64> {
         _ => u64::from((x as f32).to_bits()),
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn registers_signs_and_constants() {
-        assert_eq!(register("a[4:7]"), Some((Operand::Vector(260), 4)));
-        assert_eq!(register("ttmp9"), Some((Operand::Scalar(117), 1)));
-        assert_eq!(register("off"), None);
-        let s = source("-|v3|", Type::F32).unwrap();
-        assert_eq!((s.operand, s.negative, s.absolute), (Operand::Vector(3), true, true));
-        assert_eq!(source("-4", Type::B32).unwrap().operand, Operand::Constant(0xffff_fffc));
-        assert_eq!(source("1.0", Type::B32).unwrap().operand, Operand::Constant(0x3f80_0000));
-        assert_eq!(
-            source("0xc1f00000", Type::F64).unwrap().operand,
-            Operand::Constant(0xc1f0_0000_0000_0000)
-        );
-        assert!(source("src_private_base", Type::B32).is_err());
-    }
-}

@@ -118,15 +118,3 @@ impl Target {
         (granules * each).min(256)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_block_lies_on_two_caches_where_rdna_may_spread_it() {
-        let rdna = Target::new("gfx1030", 32).unwrap();
-        assert!(rdna.split_caches(1 << 29) && !rdna.split_caches(!(1 << 29)));
-        assert!(!Target::new("gfx942", 64).unwrap().split_caches(u32::MAX));
-    }
-}

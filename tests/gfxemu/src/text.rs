@@ -80,29 +80,3 @@ pub fn integer(text: &str) -> Option<i64> {
         _ => text.parse().ok(),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_operands_and_modifiers() {
-        let t = Text::parse(
-            "v_mov_b32_dpp v5, v3 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf bound_ctrl:1",
-        );
-        assert_eq!(
-            (t.name.as_str(), t.operands.as_slice()),
-            ("v_mov_b32_dpp", &["v5".to_string(), "v3".into()][..])
-        );
-        assert_eq!(t.list("quad_perm"), Some(vec![1, 0, 3, 2]));
-        assert_eq!((t.number("row_mask"), t.number("offset")), (Ok(15), Ok(0)));
-        let t = Text::parse("ds_swizzle_b32 v1, v3 offset:swizzle(SWAP,16)");
-        assert_eq!(t.value("offset"), Some("swizzle(SWAP,16)"));
-        let t = Text::parse("global_load_b32 v23, v[17:18], off offset:-128 slc");
-        assert_eq!(
-            (t.operands.len(), t.number("offset"), t.has("slc"), t.has("glc")),
-            (3, Ok(-128), true, false)
-        );
-        assert_eq!(Text::parse("s_endpgm").operands.len(), 0);
-    }
-}

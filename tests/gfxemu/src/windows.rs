@@ -43,36 +43,3 @@ fn one(line: &str, mode: u8) -> Result<String, String> {
         .trim_end()
         .to_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mode_moves_each_operand_by_its_own_bits() {
-        let wide = |line, mode| widened(line, mode).unwrap();
-        assert_eq!(
-            wide("v_fma_f32 v1, -v2, |v3|, s4 clamp", 0b11_10_01_10),
-            "v_fma_f32 v769, -v514, |v259|, s4 clamp"
-        );
-        assert_eq!(
-            wide("ds_store_b128 v1, v[2:5] offset:16", 0b01_00),
-            "ds_store_b128 v1, v[258:261] offset:16"
-        );
-        assert_eq!(wide("ds_load_b32 v1, v2", 0b01_00_00_10), "ds_load_b32 v257, v514");
-        assert_eq!(
-            wide("global_store_b32 v1, v2, s[4:5]", 0b01_01),
-            "global_store_b32 v257, v258, s[4:5]"
-        );
-        let dual = "v_dual_mul_f32 v1, v2, v3 :: v_dual_mov_b32 v4, v5";
-        assert_eq!(
-            wide(dual, 0b01_00_00_00),
-            "v_dual_mul_f32 v257, v2, v3 :: v_dual_mov_b32 v260, v5"
-        );
-        assert_eq!(
-            wide("v_cmp_lt_u32_e64 s4, v5, v6", 0b11_01_01_00),
-            "v_cmp_lt_u32_e64 s4, v5, v262"
-        );
-        assert!(widened("v_swap_b32 v1, v2", 1).is_err());
-    }
-}

@@ -38,7 +38,7 @@ mod loader;
 
 pub use calls::Signature;
 pub use error::{CodeName, Error, code, name_in};
-pub use loader::{Opened, Search, Tried, WHEEL_FOLDERS, for_loader, usual_folders};
+pub use loader::{Opened, Search, Tried, WHEEL_FOLDERS, for_loader, place_by_place, usual_folders};
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;

@@ -159,7 +159,8 @@ pub fn for_loader(name: &str) -> Vec<PathBuf> {
 
 /// The files with this name in the absolute folders of a list and in the system's; `None` if all
 /// folders of the list are absolute.
-fn place_by_place(name: &str, listed: &OsStr) -> Option<Vec<PathBuf>> {
+#[must_use]
+pub fn place_by_place(name: &str, listed: &OsStr) -> Option<Vec<PathBuf>> {
     // The loader also accepts semicolons, and treats an empty text as no list.
     let folders = listed
         .as_bytes()
@@ -225,31 +226,3 @@ pub const WHEEL_FOLDERS: &[&str] = &[
     "rocm_sdk_core/lib",
     "torch/lib",
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn elements_that_mean_the_working_directory_are_left_out() {
-        let dir = std::env::temp_dir().join(format!("kjit-loader-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let file = dir.join("libkjit-none.so.1");
-        std::fs::write(&file, "x").unwrap();
-        let found = |list: String| place_by_place("libkjit-none.so.1", OsStr::new(&list));
-        let there = dir.display();
-        assert_eq!(found(String::new()), None);
-        assert_eq!(found(format!("{there}:/usr/lib")), None);
-        for list in [
-            format!(":{there}"),
-            format!("{there}:"),
-            format!("/x::{there}"),
-            format!(".;{there}"),
-            format!("a/b:{there}"),
-        ] {
-            assert_eq!(found(list.clone()), Some(vec![file.clone()]), "{list}");
-        }
-        assert_eq!(found(":".to_owned()), Some(vec![]));
-        std::fs::remove_dir_all(&dir).unwrap();
-    }
-}

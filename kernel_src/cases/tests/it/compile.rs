@@ -10,7 +10,6 @@
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Config, Engine, Isolation, Job, Target, Vendor};
 use kjit_kernel_cases::matrix::{Sample, representative};
-use std::path::Path;
 
 fn all() -> bool {
     std::env::var("KJIT_TEST_ALL").is_ok_and(|all| all.split(',').any(|one| one == "compile"))
@@ -27,11 +26,8 @@ fn write_table(lines: &[String]) {
 /// Compiles by one kind of compiler: for the architectures in `few` each n-th kernel, or everything
 /// if asked.
 fn none_spills(vendor: Vendor, kind: &str, isolation: Isolation, few: &[(&str, usize)]) {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
-        "compile-{kind}-{}-{}",
-        few[0].0,
-        std::process::id()
-    ));
+    let folder =
+        std::env::temp_dir().join(format!("compile-{kind}-{}-{}", few[0].0, std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let engine = Engine::new(
         Config::new().cache_dir(&folder).isolation(isolation).jobs(2).compiler_kind(kind),

@@ -6,7 +6,7 @@ use kjit_kernels::Family;
 use kjit_kernels::flash::FlashSpec;
 use kjit_kernels::heads::Scores;
 use kjit_kernels::kv::{KvLayout, KvStorage};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A sum over a wave that only some lanes use: as attention does with its parts.
 const SUM: &str = r#"
@@ -154,8 +154,7 @@ fn blocks_of_gfx942_wait_for_what_they_write_back_before_they_tell_of_it() {
 /// An engine that compiles with clang, and the folder of its cache; `None`, with a message, without
 /// clang.
 fn clang(name: &str) -> Option<(Engine, PathBuf)> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("machine-code-{name}-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("machine-code-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let config =
         Config::new().cache_dir(&folder).isolation(Isolation::InProcess).compiler_kind("clang");

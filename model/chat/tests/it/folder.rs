@@ -1,6 +1,6 @@
 //! Chat templates of folders of safetensors.
 
-use crate::support::folder::Folder;
+use crate::it::support::folder::Folder;
 use kjit_chat::{ChatTemplate, Message};
 use kjit_gguf::Gguf;
 use kjit_tokenizer::Tokenizer;

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::peak::peak_of;
+use crate::it::support::peak::peak_of;
 use kjit_chat::{ChatError, ChatTemplate, MAX_MEMORY, Message};
 
 /// Most memory that rendering may allocate: the counted memory, plus two times that while a text or

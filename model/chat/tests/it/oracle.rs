@@ -1,6 +1,6 @@
 //! Rendered prompts compared with jinja2's and llama.cpp's (tests/data/oracle/chat_templates.json).
 
-use crate::support::files::model_path;
+use crate::it::support::files::model_path;
 use kjit_chat::{ChatTemplate, Message, Origin};
 use kjit_gguf::Gguf;
 use kjit_tokenizer::Tokenizer;

@@ -1,6 +1,6 @@
 //! The text of an answer that is cut within a character.
 
-use crate::support::folder::letters;
+use crate::it::support::folder::letters;
 use kjit_chat::stop::StopWatcher;
 use kjit_tokenizer::{EncodeOptions, Tokenizer, Vocabulary};
 use std::ops::ControlFlow;

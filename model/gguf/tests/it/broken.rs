@@ -3,9 +3,9 @@
 
 use std::fs;
 
-use crate::support::exercise::one_line;
-use crate::support::peak::peak_of;
-use crate::support::writer::{Ten, Val, Writer, nested, strings, text};
+use crate::it::support::exercise::one_line;
+use crate::it::support::peak::peak_of;
+use crate::it::support::writer::{Ten, Val, Writer, nested, strings, text};
 use kjit_gguf::{Gguf, TypeId};
 
 /// Most memory that opening may take besides the map. Directory entries are about three times as

@@ -1,7 +1,7 @@
 //! Folders of safetensors: how their metadata is read, and the errors of bad folders.
 
-use crate::support::folder::{Folder, post_processor, safetensors};
-use crate::support::opened::{refused, written};
+use crate::it::support::folder::{Folder, post_processor, safetensors};
+use crate::it::support::opened::{refused, written};
 use kjit_gguf::Gguf;
 use serde_json::{Value, json};
 

@@ -6,8 +6,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::support::exercise::{exercise, one_line};
-use crate::support::writer::{Val, Writer, f32s, i32s, strings, text};
+use crate::it::support::exercise::{exercise, one_line};
+use crate::it::support::writer::{Val, Writer, f32s, i32s, strings, text};
 use kjit_gguf::{Error, Gguf, Value};
 
 fn open(w: Writer) -> Gguf {

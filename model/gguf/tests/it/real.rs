@@ -1,6 +1,6 @@
 //! The reader on the real model that most other tests use.
 
-use crate::support::files::model_path;
+use crate::it::support::files::model_path;
 use kjit_gguf::Gguf;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";

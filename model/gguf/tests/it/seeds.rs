@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::{env, fs};
 
-use crate::support::exercise::exercise;
-use crate::support::writer::{Val, Writer, nested, strings, text};
+use crate::it::support::exercise::exercise;
+use crate::it::support::writer::{Val, Writer, nested, strings, text};
 
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let aligned = Writer { alignment: 8, ..Writer::new() }.key("general.alignment", Val::U64(8));

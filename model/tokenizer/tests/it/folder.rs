@@ -1,10 +1,10 @@
 //! The vocabulary of a folder's `tokenizer.json` compared with the GGUF file of the same model.
 
-use crate::oracle::{oracle, unhex};
-use crate::support::as_folder::tokenizer;
-use crate::support::files::model_path;
-use crate::support::folder::{Folder, post_processor};
-use crate::support::opened::{refused, written};
+use crate::it::oracle::{oracle, unhex};
+use crate::it::support::as_folder::tokenizer;
+use crate::it::support::files::model_path;
+use crate::it::support::folder::{Folder, post_processor};
+use crate::it::support::opened::{refused, written};
 use kjit_gguf::Gguf;
 use kjit_tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::{Value, json};

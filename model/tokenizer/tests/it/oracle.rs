@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::support::files::model_path;
+use crate::it::support::files::model_path;
 use kjit_gguf::Gguf;
 use kjit_tokenizer::{DecodeOptions, EncodeOptions, Limit, Stopped, Tokenizer, Vocabulary};
 use serde_json::Value;

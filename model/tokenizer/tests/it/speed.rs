@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use crate::support::files::model_path;
+use crate::it::support::files::model_path;
 use kjit_gguf::Gguf;
 use kjit_tokenizer::{EncodeOptions, Limit, Stopped, Tokenizer};
 

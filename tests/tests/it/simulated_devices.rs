@@ -1,0 +1,370 @@
+//! Several simulated AMD devices in one process: their properties, memory copied between them,
+//! failures confined to one device, and the vendor's matrix library beside the project's kernels.
+
+use crate::common::{BLOCK, Bench, TEMPORARY, WORKER};
+use kjit_engine::{Geometry, args};
+use kjit_kernel_cases::Random;
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::prove;
+use kjit_model::sample::SampleOptions;
+use kjit_model::session::OpenOptions;
+use kjit_tests::files::model_path;
+use kjit_tests::launch::TestLaunch;
+use kjit_tests::one::One;
+use kjit_tests::simulator::{Alive, Setup, Simulated, cache, engine};
+use std::sync::Arc;
+
+const TWO: &str = "gfx1100,gfx942:sramecc+:xnack-";
+
+#[test]
+fn both_layouts_of_the_properties_give_the_same_architectures_with_their_flags() {
+    let look = || {
+        let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc");
+        let ids: Vec<String> = engine.devices().devices.into_iter().map(|d| d.arch_id).collect();
+        assert_eq!(ids, ["gfx90a:sramecc+:xnack-", "gfx1030"]);
+        let (old, new) = (c"hipGetDeviceProperties", c"hipGetDevicePropertiesR0600");
+        let calls = Simulated::here();
+        (calls.calls(old), calls.calls(new))
+    };
+    let test = "simulated_devices::both_layouts_of_the_properties_give_the_same_architectures_with_their_flags";
+    let devices = Setup::devices("gfx90a:sramecc+:xnack-,gfx1030");
+    // The struct layout of the process decides which of the calls may be made.
+    match std::env::var("TEST_LAYOUT").as_deref() {
+        Ok("5") => devices.rocm5().run(test, TEMPORARY, || assert!(matches!(look(), (2.., 0)))),
+        Ok(_) => devices.run(test, TEMPORARY, || assert!(matches!(look(), (0, 2..)))),
+        Err(_) => {
+            devices.clone().rocm5().set("TEST_LAYOUT", "5").run(test, TEMPORARY, || {});
+            devices.set("TEST_LAYOUT", "6").run(test, TEMPORARY, || {});
+        }
+    }
+}
+
+#[test]
+fn a_copy_between_two_devices_arrives_with_and_without_peer_access() {
+    Setup::devices(TWO).run(
+        "simulated_devices::a_copy_between_two_devices_arrives_with_and_without_peer_access",
+        TEMPORARY,
+        || {
+            let b = Bench::new("rocm:0");
+            let (first, second) = (&b.device, b.engine.device("rocm:1").unwrap());
+            let (here, there) = (first.stream().unwrap(), second.stream().unwrap());
+            for reached in [false, true] {
+                if reached {
+                    assert!(first.reach(&second).unwrap() && second.reach(first).unwrap());
+                    assert!(first.reach(&second).unwrap(), "asked for twice is no failure");
+                }
+                for n in [1usize, 63, 65, 1009] {
+                    let data: Vec<f32> = (0..n).map(|i| i as f32 - 0.5).collect();
+                    let from = here.upload(&data).unwrap();
+                    here.synchronize().unwrap();
+                    let to = second.buffer::<f32>(n).unwrap();
+                    there.copy_from(&from, &to).unwrap();
+                    drop(from);
+                    assert_eq!(there.read(&to).unwrap(), data, "{n} values");
+                    let back = first.buffer::<f32>(n).unwrap();
+                    here.copy_from(&to, &back).unwrap();
+                    assert_eq!(here.read(&back).unwrap(), data, "{n} values back");
+                }
+            }
+            let (x, y) = (here.upload(&[1.0f32; 8]).unwrap(), second.buffer::<f32>(8).unwrap());
+            let same =
+                here.copy_from(&x, &first.buffer::<f32>(8).unwrap()).unwrap_err().to_string();
+            assert!(same.contains("rocm:0 to rocm:0"), "{same}");
+            assert!(here.copy(&x, &y).is_err(), "a copy within a device that leaves it");
+            assert!(there.copy(&x, &y).is_err(), "a copy within a device that enters it");
+            assert!(
+                there.copy_from(&x, &second.buffer::<f32>(9).unwrap()).is_err(),
+                "sizes differ"
+            );
+            Simulated::here().fail(c"hipMemcpyPeerAsync", 1, 1);
+            assert!(
+                there.copy_from(&x, &y).unwrap_err().to_string().contains("hipMemcpyPeerAsync")
+            );
+            there.copy_from(&x, &y).unwrap();
+            assert_eq!(there.read(&y).unwrap(), [1.0f32; 8]);
+        },
+    );
+}
+
+#[test]
+fn memory_of_another_device_is_no_argument_until_it_can_be_reached() {
+    Setup::devices(TWO).run(
+        "simulated_devices::memory_of_another_device_is_no_argument_until_it_can_be_reached",
+        TEMPORARY,
+        || {
+            let b = Bench::new("rocm:0");
+            let other = b.engine.device("rocm:1").unwrap();
+            let stream = b.device.stream().unwrap();
+            let (x, y) = (other.buffer::<f32>(64).unwrap(), b.device.buffer::<f32>(64).unwrap());
+            let launch = || {
+                stream.put(
+                    &b.kernel("saxpy"),
+                    &Geometry::new(1, BLOCK),
+                    &args![&x, &y, 1.0f32, 64u32],
+                )
+            };
+            let error = launch().unwrap_err().to_string();
+            assert!(error.contains("rocm:1") && error.contains("rocm:0"), "{error}");
+        },
+    );
+}
+
+#[test]
+fn a_fault_on_one_device_leaves_the_other_at_work() {
+    Setup::devices(TWO).run(
+        "simulated_devices::a_fault_on_one_device_leaves_the_other_at_work",
+        TEMPORARY,
+        || {
+            let (bad, good) = (Bench::new("rocm:0"), Bench::new("rocm:1"));
+            let stream = bad.device.stream().unwrap();
+            let y = bad.device.buffer::<u32>(BLOCK as usize).unwrap();
+            stream
+                .put(&bad.kernel("divergent"), &Geometry::new(1, BLOCK), &args![&y, 40u32])
+                .unwrap();
+            assert!(stream.synchronize().is_err());
+            assert!(Simulated::here().fault(0).contains("divergent barrier"));
+            assert_eq!(Simulated::here().fault(1), "");
+            let stream = good.device.stream().unwrap();
+            let (x, y) =
+                (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[2.0f32; 64]).unwrap());
+            stream
+                .put(&good.kernel("saxpy"), &Geometry::new(1, BLOCK), &args![&x, &y, 3.0f32, 64u32])
+                .unwrap();
+            assert_eq!(stream.read(&y).unwrap(), vec![5.0; 64]);
+        },
+    );
+}
+
+#[test]
+fn lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed() {
+    const VARIABLE: &str = "TEST_ORDER";
+    let test =
+        "simulated_devices::lanes_and_blocks_take_turns_anew_at_each_launch_and_alike_for_one_seed";
+    let process = |seed: &str, file: &std::path::Path| {
+        // With several CPU threads a seed does not decide the order of blocks.
+        let setup = Setup::devices("gfx1100").set("HIPSIM_THREADS", "1").set("HIPSIM_SEED", seed);
+        setup.set(VARIABLE, file.display().to_string()).run(test, TEMPORARY, || {
+            let b = Bench::new("rocm:0");
+            let stream = b.device.stream().unwrap();
+            let orders: Vec<Vec<u32>> = (0..3)
+                .map(|_| {
+                    let (count, out) = (
+                        stream.upload(&[0u32]).unwrap(),
+                        b.device.buffer(4 * BLOCK as usize).unwrap(),
+                    );
+                    stream
+                        .put(&b.kernel("in_turn"), &Geometry::new(4, BLOCK), &args![&count, &out])
+                        .unwrap();
+                    stream.read(&out).unwrap()
+                })
+                .collect();
+            for order in &orders {
+                let mut sorted = order.clone();
+                sorted.sort_unstable();
+                assert_eq!(sorted, (0..4 * BLOCK).collect::<Vec<u32>>(), "each thread once");
+                assert_ne!(*order, sorted, "not one after the other");
+            }
+            assert!(
+                orders[0] != orders[1] && orders[1] != orders[2],
+                "another order at each launch"
+            );
+            std::fs::write(std::env::var_os(VARIABLE).unwrap(), format!("{orders:?}")).unwrap();
+        });
+        std::fs::read_to_string(file).unwrap_or_default()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let inside = std::env::var_os(VARIABLE).map(std::path::PathBuf::from);
+    let order =
+        |seed: &str, name: &str| process(seed, inside.as_deref().unwrap_or(&dir.path().join(name)));
+    let first = order("7", "first");
+    if inside.is_none() {
+        assert!(!first.is_empty());
+        assert_eq!(first, order("7", "second"), "the same seed");
+        assert_ne!(first, order("8", "third"), "another seed");
+    }
+}
+
+#[test]
+fn an_error_injected_from_outside_comes_at_the_call_that_was_counted() {
+    let setup = Setup::devices("gfx1100").set("HIPSIM_FAIL", "hipMalloc:3:2");
+    setup.run(
+        "simulated_devices::an_error_injected_from_outside_comes_at_the_call_that_was_counted",
+        TEMPORARY,
+        || {
+            let device =
+                engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc").device("rocm:0").unwrap();
+            let made: Vec<bool> = (0..5).map(|_| device.buffer::<u8>(1000).is_ok()).collect();
+            assert_eq!(made, [true, true, false, true, true]);
+        },
+    );
+}
+
+#[test]
+fn a_code_object_that_nobody_compiled_here_is_refused_and_not_run() {
+    Setup::devices("gfx1100").run(
+        "simulated_devices::a_code_object_that_nobody_compiled_here_is_refused_and_not_run",
+        TEMPORARY,
+        || {
+            let b = Bench::new("rocm:0");
+            let code = b.engine.compile(&crate::common::job(&b.device, 32)).unwrap();
+            // A complete file with one flipped bit, behind the last section.
+            let mut bytes = code.bytes().to_vec();
+            let at = bytes.len() - 1;
+            bytes[at] ^= 1;
+            let digest = kjit_engine::Digest::of(&bytes);
+            let foreign =
+                kjit_engine::CodeObject::verified("foreign", "gfx1100", 32, bytes, digest);
+            let error =
+                foreign.and_then(|code| b.device.load(&code).map(drop)).unwrap_err().to_string();
+            assert!(!error.is_empty());
+            b.device.load(&code).unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_product_by_rocblas_is_the_oracles_and_a_missing_library_is_told() {
+    let test =
+        "simulated_devices::a_product_by_rocblas_is_the_oracles_and_a_missing_library_is_told";
+    Setup::devices("gfx90a").run(test, TEMPORARY, || {
+        let device =
+            engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc").device("rocm:0").unwrap();
+        let before = Simulated::here().alive();
+        let blas = device.blas().unwrap();
+        assert!(blas.library().contains("libhipsim"), "{}", blas.library());
+        let stream = device.stream().unwrap();
+        let mut random = Random::new(20_261_121);
+        for [m, n, k] in [[1usize, 1, 1], [31, 33, 65], [127, 5, 63], [64, 64, 128]] {
+            let mut halves = |n: usize| -> Vec<half::f16> {
+                random.normals(n, 1.0).into_iter().map(half::f16::from_f32).collect()
+            };
+            let (w, x) = (halves(m * k), halves(n * k));
+            let bits = |v: &[half::f16]| v.iter().map(|h| h.to_bits()).collect::<Vec<u16>>();
+            let (dw, dx) = (stream.upload(&bits(&w)).unwrap(), stream.upload(&bits(&x)).unwrap());
+            let out = device.buffer::<f32>(m * n).unwrap();
+            blas.product(&stream, [m as u32, n as u32, k as u32], &dw, &dx, &out).unwrap();
+            for (i, got) in stream.read(&out).unwrap().into_iter().enumerate() {
+                let (row, col) = (i / m, i % m);
+                let want: f64 =
+                    (0..k).map(|l| x[row * k + l].to_f64() * w[col * k + l].to_f64()).sum();
+                // A sum of k products in f32: error k · 2⁻²⁴ of the summed magnitude at most, about
+                // √k here.
+                assert!(
+                    (f64::from(got) - want).abs() < 1e-4,
+                    "{m}×{n}×{k}: {got} instead of {want}"
+                );
+            }
+        }
+        // The doctor's report of it.
+        let said = prove::library(&device).unwrap().unwrap();
+        assert!(said.contains("libhipsim") && said.contains("right"), "{said}");
+        let (w, x, out) =
+            (stream.upload(&[0u16; 6]), stream.upload(&[0u16; 6]), device.buffer::<f32>(4));
+        let (w, x, out) = (w.unwrap(), x.unwrap(), out.unwrap());
+        assert!(
+            blas.product(&stream, [2, 2, 4], &w, &x, &out)
+                .unwrap_err()
+                .to_string()
+                .contains("2 × 4 are needed")
+        );
+        Simulated::here().fail(c"rocblas_gemm_ex", 1, 6);
+        let error = blas.product(&stream, [2, 2, 3], &w, &x, &out).unwrap_err().to_string();
+        assert!(
+            error.contains("rocblas_gemm_ex") && error.contains("rocBLAS failed by itself"),
+            "{error}"
+        );
+        let capture = stream.capture(|| blas.product(&stream, [2, 2, 3], &w, &x, &out));
+        assert!(capture.is_err(), "the library may allocate");
+        drop((blas, stream, w, x, out));
+        assert_eq!(
+            Alive { streams: 0, ..Simulated::here().alive() },
+            Alive { streams: 0, ..before }
+        );
+    });
+}
+
+#[test]
+fn without_rocblas_everything_else_works_and_it_is_said_to_be_optional() {
+    let setup = Setup::devices("gfx90a").set("KJIT_ROCBLAS_LIBRARY", "/nowhere/librocblas.so");
+    setup.run(
+        "simulated_devices::without_rocblas_everything_else_works_and_it_is_said_to_be_optional",
+        TEMPORARY,
+        || {
+            let b = Bench::new("rocm:0");
+            let error = b.device.blas().err().unwrap().to_string();
+            assert!(
+                error.contains("optional") && error.contains("/nowhere/librocblas.so"),
+                "{error}"
+            );
+            assert!(prove::library(&b.device).is_none(), "nothing to prove");
+        },
+    );
+}
+
+#[test]
+fn a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory() {
+    let test = "simulated_devices::a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory";
+    let devices = Setup::devices("gfx1036,gfx1100").set("HIPSIM_INTEGRATED", "0");
+    devices.set("HIPSIM_MEMORY", "1048576").run(test, TEMPORARY, || {
+        let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc");
+        let found = engine.devices();
+        assert_eq!(found.preferred().unwrap().label(), "rocm:1");
+        assert!(found.passed_over().unwrap().starts_with("rocm:0 passed over"));
+        assert_eq!(engine.device("auto").unwrap().label(), "rocm:1");
+        // Four times the memory of either device.
+        let n = 1 << 20;
+        let data: Vec<f32> = (0..n).map(|i| i as f32).collect();
+        let (own, card) = (engine.device("rocm:0").unwrap(), engine.device("rocm:1").unwrap());
+        let (stream, place) = (own.stream().unwrap(), own.buffer::<f32>(n).unwrap());
+        stream.write(&place, &data).unwrap();
+        assert_eq!(stream.read(&place).unwrap(), data);
+        assert!(
+            card.buffer::<f32>(n)
+                .unwrap_err()
+                .to_string()
+                .contains("out of device memory on rocm:1")
+        );
+    });
+}
+
+/// The memory of an integrated GPU is the host's: kernels lay weights out from there, and nothing
+/// is copied to the device first.
+#[test]
+fn a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy() {
+    let test = "simulated_devices::a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy";
+    let Some(path) = model_path("tiny/tiny-llama-q8_0.gguf") else { return };
+    let devices = Setup::devices("gfx1100,gfx1100").set("HIPSIM_INTEGRATED", "1");
+    devices.set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
+        let gguf = Arc::new(Gguf::open(&path).unwrap());
+        let graph = kjit_model::arch::build(&gguf).unwrap();
+        let options = OpenOptions {
+            context: Some(32),
+            prefill_chunk: Some(8),
+            threads: 2,
+            ..OpenOptions::default()
+        };
+        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+        let mut seen = vec![];
+        // The first opening proves the kernels, and its bytes include the proofs' copies.
+        for name in ["rocm:0", "rocm:0", "rocm:1", "rocm:1"] {
+            let device = engine.device(name).unwrap();
+            let before = device.counts();
+            let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &options);
+            let weights = gpu.on_gpu().statistics().weights;
+            let copied = (device.counts() - before).bytes_in;
+            seen.push((weights, copied, gpu.generate(&[5, 42, 79], 3, SampleOptions::default())));
+        }
+        let [_, (weights, copied, tokens), _, (same, shared, own)] = &seen[..] else {
+            panic!("{seen:?}")
+        };
+        assert_eq!((weights, tokens), (same, own));
+        assert!(
+            copied > &(weights / 2),
+            "{copied} bytes were copied for {weights} of weights: nothing to leave out"
+        );
+        assert!(
+            shared * 8 < *copied,
+            "{shared} bytes were copied to the processor's own GPU, {copied} to the card"
+        );
+    });
+}

@@ -1,0 +1,321 @@
+//! Feed-forward parts that the CPU computes beside a simulated AMD device, while other layers are
+//! streamed to the device.
+
+use crate::common::{TEMPORARY, WORKER};
+use kjit_engine::{Config, Engine, Isolation};
+use kjit_model::gpu::{jobs_for, plan_for};
+use kjit_model::graph::Graph;
+use kjit_model::placement::{HostFfnGraph, experts_here};
+use kjit_model::sample::SampleOptions;
+use kjit_model::session::{After, HostPrompts, KvType, OpenOptions, Session, Want};
+use kjit_tests::files::model_path;
+use kjit_tests::larger::{prompts, spans, traced};
+use kjit_tests::one::One;
+use kjit_tests::several::{Several, options, setup};
+use kjit_tests::side_by_side;
+use kjit_tests::simulator::Simulated;
+
+/// Seven layers, more than the ring has slots.
+const MODEL: &str = "tiny/tiny-gemma3-q4_k_m.gguf";
+const IN_PLACE: &str = "tiny/tiny-gemma3-f16.gguf";
+
+/// The options with the least memory for which everything but the CPU's parts fits when streamed.
+fn tight(all: &Several, options: &OpenOptions) -> OpenOptions {
+    let device = all.device();
+    let apart = HostFfnGraph::of(&all.graph, options.host_ffn.unwrap()).unwrap();
+    let mut plan = plan_for(&all.engine, &apart.graph, device.target(), options).unwrap();
+    let least = plan.fit(&apart.graph, 0, false).unwrap_err();
+    plan.fit(&apart.graph, least, false).unwrap();
+    OpenOptions { memory: Some(least), ..options.clone() }
+}
+
+fn beside(test: &str, name: &str, arch: &str, several: bool) {
+    if model_path(name).is_none() {
+        return;
+    }
+    setup(arch).run(test, TEMPORARY, || {
+        let all = Several::new(name, TEMPORARY, WORKER);
+        let before = Simulated::here().alive();
+        let layers = all.graph.states.len();
+        let here = OpenOptions { sequences: 2, ..options(KvType::F16) };
+        let precise = OpenOptions { precise: true, sequences: 1, ..here.clone() };
+        let mut host = One::cpu(&all.gguf, &all.graph, &precise);
+        let one = OpenOptions { sequences: 1, ..here.clone() };
+        let want = prompts(&mut all.open(&one).unwrap());
+        let cases = [(2, 2), (99, layers)];
+        for (n, taken) in cases.into_iter().take(if several { 2 } else { 1 }) {
+            // Several sequences; `precise` leaves only the device's own rounding.
+            let with = OpenOptions {
+                host_ffn: Some(n),
+                host_prompts: HostPrompts::Compute,
+                precise: true,
+                ..here.clone()
+            };
+            if several && n == 2 {
+                let mut session = all.open(&tight(&all, &with)).unwrap();
+                let gpu = session.gpu().unwrap();
+                let said =
+                    format!("the CPU computes the feed-forward of {taken} of {layers} layers");
+                assert!(gpu.remarks().contains(&said), "{:?}", gpu.remarks());
+                assert_eq!(gpu.plan().decode.pauses.len(), taken);
+                gpu.poison_ring();
+                Simulated::here().poison(gpu.plan());
+                let mut seen = side_by_side::scores(&mut session, &mut host, 2);
+                seen.extend(side_by_side::mixed(&mut session, &mut host));
+                assert!(seen.iter().all(|x| *x < 4e-3), "{n}: logits are off by {seen:?}");
+            }
+            // A long prompt streams all layers: its bits are those of the device alone, before and
+            // after single tokens.
+            let with =
+                OpenOptions { host_ffn: Some(n), host_prompts: HostPrompts::Copy, ..one.clone() };
+            let with = tight(&all, &with);
+            let mut session = all.open(&with).unwrap();
+            let gpu = session.gpu().unwrap();
+            let (plan, told) = (gpu.plan(), gpu.statistics());
+            let streaming = plan.streaming.as_ref().unwrap();
+            let steps = streaming.steps();
+            assert_eq!(streaming.layers.len(), steps + taken);
+            assert!(n > 2 || steps >= 3, "{steps} layers are streamed beside");
+            assert_eq!(told.streamed.map_or(0, |s| s.layers), steps);
+            assert!(
+                told.streamed.is_none_or(|s| s.bytes == streaming.step_bytes() && s.apart == taken)
+            );
+            // The copies for each token use the slots in turn.
+            let slots: Vec<usize> =
+                streaming.layers.iter().filter(|l| !l.for_prompts).map(|l| l.slot).collect();
+            assert!(slots.windows(2).all(|w| w[0] != w[1]), "{slots:?}");
+            let off = (plan.memory.total() as f64 - told.peak as f64).abs() / told.peak as f64;
+            assert!(off < 0.05, "{:?} were named, {} are in use", plan.memory, told.peak);
+            assert!(plan.memory.total() <= with.memory.unwrap());
+            gpu.poison_ring();
+            Simulated::here().poison(gpu.plan());
+            for round in 0..4 - n.min(3) {
+                assert!(
+                    prompts(&mut session) == want,
+                    "{n}, round {round}: copied parts give other numbers"
+                );
+                let id = session.add(SampleOptions::default()).unwrap();
+                let mut tokens = vec![];
+                session
+                    .decode(&[(id, &[5, 6])], &mut |_, token| {
+                        tokens.push(token);
+                        if tokens.len() == 6 { After::End } else { After::Go }
+                    })
+                    .unwrap();
+                let along: Vec<u32> = [5, 6].into_iter().chain(tokens).collect();
+                let gap = side_by_side::gap(&mut host, &along, 2);
+                assert!(gap < 0.1, "a token is {gap} below the host's choice");
+                session.remove(id).unwrap();
+            }
+        }
+        assert_eq!(Simulated::here().fault(0), "");
+        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory is given back");
+    });
+}
+
+#[test]
+fn feed_forward_on_the_cpu_beside_layers_streamed_to_simulated_gfx1030() {
+    beside(
+        "simulated_ffn::feed_forward_on_the_cpu_beside_layers_streamed_to_simulated_gfx1030",
+        MODEL,
+        "gfx1030",
+        true,
+    );
+}
+
+#[test]
+fn feed_forward_on_the_cpu_beside_layers_that_simulated_gfx942_reads_where_they_land() {
+    let test = "simulated_ffn::feed_forward_on_the_cpu_beside_layers_that_simulated_gfx942_reads_where_they_land";
+    beside(test, IN_PLACE, "gfx942:sramecc+:xnack-", false);
+}
+
+#[test]
+fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themselves() {
+    let test = "simulated_ffn::a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themselves";
+    if model_path(IN_PLACE).is_none() {
+        return;
+    }
+    setup("gfx1030").run(test, TEMPORARY, || {
+        let mut all = Several::new(IN_PLACE, TEMPORARY, WORKER);
+        let one = OpenOptions { sequences: 1, ..options(KvType::F16) };
+        let with = OpenOptions { host_ffn: Some(3), ..one.clone() };
+        let memory = tight(&all, &with).memory;
+        let (engine, trace) = traced(TEMPORARY, WORKER);
+        let untraced = std::mem::replace(&mut all.engine, engine);
+        let mut session = all.open(&OpenOptions { memory, ..with }).unwrap();
+        let id = session.add(SampleOptions::default()).unwrap();
+        let mut rows = vec![];
+        for i in 0..20 {
+            rows.push(session.feed(id, &[7 * i + 3], Want::Last).unwrap());
+        }
+        let (copies, parts) = (spans(&trace, "rocm:0 copies"), spans(&trace, "cpu"));
+        assert!(
+            parts.len() == 20 * 3 && copies.len() >= 20 * 2,
+            "{} {}",
+            parts.len(),
+            copies.len()
+        );
+        let meet = |a: &(String, f64, f64)| parts.iter().any(|b| a.1 < b.2 && b.1 < a.2);
+        let beside = copies.iter().filter(|copy| meet(copy)).count();
+        assert!(beside > 0, "no layer was copied while the CPU computed: {copies:?} {parts:?}");
+        drop(session);
+        all.engine = untraced;
+        // Without a given number the measured rates choose it, and the report names them where the
+        // CPU has a part.
+        let mut alone = all.open(&one).unwrap();
+        let whole = alone.gpu().unwrap().plan().memory.total();
+        let least = memory.unwrap();
+        let budget = least + (whole - least) / 3;
+        let memory = Some(budget);
+        let mut session = all.open(&OpenOptions { memory, ..one.clone() }).unwrap();
+        let gpu = session.gpu().unwrap();
+        assert!(gpu.plan().memory.total() <= budget);
+        let pauses = gpu.plan().decode.pauses.len();
+        let said = format!("the CPU computes the feed-forward of {pauses} of 7 layers: it reads ");
+        assert_eq!(
+            gpu.remarks().iter().any(|line| line.starts_with(&said)),
+            pauses > 0,
+            "{:?}",
+            gpu.remarks()
+        );
+        assert!(pauses > 0 || gpu.statistics().streamed.is_some_and(|s| s.layers > 0));
+        let [here, there] = [&mut session, &mut alone].map(|s| {
+            let id = s.add(SampleOptions::default()).unwrap();
+            s.feed(id, &[9], Want::Last).unwrap()
+        });
+        let off = here.iter().zip(&there).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+        assert!(off < 0.3, "a score is off by {off}");
+        // Copies only, on request.
+        let with = OpenOptions { memory, host_ffn: Some(0), ..one };
+        assert!(all.open(&with).unwrap().gpu().unwrap().plan().decode.pauses.is_empty());
+        assert_eq!(Simulated::here().fault(0), "");
+    });
+}
+
+#[test]
+fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
+    let test = "simulated_ffn::without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said";
+    if model_path(IN_PLACE).is_none() {
+        return;
+    }
+    setup("gfx1030").run(test, TEMPORARY, || {
+        let mut all = Several::new(IN_PLACE, TEMPORARY, WORKER);
+        let one = OpenOptions { sequences: 1, ..options(KvType::F16) };
+        let target = all.device().target().clone();
+        let whole = plan_for(&all.engine, &all.graph, &target, &one).unwrap().memory;
+        // All layers but a few are resident.
+        let with = OpenOptions { memory: Some(whole.total() - whole.weights / 8), ..one };
+        let pauses = |session: &Session| session.gpu().unwrap().plan().decode.pauses.len();
+        let said = |session: &Session| session.gpu().unwrap().remarks().join("; ");
+        // The rates cannot be measured because creating the first event fails.
+        Simulated::here().fail(c"hipEventCreateWithFlags", 1, 2);
+        let session = all.open(&with).unwrap();
+        let line = said(&session);
+        assert!(pauses(&session) == 0 && session.gpu().unwrap().statistics().streamed.is_some());
+        let why =
+            "the part that does not fit on the card is copied: the rates of the CPU and of copies \
+             cannot be measured (";
+        assert!(line.starts_with(why) && line.contains("hipEventCreateWithFlags"), "{line}");
+        drop(session);
+        // The kernels of a card that holds the whole model are in the cache, and nothing more can
+        // be compiled.
+        let dir = tempfile::tempdir().unwrap();
+        let config = |kind: &str| {
+            let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir.path());
+            Config::new().cache(cache).isolation(Isolation::Worker(WORKER.into())).compiler_kind(kind)
+        };
+        let warm = |graph: &Graph| {
+            let compiling = Engine::new(config("hiprtc"));
+            let jobs = jobs_for(&compiling, graph, &target, &with).unwrap();
+            assert!(compiling.compile_all(&jobs).iter().all(Result::is_ok));
+        };
+        warm(&all.graph);
+        all.engine = Engine::new(config("none"));
+        let mut session = all.open(&with).unwrap();
+        let line = said(&session);
+        let why = "the part that does not fit on the card is copied: a host part needs one more \
+            kernel: kernel '";
+        assert!(pauses(&session) == 0 && line.starts_with(why), "{line}");
+        assert!(line.contains("kjit warm --memory SIZE") && !line.contains('\n'), "{line}");
+        let id = session.add(SampleOptions::default()).unwrap();
+        assert!(session.feed(id, &[7, 8, 9], Want::Last).unwrap().iter().all(|x| x.is_finite()));
+        drop(session);
+        // A request for CPU parts gets an error that names the missing kernel and the remedy.
+        let asked = OpenOptions { host_ffn: Some(2), ..with.clone() };
+        let error = all.open(&asked).err().unwrap().to_string();
+        assert!(error.starts_with("--host-ffn 2: kernel '") && !error.contains('\n'), "{error}");
+        assert!(error.contains("kjit warm --host-ffn 2 compiles it"), "{error}");
+        warm(&HostFfnGraph::of(&all.graph, 2).unwrap().graph);
+        all.engine = Engine::new(config("none"));
+        assert_eq!(pauses(&all.open(&asked).unwrap()), 2);
+        // With those kernels in the cache the rates are measured, whatever they choose.
+        warm(&HostFfnGraph::of(&all.graph, 99).unwrap().graph);
+        all.engine = Engine::new(config("none"));
+        assert!(!said(&all.open(&with).unwrap()).contains("is copied: "));
+        assert_eq!(Simulated::here().fault(0), "");
+    });
+}
+
+#[test]
+fn where_pages_cannot_be_locked_the_cpus_parts_are_not_in_memory_twice() {
+    let test = "simulated_ffn::where_pages_cannot_be_locked_the_cpus_parts_are_not_in_memory_twice";
+    if model_path(IN_PLACE).is_none() {
+        return;
+    }
+    setup("gfx1030").run(test, TEMPORARY, || {
+        let all = Several::new(IN_PLACE, TEMPORARY, WORKER);
+        let one = OpenOptions { sequences: 1, ..options(KvType::F16) };
+        let want = prompts(&mut all.open(&one).unwrap());
+        let with = OpenOptions { host_ffn: Some(3), host_prompts: HostPrompts::Copy, ..one };
+        let with = tight(&all, &with);
+        let before = Simulated::here().alive().bytes;
+        let session = all.open(&with).unwrap();
+        let streaming = session.gpu().unwrap().plan().streaming.clone().unwrap();
+        let (step, parts) = (streaming.step_bytes(), streaming.bytes() - streaming.step_bytes());
+        assert!(step > 0 && parts > 0 && session.gpu().unwrap().copied().is_some());
+        drop(session);
+        (1..400).for_each(|n| Simulated::here().fail(c"hipHostRegister", n, 801));
+        let mut session = all.open(&with).unwrap();
+        let gpu = session.gpu().unwrap();
+        let in_host = Simulated::here().alive().bytes - before - gpu.statistics().peak;
+        assert!(
+            (step..step + parts).contains(&in_host),
+            "{in_host} bytes are locked, {step} and {parts} are copied"
+        );
+        assert!(gpu.copied().is_none());
+        let said = gpu.remarks().join("; ");
+        assert!(
+            said.contains(
+                "copied into page-locked memory, and the CPU computes its host parts of prompts, \
+                 too"
+            ),
+            "{said}"
+        );
+        gpu.poison_ring();
+        Simulated::here().poison(gpu.plan());
+        for (row, want) in prompts(&mut session).iter().flatten().zip(want.iter().flatten()) {
+            let (x, y) = (f32::from_bits(*row), f32::from_bits(*want));
+            assert!((x - y).abs() < 0.3, "{x} is not {y}");
+        }
+        assert_eq!(Simulated::here().fault(0), "");
+    });
+}
+
+#[test]
+fn what_was_taken_apart_is_the_same_graph_together_and_a_mixture_has_none() {
+    let Some(path) = model_path(MODEL) else { return };
+    let build =
+        |path| kjit_model::arch::build(&kjit_model::gguf::Gguf::open(path).unwrap()).unwrap();
+    let graph = build(&path);
+    for n in [1, 3, 99] {
+        let apart = HostFfnGraph::of(&graph, n).unwrap();
+        assert_eq!((apart.taken, apart.of), (n.min(7), 7));
+        assert!(experts_here(&apart.graph).unwrap() == graph);
+    }
+    let Some(path) = model_path("tiny/tiny-moe-q4_k_m.gguf") else { return };
+    let error = HostFfnGraph::of(&build(&path), 1).unwrap_err().to_string();
+    assert!(
+        error.contains("--host-experts a mixture's experts") && !error.contains('\n'),
+        "{error}"
+    );
+}

@@ -1,0 +1,277 @@
+//! A model's layers on several simulated AMD devices: the bits of one device for every way of
+//! passing rows on, the host's results with the CPU among them, and the errors when a device is
+//! lost.
+
+use crate::common::{TEMPORARY, WORKER};
+use kjit_model::placement::{Layers, Place};
+use kjit_model::sample::SampleOptions;
+use kjit_model::session::{After, KvType, OpenOptions, Session, SessionError, Want};
+use kjit_tests::files::model_path;
+use kjit_tests::one::One;
+use kjit_tests::several::{Several, options, setup};
+use kjit_tests::side_by_side;
+use kjit_tests::simulator::Simulated;
+use kjit_tests::story::{same, story};
+use std::ops::Deref;
+use std::time::Instant;
+
+const LLAMA: &str = "tiny/tiny-llama-q4_k_m.gguf";
+
+/// A model and an engine.
+struct Bench {
+    all: Several,
+    layers: usize,
+}
+
+impl Deref for Bench {
+    type Target = Several;
+
+    fn deref(&self) -> &Several {
+        &self.all
+    }
+}
+
+impl Bench {
+    fn new(name: &str) -> Bench {
+        let all = Several::new(name, TEMPORARY, WORKER);
+        let layers = Layers::of(&all.graph).unwrap().len();
+        Bench { all, layers }
+    }
+
+    fn gpu(&self, label: &str) -> Place {
+        Place::Gpu(self.engine.device(label).unwrap())
+    }
+
+    fn one(&self, options: &OpenOptions) -> Session {
+        let device = self.engine.device("rocm:0").unwrap();
+        Session::on_gpu(&self.engine, &device, &self.gguf, self.graph.clone(), options).unwrap()
+    }
+
+    /// Opens with the first layer on the first of these places and the last on the last.
+    fn several(&self, places: &[Place], options: &OpenOptions) -> Session {
+        let more = self.layers - places.len();
+        let counts = (0..places.len()).map(|i| if i == 1 { 1 + more } else { 1 });
+        let stages: Vec<(Place, usize)> = places.iter().cloned().zip(counts).collect();
+        Session::on_stages(&self.engine, &stages, &self.gguf, self.graph.clone(), options).unwrap()
+    }
+}
+
+/// Greedy answers of two sequences, decoded together.
+fn greedy(session: &mut Session, n: usize) -> Vec<Vec<u32>> {
+    let ids: Vec<_> = (0..2).map(|_| session.add(SampleOptions::default()).unwrap()).collect();
+    let starts = [(ids[0], &[5u32, 9, 2, 6, 3][..]), (ids[1], &[8u32][..])];
+    let mut said = vec![vec![]; 2];
+    session
+        .decode(&starts, &mut |id, token| {
+            let answer = &mut said[usize::from(id == ids[1])];
+            answer.push(token);
+            if answer.len() == n { After::End } else { After::Go }
+        })
+        .unwrap();
+    ids.into_iter().for_each(|id| session.remove(id).unwrap());
+    said
+}
+
+/// A prompt of two chunks and a token; then a rollback and the same again.
+fn short(session: &mut Session) -> Vec<Vec<f32>> {
+    let id = session.add(SampleOptions::default()).unwrap();
+    let prompt: Vec<u32> = (0..20).map(|i| i * 7 + 3).collect();
+    let mut rows = vec![session.feed(id, &prompt, Want::Last).unwrap()];
+    rows.push(session.feed(id, &[5], Want::Last).unwrap());
+    session.truncate(id, 18).unwrap();
+    rows.push(session.feed(id, &[9, 8], Want::All).unwrap());
+    session.remove(id).unwrap();
+    rows
+}
+
+/// On one device a decoded token is a replay, with no other call to the driver.
+fn a_token_is_one_replay(session: &mut Session) {
+    let device = session.gpu().unwrap().opened().clone();
+    let id = session.add(SampleOptions::default()).unwrap();
+    let (mut seen, mut counts) = (0, vec![]);
+    session
+        .decode(&[(id, &[1, 2, 3])], &mut |_, _| {
+            seen += 1;
+            if seen == 3 || seen == 9 {
+                counts.push(device.counts());
+            }
+            if seen == 10 { After::End } else { After::Go }
+        })
+        .unwrap();
+    session.remove(id).unwrap();
+    let spent = counts[1] - counts[0];
+    let rest = [
+        spent.launches,
+        spent.copies_in,
+        spent.copies_out,
+        spent.copies_within,
+        spent.synchronisations,
+    ];
+    assert_eq!(
+        (spent.replays, rest, spent.allocations + spent.pinned),
+        (6, [0; 5], 0),
+        "{spent:?}"
+    );
+}
+
+/// Compares two devices with one, bit for bit.
+fn as_one_device(test: &str, name: &'static str, devices: &str, kv: KvType) {
+    if model_path(name).is_none() {
+        return;
+    }
+    setup(devices).run(test, TEMPORARY, || {
+        let (b, options, start) = (Bench::new(name), options(kv), Instant::now());
+        let before = Simulated::here().alive();
+        let mut one = b.one(&options);
+        // One model runs the whole story; the others a prompt in chunks and tokens.
+        let story: fn(&mut Session) -> Vec<Vec<f32>> = if name == LLAMA { story } else { short };
+        let (answers, want) = (greedy(&mut one, 4), story(&mut one));
+        a_token_is_one_replay(&mut one);
+        drop(one);
+        let mut two = b.several(&[b.gpu("rocm:0"), b.gpu("rocm:1")], &options);
+        assert_eq!(two.gpu().unwrap().link(), Some("device to device"));
+        assert_eq!(greedy(&mut two, 4), answers, "{name}: greedy answers");
+        same(name, &want, &story(&mut two));
+        assert_eq!(Simulated::here().fault(0), "");
+        assert_eq!(Simulated::here().fault(1), "");
+        drop(two);
+        assert_eq!(
+            Simulated::here().alive().bytes,
+            before.bytes,
+            "memory of the devices is given back"
+        );
+        eprintln!("{name} on {devices}: {:.1?}", start.elapsed());
+    });
+}
+
+#[test]
+fn a_llama_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one() {
+    let test = "simulated_stages::a_llama_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one";
+    as_one_device(test, LLAMA, "gfx1100,gfx1100", KvType::F16);
+}
+
+#[test]
+fn head_norms_on_two_simulated_gfx1100_are_bit_for_bit_those_on_one() {
+    let test = "simulated_stages::head_norms_on_two_simulated_gfx1100_are_bit_for_bit_those_on_one";
+    as_one_device(test, "tiny/tiny-qwen3-q4_k_m.gguf", "gfx1100,gfx1100", KvType::F16);
+}
+
+#[test]
+fn biases_and_eight_bit_keys_on_two_simulated_gfx942_are_bit_for_bit_those_on_one() {
+    let test = "simulated_stages::biases_and_eight_bit_keys_on_two_simulated_gfx942_are_bit_for_bit_those_on_one";
+    let two = "gfx942:sramecc+:xnack-,gfx942:sramecc+:xnack-";
+    as_one_device(test, "tiny/tiny-qwen2-f16.gguf", two, KvType::Q8_0);
+}
+
+#[test]
+fn experts_on_two_simulated_gfx90a_are_bit_for_bit_those_on_one() {
+    let test = "simulated_stages::experts_on_two_simulated_gfx90a_are_bit_for_bit_those_on_one";
+    let two = "gfx90a:sramecc+:xnack-,gfx90a:sramecc+:xnack-";
+    as_one_device(test, "tiny/tiny-moe-q4_k_m.gguf", two, KvType::F16);
+}
+
+#[test]
+fn windows_and_post_norms_on_two_simulated_gfx1201_are_bit_for_bit_those_on_one() {
+    let test = "simulated_stages::windows_and_post_norms_on_two_simulated_gfx1201_are_bit_for_bit_those_on_one";
+    as_one_device(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1201,gfx1201", KvType::F16);
+}
+
+/// A real model on two devices against one, only on request.
+#[test]
+fn smollm2_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one() {
+    let test = "simulated_stages::smollm2_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one";
+    if !kjit_tests::all("stages") {
+        return eprintln!("SKIPPED: KJIT_TEST_ALL=stages runs SmolLM2 on two simulated devices");
+    }
+    as_one_device(test, "SmolLM2-135M-Instruct.Q4_1.gguf", "gfx1100,gfx1100", KvType::F16);
+}
+
+#[test]
+fn a_link_that_lies_is_not_used_and_rows_go_through_the_host() {
+    let test = "simulated_stages::a_link_that_lies_is_not_used_and_rows_go_through_the_host";
+    if model_path(LLAMA).is_none() {
+        return;
+    }
+    setup("gfx1100,gfx1100").set("HIPSIM_LINK", "lies").run(test, TEMPORARY, || {
+        let (b, options) = (Bench::new(LLAMA), options(KvType::F16));
+        let want = story(&mut b.one(&options));
+        let mut two = b.several(&[b.gpu("rocm:0"), b.gpu("rocm:1")], &options);
+        let gpu = two.gpu().unwrap();
+        assert_eq!(gpu.link(), Some("through the host"));
+        let said = gpu.remarks().join("; ");
+        assert!(
+            said.contains("from rocm:0 to rocm:1 go through the host")
+                && said.contains("did not arrive"),
+            "{said}"
+        );
+        same(LLAMA, &want, &story(&mut two));
+    });
+}
+
+#[test]
+fn the_cpu_before_between_and_behind_simulated_devices_gives_the_hosts_logits() {
+    let test = "simulated_stages::the_cpu_before_between_and_behind_simulated_devices_gives_the_hosts_logits";
+    if model_path(LLAMA).is_none() {
+        return;
+    }
+    setup("gfx1100,gfx1100").run(test, TEMPORARY, || {
+        let (b, options) = (Bench::new(LLAMA), options(KvType::F16));
+        let precise = OpenOptions { precise: true, sequences: 1, ..options.clone() };
+        let mut host = One::cpu(&b.gguf, &b.graph, &precise);
+        let (first, second) = (b.gpu("rocm:0"), b.gpu("rocm:1"));
+        for places in [
+            vec![Place::Cpu, first.clone()],
+            vec![first.clone(), Place::Cpu],
+            vec![first.clone(), Place::Cpu, second.clone()],
+        ] {
+            let mut session = b.several(&places, &options);
+            let mut seen = side_by_side::scores(&mut session, &mut host, 3);
+            if places.len() == 3 {
+                seen.extend(side_by_side::mixed(&mut session, &mut host));
+                let gap = side_by_side::joining(&mut session, &mut host, 2);
+                assert!(gap < 0.05, "{places:?}: a token is {gap} below the host's choice");
+            }
+            assert!(seen.iter().all(|x| *x < 5e-2), "{places:?}: logits are off by {seen:?}");
+            seen.sort_by(f64::total_cmp);
+            assert!(seen[seen.len() / 2] < 4e-3, "{places:?}: logits are off by {seen:?}");
+        }
+        assert_eq!(Simulated::here().fault(0), "");
+        assert_eq!(Simulated::here().fault(1), "");
+    });
+}
+
+#[test]
+fn a_device_that_is_lost_is_one_error_that_names_it_and_the_session_stays_as_long() {
+    let test = "simulated_stages::a_device_that_is_lost_is_one_error_that_names_it_and_the_session_stays_as_long";
+    if model_path(LLAMA).is_none() {
+        return;
+    }
+    let (first, fault) = ("TEST_LOST", 700);
+    // A lost device stays lost, so each case runs in a process of its own.
+    let lost = std::env::var(first).ok().and_then(|n| n.parse::<u32>().ok());
+    let body = |lost: u32| {
+        let (b, options) = (Bench::new(LLAMA), options(KvType::F16));
+        let mut two = b.several(&[b.gpu("rocm:0"), b.gpu("rocm:1")], &options);
+        let id = two.add(SampleOptions::default()).unwrap();
+        two.feed(id, &[3, 1, 4, 1, 5], Want::Last).unwrap();
+        two.feed(id, &[9], Want::Last).unwrap();
+        // A token is one replay on each device, in their order.
+        Simulated::here().fail(c"hipGraphLaunch", 1 + lost, fault);
+        let error = two.feed(id, &[2], Want::Last).unwrap_err();
+        assert!(
+            matches!(&error, SessionError::Lost(why) if why.contains(&format!("rocm:{lost}"))),
+            "{error:?}"
+        );
+        assert_eq!(two.len(id).unwrap(), 6, "no token more than before");
+        let again = two.feed(id, &[2], Want::Last).unwrap_err();
+        assert_eq!(again.to_string(), error.to_string());
+    };
+    match lost {
+        Some(lost) => setup("gfx1100,gfx1100").run(test, TEMPORARY, || body(lost)),
+        None => {
+            for lost in ["0", "1"] {
+                setup("gfx1100,gfx1100").set(first, lost).run(test, TEMPORARY, || {});
+            }
+        }
+    }
+}
