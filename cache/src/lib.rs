@@ -87,6 +87,7 @@ mod flight;
 mod journal;
 mod key;
 mod layer;
+mod layered;
 mod lock;
 mod lookup;
 mod memory;

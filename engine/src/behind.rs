@@ -1,10 +1,11 @@
 //! Background compilation: kernels that are not needed yet are compiled while the caller continues.
 
 use crate::code_object::CodeObject;
-use crate::engine::{Engine, lock};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::gate::Urgency;
 use crate::key::Job;
+use crate::lock::lock;
 use crate::service::Asked;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

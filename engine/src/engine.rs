@@ -3,6 +3,7 @@
 use crate::arch::{Target, Vendor};
 use crate::code_object::CodeObject;
 use crate::compiler::discover::Tried;
+use crate::compiler::info::CompilerInfo;
 use crate::compiler::toolchain::{Search, Toolchain, search};
 use crate::compiler::worker::Workers;
 use crate::config::Config;
@@ -10,10 +11,11 @@ use crate::driver::{self, Device, Inventory, Module};
 use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::key::Job;
+use crate::lock::lock;
 use kjit_cache::{Cache, Digest};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Compiles, caches and loads kernels. Cheap to clone: clones share everything. Threads may share
 /// it.
@@ -54,21 +56,6 @@ pub struct CompileCounts {
     pub failed: u64,
     /// Seconds of compiling, summed over jobs.
     pub seconds: f64,
-}
-
-/// A usable compiler, for listings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompilerInfo {
-    /// `nvrtc`, `hiprtc`, `clang`.
-    pub kind: String,
-    /// Version.
-    pub version: (u32, u32),
-    /// The file, with symbolic links resolved.
-    pub file: std::path::PathBuf,
-    /// How it was found: the variable, `loader path`, `Python package`.
-    pub via: String,
-    /// Architectures that it reports; empty if it cannot list them.
-    pub knows: Vec<String>,
 }
 
 /// The compiler of a target, and the reason for the choice.
@@ -281,8 +268,4 @@ pub(crate) fn lost(job: &Job) -> Error {
         what: "lost the job".to_owned(),
         log: None,
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

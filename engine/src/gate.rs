@@ -1,7 +1,7 @@
 //! Limits parallel compiles over all callers. Compiles that a caller waits for precede background
 //! compiles.
 
-use crate::engine::lock;
+use crate::lock::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

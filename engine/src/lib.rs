@@ -93,6 +93,7 @@ pub mod code_object;
 #[allow(unsafe_code, reason = "calls of the compilers' libraries, and of their process")]
 mod compiler;
 mod config;
+mod device_clock;
 #[allow(unsafe_code, reason = "calls of the vendors' libraries, and owners of their handles")]
 mod driver;
 mod engine;
@@ -100,6 +101,7 @@ pub mod error;
 mod gate;
 mod geometry;
 mod key;
+mod lock;
 mod look;
 mod packs;
 mod proof;
@@ -114,14 +116,16 @@ pub use behind::Behind;
 pub use code_object::{ArgInfo, ArgKind, CodeObject, KernelInfo, KernelReport, Origin};
 pub use compiler::child::{child_main, kjit_cc};
 pub use compiler::discover::Tried;
+pub use compiler::info::CompilerInfo;
 pub use compiler::worker::Isolation;
 pub use config::Config;
+pub use device_clock::DeviceClock;
 pub use driver::{
     Arena, Blas, COLLECTIVE_ID, CheckedKernel, Collective, CollectiveLibrary, Counts, Crossing,
     Device, DeviceBuffer, DeviceInfo, Event, Graph, HostArg, HostMap, Inventory, Kernel, Memory,
     Module, PinnedBuffer, Pool, PoolStats, Stream, end_if_left,
 };
-pub use engine::{CompileCounts, CompilerChoice, CompilerInfo, CompilerReport, Engine};
+pub use engine::{CompileCounts, CompilerChoice, CompilerReport, Engine};
 pub use error::{Error, Result};
 pub use geometry::Geometry;
 pub use key::{Job, KERNEL_ABI};
@@ -130,7 +134,7 @@ pub use packs::PACK_ARCHS;
 pub use proof::{ProofSubject, Verdicts};
 pub use service::OnDone;
 pub use source::{Constants, Options, Source, Value};
-pub use trace::{DeviceClock, Span, Trace};
+pub use trace::{Span, Trace};
 pub use tuning::{TuningSubject, tuned_arch};
 
 /// Compiles the README's example.

@@ -6,24 +6,17 @@
 //! directly.
 
 use crate::compiler::child::LOOK;
+use crate::compiler::wait::wait;
 use crate::driver;
 use crate::engine::Engine;
 use kjit_cache::Key;
 use std::io::{Read, Seek};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Once;
-use std::time::{Duration, Instant};
 
 /// Variables that influence the answer, besides the boot.
 const VARIABLES: &[&str] = &["KJIT_HIP_LIBRARY", "ROCM_PATH", "LD_LIBRARY_PATH"];
-
-/// The child: queries devices and exits with 0 whatever the answer is. The parent then queries them
-/// itself.
-pub(crate) fn look(word: &str) -> i32 {
-    driver::ask(word);
-    0
-}
 
 /// The id of the current boot.
 fn boot() -> Option<String> {
@@ -106,22 +99,4 @@ impl Engine {
             last.unwrap_or_default()
         ))
     }
-}
-
-/// The exit status of the child; `None` if it did not end in time, and it is abandoned.
-pub(crate) fn wait(mut child: Child, patience: Duration) -> Option<ExitStatus> {
-    let start = Instant::now();
-    while start.elapsed() < patience {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) => std::thread::sleep(Duration::from_millis(2)),
-            Err(_) => break,
-        }
-    }
-    let _ = child.kill();
-    // A child that hangs in the kernel does not end even when killed, so only a thread waits for
-    // it.
-    let reap = move || drop(child.wait());
-    let _ = std::thread::Builder::new().name("kjit waits".into()).stack_size(64 << 10).spawn(reap);
-    None
 }

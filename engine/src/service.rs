@@ -2,15 +2,17 @@
 //! distinct key once, and caches the results.
 
 use crate::code_object::{CodeObject, Inner as CodeInner, Origin, inspect};
+use crate::compiler::child;
+use crate::compiler::compiled::Compiled;
 use crate::compiler::protocol::{Answer, Ask, Request};
 use crate::compiler::toolchain::Toolchain;
 use crate::compiler::worker::{keep_log, kept_folder, path_text};
-use crate::compiler::{Compiled, child};
 use crate::driver;
-use crate::engine::{Engine, lock, lost};
+use crate::engine::{Engine, lost};
 use crate::error::{CompileFailure, Error, Result};
 use crate::gate::{Line, Urgency};
 use crate::key::{Job, build_key};
+use crate::lock::lock;
 use kjit_cache::{Artefact, BuildKey, Found, Key, Scope};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 //! Traces in Chrome's format: host and device spans on one clock.
 
-use crate::driver::{Event, Stream};
 use crate::error::{Error, Result};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -65,24 +64,6 @@ impl Trace {
     #[must_use]
     pub fn now_us(&self) -> f64 {
         self.inner.start.elapsed().as_secs_f64() * 1e6
-    }
-
-    /// Relates a device's clock to the trace's. Waits until the stream is idle, so for setup only.
-    ///
-    /// # Errors
-    /// [`Error::Driver`].
-    pub fn device_clock(&self, stream: &Stream) -> Result<DeviceClock> {
-        let zero = stream.device().timed_event()?;
-        stream.synchronize()?;
-        stream.record(&zero)?;
-        zero.synchronize()?;
-        // The host sees the event some microseconds late, so device rows are drawn that much later.
-        Ok(DeviceClock {
-            trace: self.clone(),
-            zero,
-            at_us: self.now_us(),
-            track: stream.device().label().to_owned(),
-        })
     }
 
     /// Adds a finished span, with times of [`Trace::now_us`].
@@ -167,43 +148,6 @@ impl Trace {
     pub fn write(&self, path: &Path) -> Result<()> {
         std::fs::write(path, self.to_json())
             .map_err(|e| Error::Io { path: path.to_owned(), why: e.to_string() })
-    }
-}
-
-/// A device's clock in a trace.
-pub struct DeviceClock {
-    trace: Trace,
-    zero: Event,
-    at_us: f64,
-    track: String,
-}
-
-impl DeviceClock {
-    /// The clock for another row, with a name after the device's.
-    #[must_use]
-    pub fn row(&self, name: &str) -> DeviceClock {
-        let DeviceClock { trace, zero, at_us, track } = self;
-        DeviceClock {
-            trace: trace.clone(),
-            zero: zero.clone(),
-            at_us: *at_us,
-            track: format!("{track} {name}"),
-        }
-    }
-
-    /// Adds the span between two timed events that have completed.
-    ///
-    /// # Errors
-    /// [`Error::Driver`] if an event was not recorded or has not completed.
-    pub fn span(&self, name: impl Into<String>, from: &Event, to: &Event) -> Result<()> {
-        let at = self.at_us + f64::from(from.milliseconds_since(&self.zero)?) * 1e3;
-        self.trace.add(
-            self.track.as_str(),
-            name,
-            at,
-            f64::from(to.milliseconds_since(from)?) * 1e3,
-        );
-        Ok(())
     }
 }
 

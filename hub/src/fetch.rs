@@ -3,11 +3,11 @@
 
 use crate::api::{FileMeta, as_sha256};
 use crate::error::{Error, Fault, bytes, shown};
+use crate::event::{Event, Watch};
 use crate::folder::{Folder, write};
 use crate::http::{Answer, Http, strange};
 use crate::pace::Pace;
 use crate::place::Place;
-use crate::{Event, Watch};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};

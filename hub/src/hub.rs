@@ -2,13 +2,13 @@
 
 use crate::api::FileMeta;
 use crate::error::{Error, listed, shown};
+use crate::event::{Event, Watch};
 use crate::fetch::{Wanted, fetch};
 use crate::folder::{Folder, length, read};
 use crate::http::Http;
 use crate::names::{Named, Unclear, choose, is_part, models};
 use crate::reference::{MAIN, Pick, Reference, is_repo};
 use crate::settings::Settings;
-use crate::{Event, Watch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};

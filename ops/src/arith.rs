@@ -2,10 +2,11 @@
 
 use crate::complex::C;
 use crate::device::Device;
-use crate::dtype::{DType, Kind, promote};
+use crate::dtype::{DType, Kind};
 use crate::element::{BinOp, UnOp};
 use crate::error::{Error, Result};
 use crate::expr;
+use crate::promotion::promote;
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 

@@ -1,13 +1,14 @@
 //! Kernels from expressions of the user, with CuPy's syntax: element-wise and reductions.
 
 use crate::device::Device;
-use crate::dtype::{DTYPES, DType, Kind, promote};
+use crate::dtype::{DTYPES, DType, Kind};
 use crate::error::{Error, Result};
 use crate::eval;
 use crate::gpu::Gpu;
 use crate::kernels::Value;
 use crate::memory::Buffer;
 use crate::node::Node;
+use crate::promotion::promote;
 use crate::shape::{broadcast, show};
 use crate::tensor::Tensor;
 use std::sync::Arc;

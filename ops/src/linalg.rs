@@ -2,9 +2,10 @@
 //! a sum of products by the fold kernel, which is slow for large matrices.
 
 use crate::device::Device;
-use crate::dtype::{DType, promote};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::node::{Node, Op};
+use crate::promotion::promote;
 use crate::shape::{axes, axis, broadcast, numel, show};
 use crate::tensor::Tensor;
 

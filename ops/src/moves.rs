@@ -2,10 +2,10 @@
 //! views.
 
 use crate::device::Device;
-use crate::dtype::promote;
 use crate::error::{Error, Result};
 use crate::expr;
 use crate::node::{Node, Op, Region};
+use crate::promotion::promote;
 use crate::scalar::Scalar;
 use crate::shape::{axes, axis, count, resolve, show};
 use crate::tensor::Tensor;

@@ -2,10 +2,11 @@
 //! host.
 
 use crate::device::Device;
-use crate::dtype::{DType, promote};
+use crate::dtype::DType;
 use crate::element::BinOp;
 use crate::error::{Error, Result};
 use crate::node::{Node, Op};
+use crate::promotion::promote;
 use crate::shape::{axis, show, strides};
 use crate::tensor::Tensor;
 

@@ -1,8 +1,8 @@
 //! Reads `tool_choice` of every dialect: whether an answer calls tools, and which.
 
 use crate::constrain::{Follow, Form};
-use crate::conversation::Tool;
 use crate::refusal::Refusal;
+use crate::tool::Tool;
 
 /// Which tools an answer calls.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! A connection's bytes and its limits. A client that takes no bytes, or does not end a head, is
 //! disconnected. A client that has closed only its sending side still gets its answer.
 
-use crate::doing::{Doing, Silence};
+use crate::connection_state::{ConnectionState, Silence};
 use crate::options::Limits;
 use std::future::Future;
 use std::io;
@@ -31,7 +31,7 @@ const LINGER_BYTES: usize = 64 << 20;
 /// A connection with time limits.
 pub struct Connection<S> {
     stream: S,
-    doing: Arc<Doing>,
+    activity: Arc<ConnectionState>,
     /// Longest wait of a write.
     patience: Duration,
     /// Longest time from a head's first byte to its last.
@@ -48,11 +48,11 @@ pub struct Connection<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Wraps a stream. It closes if the client takes nothing for too long or does not end a head.
-    pub fn new(stream: S, doing: Arc<Doing>, limits: &Limits) -> Connection<S> {
+    pub fn new(stream: S, activity: Arc<ConnectionState>, limits: &Limits) -> Connection<S> {
         let (patience, head) = (limits.write, limits.headers);
         Connection {
             stream,
-            doing,
+            activity,
             patience,
             head,
             writing: None,
@@ -67,7 +67,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         context: &mut Context<'_>,
         poll: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        self.doing.unwritten(poll.is_pending());
+        self.activity.unwritten(poll.is_pending());
         if poll.is_ready() {
             self.writing = None;
             return poll;
@@ -82,7 +82,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Fails if a head takes too long.
     fn head_in_time(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let Some(until) = self.doing.head_since().and_then(|since| since.checked_add(self.head))
+        let Some(until) = self.activity.head_since().and_then(|since| since.checked_add(self.head))
         else {
             self.reading = None;
             return Ok(());
@@ -100,7 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// The client has closed its sending side. It may listen as long as a request is unanswered.
     fn said_all(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            let silence = self.doing.silence();
+            let silence = self.activity.silence();
             let first = if silence == Silence::Old { self.patience } else { FIRST };
             let (timer, next) = self.silent.get_or_insert_with(|| (Box::pin(sleep(first)), SECOND));
             match silence {
@@ -139,7 +139,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
         let poll = Pin::new(&mut self.stream).poll_read(context, to);
         if let Poll::Ready(Ok(())) = poll {
             match to.filled().get(before..) {
-                Some(some @ [_, ..]) => self.doing.took(some),
+                Some(some @ [_, ..]) => self.activity.took(some),
                 _ => return self.said_all(context),
             }
         }
@@ -180,7 +180,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Connection<S> {
         let me = &mut *self;
         if me.lingering.is_none() {
             ready!(Pin::new(&mut me.stream).poll_shutdown(context))?;
-            if me.silent.is_some() || !me.doing.lacks_body() {
+            if me.silent.is_some() || !me.activity.lacks_body() {
                 return Poll::Ready(Ok(()));
             }
         }

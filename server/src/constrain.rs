@@ -1,8 +1,9 @@
 //! Constrained answers: by a schema, a regular expression or a grammar, or as a tool call.
 
-use crate::conversation::{Prompt, Tool};
 use crate::loaded::Loaded;
+use crate::prompt::Prompt;
 use crate::refusal::Refusal;
+use crate::tool::Tool;
 use axum::http::HeaderValue;
 use axum::response::Response;
 use kjit_model::cancel::Cancel;

@@ -4,8 +4,10 @@ use crate::constrain::Follow;
 use crate::fields::Fields;
 use crate::generation::Reading;
 use crate::loaded::Loaded;
-use crate::offer::MOST_TOOLS;
+use crate::prompt::Prompt;
 use crate::refusal::Refusal;
+use crate::tool::MOST_TOOLS;
+use crate::tool::{Tool, checked_name};
 use kjit_model::cancel::Cancel;
 use kjit_model::chat::{Form, ReplyParser};
 use kjit_model::tokenizer::Tokenizer;
@@ -59,23 +61,7 @@ pub struct Conversation {
     pub variables: serde_json::Map<String, Value>,
 }
 
-/// A prompt, and the form of its answer.
-pub struct Prompt {
-    /// Token ids.
-    pub tokens: Vec<u32>,
-    /// The form in which the model writes reasoning and calls.
-    pub form: Form,
-    rendered: String,
-    /// Names of the offered tools.
-    offered: Vec<String>,
-}
-
 impl Prompt {
-    /// The prompt as text.
-    pub fn rendered(&self) -> &str {
-        &self.rendered
-    }
-
     /// A reader of an answer with these constraints.
     pub fn reading(&self, follow: &Follow) -> Reading {
         let formed = follow.form.is_some();
@@ -235,34 +221,6 @@ pub fn raw(body: &[u8], path: &[&str]) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Bytes of a tool's name: Anthropic's limit, OpenAI has 64.
-const MOST_NAME: usize = 128;
-/// An offered tool.
-#[derive(Debug)]
-pub struct Tool {
-    /// Position among the tools.
-    pub field: String,
-    /// Name.
-    pub name: String,
-    /// Schema of the arguments, with the keys in the order of the request.
-    pub parameters: Value,
-    /// Whether calls must follow the schema.
-    pub strict: bool,
-}
-
-/// The name of a tool beside these others.
-pub fn checked_name(f: &mut Fields, others: &[Tool]) -> Result<String, Refusal> {
-    let name = f.needed_text("name")?;
-    let good = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
-    if !(1..=MOST_NAME).contains(&name.len()) || !name.bytes().all(good) {
-        let why = format_args!("give 1 to {MOST_NAME} letters, digits, '_', '-' or '.'");
-        return Err(f.wrong("name", why));
-    }
-    match others.iter().any(|tool| tool.name == name) {
-        true => Err(f.wrong("name", "another tool has that name")),
-        false => Ok(name),
-    }
-}
 /// Reads and checks the tools of a request.
 pub fn tools(fields: &mut Fields, body: &[u8]) -> Result<Option<(Vec<Tool>, String)>, Refusal> {
     let Some(all) = fields.list("tools")?.filter(|all| !all.is_empty()) else { return Ok(None) };

@@ -3,9 +3,10 @@
 
 use crate::caller::Caller;
 use crate::constrain::{Follow, not_held};
-use crate::conversation::{Conversation, Prompt};
+use crate::conversation::Conversation;
 use crate::generation::{Piece, Wanted, start};
 use crate::models::Lease;
+use crate::prompt::Prompt;
 use crate::refusal::Refusal;
 use crate::sampling::{self, Ends};
 use crate::service::Service;

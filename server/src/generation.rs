@@ -2,10 +2,10 @@
 
 use crate::caller::Caller;
 use crate::constrain::Constrained;
+use crate::forced::Forced;
 use crate::models::Lease;
 use crate::refusal::Refusal;
 use crate::sampling::Ends;
-use crate::steered::Steered;
 use kjit_model::SampleOptions;
 use kjit_model::chat::{Form, Part, ReplyParser};
 use kjit_model::generate::StopReason;
@@ -180,7 +180,7 @@ pub fn start(
         true => {
             // An end among the forced tokens is none.
             stop = Stop::Never;
-            Some(Box::new(Steered {
+            Some(Box::new(Forced {
                 forced: wanted.forced,
                 ends: all_ends(),
                 least: wanted.more_ends.least,

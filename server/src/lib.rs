@@ -5,23 +5,24 @@
 //! | file | subject |
 //! |---|---|
 //! | `options`, `listen`, `tls` | options; sockets and signals; certificates |
-//! | `places`, `doing`, `connection` | number of connections; state of each; time limits |
+//! | `connection_limit`, `connection_state`, `connection` | their number; state; time limits |
 //! | `head`, `bodies` | contradictory heads; limits of bodies |
 //! | `routes`, `keys` | routes and the checks before them; access |
 //! | `fields`, `refusal` | fields of requests, each supported or refused by name; refusals |
 //! | `neutral`, `caller` | fields without a counterpart; the caller's turn and prefixes |
-//! | `desk` | work before a request is queued, in turns by caller |
+//! | `preparation` | work before a request is queued, in turns by caller |
 //! | `service`, `models`, `loaded` | shared state; loading and unloading; a loaded model |
-//! | `conversation`, `sampling`, `constrain` | messages to a prompt; sampling options; constraints |
-//! | `choice`, `offer` | `tool_choice`; tools of other formats |
-//! | `converse`, `steered` | what all chat dialects share; forced tokens |
+//! | `conversation`, `prompt` | messages to a prompt |
+//! | `sampling`, `constrain` | sampling options; constraints |
+//! | `choice`, `tool`, `tool_list` | `tool_choice`; a tool; tools of other formats |
+//! | `converse`, `forced` | what all chat dialects share; forced tokens |
 //! | `generation`, `streamed` | one answer, from tokens to text; streams |
 //! | `openai`, `anthropic`, `ollama`, `llama`, `fleet` | dialects |
 //! | `probes` | routes of SGLang's and vLLM's monitors |
-//! | `hive` | announcements of a fleet's worker |
-//! | `metrics`, `status`, `page` | metrics, state, the chat page |
+//! | `hive`, `announce` | a hive's URL; announcements of a fleet's worker |
+//! | `counts`, `metrics`, `status`, `page` | counts, metrics, state, the chat page |
 //! | `running` | the servers of a user, for `kjit ps` |
-//! | `inside` | a server without sockets, for tests |
+//! | `in_process` | a server without sockets, for tests |
 
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![cfg_attr(
@@ -35,23 +36,27 @@
     )
 )]
 
+mod announce;
 mod anthropic;
 mod base64;
 mod bodies;
 mod caller;
 mod choice;
+mod clock;
 mod connection;
+mod connection_limit;
+mod connection_state;
 mod constrain;
 mod conversation;
 mod converse;
-mod desk;
-mod doing;
+mod counts;
 mod fields;
 mod fleet;
+mod forced;
 mod generation;
 mod head;
 mod hive;
-mod inside;
+mod in_process;
 mod keys;
 mod listen;
 mod llama;
@@ -59,25 +64,27 @@ mod loaded;
 mod metrics;
 mod models;
 mod neutral;
-mod offer;
 mod ollama;
 mod openai;
 mod options;
 mod page;
-mod places;
+mod percent;
+mod preparation;
 mod probes;
+mod prompt;
 mod refusal;
 mod routes;
 mod running;
 mod sampling;
 mod service;
 mod status;
-mod steered;
 mod streamed;
 mod tls;
+mod tool;
+mod tool_list;
 
 pub use hive::Hive;
-pub use inside::Inside;
+pub use in_process::Inside;
 pub use keys::{Keys, Origins, origin};
 pub use listen::{End, ServeError, serve};
 pub use options::{Limits, Options, Served, Worker};

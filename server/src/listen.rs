@@ -1,12 +1,12 @@
 //! Sockets and signals: accepts connections until a signal comes, then finishes running requests.
 
+use crate::announce::Announcements;
 use crate::connection::Connection;
-use crate::desk::PLACES;
-use crate::doing::Doing;
-use crate::hive::Announcements;
+use crate::connection_limit::{ConnectionLimit, ConnectionSlot};
+use crate::connection_state::ConnectionState;
 use crate::loaded::Loaded;
 use crate::options::{Limits, Options};
-use crate::places::{Place, Places};
+use crate::preparation::PLACES;
 use crate::refusal::{Dialect, Refusal};
 use crate::routes::routes;
 use crate::running::Listed;
@@ -216,7 +216,7 @@ fn serving(loaded: &Loaded, here: Here) -> String {
 struct Door {
     service: Arc<Service>,
     router: Router,
-    places: Arc<Places>,
+    places: Arc<ConnectionLimit>,
     /// Tells connections to end.
     stopping: watch::Sender<bool>,
     /// Each connection holds a clone. The receiver ends when all are gone.
@@ -225,7 +225,7 @@ struct Door {
 
 impl Door {
     fn new(service: &Arc<Service>, stopping: watch::Sender<bool>, alive: mpsc::Sender<()>) -> Door {
-        let places = Places::new(service.options.limits.connections);
+        let places = ConnectionLimit::new(service.options.limits.connections);
         Door { service: Arc::clone(service), router: routes(service), places, stopping, alive }
     }
 
@@ -255,7 +255,7 @@ impl Door {
         }
     }
 
-    fn let_in(&self, stream: TcpStream, place: Place) {
+    fn let_in(&self, stream: TcpStream, place: ConnectionSlot) {
         let (service, router, alive) =
             (Arc::clone(&self.service), self.router.clone(), self.alive.clone());
         let mut stopping = self.stopping.subscribe();
@@ -264,18 +264,18 @@ impl Door {
             open.fetch_add(1, Ordering::Relaxed);
             // Small packets are sent at once: clients wait for each token.
             let _ = stream.set_nodelay(true);
-            let (limits, doing) = (&service.options.limits, &place.doing);
+            let (limits, activity) = (&service.options.limits, &place.activity);
             match &service.options.tls {
-                None => answer(stream, limits, router, doing, &mut stopping).await,
+                None => answer(stream, limits, router, activity, &mut stopping).await,
                 // A client whose TLS handshake fails or takes too long is dropped.
                 Some(tls) => {
                     let greeted = tokio::select! {
                         greeted = tls.greet(stream, limits.greeting) => greeted,
-                        () = doing.gives_way() => None,
+                        () = activity.gives_way() => None,
                         _ = stopping.wait_for(|stopping| *stopping) => None,
                     };
                     if let Some(stream) = greeted {
-                        answer(stream, limits, router, doing, &mut stopping).await;
+                        answer(stream, limits, router, activity, &mut stopping).await;
                     }
                 }
             }
@@ -301,13 +301,13 @@ pub async fn answer<S>(
     stream: S,
     limits: &Limits,
     router: Router,
-    doing: &Arc<Doing>,
+    activity: &Arc<ConnectionState>,
     stopping: &mut watch::Receiver<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let connection = TokioIo::new(Connection::new(stream, Arc::clone(doing), limits));
-    let answers = service_fn(|request| doing.answer(router.clone(), request));
+    let connection = TokioIo::new(Connection::new(stream, Arc::clone(activity), limits));
+    let answers = service_fn(|request| activity.answer(router.clone(), request));
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.idle)
@@ -316,7 +316,7 @@ pub async fn answer<S>(
     let mut serving = pin!(serving);
     tokio::select! {
         _ = serving.as_mut() => return,
-        () = doing.gives_way() => return,
+        () = activity.gives_way() => return,
         _ = stopping.wait_for(|stopping| *stopping) => {}
     }
     serving.as_mut().graceful_shutdown();
@@ -340,7 +340,7 @@ async fn stop(
         .map(|loaded| loaded.scheduler.status())
         .map(|s| s.running + s.waiting)
         .sum::<usize>();
-    let busy = asked + service.desk.held();
+    let busy = asked + service.preparation.held();
     say(&format!(
         "stopping: {busy} requests are finished first, for {} s at most",
         deadline.as_secs()

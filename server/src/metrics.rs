@@ -5,29 +5,8 @@ use crate::service::Service;
 use kjit_model::serve::{Histogram, Status};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-
-/// Counts of the server. The scheduler has its own.
-#[derive(Debug, Default)]
-pub struct Metrics {
-    /// Number of open connections.
-    pub connections: AtomicU64,
-    /// Answers by route and status. Routes are the router's, so they are few.
-    answers: Mutex<BTreeMap<(&'static str, u16), u64>>,
-}
-
-impl Metrics {
-    /// Counts an answer that has begun.
-    pub fn answered(&self, route: &'static str, status: u16) {
-        *self
-            .answers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry((route, status))
-            .or_default() += 1;
-    }
-}
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 /// The whole text. Asks the driver for its memory: too slow for an async thread.
 pub fn text(service: &Service) -> String {
@@ -48,7 +27,7 @@ pub fn text(service: &Service) -> String {
     out.gauge(
         "kjit_requests_preparing",
         "Requests whose prompt, schema or grammar waits to be read",
-        service.desk.waiting() as f64,
+        service.preparation.waiting() as f64,
     );
     let several = service.options.models.len() > 1;
     for (served, seen) in service.all() {

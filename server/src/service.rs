@@ -2,13 +2,13 @@
 
 use crate::bodies::Bodies;
 use crate::caller::Caller;
-use crate::desk::Desk;
+use crate::clock::unix_time;
+use crate::counts::Metrics;
 use crate::generation::refused;
-use crate::metrics::Metrics;
 use crate::models::{Keep, Lease, Models, Seen};
 use crate::openai::responses::kept::Kept;
-use crate::openai::unix_time;
 use crate::options::{Options, Served};
+use crate::preparation::PreparationQueue;
 use crate::refusal::Refusal;
 use kjit_model::cancel::Cancel;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Service {
     /// Models, loaded or not.
     pub models: Models,
     /// Requests that are being prepared.
-    pub desk: Arc<Desk>,
+    pub preparation: Arc<PreparationQueue>,
     /// Responses that conversations can go on from.
     pub kept: Arc<Kept>,
     stopping: AtomicBool,
@@ -49,7 +49,7 @@ impl Service {
             bodies: Bodies::default(),
             started: Instant::now(),
             started_unix: unix_time(),
-            desk: Arc::default(),
+            preparation: Arc::default(),
             kept: Arc::default(),
             stopping: AtomicBool::new(false),
         }
@@ -118,9 +118,9 @@ impl Service {
         caller: &Caller,
         work: impl FnOnce(&Cancel) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        loaded.scheduler.has_room(self.desk.waiting()).map_err(|why| refused(&why, ""))?;
+        loaded.scheduler.has_room(self.preparation.waiting()).map_err(|why| refused(&why, ""))?;
         let lost = || Refusal::internal("nothing is prepared any more");
-        let place = self.desk.place(caller).await.ok_or_else(lost)?;
+        let place = self.preparation.place(caller).await.ok_or_else(lost)?;
         let left = Left(Cancel::default());
         let cancel = left.0.clone();
         let done = self.work(move || {

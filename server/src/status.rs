@@ -2,6 +2,7 @@
 
 use crate::models::Seen;
 use crate::options::Served;
+use crate::percent::decoded;
 use crate::refusal::Refusal;
 use crate::service::Service;
 use kjit_model::gpu::PageCount;
@@ -45,7 +46,7 @@ pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal>
         },
         "device": { "label": loaded.device.label, "name": loaded.device.name, "arch": loaded.device.arch, "memory": memory },
         "kernels": { "compiled": compiled, "cached": cached },
-        "queue": { "waiting": s.waiting + service.desk.waiting(), "limit": s.max_queue, "refused": s.refused },
+        "queue": { "waiting": s.waiting + service.preparation.waiting(), "limit": s.max_queue, "refused": s.refused },
         "slots": {
             "all": s.slots, "running": s.running, "prefilling": s.prefilling, "kept": s.kept_slots,
             "tokens": s.held_tokens, "room": s.room, "kept_tokens": s.kept_tokens, "kept_states": s.kept_states, "context": s.context,
@@ -68,23 +69,6 @@ pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal>
 pub fn parameter(query: &str, name: &str) -> Option<String> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
     Some(String::from_utf8_lossy(&decoded(value, true)).into_owned())
-}
-
-/// Decodes `%XX`, and `+` in a form.
-pub fn decoded(value: &str, form: bool) -> Vec<u8> {
-    let mut bytes = vec![];
-    let mut rest = value.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let code =
-            after.get(..2).filter(|_| first == b'%').and_then(|two| std::str::from_utf8(two).ok());
-        let (byte, used) = match code.and_then(|two| u8::from_str_radix(two, 16).ok()) {
-            Some(byte) => (byte, 2),
-            None => (if form && first == b'+' { b' ' } else { first }, 0),
-        };
-        bytes.push(byte);
-        rest = after.get(used..).unwrap_or_default();
-    }
-    bytes
 }
 
 /// The state of a model, in a word.

@@ -35,7 +35,7 @@ pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
         Command::Warm(a) if asked(&a.setup.placing) => refused("warm")?,
         _ => return Ok(()),
     }
-    let ranks = Ranks::here()?;
+    let ranks = Ranks::from_env()?;
     if std::env::var_os(MULTICAST).is_none() {
         // The library reads the variable as the process got it at its start. So this process starts
         // itself again with it, before doing anything.

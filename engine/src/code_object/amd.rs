@@ -4,7 +4,7 @@
 //! Format: LLVM's `AMDGPUUsage`, "Code Object V3 to V6 Metadata". Versions 3 to 6 use equal field
 //! names.
 
-use super::{ArgInfo, ArgKind, KernelInfo};
+use super::info::{ArgInfo, ArgKind, KernelInfo};
 use crate::arch::ARCHS;
 use object::read::elf::{ElfFile64, SectionHeader};
 use object::{LittleEndian, Object, ObjectSymbol};

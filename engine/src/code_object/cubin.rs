@@ -4,7 +4,7 @@
 //! NVIDIA does not document the attributes. The numbers below come from the output of nvrtc 12 and
 //! 13 for sm_75 to sm_120, compared with `ptxas -v`; tests compile kernels with known values.
 
-use super::{ArgInfo, KernelInfo};
+use super::info::{ArgInfo, KernelInfo};
 use object::elf;
 use object::read::elf::{ElfFile64, SectionHeader};
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol};

@@ -1,7 +1,8 @@
 //! The resources of a kernel, as the compile matrix lists them: from the code object and the
 //! target's row.
 
-use super::{CodeObject, KernelInfo};
+use super::CodeObject;
+use super::info::KernelInfo;
 use crate::arch::{Occupancy, Target};
 
 /// A kernel on a target.

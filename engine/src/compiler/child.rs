@@ -1,16 +1,19 @@
 //! The compiler process: a loop that answers requests. Its pipes are not reachable as the
 //! compilers' standard output.
 
+use super::compiled::Compiled;
 use super::descendants::{adopt_orphans, end_below};
+use super::interface::Backend;
+use super::open;
 use super::protocol::{Answer, Ask};
-use super::{Backend, Compiled, open};
+use super::scratch::{SCRATCH, remove_scratch};
+use crate::driver;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::FromRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// First argument of a compiler process.
@@ -24,22 +27,6 @@ pub(crate) const REQUEST: &str = "request.bin";
 
 /// Whether this program can be started as its own compiler process.
 static ARMED: AtomicBool = AtomicBool::new(false);
-
-/// The folder for a compiler process's temporary files. The starter removes it; the process itself
-/// does if the starter is gone.
-static SCRATCH: OnceLock<PathBuf> = OnceLock::new();
-
-/// The folder for a compiler's temporary files.
-pub(crate) fn scratch() -> PathBuf {
-    SCRATCH.get().cloned().unwrap_or_else(std::env::temp_dir)
-}
-
-fn remove_scratch() {
-    if let Some(folder) = SCRATCH.get() {
-        // The folder may be gone already; an error here cannot be reported to anyone.
-        let _ = std::fs::remove_dir_all(folder);
-    }
-}
 
 pub(crate) fn is_armed() -> bool {
     ARMED.load(Ordering::Relaxed)
@@ -72,7 +59,7 @@ fn dispatch(first: &OsString, mut rest: impl Iterator<Item = OsString>) -> Optio
     }
     if first == LOOK {
         leave_with_parent();
-        return Some(crate::look::look(rest.next()?.to_str()?));
+        return Some(look(rest.next()?.to_str()?));
     }
     if first == REPEAT {
         return Some(repeat(&PathBuf::from(rest.next().unwrap_or_default())));
@@ -228,4 +215,11 @@ fn repeat(folder: &Path) -> i32 {
             1
         }
     }
+}
+
+/// The child: queries devices and exits with 0 whatever the answer is. The parent then queries them
+/// itself.
+pub(crate) fn look(word: &str) -> i32 {
+    driver::ask(word);
+    0
 }

@@ -1,10 +1,12 @@
 //! clang with the AMDGPU target and lld, without ROCm. Kernels need no vendor header and no device
 //! library (`-nogpuinc -nogpulib`).
 
-use super::child::scratch;
+use super::amdgpu;
+use super::compiled::{Compiled, Probe};
 use super::discover::{Places, folders_of, on_path};
+use super::interface::{Backend, Compiler};
 use super::protocol::Request;
-use super::{Backend, Compiled, Compiler, Probe, amdgpu};
+use super::scratch::scratch;
 use crate::arch::Vendor;
 use crate::source::Options;
 use std::collections::BTreeMap;
@@ -305,7 +307,7 @@ mod tests {
 
     #[test]
     fn the_identity_covers_the_libraries_that_hold_the_compiler_and_the_linker() {
-        let found = crate::compiler::discover::candidates(&Kind, None, None).0;
+        let found = crate::compiler::candidates::candidates(&Kind, None, None).0;
         let Some(clang) = found.iter().find(|c| c.file.starts_with("/usr/lib/llvm-19")) else {
             eprintln!("SKIPPED: Debian's clang-19 is not here ({found:?})");
             return;

@@ -2,9 +2,11 @@
 //! of architectures is read from comgr, the compiler that hiprtc uses, and hiprtc runs in a child
 //! process anyway.
 
+use super::amdgpu;
+use super::compiled::{Compiled, Probe};
 use super::discover::{Places, glob_children, python_sites};
+use super::interface::{Backend, Compiler};
 use super::protocol::Request;
-use super::{Backend, Compiled, Compiler, Probe, amdgpu};
 use crate::arch::Vendor;
 use crate::source::Options;
 use hiprtc_sys::{Comgr, HIPRTC_ERROR_COMPILATION, Hiprtc, SEARCH, hiprtcProgram};
@@ -220,7 +222,7 @@ impl Backend for Opened {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compiler::discover::candidates;
+    use crate::compiler::candidates::candidates;
     use crate::compiler::protocol::{Answer, Ask};
     use crate::compiler::worker::{Isolation, Limits, Workers};
     use crate::error::Error;

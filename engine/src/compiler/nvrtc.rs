@@ -1,8 +1,9 @@
 //! nvrtc: NVIDIA's run-time compiler. It compiles directly to machine code (cubin), not to PTX.
 
+use super::compiled::{Compiled, Probe};
 use super::discover::{Places, glob_children, python_sites};
+use super::interface::{Backend, Compiler};
 use super::protocol::Request;
-use super::{Backend, Compiled, Compiler, Probe};
 use crate::arch::Vendor;
 use crate::source::Options;
 use libloading::Library;

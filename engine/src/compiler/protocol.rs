@@ -1,7 +1,7 @@
 //! The protocol between the engine and a compiler process: frames of byte strings, each with its
 //! length. The other side is not trusted: lengths are checked before memory is allocated.
 
-use super::{Compiled, Probe};
+use super::compiled::{Compiled, Probe};
 use std::io::{Read, Write};
 
 /// Both sides must have the same version of this protocol.

@@ -1,12 +1,15 @@
 //! Compilers that were found, with their identity for keys: a digest of the library and its
 //! companion files.
 
-use super::discover::{Candidate, Tried, candidates};
+use super::COMPILERS;
+use super::candidates::candidates;
+use super::compiled::Probe;
+use super::discover::{Candidate, Tried};
+use super::info::CompilerInfo;
+use super::interface::Compiler;
 use super::protocol::{Answer, Ask};
 use super::worker::{Workers, path_text};
-use super::{COMPILERS, Compiler, Probe};
 use crate::arch::Vendor;
-use crate::engine::CompilerInfo;
 use crate::error::{Error, Result};
 use kjit_cache::{Cache, Digest, Key};
 use std::path::{Path, PathBuf};

@@ -67,7 +67,7 @@ impl Blas {
             stream.here(memory.device(), "a matrix")?;
         }
         let memory = [w.shared(), x.shared(), out.shared()];
-        let used = Use::of(stream.inner(), memory.into_iter(), std::iter::empty())?;
+        let used = Use::of(stream, memory.into_iter(), std::iter::empty())?;
         let product = Product { m, n, k, w: w.address(), x: x.address(), out: out.address() };
         // SAFETY: all buffers are on this device, alive, and have the sizes of their shapes; the
         // stream is not capturing.

@@ -316,7 +316,7 @@ impl Stream {
             return Err(Error::Buffer(format!("{ranks} parts of {each} values do not fit {room}")));
         }
         let memory = [from.shared(), to.shared()];
-        let used = Use::of(self.inner(), memory.into_iter(), std::iter::empty())?;
+        let used = Use::of(self, memory.into_iter(), std::iter::empty())?;
         used.keep(|| {
             let inner: Arc<Inner> = Arc::clone(&all.inner);
             inner

@@ -42,7 +42,7 @@ impl Stream {
         self.same_len("write", to.len(), data.len())?;
         self.not_capturing("a copy from ordinary host memory")?;
         self.here(to.memory().device(), "the destination")?;
-        let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::empty())?;
+        let used = Use::of(self, std::iter::once(to.shared()), std::iter::empty())?;
         let bytes = to.bytes();
         // SAFETY: both ranges have `bytes` bytes; the wait below keeps `data` borrowed until the
         // copy has ended.
@@ -68,7 +68,7 @@ impl Stream {
     pub fn read<T: Pod>(&self, from: &DeviceBuffer<T>) -> Result<Vec<T>> {
         self.not_capturing("a copy to ordinary host memory")?;
         self.here(from.memory().device(), "the source")?;
-        let used = Use::of(self.inner(), std::iter::once(from.shared()), std::iter::empty())?;
+        let used = Use::of(self, std::iter::once(from.shared()), std::iter::empty())?;
         let mut data = vec![T::zeroed(); from.len()];
         let bytes = from.bytes();
         // SAFETY: both ranges have `bytes` bytes; the wait below precedes any use or drop of
@@ -97,8 +97,7 @@ impl Stream {
         self.same_len("copy_in", to.len(), from.len())?;
         self.here(from.shared().device(), "the source")?;
         self.here(to.memory().device(), "the destination")?;
-        let used =
-            Use::of(self.inner(), std::iter::once(to.shared()), std::iter::once(from.shared()))?;
+        let used = Use::of(self, std::iter::once(to.shared()), std::iter::once(from.shared()))?;
         let bytes = to.bytes();
         // SAFETY: both ranges have `bytes` bytes. The lock excludes the host side now, its event
         // does afterwards.
@@ -125,7 +124,7 @@ impl Stream {
         let (start, end) = resolve(range, from.bytes())?;
         self.same_len("copy_in_mapped", to.len(), end - start)?;
         self.here(to.memory().device(), "the destination")?;
-        let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::empty())?;
+        let used = Use::of(self, std::iter::once(to.shared()), std::iter::empty())?;
         let recorded = used.keep(|| from.keep());
         let mut pending = from.pending();
         // SAFETY: the range is inside the registered bytes, which live until the event recorded
@@ -154,8 +153,7 @@ impl Stream {
         self.same_len("copy_out", to.len(), from.len())?;
         self.here(from.memory().device(), "the source")?;
         self.here(to.shared().device(), "the destination")?;
-        let used =
-            Use::of(self.inner(), std::iter::once(from.shared()), std::iter::once(to.shared()))?;
+        let used = Use::of(self, std::iter::once(from.shared()), std::iter::once(to.shared()))?;
         let bytes = from.bytes();
         // SAFETY: both ranges have `bytes` bytes. The lock excludes the host side now, its event
         // does afterwards.
@@ -179,8 +177,7 @@ impl Stream {
         }
         self.here(from.memory().device(), "the source")?;
         self.here(to.memory().device(), "the destination")?;
-        let used =
-            Use::of(self.inner(), [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
+        let used = Use::of(self, [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
         // SAFETY: both ranges have `n` bytes and do not overlap.
         self.device().ok(unsafe {
             self.device().raw().copy_within(b, a, from.bytes(), self.inner().raw())
@@ -260,8 +257,7 @@ impl Stream {
         self.here(to.memory().device(), "the destination")?;
         let other = from.memory().device();
         self.is_peer(other)?;
-        let used =
-            Use::of(self.inner(), [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
+        let used = Use::of(self, [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
         let (device, number) = (self.device(), other.info().ordinal);
         // SAFETY: both ranges have that many bytes on the named devices, and live until the wait of
         // the caller or of the other stream has ended.
@@ -288,7 +284,7 @@ impl Stream {
             return Ok(());
         }
         self.here(buffer.memory().device(), "the buffer")?;
-        let used = Use::of(self.inner(), std::iter::once(buffer.shared()), std::iter::empty())?;
+        let used = Use::of(self, std::iter::once(buffer.shared()), std::iter::empty())?;
         let (to, bytes) = (buffer.address(), buffer.bytes());
         // SAFETY: the buffer is alive and has that many bytes.
         let filled = unsafe { self.device().raw().fill(to, byte, bytes, self.inner().raw()) };

@@ -3,7 +3,8 @@
 use super::api::Raw;
 use super::counters::add;
 use super::device::Device;
-use super::stream::{Kept, Stream, StreamInner};
+use super::stream::{Kept, Stream};
+use super::stream_inner::StreamInner;
 use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -45,7 +46,7 @@ impl Capture<'_> {
         // SAFETY: capture began on this stream.
         let ended = unsafe { device.raw().capture_end(self.stream.inner().raw()) };
         for stream in std::iter::once(&self.stream).chain(self.others) {
-            stream.inner().set_capture(None);
+            stream.set_capture(None);
         }
         device.capture_ended();
         Ok(Recorded { device: device.clone(), raw: device.ok(ended)? })
@@ -102,7 +103,7 @@ impl Stream {
         f: impl FnOnce() -> Result<()>,
     ) -> Result<(Recorded, Kept)> {
         let device = self.device();
-        if self.inner().is_capturing() {
+        if self.is_capturing() {
             return Err(Error::Buffer("the stream is being captured already".to_owned()));
         }
         device.capture_began();
@@ -113,7 +114,7 @@ impl Stream {
         }
         let kept = Arc::new(Mutex::new(Kept::default()));
         for stream in std::iter::once(&self).chain(others) {
-            stream.inner().set_capture(Some(Arc::clone(&kept)));
+            stream.set_capture(Some(Arc::clone(&kept)));
         }
         let mut capture = Capture { stream: self, others, open: true };
         let done = f();

@@ -3,9 +3,9 @@
 use super::api::FaultKind;
 use super::counters::add;
 use super::device::Device;
-use super::pinned::PinnedMemory;
-use super::pool::Home;
-use super::shared_host::SharedPages;
+use super::page_locked::PinnedMemory;
+use super::pool_inner::Home;
+use super::shared_pages::SharedPages;
 use crate::error::{Error, Result};
 use bytemuck::Pod;
 use std::marker::PhantomData;

@@ -17,10 +17,14 @@ mod info;
 mod lost;
 mod memory;
 mod module;
+mod page_locked;
 mod pinned;
 mod pool;
+mod pool_inner;
 mod shared_host;
+mod shared_pages;
 mod stream;
+mod stream_inner;
 
 pub(crate) use api::Driver;
 pub use blas::Blas;
@@ -39,7 +43,8 @@ pub use info::{DeviceInfo, Inventory};
 pub use memory::{DeviceBuffer, Memory};
 pub use module::{Kernel, Module};
 pub use pinned::{HostMap, PinnedBuffer};
-pub use pool::{Arena, Pool, PoolStats};
+pub use pool::{Arena, Pool};
+pub use pool_inner::PoolStats;
 pub use stream::Stream;
 
 use crate::error::{Error, Result};
@@ -63,14 +68,14 @@ const DRIVERS: &[Row] = &[
     Row {
         word: "cuda",
         name: "the NVIDIA driver",
-        open: || Ok(Box::new(cuda::Cuda::open()?)),
+        open: || Ok(Box::new(cuda::runtime::Cuda::open()?)),
         apart: || false,
     },
     Row {
         word: "rocm",
         name: "the HIP runtime",
-        open: || Ok(Box::new(hip::HipRuntime::open()?)),
-        apart: hip::HipRuntime::may_hang,
+        open: || Ok(Box::new(hip::runtime::HipRuntime::open()?)),
+        apart: hip::runtime::HipRuntime::may_hang,
     },
 ];
 

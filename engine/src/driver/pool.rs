@@ -3,31 +3,14 @@
 use super::counters::add;
 use super::device::Device;
 use super::memory::{DeviceBuffer, Memory, bytes_of};
-use super::stream::{Stream, StreamInner};
+use super::pool_inner::{Home, Inner, PoolStats, State};
+use super::stream::Stream;
 use crate::error::{Error, Result};
 use bytemuck::Pod;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Alignment of all buffers: that of driver allocations, and more than any vector load needs.
 const ALIGN: u64 = 256;
-
-/// Statistics of a pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolStats {
-    /// Requests served from free blocks.
-    pub hits: u64,
-    /// Requests that needed a driver allocation.
-    pub misses: u64,
-    /// Number of live buffers.
-    pub live: u64,
-    /// Their bytes.
-    pub in_use: u64,
-    /// Maximum of `in_use` so far.
-    pub peak: u64,
-    /// Bytes allocated from the driver, in use or free.
-    pub held: u64,
-}
 
 /// Device memory in the order of a stream: a dropped buffer is reused immediately, since later work
 /// of the stream starts after earlier work has ended. A buffer that another stream also used is
@@ -35,95 +18,6 @@ pub struct PoolStats {
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Inner>,
-}
-
-pub(crate) struct Inner {
-    device: Device,
-    stream: Arc<StreamInner>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Free blocks by size.
-    free: BTreeMap<u64, Vec<u64>>,
-    stats: PoolStats,
-}
-
-/// The pool to which a block returns.
-pub(crate) struct Home {
-    pool: Arc<Inner>,
-    /// Other streams that used it.
-    foreign: Mutex<Vec<Arc<StreamInner>>>,
-}
-
-impl std::fmt::Debug for Home {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Home(stream {})", self.pool.stream.id())
-    }
-}
-
-impl Home {
-    /// Records that a stream is about to use the memory. A stream other than the pool's first waits
-    /// for the pool's stream, in which the block's previous owner may still have work.
-    pub fn used_by(&self, stream: &Arc<StreamInner>) -> Result<()> {
-        if stream.id() == self.pool.stream.id() {
-            return Ok(());
-        }
-        let mut foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner);
-        if foreign.iter().all(|s| s.id() != stream.id()) {
-            stream.wait_for(&self.pool.stream)?;
-            foreign.push(Arc::clone(stream));
-        }
-        Ok(())
-    }
-
-    /// Returns the block of the last owner.
-    pub fn give_back(&mut self, address: u64, bytes: u64) {
-        let foreign =
-            std::mem::take(self.foreign.get_mut().unwrap_or_else(PoisonError::into_inner));
-        let pool = Arc::clone(&self.pool);
-        let back = move || {
-            // The pool's stream waits for the other streams' use of the block. If an event fails,
-            // the context is lost and the order does not matter.
-            for stream in &foreign {
-                let _ = pool.stream.wait_for(stream);
-            }
-            let mut state = pool.lock();
-            state.free.entry(bytes).or_default().push(address);
-            state.stats.live = state.stats.live.saturating_sub(1);
-            state.stats.in_use = state.stats.in_use.saturating_sub(bytes);
-        };
-        self.pool.device.outside_capture(back);
-    }
-}
-
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Frees blocks to the driver. Returns their bytes.
-    fn release(&self, free: BTreeMap<u64, Vec<u64>>) -> u64 {
-        let mut bytes = 0;
-        for (size, addresses) in free {
-            for address in addresses {
-                bytes += size;
-                add(&self.device.inner.counters.frees, 1);
-                // SAFETY: the blocks have no owner; the driver waits for work that still uses them.
-                let _ = unsafe { self.device.raw().free(address) };
-            }
-        }
-        bytes
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let free =
-            std::mem::take(&mut self.state.get_mut().unwrap_or_else(PoisonError::into_inner).free);
-        self.release(free);
-    }
 }
 
 impl Stream {

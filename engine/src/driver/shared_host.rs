@@ -3,47 +3,10 @@
 
 use super::device::Device;
 use super::memory::{DeviceBuffer, Memory, bytes_of};
+use super::shared_pages::SharedPages;
 use crate::error::{Error, Result};
 use bytemuck::Pod;
 use std::sync::Arc;
-
-/// The pages. The host does not access them.
-pub struct SharedPages {
-    /// The devices that may use them. The first one's driver allocated them.
-    devices: Vec<Device>,
-    at: usize,
-}
-
-impl std::fmt::Debug for SharedPages {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SharedPages of {} devices", self.devices.len())
-    }
-}
-
-impl Drop for SharedPages {
-    fn drop(&mut self) {
-        let (devices, at) = (std::mem::take(&mut self.devices), self.at);
-        let Some(first) = devices.first().cloned() else { return };
-        give_back(devices, first, at);
-    }
-}
-
-/// Waits for each device, since a driver waits for its own device only, then frees the pages with
-/// the first one's driver. Each wait runs when its device is not capturing.
-fn give_back(mut devices: Vec<Device>, first: Device, at: usize) {
-    match devices.pop() {
-        Some(device) => device.clone().outside_capture(move || {
-            // If waiting fails, the device is lost and does not access the pages.
-            let _ = device.raw().wait_all();
-            give_back(devices, first, at);
-        }),
-        None => first.clone().outside_capture(move || {
-            // SAFETY: allocated by this device's driver; the last owner is being dropped, and no
-            // device uses it.
-            let _ = unsafe { first.raw().free_host(at as *mut u8) };
-        }),
-    }
-}
 
 impl Device {
     /// Zeroed page-locked host memory for `len` values that kernels of all these devices (of one

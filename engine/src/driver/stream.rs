@@ -1,13 +1,14 @@
 //! Streams: queues of work. Work in a stream runs in order; streams wait for each other only on
 //! request.
 
-use super::api::{Fault, FaultKind, Raw};
+use super::api::{Fault, FaultKind};
 use super::counters::add;
 use super::device::Device;
 use super::event::Event;
 use super::memory::Memory;
 use super::module::Kernel;
-use super::pinned::PinnedMemory;
+use super::page_locked::PinnedMemory;
+use super::stream_inner::StreamInner;
 use crate::args::{self, Arg};
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
@@ -19,13 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone)]
 pub struct Stream {
     inner: Arc<StreamInner>,
-}
-
-pub(crate) struct StreamInner {
-    device: Device,
-    raw: Raw,
-    id: u64,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 /// The objects that a captured graph must keep alive.
@@ -42,47 +37,6 @@ struct State {
     capture: Option<Arc<Mutex<Kept>>>,
     /// Argument bytes of the current launch, reused so that a launch does not allocate.
     bytes: Vec<u8>,
-}
-
-impl Drop for StreamInner {
-    fn drop(&mut self) {
-        // SAFETY: the last handle is gone; the driver completes work that is still in the stream.
-        let _ = unsafe { self.device.raw().stream_destroy(self.raw) };
-    }
-}
-
-impl StreamInner {
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    pub fn raw(&self) -> Raw {
-        self.raw
-    }
-
-    /// Makes later work of this stream wait for all current work of `other`.
-    pub fn wait_for(&self, other: &StreamInner) -> Result<()> {
-        let event = self.device.event()?;
-        // SAFETY: all are alive; a recorded event may be destroyed before it completes.
-        self.device.ok(unsafe {
-            self.device
-                .raw()
-                .event_record(event.raw(), other.raw)
-                .and_then(|()| self.device.raw().stream_wait_event(self.raw, event.raw()))
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn set_capture(&self, capture: Option<Arc<Mutex<Kept>>>) {
-        self.lock().capture = capture;
-    }
-
-    pub fn is_capturing(&self) -> bool {
-        self.lock().capture.is_some()
-    }
 }
 
 impl Device {
@@ -104,13 +58,8 @@ impl Device {
 
     fn make_stream(&self, urgency: u32) -> Result<Stream> {
         let raw = self.ok(self.raw().stream(urgency))?;
-        let inner = StreamInner {
-            device: self.clone(),
-            raw,
-            id: self.stream_id(),
-            state: Mutex::default(),
-        };
-        Ok(Stream { inner: Arc::new(inner) })
+        let inner = StreamInner { device: self.clone(), raw, id: self.stream_id() };
+        Ok(Stream { inner: Arc::new(inner), state: Arc::default() })
     }
 }
 
@@ -123,14 +72,14 @@ impl std::fmt::Debug for Stream {
 /// A piece of work on memory that is about to be enqueued. It orders the work after other streams'
 /// work if a pool needs that, excludes host access, and afterwards records its end.
 pub(super) struct Use<'a> {
-    stream: &'a Arc<StreamInner>,
+    stream: &'a StreamInner,
     capture: Option<Arc<Mutex<Kept>>>,
-    pinned: Vec<(&'a Arc<PinnedMemory>, MutexGuard<'a, super::pinned::Pending>)>,
+    pinned: Vec<(&'a Arc<PinnedMemory>, MutexGuard<'a, super::page_locked::Pending>)>,
 }
 
 impl<'a> Use<'a> {
     pub(super) fn of(
-        stream: &'a Arc<StreamInner>,
+        stream: &'a Stream,
         memory: impl Iterator<Item = &'a Arc<Memory>> + Clone,
         pinned: impl Iterator<Item = &'a Arc<PinnedMemory>>,
     ) -> Result<Use<'a>> {
@@ -143,10 +92,10 @@ impl<'a> Use<'a> {
                 kept.pinned.extend(m.pinned().map(Arc::clone));
             }
             drop(kept);
-            return Ok(Use { stream, capture, pinned: Vec::new() });
+            return Ok(Use { stream: stream.inner(), capture, pinned: Vec::new() });
         }
         for home in memory.clone().filter_map(|m| m.home()) {
-            home.used_by(stream)?;
+            home.used_by(stream.inner())?;
         }
         // Each lock once, in a global order.
         let mut all: Vec<&Arc<PinnedMemory>> =
@@ -154,7 +103,7 @@ impl<'a> Use<'a> {
         all.sort_by_key(|p| Arc::as_ptr(p) as usize);
         all.dedup_by_key(|p| Arc::as_ptr(p) as usize);
         let pinned = all.into_iter().map(|p| (p, p.pending())).collect();
-        Ok(Use { stream, capture, pinned })
+        Ok(Use { stream: stream.inner(), capture, pinned })
     }
 
     /// Lets the graph under capture keep an object alive. Returns whether there is such a graph.
@@ -178,6 +127,14 @@ impl<'a> Use<'a> {
 impl Stream {
     pub(crate) fn inner(&self) -> &Arc<StreamInner> {
         &self.inner
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_capture(&self, capture: Option<Arc<Mutex<Kept>>>) {
+        self.lock().capture = capture;
     }
 
     /// The device.
@@ -228,10 +185,10 @@ impl Stream {
             dependent: shape.dependent && self.device().target().arch().has("pdl"),
             ..*shape
         };
-        let used = Use::of(&self.inner, memory, std::iter::empty())?;
+        let used = Use::of(self, memory, std::iter::empty())?;
         used.keep(|| kernel.keep());
         let info = kernel.info();
-        let mut state = self.inner.lock();
+        let mut state = self.lock();
         args::pack(info, args, &mut state.bytes)?;
         let base = state.bytes.as_mut_ptr();
         const MOST: usize = 128;
@@ -333,7 +290,7 @@ impl Stream {
     }
 
     fn keep_event(&self, event: &Event) {
-        if let Some(kept) = &self.inner.lock().capture {
+        if let Some(kept) = &self.lock().capture {
             kept.lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .others
@@ -354,7 +311,7 @@ impl Stream {
     /// Whether the stream is capturing.
     #[must_use]
     pub fn is_capturing(&self) -> bool {
-        self.inner.is_capturing()
+        self.lock().capture.is_some()
     }
 
     /// Whether all work in the stream is done.
@@ -367,7 +324,7 @@ impl Stream {
     }
 
     pub(super) fn not_capturing(&self, what: &str) -> Result<()> {
-        if self.inner.is_capturing() {
+        if self.is_capturing() {
             return Err(Error::Buffer(format!("{what} cannot be part of a captured graph")));
         }
         Ok(())

@@ -157,6 +157,17 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     }
 }
 
+impl Table {
+    /// The tuning of this spec's space that the table names.
+    pub fn choice<F: Family>(&self, spec: &F, target: &Target) -> Option<F::Tuning> {
+        let specs = self.choices.get(target.id())?;
+        let choice = specs.get(&Named(spec).to_string())?;
+        let space = spec.candidates(target);
+        let place = choice.place.get_or_init(|| space.iter().position(|t| t.text() == choice.text));
+        space.get((*place)?).copied()
+    }
+}
+
 /// A spec's text with its family's name: the key of tuning records.
 #[derive(Debug, Clone, Copy)]
 pub struct Named<'a, F>(pub &'a F);

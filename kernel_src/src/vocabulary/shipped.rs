@@ -1,10 +1,8 @@
 //! Choices that were measured on real cards and are shipped: `kernel_src/tuning/measured.tsv`, one
-//! a line, by architecture and spec. They override the family's default ([`Family::usual`]). `kjit
-//! bench MODEL --kernels --tune --rows FILE` writes such lines.
+//! a line, by architecture and spec. They override the family's default
+//! ([`Family::usual`](super::family::Family::usual)). `kjit bench MODEL --kernels --tune --rows
+//! FILE` writes such lines.
 
-use crate::vocabulary::family::{Family, Named};
-use crate::vocabulary::variant::Variant;
-use kjit_engine::Target;
 use std::collections::HashMap;
 use std::sync::{LazyLock, OnceLock};
 
@@ -55,16 +53,16 @@ pub fn all() -> impl Iterator<Item = Result<Row<'static>, BadLine>> {
 
 /// A choice of the table, and its place in its family's space, once it was looked up.
 #[derive(Debug)]
-struct Choice {
-    text: String,
-    place: OnceLock<Option<usize>>,
+pub(super) struct Choice {
+    pub(super) text: String,
+    pub(super) place: OnceLock<Option<usize>>,
 }
 
 /// Choices by architecture, then by spec. A test checks every shipped line; a wrong one has no
 /// effect.
 #[derive(Debug, Default)]
 pub struct Table {
-    choices: HashMap<String, HashMap<String, Choice>>,
+    pub(super) choices: HashMap<String, HashMap<String, Choice>>,
 }
 
 impl Table {
@@ -81,15 +79,6 @@ impl Table {
                 .insert(row.spec.to_owned(), choice);
         }
         table
-    }
-
-    /// The tuning of this spec's space that the table names.
-    pub fn choice<F: Family>(&self, spec: &F, target: &Target) -> Option<F::Tuning> {
-        let specs = self.choices.get(target.id())?;
-        let choice = specs.get(&Named(spec).to_string())?;
-        let space = spec.candidates(target);
-        let place = choice.place.get_or_init(|| space.iter().position(|t| t.text() == choice.text));
-        space.get((*place)?).copied()
     }
 }
 

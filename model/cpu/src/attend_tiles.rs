@@ -5,10 +5,10 @@
 //! block of 128 positions is split once for all rows of the task. Sums are stored as runs of 32
 //! elements of 32 rows.
 
-use super::attention::{Attend, KEYS, RowLayout, STATE};
 use super::scratch::Scratch;
 use super::simd::{LANES, TILE_ROWS, TILE_UNIT, TileBlock, TileJob, Tiles};
 use super::tiles::{self, UNIT, put, split_unit};
+use crate::attend::{Attend, KEYS, RowLayout, STATE};
 
 /// Tile units in a block of positions.
 const BLOCK: usize = KEYS / TILE_UNIT;

@@ -23,12 +23,12 @@
 //! Every element sums the blocks in the same order, so results do not depend on the split into
 //! tasks.
 
+use super::described::{Described, Id};
 use super::dot::six_bits;
 use super::product::Part;
 use super::scratch::Scratch;
 use super::simd::{ByteBlock, LANES, TILE_ROWS, TILE_UNIT, TileBlock, TileJob, Tiles, unsigned};
 use super::tiles::{self, Given, UNIT, put, split_unit};
-use super::unpack::{Described, Id};
 use kjit_formats::format::{BlockScale, Format, GroupScale, Offset};
 
 /// Columns of a block, in the matrix and in the input.

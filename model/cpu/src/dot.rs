@@ -24,11 +24,12 @@
     reason = "one index for several arrays; closures lose the instruction set"
 )]
 
+use super::described::{Described, with_format};
 use super::product::Part;
 use super::quantise::{Quantised, Rounded};
 use super::scattered::Scattered;
 use super::simd::{CHUNK, Isa, Job, LANES, Vector, unsigned};
-use super::unpack::{Described, block_factors, sixteens, with_format};
+use super::unpack::{block_factors, sixteens};
 use kjit_formats::format::{BlockScale, Encoding, Format, GroupFactors, GroupScale, Offset};
 
 /// Chunks in a block of 256.

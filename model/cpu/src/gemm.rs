@@ -15,7 +15,7 @@
 
 use super::product::Part;
 use super::scratch::Scratch;
-use super::simd::{Job, LANES, Vector};
+use super::simd::{Job, LANES, Tile, Vector};
 use super::unpack;
 
 /// Columns of a panel: 512 × 32 floats are 64 KiB, and 8 rows of x are 16 KiB. A multiple of every
@@ -164,19 +164,6 @@ pub unsafe fn copy(
 #[inline(always)]
 fn largest_tile(left: usize, most: usize) -> usize {
     [8, 4, 3, 2, 1].into_iter().find(|&m| m <= left && m <= most).unwrap_or(1)
-}
-
-/// `c[i][0..32] += Σ_k a[i][k] · b[k][0..32]` for some rows and `n` values of k. Pointers to first
-/// elements, and strides in elements.
-#[derive(Clone, Copy)]
-pub struct Tile {
-    pub n: usize,
-    pub a: *const f32,
-    pub a_stride: usize,
-    pub b: *const f32,
-    pub b_stride: usize,
-    pub c: *mut f32,
-    pub c_stride: usize,
 }
 
 impl Tile {

@@ -17,7 +17,7 @@
 use super::pool::Pool;
 use super::product::{Matrix, Part};
 use super::shared_mut::SharedMut;
-use super::simd::{LANES, WordJob, Words, unsigned};
+use super::simd::{InterleavedTile, LANES, WordJob, Words, unsigned};
 use kjit_formats::format::{BlockScale, Encoding, Format, GroupScale, Offset};
 
 /// Rows of a group.
@@ -173,27 +173,6 @@ impl WordJob for RoundUnits<'_> {
             unsafe { V::round_unit(x.as_ptr(), to.as_mut_ptr()) };
         }
     }
-}
-
-/// One group times some tokens, as pointers to the first elements.
-#[derive(Clone, Copy)]
-pub struct InterleavedTile {
-    pub blocks: usize,
-    /// The group.
-    pub w: *const f32,
-    /// Floats of a block.
-    pub w_len: usize,
-    /// Subtracted from each code.
-    pub bias: u8,
-    /// The table of code values, 16 bytes, if the format has one.
-    pub table: *const u8,
-    /// Units of the first token, and the distance to the next token's.
-    pub x: *const f32,
-    pub x_stride: usize,
-    /// The sums: 16 for each token.
-    pub c: *mut f32,
-    /// See [`Isa::ahead`](super::simd::Isa::ahead).
-    pub ahead: usize,
 }
 
 /// A task: rows of an interleaved matrix, starting with the first row of a group. The input is rows

@@ -5,9 +5,9 @@
 //! context costs nothing until it is used.
 
 use super::pool::Pool;
-use super::run::SERIAL;
 use super::shared_mut::SharedMut;
 use super::simd::{Isa, Job, LANES, Vector};
+use crate::pool::SERIAL;
 use half::f16;
 use kjit_exec::{KvType, SessionError as ExecError};
 use memmap2::MmapMut;
@@ -261,3 +261,6 @@ fn quantise(x: &[f32], to: &mut [u8]) {
         }
     }
 }
+
+/// The inputs of attention: keys, values, and the elements of a value.
+pub type Kept<'a> = (&'a KvStore, &'a KvStore, usize);

@@ -25,10 +25,12 @@
         the scratch it sized"
 )]
 
+mod attend;
 mod attend_tiles;
 mod attention;
 mod byte_tiles;
 mod cpu;
+mod described;
 mod dot;
 mod elementwise;
 mod gemm;

@@ -307,6 +307,9 @@ impl Drop for Pool {
     }
 }
 
+/// Minimum number of elements for running an elementwise operation on several threads.
+pub(super) const SERIAL: usize = 8192;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,9 +6,6 @@
 
 use super::simd::{CHUNK, CHUNK_BYTES, Job, LANES, Vector};
 
-/// The largest integer whose high byte, rounded, fits in a signed byte.
-pub const LARGEST: f32 = 32512.0;
-
 /// 64 rounded activations in the order of the instruction set. Aligned so that no third of it
 /// crosses a cache line: four tokens take 7.3 ns instead of 8.4 for 64 weights in rows of 1536.
 #[derive(Clone, Copy)]
@@ -120,37 +117,4 @@ impl Job for Quantise<'_> {
         }
         to.pairs.iter_mut().zip(to.sums.as_chunks::<2>().0).for_each(|(to, [a, b])| *to = a + b);
     }
-}
-
-/// Rounds 32 elements to integers, with any vector. Returns the scale and the integers.
-///
-/// # Safety
-/// The requirements of [`Job::run`]; `x` has 32 elements.
-#[inline(always)]
-pub unsafe fn round<V: Vector>(x: *const f32) -> (f32, [i32; LANES]) {
-    let mut rounded = [0.0f32; LANES];
-    // SAFETY: `x` has 32 elements, by the caller's guarantee; `rounded` has 32, too.
-    unsafe {
-        let v = V::load(x);
-        let largest = v.max(V::splat(0.0).sub(v)).largest();
-        // NaN if an element is infinite or NaN, else 0, so that rounding does not hide it.
-        let poison = v.mul(V::splat(0.0)).sum();
-        v.mul(V::splat(inverse(largest))).round().store(rounded.as_mut_ptr());
-        (largest / LARGEST + poison, rounded.map(|r| r as i32))
-    }
-}
-
-/// The factor that makes the largest element the largest integer.
-#[inline(always)]
-pub fn inverse(largest: f32) -> f32 {
-    let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
-    // It is infinite for a block of subnormals; those become zero.
-    if inverse.is_finite() { inverse } else { 0.0 }
-}
-
-/// The scaled sums of each half.
-#[inline(always)]
-pub fn sums(q: &[i32; LANES], scale: f32) -> [f32; 2] {
-    let (first, second) = q.split_at(LANES / 2);
-    [first.iter().sum::<i32>() as f32 * scale, second.iter().sum::<i32>() as f32 * scale]
 }

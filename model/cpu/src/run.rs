@@ -1,6 +1,5 @@
 //! The context in which an operation runs.
 
-use super::kv::KvStore;
 use super::pool::Pool;
 use super::quantise::Quantised;
 use super::rope::RopeTable;
@@ -8,10 +7,8 @@ use super::shared_mut::SharedMut;
 use super::simd::Isa;
 use super::state::State;
 use super::weights::Weights;
+use crate::pool::SERIAL;
 use kjit_graph::{Graph, RopeId, ValueId};
-
-/// Minimum number of elements for running an elementwise operation on several threads.
-pub(super) const SERIAL: usize = 8192;
 
 /// Successive tokens of one sequence.
 pub struct Piece<'a> {
@@ -92,6 +89,3 @@ impl Rows<'_> {
         });
     }
 }
-
-/// The inputs of attention: keys, values, and the elements of a value.
-pub type Kept<'a> = (&'a KvStore, &'a KvStore, usize);

@@ -5,8 +5,8 @@
 //! instruction sets. The arithmetic is compiled once per instruction set, for all these formats.
 //! Compiling both for each pair took minutes.
 
+use super::described::{Described, Id};
 use super::simd::{CHUNK, unsigned};
-use super::unpack::{Described, Id};
 use kjit_formats::format::{BlockFormat, Format, Value};
 
 /// The functions and properties of such a format.

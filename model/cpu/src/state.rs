@@ -7,7 +7,7 @@
 //! sequences are likely to continue.
 
 use super::kv::KvStore;
-use super::run::Kept;
+use crate::kv::Kept;
 use kjit_exec::{KvType, SessionError};
 use kjit_graph::{Graph, Kv, StateId, StateKind};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ enum Layer {
     Latent(KvStore, usize),
     Recurrent(Vec<f32>),
     /// A layer of another stage.
-    Elsewhere,
+    Remote,
 }
 
 /// The recurrent states of all layers after `len` tokens.
@@ -68,7 +68,7 @@ impl State {
                     Layer::Latent(new("latents", 1, rank + rope)?, rank)
                 }
                 StateKind::Recurrent { elems } => Layer::Recurrent(zeros(&s.name, elems)?),
-                StateKind::Elsewhere => Layer::Elsewhere,
+                StateKind::Remote => Layer::Remote,
             });
         }
         Ok(State {
@@ -101,7 +101,7 @@ impl State {
             Layer::Kv(stores, _) => stores.iter().map(KvStore::bytes).sum(),
             Layer::Latent(store, _) => store.bytes(),
             Layer::Recurrent(numbers) => 4 * numbers.len(),
-            Layer::Elsewhere => 0,
+            Layer::Remote => 0,
         };
         self.layers.iter().map(of).sum()
     }
@@ -168,7 +168,7 @@ impl State {
                 }
                 (Layer::Latent(to, _), Layer::Latent(from, _)) => to.copy(from, rows),
                 (Layer::Recurrent(to), Layer::Recurrent(from)) => to.copy_from_slice(from),
-                (Layer::Elsewhere, Layer::Elsewhere) => {}
+                (Layer::Remote, Layer::Remote) => {}
                 _ => other_kind(),
             }
         }
@@ -217,7 +217,7 @@ impl State {
         match &self.layers[id.0 as usize] {
             Layer::Kv([keys, values], size) => (keys, values, *size),
             Layer::Latent(store, rank) => (store, store, *rank),
-            Layer::Recurrent(_) | Layer::Elsewhere => other_kind(),
+            Layer::Recurrent(_) | Layer::Remote => other_kind(),
         }
     }
 
@@ -226,7 +226,7 @@ impl State {
         match &mut self.layers[id.0 as usize] {
             Layer::Kv(stores, _) => &mut stores[which],
             Layer::Latent(store, _) => store,
-            Layer::Recurrent(_) | Layer::Elsewhere => other_kind(),
+            Layer::Recurrent(_) | Layer::Remote => other_kind(),
         }
     }
 

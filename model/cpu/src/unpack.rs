@@ -4,58 +4,14 @@
 //! shifts and biases are compile-time constants for [`Vector::codes`]. The results equal those of
 //! [`Format::decode`](kjit_kernels::format::Format::decode) bit for bit.
 
+use super::described::{Described, with_format};
 use super::scattered::Scattered;
 use super::simd::{CHUNK, LANES, Vector, unsigned};
-use kjit_formats::format::{
-    ALL, BlockFormat, BlockScale, Encoding, Format, GroupFactors, GroupScale, Offset,
-};
+use kjit_formats::format::{BlockScale, Encoding, Format, GroupFactors, GroupScale, Offset};
 
-/// A format as a type.
-pub trait Described {
-    /// The description of the format.
-    const BLOCK: BlockFormat;
-}
-
-/// The format with this GGUF type id.
-pub struct Id<const ID: u32>;
-
-impl<const ID: u32> Described for Id<ID> {
-    const BLOCK: BlockFormat = block_format(ID);
-}
-
-#[expect(clippy::panic, reason = "evaluated at compile time")]
-const fn block_format(id: u32) -> BlockFormat {
-    let mut i = 0;
-    while i < ALL.len() {
-        if ALL[i].ggml_id == id
-            && let Encoding::Blocks(b) = ALL[i].encoding
-        {
-            assert!(b.elems == 32 || b.elems == 256 || b.is_scattered());
-            return b;
-        }
-        i += 1;
-    }
-    panic!("no such block format")
-}
-
-/// Evaluates an expression with `$f` as the type of a block format, for each format in the table;
-/// another expression for all others.
-macro_rules! with_format {
-    ($format:expr, $f:ident => $body:expr, else $other:expr) => {
-        kjit_formats::block_format_ids!(with_format!(@ $format, $f, $body, $other,))
-    };
-    (@ $format:expr, $f:ident, $body:expr, $other:expr, $($id:literal)*) => {
-        match $format.ggml_id {
-            $($id => { type $f = $crate::unpack::Id<$id>; $body })*
-            _ => $other,
-        }
-    };
-}
-
-pub(super) use with_format;
-
-/// Scale and offset of a group: [`BlockFormat::factors`], with f16 conversion by the instruction
-/// instead of a function that detects it.
+/// Scale and offset of a group:
+/// [`BlockFormat::factors`](kjit_formats::format::BlockFormat::factors), with f16 conversion by the
+/// instruction instead of a function that detects it.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run).

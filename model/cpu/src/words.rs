@@ -14,12 +14,14 @@
 //! Sums within a group are exact, and every element adds the groups in the same order, so results
 //! do not depend on the split into tasks.
 
-use super::gemm::{Tile, copy, transpose_panel};
+use super::described::{Described, with_format};
+use super::gemm::{copy, transpose_panel};
 use super::product::Part;
 use super::scattered::Scattered;
 use super::scratch::Scratch;
 use super::simd::{CHUNK, Job, LANES, Vector, WordJob, Words, unsigned};
-use super::unpack::{Described, block_factors, sixteens, with_format};
+use super::simd::{Tile, WordTile};
+use super::unpack::{block_factors, sixteens};
 use kjit_formats::format::{Encoding, Format, Offset};
 
 /// Columns of a panel: 512 × 32 two-byte integers are 32 KiB. A multiple of every block's length.
@@ -274,25 +276,6 @@ unsafe fn unpack_scattered<V: Words>(s: &Scattered, bytes: &[u8], mut to: Row<'_
             };
         }
     }
-}
-
-/// Adds the products of some tokens with a panel. Pointers to first elements, and strides in floats
-/// from one token to the next.
-#[derive(Clone, Copy)]
-pub struct WordTile {
-    /// Groups of columns.
-    pub groups: usize,
-    /// Two integers per float.
-    pub x: *const f32,
-    /// One per 32 columns.
-    pub x_scales: *const f32,
-    pub x_stride: usize,
-    /// Two codes per float; by pairs of columns, 32 rows.
-    pub w: *const f32,
-    /// By groups, 32 rows.
-    pub scales: *const f32,
-    pub c: *mut f32,
-    pub c_stride: usize,
 }
 
 impl WordTile {

@@ -256,7 +256,7 @@ pub fn why_no_pages(graph: &Graph) -> Option<String> {
     if graph.ops.iter().any(|op| matches!(op, Op::TopKeys(_))) {
         return Some("sparse attention does not support pages".to_owned());
     }
-    let other = graph.states.iter().find(|s| matches!(s.kind, StateKind::Elsewhere));
+    let other = graph.states.iter().find(|s| matches!(s.kind, StateKind::Remote));
     other.map(|other| format!("{} is on another device", other.name))
 }
 

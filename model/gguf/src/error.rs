@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::shown::Shown;
 use kjit_formats::ggml;
 
 /// An error of a GGUF file or of an access to it. One line: the file, then the [`ErrorKind`].
@@ -332,46 +333,5 @@ impl fmt::Display for TypeId {
             (None, Some(name)) => f.pad(&format!("{name} (id {})", self.0)),
             (None, None) => f.pad(&format!("id {} (unknown)", self.0)),
         }
-    }
-}
-
-/// Text from a file, safe to print: quoted, on one line, with escaped control characters, cut after
-/// about 96 bytes.
-pub struct Shown<'a>(pub &'a str);
-
-impl Shown<'_> {
-    fn path(path: &Path) -> String {
-        let mut out = String::new();
-        for c in path.to_string_lossy().chars() {
-            // Writing to a String cannot fail.
-            let _ = write_escaped(&mut out, c);
-        }
-        out
-    }
-}
-
-/// Like `char::escape_debug`, but quotes and backslashes are not escaped.
-fn write_escaped(out: &mut impl fmt::Write, c: char) -> fmt::Result {
-    match c {
-        '\'' | '"' | '\\' => out.write_char(c),
-        _ => c.escape_debug().try_for_each(|e| out.write_char(e)),
-    }
-}
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use fmt::Write;
-        f.write_char('\'')?;
-        let mut out = String::new();
-        for c in self.0.chars() {
-            // Counts the output: a control character takes up to ten bytes.
-            if out.len() >= 96 {
-                out.push('…');
-                break;
-            }
-            write_escaped(&mut out, c)?;
-        }
-        f.write_str(&out)?;
-        f.write_char('\'')
     }
 }

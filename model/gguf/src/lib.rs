@@ -43,24 +43,30 @@ mod error;
 pub mod folder;
 mod getters;
 mod layout;
+mod map;
 mod metadata;
 mod mix;
+mod part;
+mod shown;
 mod sigbus;
 mod split;
 mod summary;
 mod tensors;
 mod value;
 
-use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kjit_formats::ggml::GgmlType;
-use memmap2::{Mmap, MmapMut, MmapOptions};
+use memmap2::{Mmap, MmapOptions};
 
-pub use error::{Error, ErrorKind, Shown, TypeId};
+pub use error::{Error, ErrorKind, TypeId};
+use folder::Folder;
 use layout::Layout;
+use map::map_copy;
 use metadata::sorted_index;
+use part::Part;
+pub use shown::Shown;
 pub use sigbus::exit_on_truncated_file;
 pub use summary::{KeyLine, Summary, TypeShare};
 pub use tensors::TensorInfo;
@@ -97,61 +103,6 @@ pub struct Tensor<'a> {
     pub data: &'a [u8],
 }
 
-/// One file of a model.
-struct Part {
-    path: PathBuf,
-    map: Mmap,
-    layout: Layout,
-}
-
-impl Part {
-    fn open(path: &Path) -> Result<Part, Error> {
-        Part::read(path, map_file(path)?)
-    }
-
-    fn read(path: &Path, map: Mmap) -> Result<Part, Error> {
-        let layout = Layout::read(&map).map_err(|kind| Error::new(path, kind))?;
-        Ok(Part { path: path.to_owned(), map, layout })
-    }
-}
-
-/// Maps a file. It must not be changed while it is mapped ([`Gguf::open`]).
-pub(crate) fn map_file(path: &Path) -> Result<Mmap, Error> {
-    let fail = |doing| move |source| Error::new(path, ErrorKind::Io { doing, source });
-    // Checked before opening, since opening a named pipe would wait for a writer.
-    let kind = fs::metadata(path).map_err(fail("open"))?;
-    if kind.is_dir() {
-        return Err(Error::new(path, ErrorKind::NotAFile { what: "a directory", hint: "" }));
-    }
-    if !kind.is_file() {
-        return Err(Error::new(
-            path,
-            ErrorKind::NotAFile { what: "a pipe or device", hint: ": save it to a file first" },
-        ));
-    }
-    let file = File::open(path).map_err(fail("open"))?;
-    if file.metadata().map_err(fail("read the size"))?.len() == 0 {
-        return Err(Error::new(path, ErrorKind::Empty));
-    }
-    #[allow(unsafe_code, reason = "mapping a file is unsafe in Rust")]
-    // SAFETY: the map is read-only, and all access is to bytes that were checked to be inside it.
-    // Another process may still change the file. Then bytes may differ between reads: every later
-    // read is checked again, and none is assumed to be UTF-8 or in range. If the file is truncated,
-    // the process gets SIGBUS, like any program that maps a file; `Gguf::open` documents this.
-    let map = unsafe { Mmap::map(&file) }.map_err(fail("map"))?;
-    Ok(map)
-}
-
-/// A copy of bytes in a map of its own, which has the alignment that is promised for tensor data.
-fn map_copy(path: &Path, bytes: &[u8]) -> Result<Mmap, Error> {
-    let copy = || -> io::Result<Mmap> {
-        let mut map = MmapMut::map_anon(bytes.len())?;
-        map.copy_from_slice(bytes);
-        map.make_read_only()
-    };
-    copy().map_err(|source| Error::new(path, ErrorKind::Io { doing: "copy", source }))
-}
-
 impl Gguf {
     /// Opens and checks a model file; for the first part of a split model, also the other parts
     /// next to it; or a folder with `config.json`, `*.safetensors` and `tokenizer.json`.
@@ -166,7 +117,7 @@ impl Gguf {
     pub fn open(path: impl AsRef<Path>) -> Result<Gguf, Error> {
         let path = path.as_ref();
         if path.is_dir() {
-            return crate::folder::open(path);
+            return Gguf::of_folder(folder::open(path)?);
         }
         let first = Part::open(path)?;
         let others = split::open_others(&first)?;
@@ -186,15 +137,9 @@ impl Gguf {
         Gguf::assemble(Part::read(path, map_copy(path, bytes)?)?, Vec::new())
     }
 
-    /// A folder: a first file made in memory (metadata, and tensors that need conversion), and
-    /// files with known places of tensors.
-    pub(crate) fn of_folder(
-        config: &Path,
-        made: &[u8],
-        files: Vec<(PathBuf, Mmap, Vec<TensorInfo>)>,
-        remarks: Vec<String>,
-    ) -> Result<Gguf, Error> {
-        let first = Part::read(config, map_copy(config, made)?)?;
+    fn of_folder(folder: Folder) -> Result<Gguf, Error> {
+        let Folder { config, made, files, remarks } = folder;
+        let first = Part::read(&config, map_copy(&config, &made)?)?;
         let parts = files.into_iter().map(|(path, map, tensors)| Part {
             path,
             map,
@@ -247,7 +192,7 @@ impl Gguf {
                     let (first, second) = (a.part + 1, b.part + 1);
                     ErrorKind::Split(format!(
                         "tensor {} is in part {first} and in part {second}",
-                        error::Shown(&a.name)
+                        crate::shown::Shown(&a.name)
                     ))
                 };
                 return Err(Error::new(

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::cursor::{Cursor, Short};
-use super::error::{ErrorKind, Shown};
+use super::error::ErrorKind;
 use super::value::{Array, MAX_DEPTH, Value, ValueType};
+use crate::shown::Shown;
 
 /// Maximum length of the name of a key or tensor: the format's limit for keys (2^16 − 1). ggml's
 /// limit for tensors is lower.

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Part;
 use super::error::{Error, ErrorKind};
 use super::value::Value;
+use crate::part::Part;
 
 /// A part's number and the number of parts.
 struct PartNumber {

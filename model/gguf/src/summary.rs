@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use super::error::{Shown, TypeId};
+use super::error::TypeId;
 use super::value::{Array, Value};
 use super::{Gguf, TensorInfo};
+use crate::shown::Shown;
 
 /// Number of array elements shown.
 const SHOWN_ELEMENTS: usize = 6;

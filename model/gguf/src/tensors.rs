@@ -2,8 +2,9 @@
 //! is inside the file.
 
 use super::cursor::{Cursor, Short};
-use super::error::{ErrorKind, Shown, TypeId};
+use super::error::{ErrorKind, TypeId};
 use super::metadata::read_name;
+use crate::shown::Shown;
 
 /// A tensor's directory entry.
 #[derive(Debug, Clone)]

@@ -2,15 +2,16 @@
 //! on the CPU, other layers are streamed. The rates of both are measured before opening, at the
 //! same time because they share the host's memory.
 
-use super::open::{Source, budget, kept_values, room_in};
+use super::open::{budget, kept_values, room_in};
 use super::plan::{Plan, Request, plan};
 use super::probed::settled;
 use super::staging::cannot_lock;
 use super::tune::Kept;
+use crate::source::Source;
 use kjit_engine::{Device, Engine, Error};
 use kjit_exec::{OpenOptions, SessionError};
 use kjit_graph::HostFfnGraph;
-use kjit_graph::op::{Elsewhere, Operation};
+use kjit_graph::op::{Offload, Operation};
 use kjit_graph::{Graph, Op, State, StateKind, WeightId};
 use std::sync::Arc;
 use std::time::Instant;
@@ -72,18 +73,15 @@ impl Rates {
         options: &OpenOptions,
     ) -> Result<Rates, SessionError> {
         let mut taken = 0;
-        let few = apart.ops.iter().filter(|op| matches!(op, Op::Elsewhere(_)));
+        let few = apart.ops.iter().filter(|op| matches!(op, Op::Offload(_)));
         let few = few.take_while(|op| {
             let before = taken;
             taken += op.bytes(apart);
             before < ENOUGH
         });
         let ops: Vec<Op> = few.cloned().collect();
-        let states = apart
-            .states
-            .iter()
-            .map(|s| State { kind: StateKind::Elsewhere, ..s.clone() })
-            .collect();
+        let states =
+            apart.states.iter().map(|s| State { kind: StateKind::Remote, ..s.clone() }).collect();
         let elems = |op: &Op| {
             op.reads().first().map_or(0, |v| apart.value(*v).slots * apart.value(*v).width)
         };
@@ -170,7 +168,7 @@ fn worth(
 /// The matrices of each host part.
 fn parts_of(apart: &Graph) -> Vec<Vec<WeightId>> {
     let of = |op: &Op| {
-        if let Op::Elsewhere(apart) = op { Some(Elsewhere::matrices(apart)) } else { None }
+        if let Op::Offload(apart) = op { Some(Offload::matrices(apart)) } else { None }
     };
     apart.ops.iter().filter_map(of).collect()
 }

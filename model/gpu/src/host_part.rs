@@ -9,12 +9,12 @@
 //! are measured when the model is opened.
 
 use super::expert_cache::{ExpertCache, HostShare};
-use super::open::Source;
 use super::plan::{BufferId, HostWork, Pause, Plan, Program, Streaming};
 use super::streamed::Ring;
+use crate::source::Source;
 use kjit_engine::{Device, DeviceBuffer, Error, PinnedBuffer, Result, Stream};
 use kjit_exec::{HostOps, HostPrompts, OpenOptions, SessionError};
-use kjit_graph::op::Elsewhere;
+use kjit_graph::op::Offload;
 use kjit_graph::{Graph, Op, State, StateKind, Weight};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -129,15 +129,12 @@ impl HostPart {
         hot: Option<ExpertCache>,
     ) -> std::result::Result<Option<HostPart>, SessionError> {
         let ops: Vec<Op> =
-            graph.ops.iter().filter(|op| matches!(op, Op::Elsewhere(_))).cloned().collect();
+            graph.ops.iter().filter(|op| matches!(op, Op::Offload(_))).cloned().collect();
         let widths = ops.iter().flat_map(|op| [op.reads(), op.writes()]).flatten();
         let Some(width) = widths.map(|v| graph.value(v).width).max() else { return Ok(None) };
         let tokens = plan.programs().iter().map(|p| p.tokens as usize).max().unwrap_or(1);
-        let states = graph
-            .states
-            .iter()
-            .map(|s| State { kind: StateKind::Elsewhere, ..s.clone() })
-            .collect();
+        let states =
+            graph.states.iter().map(|s| State { kind: StateKind::Remote, ..s.clone() }).collect();
         // The CPU has all experts, even if a weight stands for the device's cache slots.
         let all = |w: &Weight| {
             let same =
@@ -173,8 +170,8 @@ impl HostPart {
         let x: Vec<f32> = x.take(most * width).collect();
         // If the routing is an input: each row gets experts of its own.
         let with = match host.graph().ops.get(pause.op) {
-            Some(Op::Elsewhere(elsewhere)) if !elsewhere.with.is_empty() => elsewhere.clone(),
-            _ => Elsewhere {
+            Some(Op::Offload(rest)) if !rest.with.is_empty() => rest.clone(),
+            _ => Offload {
                 x: host.graph().logits,
                 with: vec![],
                 ops: vec![],

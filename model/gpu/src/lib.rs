@@ -27,6 +27,7 @@ mod host_part;
 mod launch;
 #[doc(hidden)]
 pub mod limit;
+mod loaded_plan;
 #[doc(hidden)]
 pub mod measure;
 mod open;
@@ -34,9 +35,10 @@ mod probed;
 mod process;
 #[doc(hidden)]
 pub mod prove;
-mod resident;
 mod runner;
+mod source;
 mod staging;
+mod statistics;
 mod streamed;
 pub mod tune;
 mod upload;
@@ -51,10 +53,12 @@ pub use kjit_exec::PageCount;
 pub use kjit_plan as plan;
 #[doc(hidden)]
 pub use kjit_plan::fuse;
+pub use loaded_plan::Timeline;
 pub use open::free_memory;
-pub use open::{Source, Statistics, Streamed, jobs_for, plan_for};
+pub use open::{jobs_for, plan_for};
 pub use probed::settled;
-pub use resident::Timeline;
 pub use runner::GpuRunner;
 pub use runner::NotTogether;
+pub use source::Source;
+pub use statistics::{Statistics, Streamed};
 pub use verify::Proven;

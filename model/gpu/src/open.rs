@@ -3,17 +3,20 @@
 use super::exchange::Exchange;
 use super::expert_cache::ExpertCache;
 use super::host_part::{HostPart, PromptCopy};
+use super::loaded_plan::{ControlWords, DraftWords, LoadedPlan, Persistent};
 use super::plan::{JobId, MemoryNeed, Parts, PersistentKernel, Plan, PlanError, Request, plan};
 use super::probed::settled;
-use super::resident::{DraftWords, Persistent, Resident, Words};
 use super::staging::Staging;
 use super::streamed::{Repacker, Ring, layout_of};
 use super::tune::Kept;
 use super::upload::{Matrix, SLOT, Uploader, vector};
-use super::verify::{self, Proofs, Proven};
+use super::verify;
+use super::verify::Proofs;
 use super::{Early, GpuRunner};
+use crate::source::Source;
+use crate::statistics::Statistics;
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
-use kjit_exec::{HostPrompts, KvType, OpenHostOps, OpenOptions, Persistence, SessionError};
+use kjit_exec::{HostPrompts, KvType, OpenOptions, Persistence, SessionError};
 use kjit_gguf::Gguf;
 use kjit_graph::is_ffn_apart;
 use kjit_graph::{Graph, Op, Rope, ValueId, WeightId};
@@ -25,68 +28,6 @@ use kjit_kernels::spec::Spec;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Times and memory of opening.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Statistics {
-    /// Counts of the compile service for this model.
-    pub kernels: CompileCounts,
-    /// Bytes of weights on the device.
-    pub weights: u64,
-    /// Bytes of keys and values of full contexts.
-    pub kv: u64,
-    /// Bytes in use on the device, of all programs.
-    pub peak: u64,
-    /// Streamed layers; `None` if all are resident.
-    pub streamed: Option<Streamed>,
-    /// Seconds until the last byte of the weights was uploaded.
-    pub upload_s: f64,
-    /// Seconds until the last kernel was loaded.
-    pub kernels_s: f64,
-    /// Time and counts of kernel proofs, if they ran.
-    pub proven: Proven,
-}
-
-/// Streamed layers and their copy rate.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Streamed {
-    /// Streamed layers.
-    pub layers: usize,
-    /// Layers of the model.
-    pub of: usize,
-    /// Layers with a part on the CPU; that part is copied for long prompts only.
-    pub apart: usize,
-    /// Bytes copied in each step.
-    pub bytes: u64,
-    /// Bytes per second of these copies, measured at opening.
-    pub rate: f64,
-}
-
-impl Streamed {
-    /// The most steps per second that the copies allow: tokens of one sequence.
-    pub fn most(&self) -> f64 {
-        self.rate / self.bytes.max(1) as f64
-    }
-}
-
-impl std::fmt::Display for Streamed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Streamed { layers, of, apart, rate, .. } = self;
-        let theirs = if *apart > 0 {
-            format!(", of {apart} the CPU computes a part")
-        } else {
-            String::new()
-        };
-        write!(
-            f,
-            "{} of {of} layers stay on the card, {layers} are streamed{theirs}: at most {:.1} \
-             tok/s by the measured copy rate of {:.1} GB/s",
-            of - layers - apart,
-            self.most(),
-            rate / 1e9
-        )
-    }
-}
 
 /// The compile jobs of opening this graph on a target with this engine's cache, for `kjit warm`.
 ///
@@ -115,15 +56,6 @@ pub fn plan_for(
 ) -> Result<Plan, SessionError> {
     let target = &settled(engine, target);
     Ok(plan(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) })?)
-}
-
-/// A model's file, and the CPU for the operations that a graph leaves to it.
-#[derive(Clone, Copy)]
-pub struct Source<'a> {
-    /// The file.
-    pub gguf: &'a Arc<Gguf>,
-    /// Sets the CPU up for such operations.
-    pub host: OpenHostOps,
 }
 
 impl GpuRunner {
@@ -294,30 +226,30 @@ impl GpuRunner {
         let (((kernels, remarks), early), weights, tables) = (kernels?, weights?, tables?);
         let proven = proofs.end();
         let (remark, repackers) = (weights.remark.clone(), weights.repackers.clone());
-        let mut resident =
+        let mut loaded =
             assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
-        resident.meeting = meeting.cloned();
+        loaded.meeting = meeting.cloned();
         let hot = ExpertCache::new(
             device,
             source.gguf,
-            (graph, &resident.plan),
-            &resident.matrices,
+            (graph, &loaded.plan),
+            &loaded.matrices,
             repackers,
         )?;
-        resident.aside = HostPart::new(device, source, graph, &resident.plan, options, hot)?;
-        let copied = match (&resident.aside, &resident.ring) {
+        loaded.aside = HostPart::new(device, source, graph, &loaded.plan, options, hot)?;
+        let copied = match (&loaded.aside, &loaded.ring) {
             (Some(aside), Some(ring)) if ring.copies_for_prompts() => {
-                PromptCopy::of(aside, &resident.plan, ring, options.host_prompts)?
+                PromptCopy::of(aside, &loaded.plan, ring, options.host_prompts)?
             }
             _ => None,
         };
-        let wanted = resident.plan.room().unwrap_or_default();
+        let wanted = loaded.plan.room().unwrap_or_default();
         if !meeting.map(Exchange::room).unwrap_or_default().holds(wanted) {
             return Err(SessionError::Device(
                 "the exchange buffers are smaller than the plan needs".to_owned(),
             ));
         }
-        resident.persistent = Persistent::all(&resident, persistent?)?;
+        loaded.persistent = Persistent::all(&loaded, persistent?)?;
         let after = engine.counts();
         let (free, total) = device.memory()?;
         let statistics = Statistics {
@@ -327,16 +259,16 @@ impl GpuRunner {
                 failed: after.failed - before.failed,
                 seconds: after.seconds - before.seconds,
             },
-            weights: resident.plan.memory.weights,
+            weights: loaded.plan.memory.weights,
             // Experts copied only for prompts are no part of a step.
-            streamed: resident.ring.as_ref().map(|ring| ring.streamed).filter(|s| s.layers > 0),
-            kv: resident.plan.memory.kv,
+            streamed: loaded.ring.as_ref().map(|ring| ring.streamed).filter(|s| s.layers > 0),
+            kv: loaded.plan.memory.kv,
             peak: total.saturating_sub(free),
             upload_s,
             kernels_s,
             proven,
         };
-        let mut runner = GpuRunner::new(resident, graph.clone(), context, statistics, early)?;
+        let mut runner = GpuRunner::new(loaded, graph.clone(), context, statistics, early)?;
         runner.copy_experts(copied);
         runner.remark(remarks);
         runner.remark(remark.into_iter().collect());
@@ -761,7 +693,7 @@ fn assemble(
     weights: Uploaded,
     tables: &[Vec<f32>],
     n_vocab: usize,
-) -> Result<Resident, SessionError> {
+) -> Result<LoadedPlan, SessionError> {
     let device = stream.device().clone();
     let bytes = |n: u64| {
         usize::try_from(n)
@@ -791,7 +723,7 @@ fn assemble(
     }
     // One more than the context: the token chosen after the last position is still returned.
     let words = context + 1;
-    let control = Words {
+    let control = ControlWords {
         tokens: device.pinned(words * slots)?,
         position: device.buffer(slots)?,
         numbers: device.pinned(words)?,
@@ -813,7 +745,7 @@ fn assemble(
     control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
     let Uploaded { matrices, vectors, ring, .. } = weights;
     let (persistent, cooperative) = (vec![], device.info().cooperative);
-    Ok(Resident {
+    Ok(LoadedPlan {
         plan,
         stream,
         kernels,

@@ -11,9 +11,9 @@
 //! that reads a layer never is one, and later launches start after it.
 
 use super::launch;
-use super::open::Streamed;
 use super::plan::{JobId, Launch, Plan, SLOTS, StreamedLayer, Stretch};
 use super::staging::{Piece, Staging};
+use crate::statistics::Streamed;
 use kjit_engine::{
     Arena, Arg, DeviceBuffer, DeviceClock, Error, Event, Kernel, Result, Stream, Target,
 };

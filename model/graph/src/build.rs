@@ -1,6 +1,11 @@
 //! The builder of graphs. It checks each weight against the file when it is named, and derives the
 //! shapes of values.
 
+mod attention;
+mod elementwise;
+mod products;
+mod recurrent;
+
 use super::*;
 use kjit_formats::format::Format;
 use kjit_gguf::Gguf;

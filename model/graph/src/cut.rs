@@ -109,7 +109,7 @@ impl Layers {
     }
 
     /// Some layers as a graph with the whole one's ids. States of other layers are
-    /// [`StateKind::Elsewhere`].
+    /// [`StateKind::Remote`].
     pub fn part(&self, graph: &Graph, layers: Range<usize>) -> Graph {
         let mut ops = self.ops(graph, layers.clone()).to_vec();
         let mut here: Vec<StateId> = ops.iter().flat_map(Op::states).collect();
@@ -118,7 +118,7 @@ impl Layers {
         let states = graph.states.iter().zip(0..).map(|(state, id)| {
             match here.binary_search(&StateId(id)) {
                 Ok(_) => state.clone(),
-                Err(_) => crate::State { kind: StateKind::Elsewhere, ..state.clone() },
+                Err(_) => crate::State { kind: StateKind::Remote, ..state.clone() },
             }
         });
         let states = states.collect();

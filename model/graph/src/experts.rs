@@ -1,7 +1,7 @@
 //! Host experts: experts of a mixture that the CPU computes for a GPU that has the rest.
 
 use super::cut::{CutError, Layers, border};
-use crate::op::Elsewhere;
+use crate::op::Offload;
 use crate::{Graph, Op};
 use std::ops::Range;
 
@@ -59,7 +59,7 @@ pub enum ExpertsError {
     Cut(#[from] CutError),
 }
 
-/// Moves the experts of the first `n` MoE layers to the CPU ([`Elsewhere`]). Returns the graph, the
+/// Moves the experts of the first `n` MoE layers to the CPU ([`Offload`]). Returns the graph, the
 /// number of such layers, and the number of MoE layers. The part of a layer between its attention
 /// and the next layer moves too: norm, routing, shared experts.
 ///
@@ -89,13 +89,8 @@ pub fn experts_apart(graph: &Graph, n: usize) -> Result<(Graph, usize, usize), E
         ops.extend_from_slice(graph.ops.get(at..part.start).unwrap_or_default());
         at = part.end;
         ops.push(
-            Elsewhere {
-                x,
-                with: vec![],
-                ops: graph.ops.get(part).unwrap_or_default().to_vec(),
-                out,
-            }
-            .into(),
+            Offload { x, with: vec![], ops: graph.ops.get(part).unwrap_or_default().to_vec(), out }
+                .into(),
         );
     }
     ops.extend_from_slice(graph.ops.get(at..).unwrap_or_default());
@@ -104,12 +99,12 @@ pub fn experts_apart(graph: &Graph, n: usize) -> Result<(Graph, usize, usize), E
 
 /// Undoes [`experts_apart`]. `None` if the graph has no host part.
 pub fn experts_here(graph: &Graph) -> Option<Graph> {
-    let apart = graph.ops.iter().any(|op| matches!(op, Op::Elsewhere(_)));
+    let apart = graph.ops.iter().any(|op| matches!(op, Op::Offload(_)));
     let (mut ops, mut skip) = (vec![], 0);
     for op in &graph.ops {
         match op {
             _ if skip > 0 => skip -= 1,
-            Op::Elsewhere(elsewhere) => ops.extend_from_slice(&elsewhere.ops),
+            Op::Offload(host) => ops.extend_from_slice(&host.ops),
             Op::Placed(placed) => {
                 ops.extend_from_slice(&placed.whole);
                 skip = placed.instead;

@@ -6,7 +6,7 @@
 
 use super::cut::{CutError, Layers, border, layer_of};
 use super::experts::of_experts;
-use crate::op::Elsewhere;
+use crate::op::Offload;
 use crate::{Graph, Op};
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ pub enum FfnError {
     Cut(#[from] CutError),
 }
 
-/// A graph with the feed-forward parts of some layers on the CPU ([`Elsewhere`]).
+/// A graph with the feed-forward parts of some layers on the CPU ([`Offload`]).
 #[derive(Debug, Clone)]
 pub struct HostFfnGraph {
     /// The graph.
@@ -82,7 +82,7 @@ impl HostFfnGraph {
             ops.extend_from_slice(graph.ops.get(at..part.start).unwrap_or_default());
             at = part.end;
             ops.push(
-                Elsewhere {
+                Offload {
                     x,
                     with: vec![],
                     ops: graph.ops.get(part).unwrap_or_default().to_vec(),
@@ -99,7 +99,7 @@ impl HostFfnGraph {
 /// Whether all host parts of a graph are feed-forward parts without experts.
 pub fn is_ffn_apart(graph: &Graph) -> bool {
     let mut apart = graph.ops.iter().filter_map(|op| match op {
-        Op::Elsewhere(apart) => Some(!apart.ops.iter().any(of_experts)),
+        Op::Offload(apart) => Some(!apart.ops.iter().any(of_experts)),
         _ => None,
     });
     apart.next().is_some_and(|first| first && apart.all(|one| one))

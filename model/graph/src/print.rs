@@ -68,6 +68,6 @@ impl Display for OpText<'_> {
         if !made.is_empty() {
             write!(f, "{} = ", made.join(", "))?;
         }
-        write!(f, "{}({})", op.name(), op.args(g).join(", "))
+        write!(f, "{}({})", op.name(), op.args(*g).join(", "))
     }
 }

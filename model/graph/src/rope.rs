@@ -1,6 +1,6 @@
 //! Angles of the rotary position embedding (RoPE).
 
-use super::WeightId;
+use crate::weight::WeightId;
 
 /// The pairs of elements that rotate together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -119,6 +119,10 @@ impl Rope {
         ((i - low) / (high - low).max(0.001)).clamp(0.0, 1.0)
     }
 }
+
+/// Index of a [`Rope`] in [`Graph::ropes`](crate::Graph::ropes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RopeId(pub u32);
 
 #[cfg(test)]
 mod tests {

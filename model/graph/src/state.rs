@@ -47,7 +47,7 @@ pub enum StateKind {
     },
     /// The state of a layer of another stage (see [`Layers`](crate::Layers)). It takes no memory
     /// here.
-    Elsewhere,
+    Remote,
 }
 
 impl State {
@@ -56,7 +56,7 @@ impl State {
         match self.kind {
             StateKind::Kv(Kv { heads, key, value, .. }) => heads * (key + value),
             StateKind::Latent { rank, rope } => rank + rope,
-            StateKind::Recurrent { .. } | StateKind::Elsewhere => 0,
+            StateKind::Recurrent { .. } | StateKind::Remote => 0,
         }
     }
 
@@ -65,7 +65,7 @@ impl State {
         match self.kind {
             StateKind::Kv(kv) => kv.value,
             StateKind::Latent { rank, .. } => rank,
-            StateKind::Recurrent { .. } | StateKind::Elsewhere => 0,
+            StateKind::Recurrent { .. } | StateKind::Remote => 0,
         }
     }
 
@@ -92,7 +92,11 @@ impl Display for State {
                 write!(f, "latent {}: {rank} + rope {rope}", self.name)
             }
             StateKind::Recurrent { elems } => write!(f, "recurrent {}: {elems}", self.name),
-            StateKind::Elsewhere => write!(f, "elsewhere {}", self.name),
+            StateKind::Remote => write!(f, "elsewhere {}", self.name),
         }
     }
 }
+
+/// Index of a [`State`] in [`Graph::states`](crate::Graph::states).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StateId(pub u32);

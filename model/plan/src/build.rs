@@ -3,12 +3,12 @@
 
 use super::arena::{Life, place};
 use super::fuse::Step;
-use super::lower::unsupported;
 use super::{
     Bind, Buffer, BufferId, Dim, GemmUse, HostWork, Job, JobId, Kept, Launch, Pause, PlanError,
     Program,
 };
-use kjit_graph::op::Elsewhere;
+use crate::error::unsupported;
+use kjit_graph::op::Offload;
 use kjit_graph::{Graph, Op, ValueId};
 use kjit_kernels::Kernel;
 use kjit_kernels::spec::Spec;
@@ -262,10 +262,10 @@ impl<'g> Builder<'g> {
                 let from = [held(placed.x)?, held(placed.experts)?, held(placed.shares)?];
                 HostWork::Divide { from, to: [self.made(placed.places)?, self.made(placed.own)?] }
             }
-            Op::Elsewhere(Elsewhere { x, with, .. }) if with.is_empty() => {
+            Op::Offload(Offload { x, with, .. }) if with.is_empty() => {
                 HostWork::All { from: held(*x)? }
             }
-            Op::Elsewhere(Elsewhere { out, .. }) => HostWork::Rest { to: self.made(*out)? },
+            Op::Offload(Offload { out, .. }) => HostWork::Rest { to: self.made(*out)? },
             _ => return Err(wrong_layout()),
         };
         self.pauses.push(Pause { at: self.launches.len(), op: place, what });

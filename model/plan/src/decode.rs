@@ -2,9 +2,10 @@
 //! columns of activations.
 
 use super::fuse::{Attend, Finish, Input, Segment, Step};
-use super::lower::{Lower, finish_of, unsupported};
+use super::lower::{Lower, finish_of};
 use super::small::Form;
 use super::{Bind, Chosen, Control, Dim, ONE, PICK, PlanError, TOKENS};
+use crate::error::unsupported;
 use kjit_graph::{Activation, Pairing, Rope, StateId, ValueId, WeightId};
 use kjit_kernels::Family;
 use kjit_kernels::activations::{Column, Prologue};

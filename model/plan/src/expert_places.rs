@@ -3,7 +3,7 @@
 //! slots while tokens are decoded.
 
 use kjit_exec::OpenOptions;
-use kjit_graph::op::{Act, Add, Elsewhere, ExpertMatMul, ExpertSum, Glu, Norm, Placed, Route};
+use kjit_graph::op::{Act, Add, ExpertMatMul, ExpertSum, Glu, Norm, Offload, Placed, Route};
 use kjit_graph::{
     Dtype, ExpertsError, Graph, Layers, Op, Value, ValueId, Weight, WeightId, experts_apart,
     of_experts,
@@ -236,7 +236,7 @@ fn divided(graph: &Graph, m: &Mixture<'_>, places: usize, new: &mut Graph) -> Ve
         Op::ExpertSum(s) => ExpertSum { out: rest, ..*s }.into(),
         other => other.clone(),
     });
-    let aside = Elsewhere { x: m.x, with: vec![experts, shares], ops: ops.collect(), out: rest };
+    let aside = Offload { x: m.x, with: vec![experts, shares], ops: ops.collect(), out: rest };
     let both = Add { a: of(m.sum), b: rest, out: m.sum };
     let behind: Vec<Op> =
         hot.into_iter().chain(beside).chain([aside.into(), both.into()]).collect();

@@ -1,7 +1,8 @@
 //! Checks that kernels exist for every operation of a graph. The rest of the GPU side relies on
 //! this; what is missing is refused by name.
 
-use super::{PlanError, function_of};
+use super::PlanError;
+use super::map::function_of;
 use kjit_graph::op::{Act, Attention, Glu, Mask, Norm, NormKind};
 use kjit_graph::{Activation, Graph, Op, ValueId};
 
@@ -37,7 +38,7 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
     let width = |v: ValueId| graph.value(v).slots * graph.value(v).width;
     match op {
         Op::Reduce(_) => None,
-        Op::Elsewhere(_)
+        Op::Offload(_)
         | Op::Placed(_)
         | Op::Given(_)
         | Op::Embed(_)

@@ -3,8 +3,9 @@
 
 use super::build::{Builder, Jobs, Made, Shape};
 use super::fuse::{Finish, Input, Segment, Step, head_size};
-use super::prompt::Group;
 use super::{Bind, BufferId, Dim, GemmUse, JobId, PlanError};
+use crate::error::unsupported;
+use crate::group::Group;
 use kjit_engine::Target;
 use kjit_graph::{Activation, Graph, StateId, StateKind, ValueId, WeightId};
 use kjit_kernels::arguments::{Arguments, SegmentArgs};
@@ -207,7 +208,7 @@ pub(super) fn kept_as(graph: &Graph, id: StateId, storage: KvStorage) -> KvLayou
     let (heads, head_dim) = match &graph.state(id).kind {
         StateKind::Kv(kv) => (kv.heads, head_size(kv)),
         StateKind::Latent { rank, rope } => (1, rank + rope),
-        StateKind::Recurrent { .. } | StateKind::Elsewhere => (0, 0),
+        StateKind::Recurrent { .. } | StateKind::Remote => (0, 0),
     };
     KvLayout { heads, head_dim, storage }
 }
@@ -231,9 +232,4 @@ fn note(list: &mut Vec<WeightId>, id: WeightId) {
     if !list.contains(&id) {
         list.push(id);
     }
-}
-
-/// The error of a step that no kernel covers.
-pub(super) fn unsupported(what: &str, why: impl ToString) -> PlanError {
-    PlanError::Unsupported { what: format!("'{what}'"), why: why.to_string() }
 }

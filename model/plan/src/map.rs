@@ -1,8 +1,9 @@
 //! Lowers element-wise steps to `kjit_kernels::map`.
 
 use super::decode::rope_form;
-use super::lower::{Lower, unsupported};
+use super::lower::Lower;
 use super::{Bind, Dim, ONE, PlanError, TOKENS};
+use crate::error::unsupported;
 use kjit_graph::op::{Act, Affine, Concat, Dot, ExpertSum, Glu, Slice, Spread, Temper};
 use kjit_graph::{Activation, Op, RopeId, ValueId, WeightId};
 use kjit_kernels::map::{Function, Map, MapArgs, MapSpec};

@@ -6,8 +6,9 @@
 
 use super::fuse::{Finish, Input, Segment, Step};
 use super::lower::{Lower, finish_of};
-use super::prompt::Group;
 use super::{Bind, Dim, GemmPart, GemmUse, ONE, PlanError, TOKENS};
+use crate::dim::UNITS;
+use crate::group::Group;
 use kjit_graph::ValueId;
 use kjit_kernels::Family;
 use kjit_kernels::activations::Prologue;
@@ -17,9 +18,6 @@ use kjit_kernels::mma::{panel_bytes, tiled_bytes, turned_bytes};
 use kjit_kernels::segments::MOST;
 use kjit_kernels::small_gemm::{SmallGemmArgs, SmallGemmSpec, WHOLE};
 use kjit_kernels::tiles::{self, TilesArgs, TilesSpec};
-
-/// The most compute units that partial results are sized for; launches do not split work further.
-pub const UNITS: u32 = 256;
 
 /// The layout of activations, and so the kernel that multiplies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,9 +2,11 @@
 //! experts the device groups tokens by expert, and pads each group to whole tiles.
 
 use super::fuse::{Attend, Finish, Input, Segment, Step};
-use super::lower::{Lower, unsupported};
+use super::lower::Lower;
 use super::product::{Form, Operands};
 use super::{Bind, Dim, GemmPart, GemmUse, ONE, PlanError, TOKENS};
+use crate::error::unsupported;
+use crate::group::Group;
 use kjit_graph::op::Glu;
 use kjit_graph::{Activation, Op, ValueId};
 use kjit_kernels::Family;
@@ -18,18 +20,6 @@ use kjit_kernels::moe::{
 };
 use kjit_kernels::rope_kv::{RopeKvArgs, RopeKvSpec};
 use kjit_kernels::segments;
-
-/// Tokens grouped by expert.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Group {
-    pub spec: MoeSpec,
-    /// A product whose launch has the group's number of tiles.
-    pub product: u32,
-    pub tile_expert: Bind,
-    pub source: Bind,
-    /// The row of each (token, expert) pair.
-    row: Bind,
-}
 
 impl Lower<'_> {
     pub(super) fn prompt_step(&mut self, step: &Step) -> Result<(), PlanError> {

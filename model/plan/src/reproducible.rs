@@ -19,8 +19,9 @@
 
 use super::PlanError;
 use super::fuse::Step;
-use super::lower::{Lower, unsupported};
+use super::lower::Lower;
 use super::product::Form;
+use crate::error::unsupported;
 use kjit_graph::{Graph, Op};
 use kjit_kernels::Family;
 use kjit_kernels::experts::ExpertsSpec;
@@ -37,7 +38,7 @@ pub(super) fn check(graph: &Graph) -> Result<(), PlanError> {
         |what: &str| Err(unsupported("--reproducible", format!("{what} is not reproducible yet")));
     for op in &graph.ops {
         match op {
-            Op::Elsewhere(_) | Op::Placed(_) => return no("a part that the CPU computes"),
+            Op::Offload(_) | Op::Placed(_) => return no("a part that the CPU computes"),
             Op::Reduce(_) => return no("a model whose layers several devices compute together"),
             Op::Given(_) => return no("a model whose layers are on several devices"),
             _ => {}

@@ -1,8 +1,9 @@
 //! Lowers the steps that are equal for one token and for many: embedding rows, norms, routing,
 //! sums.
 
-use super::lower::{Lower, unsupported};
+use super::lower::Lower;
 use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
+use crate::error::unsupported;
 use kjit_graph::op::{
     Add, By, Embed, ExpertSum, Given, Glu, HeadMatMul, KvWrite, Norm, NormKind as Kind, Rope,
     Route, Shift,
@@ -132,11 +133,11 @@ impl Lower<'_> {
                 self.program.give(out);
                 Ok(())
             }
-            Op::Elsewhere(ref apart) if apart.with.is_empty() => {
+            Op::Offload(ref apart) if apart.with.is_empty() => {
                 self.program.pause(op)?;
                 self.take_rows(apart.out)
             }
-            Op::Elsewhere(_) | Op::Placed(_) => self.program.pause(op),
+            Op::Offload(_) | Op::Placed(_) => self.program.pause(op),
             Op::Add(Add { a, b, out }) => self.combine(Combine::Add, a, b, out),
             Op::Norm(Norm {
                 x,

@@ -6,9 +6,10 @@
 
 use super::arena::ALIGN;
 use super::fuse::Decay;
-use super::lower::{Lower, unsupported};
+use super::lower::Lower;
 use super::map::function_of;
 use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
+use crate::error::unsupported;
 use kjit_graph::op::{Conv, LinearAttention, Repeat, Scan};
 use kjit_graph::{StateId, StateKind, ValueId};
 use kjit_kernels::conv::{ConvArgs, ConvSpec};

@@ -18,124 +18,12 @@
 //! token, too, the next one is copied while one is read.
 
 use super::arena::ALIGN;
-use super::{Bind, JobId, Launch, MemoryNeed, Plan, Program};
+use super::{JobId, MemoryNeed, Plan, Program};
+use crate::streaming::{SLOTS, StreamedLayer, StreamedMatrix, Streaming};
 use kjit_graph::op::Operation;
 use kjit_graph::{Graph, Op, WeightId};
 use kjit_graph::{spread, spread_from_first};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Range;
-
-/// Staging slots of the ring.
-pub const SLOTS: usize = 2;
-
-/// A matrix of a streamed layer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[doc(hidden)]
-pub struct StreamedMatrix {
-    /// The matrix.
-    pub weight: WeightId,
-    /// The repack job; `None` if it is read in the slot.
-    pub job: Option<JobId>,
-    /// The range of its copied bytes in the slot.
-    pub lands: Range<u64>,
-    /// The range of its repacked bytes in the repack buffer.
-    pub laid: Range<u64>,
-}
-
-/// A streamed layer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[doc(hidden)]
-pub struct StreamedLayer {
-    /// The layer's number in the model.
-    pub number: usize,
-    /// The slot of its bytes.
-    pub slot: usize,
-    /// Its matrices.
-    pub matrices: Vec<StreamedMatrix>,
-    /// The CPU computes with these matrices, except for long prompts.
-    pub for_prompts: bool,
-}
-
-impl StreamedLayer {
-    /// Whether a matrix is read in the slot, which then stays in use until the layer is computed.
-    pub fn is_read_in_slot(&self) -> bool {
-        self.matrices.iter().any(|m| m.job.is_none())
-    }
-
-    /// Bytes of its copies.
-    pub fn bytes(&self) -> u64 {
-        self.matrices.iter().map(|m| m.lands.end - m.lands.start).sum()
-    }
-}
-
-/// The streamed layers and their shared memory.
-#[derive(Debug, Clone, PartialEq)]
-#[doc(hidden)]
-pub struct Streaming {
-    /// The layers in the model's order.
-    pub layers: Vec<StreamedLayer>,
-    /// Layers of the model that have matrices.
-    pub of: usize,
-    /// Bytes of a slot.
-    pub slot: u64,
-    /// Bytes of the repack buffer.
-    pub laid: u64,
-    /// Index in `layers` of each matrix.
-    pub layer_of: HashMap<WeightId, usize>,
-    /// The prompt program that copies weights of host parts. `None` if all programs copy.
-    pub prompt: Option<Program>,
-}
-
-/// A range of launches that need one streamed layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[doc(hidden)]
-pub struct Stretch {
-    /// Index in [`Streaming::layers`].
-    pub layer: usize,
-    /// The first launch that reads its matrices.
-    pub first: usize,
-    /// The last launch that reads them.
-    pub last: usize,
-}
-
-impl Streaming {
-    /// Bytes copied in a pass without host parts.
-    pub fn bytes(&self) -> u64 {
-        self.layers.iter().map(StreamedLayer::bytes).sum()
-    }
-
-    /// Layers copied for each token.
-    pub fn steps(&self) -> usize {
-        self.layers.iter().filter(|l| !l.for_prompts).count()
-    }
-
-    /// Bytes copied for each token.
-    pub fn step_bytes(&self) -> u64 {
-        self.layers.iter().filter(|l| !l.for_prompts).map(StreamedLayer::bytes).sum()
-    }
-
-    /// Bytes of the ring: slots and repack buffer.
-    pub fn ring(&self) -> u64 {
-        SLOTS as u64 * self.slot + self.laid
-    }
-
-    /// The ranges of these launches, in order.
-    pub fn stretches(&self, launches: &[Launch]) -> Vec<Stretch> {
-        let mut all: Vec<Stretch> = vec![];
-        for (i, launch) in launches.iter().enumerate() {
-            let reads = launch.args.iter().find_map(|a| match a {
-                Bind::Matrix(w) => self.layer_of.get(w).copied(),
-                _ => None,
-            });
-            match (reads, all.last_mut()) {
-                (None, _) => {}
-                (Some(layer), Some(last)) if last.layer == layer => last.last = i,
-                (Some(layer), _) => all.push(Stretch { layer, first: i, last: i }),
-            }
-        }
-        all
-    }
-}
 
 /// The layer of a tensor; `None` outside layers.
 fn layer(tensor: &str) -> Option<usize> {
@@ -291,7 +179,7 @@ impl Plan {
 
 /// Matrices that the CPU computes with.
 fn matrices_apart(graph: &Graph) -> HashSet<WeightId> {
-    let of = |op: &Op| if let Op::Elsewhere(apart) = op { Some(apart.matrices()) } else { None };
+    let of = |op: &Op| if let Op::Offload(apart) = op { Some(apart.matrices()) } else { None };
     graph.ops.iter().filter_map(of).flatten().collect()
 }
 

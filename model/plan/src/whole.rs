@@ -6,11 +6,12 @@ use super::build::{Builder, Jobs};
 use super::expert_places::room;
 use super::fit;
 use super::fuse::{Step, fuse};
-use super::lower::{Lower, kept_as, unsupported};
+use super::lower::{Lower, kept_as};
 use super::persistent::{SIDE_BY_SIDE, gains};
 use super::reproducible;
 use super::states::recurrent_bytes;
 use super::{Batch, JobId, Launch, MemoryNeed, Parts, PersistentKernel, Plan, PlanError, Program};
+use crate::error::unsupported;
 use kjit_engine::Target;
 use kjit_exec::{HostPrompts, KvType, OpenOptions, Persistence, why_no_pages};
 use kjit_graph::experts_here;
@@ -460,7 +461,7 @@ impl<'a> Planner<'a> {
         let graph = self.request.graph;
         let bytes = |(c, id): (&State, u32)| {
             match c.kind {
-                StateKind::Elsewhere => return Ok([0, 0]),
+                StateKind::Remote => return Ok([0, 0]),
                 StateKind::Recurrent { elems } => return Ok([recurrent_bytes(elems), 0]),
                 StateKind::Kv(_) | StateKind::Latent { .. } => {}
             }

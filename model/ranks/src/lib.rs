@@ -15,15 +15,18 @@
     )
 )]
 
+mod error;
 mod meet;
 mod secret;
+mod variable;
 mod watch;
 
 pub use meet::{Hello, Links, meet};
-pub use secret::SECRET;
 use secret::Secret;
+pub use variable::SECRET;
 pub use watch::{Far, Waiting};
 
+pub use error::RanksError;
 use std::time::Duration;
 
 /// Environment variable: seconds that a rank waits for the others at the start.
@@ -89,53 +92,6 @@ const LAUNCHERS: &[Launcher] = &[
     },
 ];
 
-/// The reason why this process is no rank.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RanksError {
-    /// No launcher's variables are set.
-    #[error(
-        "--split ranks is for several processes of one launcher, and none says which this one is: \
-         not RANK and WORLD_SIZE, \
-         nor Open MPI, PMI, Slurm or a Kubernetes job by their own variables"
-    )]
-    None,
-    /// A variable is missing.
-    #[error("--split ranks: {launcher} gives {has}, but not {variable}: set it{why}")]
-    Missing {
-        /// The launcher.
-        launcher: &'static str,
-        /// The variable that is set.
-        has: &'static str,
-        /// The missing variable.
-        variable: &'static str,
-        /// Its purpose.
-        why: &'static str,
-    },
-    /// A variable has an invalid value.
-    #[error("--split ranks: {variable}={value} {why}")]
-    Value {
-        /// The variable.
-        variable: &'static str,
-        /// The value.
-        value: String,
-        /// The cause.
-        why: String,
-    },
-    /// The secret is missing or too short.
-    #[error(
-        "--split ranks: {SECRET} {why}: give all ranks the same long random text in it (export \
-         {SECRET}=$(openssl rand -hex 32), before srun; mpirun -x {SECRET})"
-    )]
-    Secret {
-        /// The cause.
-        why: String,
-    },
-    /// The handshake failed.
-    #[error("--split ranks: {0}")]
-    Meeting(String),
-}
-
 /// This process's rank among several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranks {
@@ -164,14 +120,14 @@ impl Ranks {
     ///
     /// # Errors
     /// Variables are missing or invalid.
-    pub fn here() -> Result<Ranks, RanksError> {
+    pub fn from_env() -> Result<Ranks, RanksError> {
         Ranks::of(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
     /// Reads variables by a function.
     ///
     /// # Errors
-    /// Those of [`Ranks::here`].
+    /// Those of [`Ranks::from_env`].
     pub fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Ranks, RanksError> {
         // RANK without WORLD_SIZE was set for another purpose.
         let says = |l: &&Launcher| {

@@ -10,7 +10,8 @@
 //! ```
 
 use super::secret::{Drawn, draw, is_drawn};
-use super::{Ranks, RanksError, SECRET};
+use super::{Ranks, SECRET};
+use crate::error::RanksError;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};

@@ -2,15 +2,13 @@
 //! it knows the secret before anything it says is used, without revealing it: HMAC-SHA256 (RFC
 //! 2104) over a nonce of the other side.
 
-use super::RanksError;
+use crate::error::RanksError;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Environment variable with the secret.
-pub const SECRET: &str = "KJIT_RANKS_SECRET";
 /// The fewest characters: a shorter secret could be guessed from an overheard proof.
 const SHORTEST: usize = 16;
 /// SHA-256's block size in bytes.

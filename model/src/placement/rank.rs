@@ -30,7 +30,7 @@ pub(crate) fn open_rank(
     if let Some(why) = refused {
         return Err(PlacementError::Ranks(format!("--split ranks: {why}")));
     }
-    let ranks = Ranks::here().map_err(|e| PlacementError::Ranks(e.to_string()))?;
+    let ranks = Ranks::from_env().map_err(|e| PlacementError::Ranks(e.to_string()))?;
     let label = match &options.device {
         DeviceChoice::Auto => of_this_machine(engine, ranks.local)?,
         named => named.to_string(),

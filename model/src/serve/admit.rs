@@ -3,6 +3,7 @@
 
 use super::checkpoints;
 use super::paged;
+use super::paged::ROOM;
 use super::request::{Failure, Reason};
 use super::retained::{Source, WORTH, coming};
 use super::running::{ActiveRequest, End, Running};
@@ -11,10 +12,6 @@ use super::worker::Worker;
 use crate::sample::Sampler;
 use crate::session::{SequenceId, Session, SessionError};
 use std::collections::HashMap;
-
-/// Tokens of room that a new request should have after its prompt, so that it is not preempted at
-/// once.
-pub(super) const ROOM: usize = 32;
 
 impl Worker {
     /// Admits waiting requests while there are free slots and room for their tokens.

@@ -1,9 +1,9 @@
 //! Decoding of a few plain answers on a GPU: the device chooses tokens and runs ahead of the host,
 //! as for a single caller.
 
+use super::hand_out::hand_out;
 use super::request::{Failure, Refused};
 use super::running::{End, Running, guarded};
-use super::step::hand_out;
 use super::worker::Worker;
 use crate::sample::Sampler;
 use crate::session::{After, SequenceId, Session, SessionError};

@@ -19,6 +19,8 @@ mod checkpoints;
 mod choose;
 mod compose;
 mod device_decode;
+mod hand_out;
+mod held_tokens;
 mod masks;
 mod memory;
 mod paged;
@@ -27,6 +29,7 @@ mod request;
 mod retained;
 mod running;
 mod scheduler;
+mod shared;
 mod status;
 mod step;
 mod waiting;
@@ -36,7 +39,8 @@ pub use request::{
     Alternative, Constraint, Event, Failure, Logprobs, Owner, Reason, Refused, Request, Sink, Stop,
     Usage,
 };
-pub use scheduler::{Answer, Scheduler, SchedulerOptions};
+pub use scheduler::{Answer, Scheduler};
+pub use shared::SchedulerOptions;
 pub use status::{Histogram, State, Status};
 
 use crate::session::Session;

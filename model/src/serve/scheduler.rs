@@ -1,8 +1,8 @@
 //! The scheduler's handle: submits requests, reports the status, stops the worker.
 
-use super::Reopen;
 use super::request::{Failure, Refused, Request};
 use super::running::ActiveRequest;
+use super::shared::{Embed, Facts, Inner, SchedulerOptions, Shared};
 use super::status::{State, Status};
 use super::waiting::Waiting;
 use super::worker::{Worker, facts};
@@ -10,147 +10,11 @@ use crate::gpu::PageCount;
 use crate::session::Session;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The most log probabilities for a token.
 pub(super) const MOST_LOGPROBS: usize = 20;
-
-/// Options of a [`Scheduler`].
-pub struct SchedulerOptions {
-    /// The most waiting requests, without those being answered.
-    pub max_queue: usize,
-    /// Tokens of a step; `None`: the device's default. Every running answer gets one token in any
-    /// case; the rest is for prompts. A larger budget speeds up prompts and delays every answer.
-    pub token_budget: Option<usize>,
-    /// The most tokens in all sequences, at least one context; `None`: all slots full. It bounds
-    /// memory on the CPU, where sequences allocate as they grow. When it is reached, the newest
-    /// sequence is preempted and recomputed later.
-    pub held_tokens: Option<usize>,
-    /// Whether ended sequences are kept for prompts with the same prefix, while there is room.
-    pub reuse: bool,
-    /// Reopens the session after a fault; `None`: the scheduler ends then.
-    pub reopen: Option<Reopen>,
-}
-
-impl Default for SchedulerOptions {
-    fn default() -> Self {
-        SchedulerOptions {
-            max_queue: 256,
-            token_budget: None,
-            held_tokens: None,
-            reuse: true,
-            reopen: None,
-        }
-    }
-}
-
-/// Receives an embedding or its failure.
-pub(super) type VectorSink = Box<dyn FnOnce(Result<Vec<f32>, Failure>) + Send>;
-
-/// A request for an embedding.
-pub(super) struct Embed {
-    pub tokens: Vec<u32>,
-    pub sink: VectorSink,
-}
-
-/// State shared by handles and worker. The lock is held only for short accesses.
-pub(super) struct Shared {
-    inner: Mutex<Inner>,
-    /// Wakes the worker: a request, a cancellation, a stop.
-    wake: Condvar,
-    /// Signals that the worker has ended.
-    gone: Condvar,
-    /// Set when something happened since the worker last locked; a decoding loop polls only this.
-    news: AtomicBool,
-}
-
-/// Facts about a model that stay the same while the session is open.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    pub arch: String,
-    pub encoder: bool,
-    pub context: usize,
-    pub n_vocab: usize,
-    pub slots: usize,
-    pub bytes_per_token: u64,
-    /// Tokens that end a turn.
-    pub end_ids: Vec<u32>,
-}
-
-pub(super) struct Inner {
-    pub waiting: Waiting,
-    pub embeds: VecDeque<Embed>,
-    /// The deadline of a stop.
-    pub stop: Option<Instant>,
-    /// The reason why no more requests are accepted.
-    pub ended: Option<Refused>,
-    /// The reason to reopen the session, if something outside it requires that.
-    pub renew: Option<String>,
-    /// The worker has ended.
-    pub gone: bool,
-    pub facts: Facts,
-    /// Mean seconds from start to end of recent requests.
-    pub usual: f64,
-    pub status: Status,
-}
-
-impl Shared {
-    pub fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic with the lock held leaves valid data: entries are only moved.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for a wake-up, at most `most`.
-    pub fn wait<'a>(&self, inner: MutexGuard<'a, Inner>, most: Duration) -> MutexGuard<'a, Inner> {
-        self.wake.wait_timeout(inner, most).unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Wakes the worker.
-    pub fn wake(&self) {
-        self.news.store(true, Ordering::Relaxed);
-        self.wake.notify_all();
-    }
-
-    /// Whether [`Shared::wake`] was called since [`Shared::heard`].
-    pub fn news(&self) -> bool {
-        self.news.load(Ordering::Relaxed)
-    }
-
-    /// Clears the flag. The worker calls this with the lock held.
-    pub fn heard(&self) {
-        self.news.store(false, Ordering::Relaxed);
-    }
-
-    /// Publishes the worker's status.
-    pub fn show(&self, seen: &Status, usual: f64) {
-        let mut inner = self.lock();
-        inner.usual = usual;
-        let state = match (seen.state, inner.status.state) {
-            (_, State::Ended) => State::Ended,
-            (State::Ready | State::Short, State::Stopping) => State::Stopping,
-            (state, _) => state,
-        };
-        // The handles count these two.
-        let (taken, refused) = (inner.status.taken, inner.status.refused);
-        inner.status = Status { state, taken, refused, ..seen.clone() };
-    }
-
-    /// Stops accepting requests and returns the waiting ones, whose sinks are then called without
-    /// the lock.
-    pub fn close(&self, why: Refused) -> (Vec<ActiveRequest>, VecDeque<Embed>) {
-        let mut inner = self.lock();
-        inner.ended = Some(why);
-        inner.status.state = State::Ended;
-        (inner.waiting.drain(|_| true), std::mem::take(&mut inner.embeds))
-    }
-
-    /// Marks the worker as ended.
-    pub fn leave(&self) {
-        self.lock().gone = true;
-        self.gone.notify_all();
-    }
-}
 
 /// Stops the worker when the last handle is dropped.
 struct Handle(Arc<Shared>);

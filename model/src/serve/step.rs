@@ -3,6 +3,7 @@
 use super::choose::choose;
 use super::compose::compose;
 use super::device_decode::FEW;
+use super::hand_out::hand_out;
 use super::masks::{Mask, Masks};
 use super::request::{Failure, Refused};
 use super::running::{ActiveRequest, End, Running, guarded};
@@ -333,25 +334,6 @@ fn answers(masks: &mut Option<Masks>, running: &mut [Running]) -> Vec<(usize, Ma
 
 fn lost_constraint() -> Failure {
     Failure::Panic("a constraint was lost".to_owned())
-}
-
-/// Passes a token to the request. Returns the end, if it was the last.
-pub(super) fn hand_out(
-    seen: &mut super::status::Status,
-    r: &mut Running,
-    id: u32,
-    logprobs: Option<super::request::Logprobs>,
-    full: bool,
-) -> Option<End> {
-    let first = r.job.usage.generated_tokens == 0;
-    let (took, end) = r.job.token(id, logprobs, full);
-    seen.generated_tokens += 1;
-    if first {
-        seen.first_token.add(took)
-    } else {
-        seen.between_tokens.add(took)
-    }
-    end
 }
 
 /// Whether the host chooses a token from a row of logits. A GPU applies the mask and chooses; on

@@ -2,13 +2,13 @@
 //! publishes the status.
 
 use super::Reopen;
+use super::held_tokens::held;
 use super::masks::Masks;
-use super::paged::held;
 use super::prefixes::Prefixes;
 use super::request::{Failure, Reason, Refused};
 use super::retained::RetainedSequences;
 use super::running::{ActiveRequest, End, Running, guarded};
-use super::scheduler::{Embed, Facts, SchedulerOptions, Shared};
+use super::shared::{Embed, Facts, SchedulerOptions, Shared};
 use super::status::{State, Status};
 use crate::lookup::DraftPolicy;
 use crate::session::{Session, SessionError};

@@ -32,6 +32,7 @@ mod pretokenize;
 mod rwkv;
 mod space;
 mod special;
+mod special_ids;
 mod spm;
 mod table;
 mod trie;
@@ -46,7 +47,7 @@ use std::ops::Range;
 pub use decode::{DecodeOptions, Detokenizer};
 pub use error::TokenizerError;
 pub use limit::{Limit, Stopped};
-pub use special::SpecialIds;
+pub use special_ids::SpecialIds;
 pub use vocabulary::{FimIds, Vocabulary};
 
 use bpe::Bpe;

@@ -1,7 +1,7 @@
 //! A vocabulary as a file describes it, before defaults and corrections.
 
 use super::error::TokenizerError;
-use super::special::SpecialIds;
+use crate::special_ids::SpecialIds;
 use kjit_gguf::{Gguf, Value};
 
 /// The tokenizer keys of a file. Texts are borrowed: nothing is copied before

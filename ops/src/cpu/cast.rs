@@ -1,7 +1,7 @@
 //! Casts between register dtypes: floats to integers are truncated and clamped (NaN gives 0),
 //! integers to narrower ones keep their low bits.
 
-use super::interp::typed;
+use super::typed::typed;
 use crate::dtype::DType;
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 

@@ -1,8 +1,8 @@
 //! Copies into positions of a larger buffer, for any dtype by its size in bytes.
 
 use super::elem::Elem;
-use super::interp::typed;
 use super::slice;
+use super::typed::typed;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, HostMemory, Store};

@@ -2,7 +2,8 @@
 //! halves accumulate in f64, so their order does not affect the result.
 
 use super::elem::Elem;
-use super::interp::{Machine, TILE, typed};
+use super::interp::{Machine, TILE};
+use super::typed::typed;
 use super::{in_parts, slice, threads};
 use crate::dtype::DType;
 use crate::element::FoldOp;

@@ -8,13 +8,15 @@ pub(crate) mod fold;
 mod interp;
 pub(crate) mod order;
 pub(crate) mod product;
+mod typed;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, HostMemory, Store};
 use crate::program::Program;
 use bytemuck::{Pod, cast_slice_mut};
-use interp::{Machine, TILE, typed};
+use interp::{Machine, TILE};
+use typed::typed;
 
 /// Elements below which a second thread does not pay (starting it takes some 30 µs).
 const ALONE: usize = 1 << 16;

@@ -1,7 +1,7 @@
 //! Ordered operations along one axis: cumulative sums and products, sorting.
 
 use super::elem::Elem;
-use super::interp::typed;
+use super::typed::typed;
 use super::{in_parts, slice, threads};
 use crate::dtype::DType;
 use crate::element::FoldOp;

@@ -2,7 +2,7 @@
 //! and rounded once; integers and bools use wrapping loops.
 
 use super::elem::Elem;
-use super::interp::typed;
+use super::typed::typed;
 use super::{in_parts, slice, threads};
 use crate::dtype::DType;
 use crate::error::{Error, Result};

@@ -4,14 +4,15 @@ use super::blocks::{system, turns};
 use crate::caller::Caller;
 use crate::choice::Choice;
 use crate::constrain::Form;
-use crate::conversation::{Conversation, Tool, Turn};
+use crate::conversation::{Conversation, Turn};
 use crate::converse::Ask;
 use crate::fields::Fields;
-use crate::offer::Offer;
 use crate::openai::place;
 use crate::refusal::Refusal;
 use crate::sampling::{self, Ends};
 use crate::service::Service;
+use crate::tool::Tool;
+use crate::tool_list::ToolList;
 use serde_json::{Map, Value};
 
 /// Fields that are accepted without effect: accounts, billing, caches, regions.
@@ -101,8 +102,8 @@ fn words(f: &mut Fields, service: &Service, caller: Caller) -> Result<Words, Ref
     Ok(Words { at, conversation, offered, choice, parallel, form, caller })
 }
 
-fn tools(f: &mut Fields) -> Result<Offer, Refusal> {
-    let mut offer = Offer::default();
+fn tools(f: &mut Fields) -> Result<ToolList, Refusal> {
+    let mut offer = ToolList::default();
     for (i, value) in f.list("tools")?.unwrap_or_default().into_iter().enumerate() {
         let mut tool = Fields::of(value, &format!("tools[{i}]"))?;
         if let Some(kind) = tool.text("type")?.filter(|kind| kind != "custom") {
@@ -123,7 +124,7 @@ fn tools(f: &mut Fields) -> Result<Offer, Refusal> {
 }
 
 /// Reads `tool_choice`: which tools are called, and whether several may be.
-fn tool_choice(f: &mut Fields, offer: &Offer) -> Result<(Choice, bool), Refusal> {
+fn tool_choice(f: &mut Fields, offer: &ToolList) -> Result<(Choice, bool), Refusal> {
     let Some(mut choice) = f.object("tool_choice")? else { return Ok((Choice::Auto, true)) };
     let chosen = match choice.needed_text("type")?.as_str() {
         "auto" => Choice::Auto,

@@ -5,7 +5,7 @@ use super::{Head, IGNORED, REFUSED, Told, effort, form, json_response, place, st
 use crate::caller::Caller;
 use crate::choice::Choice;
 use crate::constrain::noted;
-use crate::conversation::{Called, Conversation, Tool, Turn, tools};
+use crate::conversation::{Called, Conversation, Turn, tools};
 use crate::converse::{Ask, Asked, ask};
 use crate::fields::Fields;
 use crate::generation::collect;
@@ -14,6 +14,7 @@ use crate::refusal::Refusal;
 use crate::sampling;
 use crate::service::Service;
 use crate::streamed;
+use crate::tool::Tool;
 use axum::response::Response;
 use hyper::body::Bytes;
 use serde_json::{Map, Value, json};

@@ -9,6 +9,7 @@ pub mod form;
 pub mod responses;
 mod scores;
 
+use crate::clock::unix_time;
 use crate::fields::Fields;
 use crate::generation::{Done, Ended};
 use crate::models::Seen;
@@ -19,7 +20,6 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Fields that are accepted without effect. They concern accounts, storage, billing and caches of
 /// OpenAI's service.
@@ -60,11 +60,6 @@ impl Head {
     pub fn document(&self, object: &str, choices: Value) -> Value {
         json!({ "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices })
     }
-}
-
-/// Seconds since 1970.
-pub fn unix_time() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// `kind-` and 24 random digits.

@@ -2,8 +2,8 @@
 
 use crate::target::Target;
 use crate::text::Text;
-use crate::vector::Wide;
-use crate::wave::LANES;
+use crate::width::LANES;
+use crate::width::Wide;
 
 /// The lane that each lane reads.
 #[derive(Clone, Debug)]

@@ -2,8 +2,8 @@
 //! that it reads and writes, including those that its text does not name.
 
 use crate::operand::{EXEC, Operand, VCC, register};
+use crate::span::Span;
 use crate::text::{Text, integer};
-use crate::wave::Span;
 
 /// The unit that executes an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

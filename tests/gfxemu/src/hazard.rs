@@ -5,13 +5,14 @@
 //! The rules come from AMD's ISA documents and from LLVM's compiler. README.md has the table.
 
 mod gfx9;
+mod history;
 mod matrix;
 mod rdna;
 
 use crate::facts::Facts;
 use crate::operand::SCALARS;
+use crate::span::Span;
 use crate::target::Target;
-use crate::wave::Span;
 
 /// A time long past: more wait states than any rule needs.
 const BEFORE: u64 = 1000;
@@ -52,7 +53,7 @@ pub struct Hazards {
     vector: Vec<Past>,
     /// Last write of each scalar register by vector arithmetic.
     scalar: [u64; SCALARS],
-    rdna: rdna::State,
+    rdna: history::State,
 }
 
 impl Hazards {
@@ -63,7 +64,7 @@ impl Hazards {
             now: BEFORE,
             vector: vec![Past::default(); 1024],
             scalar: [0; SCALARS],
-            rdna: rdna::State::default(),
+            rdna: history::State::default(),
         }
     }
 

@@ -9,10 +9,12 @@ use crate::matrix::Matrix;
 use crate::memory::Memory;
 use crate::operand::{ACC, EXEC, Operand, VCC, register};
 use crate::scalar::Scalar;
+use crate::span::Span;
 use crate::target::{Counter, Event, Target};
 use crate::text::{Text, integer};
 use crate::vector::Vector;
-use crate::wave::{Span, Wave, Why};
+use crate::wave::Wave;
+use crate::why::Why;
 use crate::windows::widened;
 
 /// The condition of a branch.

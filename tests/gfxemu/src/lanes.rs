@@ -1,9 +1,12 @@
 //! Instructions in which lanes read other lanes' registers, and scalar registers read a lane's.
 
 use crate::operand::{Operand, Type, register, source};
+use crate::span::Span;
 use crate::target::{Event, Target};
 use crate::text::Text;
-use crate::wave::{LANES, Span, Wave, Why};
+use crate::wave::Wave;
+use crate::why::Why;
+use crate::width::LANES;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum How {

@@ -19,6 +19,7 @@
 // opposite comparison.
 #![allow(clippy::precedence, clippy::neg_cmp_op_on_partial_ord)]
 
+pub mod atomic;
 pub mod bundle;
 pub mod exchange;
 pub mod facts;
@@ -38,10 +39,14 @@ pub mod operand;
 pub mod ops;
 pub mod order;
 pub mod paths;
+pub mod random;
 pub mod region;
 pub mod scalar;
+pub mod span;
 pub mod target;
 pub mod text;
 pub mod vector;
 pub mod wave;
+pub mod why;
+pub mod width;
 pub mod windows;

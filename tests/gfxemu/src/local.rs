@@ -1,11 +1,14 @@
 //! LDS instructions.
 
-use crate::global::{Change, atomic, size_of};
+use crate::atomic::{Change, atomic};
+use crate::global::size_of;
 use crate::lds::{Lds, Who};
 use crate::operand::{Operand, register};
+use crate::span::Span;
 use crate::target::Event;
 use crate::text::Text;
-use crate::wave::{Span, Wave, Why};
+use crate::wave::Wave;
+use crate::why::Why;
 
 #[derive(Clone, Copy, Debug)]
 enum Verb {

@@ -3,7 +3,8 @@
 use crate::operand::{Operand, Type, register, source};
 use crate::target::Target;
 use crate::text::Text;
-use crate::wave::{Wave, Why};
+use crate::wave::Wave;
+use crate::why::Why;
 use half::f16;
 
 /// The layout of elements in a wave.

@@ -6,33 +6,18 @@
 //! and so is a wave that overwrites bytes that others may still be reading. This is stricter than
 //! any order in which a card delivers stores.
 
+mod access;
 mod chosen;
+mod in_flight;
 mod late;
 
 use crate::order::{Mark, Writer};
 use crate::region::Region;
 use crate::target::Target;
-use chosen::Chosen;
-use late::Late;
+pub use access::Access;
+use in_flight::Chosen;
+use in_flight::Late;
 use std::collections::HashMap;
-
-/// The origin of a memory access.
-#[derive(Clone, Copy, Debug)]
-pub struct Access {
-    /// The wave's number in the launch.
-    pub wave: u32,
-    /// Number of barriers that it has passed.
-    pub phase: u32,
-    /// The time since when the wave's nearest cache holds nothing old (RDNA: the waves of a block
-    /// have two such caches).
-    pub near: u64,
-    /// The access bypasses the caches: atomics, and loads with that modifier.
-    pub bypass: bool,
-    /// The access goes through the scalar cache, which is not coherent with stores.
-    pub scalar: bool,
-    /// The number of the wave's load; 0 if no later check needs it.
-    pub load: u32,
-}
 
 /// Largest number of other waves that are remembered for storing an equal value.
 const AGREED: usize = 64;

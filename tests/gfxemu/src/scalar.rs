@@ -3,7 +3,8 @@
 use crate::float::{b, f, to_i32, to_u32};
 use crate::operand::{EXEC, Operand, Type, register, source};
 use crate::text::{Text, integer};
-use crate::wave::{Wave, Why};
+use crate::wave::Wave;
+use crate::why::Why;
 
 /// The result, and SCC if the instruction sets it.
 type Result2 = (u64, Option<bool>);

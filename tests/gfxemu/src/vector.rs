@@ -10,12 +10,10 @@ use crate::operand::{EXEC, Operand, Type, register, source};
 use crate::ops::{Form, Op, find};
 use crate::target::Target;
 use crate::text::Text;
-use crate::wave::{LANES, Wave, Why};
+use crate::wave::Wave;
+use crate::why::Why;
 use fetch::Fetch;
 use part::{Clamp, Part, Put, Rest};
-
-/// 64 bits for every lane.
-pub type Wide = [u64; LANES];
 
 /// A vector instruction.
 #[derive(Clone, Debug)]

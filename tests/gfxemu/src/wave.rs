@@ -4,11 +4,11 @@ use crate::facts::Facts;
 use crate::hazard::Hazards;
 use crate::memory::{Access, Memory};
 use crate::operand::{ACC, EXEC, NULL, Operand, SCALARS, VCC};
+use crate::span::Span;
 use crate::target::{COUNTERS, Counter, Event, Target};
+use crate::why::Why;
+use crate::width::LANES;
 use std::collections::VecDeque;
-
-/// Lanes that a register has room for.
-pub const LANES: usize = 64;
 
 /// A vector register.
 #[derive(Clone, Debug)]
@@ -28,45 +28,6 @@ impl Register {
         self.bad[lane] = bad;
         self.any = self.any & !(1 << lane) | u64::from(bad != 0) << lane;
     }
-}
-
-/// The reason why an instruction cannot execute.
-#[derive(Clone, Debug)]
-pub struct Why {
-    /// In words.
-    pub what: String,
-    /// The lane, if it is one lane's.
-    pub lane: Option<u32>,
-}
-
-impl From<String> for Why {
-    fn from(what: String) -> Why {
-        Why { what, lane: None }
-    }
-}
-
-impl From<&str> for Why {
-    fn from(what: &str) -> Why {
-        Why { what: what.into(), lane: None }
-    }
-}
-
-impl Why {
-    /// Names the lane.
-    pub fn at(lane: usize) -> impl FnOnce(String) -> Why {
-        move |what| Why { what, lane: Some(lane as u32) }
-    }
-}
-
-/// Registers that an instruction reads or writes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Span {
-    /// Vector (accumulation registers included) or scalar.
-    pub vector: bool,
-    /// The first.
-    pub first: u16,
-    /// How many.
-    pub count: u16,
 }
 
 /// An outstanding operation.

@@ -6,6 +6,7 @@ mod generate;
 mod kernels;
 mod serve;
 mod setup;
+mod shared;
 mod values;
 
 pub use cache::{Cache, CacheFilter};
@@ -16,9 +17,8 @@ pub use serve::Serve;
 pub use setup::{Kv, Placing, PromptsBy, Room, Sampling, Setup, Whole};
 pub use values::{Completions, Json, Man, Size, Switch, positive};
 
-use clap::{Args, Parser, Subcommand};
-use kjit_model::DeviceChoice;
-use std::path::PathBuf;
+use clap::{Parser, Subcommand};
+pub use shared::Shared;
 
 /// Runs GGUF language models on NVIDIA and AMD GPUs, or on the CPU.
 #[derive(Debug, Parser)]
@@ -29,40 +29,6 @@ pub struct Cli {
     pub command: Command,
     #[command(flatten)]
     pub shared: Shared,
-}
-
-/// Flags of every command. Under a heading of their own: among a command's flags they would stand
-/// in the middle.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Options of every command")]
-pub struct Shared {
-    /// Device: auto, cpu, cuda:N or rocm:N. Several devices (cuda:0,cuda:1) share a model's layers.
-    /// auto takes the first NVIDIA GPU, else the first AMD GPU, else the CPU
-    #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
-    pub device: DeviceChoice,
-    /// CPU threads (default: all cores)
-    #[arg(short, long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), allow_negative_numbers = true)]
-    pub threads: Option<u16>,
-    /// Folder of compiled kernels (default: $KJIT_CACHE_DIR, else the user's cache folder)
-    #[arg(long, global = true, value_name = "DIR")]
-    pub cache_dir: Option<PathBuf>,
-    /// Compiled kernels in memory only; the cache folder is not used
-    #[arg(long, global = true, conflicts_with = "cache_dir")]
-    pub no_cache: bool,
-    /// Run-time compiler: the file of an nvrtc or hiprtc library, or of a clang. No other compiler
-    /// is used then
-    #[arg(long, global = true, value_name = "FILE")]
-    pub compiler_path: Option<PathBuf>,
-    /// Minimum download rate per second. A host that sends less for a minute is given up; 0 waits
-    /// without limit
-    #[arg(long, global = true, value_name = "SIZE", default_value = "1kB")]
-    pub min_rate: Size,
-    /// More messages on stderr; -vv prints still more
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
-    pub verbose: u8,
-    /// Errors only on stderr
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    pub quiet: bool,
 }
 
 /// The commands.

@@ -1,6 +1,6 @@
 //! `kjit bench -b`: decodes sequences side by side and counts the tokens of all.
 
-use super::bench::{Head, Row, name, print};
+use super::bench_table::{Head, Row, name, print};
 use crate::args::{self, Setup, Shared};
 use crate::load::{How, open};
 use anyhow::bail;

@@ -3,12 +3,13 @@
 mod editor;
 mod printer;
 
-use super::run::statistics;
+use super::statistics::statistics;
 use crate::args::{self, Shared};
 use crate::columns;
 use crate::interrupt::Interrupt;
 use crate::report::say;
 use editor::Input;
+use editor::QUOTES;
 use kjit_model::Model;
 use kjit_model::chat::{ChatTemplate, Message};
 use kjit_model::conversation::{Seen, forget_oldest};
@@ -18,9 +19,6 @@ use printer::Printer;
 use std::io;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
-
-/// Begins and ends a text of several lines.
-const QUOTES: &str = "\"\"\"";
 
 const HELP: &str = "\
 /clear     forget the conversation

@@ -8,7 +8,7 @@
 //! the argument block where the code object tells. With a model, `plan-ARCH.txt` has every launch
 //! of a token and of a prompt: grid, dynamic LDS, arguments.
 
-use super::warm::describe;
+use crate::report::bytes;
 use anyhow::Context;
 use kjit_cache::Digest;
 use kjit_engine::{ArgKind, CodeObject, Job, KernelInfo, Value as Constant};
@@ -83,5 +83,23 @@ fn kernel(k: &KernelInfo) -> Value {
     json!({
         "entry": k.name, "arguments": arguments.collect::<Vec<_>>(), "argument_bytes": k.arg_bytes, "static_lds": k.shared,
         "max_threads": k.max_threads,
+    })
+}
+
+/// A kernel as JSON. If a code object has several kernels, the largest values count.
+pub(super) fn describe(job: &Job, code: &CodeObject) -> Value {
+    let most =
+        |f: fn(&kjit_engine::KernelInfo) -> u32| code.kernels().iter().map(f).max().unwrap_or(0);
+    let (registers, lds) = (most(kjit_engine::KernelInfo::all_registers), most(|k| k.shared));
+    let threads = match job.constants.get("KJ_BLOCK") {
+        Some(kjit_engine::Value::Int(n)) => u32::try_from(*n).unwrap_or(0),
+        _ => 0,
+    };
+    let occupancy = job.target.occupancy(threads, registers, lds, job.options.wave).fraction();
+    json!({
+        "name": job.source.name(), "arch": code.compile_id(), "wave": job.options.wave, "compiler": code.compiler(),
+        "seconds": (code.compile_time().as_secs_f64() * 1000.0).round() / 1000.0, "bytes": code.bytes().len(), "registers": registers,
+        "spills": code.kernels().iter().filter_map(|k| k.spills).max(), "lds": lds,
+        "occupancy": (occupancy * 100.0).round() / 100.0,
     })
 }

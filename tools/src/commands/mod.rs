@@ -2,6 +2,7 @@
 
 pub mod bench;
 mod bench_side_by_side;
+mod bench_table;
 pub mod cache;
 pub mod chat;
 pub mod dequant;
@@ -19,5 +20,6 @@ pub mod perplexity;
 pub mod ps;
 pub mod run;
 pub mod serve;
+mod statistics;
 pub mod text;
 pub mod warm;

@@ -1,5 +1,6 @@
 //! `kjit run`: generates from a prompt.
 
+use super::statistics::{early_of, prompt_rate, rate, statistics, told};
 use crate::args::{self, Sampling, Shared};
 use crate::input;
 use crate::interrupt::Interrupt;
@@ -11,7 +12,7 @@ use kjit_engine::Trace;
 use kjit_model::Model;
 use kjit_model::chat::Message;
 use kjit_model::generate::{Answer, Request, StopReason, generate};
-use kjit_model::gpu::{Early, EarlyStatus};
+use kjit_model::gpu::Early;
 use kjit_model::host::peak_memory;
 use kjit_model::sample::{SampleOptions, Sampler};
 use kjit_model::session::{SessionError, Split, StageRunner};
@@ -221,16 +222,6 @@ pub fn sampler(s: &Sampling) -> anyhow::Result<Sampler> {
     }))
 }
 
-/// Tokens per second; 0 if no time was measured.
-fn rate(tokens: usize, seconds: f64) -> f64 {
-    if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
-}
-
-/// Prompt tokens per second; 0 if no token was generated, since then the prompt was not computed.
-fn prompt_rate(a: &Answer, prompt: usize) -> f64 {
-    if a.ids.is_empty() { 0.0 } else { rate(prompt, a.first_token.as_secs_f64()) }
-}
-
 fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {
     let device = model.device();
     let of = |stage: &StageRunner<'_>| {
@@ -268,11 +259,6 @@ fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {
     })
 }
 
-/// The early start, if there was one.
-fn early_of(model: &Model) -> Option<&Early> {
-    model.session.gpu().and_then(|gpu| gpu.early())
-}
-
 /// Counts of compiled kernels, and of a start before all were ready: `late` kernels were not waited
 /// for, `single` tokens of the prompt were computed one by one meanwhile, and the late kernels took
 /// over when the sequence had `swapped_at` tokens (null: they did not). `one_launch_late` and
@@ -285,50 +271,4 @@ fn kernels(model: &Model) -> serde_json::Value {
         "late": early.late, "single": early.single, "swapped_at": early.swapped_at,
         "one_launch_late": early.one_launch_late, "one_launch_at": early.one_launch_at,
     })
-}
-
-/// These counts as text.
-fn told(early: &EarlyStatus) -> Vec<String> {
-    let EarlyStatus { late, single, .. } = early;
-    let prompts = match early.swapped_at {
-        Some(at) => format!(
-            "{late} kernels for prompts were compiled meanwhile: {single} tokens went one by one, \
-             from token {at} on they were used"
-        ),
-        None => {
-            format!(
-                "{late} kernels for prompts were not waited for: {single} tokens of the prompt \
-                 went one by one"
-            )
-        }
-    };
-    let whole = match (early.one_launch_at, &early.one_launch_refused) {
-        (Some(at), _) => {
-            format!("a token was many launches until its one was compiled, from token {at} on that")
-        }
-        (None, Some(why)) => {
-            format!("a token was many launches, in spite of --persistent on: {why}")
-        }
-        (None, None) => {
-            "the kernel that does all of a token was not waited for: each was many launches"
-                .to_owned()
-        }
-    };
-    let lines = [(*late > 0).then_some(prompts), early.one_launch_late.then_some(whole)];
-    lines.into_iter().flatten().collect()
-}
-
-/// Prints the figures of an answer.
-pub fn statistics(a: &Answer, prompt: usize, model: &Model) {
-    say(format_args!(
-        "prompt {prompt} tokens, {:.1} tok/s · answer {} tokens, {:.1} tok/s · load {:.2} s · \
-         first token {:.2} s · weights {} · {}",
-        prompt_rate(a, prompt),
-        a.ids.len(),
-        rate(a.ids.len().saturating_sub(1), a.decode.as_secs_f64()),
-        model.took().as_secs_f64(),
-        a.first_token.as_secs_f64(),
-        bytes(weights(model).0),
-        a.reason.as_str(),
-    ));
 }

@@ -5,7 +5,7 @@
 
 use super::super::api::{Raw, RawDevice, Try};
 use super::super::lost::Context;
-use super::{Cuda, NOT_READY, PEER_ALREADY, PEER_UNSUPPORTED, TOO_MANY_PEERS};
+use super::runtime::{Cuda, NOT_READY, PEER_ALREADY, PEER_UNSUPPORTED, TOO_MANY_PEERS};
 use crate::geometry::Geometry;
 use cudarc::driver::sys::*;
 use std::ffi::{CStr, c_void};
@@ -88,7 +88,7 @@ impl CudaDevice {
     }
 
     /// The symbols, after making our context current in this thread.
-    fn current(&self) -> Try<&super::Symbols> {
+    fn current(&self) -> Try<&super::symbols::Symbols> {
         self.state.check()?;
         // SAFETY: the context is retained for the life of self.
         self.check("cuCtxSetCurrent", unsafe {

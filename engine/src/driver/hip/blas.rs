@@ -1,7 +1,7 @@
 //! rocBLAS: one matrix product, for comparison with kjit's kernels and on request.
 
 use super::super::api::{Product, Raw, RawBlas, Try};
-use super::{HipRuntime, fault};
+use super::runtime::{HipRuntime, fault};
 use crate::compiler::discover::python_sites;
 use crate::error::{Error, Result};
 use rocblas_sys::{Rocblas, datatype, operation, rocblas_gemm_algo_standard, rocblas_handle};

@@ -3,10 +3,10 @@
 //! Every call first makes the device current in the calling thread (a thread-local store in the
 //! runtime), so that a device can be used from any thread.
 
-use super::super::api::{Fault, Raw, RawBlas, RawDevice, Try};
+use super::super::api::{Fault, FaultKind, Raw, RawBlas, RawDevice, Try};
 use super::super::lost::Context;
 use super::blas::RocblasHandle;
-use super::{HipRuntime, fault};
+use super::runtime::{HipRuntime, fault};
 use crate::error::Result;
 use crate::geometry::Geometry;
 use hip_sys::{Hip, capture, codes, flags};
@@ -98,7 +98,7 @@ impl HipDevice {
                 call: "mmap",
                 code: 0,
                 says: std::io::Error::last_os_error().to_string(),
-                kind: super::FaultKind::OutOfMemory,
+                kind: FaultKind::OutOfMemory,
             });
         }
         let locked = flags::hipHostRegisterPortable | flags::hipHostRegisterMapped;

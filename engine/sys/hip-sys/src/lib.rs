@@ -35,10 +35,12 @@ mod calls;
 pub mod codes;
 mod error;
 mod loader;
+mod tried;
 
 pub use calls::Signature;
 pub use error::{CodeName, Error, code, name_in};
-pub use loader::{Opened, Search, Tried, WHEEL_FOLDERS, for_loader, place_by_place, usual_folders};
+pub use loader::{Opened, Search, WHEEL_FOLDERS, for_loader, place_by_place, usual_folders};
+pub use tried::Tried;
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;

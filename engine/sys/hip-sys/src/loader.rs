@@ -1,32 +1,11 @@
 //! Finds and opens one of AMD's libraries, and records every searched place.
 
 use crate::Error;
+use crate::tried::{NOT_THERE, Tried};
 use libloading::Library;
 use std::ffi::OsStr;
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// A searched place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
-    /// The reason for searching it: `KJIT_HIP_LIBRARY`, `ROCM_PATH`, `loader path`, `usual folder`,
-    /// `Python package`.
-    pub via: &'static str,
-    /// File, folder, or the name for the loader.
-    pub place: PathBuf,
-    /// The problem: `not there`, or the loader's message if the file exists but does not open.
-    pub why: String,
-}
-
-impl fmt::Display for Tried {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.place.display())?;
-        if self.why == NOT_THERE { Ok(()) } else { write!(f, " ({})", self.why) }
-    }
-}
-
-const NOT_THERE: &str = "not there";
 
 /// An opened library. It is never closed, since AMD's runtimes have their own threads and exit
 /// handlers.

@@ -201,16 +201,6 @@ pub struct Format {
 }
 
 impl Format {
-    /// The format with this GGUF type id, if kjit can compute with it.
-    pub fn by_id(ggml_id: u32) -> Option<&'static Format> {
-        ALL.iter().find(|f| f.ggml_id == ggml_id)
-    }
-
-    /// The format of this name, in any case (`q4_k`, `Q4_K`).
-    pub fn by_name(name: &str) -> Option<&'static Format> {
-        ALL.iter().find(|f| f.name.eq_ignore_ascii_case(name))
-    }
-
     /// Weights in a block; 1 for plain floats.
     pub const fn block_elems(&self) -> usize {
         match self.encoding {

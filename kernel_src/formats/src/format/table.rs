@@ -412,6 +412,18 @@ pub const ALL: &[Format] = &[
     },
 ];
 
+impl Format {
+    /// The format with this GGUF type id, if kjit can compute with it.
+    pub fn by_id(ggml_id: u32) -> Option<&'static Format> {
+        ALL.iter().find(|f| f.ggml_id == ggml_id)
+    }
+
+    /// The format of this name, in any case (`q4_k`, `Q4_K`).
+    pub fn by_name(name: &str) -> Option<&'static Format> {
+        ALL.iter().find(|f| f.name.eq_ignore_ascii_case(name))
+    }
+}
+
 /// Gives a macro the ids of the block formats whose codes are in runs of sixteen bytes, or in a
 /// word of 32 bits, after its other arguments: for code that takes a format as a type, written once
 /// and made for each.

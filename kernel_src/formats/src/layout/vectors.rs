@@ -1,6 +1,6 @@
 //! The sections of a row record of a format with a codebook.
 
-use super::Groups;
+use super::groups::Groups;
 use crate::format::{BlockFormat, Codebook, Turn};
 
 /// The sections of a format with a codebook; all offsets in bytes. `V` vectors (4 or 8) are 32

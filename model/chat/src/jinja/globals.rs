@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::bind::{Arguments, whole};
+use super::fault::{Fault, Kind, wrong};
 use super::meter::Meter;
+use super::range::range;
+use super::text;
 use super::value::{Cycler, Function, ListKind, Value};
-use super::{Fault, Kind, limit, ops, text, wrong};
 use crate::clock;
 
 /// The functions by name.
@@ -21,9 +23,6 @@ pub const FUNCTIONS: [(&str, Function); 8] = [
     ("joiner", Function::Joiner),
     ("lipsum", Function::Lipsum),
 ];
-
-/// Maximum length of a range, as in jinja2's sandbox.
-const MAX_RANGE: usize = 100_000;
 
 /// Calls a function.
 pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
@@ -87,19 +86,6 @@ pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Resu
     }
 }
 
-/// The numbers of a range.
-pub fn range(bounds: [i128; 3], meter: &Rc<Meter>) -> Result<Value, Fault> {
-    let [from, to, step] = bounds;
-    let span = if step > 0 { to.checked_sub(from) } else { from.checked_sub(to) };
-    let count = (span.unwrap_or(i128::MAX).max(0) as u128).div_ceil(step.unsigned_abs().max(1));
-    let Some(count) = usize::try_from(count).ok().filter(|&n| n <= MAX_RANGE) else {
-        return limit(format!("range() has more than {MAX_RANGE} numbers"));
-    };
-    Value::room_for(count, meter)?;
-    let all = (0..count as i128).map(|i| Value::Int(from + i * step)).collect();
-    Value::sequence(all, ListKind::Range(bounds), meter)
-}
-
 /// The entries of `dict()`: from an object or a list of pairs, and from named arguments.
 fn entries(arguments: Arguments, meter: &Rc<Meter>) -> Result<Vec<(Value, Value)>, Fault> {
     let mut entries = Vec::new();
@@ -110,8 +96,8 @@ fn entries(arguments: Arguments, meter: &Rc<Meter>) -> Result<Vec<(Value, Value)
             entries.extend(map.entries.iter().cloned());
         }
         [pairs] => {
-            for pair in ops::items(pairs, meter)? {
-                match ops::items(&pair, meter)?.as_slice() {
+            for pair in super::items::items(pairs, meter)? {
+                match super::items::items(&pair, meter)?.as_slice() {
                     [key, value] => entries.push((key.clone(), value.clone())),
                     _ => return wrong("an object is made of pairs"),
                 }

@@ -3,9 +3,11 @@
 use std::rc::Rc;
 
 use super::bind::{Arguments, flag, optional, text};
+use super::chars;
+use super::fault::{Fault, wrong};
 use super::meter::{Meter, MeteredString};
+use super::text as written;
 use super::value::Value;
-use super::{Fault, chars, ops, text as written, wrong};
 
 /// Escapes the special characters of HTML.
 pub fn escape(this: &str, out: &mut MeteredString) -> Result<(), Fault> {
@@ -79,8 +81,10 @@ pub fn filter(
                 attributes.push_str(&format!(" target=\"{}\"", escaped(target, meter)?));
             }
             let limit = optional(limit, "trim_url_limit")?.map(|n| usize::try_from(n).unwrap_or(0));
-            let schemes =
-                schemes.map(|schemes| ops::items(schemes, meter)).transpose()?.unwrap_or_default();
+            let schemes = schemes
+                .map(|schemes| super::items::items(schemes, meter))
+                .transpose()?
+                .unwrap_or_default();
             urlized(&escaped(value, meter)?, &attributes, limit, &schemes, meter)
         }
         _ => {
@@ -194,8 +198,8 @@ fn url_encoded(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
         Value::Map(map) => map.entries.clone(),
         Value::List(_) | Value::Generator(_) => {
             let mut pairs = Vec::new();
-            for pair in ops::items(value, meter)? {
-                match ops::items(&pair, meter)?.as_slice() {
+            for pair in super::items::items(value, meter)? {
+                match super::items::items(&pair, meter)?.as_slice() {
                     [key, value] => pairs.push((key.clone(), value.clone())),
                     _ => return wrong("urlencode: a query is made of pairs"),
                 }

@@ -1,6 +1,6 @@
 //! Splits a template into tokens, with white space as `trim_blocks` and `lstrip_blocks` define.
 
-use super::{Fault, Kind};
+use super::fault::{Fault, Kind};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Token {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use super::{Fault, limit};
+use super::fault::{Fault, limit};
 use kjit_tokenizer::cancel::Cancel;
 
 /// Maximum number of steps of one rendering, a second or less. Llama 3.1's template takes about 200

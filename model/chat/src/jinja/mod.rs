@@ -6,11 +6,12 @@
 //! of values (a string doubled fifty times). The limits here:
 //!
 //! - Parsing: chains (`a + b + c`, `x|f|g`, `not not`, `elif`) are lists, so that only brackets and
-//!   blocks nest, at most [`MAX_NESTING`] deep.
+//!   blocks nest, at most [`limits::MAX_NESTING`] deep.
 //! - Running: every step and every 32 bytes processed are counted ([`FUEL`]). Recursion of macros
-//!   and loops ends at [`MAX_LEVELS`].
+//!   and loops ends at [`limits::MAX_LEVELS`].
 //! - Values: every string and list is counted before it is made and while it lives
-//!   ([`MAX_MEMORY`]). Nesting is at most [`MAX_DEPTH`], and a namespace cannot contain itself.
+//!   ([`MAX_MEMORY`]). Nesting is at most [`limits::MAX_DEPTH`], and a namespace cannot contain
+//!   itself.
 //!
 //! The semantics are those of jinja2 in `apply_chat_template` of `transformers`: `trim_blocks`,
 //! `lstrip_blocks`, a sandbox without changes of existing values (except namespaces), Python's
@@ -18,16 +19,23 @@
 
 mod ast;
 mod bind;
+mod call;
 mod chars;
+mod fault;
 mod filters;
 mod format;
 mod globals;
 mod html;
+mod index;
+mod items;
+mod levels;
 mod lexer;
+mod limits;
 mod meter;
 mod methods;
 mod ops;
 mod parser;
+mod range;
 mod run;
 mod tests;
 mod text;
@@ -36,58 +44,9 @@ mod value;
 pub use meter::{FUEL, MAX_MEMORY, MAX_OUTPUT};
 pub use value::Data;
 
+pub use fault::{Fault, Kind};
 use kjit_tokenizer::cancel::Cancel;
 use std::sync::Arc;
-
-/// Maximum nesting of brackets and blocks in a template.
-pub const MAX_NESTING: usize = 64;
-
-/// Maximum nesting of evaluations while a template runs, for example by recursive macros. All
-/// levels take less than 1 MiB of stack in a debug build and less than half of that in a release
-/// build; a thread has 2 MiB by default.
-pub const MAX_LEVELS: usize = 240;
-
-/// Maximum nesting of lists and objects.
-pub const MAX_DEPTH: u16 = 128;
-
-/// An error of parsing or rendering a template.
-#[derive(Debug)]
-pub struct Fault {
-    /// Line in the template, from 1; 0 if not known yet.
-    pub line: usize,
-    /// The kind of error.
-    pub kind: Kind,
-}
-
-/// The kinds of errors.
-#[derive(Debug)]
-pub enum Kind {
-    /// The template is wrong; with an explanation.
-    Wrong(String),
-    /// The template exceeded a limit; with an explanation.
-    Limit(String),
-    /// The template called `raise_exception` with this message.
-    Raised(String),
-}
-
-impl Fault {
-    fn at(mut self, line: usize) -> Fault {
-        if self.line == 0 {
-            self.line = line;
-        }
-        self
-    }
-}
-
-/// An error whose line the caller adds.
-fn wrong<T>(problem: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault { line: 0, kind: Kind::Wrong(problem.into()) })
-}
-
-/// An exceeded limit.
-fn limit<T>(problem: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault { line: 0, kind: Kind::Limit(problem.into()) })
-}
 
 /// A parsed template.
 #[derive(Debug)]

@@ -3,10 +3,11 @@
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-use super::ast::Operator;
+use super::ast::{Comparison, Operator};
+use super::fault::{Fault, wrong};
 use super::meter::{Meter, MeteredString};
 use super::value::{ListKind, Value};
-use super::{Fault, format, globals, html, methods, text, wrong};
+use super::{format, html, text};
 
 /// A number, as Python computes with it.
 enum Number {
@@ -97,7 +98,7 @@ pub fn operate(
 }
 
 /// The kind of the sum of two lists of this kind; `None` if they cannot be added.
-fn added(kind: ListKind) -> Option<ListKind> {
+pub(super) fn added(kind: ListKind) -> Option<ListKind> {
     match kind {
         ListKind::List => Some(ListKind::List),
         ListKind::Tuple | ListKind::Group => Some(ListKind::Tuple),
@@ -200,12 +201,12 @@ pub fn negative(value: &Value) -> Result<Value, Fault> {
 }
 
 /// The exact order of two numbers, also for integers beyond a float's precision.
-fn compare(l: &Number, r: &Number) -> Option<Ordering> {
+fn compare_numbers(l: &Number, r: &Number) -> Option<Ordering> {
     match (l, r) {
         (Number::Int(l), Number::Float(r)) if r.abs() < 1e38 => {
             Some(l.cmp(&(r.trunc() as i128)).then(0.0.partial_cmp(&r.fract())?))
         }
-        (Number::Float(_), Number::Int(_)) => compare(r, l).map(Ordering::reverse),
+        (Number::Float(_), Number::Int(_)) => compare_numbers(r, l).map(Ordering::reverse),
         _ => float(l).partial_cmp(&float(r)),
     }
 }
@@ -216,7 +217,7 @@ pub fn equal(left: &Value, right: &Value, meter: &Rc<Meter>) -> Result<bool, Fau
     if let (Some(l), Some(r)) = (number(left), number(right)) {
         return Ok(match (&l, &r) {
             (Number::Int(l), Number::Int(r)) => l == r,
-            _ => compare(&l, &r) == Some(Ordering::Equal),
+            _ => compare_numbers(&l, &r) == Some(Ordering::Equal),
         });
     }
     Ok(match (left, right) {
@@ -265,7 +266,7 @@ pub fn order(left: &Value, right: &Value, meter: &Rc<Meter>) -> Result<Option<Or
     if let (Some(l), Some(r)) = (number(left), number(right)) {
         return Ok(match (&l, &r) {
             (Number::Int(l), Number::Int(r)) => Some(l.cmp(r)),
-            _ => compare(&l, &r),
+            _ => compare_numbers(&l, &r),
         });
     }
     match (left, right) {
@@ -323,137 +324,23 @@ pub fn contains(all: &Value, value: &Value, meter: &Rc<Meter>) -> Result<bool, F
     }
 }
 
-/// The elements of a list, the characters of a string, the keys of an object, or the rest of a
-/// generator. Empty for an undefined value.
-pub fn items(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>, Fault> {
-    match value {
-        Value::List(list) => {
-            Value::room_for(list.items.len(), meter)?;
-            Ok(list.items.clone())
-        }
-        Value::Map(map) => {
-            Value::room_for(map.entries.len(), meter)?;
-            Ok(map.entries.iter().map(|(key, _)| key.clone()).collect())
-        }
-        Value::Text(text) => {
-            text.chars().map(|c| Value::text(c.encode_utf8(&mut [0; 4]), meter)).collect()
-        }
-        Value::Generator(generator) => {
-            Value::room_for(generator.items.items.len().saturating_sub(generator.at.get()), meter)?;
-            Ok(std::iter::from_fn(|| generator.next()).collect())
-        }
-        Value::Undefined => Ok(Vec::new()),
-        other => wrong(format!("{} has no elements", other.kind())),
-    }
-}
-
-/// `value[item]`
-pub fn item(value: &Value, item: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
-    let place = |len: usize, at: i128| {
-        let at = if at < 0 { at.checked_add(len as i128)? } else { at };
-        usize::try_from(at).ok().filter(|&at| at < len)
-    };
-    let at = match item {
-        Value::Int(at) => Some(*at),
-        Value::Bool(b) => Some(i128::from(*b)),
-        _ => None,
-    };
-    Ok(match (value, at) {
-        (Value::Map(map), _) => {
-            meter.bytes(item.as_text().map_or(0, str::len))?;
-            match (map.get(item), item.as_text()) {
-                (Some(value), _) => value.clone(),
-                (None, Some(name)) => {
-                    methods::attribute(value, name, meter)?.unwrap_or(Value::Undefined)
-                }
-                (None, None) => Value::Undefined,
-            }
-        }
-        (Value::List(list), Some(at)) if list.kind.is_indexed() => place(list.items.len(), at)
-            .and_then(|at| list.items.get(at))
-            .cloned()
-            .unwrap_or(Value::Undefined),
-        (Value::Text(text), Some(at)) => {
-            meter.bytes(text.len())?;
-            let c = place(text.chars().count(), at).and_then(|at| text.chars().nth(at));
-            c.map_or(Ok(Value::Undefined), |c| Value::text(c.encode_utf8(&mut [0; 4]), meter))?
-        }
-        (Value::Undefined, _) => return wrong("an undefined value has no elements"),
-        (value, _) => match item.as_text() {
-            Some(name) => methods::attribute(value, name, meter)?.unwrap_or(Value::Undefined),
-            None => Value::Undefined,
-        },
+/// Compares two values.
+pub fn compare(
+    comparison: Comparison,
+    left: &Value,
+    right: &Value,
+    meter: &Rc<Meter>,
+) -> Result<bool, Fault> {
+    use std::cmp::Ordering::{Equal, Greater, Less};
+    let order = || order(left, right, meter);
+    Ok(match comparison {
+        Comparison::Eq => equal(left, right, meter)?,
+        Comparison::Ne => !equal(left, right, meter)?,
+        Comparison::Lt => order()? == Some(Less),
+        Comparison::Le => matches!(order()?, Some(Less | Equal)),
+        Comparison::Gt => order()? == Some(Greater),
+        Comparison::Ge => matches!(order()?, Some(Greater | Equal)),
+        Comparison::In => contains(right, left, meter)?,
+        Comparison::NotIn => !contains(right, left, meter)?,
     })
-}
-
-/// The index range between two bounds; an absent bound is `None`.
-pub fn bounds(len: usize, ends: [Option<i128>; 2]) -> std::ops::Range<usize> {
-    let place = |at: i128| {
-        (if at < 0 { at.saturating_add(len as i128) } else { at }).clamp(0, len as i128) as usize
-    };
-    let [from, to] = ends;
-    from.map_or(0, place)..to.map_or(len, place)
-}
-
-/// `value[from:to:step]`; an absent bound is none.
-pub fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Value, Fault> {
-    let mut given = [None; 3];
-    for (given, bound) in given.iter_mut().zip(bounds) {
-        *given = match bound {
-            Value::None => None,
-            Value::Int(n) => Some(*n),
-            Value::Bool(b) => Some(i128::from(*b)),
-            other => return wrong(format!("a bound of a slice is {}", other.kind())),
-        };
-    }
-    let [from, to, step] = given;
-    let step = step.unwrap_or(1);
-    if step == 0 {
-        return wrong("the step of a slice is 0");
-    }
-    let ends = |len: usize| {
-        let len = len as i128;
-        let (low, high) = if step > 0 { (0, len) } else { (-1, len - 1) };
-        let clamp = |bound: i128| {
-            (if bound < 0 { bound.saturating_add(len) } else { bound }).clamp(low, high)
-        };
-        match step > 0 {
-            true => (from.map_or(0, clamp), to.map_or(len, clamp)),
-            false => (from.map_or(len - 1, clamp), to.map_or(-1, clamp)),
-        }
-    };
-    let places = |len: usize| {
-        let (from, to) = ends(len);
-        let mut all = Vec::new();
-        let mut at = from;
-        while (step > 0 && at < to) || (step < 0 && at > to) {
-            all.push(at as usize);
-            at = at.saturating_add(step);
-        }
-        all
-    };
-    match value {
-        Value::List(list) if list.kind.is_indexed() => {
-            if let ListKind::Range([first, _, by]) = list.kind {
-                let (from, to) = ends(list.items.len());
-                let at = |place: i128| first.saturating_add(place.saturating_mul(by));
-                return globals::range([at(from), at(to), by.saturating_mul(step)], meter);
-            }
-            Value::room_for(list.items.len(), meter)?;
-            let items = places(list.items.len())
-                .into_iter()
-                .filter_map(|at| list.items.get(at).cloned())
-                .collect();
-            Value::sequence(items, added(list.kind).unwrap_or(list.kind), meter)
-        }
-        Value::Text(text) => {
-            meter.bytes(text.len())?;
-            Value::room_for(text.len(), meter)?;
-            let chars: Vec<char> = text.chars().collect();
-            let part: String =
-                places(chars.len()).into_iter().filter_map(|at| chars.get(at)).collect();
-            Ok(Value::text(&part, meter)?.marked_safe(text.safe))
-        }
-        other => wrong(format!("{} has no slices", other.kind())),
-    }
 }

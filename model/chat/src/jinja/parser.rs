@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::ast::{
     Arguments, Body, Comparison, Expr, For, Macro, Node, Operator, Step, Stmt, Target, Uses,
 };
+use super::fault::{Fault, Kind};
 use super::lexer::{Lexed, Token};
-use super::{Fault, Kind, MAX_NESTING};
+use super::limits::MAX_NESTING;
 
 /// The statements of a template.
 pub fn parse(tokens: Vec<Lexed>) -> Result<Body, Fault> {

@@ -5,16 +5,20 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::ast::{Body, Comparison, Expr, For, Node, Step, Stmt, Target};
-use super::meter::{Meter, Metered, MeteredString};
-use super::value::{Data, List, Scope, Value};
-use super::{Fault, MAX_LEVELS, filters, globals, limit, methods, ops, tests, text, wrong};
+use super::ast::{Body, Expr, For, Node, Step, Stmt, Target};
+use super::fault::{Fault, wrong};
+use super::levels::Levels;
+use super::meter::{Meter, MeteredString};
+use super::value::Loop;
+use super::value::{Data, Scope, Value};
+use super::{filters, globals, methods, ops, tests, text};
 use kjit_tokenizer::cancel::Cancel;
 
 /// Runs a template with its variables and returns its output.
 pub fn render(body: &Body, variables: Vec<(&str, Data)>, cancel: &Cancel) -> Result<String, Fault> {
     let meter = Meter::new(cancel);
-    let mut run = Run { meter: meter.clone(), frames: Vec::new(), numbers: 0, levels: 0 };
+    let mut run =
+        Run { meter: meter.clone(), frames: Vec::new(), numbers: 0, levels: Levels::default() };
     run.push_frame(None);
     for (name, function) in globals::FUNCTIONS {
         run.store(name, Value::Function(function));
@@ -44,7 +48,7 @@ pub struct Run {
     frames: Vec<Frame>,
     numbers: u64,
     /// Nesting of evaluations.
-    levels: usize,
+    levels: Levels,
 }
 
 /// The effect of a statement on the loop around it.
@@ -53,17 +57,6 @@ pub enum Flow {
     On,
     Break,
     Continue,
-}
-
-/// The variable `loop`.
-#[derive(Debug)]
-pub struct Loop {
-    pub items: Rc<Metered<List>>,
-    pub at: Cell<usize>,
-    pub depth: usize,
-    /// The arguments of the last call of `changed`.
-    pub last: RefCell<Option<Vec<Value>>>,
-    code: Arc<For>,
 }
 
 impl Run {
@@ -111,14 +104,9 @@ impl Run {
         &mut self,
         go: impl FnOnce(&mut Self) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        if self.levels == MAX_LEVELS {
-            return limit(format!(
-                "macros, loops and brackets are more than {MAX_LEVELS} deep within each other"
-            ));
-        }
-        self.levels += 1;
+        self.levels.enter()?;
         let result = go(self);
-        self.levels -= 1;
+        self.levels.leave();
         result
     }
 
@@ -222,7 +210,7 @@ impl Run {
                 namespace.borrow_mut().insert(name.clone(), value);
             }
             Target::Several(targets) => {
-                let items = ops::items(&value, &self.meter)?;
+                let items = super::items::items(&value, &self.meter)?;
                 if items.len() != targets.len() {
                     return wrong(format!(
                         "{} values cannot be unpacked into {}",
@@ -247,7 +235,7 @@ impl Run {
     ) -> Result<(), Fault> {
         let as_list = |value: Value, run: &Run| match value {
             Value::List(list) => Ok(list),
-            other => match Value::list(ops::items(&other, &run.meter)?, &run.meter)? {
+            other => match Value::list(super::items::items(&other, &run.meter)?, &run.meter)? {
                 Value::List(list) => Ok(list),
                 _ => wrong("there is nothing to go through"),
             },
@@ -357,7 +345,7 @@ impl Run {
                 let mut left = self.eval(first)?;
                 for (comparison, operand) in rest {
                     let right = self.eval(operand)?;
-                    if !self.compare(*comparison, &left, &right)? {
+                    if !ops::compare(*comparison, &left, &right, &self.meter)? {
                         return Ok(Value::Bool(false));
                     }
                     left = right;
@@ -404,26 +392,6 @@ impl Run {
         Ok(value)
     }
 
-    pub fn compare(
-        &self,
-        comparison: Comparison,
-        left: &Value,
-        right: &Value,
-    ) -> Result<bool, Fault> {
-        use std::cmp::Ordering::{Equal, Greater, Less};
-        let order = || ops::order(left, right, &self.meter);
-        Ok(match comparison {
-            Comparison::Eq => ops::equal(left, right, &self.meter)?,
-            Comparison::Ne => !ops::equal(left, right, &self.meter)?,
-            Comparison::Lt => order()? == Some(Less),
-            Comparison::Le => matches!(order()?, Some(Less | Equal)),
-            Comparison::Gt => order()? == Some(Greater),
-            Comparison::Ge => matches!(order()?, Some(Greater | Equal)),
-            Comparison::In => ops::contains(right, left, &self.meter)?,
-            Comparison::NotIn => !ops::contains(right, left, &self.meter)?,
-        })
-    }
-
     /// Applies postfix operations from left to right.
     fn steps(&mut self, mut value: Value, steps: &[Step]) -> Result<Value, Fault> {
         let mut rest = steps.iter().peekable();
@@ -443,7 +411,7 @@ impl Run {
                 },
                 Step::Item(item) => {
                     let item = self.eval(item)?;
-                    ops::item(&value, &item, &self.meter)?
+                    super::index::item(&value, &item, &self.meter)?
                 }
                 Step::Slice(parts) => {
                     let mut bounds = [Value::None, Value::None, Value::None];
@@ -452,7 +420,7 @@ impl Run {
                             *bound = self.eval(part)?;
                         }
                     }
-                    ops::slice(&value, &bounds, &self.meter)?
+                    super::index::slice(&value, &bounds, &self.meter)?
                 }
                 Step::Call(arguments) => {
                     let arguments = self.arguments(arguments)?;
@@ -460,11 +428,11 @@ impl Run {
                 }
                 Step::Filter(name, arguments) => {
                     let arguments = self.arguments(arguments)?;
-                    filters::filter(self, name, &value, arguments)?
+                    filters::filter(name, &value, arguments, &self.meter, &mut self.levels)?
                 }
                 Step::Test(name, arguments, fails) => {
                     let arguments = self.arguments(arguments)?;
-                    Value::Bool(tests::test(self, name, &value, &arguments)? != *fails)
+                    Value::Bool(tests::test(name, &value, &arguments, &self.meter)? != *fails)
                 }
             };
         }

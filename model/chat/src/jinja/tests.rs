@@ -4,10 +4,11 @@ use std::rc::Rc;
 
 use super::ast::Comparison as C;
 use super::bind::Arguments;
+use super::fault::{Fault, wrong};
 use super::filters::FILTERS;
-use super::run::Run;
+use super::meter::Meter;
 use super::value::Value;
-use super::{Fault, chars, ops, text, wrong};
+use super::{chars, ops, text};
 
 /// The names of all tests.
 pub const TESTS: [&str; 41] = [
@@ -56,22 +57,21 @@ pub const TESTS: [&str; 41] = [
 
 /// `value is name`
 pub fn test(
-    run: &mut Run,
     name: &str,
     value: &Value,
     arguments: &Arguments,
+    meter: &Rc<Meter>,
 ) -> Result<bool, Fault> {
-    let meter = &run.meter.clone();
     meter.work(1)?;
     let operand = |parameter: &'static str| {
         Ok::<_, Fault>(arguments.bind(name, [parameter], 1)?[0].unwrap_or(&Value::Undefined))
     };
-    let compared = |comparison| run.compare(comparison, value, operand("other")?);
+    let compared = |comparison| ops::compare(comparison, value, operand("other")?, meter);
     if let Some(comparison) = comparison(name) {
         return compared(comparison);
     }
     match name {
-        "in" => return run.compare(C::In, value, operand("seq")?),
+        "in" => return ops::compare(C::In, value, operand("seq")?, meter),
         "sameas" => return Ok(same(value, operand("other")?)),
         "divisibleby" => {
             return Ok(
@@ -148,11 +148,7 @@ fn comparison(name: &str) -> Option<C> {
     })
 }
 
-fn cased(
-    value: &Value,
-    is: fn(&str) -> bool,
-    meter: &Rc<super::meter::Meter>,
-) -> Result<bool, Fault> {
+fn cased(value: &Value, is: fn(&str) -> bool, meter: &Rc<Meter>) -> Result<bool, Fault> {
     let text = text::to_string(value, meter)?;
     meter.bytes(text.len())?;
     Ok(is(&text))

@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
+use super::chars;
+use super::fault::{Fault, wrong};
 use super::meter::{Meter, MeteredString};
 use super::value::{ListKind, Value};
-use super::{Fault, chars, wrong};
 
 /// Appends `str(value)`.
 pub fn write(value: &Value, out: &mut MeteredString, meter: &Rc<Meter>) -> Result<(), Fault> {

@@ -10,8 +10,10 @@ use serde::{Deserialize, Deserializer};
 
 use super::ast;
 use super::meter::{Meter, Metered};
-use super::run::Loop;
-use super::{Fault, MAX_DEPTH, limit, wrong};
+
+use super::ast::For;
+use super::fault::{Fault, limit, wrong};
+use super::limits::MAX_DEPTH;
 
 /// Bytes counted for each element of a list, and for each string or list itself.
 const ELEMENT: usize = 32;
@@ -490,4 +492,15 @@ impl<'de> Deserialize<'de> for Data {
 
         deserializer.deserialize_any(Reader)
     }
+}
+
+/// The variable `loop`.
+#[derive(Debug)]
+pub struct Loop {
+    pub items: Rc<Metered<List>>,
+    pub at: Cell<usize>,
+    pub depth: usize,
+    /// The arguments of the last call of `changed`.
+    pub last: RefCell<Option<Vec<Value>>>,
+    pub(super) code: Arc<For>,
 }

@@ -2,8 +2,8 @@
 //! them: bare, in a code fence, or in the tags of the tools' descriptions. They are calls if their
 //! names are those of tools.
 
-use super::ToolCall;
 use super::calls;
+use super::part::ToolCall;
 
 /// Labels of a code fence.
 const FENCES: [&str; 4] = ["", "json", "tool_call", "tool_calls"];

@@ -1,7 +1,7 @@
 //! Finds the end of a call. A marker inside a JSON string or a parameter's value does not end the
 //! call.
 
-use super::{Scan, scan};
+use super::scan::{Scan, scan};
 
 const PARAMETER: [&str; 2] = ["<parameter=", "</parameter>"];
 

@@ -1,7 +1,7 @@
 //! Parses the bodies of tool calls. A body that cannot be parsed is no call; the caller then keeps
 //! the text.
 
-use super::ToolCall;
+use super::part::ToolCall;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};

@@ -2,7 +2,9 @@
 //! it.
 
 use super::body::Body;
-use super::{Part, Scan, ToolCall, calls, calls_or_content, scan, without_half_a_mark};
+use super::calls;
+use super::part::{Part, ToolCall, calls_or_content};
+use super::scan::{Scan, scan, without_half_a_mark};
 
 const MESSAGE: &str = "<|message|>";
 const CHANNEL: &str = "<|channel|>";

@@ -13,27 +13,8 @@ mod truncated;
 pub use form::Form;
 
 use channels::Channels;
+pub use part::{Part, ToolCall};
 use tagged::Tagged;
-
-/// A tool call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolCall {
-    /// The name of the tool.
-    pub name: String,
-    /// Its arguments, a JSON object. Incomplete if the answer was cut.
-    pub arguments: String,
-}
-
-/// A part of an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
-    /// Text for the reader.
-    Content(String),
-    /// Reasoning of the model.
-    Reasoning(String),
-    /// A complete call. A call that cannot be parsed is content.
-    Call(ToolCall),
-}
 
 /// Parses one answer.
 #[derive(Debug)]
@@ -110,44 +91,7 @@ impl ReplyParser {
     }
 }
 
-/// The calls if they could be parsed, else the text.
-fn calls_or_content(calls: Option<Vec<ToolCall>>, written: String, out: &mut Vec<Part>) {
-    match calls {
-        Some(calls) => out.extend(calls.into_iter().map(Part::Call)),
-        None if written.is_empty() => {}
-        None => out.push(Part::Content(written)),
-    }
-}
-
-/// The first occurrence of one of several texts.
-enum Scan {
-    /// The index of the text, and its position.
-    Found(usize, usize),
-    /// No occurrence, but one may begin at this position.
-    Until(usize),
-}
-
-fn scan(text: &str, needles: &[&str]) -> Scan {
-    // Of several at one position the longest counts, since one may be a prefix of another.
-    let found = needles
-        .iter()
-        .enumerate()
-        .filter_map(|(i, n)| text.find(n).map(|at| (at, std::cmp::Reverse(n.len()), i)));
-    match found.min() {
-        Some((at, _, i)) => Scan::Found(i, at),
-        None => {
-            let held =
-                needles.iter().map(|n| crate::stop::partial_suffix(text, n)).max().unwrap_or(0);
-            Scan::Until(text.len() - held)
-        }
-    }
-}
-
-/// Removes an incomplete marker at the end of a text. A single byte may be plain text and stays.
-fn without_half_a_mark<'a>(text: &'a str, marks: &[&str]) -> &'a str {
-    let half = marks.iter().map(|mark| crate::stop::partial_suffix(text, mark)).max().unwrap_or(0);
-    if half < 2 { text } else { text.get(..text.len() - half).unwrap_or(text) }
-}
-
+mod part;
+mod scan;
 #[cfg(test)]
 mod tests;

@@ -2,9 +2,11 @@
 
 use super::bare_calls::{self, Verdict};
 use super::body::Body;
+use super::calls;
 use super::form::Form;
+use super::part::{Part, ToolCall, calls_or_content};
+use super::scan::{Scan, scan, without_half_a_mark};
 use super::truncated::{self, Truncated};
-use super::{Part, Scan, ToolCall, calls, calls_or_content, scan, without_half_a_mark};
 
 /// The parser's position in the answer.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,6 +1,7 @@
 //! Tests of the reply parser.
 
-use super::{Form, Part, ReplyParser, ToolCall};
+use super::part::{Part, ToolCall};
+use super::{Form, ReplyParser};
 use Part::{Call, Content, Reasoning};
 
 fn call(name: &str, arguments: &str) -> Part {

@@ -1,8 +1,8 @@
 //! Calls of an answer that was cut: the complete ones, and the name and partial arguments of the
 //! last.
 
-use super::ToolCall;
 use super::calls::{call, named, value};
+use super::part::ToolCall;
 use serde_json::{Map, Value};
 
 /// White space and separators between calls.

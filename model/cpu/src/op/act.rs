@@ -1,6 +1,6 @@
 //! An activation function, applied to each element.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Act;
 

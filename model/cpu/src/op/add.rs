@@ -1,6 +1,6 @@
 //! The elementwise sum of two inputs.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use crate::elementwise::AddRows;
 use kjit_graph::op::Add;

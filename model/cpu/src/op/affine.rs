@@ -1,6 +1,6 @@
 //! A scale and an offset for each element.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Affine;
 

@@ -1,8 +1,9 @@
 //! Attention of the rows' queries to the stored keys and values.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
-use crate::attention::{Layer, attend};
+use crate::attend::Layer;
+use crate::attention::attend;
 use crate::shared_mut::SharedMut;
 use kjit_graph::op::Attention;
 

@@ -1,6 +1,6 @@
 //! Concatenates the rows of two inputs, group by group.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Concat;
 

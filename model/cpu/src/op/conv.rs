@@ -1,6 +1,6 @@
 //! A short causal convolution along the tokens.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Conv;
 

@@ -1,6 +1,6 @@
 //! The inner product of two inputs, head by head.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Dot;
 

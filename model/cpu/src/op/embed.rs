@@ -1,6 +1,6 @@
 //! Reads rows of a table by token or by position.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::{By, Embed};
 

@@ -1,6 +1,6 @@
 //! Products with the matrices of the chosen experts.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use crate::groups::{Group, multiply_groups};
 use kjit_graph::Graph;

@@ -1,6 +1,6 @@
 //! The sum of a token's slots, weighted by their shares.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::ExpertSum;
 

@@ -1,7 +1,7 @@
 //! Hidden states that another device computed: the input of a stage that does not start from
 //! tokens.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Given;
 

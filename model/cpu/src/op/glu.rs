@@ -1,6 +1,6 @@
 //! Gated linear units: an activation of the gate times the up projection.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use crate::elementwise::GluRows;
 use kjit_graph::Activation;

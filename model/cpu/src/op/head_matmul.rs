@@ -1,6 +1,6 @@
 //! Products of each head with a matrix of its own.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use crate::multiply::{Product, multiply};
 use crate::shared_mut::SharedMut;

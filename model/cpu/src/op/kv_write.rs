@@ -1,6 +1,6 @@
 //! Stores keys and values in the cache.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::KvWrite;
 

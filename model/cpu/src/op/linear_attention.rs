@@ -1,6 +1,6 @@
 //! Linear attention: the state of each head is one matrix.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use crate::shared_mut::SharedMut;
 use kjit_graph::op::LinearAttention;

@@ -1,6 +1,6 @@
 //! Products with a matrix, which take most of the time.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use crate::multiply::{Product, multiply};
 use crate::shared_mut::SharedMut;

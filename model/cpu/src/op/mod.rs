@@ -7,10 +7,10 @@ mod act;
 mod add;
 mod affine;
 mod attention;
+mod compute;
 mod concat;
 mod conv;
 mod dot;
-mod elsewhere;
 mod embed;
 mod expert_matmul;
 mod expert_sum;
@@ -21,6 +21,7 @@ mod kv_write;
 mod linear_attention;
 mod matmul;
 mod norm;
+mod offload;
 mod placed;
 mod reduce;
 mod repeat;
@@ -34,16 +35,10 @@ mod temper;
 mod top_keys;
 
 use super::run::Run;
+use compute::Compute;
 use expert_matmul::expert_products;
 use kjit_graph::{Graph, Op};
 use matmul::products;
-
-/// An operation that the CPU computes.
-trait Compute {
-    /// Computes the rows of the results, in the order of
-    /// [`Operation::writes`](kjit_graph::op::Operation::writes).
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]);
-}
 
 fn run(op: &Op, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     match op {
@@ -54,7 +49,7 @@ fn run(op: &Op, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         Op::Concat(op) => op.run(host, outs),
         Op::Conv(op) => op.run(host, outs),
         Op::Dot(op) => op.run(host, outs),
-        Op::Elsewhere(op) => op.run(host, outs),
+        Op::Offload(op) => op.run(host, outs),
         Op::Embed(op) => op.run(host, outs),
         Op::ExpertMatMul(op) => op.run(host, outs),
         Op::ExpertSum(op) => op.run(host, outs),

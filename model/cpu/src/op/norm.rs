@@ -1,6 +1,6 @@
 //! Normalises groups of elements.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use crate::elementwise::NormRows;
 use kjit_graph::op::Norm;

@@ -1,6 +1,6 @@
 //! Chosen experts, divided between a GPU that has some of them and the CPU that has all.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Placed;
 

@@ -1,6 +1,6 @@
 //! The sum of partial rows of several devices.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Reduce;
 

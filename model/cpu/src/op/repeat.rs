@@ -1,6 +1,6 @@
 //! Repeats heads.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Repeat;
 

@@ -1,6 +1,6 @@
 //! Rotary position embedding.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Rope;
 

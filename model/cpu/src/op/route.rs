@@ -1,6 +1,6 @@
 //! Chooses the experts of each token and their shares.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::{Gating, Groups, Route};
 

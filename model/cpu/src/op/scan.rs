@@ -1,6 +1,6 @@
 //! The scan of a selective state space model (Mamba).
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use crate::shared_mut::SharedMut;
 use kjit_graph::op::Scan;

@@ -1,6 +1,6 @@
 //! The previous token's row.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Shift;
 

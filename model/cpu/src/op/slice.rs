@@ -1,6 +1,6 @@
 //! A range of the elements of each group of a row.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Slice;
 

@@ -1,6 +1,6 @@
 //! Copies a token's row to each of its slots, times the slot's share.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Spread;
 

@@ -1,6 +1,6 @@
 //! A factor that grows with the logarithm of the position.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::Temper;
 

@@ -1,6 +1,6 @@
 //! The indexer: chooses the keys that attention reads.
 
-use super::Compute;
+use super::compute::Compute;
 use crate::Run;
 use kjit_graph::op::TopKeys;
 

@@ -5,7 +5,7 @@
 //! other. One instruction adds 16 × 16 sums of 32 products in f32.
 
 use super::avx512::Avx512;
-use super::{ByteBlock, TileBlock, TileJob, Tiles};
+use super::tiles::{ByteBlock, TileBlock, TileJob, Tiles};
 use std::arch::asm;
 use std::arch::x86_64::*;
 

@@ -2,9 +2,9 @@
 
 use super::avx2_codes;
 use super::eight;
-use super::{CHUNK, Job, LANES, Vector};
-use crate::gemm::Tile;
-use crate::unpack::Described;
+use super::tile_arguments::Tile;
+use super::vector::{CHUNK, Job, LANES, Vector};
+use crate::described::Described;
 use std::arch::x86_64::*;
 
 /// Whether the CPU and the system support all features that [`enter`] enables.

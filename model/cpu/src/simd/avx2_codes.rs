@@ -1,7 +1,7 @@
 //! Unpacks 64 codes of any block format into four 128-bit registers, sixteen each.
 
-use super::{Piece, plane_pieces, unsigned};
-use crate::unpack::Described;
+use super::codes::{Piece, plane_pieces, unsigned};
+use crate::described::Described;
 use kjit_formats::format::Plane;
 use std::arch::x86_64::*;
 

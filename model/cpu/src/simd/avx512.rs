@@ -1,13 +1,13 @@
 //! [`Vector`] as two AVX-512 registers.
 
+use super::avx512_integers::integers;
 use super::eight;
-use super::{CHUNK, Job, LANES, Vector, WordJob, Words};
+use super::tile_arguments::InterleavedTile;
+use super::tile_arguments::Tile;
+use super::tile_arguments::WordTile;
+use super::vector::{CHUNK, Job, LANES, Vector, WordJob, Words};
 use super::{avx512_codes, avx512_interleaved};
-use crate::gemm::Tile;
-use crate::interleaved::InterleavedTile;
-use crate::quantise::{LARGEST, inverse};
-use crate::unpack::Described;
-use crate::words::WordTile;
+use crate::described::Described;
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
@@ -285,7 +285,9 @@ unsafe impl Vector for Avx512 {
     unsafe fn transpose(src: *const f32, stride: usize, dst: *mut f32) {
         for (i, j) in [(0, 0), (0, 16), (16, 0), (16, 16)] {
             // SAFETY: quarters of the tile that the caller guarantees.
-            unsafe { transpose16(src.add(i * stride + j), stride, dst.add(j * super::LANES + i)) };
+            unsafe {
+                transpose16(src.add(i * stride + j), stride, dst.add(j * super::vector::LANES + i))
+            };
         }
     }
 
@@ -452,32 +454,6 @@ unsafe impl Vector for Avx512 {
                 ],
             )
         }
-    }
-}
-
-/// [`round`](crate::quantise::round) for AVX-512.
-///
-/// # Safety
-/// The CPU has AVX-512; 32 elements are readable.
-#[inline(always)]
-pub(super) unsafe fn integers(x: *const f32) -> (f32, [__m512i; 2]) {
-    // SAFETY: the caller guarantees AVX-512 and 32 elements.
-    unsafe {
-        let (a, b) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16)));
-        let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-        // NaN for each element that is infinite or NaN, else 0, so that rounding does not hide it.
-        let (zero, none) =
-            (_mm512_setzero_ps(), _mm512_add_ps(_mm512_sub_ps(a, a), _mm512_sub_ps(b, b)));
-        let wrong = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(none, zero);
-        let scale = if wrong == 0 { largest / LARGEST } else { f32::NAN };
-        let inverse = _mm512_set1_ps(inverse(largest));
-        (
-            scale,
-            [
-                _mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)),
-                _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse)),
-            ],
-        )
     }
 }
 

@@ -3,8 +3,8 @@
 //! The four sixteens of a plane come from four places, which are constants of the format. Few
 //! patterns occur, each with its own cheapest load; the compiler selects it.
 
-use super::{Piece, pieces, unsigned};
-use crate::unpack::Described;
+use super::codes::{Piece, pieces, unsigned};
+use crate::described::Described;
 use kjit_formats::format::{BlockFormat, Plane};
 use std::arch::x86_64::*;
 

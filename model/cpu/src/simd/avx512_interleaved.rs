@@ -1,9 +1,10 @@
 //! Kernels for interleaved matrices, whose sixteen rows are the lanes of a register: see
 //! [`interleaved`](crate::interleaved).
 
-use super::LANES;
-use super::avx512::integers;
-use crate::interleaved::{InterleavedTile, ROWS, START, UNIT};
+use super::avx512_integers::integers;
+use super::tile_arguments::InterleavedTile;
+use super::vector::LANES;
+use crate::interleaved::{ROWS, START, UNIT};
 use std::arch::x86_64::*;
 
 /// See [`Words::round_unit`](super::Words::round_unit).

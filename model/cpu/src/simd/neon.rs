@@ -1,9 +1,9 @@
 //! [`Vector`] as eight NEON registers. Every 64-bit Arm CPU has 32 of them.
 
 use super::neon_codes;
-use super::{CHUNK, Job, LANES, Vector};
-use crate::gemm::Tile;
-use crate::unpack::Described;
+use super::tile_arguments::Tile;
+use super::vector::{CHUNK, Job, LANES, Vector};
+use crate::described::Described;
 use std::arch::aarch64::*;
 use std::array::from_fn;
 
@@ -267,7 +267,7 @@ unsafe impl Vector for Neon {
         self
     }
 
-    super::scales_in_an_array!();
+    super::scales::scales_in_an_array!();
 
     #[inline(always)]
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {

@@ -1,7 +1,7 @@
 //! Unpacks 64 codes of any block format into four NEON registers, sixteen each.
 
-use super::{Piece, plane_pieces, unsigned};
-use crate::unpack::Described;
+use super::codes::{Piece, plane_pieces, unsigned};
+use crate::described::Described;
 use kjit_formats::format::Plane;
 use std::arch::aarch64::*;
 

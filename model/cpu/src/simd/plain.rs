@@ -1,8 +1,9 @@
 //! [`Vector`] as an array, for every CPU. The compiler may or may not use registers for it.
 
-use super::{CHUNK, Job, LANES, Piece, Vector, plane_pieces, unsigned};
-use crate::gemm::Tile;
-use crate::unpack::Described;
+use super::codes::{Piece, plane_pieces, unsigned};
+use super::tile_arguments::Tile;
+use super::vector::{CHUNK, Job, LANES, Vector};
+use crate::described::Described;
 use half::f16;
 
 /// Runs a job. A function of its own, which is compiled once: [`Isa::run`](super::Isa::run) is
@@ -249,7 +250,7 @@ unsafe impl Vector for Plain {
         self
     }
 
-    super::scales_in_an_array!();
+    super::scales::scales_in_an_array!();
 
     #[inline(always)]
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
@@ -261,7 +262,7 @@ unsafe impl Vector for Plain {
 // SAFETY: no instruction set is needed; memory is accessed only through the pointers. Only tests
 // use it, to check the layout of tiles against f64.
 #[cfg(test)]
-unsafe impl super::Tiles for Plain {
+unsafe impl super::tiles::Tiles for Plain {
     unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16) {
         for i in 0..LANES {
             // SAFETY: the caller guarantees 32 elements at each pointer.
@@ -323,8 +324,8 @@ unsafe impl super::Tiles for Plain {
     fn prefetch_written(_: *mut u8) {}
 
     /// Computes in the order of the hardware instructions: words of four bytes.
-    unsafe fn byte_block(b: super::ByteBlock) {
-        let tile = super::TILE_ROWS * 16;
+    unsafe fn byte_block(b: super::tiles::ByteBlock) {
+        let tile = super::tiles::TILE_ROWS * 16;
         for r in 0..LANES {
             for t in 0..LANES {
                 let (mut high, mut middle) = (0i32, 0i32);
@@ -356,7 +357,7 @@ unsafe impl super::Tiles for Plain {
 
     /// Computes with the layout of the hardware instructions: row `m` of one factor and column `n`
     /// of the other, by pairs of elements.
-    unsafe fn tile_block(b: super::TileBlock) {
+    unsafe fn tile_block(b: super::tiles::TileBlock) {
         let float = |bits: u16| f32::from_bits(u32::from(bits) << 16);
         // The sums of a tile, as one instruction adds them.
         let product = |w: *const u16, x: *const u16, c: *mut f32| {

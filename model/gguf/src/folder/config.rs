@@ -1,55 +1,15 @@
 //! Reads `config.json`: the model's type and sizes, and metadata under GGUF's keys.
 
 use super::error::FolderError;
-use super::fail;
+use super::fail::fail;
 use super::header::Header;
 use super::json::Object;
+use super::kind::KINDS;
+use super::kind::Kind;
 use super::rotation;
 use crate::Error;
 use serde_json::Value;
 use std::path::PathBuf;
-
-/// The model types that run from folders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Llama and models with its architecture.
-    Llama,
-    /// Mistral: llama's architecture, with optional sliding windows.
-    Mistral,
-    /// Qwen 2 and 2.5: biases on queries, keys and values.
-    Qwen2,
-    /// Qwen 3: norms on query and key heads.
-    Qwen3,
-    /// Gemma 3: norms around each part, windows on five of six layers.
-    Gemma3,
-}
-
-/// Model types by `model_type`.
-const KINDS: &[(&str, Kind)] = &[
-    ("llama", Kind::Llama),
-    ("mistral", Kind::Mistral),
-    ("qwen2", Kind::Qwen2),
-    ("qwen3", Kind::Qwen3),
-    ("gemma3", Kind::Gemma3),
-    ("gemma3_text", Kind::Gemma3),
-];
-
-impl Kind {
-    /// `general.architecture` of a GGUF file of the same model.
-    pub fn arch(self) -> &'static str {
-        match self {
-            Kind::Llama | Kind::Mistral => "llama",
-            Kind::Qwen2 => "qwen2",
-            Kind::Qwen3 => "qwen3",
-            Kind::Gemma3 => "gemma3",
-        }
-    }
-
-    /// `model_type`.
-    pub fn name(self) -> &'static str {
-        KINDS.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
-    }
-}
 
 /// The type and sizes of a model.
 pub struct Config {
@@ -235,7 +195,7 @@ impl Config {
             header.u32(&key("attention.sliding_window"), window);
             header.bools(&key("attention.sliding_window_pattern"), &layers);
         }
-        rotation::write(text, self, context, header)
+        rotation::write(text, (self.kind, self.head), context, header)
     }
 
     /// The window, and whether each layer has it.

@@ -2,7 +2,7 @@
 //! file.
 
 use super::error::FolderError;
-use super::fail;
+use super::fail::fail;
 use crate::Error;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};

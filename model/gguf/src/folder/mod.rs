@@ -1,5 +1,5 @@
 //! Opens a folder with `config.json`, `*.safetensors` and `tokenizer.json` as a model. The result
-//! is a [`Gguf`], so the rest of kjit does not depend on the file format.
+//! is a [`Gguf`](crate::Gguf), so the rest of kjit does not depend on the file format.
 //!
 //! Matrices are views of the mapped files. Parts that differ in GGUF are made in memory: metadata
 //! from the JSON files, and vectors (norms, biases) in f32. Converters reorder the rows of queries
@@ -8,8 +8,10 @@
 
 mod config;
 mod error;
+mod fail;
 mod header;
 mod json;
+mod kind;
 mod names;
 mod pooling;
 mod pretokenizer;
@@ -20,22 +22,37 @@ mod vocabulary;
 
 pub use error::FolderError;
 
-use crate::{Error, ErrorKind, Gguf, TensorInfo};
-use config::{Config, Kind};
+use crate::{Error, TensorInfo};
+use config::Config;
+use fail::fail;
 use header::Header;
+use kind::Kind;
+use memmap2::Mmap;
 use names::{ExpectedTensor, Meaning, Names};
 use shards::{Shard, ShardTensor};
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Alignment of a tensor's data ([`crate::Tensor::data`]).
 const ALIGNMENT: u64 = 8;
+
+/// A folder's files, from which a [`Gguf`](crate::Gguf) is made.
+pub(crate) struct Folder {
+    /// `config.json`.
+    pub config: PathBuf,
+    /// A file made in memory: metadata, and tensors that need conversion.
+    pub made: Vec<u8>,
+    /// Files with known places of tensors.
+    pub files: Vec<(PathBuf, Mmap, Vec<TensorInfo>)>,
+    /// Remarks about what is left out.
+    pub remarks: Vec<String>,
+}
 
 /// Opens a folder.
 ///
 /// # Errors
 /// One line that names the file, and the key or tensor.
-pub(crate) fn open(folder: &Path) -> Result<Gguf, Error> {
+pub(crate) fn open(folder: &Path) -> Result<Folder, Error> {
     let path = folder.join("config.json");
     let Some(config) = Config::read(path.clone())? else {
         return Err(fail(folder, FolderError::NoModel));
@@ -87,7 +104,7 @@ pub(crate) fn open(folder: &Path) -> Result<Gguf, Error> {
             beside.iter().map(|(part, n)| format!("{n} tensors of {part}")).collect();
         remarks.push(format!("{} are left out: the model reads text alone", parts.join(" and ")));
     }
-    Gguf::of_folder(&path, &header.bytes(), parts, remarks)
+    Ok(Folder { config: path, made: header.bytes(), files: parts, remarks })
 }
 
 /// A tensor's place in its file; `None` if it was converted in memory.
@@ -148,8 +165,4 @@ pub fn name(folder: &Path) -> String {
         }
         None => called(path),
     }
-}
-
-fn fail(path: &Path, error: FolderError) -> Error {
-    Error::new(path, ErrorKind::Folder(error))
 }

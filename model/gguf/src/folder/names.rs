@@ -1,7 +1,8 @@
 //! Tensor names in folders and in GGUF files, and the shapes that the sizes in `config.json`
 //! require. The list is complete: a missing tensor and an unknown one are both errors.
 
-use super::config::{Config, Kind};
+use super::config::Config;
+use super::kind::Kind;
 use std::collections::HashMap;
 
 /// A size of the model.

@@ -2,7 +2,7 @@
 //! step's file states how rows become one vector.
 
 use super::error::FolderError;
-use super::fail;
+use super::fail::fail;
 use super::header::Header;
 use super::json::{self, Object};
 use crate::Error;

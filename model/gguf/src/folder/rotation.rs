@@ -1,9 +1,9 @@
 //! Rotary position embedding: the base and its scaling. Individually scaled frequencies become a
 //! tensor, as converters write it.
 
-use super::config::{Config, Kind};
 use super::header::Header;
 use super::json::Object;
+use super::kind::Kind;
 use crate::Error;
 use std::f64::consts::TAU;
 
@@ -11,18 +11,18 @@ use std::f64::consts::TAU;
 /// `rope_theta` and `rope_scaling`.
 pub fn write(
     text: &Object,
-    config: &Config,
+    (kind, head): (Kind, u32),
     context: u32,
     header: &mut Header,
 ) -> Result<(), Error> {
-    let key = |name: &str| format!("{}.rope.{name}", config.kind.arch());
+    let key = |name: &str| format!("{}.rope.{name}", kind.arch());
     let all = text.inner("rope_parameters")?;
     let of_layers = |name: &str| all.as_ref().map_or(Ok(None), |all| all.inner(name));
     let (full, local) = (of_layers("full_attention")?, of_layers("sliding_attention")?);
     if let Some(all) = &all
         && (full.is_some() || local.is_some())
     {
-        if config.kind != Kind::Gemma3 {
+        if kind != Kind::Gemma3 {
             return Err(text.bad("rope_parameters", "all layers of this type of model turn alike"));
         }
         all.require("full_attention", full.as_ref())?;
@@ -47,15 +47,15 @@ pub fn write(
         Some(full) => full.f64("rope_theta")?,
         None => None,
     };
-    let usual = if config.kind == Kind::Gemma3 { 1e6 } else { 1e4 };
+    let usual = if kind == Kind::Gemma3 { 1e6 } else { 1e4 };
     let base = theta.or(text.f64("rope_theta")?).unwrap_or(usual);
     header.f32(&key("freq_base"), base);
-    if config.kind.arch() == "llama" {
+    if kind.arch() == "llama" {
         // A GGUF file's rows are reordered, so that neighbours rotate; a folder's rows have the
         // order of training.
         header.str(&key("pairing"), "halves");
     }
-    if config.kind == Kind::Gemma3 {
+    if kind == Kind::Gemma3 {
         let theta = match local {
             Some(local) => local.f64("rope_theta")?,
             None => None,
@@ -111,10 +111,8 @@ pub fn write(
                 return Err(scaling.bad("high_freq_factor", "it must be above low_freq_factor"));
             }
             let original = number("original_max_position_embeddings")?;
-            header.vector(
-                "rope_freqs.weight",
-                &llama3(config.head, base, factor()?, (low, high), original),
-            );
+            header
+                .vector("rope_freqs.weight", &llama3(head, base, factor()?, (low, high), original));
         }
         _ => return Err(scaling.bad(name, "default, linear, llama3 and yarn are known")),
     }

@@ -2,9 +2,10 @@
 //! tensors. The format: <https://huggingface.co/docs/safetensors>.
 
 use super::error::FolderError;
-use super::fail;
+use super::fail::fail;
 use super::json::{self, one_line};
-use crate::{Error, Shown, map_file};
+use crate::map::map_file;
+use crate::{Error, Shown};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, TensorInfo};
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! The chat templates of a folder: a separate file, or a key of `tokenizer_config.json`.
 
 use super::error::FolderError;
-use super::fail;
+use super::fail::fail;
 use super::header::Header;
 use super::json::{self, Object};
 use crate::Error;

@@ -7,7 +7,7 @@
 
 use super::config::Config;
 use super::error::FolderError;
-use super::fail;
+use super::fail::fail;
 use super::header::Header;
 use super::json::{self, Object, short};
 use super::pretokenizer;

@@ -5,6 +5,7 @@
 //! what a model reads from memory. They depend on each other as in a token. A launch's time is the
 //! chain's divided by its launches: the median of some replays, and the interquartile range.
 
+mod content;
 mod limits;
 mod placed;
 mod sources;
@@ -19,6 +20,7 @@ use crate::probed::settled;
 use kjit_engine::{Device, Engine, KernelReport};
 use kjit_kernel_cases::Random;
 use kjit_kernels::launch::Work;
+use limits::SEED;
 
 /// The measurement of one subject.
 #[derive(Debug, Clone)]
@@ -58,9 +60,6 @@ impl Timed {
             .then(|| (memory.max(matrix) / seconds, memory >= matrix))
     }
 }
-
-/// The seed of the data, fixed so that runs are comparable.
-const SEED: u64 = 20_261_121;
 
 /// Checks and times each subject; `done` is called for each.
 ///

@@ -1,5 +1,6 @@
 //! A case in device memory, in one or many copies: checked and timed.
 
+use super::content::{aligned, content, put};
 use super::sources::Sources;
 use crate::launch;
 use kjit_engine::{Arena, Arg, Device, DeviceBuffer, Error, Kernel, Result, Stream, Target};
@@ -52,8 +53,6 @@ const CHAIN: usize = 512;
 const CHAIN_SECONDS: f64 = 2e-3;
 /// The most seconds of all replays of a chain.
 const ALL_SECONDS: f64 = 0.25;
-/// Alignment of buffers in given memory: that of the drivers' allocations, enough for any load.
-const ALIGNED: usize = 256;
 /// The number of measured replays.
 const REPLAYS: usize = 11;
 /// Bytes of the L2 cache if the driver does not say.
@@ -351,43 +350,6 @@ impl Placed {
             Err(format!("{spec}: a variant that needs more memory"))
         }
     }
-}
-
-/// The content of a buffer argument.
-pub(super) fn content(arg: &CaseArg) -> Option<&Content> {
-    if let CaseArg::Buffer { before, .. } = arg { Some(before) } else { None }
-}
-
-/// `bytes` rounded up to the alignment.
-pub(super) const fn aligned(bytes: usize) -> usize {
-    bytes.saturating_add(ALIGNED - 1) / ALIGNED * ALIGNED
-}
-
-/// Writes a buffer's content.
-fn put(stream: &Stream, buffer: &DeviceBuffer<u8>, content: &Content) -> Result<()> {
-    match content.uniform() {
-        Some(byte) => stream.fill(buffer, byte),
-        None => {
-            let mut there = 0;
-            for piece in content.pieces() {
-                stream.write(&buffer.slice(there..there + piece.len())?, piece)?;
-                there += piece.len();
-            }
-            repeat(stream, buffer, there)
-        }
-    }
-}
-
-/// Repeats the first `part` bytes of a buffer to its end.
-pub(super) fn repeat(stream: &Stream, buffer: &DeviceBuffer<u8>, part: usize) -> Result<()> {
-    let mut there = part;
-    while there > 0 && there < buffer.len() {
-        // Doubles the filled range each time.
-        let more = there.min(buffer.len() - there);
-        stream.copy(&buffer.slice(0..more)?, &buffer.slice(there..there + more)?)?;
-        there += more;
-    }
-    Ok(())
 }
 
 /// Seconds of each replay, after two that are not counted.

@@ -1,7 +1,7 @@
 //! Sources that cases' buffers are filled from on the device. One upload serves all cases, because
 //! each copy from the host waits for other copies to the device.
 
-use super::placed::{aligned, content, repeat};
+use super::content::{aligned, content, repeat};
 use kjit_engine::{DeviceBuffer, Error, Result, Stream};
 use kjit_kernel_cases::{Case, Content};
 use std::collections::HashMap;

@@ -73,7 +73,7 @@ impl GpuRunner {
         if self.far.is_some() {
             // If another rank stopped earlier, the steps ahead may never complete. Tokens passed on
             // are valid. Without this wait the next driver call would block forever.
-            let _ = self.resident.settle();
+            let _ = self.loaded.settle();
         }
         for r in &running {
             // Records what the states hold when the device stops: the tokens fed.
@@ -131,11 +131,10 @@ impl GpuRunner {
         // One step ahead only: for recurrent states, which cannot drop a token that is discarded;
         // for host parts, which are waited for; and for streamed layers, whose discarded copies of
         // a 70B model took 1.2 s after an answer.
-        let alone = self.graph.is_recurrent()
-            || self.resident.aside.is_some()
-            || self.resident.ring.is_some();
+        let alone =
+            self.graph.is_recurrent() || self.loaded.aside.is_some() || self.loaded.ring.is_some();
         let ahead = if alone { 1 } else { AHEAD };
-        let mut came = self.resident.stream.device().trace().map_or(0.0, Trace::now_us);
+        let mut came = self.loaded.stream.device().trace().map_or(0.0, Trace::now_us);
         // The recorded step for the current sequences; `None` after these have changed.
         let mut recording = None;
         loop {
@@ -182,9 +181,9 @@ impl GpuRunner {
                 .enumerate()
                 .filter(|(_, (r, _))| r.ahead() > 0)
             {
-                let token = self.resident.wait_for(r.slot * ring + r.read)?;
+                let token = self.loaded.wait_for(r.slot * ring + r.read)?;
                 any = true;
-                if let Some(trace) = self.resident.stream.device().trace() {
+                if let Some(trace) = self.loaded.stream.device().trace() {
                     let now = trace.now_us();
                     trace.add("compute", format!("token {}", r.read), came, now - came);
                     came = now;

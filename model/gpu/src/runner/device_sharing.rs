@@ -8,129 +8,7 @@
 //! from the next token of a running answer on.
 
 use super::GpuRunner;
-use kjit_engine::{Device, Stream};
 use kjit_exec::SessionError;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
-
-/// How long opening a model waits until another leaves its persistent kernel. It does so between
-/// two tokens, but the receiver of these may be slow, or be the caller that opens.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A tensor-split model of this process.
-pub(super) struct SharedDevices {
-    /// Device labels: two engines of a process have two handles of one device.
-    devices: Vec<String>,
-    /// The streams of its launches, once it is open.
-    streams: OnceLock<Vec<Stream>>,
-    state: Mutex<SharingState>,
-    changed: Condvar,
-    /// Whether another model is or was on one of its devices.
-    shared: AtomicBool,
-}
-
-#[derive(Default)]
-struct SharingState {
-    /// Running calls that issue launches.
-    calls: usize,
-    /// Devices that use the persistent kernel.
-    whole: usize,
-}
-
-/// Marks a running call.
-pub(super) struct Busy(Arc<SharedDevices>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.lock().calls -= 1;
-        self.0.changed.notify_all();
-    }
-}
-
-/// All tensor-split models of the process.
-static ALL: Mutex<Vec<Weak<SharedDevices>>> = Mutex::new(vec![]);
-
-impl SharedDevices {
-    /// Registers a model on these devices, after waiting for work of others there.
-    ///
-    /// # Errors
-    /// Another model does not leave its persistent kernel.
-    pub fn on(devices: &[Device]) -> Result<Arc<SharedDevices>, SessionError> {
-        let devices = devices.iter().map(|d| d.label().to_owned()).collect();
-        let (streams, state) = (OnceLock::new(), Mutex::default());
-        let (changed, shared) = (Condvar::new(), AtomicBool::new(false));
-        let sole = Arc::new(SharedDevices { devices, streams, state, changed, shared });
-        let beside: Vec<Arc<SharedDevices>> = {
-            let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-            all.retain(|one| one.strong_count() > 0);
-            let beside =
-                all.iter().filter_map(Weak::upgrade).filter(|one| one.meets(&sole)).collect();
-            all.push(Arc::downgrade(&sole));
-            beside
-        };
-        for one in &beside {
-            one.shared.store(true, Ordering::Release);
-            sole.shared.store(true, Ordering::Release);
-        }
-        for one in &beside {
-            let waits = |state: &mut SharingState| state.calls > 0 && state.whole > 0;
-            let waited = one.changed.wait_timeout_while(one.lock(), PATIENCE, waits);
-            let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if state.calls > 0 && state.whole > 0 {
-                return Err(SessionError::Device(format!(
-                    "another model of this process computes on {}, and waits for the receiver of \
-                     its tokens: open this one between two answers, or give --persistent off",
-                    one.devices.join(", ")
-                )));
-            }
-            // Its steps ahead of the last answer end while no call begins: a call may record, and a
-            // stream that is waited for cannot record. During a call each device has waited for its
-            // own steps before it left.
-            if state.calls == 0 {
-                // The device's own model reports a loss.
-                one.streams
-                    .get()
-                    .into_iter()
-                    .flatten()
-                    .for_each(|stream| drop(stream.synchronize()));
-            }
-            drop(state);
-        }
-        Ok(sole)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SharingState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn meets(&self, other: &SharedDevices) -> bool {
-        self.devices.iter().any(|mine| other.devices.contains(mine))
-    }
-
-    /// Records that the model is open: its streams, and the devices that use the persistent kernel.
-    pub fn opened(&self, streams: &[Stream], whole: usize) {
-        let _ = self.streams.set(streams.to_vec());
-        self.lock().whole = whole;
-    }
-
-    /// Marks a running call until the guard is dropped.
-    pub fn begin(self: &Arc<SharedDevices>) -> Busy {
-        self.lock().calls += 1;
-        Busy(Arc::clone(self))
-    }
-
-    /// Whether another model is or was on its devices.
-    pub fn shared(&self) -> bool {
-        self.shared.load(Ordering::Acquire)
-    }
-
-    fn left(&self) {
-        let mut state = self.lock();
-        state.whole = state.whole.saturating_sub(1);
-        self.changed.notify_all();
-    }
-}
 
 impl GpuRunner {
     /// Between two tokens: leaves the persistent kernel if another model is on one of the devices.
@@ -138,7 +16,7 @@ impl GpuRunner {
     /// are compatible either way.
     pub(super) fn leave_persistent(&mut self) -> Result<bool, SessionError> {
         let Some(sole) = self.sole.clone() else { return Ok(false) };
-        if self.resident.persistent.is_empty() || !sole.shared() {
+        if self.loaded.persistent.is_empty() || !sole.shared() {
             return Ok(false);
         }
         self.launch_tokens()?;

@@ -5,23 +5,15 @@
 //! row sees the drafts before it and none after. The token chosen after each draft is known when
 //! the step ends.
 
+use super::Drafted;
 use super::{Again, GpuRunner, choice_of};
-use crate::resident::{NONE, SlotScope};
+use crate::loaded_plan::{NONE, SlotScope};
 use kjit_exec::{SessionError, Task, Want, follow};
 use kjit_plan::{Choice, DRAFTED, Now, PICK};
 
 /// The most recordings kept. A recording names a slot's memory, so each slot has its own; the
 /// oldest is dropped.
 const KEPT: usize = 64;
-
-/// The key of a recording.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Drafted {
-    slot: usize,
-    rows: usize,
-    /// The device chooses greedily after each row; otherwise the host reads the logits.
-    chosen: bool,
-}
 
 impl GpuRunner {
     /// Whether all of this task can run in the draft program.
@@ -31,7 +23,7 @@ impl GpuRunner {
         drafted
             && few.contains(&t.tokens.len())
             && self.before.is_none()
-            && self.resident.plan.drafts.is_some()
+            && self.loaded.plan.drafts.is_some()
     }
 
     /// Runs a task's tokens, whose ids are in place. Returns the tokens chosen after them, up to
@@ -42,7 +34,7 @@ impl GpuRunner {
         let what = Drafted { slot: t.slot, rows: t.tokens.len(), chosen: plain };
         self.take_place(t.slot, t.first, t.first + t.tokens.len())?;
         let recording = self.record_drafted(what)?;
-        let r = &self.resident;
+        let r = &self.loaded;
         let words = r.control.drafts.as_ref().ok_or_else(none)?;
         words.picks.write(|to| to.fill(NONE))?;
         words.put.write(|to| {
@@ -57,14 +49,14 @@ impl GpuRunner {
         self.note(t.slot, |s| s.held = None);
         let drafts = t.tokens.get(1..).unwrap_or_default();
         if !plain {
-            let r = &self.resident;
+            let r = &self.loaded;
             let program = &r.plan.drafts.as_ref().ok_or_else(none)?.program;
             let view = r.kept(program, self.graph.logits)?.cast::<f32>()?;
             let rows: Vec<usize> = (0..what.rows).collect();
             let rows = self.read_from(&view, &rows)?;
             return follow(t, &rows, self.graph.n_vocab(), drafts);
         }
-        let (r, mut chosen) = (&self.resident, vec![]);
+        let (r, mut chosen) = (&self.loaded, vec![]);
         let words = r.control.drafts.as_ref().ok_or_else(none)?;
         for i in 0..what.rows {
             let id = r.wait_in(&words.picks, i * PICK + PICK - 1)?;
@@ -82,7 +74,7 @@ impl GpuRunner {
         if let Some(at) = self.drafts.iter().position(|(w, _)| *w == what) {
             return Ok(at);
         }
-        let r = &self.resident;
+        let r = &self.loaded;
         let drafts = r.plan.drafts.as_ref().ok_or_else(none)?;
         let now = self.now(&drafts.program, what.rows, Choice::Greedy)?;
         let recording = match self.captures {
@@ -97,7 +89,7 @@ impl GpuRunner {
     }
 
     fn issue_drafted(&self, what: Drafted, now: &Now) -> kjit_engine::Result<()> {
-        let (r, whose) = (&self.resident, SlotScope::Slot(what.slot));
+        let (r, whose) = (&self.loaded, SlotScope::Slot(what.slot));
         let Some(drafts) = &r.plan.drafts else { return Ok(()) };
         r.issue(&drafts.program, 0, now, whose)?;
         match drafts.greedy.as_ref().filter(|_| what.chosen) {

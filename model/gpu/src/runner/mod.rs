@@ -14,8 +14,11 @@ mod decode;
 mod device_sharing;
 mod draft;
 mod embed;
+mod link;
 mod pages;
 mod rank;
+mod rank_shutdown;
+mod shared_devices;
 mod stage;
 mod step;
 mod tables;
@@ -27,10 +30,11 @@ pub use tensor_parallel::NotTogether;
 use super::background::Early;
 use super::expert_cache::{ExpertCache, ExpertCacheCounts};
 use super::host_part::PromptCopy;
-use super::open::Statistics;
+use super::loaded_plan::{LoadedPlan, NONE, SlotScope, Timeline};
 use super::plan::{BufferId, Choice, Launch, Now, Plan, Program};
-use super::resident::{NONE, Resident, SlotScope, Timeline};
+use crate::statistics::Statistics;
 use half::f16;
+use kjit_engine::Stream;
 use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Vendor};
 use kjit_exec::{PageCount, Probe, SampleOptions, Sampler, SessionError};
 use kjit_graph::Graph;
@@ -39,6 +43,7 @@ use kjit_kernels::mma::tiled_index;
 use kjit_kernels::noise::inverse;
 use pages::Pages;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A draw by the options in each slot.
 const DRAW: Choice = Choice::Draw { top_k: 1, inverse: 1.0, top_p: 1.0, min_p: 0.0 };
@@ -47,12 +52,12 @@ const DRAW: Choice = Choice::Draw { top_k: 1, inverse: 1.0, top_p: 1.0, min_p: 0
 /// nothing is allocated, compiled, copied or waited for in between.
 pub struct GpuRunner {
     /// The other devices of a tensor split; first, because fields are dropped in order.
-    others: tensor_parallel::Others,
+    others: Others,
     /// Detects other models on the devices of a tensor split.
-    sole: Option<Arc<device_sharing::SharedDevices>>,
+    sole: Option<Arc<shared_devices::SharedDevices>>,
     /// The wait at the end if other ranks are in other processes.
-    far: Option<rank::RankShutdown>,
-    resident: Resident,
+    far: Option<rank_shutdown::RankShutdown>,
+    loaded: LoadedPlan,
     graph: Graph,
     context: usize,
     slots: Vec<Slot>,
@@ -65,7 +70,7 @@ pub struct GpuRunner {
     /// Captured launches by purpose, recorded when first needed.
     recordings: Vec<(Recorded, Again)>,
     /// Captured draft steps.
-    drafts: Vec<(draft::Drafted, Again)>,
+    drafts: Vec<(Drafted, Again)>,
     /// Whether launches are captured; if the runtime refuses that, they are issued each time.
     captures: bool,
     /// The last program that ran.
@@ -80,7 +85,7 @@ pub struct GpuRunner {
     /// Whether the persistent kernel is still being compiled.
     one_launch_late: bool,
     /// The stage before, on another device.
-    before: Option<stage::Before>,
+    before: Option<link::Before>,
     /// The prompts for which experts are copied, if the CPU computes them for single tokens.
     copied: Option<PromptCopy>,
     /// The owners of pages, and each page's number as a source of copies. `None` without pages.
@@ -178,28 +183,26 @@ fn bits_of(choice: Choice) -> [u32; 4] {
 
 impl GpuRunner {
     pub(super) fn new(
-        resident: Resident,
+        loaded: LoadedPlan,
         graph: Graph,
         context: usize,
         statistics: Statistics,
         early: Option<Early>,
     ) -> Result<GpuRunner, SessionError> {
-        let device = resident.stream.device();
-        let (logits, rows) = (device.pinned(graph.n_vocab())?, device.pinned(resident.plan.slots)?);
+        let device = loaded.stream.device();
+        let (logits, rows) = (device.pinned(graph.n_vocab())?, device.pinned(loaded.plan.slots)?);
         // The rings have never been written.
-        let slots = vec![
-            Slot { used: context + 1, adjusted: true, ..Slot::default() };
-            resident.plan.slots
-        ];
+        let slots =
+            vec![Slot { used: context + 1, adjusted: true, ..Slot::default() }; loaded.plan.slots];
         // A trace of streamed layers must show each copy, which a replay does not.
-        let shown = resident.ring.is_none() || resident.stream.device().trace().is_none();
+        let shown = loaded.ring.is_none() || loaded.stream.device().trace().is_none();
         // Host parts cannot be captured.
-        let captures = shown && resident.aside.is_none();
+        let captures = shown && loaded.aside.is_none();
         let mut runner = GpuRunner {
-            others: tensor_parallel::Others::default(),
+            others: Others::default(),
             sole: None,
             far: None,
-            resident,
+            loaded,
             graph,
             context,
             slots,
@@ -220,7 +223,7 @@ impl GpuRunner {
             pages: None,
             common_seed: None,
         };
-        if let Some(pages) = runner.resident.plan.pages {
+        if let Some(pages) = runner.loaded.plan.pages {
             let numbers = runner.opened().pinned(pages)?;
             numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
             runner.pages = Some((Pages::new(pages, runner.slots.len()), numbers));
@@ -245,9 +248,9 @@ impl GpuRunner {
         };
         let label = self.device().label();
         self.recordings.clear();
-        if self.resident.cooperative {
-            self.resident.cooperative = false;
-            let persistent = std::mem::take(&mut self.resident.persistent);
+        if self.loaded.cooperative {
+            self.loaded.cooperative = false;
+            let persistent = std::mem::take(&mut self.loaded.persistent);
             if self.records().is_ok() {
                 self.remarks.push(format!(
                     "blocks that meet are refused on {label} ({refused}): kernels of one block \
@@ -255,7 +258,7 @@ impl GpuRunner {
                 ));
                 return Ok(());
             }
-            (self.resident.cooperative, self.resident.persistent) = (true, persistent);
+            (self.loaded.cooperative, self.loaded.persistent) = (true, persistent);
         }
         self.recordings.clear();
         self.captures = false;
@@ -289,7 +292,7 @@ impl GpuRunner {
 
     /// Counts of the expert cache, if there is one.
     pub fn hot(&self) -> Option<ExpertCacheCounts> {
-        self.resident.aside.as_ref()?.hot.as_ref().map(ExpertCache::counts)
+        self.loaded.aside.as_ref()?.hot.as_ref().map(ExpertCache::counts)
     }
 
     pub(super) fn copy_experts(&mut self, when: Option<PromptCopy>) {
@@ -304,30 +307,30 @@ impl GpuRunner {
     /// Fills staging slots with NaN before each copy, so that reads before the copy show: for
     /// tests. Call it before the first step.
     pub fn poison_ring(&self) {
-        if let Some(ring) = &self.resident.ring {
+        if let Some(ring) = &self.loaded.ring {
             ring.poison(true);
         }
     }
 
     /// The device's description.
     pub fn device(&self) -> &DeviceInfo {
-        self.resident.stream.device().info()
+        self.loaded.stream.device().info()
     }
 
     /// The open device, for its counters.
     pub fn opened(&self) -> &Device {
-        self.resident.stream.device()
+        self.loaded.stream.device()
     }
 
     /// The plan.
     pub fn plan(&self) -> &Plan {
-        &self.resident.plan
+        &self.loaded.plan
     }
 
     /// `(steps, sequences)` of persistent kernels: the steps merged in the first one, and the most
     /// sequences of any. `None` without one.
     pub fn persistent(&self) -> Option<(usize, usize)> {
-        let ready = self.resident.plan.persistent.iter().zip(&self.resident.persistent);
+        let ready = self.loaded.plan.persistent.iter().zip(&self.loaded.persistent);
         let mut steps = ready.map(|(one, _)| (one.instructions.len(), one.rows));
         let first = steps.next()?;
         Some((first.0, steps.next_back().unwrap_or(first).1))
@@ -339,7 +342,7 @@ impl GpuRunner {
     /// # Errors
     /// A device fault.
     pub fn timeline(&self) -> Result<Option<Timeline>, SessionError> {
-        let r = &self.resident;
+        let r = &self.loaded;
         let both = r.plan.persistent.first().zip(r.persistent.first());
         let both = both.filter(|(one, _)| one.probe == Probe::Stamps);
         Ok(both.map(|(one, ready)| ready.timeline(one, &r.stream)).transpose()?)
@@ -363,7 +366,7 @@ impl GpuRunner {
     pub fn tap(&self, name: &str) -> Result<Option<Vec<f32>>, SessionError> {
         let id = self.graph.find(name);
         let id = id.ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")))?;
-        let r = &self.resident;
+        let r = &self.loaded;
         let (program, rows) = match self.last {
             Last::Prompt(index, rows) => (self.prompt(index)?, rows),
             Last::Rows(rows) => (self.rows_of(rows)?.program, rows),
@@ -386,7 +389,7 @@ impl GpuRunner {
     /// # Errors
     /// A device fault.
     pub fn poison(&self) -> Result<(), SessionError> {
-        let r = &self.resident;
+        let r = &self.loaded;
         for program in r.plan.programs() {
             for (i, _) in program.buffers.iter().enumerate().filter(|(_, b)| !b.zeroed) {
                 r.stream.fill(&r.buffer(program, BufferId(i as u32))?, 0xff)?;
@@ -400,10 +403,10 @@ impl GpuRunner {
     fn prompts_ready(&mut self, at: usize) -> Result<bool, SessionError> {
         if !self.prompts_ready
             && let Some(early) = &self.early
-            && let Some(kernels) = early.arrived(self.resident.stream.device(), at)?
+            && let Some(kernels) = early.arrived(self.loaded.stream.device(), at)?
         {
             for (job, kernel) in kernels {
-                if let Some(place) = self.resident.kernels.get_mut(job.0 as usize) {
+                if let Some(place) = self.loaded.kernels.get_mut(job.0 as usize) {
                     *place = Some(kernel);
                 }
             }
@@ -413,7 +416,7 @@ impl GpuRunner {
     }
 
     fn prompt(&self, index: usize) -> Result<&Program, SessionError> {
-        let plan = &self.resident.plan;
+        let plan = &self.loaded.plan;
         let copying = || plan.copying().filter(|_| index == plan.prompts.len());
         plan.prompts
             .get(index)
@@ -423,14 +426,14 @@ impl GpuRunner {
 
     /// The launches for one token of each of `n` sequences.
     fn rows_of(&self, n: usize) -> Result<Rows<'_>, SessionError> {
-        let plan = &self.resident.plan;
+        let plan = &self.loaded.plan;
         if plan.batches.is_empty() && n == 1 {
             let adjust = plan.adjust.as_ref();
             let (program, greedy, draw) = (&plan.decode, plan.greedy.as_ref(), plan.draw.as_ref());
             return Ok(Rows { program, adjust, greedy, draw, whose: SlotScope::Slot(0) });
         }
         // The persistent kernel if there is one.
-        let mut ready = plan.persistent.iter().zip(&self.resident.persistent).map(|(one, _)| one);
+        let mut ready = plan.persistent.iter().zip(&self.loaded.persistent).map(|(one, _)| one);
         let own = ready.find(|one| one.rows == n).and_then(|one| one.own.as_deref());
         let found = own.or_else(|| plan.batches.iter().find(|b| b.program.tokens as usize >= n));
         let batch =
@@ -442,7 +445,7 @@ impl GpuRunner {
 
     /// The values that a program's launches are evaluated with.
     fn now(&self, program: &Program, tokens: usize, choice: Choice) -> Result<Now, SessionError> {
-        let r = &self.resident;
+        let r = &self.loaded;
         let now = program.now(&r.plan.target, r.units(), tokens as u32, choice);
         now.map_err(|e| SessionError::Device(e.to_string()))
     }
@@ -453,7 +456,7 @@ impl GpuRunner {
             return Ok(at);
         }
         let (n, choice) = what;
-        let (r, rows) = (&self.resident, self.rows_of(n)?);
+        let (r, rows) = (&self.loaded, self.rows_of(n)?);
         let now = self.now(rows.program, n, choice.map_or(Choice::Greedy, |c| c.choice))?;
         let recording = match self.captures {
             true => Again::Replay(r.capture(|| self.issue(what, &now))?),
@@ -476,7 +479,7 @@ impl GpuRunner {
         let (what, recording) =
             found.ok_or_else(|| SessionError::Device("no such recording".to_owned()))?;
         match recording {
-            Again::Replay(recording) => self.resident.stream.replay(recording)?,
+            Again::Replay(recording) => self.loaded.stream.replay(recording)?,
             Again::Launch(now) => self.issue(*what, now)?,
         }
         Ok(())
@@ -486,7 +489,7 @@ impl GpuRunner {
     fn records(&mut self) -> Result<(), SessionError> {
         let chooses = self.rows_of(1)?.greedy.is_some();
         self.record((1, chooses.then_some(Choice::Greedy.into())))?;
-        let (r, rows) = (&self.resident, self.rows_of(1)?);
+        let (r, rows) = (&self.loaded, self.rows_of(1)?);
         let now = self.now(rows.program, 1, DRAW)?;
         let last = [rows.adjust, rows.draw];
         let mut last = last.iter().flatten();
@@ -499,7 +502,7 @@ impl GpuRunner {
 
     /// Issues rows and their choice.
     fn issue(&self, (n, choice): Recorded, now: &Now) -> kjit_engine::Result<()> {
-        let r = &self.resident;
+        let r = &self.loaded;
         let rows = self.rows_of(n).map_err(|e| kjit_engine::Error::Buffer(e.to_string()))?;
         r.issue_rows(rows.program, now, rows.whose)?;
         choice.map_or(Ok(()), |chosen| self.issue_choice(&rows, chosen, now))
@@ -507,7 +510,7 @@ impl GpuRunner {
 
     /// Issues the choice after rows.
     fn issue_choice(&self, rows: &Rows<'_>, chosen: Chosen, now: &Now) -> kjit_engine::Result<()> {
-        let r = &self.resident;
+        let r = &self.loaded;
         if let Some(adjust) = rows.adjust.filter(|_| chosen.adjusted) {
             r.launch(rows.program, adjust, now, rows.whose)?;
         }
@@ -518,7 +521,7 @@ impl GpuRunner {
     fn recorded_choice(&self, choices: impl Iterator<Item = Choice>) -> Choice {
         let drawn =
             choices.fold(Choice::Greedy, |all, c| if c == Choice::Greedy { all } else { c });
-        if drawn != Choice::Greedy && !self.resident.plan.batches.is_empty() { DRAW } else { drawn }
+        if drawn != Choice::Greedy && !self.loaded.plan.batches.is_empty() { DRAW } else { drawn }
     }
 
     fn slot(&self, slot: usize) -> Slot {
@@ -536,7 +539,7 @@ impl GpuRunner {
     fn put(&mut self, slot: usize, first: usize, tokens: &[u32]) -> Result<(), SessionError> {
         let (ring, end) = (slot * (self.context + 1), first + tokens.len());
         let used = self.slot(slot).used.max(end);
-        let ids = &self.resident.control.tokens;
+        let ids = &self.loaded.control.tokens;
         // A token that the device chose is in place already; writing it would wait for the device.
         let there = matches!(*tokens, [id] if used == end && ids.peek(ring + first)? == id);
         if !there {
@@ -573,7 +576,7 @@ impl GpuRunner {
             }
             return Ok(len);
         }
-        let (r, slots) = (&self.resident, self.slots.len().max(1));
+        let (r, slots) = (&self.loaded, self.slots.len().max(1));
         let caches = r.caches.iter().flat_map(|(keys, values)| [keys, values]);
         for cache in caches.filter(|c| !c.is_empty()) {
             let each = cache.len() / slots;
@@ -588,7 +591,7 @@ impl GpuRunner {
 
     /// Copies what is known about a slot's states, and the ids needed to recompute them.
     fn copy_known(&mut self, from: usize, to: usize, len: usize) -> Result<(), SessionError> {
-        let (ring, ids) = (self.context + 1, &self.resident.control.tokens);
+        let (ring, ids) = (self.context + 1, &self.loaded.control.tokens);
         let known = ids.slice(from * ring..from * ring + len)?.read(<[u32]>::to_vec)?;
         ids.slice(to * ring..to * ring + len)?.write(|to| to.copy_from_slice(&known))?;
         let held = self.slot(from).held;
@@ -618,7 +621,7 @@ impl GpuRunner {
     /// Sets a sequence's position, in stream order.
     fn move_to(&mut self, slot: usize, position: usize) -> Result<(), SessionError> {
         if self.slot(slot).at != Some(position) {
-            let r = &self.resident;
+            let r = &self.loaded;
             let number = r.control.numbers.slice(position..position + 1)?;
             r.stream.copy_in(&number, &r.control.position.slice(slot..slot + 1)?)?;
             self.note(slot, |s| s.at = Some(position));
@@ -628,14 +631,14 @@ impl GpuRunner {
 
     /// Sets the slots of the next rows, in stream order.
     fn list(&mut self, slots: &[usize]) -> Result<(), SessionError> {
-        if self.resident.plan.batches.is_empty() || self.listed == slots {
+        if self.loaded.plan.batches.is_empty() || self.listed == slots {
             return Ok(());
         }
         self.listed.clear();
         self.rows
             .write(|to| to.iter_mut().zip(slots).for_each(|(row, slot)| *row = *slot as u32))?;
-        let to = self.resident.control.slots.slice(..slots.len())?;
-        self.resident.stream.copy_in(&self.rows.slice(..slots.len())?, &to)?;
+        let to = self.loaded.control.slots.slice(..slots.len())?;
+        self.loaded.stream.copy_in(&self.rows.slice(..slots.len())?, &to)?;
         self.listed.extend_from_slice(slots);
         Ok(())
     }
@@ -645,7 +648,7 @@ impl GpuRunner {
         let choice = choice_of(o);
         self.put_bits(slot, choice)?;
         if choice != Choice::Greedy && self.slot(slot).seed != Some(o.seed) {
-            let r = &self.resident;
+            let r = &self.loaded;
             r.stream.write(&r.control.seeds.slice(slot..slot + 1)?, &[o.seed])?;
             self.note(slot, |s| s.seed = Some(o.seed));
         }
@@ -656,7 +659,7 @@ impl GpuRunner {
     fn put_bits(&mut self, slot: usize, choice: Choice) -> Result<(), SessionError> {
         let bits = bits_of(choice);
         if self.slot(slot).options != Some(bits) {
-            let r = &self.resident;
+            let r = &self.loaded;
             r.stream.write(&r.control.options.slice(slot..slot + 1)?, &[bits])?;
             self.note(slot, |s| s.options = Some(bits));
         }
@@ -676,7 +679,7 @@ impl GpuRunner {
         let first = slot * stride;
         let Some(sampler) = sampler else {
             if self.slot(slot).adjusted {
-                let r = &self.resident;
+                let r = &self.loaded;
                 r.stream.write(&r.control.adjustments.slice(first..first + HEAD)?, &[0; HEAD])?;
                 self.note(slot, |s| s.adjusted = false);
             }
@@ -684,7 +687,7 @@ impl GpuRunner {
         };
         let entries = sampler.adjustments(n_vocab, MOST).ok_or_else(none)?;
         let (mask, repeat) = (sampler.mask_words(), sampler.options().repeat_penalty);
-        let r = &self.resident;
+        let r = &self.loaded;
         let words = changes::words(&entries, mask.is_some(), repeat);
         r.stream.write(&r.control.adjustments.slice(first..first + words.len())?, &words)?;
         if let Some(mask) = mask {
@@ -707,3 +710,47 @@ impl GpuRunner {
         });
     }
 }
+
+/// The key of a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Drafted {
+    pub(super) slot: usize,
+    pub(super) rows: usize,
+    /// The device chooses greedily after each row; otherwise the host reads the logits.
+    pub(super) chosen: bool,
+}
+
+/// The other devices of a tensor split; empty without one.
+#[derive(Default)]
+pub(super) struct Others {
+    pub(super) runners: Vec<GpuRunner>,
+    /// The streams of all devices, the first one included.
+    pub(super) streams: Vec<Stream>,
+}
+
+impl Others {
+    pub(super) fn is_empty(&self) -> bool {
+        self.runners.is_empty()
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        // Work in flight on one device writes to the others' memory.
+        let end = Instant::now() + PATIENCE;
+        for stream in &self.streams {
+            while matches!(stream.is_idle(), Ok(false)) {
+                if Instant::now() > end {
+                    // The device hangs: freeing memory would wait for it.
+                    std::mem::forget(std::mem::take(&mut self.runners));
+                    return;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    }
+}
+
+/// The time limit of launched work when the model is closed: longer than devices wait for each
+/// other.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);

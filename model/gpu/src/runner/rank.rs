@@ -3,53 +3,21 @@
 //! about them: the calls follow from the tokens, which all ranks are given and choose alike.
 
 use super::GpuRunner;
+use super::rank_shutdown::RankShutdown;
 use super::tensor_parallel::prove;
 use crate::exchange::Exchange;
-use crate::open::Source;
 use crate::open::plan_for;
-use kjit_engine::{COLLECTIVE_ID, Device, Engine, Stream};
+use crate::source::Source;
+use kjit_engine::{COLLECTIVE_ID, Device, Engine};
 use kjit_exec::{OpenOptions, SessionError, Task};
 use kjit_gguf::Gguf;
 use kjit_graph::Graph;
 use kjit_ranks::{Far, Hello, Links, Ranks, RanksError, Waiting, meet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The time limit of joining the library's group once all ranks are there.
 const JOIN: Duration = Duration::from_secs(60);
-/// The time limit of the device to become idle after an abort. The library's kernels poll for it;
-/// ending the library's group may take seconds. After that the device is abandoned.
-const REST: Duration = Duration::from_secs(8);
-
-/// The end of a rank's runner. All ranks launch the same steps ahead of the last token, except a
-/// rank that was interrupted one token earlier. Then the device would wait for a sum that never
-/// completes, and so would freeing memory.
-pub(super) struct RankShutdown(Exchange, Stream);
-
-impl Drop for RankShutdown {
-    fn drop(&mut self) {
-        let RankShutdown(meeting, stream) = self;
-        // The watchdog aborts the sum: 2 s after the end of another rank, or 10 s if that one
-        // hangs.
-        let _waiting = meeting.waiting();
-        let mut over = None;
-        // A failed device has no work in flight.
-        while matches!(stream.is_idle(), Ok(false)) {
-            if over.is_none() && meeting.is_over() {
-                over = Some(Instant::now());
-            }
-            if over.is_some_and(|since: Instant| since.elapsed() > REST) {
-                return stream.device().leave();
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        // Recorded work of the library would be returned to a group that no longer exists.
-        if meeting.is_over() {
-            stream.device().leave();
-        }
-    }
-}
-
 impl GpuRunner {
     /// Opens this process's share of a model; `share` is the graph's shard for its rank.
     pub fn of_rank(
@@ -89,7 +57,7 @@ impl GpuRunner {
             (Some(meeting.clone()), None),
         );
         let mut runner = opened.map_err(instead)?;
-        runner.far = Some(RankShutdown(meeting.clone(), runner.resident.stream.clone()));
+        runner.far = Some(RankShutdown(meeting.clone(), runner.loaded.stream.clone()));
         let proven = prove(std::slice::from_ref(&runner), ranks.rank, ranks.size);
         proven.map_err(|e| match instead(e) {
             lost @ SessionError::Lost(_) => lost,
@@ -121,15 +89,15 @@ impl GpuRunner {
     /// On rank 0: waits until the other ranks have confirmed the same inputs. Results of different
     /// inputs are never returned.
     pub(super) fn agreed(&self) -> Result<(), SessionError> {
-        match self.resident.meeting.as_ref().and_then(Exchange::far) {
-            Some(far) => far.agreed(self.resident.stream.device()),
+        match self.loaded.meeting.as_ref().and_then(Exchange::far) {
+            Some(far) => far.agreed(self.loaded.stream.device()),
             None => Ok(()),
         }
     }
 
     /// Adds a further input that must be equal on all ranks, because it decides when a rank ends.
     pub fn given_besides(&self, what: &impl Hash) {
-        if let Some(far) = self.resident.meeting.as_ref().and_then(Exchange::far) {
+        if let Some(far) = self.loaded.meeting.as_ref().and_then(Exchange::far) {
             let mut all = DefaultHasher::new();
             what.hash(&mut all);
             far.given(all.finish());
@@ -138,8 +106,8 @@ impl GpuRunner {
 
     /// The error to report for a failed call.
     pub(super) fn instead(&self, error: SessionError) -> SessionError {
-        match &self.resident.meeting {
-            Some(meeting) => meeting.instead(self.resident.stream.device(), error),
+        match &self.loaded.meeting {
+            Some(meeting) => meeting.instead(self.loaded.stream.device(), error),
             None => error,
         }
     }
@@ -147,7 +115,7 @@ impl GpuRunner {
     /// Announces this call's inputs, which must be equal on all ranks. The ranks are waited for
     /// while the result lives. `None` with one process.
     pub(super) fn given(&self, tasks: &[Task<'_>]) -> Option<Waiting> {
-        let far = self.resident.meeting.as_ref().and_then(Exchange::far)?;
+        let far = self.loaded.meeting.as_ref().and_then(Exchange::far)?;
         let mut all = DefaultHasher::new();
         for task in tasks {
             (task.slot, task.first, task.tokens).hash(&mut all);

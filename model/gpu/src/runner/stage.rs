@@ -5,8 +5,9 @@
 //! without waiting on the host, if a test pattern arrived that way at the start. Otherwise they go
 //! through page-locked memory of both devices.
 
+use super::link::{Before, STAGING, Way};
 use super::{GpuRunner, Last};
-use kjit_engine::{Crossing, DeviceBuffer, PinnedBuffer, Stream};
+use kjit_engine::{Crossing, Stream};
 use kjit_exec::{
     After, Ahead, Given, KvPages, Late, Made, Piece, Runner, SessionError, Sink, Task,
 };
@@ -14,40 +15,21 @@ use kjit_graph::Graph;
 use kjit_plan::{BufferId, Program};
 use std::any::Any;
 
-/// Words of the test pattern, and elements of the page-locked staging memory.
+/// Words of the test pattern.
 const PATTERN: usize = 64 << 10;
-const STAGING: usize = 4 << 20;
-
-/// The stage before, and the link from it.
-pub(super) struct Before {
-    pub stage: Box<dyn Runner>,
-    way: Way,
-    /// Elements of a hidden state.
-    width: usize,
-    /// Staging memory of this device, if the link is through the host.
-    here: PinnedBuffer<f32>,
-    /// Staging memory of the device before, if the link is through the host.
-    there: Option<PinnedBuffer<f32>>,
-}
-
-/// The link from the stage before.
-enum Way {
-    /// Device-to-device copies.
-    Peer(Crossing),
-    /// Through the host.
-    Host,
-}
-
 impl Before {
     /// Sets up the link from a stage to a stream. The text says why a link between two devices is
     /// not used.
-    fn new(stage: Box<dyn Runner>, to: &Stream) -> Result<(Before, Option<String>), SessionError> {
+    pub(super) fn new(
+        stage: Box<dyn Runner>,
+        to: &Stream,
+    ) -> Result<(Before, Option<String>), SessionError> {
         let width = stage.graph().value(stage.graph().logits).width;
         let room = STAGING.next_multiple_of(width.max(1));
         let (mut way, mut there, mut said) = (Way::Host, None, None);
         let any: &dyn Any = &*stage;
         if let Some(gpu) = any.downcast_ref::<GpuRunner>() {
-            let from = &gpu.resident.stream;
+            let from = &gpu.loaded.stream;
             match peer(from, to) {
                 Ok(Some(crossing)) => way = Way::Peer(crossing),
                 Ok(None) => {}
@@ -67,52 +49,6 @@ impl Before {
         }
         let here = to.device().pinned(if matches!(way, Way::Host) { room } else { 1 })?;
         Ok((Before { stage, way, width, here, there }, said))
-    }
-
-    /// Runs tokens in the stage before and copies their hidden states to `to`.
-    fn rows(
-        &mut self,
-        pieces: &[Piece<'_>],
-        stream: &Stream,
-        to: &DeviceBuffer<f32>,
-    ) -> Result<(), SessionError> {
-        let Before { stage, way, width, here, there } = self;
-        let room = here.len();
-        stage.rows(pieces, &mut |first, made| {
-            let at = first * *width;
-            match (made, &*way, &*there) {
-                (Made::Host(rows), ..) => {
-                    for (i, rows) in rows.chunks(room).enumerate() {
-                        let here = here.slice(..rows.len())?;
-                        here.write(|to| to.copy_from_slice(rows))?;
-                        let at = at + i * room;
-                        stream.copy_in(&here, &to.slice(at..at + rows.len())?)?;
-                    }
-                    Ok(())
-                }
-                (Made::Device(from, rows), Way::Peer(crossing), _) => Ok(stream.copy_between(
-                    from,
-                    &rows,
-                    &to.slice(at..at + rows.len())?,
-                    crossing,
-                )?),
-                (Made::Device(from, rows), Way::Host, Some(there)) => {
-                    let mut done = 0;
-                    while done < rows.len() {
-                        let n = there.len().min(rows.len() - done);
-                        let (here, there) = (here.slice(..n)?, there.slice(..n)?);
-                        from.copy_out(&rows.slice(done..done + n)?, &there)?;
-                        there.read(|rows| here.write(|to| to.copy_from_slice(rows)))??;
-                        stream.copy_in(&here, &to.slice(at + done..at + done + n)?)?;
-                        done += n;
-                    }
-                    Ok(())
-                }
-                (Made::Device(..), Way::Host, None) => {
-                    Err(SessionError::Device("rows came from no device".to_owned()))
-                }
-            }
-        })
     }
 }
 
@@ -143,7 +79,7 @@ impl GpuRunner {
     /// Puts this runner after the stage `before`.
     pub fn behind(mut self, before: Option<Box<dyn Runner>>) -> Result<GpuRunner, SessionError> {
         if let Some(stage) = before {
-            let (before, said) = Before::new(stage, &self.resident.stream)?;
+            let (before, said) = Before::new(stage, &self.loaded.stream)?;
             self.remarks.extend(said);
             self.before = Some(before);
         }
@@ -191,8 +127,8 @@ impl GpuRunner {
         };
         let width = self.graph.value(self.graph.logits).width;
         let made =
-            self.resident.buffer(program, program.head)?.cast::<f32>()?.slice(..rows * width)?;
-        sink(first, Made::Device(&self.resident.stream, made))?;
+            self.loaded.buffer(program, program.head)?.cast::<f32>()?.slice(..rows * width)?;
+        sink(first, Made::Device(&self.loaded.stream, made))?;
         Ok(rows)
     }
 
@@ -215,7 +151,7 @@ impl GpuRunner {
         program: impl Fn(&GpuRunner) -> Result<&Program, SessionError>,
         tokens: &[(usize, usize, usize)],
     ) -> Result<(), SessionError> {
-        let (r, program) = (&self.resident, program(self)?);
+        let (r, program) = (&self.loaded, program(self)?);
         let given = |id: BufferId| r.buffer(program, id)?.cast::<f32>();
         let given = program.given.map(given).transpose()?;
         let given =

@@ -1,7 +1,7 @@
 //! A step: pieces of prompts one after another, then one token of each sequence together.
 
 use super::{Chosen, GpuRunner, Last, Recorded, choice_of};
-use crate::resident::SlotScope;
+use crate::loaded_plan::SlotScope;
 use kjit_engine::DeviceBuffer;
 use kjit_exec::{Given, Late, SessionError, Task, Want, choose, follow};
 use kjit_kernels::changes::MOST;
@@ -126,7 +126,7 @@ impl GpuRunner {
         match *rows {
             [one] => match tasks.get(one) {
                 Some(t) if t.tokens.len() > 1 => {
-                    Ok(!self.resident.plan.prompts.is_empty() && self.prompts_ready(t.first)?)
+                    Ok(!self.loaded.plan.prompts.is_empty() && self.prompts_ready(t.first)?)
                 }
                 _ => Ok(false),
             },
@@ -237,7 +237,7 @@ impl GpuRunner {
                     if let Some(early) = self.early.as_ref().filter(|_| !self.prompts_ready) {
                         early.count_single();
                         if left.is_multiple_of(LOOK_EVERY) {
-                            self.resident.stream.synchronize()?;
+                            self.loaded.stream.synchronize()?;
                         }
                     }
                 }
@@ -249,7 +249,7 @@ impl GpuRunner {
     /// The prompt program for `left` tokens; `None` if they run one by one.
     fn program_for(&mut self, at: usize, left: usize) -> Result<Option<usize>, SessionError> {
         let many = left > 1 && self.prompts_ready(at)?;
-        let prompts = &self.resident.plan.prompts;
+        let prompts = &self.loaded.plan.prompts;
         if many && self.copied.is_some_and(|copied| left >= copied.from) {
             return Ok(Some(prompts.len()));
         }
@@ -284,7 +284,7 @@ impl GpuRunner {
         let tokens = left.min(self.prompt(index)?.tokens as usize);
         self.take_place(slot, at, at + tokens)?;
         self.take_rows(|runner| runner.prompt(index), &[(slot, at, tokens)])?;
-        let (r, program) = (&self.resident, self.prompt(index)?);
+        let (r, program) = (&self.loaded, self.prompt(index)?);
         let span = r
             .stream
             .device()
@@ -328,7 +328,7 @@ impl GpuRunner {
         rows: Range<usize>,
         out: &mut Vec<f32>,
     ) -> Result<(), SessionError> {
-        let most = self.resident.plan.batches.last().map_or(1, |b| b.program.tokens as usize);
+        let most = self.loaded.plan.batches.last().map_or(1, |b| b.program.tokens as usize);
         for first in rows.clone().step_by(most) {
             let here = first..rows.end.min(first + most);
             let all: Vec<usize> = (0..here.len()).collect();
@@ -345,7 +345,7 @@ impl GpuRunner {
     /// Makes the logits of these rows of the last prompt chunk, in the buffers of a program with as
     /// many rows.
     fn head(&self, index: usize, rows: Range<usize>) -> Result<(), SessionError> {
-        let (r, prompt, n) = (&self.resident, self.prompt(index)?, rows.len());
+        let (r, prompt, n) = (&self.loaded, self.prompt(index)?, rows.len());
         let of = self.rows_of(n)?;
         let to = r.buffer(of.program, of.program.head)?;
         let each = to.len() / (of.program.tokens as usize).max(1);
@@ -361,7 +361,7 @@ impl GpuRunner {
             Last::Rows(n) => n,
             Last::Prompt(..) => 1,
         };
-        let r = &self.resident;
+        let r = &self.loaded;
         let view = r.kept(self.rows_of(n)?.program, self.graph.logits)?.cast::<f32>()?;
         self.read_from(&view, rows)
     }
@@ -374,19 +374,19 @@ impl GpuRunner {
     ) -> Result<Vec<f32>, SessionError> {
         let n_vocab = self.graph.n_vocab();
         if self.logits.len() < rows.len() * n_vocab {
-            self.logits = self.resident.stream.device().pinned(rows.len() * n_vocab)?;
+            self.logits = self.loaded.stream.device().pinned(rows.len() * n_vocab)?;
         }
-        let r = &self.resident;
+        let r = &self.loaded;
         for (to, &row) in rows.iter().enumerate() {
             let to = self.logits.slice(to * n_vocab..(to + 1) * n_vocab)?;
             r.stream.copy_out(&view.slice(row * n_vocab..(row + 1) * n_vocab)?, &to)?;
         }
         let all = self.logits.slice(..rows.len() * n_vocab)?;
         // With other ranks the result may never come; this waits with a time limit.
-        self.resident.settle()?;
+        self.loaded.settle()?;
         let rows = all.read(<[f32]>::to_vec)?;
         // Checked after everything was computed.
-        self.resident.check()?;
+        self.loaded.check()?;
         Ok(rows)
     }
 
@@ -414,7 +414,7 @@ impl GpuRunner {
         }
         // Sequences that may have no allowed token come first: no sampler has advanced yet.
         for t in tasks.iter().filter(|t| by_device(t) && !t.sampler.takes_logits_as_they_are()) {
-            let token = self.resident.wait_for(t.slot * (self.context + 1) + last_of(t) + 1)?;
+            let token = self.loaded.wait_for(t.slot * (self.context + 1) + last_of(t) + 1)?;
             if !t.sampler.may_choose(token) {
                 return Err(SessionError::NothingAllowed);
             }
@@ -440,7 +440,7 @@ impl GpuRunner {
                 Want::Last | Want::All => Given::Logits(rows),
                 Want::Choose if !by_device(t) => tokens.next().map_or(Given::Nothing, Given::Token),
                 Want::Choose => {
-                    let token = self.resident.wait_for(t.slot * (self.context + 1) + last + 1)?;
+                    let token = self.loaded.wait_for(t.slot * (self.context + 1) + last + 1)?;
                     t.sampler.accept(token);
                     Given::Token(token)
                 }

@@ -30,7 +30,7 @@ impl GpuRunner {
 
     /// Copies recurrent states between slots or saved copies, in stream order.
     pub(super) fn copy_states(&self, from: usize, to: usize) -> Result<(), SessionError> {
-        let r = &self.resident;
+        let r = &self.loaded;
         for ((state, _), parts) in r.caches.iter().zip(&r.plan.parts) {
             if let Parts::Slots { .. } = parts {
                 let each = state.len() / parts.count().max(1);
@@ -83,7 +83,7 @@ impl GpuRunner {
 
     /// Applies changes of tables and pages on the device, in stream order.
     fn change(&self, changes: &[Change]) -> Result<(), SessionError> {
-        let (Some((_, numbers)), r) = (&self.pages, &self.resident) else { return Ok(()) };
+        let (Some((_, numbers)), r) = (&self.pages, &self.loaded) else { return Ok(()) };
         let stride = r.plan.table(self.context);
         for change in changes {
             match *change {
@@ -176,22 +176,22 @@ impl KvPages for GpuRunner {
         if let Some(copy) = copy {
             // To go back from here takes the tokens.
             self.put(slot, 0, tokens)?;
-            self.copy_states(self.resident.plan.slots + copy, slot)?;
+            self.copy_states(self.loaded.plan.slots + copy, slot)?;
             self.note(slot, |s| s.held = Some(tokens.len()));
         }
         Ok(())
     }
 
     fn copies(&self) -> usize {
-        self.resident.plan.copies()
+        self.loaded.plan.copies()
     }
 
     fn keep_states(&mut self, slot: usize, len: usize, copy: usize) -> Result<bool, SessionError> {
         let fine = self.pages.is_some()
             && self.slot(slot).held == Some(len)
-            && copy < self.resident.plan.copies();
+            && copy < self.loaded.plan.copies();
         if fine {
-            self.copy_states(slot, self.resident.plan.slots + copy)?;
+            self.copy_states(slot, self.loaded.plan.slots + copy)?;
         }
         Ok(fine)
     }

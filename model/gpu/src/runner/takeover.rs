@@ -2,7 +2,7 @@
 //! while tokens are decoded.
 
 use super::GpuRunner;
-use crate::resident::Persistent;
+use crate::loaded_plan::Persistent;
 use kjit_exec::SessionError;
 
 impl GpuRunner {
@@ -19,7 +19,7 @@ impl GpuRunner {
         }
         let Some(early) = self.early.clone() else { return Ok(false) };
         // Cooperative launches were refused at opening.
-        if !self.resident.cooperative {
+        if !self.loaded.cooperative {
             self.one_launch_late = false;
             early.one_launch_taken(Err("cooperative launches are refused here".to_owned()));
             return Ok(false);
@@ -27,9 +27,9 @@ impl GpuRunner {
         let Some(kernels) = early.one_launch(self.opened())? else { return Ok(false) };
         self.one_launch_late = false;
         // A recording must not be dropped while it runs.
-        self.resident.stream.synchronize()?;
-        let ready = Persistent::all(&self.resident, kernels).and_then(|all| {
-            self.resident.persistent = all;
+        self.loaded.stream.synchronize()?;
+        let ready = Persistent::all(&self.loaded, kernels).and_then(|all| {
+            self.loaded.persistent = all;
             self.drop_recordings();
             if self.captures { self.records() } else { Ok(()) }
         });
@@ -43,7 +43,7 @@ impl GpuRunner {
             Err(refused) => refused,
         };
         // As at opening, launches are used instead.
-        self.resident.persistent.clear();
+        self.loaded.persistent.clear();
         self.drop_recordings();
         early.one_launch_taken(Err(refused.to_string()));
         Ok(true)
@@ -52,18 +52,18 @@ impl GpuRunner {
     /// Leaves the persistent kernel: each step of a token is a launch from now on.
     pub(super) fn launch_tokens(&mut self) -> Result<(), SessionError> {
         self.one_launch_late = false;
-        if !self.resident.persistent.is_empty() {
+        if !self.loaded.persistent.is_empty() {
             // A recording must not be dropped while it runs.
-            self.resident.stream.synchronize()?;
+            self.loaded.stream.synchronize()?;
             self.drop_recordings();
-            self.resident.persistent.clear();
+            self.loaded.persistent.clear();
         }
         Ok(())
     }
 
     /// Drops the recordings of numbers of sequences that have a persistent kernel.
     fn drop_recordings(&mut self) {
-        let most = self.resident.plan.persistent.last().map_or(0, |one| one.rows);
+        let most = self.loaded.plan.persistent.last().map_or(0, |one| one.rows);
         self.recordings.retain(|((rows, _), _)| *rows > most);
     }
 }

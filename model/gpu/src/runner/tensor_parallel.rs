@@ -7,11 +7,12 @@
 //! device's results are returned.
 
 use super::GpuRunner;
-use super::device_sharing::SharedDevices;
+use super::Others;
+use super::shared_devices::SharedDevices;
 use crate::exchange::{Exchange, Way};
-use crate::open::Source;
+use crate::loaded_plan::{Persistent, SlotScope};
 use crate::open::plan_for;
-use crate::resident::{Persistent, SlotScope};
+use crate::source::Source;
 use kjit_engine::{Device, Engine, Stream};
 use kjit_exec::Sampler;
 use kjit_exec::{After, Given, Late, OpenOptions, SessionError, Task, Want};
@@ -19,42 +20,6 @@ use kjit_graph::Graph;
 use kjit_plan::{Bind, Choice, Room};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
-
-/// The time limit of launched work when the model is closed: longer than devices wait for each
-/// other.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The other devices of a tensor split; empty without one.
-#[derive(Default)]
-pub(super) struct Others {
-    runners: Vec<GpuRunner>,
-    /// The streams of all devices, the first one included.
-    streams: Vec<Stream>,
-}
-
-impl Others {
-    pub(super) fn is_empty(&self) -> bool {
-        self.runners.is_empty()
-    }
-}
-
-impl Drop for Others {
-    fn drop(&mut self) {
-        // Work in flight on one device writes to the others' memory.
-        let end = Instant::now() + PATIENCE;
-        for stream in &self.streams {
-            while matches!(stream.is_idle(), Ok(false)) {
-                if Instant::now() > end {
-                    // The device hangs: freeing memory would wait for it.
-                    std::mem::forget(std::mem::take(&mut self.runners));
-                    return;
-                }
-                std::thread::sleep(Duration::from_micros(100));
-            }
-        }
-    }
-}
 
 /// The reason why open devices do not compute together.
 pub enum NotTogether {
@@ -143,7 +108,7 @@ impl GpuRunner {
         let mut runners = opened.into_iter().collect::<Result<Vec<_>, _>>()?;
         // All devices must use the persistent kernel or none, since they wait for each other
         // inside.
-        let has = |r: &GpuRunner| r.resident.persistent.len();
+        let has = |r: &GpuRunner| r.loaded.persistent.len();
         let everywhere = runners.iter().all(|r| has(r) == runners.first().map_or(0, has));
         let sole = SharedDevices::on(devices)?;
         if !everywhere || sole.shared() {
@@ -160,19 +125,19 @@ impl GpuRunner {
         match proven(&runners) {
             Err(NotTogether::Link(why)) if unreached.is_none() => {
                 // Kernels that still wait use the memory that is about to be freed.
-                runners.iter().try_for_each(|r| r.resident.stream.synchronize())?;
+                runners.iter().try_for_each(|r| r.loaded.stream.synchronize())?;
                 for (runner, place) in runners.iter_mut().zip(in_host(devices, room, Some(&why))?) {
                     // Earlier recordings use the old buffers.
                     runner.recordings.clear();
-                    runner.resident.meeting = Some(place);
-                    Persistent::again(&mut runner.resident)?;
+                    runner.loaded.meeting = Some(place);
+                    Persistent::again(&mut runner.loaded)?;
                 }
                 in_host_too(&why, proven(&runners))?;
                 unreached = Some(why);
             }
             done => in_host_too(unreached.as_deref().unwrap_or_default(), done)?,
         }
-        let streams: Vec<Stream> = runners.iter().map(|r| r.resident.stream.clone()).collect();
+        let streams: Vec<Stream> = runners.iter().map(|r| r.loaded.stream.clone()).collect();
         sole.opened(&streams, runners.iter().filter(|r| has(r) > 0).count());
         runners.iter_mut().for_each(|r| r.sole = Some(Arc::clone(&sole)));
         let mut leader = runners.remove(0);
@@ -194,7 +159,7 @@ impl GpuRunner {
     /// The path of sums between the devices: `from device to device`, `through the host's memory`,
     /// or `by the vendor's library`.
     pub fn sums_go(&self) -> Option<&'static str> {
-        self.resident.meeting.as_ref().map(|place| match place.way() {
+        self.loaded.meeting.as_ref().map(|place| match place.way() {
             Way::Devices => "from device to device",
             Way::Host => "through the host's memory",
             Way::Own => "by the vendor's library",
@@ -257,7 +222,7 @@ impl GpuRunner {
 
     /// Stops the other devices' waits if this one has failed.
     fn end_unless_well<T>(&self, done: &Result<T, SessionError>) {
-        if let (Err(error), Some(meeting)) = (done, &self.resident.meeting)
+        if let (Err(error), Some(meeting)) = (done, &self.loaded.meeting)
             && !matches!(error, SessionError::NothingAllowed)
         {
             meeting.end();
@@ -390,7 +355,7 @@ const ROWS: u32 = 64;
 /// that are used later, for decoding and for prompts, in both halves of the inboxes. `runners` are
 /// ranks `first..` of `ranks`; the others are in other processes.
 pub(super) fn prove(runners: &[GpuRunner], first: usize, ranks: usize) -> Result<(), SessionError> {
-    let kinds = runners.iter().map(|r| r.resident.plan.sums().len()).min().unwrap_or(0);
+    let kinds = runners.iter().map(|r| r.loaded.plan.sums().len()).min().unwrap_or(0);
     if kinds == 0 {
         return Err(SessionError::Device("the reduction has no buffers".to_owned()));
     }
@@ -408,7 +373,7 @@ fn arrives(
 ) -> Result<(), SessionError> {
     let mut placed = vec![];
     for (rank, runner) in runners.iter().enumerate() {
-        let r = &runner.resident;
+        let r = &runner.loaded;
         let missing = || SessionError::Device("the devices' reductions differ".to_owned());
         let sum = r.plan.sums().into_iter().nth(kind).ok_or_else(missing)?;
         let rows = if seed <= WHOLE { sum.program.tokens } else { sum.program.tokens.min(ROWS) };
@@ -429,7 +394,7 @@ fn arrives(
     for (runner, (sum, rows, _)) in runners.iter().zip(&placed) {
         let (program, launch) = (sum.program, sum.launch);
         let now = runner.now(program, *rows as usize, Choice::Greedy)?;
-        runner.resident.launch(program, launch, &now, SlotScope::Slot(0))?;
+        runner.loaded.launch(program, launch, &now, SlotScope::Slot(0))?;
     }
     // All devices must get the same sum.
     let Some((sum, _, y)) = placed.first() else { return Ok(()) };
@@ -439,9 +404,9 @@ fn arrives(
     }
     for (runner, (_, _, y)) in runners.iter().zip(&placed) {
         // With other ranks the result may never come; this waits with a time limit.
-        runner.resident.settle()?;
-        let came = runner.resident.stream.read(y)?;
-        runner.resident.check()?;
+        runner.loaded.settle()?;
+        let came = runner.loaded.stream.read(y)?;
+        runner.loaded.check()?;
         if let Some(at) = came.iter().zip(&want).position(|(came, want)| came != want) {
             let label = runner.opened().label().to_owned();
             return Err(SessionError::Device(format!(

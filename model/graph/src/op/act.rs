@@ -1,7 +1,8 @@
 //! An activation function on each element.
 
-use super::{Op, Operation};
-use crate::{Activation, Builder, Graph, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::activation::Activation;
+use crate::value::ValueId;
 
 /// `out = act(x)`.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,15 +28,7 @@ impl Operation for Act {
         "act"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         vec![graph.value(self.x).name.clone(), format!("{:?}", self.act)]
-    }
-}
-
-impl Builder<'_> {
-    /// Appends an [`Act`].
-    pub fn act(&mut self, name: impl Into<String>, x: ValueId, act: Activation) -> ValueId {
-        let out = self.like(name.into(), x);
-        self.push(Op::Act(Act { x, act, out }), out)
     }
 }

@@ -1,7 +1,7 @@
 //! Sums of two values.
 
-use super::{Op, Operation};
-use crate::{Builder, Graph, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
 
 /// `out = a + b`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,15 +27,7 @@ impl Operation for Add {
         "add"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         [self.a, self.b].map(|v| graph.value(v).name.clone()).into()
-    }
-}
-
-impl Builder<'_> {
-    /// Appends an [`Add`].
-    pub fn add(&mut self, name: impl Into<String>, a: ValueId, b: ValueId) -> ValueId {
-        let out = self.like(name.into(), a);
-        self.push(Op::Add(Add { a, b, out }), out)
     }
 }

@@ -1,7 +1,9 @@
 //! Attention over a state.
 
-use super::{Op, Operation, maybe};
-use crate::{Builder, Dtype, Graph, StateId, ValueId, WeightId};
+use super::operation::{Lookup, Operation, maybe};
+use crate::state::StateId;
+use crate::value::ValueId;
+use crate::weight::WeightId;
 
 /// The positions that a token attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +82,7 @@ impl Operation for Attention {
         "attention"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let mut args = vec![
             graph.value(self.q).name.clone(),
             format!("cache {}", graph.state(self.state).name),
@@ -98,23 +100,5 @@ impl Operation for Attention {
         args.extend(self.alibi.map(|m| format!("alibi {m}")));
         args.extend(self.only.map(|v| format!("only {}", graph.value(v).name)));
         args
-    }
-}
-
-impl Builder<'_> {
-    /// Appends an [`Attention`]: causal, without cap, sinks and slopes. `with` may change that.
-    pub fn attention(
-        &mut self,
-        name: impl Into<String>,
-        q: ValueId,
-        (state, heads, scale): (StateId, usize, f32),
-        with: impl FnOnce(&mut Attention),
-    ) -> ValueId {
-        let width = heads * self.graph().state(state).value_size();
-        let out = self.value(name.into(), 1, width, Dtype::Real);
-        let (mask, soft_cap, sinks, alibi, only) = (Mask::Causal, None, None, None, None);
-        let mut op = Attention { q, state, heads, scale, soft_cap, mask, sinks, alibi, only, out };
-        with(&mut op);
-        self.push(Op::Attention(op), out)
     }
 }

@@ -1,7 +1,7 @@
 //! Concatenation of rows.
 
-use super::{Op, Operation};
-use crate::{Builder, Dtype, Graph, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
 
 /// Concatenates, for each of `groups` parts of a row, the part of `a` and the part of `b`. If `b`
 /// has one part only, it serves every group.
@@ -32,27 +32,8 @@ impl Operation for Concat {
         "concat"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let v = |id: ValueId| graph.value(id).name.clone();
         vec![v(self.a), v(self.b), format!("{} groups", self.groups)]
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`Concat`] of `groups` parts. Parts of `b` have `behind` elements.
-    pub fn concat(
-        &mut self,
-        name: impl Into<String>,
-        a: ValueId,
-        b: ValueId,
-        groups: usize,
-        behind: usize,
-    ) -> ValueId {
-        let a_width = {
-            let v = self.graph().value(a);
-            v.slots * v.width
-        };
-        let out = self.value(name.into(), 1, a_width + groups * behind, Dtype::Real);
-        self.push(Op::Concat(Concat { a, b, groups, behind, out }), out)
     }
 }

@@ -1,7 +1,9 @@
 //! A short causal convolution along the tokens.
 
-use super::{Op, Operation, maybe};
-use crate::{Builder, Graph, StateId, ValueId, WeightId};
+use super::operation::{Lookup, Operation, maybe};
+use crate::state::StateId;
+use crate::value::ValueId;
+use crate::weight::WeightId;
 
 /// Causal convolution of each channel: `out[t][c] = bias[c] + Σ_k weight[c][k] · x[t − (K − 1) +
 /// k][c]`. The state is the previous `K − 1` tokens, zeros at first.
@@ -40,27 +42,11 @@ impl Operation for Conv {
         "conv"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let mut args =
             vec![graph.value(self.x).name.clone(), graph.weight(self.weight).name.clone()];
         args.extend(maybe("bias", graph, self.bias));
         args.push(format!("state {}", graph.state(self.state).name));
         args
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`Conv`] with its state.
-    pub fn conv(
-        &mut self,
-        name: &str,
-        x: ValueId,
-        weight: WeightId,
-        bias: Option<WeightId>,
-    ) -> ValueId {
-        let (width, taps) = (self.graph().value(x).width, self.graph().weight(weight).cols);
-        let state = self.recurrent(name.to_string(), (taps - 1) * width);
-        let out = self.like(name.to_string(), x);
-        self.push(Op::Conv(Conv { x, weight, bias, state, out }), out)
     }
 }

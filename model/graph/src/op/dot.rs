@@ -1,7 +1,7 @@
 //! Inner products per head.
 
-use super::{Op, Operation};
-use crate::{Builder, Dtype, Graph, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
 
 /// `out[h] = Σ_i a[h][i] · b[h][i]`.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,16 +29,8 @@ impl Operation for Dot {
         "dot"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let v = |id: ValueId| graph.value(id).name.clone();
         vec![v(self.a), v(self.b), format!("heads {}", self.heads)]
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`Dot`].
-    pub fn dot(&mut self, name: String, a: ValueId, b: ValueId, heads: usize) -> ValueId {
-        let out = self.value(name, 1, heads, Dtype::Real);
-        self.push(Op::Dot(Dot { a, b, heads, out }), out)
     }
 }

@@ -1,7 +1,8 @@
 //! Rows of a table, chosen by token or by position.
 
-use super::{Op, Operation};
-use crate::{Builder, Dtype, Graph, ValueId, WeightId};
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
+use crate::weight::WeightId;
 
 /// The index that chooses a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +39,7 @@ impl Operation for Embed {
         vec![self.table]
     }
 
-    fn bytes(&self, graph: &Graph) -> u64 {
+    fn bytes(&self, graph: &dyn Lookup) -> u64 {
         let table = graph.weight(self.table);
         (table.bytes() / table.rows.max(1)) as u64
     }
@@ -50,22 +51,7 @@ impl Operation for Embed {
         }
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         vec![graph.weight(self.table).name.clone(), format!("scale {}", self.scale)]
-    }
-}
-
-impl Builder<'_> {
-    /// Appends an [`Embed`].
-    pub fn embed(
-        &mut self,
-        name: impl Into<String>,
-        table: WeightId,
-        by: By,
-        scale: f32,
-    ) -> ValueId {
-        let width = self.graph().weight(table).cols;
-        let out = self.value(name.into(), 1, width, Dtype::Real);
-        self.push(Op::Embed(Embed { table, by, scale, out }), out)
     }
 }

@@ -1,7 +1,8 @@
 //! Products with the matrices of chosen experts.
 
-use super::{Op, Operation, maybe};
-use crate::{Builder, Dtype, Graph, ValueId, WeightId};
+use super::operation::{Lookup, Operation, maybe};
+use crate::value::ValueId;
+use crate::weight::WeightId;
 
 /// `out[slot] = weight[experts[slot]] · x[slot] + bias[experts[slot]]`. An `x` of one slot serves
 /// all slots.
@@ -36,7 +37,7 @@ impl Operation for ExpertMatMul {
         self.bias.into_iter().collect()
     }
 
-    fn bytes(&self, graph: &Graph) -> u64 {
+    fn bytes(&self, graph: &dyn Lookup) -> u64 {
         let w = graph.weight(self.weight);
         (w.bytes() / w.experts.max(1) * graph.value(self.experts).width) as u64
     }
@@ -45,26 +46,10 @@ impl Operation for ExpertMatMul {
         "expert_matmul"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let v = |id: ValueId| graph.value(id).name.clone();
         let mut args = vec![v(self.x), v(self.experts), graph.weight(self.weight).name.clone()];
         args.extend(maybe("bias", graph, self.bias));
         args
-    }
-}
-
-impl Builder<'_> {
-    /// Appends an [`ExpertMatMul`].
-    pub fn expert_matmul(
-        &mut self,
-        name: impl Into<String>,
-        x: ValueId,
-        experts: ValueId,
-        weight: WeightId,
-        bias: Option<WeightId>,
-    ) -> ValueId {
-        let (slots, rows) = (self.graph().value(experts).width, self.graph().weight(weight).rows);
-        let out = self.value(name.into(), slots, rows, Dtype::Real);
-        self.push(Op::ExpertMatMul(ExpertMatMul { x, experts, weight, bias, out }), out)
     }
 }

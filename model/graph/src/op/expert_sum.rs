@@ -1,7 +1,7 @@
 //! Weighted sums over slots.
 
-use super::{Op, Operation};
-use crate::{Builder, Dtype, Graph, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
 
 /// `out = Σ over slots of shares[slot] · x[slot]`, or the plain sum without shares.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,25 +27,7 @@ impl Operation for ExpertSum {
         "expert_sum"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         self.reads().iter().map(|v| graph.value(*v).name.clone()).collect()
-    }
-}
-
-impl Builder<'_> {
-    /// Appends an [`ExpertSum`].
-    pub fn expert_sum(&mut self, name: impl Into<String>, x: ValueId, shares: ValueId) -> ValueId {
-        self.sum_slots(name.into(), x, Some(shares))
-    }
-
-    /// Appends an [`ExpertSum`] without shares.
-    pub fn slot_sum(&mut self, name: impl Into<String>, x: ValueId) -> ValueId {
-        self.sum_slots(name.into(), x, None)
-    }
-
-    fn sum_slots(&mut self, name: String, x: ValueId, shares: Option<ValueId>) -> ValueId {
-        let width = self.graph().value(x).width;
-        let out = self.value(name, 1, width, Dtype::Real);
-        self.push(Op::ExpertSum(ExpertSum { x, shares, out }), out)
     }
 }

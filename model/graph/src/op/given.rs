@@ -1,7 +1,7 @@
 //! Input rows of a pipeline stage: the rows that the previous stage computed on another device.
 
-use super::Operation;
-use crate::{Graph, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
 
 /// `out[t]` is the given row of token `t`.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,7 +23,7 @@ impl Operation for Given {
         "given"
     }
 
-    fn args(&self, _: &Graph) -> Vec<String> {
+    fn args(&self, _: &dyn Lookup) -> Vec<String> {
         vec![]
     }
 }

@@ -1,7 +1,8 @@
 //! Gated linear units.
 
-use super::{Op, Operation};
-use crate::{Activation, Builder, Graph, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::activation::Activation;
+use crate::value::ValueId;
 
 /// `out = act(gate) · up`. If the gate is narrower than `up`, each of its elements serves several
 /// neighbouring ones.
@@ -30,22 +31,8 @@ impl Operation for Glu {
         "glu"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let v = |id: ValueId| graph.value(id).name.clone();
         vec![v(self.gate), v(self.up), format!("{:?}", self.act)]
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`Glu`].
-    pub fn glu(
-        &mut self,
-        name: impl Into<String>,
-        gate: ValueId,
-        up: ValueId,
-        act: Activation,
-    ) -> ValueId {
-        let out = self.like(name.into(), up);
-        self.push(Op::Glu(Glu { gate, up, act, out }), out)
     }
 }

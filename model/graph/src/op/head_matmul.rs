@@ -1,7 +1,8 @@
 //! Products with one matrix per head.
 
-use super::{Op, Operation};
-use crate::{Builder, Dtype, Graph, ValueId, WeightId};
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
+use crate::weight::WeightId;
 
 /// `out[h] = weight[h] · x[h]`, for each head. If `x` has the width of one head, it serves all
 /// heads.
@@ -32,22 +33,7 @@ impl Operation for HeadMatMul {
         "head_matmul"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         vec![graph.value(self.x).name.clone(), graph.weight(self.weight).name.clone()]
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`HeadMatMul`].
-    pub fn head_matmul(
-        &mut self,
-        name: impl Into<String>,
-        x: ValueId,
-        weight: WeightId,
-    ) -> ValueId {
-        let w = self.graph().weight(weight);
-        let width = w.experts * w.rows;
-        let out = self.value(name.into(), 1, width, Dtype::Real);
-        self.push(Op::HeadMatMul(HeadMatMul { x, weight, out }), out)
     }
 }

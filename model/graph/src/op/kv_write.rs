@@ -1,7 +1,8 @@
 //! Stores keys and values for later tokens.
 
-use super::{Op, Operation};
-use crate::{Builder, Graph, StateId, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::state::StateId;
+use crate::value::ValueId;
 
 /// Stores this token's keys and values, or the one row of a latent state.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,22 +32,10 @@ impl Operation for KvWrite {
         if self.v.is_some() { "kv_write" } else { "latent_write" }
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let mut args: Vec<String> =
             self.reads().iter().map(|v| graph.value(*v).name.clone()).collect();
         args.push(format!("cache {}", graph.state(self.state).name));
         args
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`KvWrite`].
-    pub fn kv_write(&mut self, k: ValueId, v: ValueId, state: StateId) {
-        self.push_op(Op::KvWrite(KvWrite { k, v: Some(v), state }));
-    }
-
-    /// Appends a [`KvWrite`] of a latent.
-    pub fn latent_write(&mut self, row: ValueId, state: StateId) {
-        self.push_op(Op::KvWrite(KvWrite { k: row, v: None, state }));
     }
 }

@@ -1,7 +1,9 @@
 //! Linear attention: the past is one matrix per head.
 
-use super::{Op, Operation, maybe};
-use crate::{Builder, Graph, StateId, ValueId, WeightId};
+use super::operation::{Lookup, Operation, maybe};
+use crate::state::StateId;
+use crate::value::ValueId;
+use crate::weight::WeightId;
 
 /// Linear attention with decay, and with a correction if `a` and `b` are given. For each head, with
 /// keys of length `K` and values of length `V`:
@@ -58,7 +60,7 @@ impl Operation for LinearAttention {
         "linear_attention"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let mut args: Vec<String> =
             self.reads().iter().map(|v| graph.value(*v).name.clone()).collect();
         args.extend(maybe("bonus", graph, self.bonus));
@@ -83,28 +85,4 @@ pub struct LinearInputs {
     pub correction: Option<(ValueId, ValueId)>,
     /// See [`LinearAttention::bonus`].
     pub bonus: Option<WeightId>,
-}
-
-impl Builder<'_> {
-    /// Appends a [`LinearAttention`] with its state.
-    pub fn linear_attention(&mut self, name: &str, inputs: LinearInputs, heads: usize) -> ValueId {
-        let LinearInputs { q, k, v, w, correction, bonus } = inputs;
-        let elems = self.graph().value(k).width / heads * self.graph().value(v).width;
-        let state = self.recurrent(name.to_string(), elems);
-        let out = self.like(name.to_string(), v);
-        self.push(
-            Op::LinearAttention(LinearAttention {
-                q,
-                k,
-                v,
-                w,
-                correction,
-                bonus,
-                heads,
-                state,
-                out,
-            }),
-            out,
-        )
-    }
 }

@@ -1,7 +1,8 @@
 //! Products with a matrix. Most of the time of a step is spent here.
 
-use super::{Op, Operation, maybe};
-use crate::{Builder, Dtype, Graph, ValueId, WeightId};
+use super::operation::{Lookup, Operation, maybe};
+use crate::value::ValueId;
+use crate::weight::WeightId;
 
 /// `out = weight · x + bias`. The weight has a row per output.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,25 +38,10 @@ impl Operation for MatMul {
         "matmul"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let mut args =
             vec![graph.value(self.x).name.clone(), graph.weight(self.weight).name.clone()];
         args.extend(maybe("bias", graph, self.bias));
         args
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`MatMul`].
-    pub fn matmul(
-        &mut self,
-        name: impl Into<String>,
-        x: ValueId,
-        weight: WeightId,
-        bias: Option<WeightId>,
-    ) -> ValueId {
-        let rows = self.graph().weight(weight).rows;
-        let out = self.value(name.into(), 1, rows, Dtype::Real);
-        self.push(Op::MatMul(MatMul { x, weight, bias, out }), out)
     }
 }

@@ -1,6 +1,6 @@
 //! The operations, one file each: a struct of inputs, parameters and outputs, its text form, its
-//! computation on the host, and the builder's method that appends it. A new operation is a file
-//! here and a name in the list below.
+//! bytes per token. A new operation is a file here, a name in the list below and a method of
+//! [`Builder`](crate::Builder) in `build`.
 //!
 //! The GPU's side groups operations into launches (`fuse`); an operation that no rule there knows
 //! is a step of its own, and one that no kernel computes is refused by name (`fit`).
@@ -12,7 +12,6 @@ mod attention;
 mod concat;
 mod conv;
 mod dot;
-mod elsewhere;
 mod embed;
 mod expert_matmul;
 mod expert_sum;
@@ -23,6 +22,8 @@ mod kv_write;
 mod linear_attention;
 mod matmul;
 mod norm;
+mod offload;
+mod operation;
 mod placed;
 mod reduce;
 mod repeat;
@@ -42,47 +43,11 @@ pub use norm::NormKind;
 pub use route::{Gating, Groups};
 pub use scan::ScanInputs;
 
-use super::{Graph, StateId, ValueId, WeightId};
+pub use operation::{Lookup, Operation};
 
-/// The interface of an operation.
-pub trait Operation: Into<Op> {
-    /// The values that it reads.
-    fn reads(&self) -> Vec<ValueId>;
-
-    /// The values that it writes.
-    fn writes(&self) -> Vec<ValueId>;
-
-    /// The weights that it multiplies with in their file format.
-    fn matrices(&self) -> Vec<WeightId> {
-        vec![]
-    }
-
-    /// The weights that it needs as f32.
-    fn vectors(&self) -> Vec<WeightId> {
-        vec![]
-    }
-
-    /// The state that it changes. Such an operation must run for every token, in order.
-    fn keeps(&self) -> Option<StateId> {
-        None
-    }
-
-    /// The states that it reads or changes. It runs on the device that has them.
-    fn states(&self) -> Vec<StateId> {
-        self.keeps().into_iter().collect()
-    }
-
-    /// Bytes of weights read for one token.
-    fn bytes(&self, graph: &Graph) -> u64 {
-        self.matrices().iter().chain(&self.vectors()).map(|w| graph.weight(*w).bytes() as u64).sum()
-    }
-
-    /// Its name in the text form of a graph.
-    fn name(&self) -> &'static str;
-
-    /// Its arguments in the text form.
-    fn args(&self, graph: &Graph) -> Vec<String>;
-}
+use crate::state::StateId;
+use crate::value::ValueId;
+use crate::weight::WeightId;
 
 /// Defines the enum of all operations from their list.
 macro_rules! operations {
@@ -136,7 +101,7 @@ macro_rules! operations {
             }
 
             /// Bytes of weights read for one token.
-            pub fn bytes(&self, graph: &Graph) -> u64 {
+            pub fn bytes(&self, graph: &dyn Lookup) -> u64 {
                 match self { $(Op::$Name(op) => op.bytes(graph),)* }
             }
 
@@ -146,7 +111,7 @@ macro_rules! operations {
             }
 
             /// Its arguments in the text form.
-            pub fn args(&self, graph: &Graph) -> Vec<String> {
+            pub fn args(&self, graph: &dyn Lookup) -> Vec<String> {
                 match self { $(Op::$Name(op) => op.args(graph),)* }
             }
         }
@@ -161,7 +126,7 @@ operations! {
     concat::Concat,
     conv::Conv,
     dot::Dot,
-    elsewhere::Elsewhere,
+    offload::Offload,
     embed::Embed,
     expert_matmul::ExpertMatMul,
     expert_sum::ExpertSum,
@@ -183,9 +148,4 @@ operations! {
     spread::Spread,
     temper::Temper,
     top_keys::TopKeys,
-}
-
-/// An optional argument in the text form.
-fn maybe(label: &str, graph: &Graph, weight: Option<WeightId>) -> Option<String> {
-    weight.map(|w| format!("{label} {}", graph.weight(w).name))
 }

@@ -1,7 +1,8 @@
 //! Normalisation of groups of elements.
 
-use super::{Op, Operation, maybe};
-use crate::{Builder, Graph, ValueId, WeightId};
+use super::operation::{Lookup, Operation, maybe};
+use crate::value::ValueId;
+use crate::weight::WeightId;
 
 /// The divisor of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +58,7 @@ impl Operation for Norm {
         }
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let mut args = vec![graph.value(self.x).name.clone()];
         match self.weight {
             Some(w) => args.push(graph.weight(w).name.clone()),
@@ -71,33 +72,5 @@ impl Operation for Norm {
         args.extend(maybe("bias", graph, self.bias));
         args.push(format!("eps {}", self.eps));
         args
-    }
-}
-
-impl Builder<'_> {
-    /// Appends an RMS [`Norm`] with groups of the weight's length.
-    pub fn rms_norm(
-        &mut self,
-        name: impl Into<String>,
-        x: ValueId,
-        weight: WeightId,
-        eps: f32,
-    ) -> ValueId {
-        let group = self.graph().weight(weight).elems();
-        self.norm(name, x, NormKind::Rms, group, (Some(weight), None), eps)
-    }
-
-    /// Appends a [`Norm`] with its weight and bias.
-    pub fn norm(
-        &mut self,
-        name: impl Into<String>,
-        x: ValueId,
-        kind: NormKind,
-        group: usize,
-        (weight, bias): (Option<WeightId>, Option<WeightId>),
-        eps: f32,
-    ) -> ValueId {
-        let out = self.like(name.into(), x);
-        self.push(Op::Norm(Norm { x, kind, group, weight, bias, eps, out }), out)
     }
 }

@@ -1,13 +1,14 @@
 //! Chosen experts, divided between a GPU that has some of them and the CPU that has all.
 
-use super::{Op, Operation};
-use crate::{Graph, ValueId};
+use super::Op;
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
 
 /// The places of the chosen experts on the device: `places[slot]` is the matrix there. `own[slot]`
 /// is the expert's weight, or 0 for an expert that the CPU computes.
 ///
 /// The executor provides the places, since they change between steps. After this operation follow
-/// the operations of the device's experts, an [`Elsewhere`](super::Elsewhere) for the others, and
+/// the operations of the device's experts, an [`Offload`](super::Offload) for the others, and
 /// the sum of both.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placed {
@@ -40,7 +41,7 @@ impl Operation for Placed {
         "placed"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         self.reads().iter().map(|v| graph.value(*v).name.clone()).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Combines the partial results of several devices.
 
-use super::Operation;
-use crate::{Graph, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
 
 /// `out` is the sum of `x` over all devices, or their concatenation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Operation for Reduce {
         "reduce"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let how = if self.join { "joined" } else { "added" };
         vec![graph.value(self.x).name.clone(), format!("{how} over {} devices", self.ranks)]
     }

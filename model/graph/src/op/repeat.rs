@@ -1,7 +1,7 @@
 //! Repetition of heads.
 
-use super::{Op, Operation};
-use crate::{Builder, Dtype, Graph, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
 
 /// Repeats each of `heads` parts of a row `times` times: the copies of a part next to each other,
 /// or, if `tiled`, the whole row repeated.
@@ -32,27 +32,8 @@ impl Operation for Repeat {
         if self.tiled { "tile" } else { "repeat" }
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let x = graph.value(self.x).name.clone();
         vec![x, format!("heads {}", self.heads), format!("times {}", self.times)]
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`Repeat`], unless `times` is 1.
-    pub fn repeat(
-        &mut self,
-        name: String,
-        x: ValueId,
-        heads: usize,
-        times: usize,
-        tiled: bool,
-    ) -> ValueId {
-        if times == 1 {
-            return x;
-        }
-        let width = self.graph().value(x).width * times;
-        let out = self.value(name, 1, width, Dtype::Real);
-        self.push(Op::Repeat(Repeat { x, heads, times, tiled, out }), out)
     }
 }

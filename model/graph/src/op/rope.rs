@@ -1,7 +1,8 @@
 //! Rotary position embedding.
 
-use super::{Op, Operation};
-use crate::{Builder, Graph, RopeId, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::rope::RopeId;
+use crate::value::ValueId;
 
 /// Rotary position embedding of every head (Su et al. 2021, arXiv 2104.09864), with the angles of
 /// [`Rope`](crate::Rope).
@@ -30,25 +31,11 @@ impl Operation for Rope {
         "rope"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         vec![
             graph.value(self.x).name.clone(),
             format!("heads {}", self.heads),
             format!("rope {}", self.rope.0),
         ]
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`Rope`].
-    pub fn rope(
-        &mut self,
-        name: impl Into<String>,
-        x: ValueId,
-        heads: usize,
-        rope: RopeId,
-    ) -> ValueId {
-        let out = self.like(name.into(), x);
-        self.push(Op::Rope(Rope { x, heads, rope, out }), out)
     }
 }

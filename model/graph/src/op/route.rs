@@ -1,7 +1,8 @@
 //! Routing: the choice of experts.
 
-use super::{Op, Operation, maybe};
-use crate::{Builder, Dtype, Graph, ValueId, WeightId};
+use super::operation::{Lookup, Operation, maybe};
+use crate::value::ValueId;
+use crate::weight::WeightId;
 
 /// The function on router scores before they are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub struct Route {
     /// (GroveMoE, arXiv 2508.07785). Its weight is the gated score at the expert's own index, as in
     /// llama.cpp.
     pub each: usize,
-    /// Indices of the chosen experts, [`Dtype::Index`], `top` wide.
+    /// Indices of the chosen experts, [`Dtype::Index`](crate::Dtype::Index), `top` wide.
     pub experts: ValueId,
     /// Their weights, `top` wide.
     pub shares: ValueId,
@@ -72,7 +73,7 @@ impl Operation for Route {
         "route"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let mut args = vec![
             graph.value(self.scores).name.clone(),
             format!("top {}", self.top),
@@ -85,38 +86,5 @@ impl Operation for Route {
         args.extend(maybe("factors", graph, self.factors));
         args.extend((self.each > 1).then(|| format!("{} scores an expert", self.each)));
         args
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`Route`] whose values are `name.experts` and `name.shares`: softmax over all,
-    /// without bias, groups and factors, one score per expert. `with` may change that.
-    pub fn route(
-        &mut self,
-        name: &str,
-        scores: ValueId,
-        top: usize,
-        (renormalise, scale): (bool, f32),
-        with: impl FnOnce(&mut Route),
-    ) -> (ValueId, ValueId) {
-        let experts = self.value(format!("{name}.experts"), 1, top, Dtype::Index);
-        let shares = self.value(format!("{name}.shares"), 1, top, Dtype::Real);
-        let (gating, bias, groups, factors, each) = (Gating::Softmax, None, None, None, 1);
-        let mut op = Route {
-            scores,
-            top,
-            gating,
-            renormalise,
-            scale,
-            bias,
-            groups,
-            factors,
-            each,
-            experts,
-            shares,
-        };
-        with(&mut op);
-        self.push_op(Op::Route(op));
-        (experts, shares)
     }
 }

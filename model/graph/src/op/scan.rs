@@ -1,7 +1,9 @@
 //! Selective state-space models.
 
-use super::{Op, Operation};
-use crate::{Builder, Graph, StateId, ValueId, WeightId};
+use super::operation::{Lookup, Operation};
+use crate::state::StateId;
+use crate::value::ValueId;
+use crate::weight::WeightId;
 
 /// The recurrence of Mamba (Gu & Dao 2023, arXiv 2312.00752) and Mamba-2 (Dao & Gu 2024, arXiv
 /// 2405.21060). Each head has `P` channels with `N` state numbers each:
@@ -54,7 +56,7 @@ impl Operation for Scan {
         "scan"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let mut args: Vec<String> =
             self.reads().iter().map(|v| graph.value(*v).name.clone()).collect();
         args.extend([self.a, self.d].map(|w| graph.weight(w).name.clone()));
@@ -74,21 +76,4 @@ pub struct ScanInputs {
     pub b: ValueId,
     /// See [`Scan::c`].
     pub c: ValueId,
-}
-
-impl Builder<'_> {
-    /// Appends a [`Scan`] with `n` state numbers per channel.
-    pub fn scan(
-        &mut self,
-        name: &str,
-        inputs: ScanInputs,
-        (a, d): (WeightId, WeightId),
-        n: usize,
-    ) -> ValueId {
-        let ScanInputs { x, dt, b, c } = inputs;
-        let width = self.graph().value(x).width;
-        let state = self.recurrent(name.to_string(), width * n);
-        let out = self.like(name.to_string(), x);
-        self.push(Op::Scan(Scan { x, dt, b, c, a, d, state, out }), out)
-    }
 }

@@ -1,7 +1,8 @@
 //! The previous token's row.
 
-use super::{Op, Operation};
-use crate::{Builder, Graph, StateId, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::state::StateId;
+use crate::value::ValueId;
 
 /// `out[t] = x[t − 1]`; zeros before the first token.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,17 +32,7 @@ impl Operation for Shift {
         "shift"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         vec![graph.value(self.x).name.clone(), format!("state {}", graph.state(self.state).name)]
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`Shift`] with its state.
-    pub fn shift(&mut self, name: &str, x: ValueId) -> ValueId {
-        let width = self.graph().value(x).width;
-        let state = self.recurrent(name.to_string(), width);
-        let out = self.like(name.to_string(), x);
-        self.push(Op::Shift(Shift { x, state, out }), out)
     }
 }

@@ -1,7 +1,7 @@
 //! Parts of rows.
 
-use super::{Op, Operation};
-use crate::{Builder, Dtype, Graph, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
 
 /// From each of `groups` equal parts of a row, the `take` elements from `at` on.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,29 +31,8 @@ impl Operation for Slice {
         "slice"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let part = format!("{} .. {} of {} groups", self.at, self.at + self.take, self.groups);
         vec![graph.value(self.x).name.clone(), part]
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`Slice`].
-    pub fn slice(
-        &mut self,
-        name: impl Into<String>,
-        x: ValueId,
-        groups: usize,
-        at: usize,
-        take: usize,
-    ) -> ValueId {
-        let from = self.graph().value(x);
-        debug_assert!(
-            from.slots * from.width >= groups * (at + take),
-            "{}: {groups} x {at} + {take}",
-            from.name
-        );
-        let out = self.value(name.into(), 1, groups * take, Dtype::Real);
-        self.push(Op::Slice(Slice { x, groups, at, take, out }), out)
     }
 }

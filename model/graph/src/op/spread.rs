@@ -1,7 +1,7 @@
 //! One row, copied to several slots with a factor each.
 
-use super::{Op, Operation};
-use crate::{Builder, Dtype, Graph, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
 
 /// `out[slot] = shares[slot] · x`: the counterpart of a weighted sum.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,16 +27,7 @@ impl Operation for Spread {
         "spread"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         [self.x, self.shares].map(|v| graph.value(v).name.clone()).into()
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`Spread`].
-    pub fn spread(&mut self, name: impl Into<String>, x: ValueId, shares: ValueId) -> ValueId {
-        let (slots, width) = (self.graph().value(shares).width, self.graph().value(x).width);
-        let out = self.value(name.into(), slots, width, Dtype::Real);
-        self.push(Op::Spread(Spread { x, shares, out }), out)
     }
 }

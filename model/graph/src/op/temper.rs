@@ -1,7 +1,7 @@
 //! A factor that grows with the position.
 
-use super::{Op, Operation};
-use crate::{Builder, Graph, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
 
 /// `out = x · (1 + scale · ln(⌊(position + offset) / period⌋ + 1))`: sharper scores at high
 /// positions (Nakanishi 2025, arXiv 2501.19399).
@@ -32,7 +32,7 @@ impl Operation for Temper {
         "temper"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let x = graph.value(self.x).name.clone();
         vec![
             x,
@@ -40,20 +40,5 @@ impl Operation for Temper {
             format!("period {}", self.period),
             format!("offset {}", self.offset),
         ]
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`Temper`].
-    pub fn temper(
-        &mut self,
-        name: String,
-        x: ValueId,
-        scale: f32,
-        period: usize,
-        offset: usize,
-    ) -> ValueId {
-        let out = self.like(name, x);
-        self.push(Op::Temper(Temper { x, scale, period, offset, out }), out)
     }
 }

@@ -1,7 +1,8 @@
 //! The choice of the keys that attention reads.
 
-use super::{Op, Operation};
-use crate::{Builder, Dtype, Graph, StateId, ValueId};
+use super::operation::{Lookup, Operation};
+use crate::state::StateId;
+use crate::value::ValueId;
 
 /// The `top` positions up to the token's own with the largest `Σ_h w[h] · max(q[h] · k, 0)`
 /// (DeepSeek-V3.2-Exp 2025, the "lightning indexer"), the earlier one first among equals; −1 where
@@ -37,7 +38,7 @@ impl Operation for TopKeys {
         "top_keys"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let v = |id: ValueId| graph.value(id).name.clone();
         vec![
             v(self.q),
@@ -45,20 +46,5 @@ impl Operation for TopKeys {
             format!("cache {}", graph.state(self.state).name),
             format!("top {}", self.top),
         ]
-    }
-}
-
-impl Builder<'_> {
-    /// Appends a [`TopKeys`].
-    pub fn top_keys(
-        &mut self,
-        name: String,
-        q: ValueId,
-        w: ValueId,
-        state: StateId,
-        top: usize,
-    ) -> ValueId {
-        let out = self.value(name, 1, top, Dtype::Index);
-        self.push(Op::TopKeys(TopKeys { q, w, state, top, out }), out)
     }
 }

@@ -1,7 +1,7 @@
 //! The intersection of schemas that all apply to one value.
 
 use super::read::{DEEPEST, Reader};
-use super::{Array, Object, Schema, Strings};
+use super::set::{Array, Object, Schema, Strings};
 use llguidance::derivre::{Regex, RegexBuilder};
 use llguidance::regex_to_lark;
 use serde_json::Value;

@@ -2,7 +2,8 @@
 //! unknown one is an annotation.
 
 use super::number::{Bound, Decimal, Numbers};
-use super::{Array, Object, Schema, Strings, Unenforced};
+use super::set::{Array, Object, Schema, Strings};
+use super::translated::Unenforced;
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 

@@ -1,8 +1,9 @@
 //! Writes sets of values as rules in llguidance's variant of Lark.
 
+use super::items::{Item, Sequence};
 use super::read::Reader;
-use super::sequence::{Item, Sequence};
-use super::{Array, Object, Schema, Strings, Translated};
+use super::set::{Array, Object, Schema, Strings};
+use super::translated::Translated;
 use llguidance::api::ParserLimits;
 use llguidance::{GrammarBuilder, JsonCompileOptions, regex_to_lark};
 use serde_json::{Value, json};
@@ -177,7 +178,7 @@ impl Writer<'_> {
     fn anything(&mut self) -> String {
         if !std::mem::replace(&mut self.any, true) {
             let string = self.terminal(&string_terminal(&Strings::default()));
-            let number = super::Numbers::default().terminal().unwrap_or_default();
+            let number = super::number::Numbers::default().terminal().unwrap_or_default();
             let other = self.terminal(&format!("\"null\" | \"true\" | \"false\" | {number}"));
             let _ = writeln!(
                 self.out,

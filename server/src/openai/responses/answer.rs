@@ -2,9 +2,10 @@
 //! build it.
 
 use super::kept::{Client, Entry};
+use crate::clock::unix_time;
 use crate::generation::{Done, Ended, Piece};
 use crate::models::Lease;
-use crate::openai::{random_id, unix_time};
+use crate::openai::random_id;
 use crate::refusal::Refusal;
 use crate::service::Service;
 use kjit_model::chat::{Part, ToolCall};

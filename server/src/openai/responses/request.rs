@@ -9,10 +9,10 @@ use crate::constrain::Form;
 use crate::conversation::Conversation;
 use crate::converse::Ask;
 use crate::fields::Fields;
-use crate::offer::Offer;
 use crate::refusal::Refusal;
 use crate::sampling::{self, Ends};
 use crate::service::Service;
+use crate::tool_list::ToolList;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -174,8 +174,8 @@ fn reasoning(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
     Ok(variables)
 }
 
-fn tools(f: &mut Fields) -> Result<Offer, Refusal> {
-    let mut offer = Offer::default();
+fn tools(f: &mut Fields) -> Result<ToolList, Refusal> {
+    let mut offer = ToolList::default();
     for (i, value) in f.list("tools")?.unwrap_or_default().into_iter().enumerate() {
         let mut tool = Fields::of(value, &format!("tools[{i}]"))?;
         let kind = tool.needed_text("type")?;
@@ -190,7 +190,7 @@ fn tools(f: &mut Fields) -> Result<Offer, Refusal> {
     Ok(offer)
 }
 
-fn tool_choice(f: &mut Fields, offer: &Offer) -> Result<Choice, Refusal> {
+fn tool_choice(f: &mut Fields, offer: &ToolList) -> Result<Choice, Refusal> {
     match f.take("tool_choice") {
         None => Ok(Choice::Auto),
         Some(Value::String(word)) => match word.as_str() {

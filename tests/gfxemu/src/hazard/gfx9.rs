@@ -4,7 +4,7 @@
 use super::{Hazards, scalar_name, vector_name};
 use crate::facts::{Facts, Unit};
 use crate::operand::{ACC, EXEC, SCALARS, VCC};
-use crate::wave::Span;
+use crate::span::Span;
 
 /// The scalar registers of a span.
 pub fn scalars(s: Span) -> std::ops::Range<u16> {

@@ -8,66 +8,14 @@
 //! Loads are not delayed here. Only the rules detect a store over bytes that others may still be
 //! reading.
 
-use super::{Access, Memory};
-use crate::machine::Random;
+use super::Memory;
+use super::access::Access;
+use super::in_flight::{Chosen, Old, Pending};
+use crate::random::Random;
 use std::collections::HashMap;
-
-/// A store in flight.
-#[derive(Clone, Debug)]
-struct Pending {
-    wave: u32,
-    block: u32,
-    /// Its number among the wave's stores, and among all.
-    store: u32,
-    turn: u64,
-    address: u64,
-    bytes: [u8; 16],
-    len: usize,
-    /// It bypasses the caches.
-    through: bool,
-    /// The time when it reached its block's cache; 0 before that.
-    arrived: u64,
-}
-
-impl Pending {
-    fn meets(&self, address: u64, len: usize) -> bool {
-        self.address < address + len as u64 && address < self.address + self.len as u64
-    }
-    /// Copies its bytes of a range into `out`.
-    fn lay_over(&self, address: u64, out: &mut [u8]) {
-        for (k, byte) in out.iter_mut().enumerate() {
-            let at = (address + k as u64).checked_sub(self.address).map(|at| at as usize);
-            if let Some(at) = at.filter(|&at| at < self.len) {
-                *byte = self.bytes[at];
-            }
-        }
-    }
-}
-
-/// A byte that was overwritten.
-#[derive(Clone, Copy, Debug)]
-struct Old {
-    /// The times since when other blocks, and its own block, may see the new byte.
-    time: u64,
-    arrived: u64,
-    wave: u32,
-    block: u32,
-    byte: u8,
-}
 
 /// Number of overwritten bytes that are kept for a place.
 const KEPT: usize = 8;
-
-/// Stores in flight, and bytes that caches may still hold.
-#[derive(Debug)]
-pub(super) struct Chosen {
-    random: Random,
-    turns: u64,
-    /// Stores in front of the caches, and those in the blocks' caches.
-    front: Vec<Pending>,
-    cached: Vec<Pending>,
-    old: HashMap<u64, Vec<Old>>,
-}
 
 impl Memory {
     /// Lets all later stores arrive in an order that a seed chooses.

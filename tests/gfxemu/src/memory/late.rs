@@ -1,20 +1,11 @@
 //! Atomics. One without a result does not conflict with other atomics, so it is delayed: it happens
 //! when it is waited for, or earlier when the seed says so.
 
-use super::{Access, Memory};
-use crate::global::Change;
+use super::Memory;
+use super::access::Access;
+use super::in_flight::Late;
+use crate::atomic::Change;
 use crate::order::Mark;
-
-/// An outstanding atomic.
-#[derive(Debug)]
-pub(super) struct Late {
-    pub wave: u32,
-    pub store: u32,
-    pub address: u64,
-    pub size: usize,
-    pub change: Change,
-    pub by: u128,
-}
 
 impl Memory {
     /// Changes `size` bytes (4 or 8) in the cache that all waves share. Either at once, returning

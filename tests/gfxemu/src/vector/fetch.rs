@@ -1,9 +1,11 @@
 //! Sources of a vector instruction: the values of all lanes, the selected bits, and the undefined
 //! ones among them.
 
-use super::Wide;
 use crate::operand::{Operand, Type};
-use crate::wave::{LANES, Wave, Why};
+use crate::wave::Wave;
+use crate::why::Why;
+use crate::width::LANES;
+use crate::width::Wide;
 
 /// A source with its modifiers.
 #[derive(Clone, Debug)]

@@ -4,13 +4,15 @@
 //! tries all of them 0, all 1 and some patterns. A mask (`and`), a shift or a byte selection can
 //! thus remove undefined bits, and arithmetic spreads them.
 
-use super::Wide;
 use super::fetch::Fetch;
 use crate::exchange::Exchange;
 use crate::operand::{EXEC, Operand, Type};
 use crate::ops::{Compute, Form};
 use crate::text::Text;
-use crate::wave::{LANES, Wave, Why};
+use crate::wave::Wave;
+use crate::why::Why;
+use crate::width::LANES;
+use crate::width::Wide;
 use half::f16;
 
 /// Treatment of a register's other bits.

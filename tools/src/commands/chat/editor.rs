@@ -105,6 +105,9 @@ fn open(text: &str) -> bool {
     text.trim_start().strip_prefix(QUOTES).is_some_and(|rest| !rest.trim_end().ends_with(QUOTES))
 }
 
+/// Begins and ends a text of several lines.
+pub(super) const QUOTES: &str = "\"\"\"";
+
 #[cfg(test)]
 mod tests {
     use super::open;

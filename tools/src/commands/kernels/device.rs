@@ -1,6 +1,6 @@
 //! Checks and times each kernel on a card, with the card's limits beside it.
 
-use super::{DEPTH, Filter, open_device, plan_of};
+use super::selection::{DEPTH, Filter, open_device, plan_of};
 use crate::args::{self, BenchOutput, Shared};
 use crate::report::say;
 use crate::table::{self, Cell, cell};

@@ -3,7 +3,7 @@
 //! it at the card's stated peak rates. Products that were counted on the emulator also have the
 //! least time to issue their instructions.
 
-use super::Filter;
+use super::selection::Filter;
 use crate::args::{self, BenchOutput};
 use crate::report::Told;
 use crate::table::{self, Cell, cell};

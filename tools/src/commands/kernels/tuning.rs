@@ -1,6 +1,6 @@
 //! `--tune`: measures the variants of each kernel on the card, in child processes of this program.
 
-use super::{DEPTH, Filter, open_device, plan_of};
+use super::selection::{DEPTH, Filter, open_device, plan_of};
 use crate::args::{self, BenchOutput, Shared};
 use crate::report::say;
 use anyhow::Context;

@@ -5,10 +5,9 @@ use std::rc::Rc;
 use super::super::ast::Operator;
 use super::super::bind::{Arguments, size};
 use super::super::meter::Meter;
-use super::super::run::Run;
 use super::super::value::Value;
-use super::super::{Fault, methods, ops, tests, text, wrong};
-use super::filter as apply;
+use super::super::{methods, ops, text};
+use crate::jinja::fault::{Fault, wrong};
 
 pub fn filter(
     name: &str,
@@ -31,7 +30,7 @@ pub fn filter(
                 other => return wrong(format!("{} has no length", other.kind())),
             } as i128))
         }
-        "list" => Value::list(ops::items(value, meter)?, meter),
+        "list" => Value::list(crate::jinja::items::items(value, meter)?, meter),
         "items" => match value {
             Value::Undefined => Value::generator(Vec::new(), meter),
             Value::Map(map) => {
@@ -46,13 +45,15 @@ pub fn filter(
         "first" => Ok(match value {
             Value::Generator(generator) => generator.next(),
             Value::List(list) => list.items.first().cloned(),
-            other => ops::items(other, meter)?.into_iter().next(),
+            other => crate::jinja::items::items(other, meter)?.into_iter().next(),
         }
         .unwrap_or(Value::Undefined)),
         "last" => match value {
             Value::Generator(_) => wrong(format!("last: the end is not known of {}", value.kind())),
             Value::List(list) => Ok(list.items.last().cloned().unwrap_or(Value::Undefined)),
-            other => Ok(ops::items(other, meter)?.pop().unwrap_or(Value::Undefined)),
+            other => {
+                Ok(crate::jinja::items::items(other, meter)?.pop().unwrap_or(Value::Undefined))
+            }
         },
         "reverse" => match value {
             Value::Text(text) => {
@@ -62,7 +63,7 @@ pub fn filter(
                     .marked_safe(text.safe))
             }
             _ => {
-                let mut items = ops::items(value, meter)?;
+                let mut items = crate::jinja::items::items(value, meter)?;
                 items.reverse();
                 match value {
                     Value::Generator(_) => Value::list(items, meter),
@@ -74,7 +75,7 @@ pub fn filter(
             let [between, attribute] = arguments.bind(name, ["d", "attribute"], 0)?;
             let between = between
                 .map_or_else(|| Ok(String::new()), |between| text::to_string(between, meter))?;
-            let mut items = ops::items(value, meter)?;
+            let mut items = crate::jinja::items::items(value, meter)?;
             if let Some(attribute) = attribute.filter(|attribute| !matches!(attribute, Value::None))
             {
                 items = items
@@ -87,7 +88,7 @@ pub fn filter(
         "sum" => {
             let [attribute, start] = arguments.bind(name, ["attribute", "start"], 0)?;
             let mut sum = start.cloned().unwrap_or(Value::Int(0));
-            for item in ops::items(value, meter)? {
+            for item in crate::jinja::items::items(value, meter)? {
                 let item = match attribute.filter(|attribute| !matches!(attribute, Value::None)) {
                     Some(attribute) => path(&item, attribute, None, meter)?,
                     None => item,
@@ -98,7 +99,7 @@ pub fn filter(
         }
         "batch" => {
             let [count, fill] = arguments.bind(name, ["linecount", "fill_with"], 1)?;
-            let items = ops::items(value, meter)?;
+            let items = crate::jinja::items::items(value, meter)?;
             let count = match size(count, "linecount", 0)? {
                 0 => return wrong("batch: a row has at least one element"),
                 count => count,
@@ -114,7 +115,7 @@ pub fn filter(
         }
         _ => {
             let [count, fill] = arguments.bind(name, ["slices", "fill_with"], 1)?;
-            let items = ops::items(value, meter)?;
+            let items = crate::jinja::items::items(value, meter)?;
             let count = match size(count, "slices", 0)? {
                 0 => return wrong("slice: there is at least one slice"),
                 count => count,
@@ -147,7 +148,7 @@ pub fn path(
 ) -> Result<Value, Fault> {
     let part = |value: &Value, part: &Value| {
         meter.work(1)?;
-        let found = ops::item(value, part, meter)?;
+        let found = crate::jinja::index::item(value, part, meter)?;
         Ok(match (found, default) {
             (Value::Undefined, Some(default)) => default.clone(),
             (found, _) => found,
@@ -162,65 +163,4 @@ pub fn path(
         };
     }
     Ok(value)
-}
-
-pub fn map(run: &mut Run, value: &Value, mut arguments: Arguments) -> Result<Value, Fault> {
-    let meter = run.meter.clone();
-    let items = ops::items(value, &meter)?;
-    let mut out = Vec::new();
-    let by_attribute = arguments.named.iter().any(|(name, _)| name == "attribute");
-    if arguments.positional.is_empty() && by_attribute {
-        let [attribute, default] = arguments.bind("map", ["attribute", "default"], 1)?;
-        let default = default.filter(|default| !matches!(default, Value::None));
-        for item in items {
-            out.push(path(&item, attribute.unwrap_or(&Value::Undefined), default, &meter)?);
-        }
-    } else {
-        if arguments.positional.is_empty() {
-            return wrong("map needs the name of a filter, or an attribute");
-        }
-        let name = text::to_string(&arguments.positional.remove(0), &meter)?;
-        // Filters of filters (`map('map', …)`) recurse once per name, which `deeper` limits.
-        for item in items {
-            let arguments = Arguments {
-                positional: arguments.positional.clone(),
-                named: arguments.named.clone(),
-            };
-            meter.work(1 + arguments.positional.len() + arguments.named.len())?;
-            out.push(run.deeper(|run| apply(run, &name, &item, arguments))?);
-        }
-    }
-    Value::generator(out, &meter)
-}
-
-pub fn select(
-    run: &mut Run,
-    name: &str,
-    value: &Value,
-    mut arguments: Arguments,
-) -> Result<Value, Fault> {
-    let meter = run.meter.clone();
-    let items = ops::items(value, &meter)?;
-    let mut positional = std::mem::take(&mut arguments.positional).into_iter();
-    let attribute = if name.ends_with("attr") { positional.next() } else { None };
-    if name.ends_with("attr") && attribute.is_none() {
-        return wrong(format!("{name} needs an attribute"));
-    }
-    let test = positional.next().map(|name| text::to_string(&name, &meter)).transpose()?;
-    arguments.positional = positional.collect();
-    let mut out = Vec::new();
-    for item in items {
-        let value = match &attribute {
-            Some(attribute) => path(&item, attribute, None, &meter)?,
-            None => item.clone(),
-        };
-        let passes = match &test {
-            Some(test) => tests::test(run, test, &value, &arguments)?,
-            None => value.is_true(),
-        };
-        if passes == name.starts_with("select") {
-            out.push(item);
-        }
-    }
-    Value::generator(out, &meter)
 }

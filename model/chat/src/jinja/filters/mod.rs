@@ -1,83 +1,31 @@
 //! The filters: all of jinja2's except `random`.
 
 mod lists;
+mod names;
 mod numbers;
 mod orders;
 mod texts;
 mod wrap;
 
 use super::bind::{Arguments, flag};
-use super::run::Run;
+use super::fault::{Fault, wrong};
+use super::levels::Levels;
+use super::meter::Meter;
+use super::tests;
 use super::value::Value;
-use super::{Fault, html, methods, text, wrong};
-
-/// The names of all filters.
-pub const FILTERS: [&str; 55] = [
-    "abs",
-    "attr",
-    "batch",
-    "capitalize",
-    "center",
-    "count",
-    "d",
-    "default",
-    "dictsort",
-    "e",
-    "escape",
-    "filesizeformat",
-    "first",
-    "float",
-    "forceescape",
-    "format",
-    "groupby",
-    "indent",
-    "int",
-    "items",
-    "join",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "pprint",
-    "random",
-    "reject",
-    "rejectattr",
-    "replace",
-    "reverse",
-    "round",
-    "safe",
-    "select",
-    "selectattr",
-    "slice",
-    "sort",
-    "split",
-    "string",
-    "striptags",
-    "sum",
-    "title",
-    "tojson",
-    "trim",
-    "truncate",
-    "unique",
-    "upper",
-    "urlencode",
-    "urlize",
-    "wordcount",
-    "wordwrap",
-    "xmlattr",
-];
+use super::{html, methods, text};
+use lists::path;
+pub use names::FILTERS;
+use std::rc::Rc;
 
 /// `value|name(arguments)`
 pub fn filter(
-    run: &mut Run,
     name: &str,
     value: &Value,
     arguments: Arguments,
+    meter: &Rc<Meter>,
+    levels: &mut Levels,
 ) -> Result<Value, Fault> {
-    let meter = &run.meter.clone();
     meter.work(1)?;
     match name {
         "default" | "d" => {
@@ -108,11 +56,76 @@ pub fn filter(
         }
         "batch" | "count" | "first" | "items" | "join" | "last" | "length" | "list" | "reverse"
         | "slice" | "sum" => lists::filter(name, value, &arguments, meter),
-        "map" => lists::map(run, value, arguments),
-        "reject" | "rejectattr" | "select" | "selectattr" => {
-            lists::select(run, name, value, arguments)
-        }
+        "map" => map(value, arguments, meter, levels),
+        "reject" | "rejectattr" | "select" | "selectattr" => select(name, value, arguments, meter),
         "random" => wrong("random chooses by chance, which a prompt does not do"),
         _ => wrong(format!("there is no filter '{name:.40}'")),
     }
+}
+
+fn map(
+    value: &Value,
+    mut arguments: Arguments,
+    meter: &Rc<Meter>,
+    levels: &mut Levels,
+) -> Result<Value, Fault> {
+    let items = crate::jinja::items::items(value, meter)?;
+    let mut out = Vec::new();
+    let by_attribute = arguments.named.iter().any(|(name, _)| name == "attribute");
+    if arguments.positional.is_empty() && by_attribute {
+        let [attribute, default] = arguments.bind("map", ["attribute", "default"], 1)?;
+        let default = default.filter(|default| !matches!(default, Value::None));
+        for item in items {
+            out.push(path(&item, attribute.unwrap_or(&Value::Undefined), default, meter)?);
+        }
+    } else {
+        if arguments.positional.is_empty() {
+            return wrong("map needs the name of a filter, or an attribute");
+        }
+        let name = text::to_string(&arguments.positional.remove(0), meter)?;
+        // Filters of filters (`map('map', …)`) recurse once per name, which `levels` limits.
+        for item in items {
+            let arguments = Arguments {
+                positional: arguments.positional.clone(),
+                named: arguments.named.clone(),
+            };
+            meter.work(1 + arguments.positional.len() + arguments.named.len())?;
+            levels.enter()?;
+            let result = filter(&name, &item, arguments, meter, levels);
+            levels.leave();
+            out.push(result?);
+        }
+    }
+    Value::generator(out, meter)
+}
+
+fn select(
+    name: &str,
+    value: &Value,
+    mut arguments: Arguments,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
+    let items = crate::jinja::items::items(value, meter)?;
+    let mut positional = std::mem::take(&mut arguments.positional).into_iter();
+    let attribute = if name.ends_with("attr") { positional.next() } else { None };
+    if name.ends_with("attr") && attribute.is_none() {
+        return wrong(format!("{name} needs an attribute"));
+    }
+    let test = positional.next().map(|name| text::to_string(&name, meter)).transpose()?;
+    arguments.positional = positional.collect();
+    let mut out = Vec::new();
+    for item in items {
+        let value = match &attribute {
+            Some(attribute) => path(&item, attribute, None, meter)?,
+            None => item.clone(),
+        };
+        let passes = match &test {
+            Some(test) => tests::test(test, &value, &arguments, meter)?,
+            None => value.is_true(),
+        };
+        if passes == name.starts_with("select") {
+            out.push(item);
+        }
+    }
+    Value::generator(out, meter)
 }

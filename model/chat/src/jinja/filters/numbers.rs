@@ -3,9 +3,10 @@
 use std::rc::Rc;
 
 use super::super::bind::{Arguments, flag, text, whole};
+use super::super::chars;
 use super::super::meter::Meter;
 use super::super::value::Value;
-use super::super::{Fault, chars, wrong};
+use crate::jinja::fault::{Fault, wrong};
 
 pub fn filter(
     name: &str,

@@ -6,9 +6,10 @@ use std::rc::Rc;
 
 use super::super::bind::{Arguments, flag, text};
 use super::super::meter::Meter;
+use super::super::ops;
 use super::super::value::{Key, ListKind, Value};
-use super::super::{Fault, ops, wrong};
 use super::lists::path;
+use crate::jinja::fault::{Fault, wrong};
 
 pub fn filter(
     name: &str,
@@ -27,7 +28,7 @@ pub fn filter(
                     .map(|attribute| by(item, attribute.as_ref(), None, flag(case, false), meter));
                 Value::list(keys.collect::<Result<_, _>>()?, meter)
             };
-            let all = keyed(ops::items(value, meter)?, key)?;
+            let all = keyed(crate::jinja::items::items(value, meter)?, key)?;
             Value::list(items(sorted(all, flag(reverse, false), meter)?), meter)
         }
         "dictsort" => {
@@ -55,7 +56,7 @@ pub fn filter(
             let [attribute, default, case] =
                 arguments.bind(name, ["attribute", "default", "case_sensitive"], 1)?;
             let default = default.filter(|default| !matches!(default, Value::None));
-            let all = keyed(ops::items(value, meter)?, |item| {
+            let all = keyed(crate::jinja::items::items(value, meter)?, |item| {
                 by(item, attribute, default, flag(case, false), meter)
             })?;
             let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
@@ -80,7 +81,7 @@ pub fn filter(
         }
         "unique" => {
             let [case, attribute] = arguments.bind(name, ["case_sensitive", "attribute"], 0)?;
-            let all = keyed(ops::items(value, meter)?, |item| {
+            let all = keyed(crate::jinja::items::items(value, meter)?, |item| {
                 by(item, attribute, None, flag(case, false), meter)
             })?;
             let mut seen = HashSet::new();
@@ -95,7 +96,7 @@ pub fn filter(
         }
         _ => {
             let [case, attribute] = arguments.bind(name, ["case_sensitive", "attribute"], 0)?;
-            let all = keyed(ops::items(value, meter)?, |item| {
+            let all = keyed(crate::jinja::items::items(value, meter)?, |item| {
                 by(item, attribute, None, flag(case, false), meter)
             })?;
             let wanted = if name == "min" { Ordering::Less } else { Ordering::Greater };

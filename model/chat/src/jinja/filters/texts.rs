@@ -4,9 +4,11 @@ use std::rc::Rc;
 
 use super::super::bind::{Arguments, flag, optional, size, text};
 use super::super::meter::{Meter, MeteredString};
+use super::super::text as written;
 use super::super::value::Value;
-use super::super::{Fault, chars, format, methods, text as written, wrong};
+use super::super::{chars, format, methods};
 use super::wrap;
+use crate::jinja::fault::{Fault, wrong};
 
 pub fn filter(
     name: &str,

@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
+use super::super::chars;
 use super::super::meter::{Meter, MeteredString};
 use super::super::value::Value;
-use super::super::{Fault, chars};
+use crate::jinja::fault::Fault;
 
 /// The options of wrapping.
 pub struct Wrap {

@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use super::super::meter::{Meter, MeteredString};
 use super::super::value::Value;
-use super::super::{Fault, methods, ops, text, wrong};
+use super::super::{methods, text};
 use super::spec;
+use crate::jinja::fault::{Fault, wrong};
 
 /// `pattern.format(…)`
 pub fn braces(
@@ -120,7 +121,7 @@ impl Fields<'_> {
                     Ok(at) => Value::Int(at),
                     Err(_) => Value::text(item, self.meter)?,
                 };
-                (value, rest) = (ops::item(&value, &key, self.meter)?, more);
+                (value, rest) = (crate::jinja::index::item(&value, &key, self.meter)?, more);
             } else {
                 let name = rest.trim_start_matches('.');
                 let end = name.find(['.', '[']).unwrap_or(name.len());

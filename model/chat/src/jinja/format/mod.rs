@@ -8,7 +8,8 @@ mod spec;
 pub use braces::braces;
 pub use percent::percent;
 
-use super::{Fault, MAX_MEMORY, limit};
+use super::MAX_MEMORY;
+use super::fault::{Fault, limit};
 
 /// The maximum precision.
 const MOST_DIGITS: usize = 1000;

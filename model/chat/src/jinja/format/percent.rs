@@ -6,8 +6,9 @@ use std::str::Chars;
 
 use super::super::meter::{Meter, MeteredString};
 use super::super::value::Value;
-use super::super::{Fault, html, text, wrong};
+use super::super::{html, text};
 use super::{float, precision, width};
+use crate::jinja::fault::{Fault, wrong};
 
 #[derive(Default)]
 struct Spec {

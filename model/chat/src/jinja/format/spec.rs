@@ -4,9 +4,10 @@
 use std::rc::Rc;
 
 use super::super::meter::{Meter, MeteredString};
+use super::super::text;
 use super::super::value::Value;
-use super::super::{Fault, text, wrong};
 use super::{float, general, precision, width};
+use crate::jinja::fault::{Fault, wrong};
 
 #[derive(Default)]
 struct Spec {

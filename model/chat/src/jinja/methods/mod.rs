@@ -7,10 +7,11 @@ use std::rc::Rc;
 pub use texts::{fill_up, in_case, join, replace, split, strip};
 
 use super::bind::{Arguments, whole};
+use super::fault::{Fault, wrong};
 use super::meter::Meter;
-use super::run::{Loop, Run};
+use super::ops;
+use super::value::Loop;
 use super::value::{ListKind, Map, Value};
-use super::{Fault, chars, ops, wrong};
 
 const OF_OBJECTS: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
 const OF_LISTS: [&str; 3] = ["copy", "count", "index"];
@@ -104,12 +105,11 @@ fn of_loop(state: &Loop, name: &str) -> Option<Value> {
 
 /// Calls a method that [`attribute`] found.
 pub fn call(
-    run: &mut Run,
     value: &Value,
     name: &str,
     arguments: Arguments,
+    meter: &Rc<Meter>,
 ) -> Result<Value, Fault> {
-    let meter = &run.meter.clone();
     meter.work(1)?;
     match value {
         Value::Text(this) => texts::call(this, name, &arguments, meter),
@@ -120,7 +120,8 @@ pub fn call(
             }
             let [wanted, from, to] = arguments.bind(name, ["value", "start", "stop"], 1)?;
             let wanted = wanted.unwrap_or(&Value::Undefined);
-            let places = ops::bounds(list.items.len(), [whole(from, "start")?, whole(to, "stop")?]);
+            let places =
+                super::items::bounds(list.items.len(), [whole(from, "start")?, whole(to, "stop")?]);
             let mut count = 0;
             for (at, item) in list.items.iter().enumerate().filter(|(at, _)| places.contains(at)) {
                 if ops::equal(item, wanted, meter)? {
@@ -172,7 +173,7 @@ fn of_object(
             let pairs = map.entries.iter().map(pair).collect::<Result<_, _>>()?;
             Value::sequence(pairs, ListKind::Items, meter)
         }
-        "keys" => Value::sequence(ops::items(value, meter)?, ListKind::Keys, meter),
+        "keys" => Value::sequence(super::items::items(value, meter)?, ListKind::Keys, meter),
         "values" => {
             Value::room_for(count, meter)?;
             Value::sequence(
@@ -189,7 +190,7 @@ fn of_object(
         }
         "fromkeys" => {
             let [keys, of_all] = arguments.bind(name, ["iterable", "value"], 1)?;
-            let keys = ops::items(keys.unwrap_or(&Value::Undefined), meter)?;
+            let keys = super::items::items(keys.unwrap_or(&Value::Undefined), meter)?;
             Value::room_for(keys.len().saturating_mul(2), meter)?;
             let of_all = of_all.cloned().unwrap_or(Value::None);
             Value::map(keys.into_iter().map(|key| (key, of_all.clone())).collect(), meter)
@@ -250,9 +251,4 @@ pub fn unknown<T>(value: &Value, name: &str) -> Result<T, Fault> {
         ));
     }
     wrong(format!("{} has no method {name:.40}()", value.kind()))
-}
-
-/// Matches white space, or the given characters.
-pub fn stripped(set: Option<&str>) -> impl Fn(char) -> bool + '_ {
-    move |c| set.map_or_else(|| chars::is_space(c), |set| set.contains(c))
 }

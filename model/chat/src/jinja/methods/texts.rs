@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use super::super::bind::{Arguments, flag, optional, size, text, whole};
 use super::super::meter::{Meter, MeteredString};
+use super::super::text as written;
 use super::super::value::{Text, Value};
-use super::super::{Fault, chars, format, ops, text as written, wrong};
-use super::stripped;
+use super::super::{chars, format};
+use crate::jinja::fault::{Fault, wrong};
 
 /// The names of all methods.
 pub const METHODS: [&str; 46] = [
@@ -154,7 +155,7 @@ pub fn call(
         }
         "join" => {
             let [all] = arguments.bind(name, ["iterable"], 1)?;
-            let items = ops::items(all.unwrap_or(&Value::Undefined), meter)?;
+            let items = crate::jinja::items::items(all.unwrap_or(&Value::Undefined), meter)?;
             if let Some(other) = items.iter().find(|item| item.as_text().is_none()) {
                 return wrong(format!(
                     "join() takes texts, not {}; '|join' takes any value",
@@ -482,4 +483,9 @@ fn translate(this: &str, table: &Value, meter: &Rc<Meter>) -> Result<Value, Faul
         }
     }
     Value::grown(out, meter)
+}
+
+/// Matches white space, or the given characters.
+pub fn stripped(set: Option<&str>) -> impl Fn(char) -> bool + '_ {
+    move |c| set.map_or_else(|| chars::is_space(c), |set| set.contains(c))
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Everything that launches bind.
-pub(super) struct Resident {
+pub(super) struct LoadedPlan {
     pub plan: Plan,
     /// The stream of all launches.
     pub stream: Stream,
@@ -39,7 +39,7 @@ pub(super) struct Resident {
     pub caches: Vec<(DeviceBuffer<u8>, DeviceBuffer<u8>)>,
     /// Memory shared by launches; programs use it in turn.
     pub arena: DeviceBuffer<u8>,
-    pub control: Words,
+    pub control: ControlWords,
     /// The staging ring of streamed layers; `None` if all are resident.
     pub ring: Option<Ring>,
     /// Exchange buffers with other devices that compute this model; `None` if it computes alone.
@@ -93,7 +93,7 @@ pub(super) struct Persistent {
 impl Persistent {
     /// The plan's persistent kernels on this device.
     pub fn all(
-        r: &Resident,
+        r: &LoadedPlan,
         kernels: Vec<Kernel>,
     ) -> std::result::Result<Vec<Persistent>, SessionError> {
         r.plan
@@ -105,14 +105,14 @@ impl Persistent {
     }
 
     /// Builds them again for changed exchange buffers.
-    pub fn again(r: &mut Resident) -> std::result::Result<(), SessionError> {
+    pub fn again(r: &mut LoadedPlan) -> std::result::Result<(), SessionError> {
         let kernels = r.persistent.iter().map(|one| one.kernel.clone()).collect();
         r.persistent = Persistent::all(r, kernels)?;
         Ok(())
     }
 
     fn new(
-        r: &Resident,
+        r: &LoadedPlan,
         one: &PersistentKernel,
         kernel: Kernel,
     ) -> std::result::Result<Persistent, SessionError> {
@@ -163,7 +163,7 @@ impl Persistent {
     }
 
     /// The exchange buffers in the layout of [`SUMS`](kjit_kernels::persistent::Persistent::SUMS).
-    fn sums(r: &Resident, one: &PersistentKernel) -> Result<DeviceBuffer<u64>> {
+    fn sums(r: &LoadedPlan, one: &PersistentKernel) -> Result<DeviceBuffer<u64>> {
         let missing = || lost("buffer for exchanges", one.entry);
         let place = r.meeting.as_ref().ok_or_else(missing)?;
         let at = |what| place.memory(what).map(|b| b.address()).ok_or_else(missing);
@@ -242,7 +242,7 @@ pub(super) enum SlotScope {
 }
 
 /// The control words of sequences, slot after slot.
-pub(super) struct Words {
+pub(super) struct ControlWords {
     /// Token ids by position, one more than the context. Host and device both read and write them
     /// in place.
     pub tokens: PinnedBuffer<u32>,
@@ -287,7 +287,7 @@ impl DraftWords {
     }
 }
 
-impl Resident {
+impl LoadedPlan {
     /// The device's compute units.
     pub fn units(&self) -> u32 {
         self.stream.device().info().units
@@ -367,7 +367,7 @@ impl Resident {
         self.launch_behind(program, launch, now, whose, false)
     }
 
-    /// As [`Resident::launch`]. With `behind_all` it starts only after all earlier work.
+    /// As [`LoadedPlan::launch`]. With `behind_all` it starts only after all earlier work.
     fn launch_behind(
         &self,
         program: &Program,
@@ -531,12 +531,12 @@ impl Resident {
         }))
     }
 
-    /// Waits for a word of [`Words::tokens`] that the device writes.
+    /// Waits for a word of [`ControlWords::tokens`] that the device writes.
     pub fn wait_for(&self, index: usize) -> std::result::Result<u32, SessionError> {
         self.wait_in(&self.control.tokens, index)
     }
 
-    /// As [`Resident::wait_for`], for other words that the device writes.
+    /// As [`LoadedPlan::wait_for`], for other words that the device writes.
     pub fn wait_in(
         &self,
         words: &PinnedBuffer<u32>,

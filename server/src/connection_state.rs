@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// The state of a connection.
-pub struct Doing {
+pub struct ConnectionState {
     now: Mutex<Now>,
     /// Wakes the connection when it must close.
     told: Notify,
@@ -61,9 +61,9 @@ pub enum Silence {
     Answers,
 }
 
-impl Doing {
+impl ConnectionState {
     /// A connection that waits for its first request.
-    pub fn new() -> Arc<Doing> {
+    pub fn new() -> Arc<ConnectionState> {
         let now = Now {
             stage: Stage::Waits,
             since: Instant::now(),
@@ -72,7 +72,7 @@ impl Doing {
             unwritten: false,
             goes: false,
         };
-        Arc::new(Doing { now: Mutex::new(now), told: Notify::new() })
+        Arc::new(ConnectionState { now: Mutex::new(now), told: Notify::new() })
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
@@ -145,7 +145,7 @@ impl Doing {
     /// Answers a request. The request counts from this call on, not from the future's first poll:
     /// before that poll hyper looks whether the client has left.
     pub fn answer(
-        self: &Arc<Doing>,
+        self: &Arc<ConnectionState>,
         router: Router,
         mut request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {
@@ -160,10 +160,10 @@ impl Doing {
         }
         let asked = Asked(Arc::clone(self));
         async move {
-            let doing = &asked.0;
+            let activity = &asked.0;
             let mut response = TowerToHyperService::new(router).call(request).await?;
-            doing.now().stage = Stage::Answers;
-            if doing.lacks_body() {
+            activity.now().stage = Stage::Answers;
+            if activity.lacks_body() {
                 // The begin of the next head is unknown, or not worth reading up to.
                 response
                     .headers_mut()
@@ -184,7 +184,7 @@ impl Now {
 }
 
 /// A request that is being answered, until this is dropped.
-struct Asked(Arc<Doing>);
+struct Asked(Arc<ConnectionState>);
 
 impl Drop for Asked {
     fn drop(&mut self) {

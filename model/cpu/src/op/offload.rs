@@ -1,12 +1,13 @@
 //! Operations that the CPU computes within a GPU's pass, such as experts that do not fit on the
 //! GPU.
 
-use super::{Compute, goes_with, run_together};
+use super::compute::Compute;
+use super::{goes_with, run_together};
 use crate::Run;
-use kjit_graph::op::{Elsewhere, Operation};
+use kjit_graph::op::{Offload, Operation};
 use kjit_graph::{Op, ValueId};
 
-impl Compute for Elsewhere {
+impl Compute for Offload {
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         let (graph, rows) = (host.graph, host.rows);
         let given: Vec<(ValueId, &[f32])> =

@@ -1,6 +1,6 @@
 //! A server without sockets, for tests and fuzzers: it answers on any connection.
 
-use crate::doing::Doing;
+use crate::connection_state::ConnectionState;
 use crate::listen::answer;
 use crate::options::Options;
 use crate::routes::routes;
@@ -38,7 +38,7 @@ impl Inside {
             connection,
             &self.service.options.limits,
             self.router.clone(),
-            &Doing::new(),
+            &ConnectionState::new(),
             &mut stopping,
         )
         .await;

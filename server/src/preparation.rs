@@ -15,7 +15,7 @@ pub const PLACES: usize = 2;
 
 /// Requests that wait for a place, and those that have one.
 #[derive(Default)]
-pub struct Desk {
+pub struct PreparationQueue {
     lanes: Mutex<[Lane; 2]>,
 }
 
@@ -25,19 +25,19 @@ type Client = Option<String>;
 #[derive(Default)]
 struct Lane {
     /// Waiting clients, in the order of their turns.
-    waiting: VecDeque<(Client, VecDeque<oneshot::Sender<Place>>)>,
+    waiting: VecDeque<(Client, VecDeque<oneshot::Sender<PreparationSlot>>)>,
     /// Places of each client.
     taken: HashMap<Client, usize>,
 }
 
 /// The right to use a thread, until it is dropped.
-pub struct Place {
-    desk: Arc<Desk>,
+pub struct PreparationSlot {
+    queue: Arc<PreparationQueue>,
     lane: usize,
     client: Client,
 }
 
-impl Desk {
+impl PreparationQueue {
     /// Number of requests that wait for a place.
     pub fn waiting(&self) -> usize {
         self.lock().iter().map(Lane::waiting).sum()
@@ -49,7 +49,7 @@ impl Desk {
     }
 
     /// Waits for the caller's turn. Dropping the future gives up the turn.
-    pub async fn place(self: &Arc<Desk>, caller: &Caller) -> Option<Place> {
+    pub async fn place(self: &Arc<PreparationQueue>, caller: &Caller) -> Option<PreparationSlot> {
         let lane = usize::from(caller.bytes > SMALL);
         let (to, turn) = oneshot::channel();
         if let Some(lane) = self.lock().get_mut(lane) {
@@ -67,12 +67,12 @@ impl Desk {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hand_out(self: &Arc<Desk>, at: usize) {
+    fn hand_out(self: &Arc<PreparationQueue>, at: usize) {
         loop {
             let next = self.lock().get_mut(at).and_then(Lane::next);
             let Some((client, to)) = next else { return };
             // If the receiver has gone, the place comes back. It is dropped outside of the lock.
-            drop(to.send(Place { desk: Arc::clone(self), lane: at, client }));
+            drop(to.send(PreparationSlot { queue: Arc::clone(self), lane: at, client }));
         }
     }
 }
@@ -83,7 +83,7 @@ impl Lane {
     }
 
     /// The next turn, if there is a place for it.
-    fn next(&mut self) -> Option<(Client, oneshot::Sender<Place>)> {
+    fn next(&mut self) -> Option<(Client, oneshot::Sender<PreparationSlot>)> {
         self.waiting.iter_mut().for_each(|(_, all)| all.retain(|to| !to.is_closed()));
         self.waiting.retain(|(_, all)| !all.is_empty());
         if self.taken.values().sum::<usize>() >= PLACES {
@@ -101,35 +101,35 @@ impl Lane {
     }
 }
 
-impl Drop for Place {
+impl Drop for PreparationSlot {
     fn drop(&mut self) {
-        if let Some(lane) = self.desk.lock().get_mut(self.lane) {
+        if let Some(lane) = self.queue.lock().get_mut(self.lane) {
             let left = lane.taken.get(&self.client).map_or(0, |n| n.saturating_sub(1));
             match left {
                 0 => _ = lane.taken.remove(&self.client),
                 left => _ = lane.taken.insert(self.client.clone(), left),
             }
         }
-        self.desk.hand_out(self.lane);
+        self.queue.hand_out(self.lane);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Caller, Desk, Place, SMALL};
+    use super::{Caller, PreparationQueue, PreparationSlot, SMALL};
     use std::future::Future;
     use std::pin::Pin;
     use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
 
-    type Turn<'a> = Pin<Box<dyn Future<Output = Option<Place>> + 'a>>;
+    type Turn<'a> = Pin<Box<dyn Future<Output = Option<PreparationSlot>> + 'a>>;
 
     fn caller(client: &str, bytes: usize) -> Caller {
         Caller { client: Some(client.to_owned()), bytes, ..Caller::default() }
     }
 
     /// The place, if it has been given.
-    fn look(turn: &mut Turn<'_>) -> Option<Place> {
+    fn look(turn: &mut Turn<'_>) -> Option<PreparationSlot> {
         match turn.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(place) => Some(place.unwrap()),
             Poll::Pending => None,
@@ -138,20 +138,20 @@ mod tests {
 
     #[test]
     fn clients_take_turns_none_has_all_places_and_what_is_small_does_not_wait_for_what_is_large() {
-        let desk = Arc::new(Desk::default());
+        let queue = Arc::new(PreparationQueue::default());
         let (many, few, small) =
             (caller("many", SMALL + 1), caller("few", SMALL + 1), caller("many", SMALL));
         let mut turns: Vec<Turn<'_>> =
-            (0..10).map(|_| Box::pin(desk.place(&many)) as Turn<'_>).collect();
-        let mut places: Vec<Option<Place>> = turns.iter_mut().map(look).collect();
+            (0..10).map(|_| Box::pin(queue.place(&many)) as Turn<'_>).collect();
+        let mut places: Vec<Option<PreparationSlot>> = turns.iter_mut().map(look).collect();
         assert_eq!(places.iter().flatten().count(), 1, "one of two");
-        assert_eq!(desk.waiting(), 9);
-        let mut another: Turn<'_> = Box::pin(desk.place(&few));
+        assert_eq!(queue.waiting(), 9);
+        let mut another: Turn<'_> = Box::pin(queue.place(&few));
         let other = look(&mut another).expect("nobody else waits");
-        let mut beside: Turn<'_> = Box::pin(desk.place(&small));
+        let mut beside: Turn<'_> = Box::pin(queue.place(&small));
         assert!(look(&mut beside).is_some());
         // Clients without a place come next; within a client, the oldest request.
-        let mut third: Turn<'_> = Box::pin(desk.place(&few));
+        let mut third: Turn<'_> = Box::pin(queue.place(&few));
         assert!(look(&mut third).is_none());
         drop(places[0].take());
         places = turns.iter_mut().skip(1).map(look).collect();
@@ -164,12 +164,12 @@ mod tests {
         assert!(look(&mut third).is_some(), "he has given his back");
         // A request that leaves gives up its turn or its place.
         turns.truncate(4);
-        assert_eq!(desk.waiting(), 2);
+        assert_eq!(queue.waiting(), 2);
         places.clear();
         drop(turns.remove(2));
         let last = look(&mut turns[2]).expect("who left gave his place on");
-        assert_eq!(desk.waiting(), 0);
+        assert_eq!(queue.waiting(), 0);
         drop(last);
-        assert!(desk.lock().iter().all(|lane| lane.taken.is_empty() && lane.waiting.is_empty()));
+        assert!(queue.lock().iter().all(|lane| lane.taken.is_empty() && lane.waiting.is_empty()));
     }
 }

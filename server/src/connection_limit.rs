@@ -1,8 +1,8 @@
-//! Places for connections: a limited number, half of them for one address. If none is free, the
+//! Limits connections: a number in all, half of them for one address. If none is free, the
 //! connection that has been idle longest is closed. A connection with a running request is never
 //! closed.
 
-use crate::doing::Doing;
+use crate::connection_state::ConnectionState;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,33 +13,33 @@ use tokio::sync::Notify;
 /// Time between two checks for an idle connection, if nothing else wakes the door.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Places for connections.
-pub struct Places {
+/// The open connections, and how many there may be.
+pub struct ConnectionLimit {
     most: usize,
     next: AtomicU64,
-    taken: Mutex<HashMap<u64, (IpAddr, Arc<Doing>)>>,
+    taken: Mutex<HashMap<u64, (IpAddr, Arc<ConnectionState>)>>,
     left: Notify,
 }
 
 /// A place. It is free again when this is dropped.
-pub struct Place {
-    places: Arc<Places>,
+pub struct ConnectionSlot {
+    places: Arc<ConnectionLimit>,
     number: u64,
     /// State of its connection.
-    pub doing: Arc<Doing>,
+    pub activity: Arc<ConnectionState>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.places.taken().remove(&self.number);
         self.places.left.notify_one();
     }
 }
 
-impl Places {
+impl ConnectionLimit {
     /// This many places.
-    pub fn new(most: usize) -> Arc<Places> {
-        Arc::new(Places {
+    pub fn new(most: usize) -> Arc<ConnectionLimit> {
+        Arc::new(ConnectionLimit {
             most,
             next: AtomicU64::new(0),
             taken: Mutex::default(),
@@ -47,21 +47,24 @@ impl Places {
         })
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<u64, (IpAddr, Arc<Doing>)>> {
+    fn taken(&self) -> MutexGuard<'_, HashMap<u64, (IpAddr, Arc<ConnectionState>)>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place for a connection from this address. If all are taken, this waits until the
     /// connection that has been idle longest has closed, or any has ended. `None`: the address has
     /// its share, and none of its connections is idle.
-    pub async fn take(self: &Arc<Places>, from: IpAddr) -> Option<Place> {
+    pub async fn take(self: &Arc<ConnectionLimit>, from: IpAddr) -> Option<ConnectionSlot> {
         let from = holder(from);
         loop {
             {
                 let mut taken = self.taken();
                 // Connections that were told to close are closing.
                 let stay = |of: &dyn Fn(IpAddr) -> bool| {
-                    taken.values().filter(|(other, doing)| of(*other) && !doing.goes()).count()
+                    taken
+                        .values()
+                        .filter(|(other, activity)| of(*other) && !activity.goes())
+                        .count()
                 };
                 if stay(&|other| other == from) >= self.most.div_ceil(2) {
                     idlest(&taken, |other| other == from)?.give_way();
@@ -69,9 +72,10 @@ impl Places {
                     idlest(&taken, |_| true).inspect(|idlest| idlest.give_way());
                 }
                 if taken.len() < self.most {
-                    let (number, doing) = (self.next.fetch_add(1, Ordering::Relaxed), Doing::new());
-                    taken.insert(number, (from, Arc::clone(&doing)));
-                    return Some(Place { places: Arc::clone(self), number, doing });
+                    let (number, activity) =
+                        (self.next.fetch_add(1, Ordering::Relaxed), ConnectionState::new());
+                    taken.insert(number, (from, Arc::clone(&activity)));
+                    return Some(ConnectionSlot { places: Arc::clone(self), number, activity });
                 }
             }
             self.one_left().await;
@@ -90,13 +94,13 @@ impl Places {
 }
 
 fn idlest(
-    taken: &HashMap<u64, (IpAddr, Arc<Doing>)>,
+    taken: &HashMap<u64, (IpAddr, Arc<ConnectionState>)>,
     of: impl Fn(IpAddr) -> bool,
-) -> Option<Arc<Doing>> {
-    let idle = |(from, doing): &(IpAddr, Arc<Doing>)| {
-        Some((doing.idle_since().filter(|_| of(*from))?, Arc::clone(doing)))
+) -> Option<Arc<ConnectionState>> {
+    let idle = |(from, activity): &(IpAddr, Arc<ConnectionState>)| {
+        Some((activity.idle_since().filter(|_| of(*from))?, Arc::clone(activity)))
     };
-    taken.values().filter_map(idle).min_by_key(|(since, _)| *since).map(|(_, doing)| doing)
+    taken.values().filter_map(idle).min_by_key(|(since, _)| *since).map(|(_, activity)| activity)
 }
 
 /// The unit of the limit per address. In IPv6 one machine has a whole /64 network.
@@ -109,28 +113,28 @@ fn holder(from: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    use super::{Places, holder};
+    use super::{ConnectionLimit, holder};
     use std::net::IpAddr;
 
     #[tokio::test]
     async fn the_idlest_gives_way_and_no_address_has_more_than_half() {
         let (a, b) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let places = Places::new(4);
+        let places = ConnectionLimit::new(4);
         let first = places.take(a).await.unwrap();
         let second = places.take(a).await.unwrap();
         // The third connection of one address: its first one is told to close.
         let third = places.take(a).await.unwrap();
-        first.doing.gives_way().await;
-        assert!(first.doing.idle_since().is_none() && second.doing.idle_since().is_some());
+        first.activity.gives_way().await;
+        assert!(first.activity.idle_since().is_none() && second.activity.idle_since().is_some());
         drop(first);
         let others = [places.take(b).await.unwrap(), places.take(b).await.unwrap()];
         // All are taken: the one that has been idle longest closes, whatever its address, and the
         // next one waits for that.
         let (next, ()) = tokio::join!(places.take(IpAddr::from([10, 0, 0, 3])), async {
-            second.doing.gives_way().await;
+            second.activity.gives_way().await;
             drop(second);
         });
-        assert!(next.is_some() && third.doing.idle_since().is_some());
+        assert!(next.is_some() && third.activity.idle_since().is_some());
         drop((third, others, next));
         assert!(places.taken().is_empty());
     }

@@ -5,7 +5,7 @@ use kjit_model::sample::TokenMask;
 use kjit_model::serve::Constraint;
 
 /// Forces the first tokens of an answer, then delays its end.
-pub struct Steered {
+pub struct Forced {
     /// The tokens that are forced.
     pub forced: Vec<u32>,
     /// Tokens that end the answer after the forced ones.
@@ -20,7 +20,7 @@ pub struct Steered {
     pub at: usize,
 }
 
-impl Constraint for Steered {
+impl Constraint for Forced {
     fn allowed(&mut self) -> Result<TokenMask, String> {
         if let Some(next) = self.forced.get(self.at) {
             return Ok(TokenMask::new(self.n_vocab, [*next]));
@@ -49,20 +49,20 @@ impl Constraint for Steered {
 
 #[cfg(test)]
 mod tests {
-    use super::{Constraint, Steered, TokenMask};
+    use super::{Constraint, Forced, TokenMask};
 
     #[test]
     fn forced_tokens_come_first_and_ends_neither_among_them_nor_too_early() {
         let all = |without: &[u32]| TokenMask::new(5, (0..5).filter(|id| !without.contains(id)));
         let (forced, ends) = (vec![3, 4, 1], vec![4]);
-        let mut steered = Steered { forced, ends, least: 1, n_vocab: 5, then: None, at: 0 };
+        let mut constraint = Forced { forced, ends, least: 1, n_vocab: 5, then: None, at: 0 };
         for id in [3, 4, 1] {
-            assert_eq!(steered.allowed().unwrap(), TokenMask::new(5, [id]));
-            assert!(!steered.accept(id).unwrap());
+            assert_eq!(constraint.allowed().unwrap(), TokenMask::new(5, [id]));
+            assert!(!constraint.accept(id).unwrap());
         }
-        assert_eq!(steered.allowed().unwrap(), all(&[4]));
-        assert!(!steered.accept(0).unwrap());
-        assert_eq!(steered.allowed().unwrap(), all(&[]));
-        assert!(steered.accept(4).unwrap());
+        assert_eq!(constraint.allowed().unwrap(), all(&[4]));
+        assert!(!constraint.accept(0).unwrap());
+        assert_eq!(constraint.allowed().unwrap(), all(&[]));
+        assert!(constraint.accept(4).unwrap());
     }
 }

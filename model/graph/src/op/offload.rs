@@ -1,11 +1,13 @@
 //! Operations that the CPU computes in the midst of a GPU's pass: experts that have no room there.
 
-use super::{Op, Operation};
-use crate::{Graph, ValueId, WeightId};
+use super::Op;
+use super::operation::{Lookup, Operation};
+use crate::value::ValueId;
+use crate::weight::WeightId;
 
 /// `out` = what these operations make of `x`: one row each for a token, and no state between them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Elsewhere {
+pub struct Offload {
     /// The rows they begin with.
     pub x: ValueId,
     /// What else they are given: where a device has some of the experts, the chosen ones (below 0:
@@ -17,7 +19,7 @@ pub struct Elsewhere {
     pub out: ValueId,
 }
 
-impl Operation for Elsewhere {
+impl Operation for Offload {
     fn reads(&self) -> Vec<ValueId> {
         std::iter::once(self.x).chain(self.with.iter().copied()).collect()
     }
@@ -35,7 +37,7 @@ impl Operation for Elsewhere {
         self.ops.iter().flat_map(Op::vectors).collect()
     }
 
-    fn bytes(&self, graph: &Graph) -> u64 {
+    fn bytes(&self, graph: &dyn Lookup) -> u64 {
         self.ops.iter().map(|op| op.bytes(graph)).sum()
     }
 
@@ -43,7 +45,7 @@ impl Operation for Elsewhere {
         "elsewhere"
     }
 
-    fn args(&self, graph: &Graph) -> Vec<String> {
+    fn args(&self, graph: &dyn Lookup) -> Vec<String> {
         let made = self.ops.iter().flat_map(Op::writes);
         self.reads().into_iter().chain(made).map(|v| graph.value(v).name.clone()).collect()
     }

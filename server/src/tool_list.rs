@@ -1,22 +1,20 @@
 //! The tools of a request, for dialects whose format differs from the templates'.
 
-use crate::conversation::{Tool, checked_name};
 use crate::fields::Fields;
 use crate::refusal::Refusal;
+use crate::tool::MOST_TOOLS;
+use crate::tool::{Tool, checked_name};
 use serde_json::{Value, json};
-
-/// Most tools of one request.
-pub const MOST_TOOLS: usize = 128;
 
 /// Tools that a request offers.
 #[derive(Debug, Default)]
-pub struct Offer {
+pub struct ToolList {
     tools: Vec<Tool>,
     /// The tools in the templates' format.
     written: Vec<Value>,
 }
 
-impl Offer {
+impl ToolList {
     /// Adds a tool. `f` has its `name`, `description` and `strict`; `schema` names the field with
     /// the tool's schema.
     ///

@@ -1,0 +1,22 @@
+//! Waits for a child process with a time limit.
+
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// The exit status of the child; `None` if it did not end in time, and it is abandoned.
+pub(crate) fn wait(mut child: Child, patience: Duration) -> Option<ExitStatus> {
+    let start = Instant::now();
+    while start.elapsed() < patience {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+            Err(_) => break,
+        }
+    }
+    let _ = child.kill();
+    // A child that hangs in the kernel does not end even when killed, so only a thread waits for
+    // it.
+    let reap = move || drop(child.wait());
+    let _ = std::thread::Builder::new().name("kjit waits".into()).stack_size(64 << 10).spawn(reap);
+    None
+}

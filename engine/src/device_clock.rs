@@ -1,0 +1,62 @@
+//! A device's clock in a trace.
+
+use crate::driver::{Event, Stream};
+use crate::error::Result;
+use crate::trace::Trace;
+
+/// A device's clock in a trace.
+pub struct DeviceClock {
+    pub(super) trace: Trace,
+    pub(super) zero: Event,
+    pub(super) at_us: f64,
+    pub(super) track: String,
+}
+
+impl DeviceClock {
+    /// The clock for another row, with a name after the device's.
+    #[must_use]
+    pub fn row(&self, name: &str) -> DeviceClock {
+        let DeviceClock { trace, zero, at_us, track } = self;
+        DeviceClock {
+            trace: trace.clone(),
+            zero: zero.clone(),
+            at_us: *at_us,
+            track: format!("{track} {name}"),
+        }
+    }
+
+    /// Adds the span between two timed events that have completed.
+    ///
+    /// # Errors
+    /// [`Error::Driver`](crate::Error::Driver) if an event was not recorded or has not completed.
+    pub fn span(&self, name: impl Into<String>, from: &Event, to: &Event) -> Result<()> {
+        let at = self.at_us + f64::from(from.milliseconds_since(&self.zero)?) * 1e3;
+        self.trace.add(
+            self.track.as_str(),
+            name,
+            at,
+            f64::from(to.milliseconds_since(from)?) * 1e3,
+        );
+        Ok(())
+    }
+}
+
+impl Trace {
+    /// Relates a device's clock to the trace's. Waits until the stream is idle, so for setup only.
+    ///
+    /// # Errors
+    /// [`Error::Driver`](crate::Error::Driver).
+    pub fn device_clock(&self, stream: &Stream) -> Result<DeviceClock> {
+        let zero = stream.device().timed_event()?;
+        stream.synchronize()?;
+        stream.record(&zero)?;
+        zero.synchronize()?;
+        // The host sees the event some microseconds late, so device rows are drawn that much later.
+        Ok(DeviceClock {
+            trace: self.clone(),
+            zero,
+            at_us: self.now_us(),
+            track: stream.device().label().to_owned(),
+        })
+    }
+}

@@ -1,0 +1,25 @@
+//! A searched place.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// A searched place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tried {
+    /// The reason for searching it: `KJIT_HIP_LIBRARY`, `ROCM_PATH`, `loader path`, `usual folder`,
+    /// `Python package`.
+    pub via: &'static str,
+    /// File, folder, or the name for the loader.
+    pub place: PathBuf,
+    /// The problem: `not there`, or the loader's message if the file exists but does not open.
+    pub why: String,
+}
+
+impl fmt::Display for Tried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.place.display())?;
+        if self.why == NOT_THERE { Ok(()) } else { write!(f, " ({})", self.why) }
+    }
+}
+
+pub(super) const NOT_THERE: &str = "not there";

@@ -1,0 +1,12 @@
+//! The limits of nesting.
+
+/// Maximum nesting of brackets and blocks in a template.
+pub const MAX_NESTING: usize = 64;
+
+/// Maximum nesting of evaluations while a template runs, for example by recursive macros. All
+/// levels take less than 1 MiB of stack in a debug build and less than half of that in a release
+/// build; a thread has 2 MiB by default.
+pub const MAX_LEVELS: usize = 240;
+
+/// Maximum nesting of lists and objects.
+pub const MAX_DEPTH: u16 = 128;

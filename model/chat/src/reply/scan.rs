@@ -1,0 +1,31 @@
+//! The search for the first of several texts in an answer that grows.
+
+/// The first occurrence of one of several texts.
+pub(super) enum Scan {
+    /// The index of the text, and its position.
+    Found(usize, usize),
+    /// No occurrence, but one may begin at this position.
+    Until(usize),
+}
+
+pub(super) fn scan(text: &str, needles: &[&str]) -> Scan {
+    // Of several at one position the longest counts, since one may be a prefix of another.
+    let found = needles
+        .iter()
+        .enumerate()
+        .filter_map(|(i, n)| text.find(n).map(|at| (at, std::cmp::Reverse(n.len()), i)));
+    match found.min() {
+        Some((at, _, i)) => Scan::Found(i, at),
+        None => {
+            let held =
+                needles.iter().map(|n| crate::stop::partial_suffix(text, n)).max().unwrap_or(0);
+            Scan::Until(text.len() - held)
+        }
+    }
+}
+
+/// Removes an incomplete marker at the end of a text. A single byte may be plain text and stays.
+pub(super) fn without_half_a_mark<'a>(text: &'a str, marks: &[&str]) -> &'a str {
+    let half = marks.iter().map(|mark| crate::stop::partial_suffix(text, mark)).max().unwrap_or(0);
+    if half < 2 { text } else { text.get(..text.len() - half).unwrap_or(text) }
+}

@@ -1,0 +1,38 @@
+//! The end of a rank's runner.
+
+use crate::exchange::Exchange;
+use kjit_engine::Stream;
+use std::time::{Duration, Instant};
+
+/// The time limit of the device to become idle after an abort. The library's kernels poll for it;
+/// ending the library's group may take seconds. After that the device is abandoned.
+pub(super) const REST: Duration = Duration::from_secs(8);
+
+/// The end of a rank's runner. All ranks launch the same steps ahead of the last token, except a
+/// rank that was interrupted one token earlier. Then the device would wait for a sum that never
+/// completes, and so would freeing memory.
+pub(super) struct RankShutdown(pub(super) Exchange, pub(super) Stream);
+
+impl Drop for RankShutdown {
+    fn drop(&mut self) {
+        let RankShutdown(meeting, stream) = self;
+        // The watchdog aborts the sum: 2 s after the end of another rank, or 10 s if that one
+        // hangs.
+        let _waiting = meeting.waiting();
+        let mut over = None;
+        // A failed device has no work in flight.
+        while matches!(stream.is_idle(), Ok(false)) {
+            if over.is_none() && meeting.is_over() {
+                over = Some(Instant::now());
+            }
+            if over.is_some_and(|since: Instant| since.elapsed() > REST) {
+                return stream.device().leave();
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        // Recorded work of the library would be returned to a group that no longer exists.
+        if meeting.is_over() {
+            stream.device().leave();
+        }
+    }
+}

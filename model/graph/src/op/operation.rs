@@ -1,0 +1,62 @@
+//! The interface of operations.
+
+use crate::state::{State, StateId};
+use crate::value::{Value, ValueId};
+use crate::weight::{Weight, WeightId};
+
+/// The values, weights and states that ids stand for: a [`Graph`](crate::Graph).
+pub trait Lookup {
+    /// The value of an id.
+    fn value(&self, id: ValueId) -> &Value;
+
+    /// The weight of an id.
+    fn weight(&self, id: WeightId) -> &Weight;
+
+    /// The state of an id.
+    fn state(&self, id: StateId) -> &State;
+}
+
+/// The interface of an operation.
+pub trait Operation {
+    /// The values that it reads.
+    fn reads(&self) -> Vec<ValueId>;
+
+    /// The values that it writes.
+    fn writes(&self) -> Vec<ValueId>;
+
+    /// The weights that it multiplies with in their file format.
+    fn matrices(&self) -> Vec<WeightId> {
+        vec![]
+    }
+
+    /// The weights that it needs as f32.
+    fn vectors(&self) -> Vec<WeightId> {
+        vec![]
+    }
+
+    /// The state that it changes. Such an operation must run for every token, in order.
+    fn keeps(&self) -> Option<StateId> {
+        None
+    }
+
+    /// The states that it reads or changes. It runs on the device that has them.
+    fn states(&self) -> Vec<StateId> {
+        self.keeps().into_iter().collect()
+    }
+
+    /// Bytes of weights read for one token.
+    fn bytes(&self, graph: &dyn Lookup) -> u64 {
+        self.matrices().iter().chain(&self.vectors()).map(|w| graph.weight(*w).bytes() as u64).sum()
+    }
+
+    /// Its name in the text form of a graph.
+    fn name(&self) -> &'static str;
+
+    /// Its arguments in the text form.
+    fn args(&self, graph: &dyn Lookup) -> Vec<String>;
+}
+
+/// An optional argument in the text form.
+pub(super) fn maybe(label: &str, graph: &dyn Lookup, weight: Option<WeightId>) -> Option<String> {
+    weight.map(|w| format!("{label} {}", graph.weight(w).name))
+}

@@ -1,0 +1,62 @@
+//! Weights.
+
+use kjit_formats::format::Format;
+
+/// Index of a [`Weight`] in [`Graph::weights`](crate::Graph::weights).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WeightId(pub u32);
+
+/// A weight tensor of the file, or a part of one: `experts` row-major matrices of `rows × cols`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Weight {
+    /// The tensor's name in the file. For a part, its first element is appended:
+    /// `blk.0.attn_qkv.weight[4096..]`.
+    pub name: String,
+    /// The tensor's name in the file.
+    pub tensor: String,
+    /// Elements before the part's first, in each matrix of the file.
+    pub at: usize,
+    /// Elements of each matrix in the file. For a part it exceeds `rows · cols`.
+    pub whole: usize,
+    /// Matrices in the tensor: 1, or the number of experts.
+    pub experts: usize,
+    /// Rows (outputs); 1 for a vector.
+    pub rows: usize,
+    /// Length of a row (inputs).
+    pub cols: usize,
+    /// Elements from the start of a row to that of the next row in the file. It exceeds `cols` if
+    /// each row is a part of a row.
+    pub stride: usize,
+    /// The encoding of the elements.
+    pub format: &'static Format,
+}
+
+impl Weight {
+    /// Bytes of the used part.
+    pub fn bytes(&self) -> usize {
+        self.experts
+            * self.rows
+            * (self.cols / self.format.block_elems())
+            * self.format.block_bytes()
+    }
+
+    /// Number of elements.
+    pub fn elems(&self) -> usize {
+        self.experts * self.rows * self.cols
+    }
+
+    /// Whether this is the whole tensor.
+    pub fn is_whole(&self) -> bool {
+        self.whole == self.rows * self.cols
+    }
+
+    /// Whether each row is a part of a row of the file.
+    pub fn is_of_columns(&self) -> bool {
+        self.stride != self.cols
+    }
+
+    /// Bytes of this number of elements, which must be whole blocks.
+    pub fn bytes_of(&self, elems: usize) -> usize {
+        elems / self.format.block_elems() * self.format.block_bytes()
+    }
+}

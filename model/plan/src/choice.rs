@@ -1,0 +1,60 @@
+//! The choice of a token, and its arguments.
+
+/// The way to choose the next token from the logits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[doc(hidden)]
+pub enum Choice {
+    /// The most likely token.
+    Greedy,
+    /// A random token.
+    Draw {
+        /// Among the `top_k` most likely; 0 for all.
+        top_k: u32,
+        /// Multiplies logits: 1 / temperature.
+        inverse: f32,
+        /// Among the most likely tokens up to this sum of probabilities.
+        top_p: f32,
+        /// Among tokens at least this times as likely as the most likely one.
+        min_p: f32,
+    },
+}
+
+/// An argument of the choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[doc(hidden)]
+pub enum Chosen {
+    /// Top-k of [`Choice::Draw`].
+    TopK,
+    /// The inverse temperature of [`Choice::Draw`].
+    Inverse,
+    /// Top-p of [`Choice::Draw`].
+    TopP,
+    /// Min-p of [`Choice::Draw`].
+    MinP,
+}
+
+/// A kernel argument's value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[doc(hidden)]
+pub enum Number {
+    /// An integer.
+    U32(u32),
+    /// A float.
+    F32(f32),
+}
+
+impl Chosen {
+    /// The argument's value.
+    pub fn of(self, choice: Choice) -> Number {
+        let (top_k, inverse, top_p, min_p) = match choice {
+            Choice::Greedy => (1, 1.0, 1.0, 0.0),
+            Choice::Draw { top_k, inverse, top_p, min_p } => (top_k, inverse, top_p, min_p),
+        };
+        match self {
+            Chosen::TopK => Number::U32(top_k),
+            Chosen::Inverse => Number::F32(inverse),
+            Chosen::TopP => Number::F32(top_p),
+            Chosen::MinP => Number::F32(min_p),
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Errors of plans.
+
+use kjit_exec::SessionError;
+
+/// The reason why a model cannot be planned for a target.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// An operation in a shape that no kernel supports.
+    #[error("{what} cannot run on a GPU yet: {why}; --device cpu runs it")]
+    Unsupported {
+        /// The value or weight.
+        what: String,
+        /// The missing feature.
+        why: String,
+    },
+    /// A context beyond the kernels' counters.
+    #[error("a context of {0} tokens is more than a GPU's kernels can count: give a smaller -c, \
+        at most {max}", max = u32::MAX)]
+    Context(usize),
+    /// A weight without a device layout.
+    #[error("tensor '{name}': {source}")]
+    Layout {
+        /// The tensor.
+        name: String,
+        /// The cause.
+        source: kjit_kernels::layout::LayoutError,
+    },
+}
+
+/// The error of a step that no kernel covers.
+pub(super) fn unsupported(what: &str, why: impl ToString) -> PlanError {
+    PlanError::Unsupported { what: format!("'{what}'"), why: why.to_string() }
+}
+
+impl From<PlanError> for SessionError {
+    fn from(error: PlanError) -> SessionError {
+        SessionError::Device(error.to_string())
+    }
+}

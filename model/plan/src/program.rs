@@ -1,0 +1,205 @@
+//! Programs: buffers and launches.
+
+use crate::bind::{Bind, BufferId, Control};
+use crate::choice::Choice;
+use crate::dim::{Dim, GemmUse, Now};
+use kjit_engine::Target;
+use kjit_graph::ValueId;
+use kjit_kernels::SpecError;
+use kjit_kernels::spec::Spec;
+
+/// A compile job and one of its kernels.
+#[derive(Debug, Clone, PartialEq)]
+#[doc(hidden)]
+pub struct Job {
+    /// The compile job.
+    pub job: kjit_engine::Job,
+    /// The kernel.
+    pub entry: &'static str,
+    /// The spec that it specialises.
+    pub spec: Spec,
+}
+
+/// Index of a [`Job`] in [`Plan::jobs`](crate::Plan::jobs).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[doc(hidden)]
+pub struct JobId(pub u32);
+
+/// Memory that launches share. Buffers that are never alive at the same time may overlap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Buffer {
+    /// The value in it, or its purpose.
+    pub name: String,
+    /// Bytes for the program's most tokens.
+    pub bytes: u64,
+    /// Bytes from the start of the arena, a multiple of 256.
+    pub offset: u64,
+    /// Counters: zero before the first run and after each launch that uses them. Nothing overlaps
+    /// them.
+    pub zeroed: bool,
+}
+
+/// One launch.
+#[derive(Debug, Clone, PartialEq)]
+#[doc(hidden)]
+pub struct Launch {
+    /// The value that it ends in, or its purpose.
+    pub name: String,
+    /// Index of its step.
+    pub step: usize,
+    /// The kernel.
+    pub job: JobId,
+    /// Its arguments, in order.
+    pub args: Vec<Bind>,
+    /// Blocks.
+    pub grid: [Dim; 3],
+    /// Threads of a block.
+    pub block: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared: u32,
+    /// May start before the previous launch has ended; the kernel itself waits.
+    pub dependent: bool,
+    /// Its blocks wait for each other: all must be resident. A device that cannot guarantee that
+    /// runs one block for each sequence.
+    pub cooperative: bool,
+}
+
+/// Launches for up to a number of tokens.
+#[derive(Debug, Clone, PartialEq)]
+#[doc(hidden)]
+pub struct Program {
+    /// The most tokens.
+    pub tokens: u32,
+    /// Memory passed from launch to launch.
+    pub buffers: Vec<Buffer>,
+    /// Offset of its buffers in the plan's arena. Programs do not overlap, since counters must stay
+    /// zero.
+    pub base: u64,
+    /// Bytes of all buffers.
+    pub arena: u64,
+    /// The launches in order.
+    pub launches: Vec<Launch>,
+    /// The buffers of kept values and of the result.
+    pub kept: Vec<Kept>,
+    /// Products whose launches depend on the number of tokens.
+    pub products: Vec<GemmUse>,
+    /// The input of the logits' steps: one f32 row for each token.
+    pub head: BufferId,
+    /// The first launch of those steps.
+    pub head_from: usize,
+    /// Input buffer of f32 hidden states; `None` if the program starts from token ids.
+    pub given: Option<BufferId>,
+    /// Pauses at which the CPU computes, in order.
+    pub pauses: Vec<Pause>,
+}
+
+/// A pause of launches for work of the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Pause {
+    /// Index of the launch that it precedes.
+    pub at: usize,
+    /// Index among the graph's host operations.
+    pub op: usize,
+    /// The work.
+    pub what: HostWork,
+}
+
+/// The work at a pause, on rows of 32-bit words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
+pub enum HostWork {
+    /// The CPU computes everything from these rows; a later launch fetches its result
+    /// ([`Bind::HostParts`]).
+    All {
+        /// The input.
+        from: BufferId,
+    },
+    /// The host divides the chosen experts: it keeps the CPU's, and tells the device the cache
+    /// slots of the others.
+    Divide {
+        /// The input, the chosen experts, their shares.
+        from: [BufferId; 3],
+        /// The cache slots of the device's experts, and their shares.
+        to: [BufferId; 2],
+    },
+    /// The CPU computes the experts that it kept.
+    Rest {
+        /// The result.
+        to: BufferId,
+    },
+}
+
+impl HostWork {
+    /// The buffers that it reads.
+    pub fn reads(&self) -> &[BufferId] {
+        match self {
+            HostWork::All { from } => std::slice::from_ref(from),
+            HostWork::Divide { from, .. } => from,
+            HostWork::Rest { .. } => &[],
+        }
+    }
+
+    /// The buffers that it writes.
+    pub fn makes(&self) -> &[BufferId] {
+        match self {
+            HostWork::All { .. } => &[],
+            HostWork::Rest { to } => std::slice::from_ref(to),
+            HostWork::Divide { to, .. } => to,
+        }
+    }
+}
+
+/// A value that exists after a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Kept {
+    /// The value.
+    pub value: ValueId,
+    /// Its buffer.
+    pub buffer: BufferId,
+    /// Stored as half-precision tiles; otherwise rows of 32-bit elements.
+    pub tiled: bool,
+}
+
+impl Program {
+    /// Whether launches read the position of each token ([`Control::Each`]).
+    pub fn wants_each(&self) -> bool {
+        self.launches.iter().any(|l| l.args.contains(&Bind::Control(Control::Each)))
+    }
+
+    /// The values that launches are evaluated with on a device of `units` compute units.
+    ///
+    /// # Errors
+    /// Those of [`GemmUse::launch`].
+    pub fn now(
+        &self,
+        target: &Target,
+        units: u32,
+        tokens: u32,
+        choice: Choice,
+    ) -> Result<Now, SpecError> {
+        let products = self
+            .products
+            .iter()
+            .map(|p| p.launch(target, tokens, units))
+            .collect::<Result<_, _>>()?;
+        Ok(Now { units, tokens, choice, products })
+    }
+}
+
+/// One token of each of several sequences: one row each, at any lengths.
+#[derive(Debug, Clone, PartialEq)]
+#[doc(hidden)]
+pub struct Batch {
+    /// Logits of a token of each sequence, for up to [`Program::tokens`] sequences.
+    pub program: Program,
+    /// Applies biases, masks and penalties to the logits; `None` without logits.
+    pub adjust: Option<Launch>,
+    /// Chooses each sequence's most likely token, in the program's buffers; `None` if another stage
+    /// follows.
+    pub greedy: Option<Launch>,
+    /// Draws tokens, each by the options in its slot.
+    pub draw: Option<Launch>,
+}

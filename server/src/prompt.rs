@@ -1,0 +1,21 @@
+//! A prompt, and the form of its answer.
+
+use kjit_model::chat::Form;
+
+/// A prompt, and the form of its answer.
+pub struct Prompt {
+    /// Token ids.
+    pub tokens: Vec<u32>,
+    /// The form in which the model writes reasoning and calls.
+    pub form: Form,
+    pub(super) rendered: String,
+    /// Names of the offered tools.
+    pub(super) offered: Vec<String>,
+}
+
+impl Prompt {
+    /// The prompt as text.
+    pub fn rendered(&self) -> &str {
+        &self.rendered
+    }
+}

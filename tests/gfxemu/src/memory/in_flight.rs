@@ -1,0 +1,70 @@
+//! Loads and stores that are under way.
+
+use crate::atomic::Change;
+use crate::random::Random;
+use std::collections::HashMap;
+
+/// A store in flight.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub(super) wave: u32,
+    pub(super) block: u32,
+    /// Its number among the wave's stores, and among all.
+    pub(super) store: u32,
+    pub(super) turn: u64,
+    pub(super) address: u64,
+    pub(super) bytes: [u8; 16],
+    pub(super) len: usize,
+    /// It bypasses the caches.
+    pub(super) through: bool,
+    /// The time when it reached its block's cache; 0 before that.
+    pub(super) arrived: u64,
+}
+
+impl Pending {
+    pub(super) fn meets(&self, address: u64, len: usize) -> bool {
+        self.address < address + len as u64 && address < self.address + self.len as u64
+    }
+    /// Copies its bytes of a range into `out`.
+    pub(super) fn lay_over(&self, address: u64, out: &mut [u8]) {
+        for (k, byte) in out.iter_mut().enumerate() {
+            let at = (address + k as u64).checked_sub(self.address).map(|at| at as usize);
+            if let Some(at) = at.filter(|&at| at < self.len) {
+                *byte = self.bytes[at];
+            }
+        }
+    }
+}
+
+/// A byte that was overwritten.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Old {
+    /// The times since when other blocks, and its own block, may see the new byte.
+    pub(super) time: u64,
+    pub(super) arrived: u64,
+    pub(super) wave: u32,
+    pub(super) block: u32,
+    pub(super) byte: u8,
+}
+
+/// Stores in flight, and bytes that caches may still hold.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    pub(super) random: Random,
+    pub(super) turns: u64,
+    /// Stores in front of the caches, and those in the blocks' caches.
+    pub(super) front: Vec<Pending>,
+    pub(super) cached: Vec<Pending>,
+    pub(super) old: HashMap<u64, Vec<Old>>,
+}
+
+/// An outstanding atomic.
+#[derive(Debug)]
+pub(super) struct Late {
+    pub wave: u32,
+    pub store: u32,
+    pub address: u64,
+    pub size: usize,
+    pub change: Change,
+    pub by: u128,
+}

@@ -1,0 +1,78 @@
+//! The kernels that are measured, and the device.
+
+use crate::args;
+use crate::args::Shared;
+use anyhow::bail;
+use kjit_engine::{Engine, Target};
+use kjit_model::DeviceChoice;
+use kjit_model::gguf::Gguf;
+use kjit_model::gpu::measure::Subject;
+use kjit_model::gpu::plan::{Plan, Request, plan};
+use kjit_model::gpu::settled;
+use kjit_model::gpu::tune::Kept;
+use regex_lite::Regex;
+use std::path::Path;
+
+/// Default number of tokens in the cache: more than a first question has.
+pub(super) const DEPTH: usize = 1024;
+
+/// Filter of kernels.
+pub struct Filter(Option<Regex>);
+
+impl Filter {
+    pub(super) fn takes(&self, name: &str) -> bool {
+        self.0.as_ref().is_none_or(|r| r.is_match(name))
+    }
+
+    /// Matches the kernel's name, its specification or its program.
+    pub fn wants(&self, subject: &Subject) -> bool {
+        self.takes(&subject.name)
+            || self.takes(&subject.spec.to_string())
+            || self.takes(&subject.program)
+    }
+
+    /// The error if nothing matches.
+    pub(super) fn nothing(&self) -> anyhow::Error {
+        let filter = self.0.as_ref().map_or(String::new(), ToString::to_string);
+        anyhow::anyhow!("no kernel's name is found by '{filter}'")
+    }
+}
+
+/// A model's plan for a target, as `run` makes it.
+///
+/// With programs for up to this many sequences side by side, if more than one.
+pub fn plan_of(
+    engine: &Engine,
+    model: &Path,
+    setup: &args::Setup,
+    sequences: usize,
+    target: &Target,
+) -> anyhow::Result<Plan> {
+    let gguf = Gguf::open(model)?;
+    let graph = kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?;
+    let options = kjit_model::OpenOptions { sequences, ..setup.options() };
+    let target = &settled(engine, target);
+    let request =
+        Request { graph: &graph, target, options: &options, keep: &[], tuned: &Kept::of(engine) };
+    plan(&request).with_context(|| format!("{} for {target}", model.display()))
+}
+
+/// The device of the flags, else the first one.
+pub(super) fn open_device(
+    engine: &Engine,
+    shared: &Shared,
+    flag: &str,
+) -> anyhow::Result<kjit_engine::Device> {
+    if shared.device == DeviceChoice::Cpu {
+        bail!("{flag} is about a GPU's kernels: --device cpu has none");
+    }
+    if let DeviceChoice::Several(_) = shared.device {
+        bail!("{flag} is about one GPU: --device {} names several", shared.device);
+    }
+    engine.device(&shared.device.to_string()).with_context(|| match flag {
+        "--kernels" => {
+            "--kernels needs a GPU; with --arch it shows resources without one, untimed".to_string()
+        }
+        _ => format!("{flag} needs a GPU"),
+    })
+}
