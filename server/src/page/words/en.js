@@ -1,0 +1,97 @@
+export default {
+  // Everywhere
+  close: "Close", cancel: "Cancel", ok: "OK", delete: "Delete", undo: "Undo", copy: "Copy", copied: "Copied",
+  notCopied: "Not copied: the browser forbids it", send: "Send", stop: "Stop", edit: "Edit", search: "Search",
+  you: "You", model: "Model", table: "Table", message: "Message", conversation: "Conversation", chats: "Chats",
+
+  // Chats
+  newChat: "New chat", searchChats: "Search chats", noChats: "No chats yet.", nothingFound: "Nothing found.",
+  untitled: "Untitled", pinned: "Pinned", today: "Today", yesterday: "Yesterday", thisWeek: "Last 7 days",
+  older: "Older", pin: "Pin", unpin: "Unpin", rename: "Rename", toFolder: "Move to a folder",
+  folderName: "Folder", folderHint: "Choose a folder, or name a new one.", noFolder: "No folder",
+  menuOf: "Menu of {title}", answering: "answering", deleted: "“{title}” is deleted.",
+  exportMarkdown: "Export as Markdown", exportJson: "Export as JSON", exportAll: "Export all chats",
+  import: "Import chats", importHint: "Files that this page exported: JSON or Markdown.",
+  imported: "Chats imported: {n}", noExport: "{name} is no export of this page.",
+  newerExport: "{name} has version {version}, which this page does not know.",
+  tooManyChats: "{name} holds more than {most} chats.", wrongChat: "{name}: chat {n} is incomplete.",
+  notKept: "The browser did not keep a change: {why}",
+  notKeptHere: "This browser keeps no data here: chats are lost when the page is closed.",
+
+  // Messages
+  placeholder: "Message", mayBeWrong: "Models make mistakes. Check what matters.", attach: "Attach text files",
+  dropHere: "Drop text files here", removeFile: "Remove {name}", characters: "{n} characters",
+  noImages: "{name}: the model cannot see pictures.",
+  noPdf: "{name}: PDF is not read here. Convert it to text first (pdftotext).",
+  noText: "{name} is no text file.", tooLarge: "{name} is larger than {most}.",
+  tooMuch: "Too much: at most 20 files and {most} characters.",
+  toEnd: "To the end", showAll: "Show all", showLess: "Show less", taskDone: "done", taskOpen: "to do",
+  editHint: "The question and its answers stay as another branch.", copyCode: "Copy code",
+  branchBefore: "Previous branch", branchAfter: "Next branch", again: "Another answer",
+  colder: "Most likely words", cooler: "More precise", warmer: "More varied", hottest: "Wild",
+  reasoning: "Reasoning", thoughtFor: "Reasoned for {seconds} s", waiting: "Waiting", modelLoads: "Loading the model",
+  cut: "The answer reached its limit.", stopped: "Stopped.", interrupted: "Interrupted: the page was closed.",
+  continue: "Continue", tryAgain: "Try again", rate: "{rate} tokens/s", firstAfter: "first after {seconds} s",
+  tokens: "{tokens} tokens", atTemperature: "temperature {value}", contextUsed: "{used} of {most}",
+  otherTab: "Another tab is answering in this chat.", noServer: "The server does not answer",
+  serverSays: "The server says {status}", streamBroke: "The connection broke off",
+  keyHint: "Give the key under General.", lookForServer: "Looking for the server",
+
+  // Empty chat
+  welcome: "What can I do for you?", runsHere: "{model} on {device} · {size} · context of {context} tokens",
+  notLoadedYet: "{model} is not loaded. The first message loads it.",
+  try: [
+    ["Explain something", "Explain in simple words why the sky is blue."],
+    ["Write code", "Write a Python function that finds the longest word of a text, with a test."],
+    ["Plan", "Plan a day in a city that I do not know. Make a table with times."],
+    ["Polish a text", "Write a short, friendly e-mail that moves a meeting to next week."],
+  ],
+
+  // Models
+  chooseModel: "Model", modelReady: "ready", modelLoading: "loading", modelUnloaded: "not loaded",
+  modelShort: "short of memory", modelReopening: "reopening", modelStopping: "stopping", modelEnded: "ended",
+  modelGone: "{model} is not served any more: choose another model.", requestsNow: "requests: {n}",
+  load: "Load now", unload: "Unload", live: "Live view",
+
+  // Settings of a chat
+  settings: "Settings of this chat", system: "System prompt", systemHint: "How the model should behave",
+  presets: "Presets", presetName: "Name of a preset", keepPreset: "Keep", forgetPreset: "Forget the preset",
+  sampling: "Sampling", asUsual: "Use for new chats", reset: "Reset", usualKept: "New chats begin with these settings.",
+  temperature: "Temperature", temperatureSays: "0: the likeliest word each time. Higher: more varied.",
+  max_tokens: "Answer length", max_tokensHint: "until it ends", max_tokensSays: "Most tokens of an answer.",
+  top_p: "Top p", top_pSays: "Only the likeliest words that together have this probability.",
+  top_k: "Top k", top_kHint: "all", top_kSays: "Only so many of the likeliest words. 0: all.",
+  min_p: "Min p", min_pSays: "Only words with at least this share of the likeliest one's probability.",
+  repeat_penalty: "Repeat penalty", repeat_penaltySays: "Above 1: words of the text so far become less likely.",
+  presence_penalty: "Presence penalty", presence_penaltySays: "For each word that occurred.",
+  frequency_penalty: "Frequency penalty", frequency_penaltySays: "For each time that a word occurred.",
+  seed: "Seed", seedHint: "random", seedSays: "The same seed and text give the same answer.",
+
+  // General
+  general: "General", theme: "Theme", contrast: "Contrast", language: "Language", automatic: "Automatic",
+  light: "Light", dark: "Dark", high: "High", key: "API key",
+  keySays: "If the server wants one. It is forgotten with this tab.",
+  storage: "Stored in this browser: {used} of {most}.",
+  privacy: "Chats stay in this browser. The server keeps none.",
+  keys: "Keyboard", newLine: "New line", copyLast: "Copy the last answer", editLast: "Edit the last question",
+  toField: "Write a message", stopOrClose: "Stop, or close",
+
+  // Live view
+  state: "State", perSecond: "{n} tokens/s", ofAll: "{n} of {all}", rateSays: "{n} tokens of answers per second",
+  requestsSay: "{n} requests running, {waiting} waiting", tokensSay: "{n} tokens of {all} are in use",
+  memorySays: "{used} of {all} are in use", live_rate: "Tokens per second", live_requests: "Requests",
+  live_streams: "Sequences", live_tokens: "Tokens of keys and values", live_pages: "Pages of keys and values",
+  live_kernels: "Kernels", live_memory: "Memory of the device", live_first: "Time to the first token",
+  live_between: "Time between tokens", live_queued: "Time in the queue", live_models: "Models", live_facts: "Facts",
+  answerTokens: "Tokens of answers", promptTokens: "Tokens of prompts", answeringNow: "Answering",
+  readingPrompt: "Reading a prompt", waitingNow: "Waiting", keptPrefixes: "Cached prefixes", free: "Free",
+  sequencesEach: "one square: {n} sequence(s)", inUse: "In use", perToken: "per token",
+  sharedPages: "Shared", ownPages: "Of one sequence", pagesEach: "one square: {n} page(s) of {tokens} tokens",
+  fromCache: "From the cache", compiledNow: "Compiled at this start", kernelsEach: "one square: {n} kernel(s)",
+  noKernels: "The CPU runs without compiled kernels.", weights: "Weights", otherMemory: "Everything else",
+  timesCounted: "{n} counted", device: "Device", architecture: "Architecture", parameters: "Parameters",
+  contextOf: "Context", requestsDone: "Requests", doneOf: "{done} done, {cancelled} cancelled, {failed} failed",
+  cachedOf: "{n}, of which {cached} cached", drafts: "Drafted tokens accepted", acceptedOf: "{n} of {all}",
+  steps: "Steps", busyFor: "Busy", preempted: "Preempted", reopened: "Reopened", connections: "Connections",
+  up: "Up", version: "Version", loads: "Loads",
+};
