@@ -164,7 +164,7 @@ mod tests {
                 assert!(!own || !text.contains(word), "{}: {word}", file.name);
             }
             for line in text.lines().filter(|_| own && file.name.ends_with(".js")) {
-                assert!(line.chars().count() <= 120, "{}: {line}", file.name);
+                assert!(line.chars().count() <= 100, "{}: {line}", file.name);
             }
         }
         let page = text(File::named("index.html").unwrap());

@@ -18,7 +18,10 @@ const SAVE = 600;
 function conversation(branch, settings) {
   const messages = branch
     .filter((m) => m.role === "user" || m.content)
-    .map((m) => ({ role: m.role, content: m.role === "user" ? withFiles(m.content, m.files) : m.content }));
+    .map((m) => ({
+      role: m.role,
+      content: m.role === "user" ? withFiles(m.content, m.files) : m.content,
+    }));
   const system = settings.system.trim();
   return system ? [{ role: "system", content: system }, ...messages] : messages;
 }
@@ -49,7 +52,13 @@ async function answer(chat, messages, question, temperature = null) {
   if (state.running.has(chat.id)) return;
   const begun = { message: null, stop: () => (begun.stopped = true) };
   state.running.set(chat.id, begun);
-  const fields = { parent: question.id, role: "assistant", state: "writing", model: chat.model, temperature };
+  const fields = {
+    parent: question.id,
+    role: "assistant",
+    state: "writing",
+    model: chat.model,
+    temperature,
+  };
   const one = await add(chat, messages, fields);
   if (begun.stopped) one.state = "stopped";
   state.running.delete(chat.id);
@@ -95,7 +104,8 @@ async function run(chat, messages, one, temperature, goesOn) {
 }
 
 const common = (chat) => ({
-  ...(chat.model ? { model: chat.model } : {}), stream: true,
+  ...(chat.model ? { model: chat.model } : {}),
+  stream: true,
   stream_options: { include_usage: true, continuous_usage_stats: true },
 });
 
@@ -118,11 +128,14 @@ function rest(chat, settings, branch, one) {
 
 async function receive(one, stream, chat) {
   const begun = performance.now();
-  const before = one.stats?.tokens ?? 0, stats = { tokens: before, prompt: 0, first: null, rate: null };
-  let first = 0, saved = begun;
+  const before = one.stats?.tokens ?? 0,
+    stats = { tokens: before, prompt: 0, first: null, rate: null };
+  let first = 0,
+    saved = begun;
   one.stats = stats;
   for await (const event of stream) {
-    const choice = event.choices?.[0], delta = choice?.delta ?? {};
+    const choice = event.choices?.[0],
+      delta = choice?.delta ?? {};
     const text = delta.content ?? choice?.text ?? "";
     const now = performance.now();
     if (text || delta.reasoning_content) {

@@ -11,7 +11,8 @@ export class Refused extends Error {
 }
 
 const headers = () => ({
-  "content-type": "application/json", ...(key() ? { authorization: `Bearer ${key()}` } : {}),
+  "content-type": "application/json",
+  ...(key() ? { authorization: `Bearer ${key()}` } : {}),
 });
 
 async function ask(path, options) {

@@ -2,7 +2,11 @@
 
 import { count, fixed } from "./words.js";
 
-const LEFT = 48, RIGHT = 8, TOP = 8, BOTTOM = 22;
+const LARGEST_CELL = 44;
+const LEFT = 48,
+  RIGHT = 8,
+  TOP = 8,
+  BOTTOM = 22;
 
 function svg(tag, attributes = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -19,8 +23,9 @@ const text = (content, attributes) => {
 
 /** An axis from 0: its end and up to five steps that are 1, 2 or 5 times a power of ten. */
 export function axis(most, whole = false) {
-  const least = whole ? 4 : 1e-9, top = Math.max(most, least);
-  const raw = top / 4, power = 10 ** Math.floor(Math.log10(raw));
+  const top = Math.max(most, whole ? 4 : 1);
+  const raw = top / 4,
+    power = 10 ** Math.floor(Math.log10(raw));
   let step = [1, 2, 5, 10].find((n) => n * power >= raw) * power;
   if (whole) step = Math.max(1, Math.round(step));
   const end = Math.ceil(top / step - 1e-9) * step;
@@ -29,7 +34,8 @@ export function axis(most, whole = false) {
 }
 
 function frame(element, label) {
-  const width = Math.max(220, element.clientWidth), height = Math.max(90, element.clientHeight);
+  const width = Math.max(220, element.clientWidth),
+    height = Math.max(90, element.clientHeight);
   element.setAttribute("viewBox", `0 0 ${width} ${height}`);
   element.setAttribute("role", "img");
   element.setAttribute("aria-label", label);
@@ -42,7 +48,12 @@ function vertical(element, { right, bottom }, scale) {
   for (const tick of scale.ticks) {
     element.append(
       svg("line", { class: "grid", x1: LEFT, x2: right, y1: y(tick), y2: y(tick) }),
-      text(scale.digits ? fixed(tick, scale.digits) : count(tick), { class: "tick end", x: LEFT - 6, y: y(tick) + 4 }));
+      text(scale.digits && tick ? fixed(tick, scale.digits) : count(tick), {
+        class: "tick end",
+        x: LEFT - 6,
+        y: y(tick) + 4,
+      }),
+    );
   }
   return y;
 }
@@ -56,9 +67,12 @@ export function areas(element, label, times, series, { seconds, whole = false })
   const sums = times.map((_, at) => series.reduce((n, one) => n + one.values[at], 0));
   const y = vertical(element, size, axis(Math.max(0, ...sums), whole));
   const x = (time) => size.right + ((size.right - LEFT) * time) / seconds;
-  for (let back = seconds; back >= 0; back -= seconds / 4) {
+  const step = size.width < 360 ? seconds / 2 : seconds / 4;
+  for (let back = seconds; back >= 0; back -= step) {
     const place = back === seconds ? "tick" : back ? "tick middle" : "tick end";
-    element.append(text(back ? `−${count(back)} s` : "0 s", { class: place, x: x(-back), y: size.bottom + 16 }));
+    element.append(
+      text(back ? `−${count(back)} s` : "0 s", { class: place, x: x(-back), y: size.bottom + 16 }),
+    );
   }
   let below = times.map(() => 0);
   const lines = [];
@@ -86,12 +100,25 @@ export function columns(element, label, { bounds, counts }, describe) {
     const x = LEFT + at * wide;
     const title = svg("title");
     title.textContent = describe(bounds[at], n);
-    element.append(svg("rect", {
-      class: "bar", x: x + 1, width: Math.max(1, wide - 2), y: y(n), height: size.bottom - y(n), rx: 1.5,
-    }, title));
+    element.append(
+      svg(
+        "rect",
+        {
+          class: "bar",
+          x: x + 1,
+          width: Math.max(1, wide - 2),
+          y: y(n),
+          height: size.bottom - y(n),
+          rx: 1.5,
+        },
+        title,
+      ),
+    );
     // A column's upper bound stands below its right edge.
     if (at < bounds.length && at % room === room - 1) {
-      element.append(text(short(bounds[at]), { class: "tick middle", x: x + wide, y: size.bottom + 16 }));
+      element.append(
+        text(short(bounds[at]), { class: "tick middle", x: x + wide, y: size.bottom + 16 }),
+      );
     }
   });
 }
@@ -102,17 +129,22 @@ export function short(seconds) {
 
 /** A bar of parts with an axis below it. `parts` are `{ name, value }`. */
 export function bar(element, label, parts, most, format) {
-  const size = frame(element, label), left = 2, right = size.right;
-  const scale = axis(most), x = (value) => left + ((right - left) * Math.min(value, most)) / most;
+  const size = frame(element, label),
+    left = 2,
+    right = size.right;
+  const scale = axis(most),
+    x = (value) => left + ((right - left) * Math.min(value, most)) / most;
   const height = size.bottom - TOP;
-  element.append(svg("rect", { class: "room", x: left, y: TOP, width: right - left, height, rx: 3 }));
+  element.append(
+    svg("rect", { class: "room", x: left, y: TOP, width: right - left, height, rx: 3 }),
+  );
   let at = 0;
   for (const { name, value } of parts) {
     const width = Math.max(0, x(at + value) - x(at));
     element.append(svg("rect", { class: `part ${name}`, x: x(at), y: TOP, width, height }));
     at += value;
   }
-  const ticks = scale.ticks.filter((tick) => tick <= most * 0.85);
+  const ticks = scale.ticks.filter((tick) => x(tick) < right - 90);
   for (const tick of [...ticks, most]) {
     const place = tick === 0 ? "tick" : tick === most ? "tick end" : "tick middle";
     element.append(text(format(tick), { class: place, x: x(tick), y: size.bottom + 16 }));
@@ -122,9 +154,14 @@ export function bar(element, label, parts, most, format) {
 /** Cells, each `per` things. `parts` are `{ name, value }`; what is left of `all` is free. */
 export function cells(element, label, parts, all) {
   const size = frame(element, label);
-  const per = Math.max(1, Math.ceil(all / 512)), number = Math.ceil(all / per);
-  const across = Math.min(number, Math.max(1, Math.ceil(Math.sqrt((number * size.width) / size.height))));
-  const down = Math.ceil(number / across), edge = Math.min(size.width / across, size.height / down, 44);
+  const per = Math.max(1, Math.ceil(all / 512)),
+    number = Math.ceil(all / per);
+  // In one row if the cells are not too small for it.
+  const square = Math.ceil(Math.sqrt((number * size.width) / size.height));
+  const across =
+    number * LARGEST_CELL <= size.width ? number : Math.min(number, Math.max(1, square));
+  const down = Math.ceil(number / across),
+    edge = Math.min(size.width / across, size.height / down, LARGEST_CELL);
   const ends = [];
   parts.reduce((sum, { name, value }) => {
     ends.push({ name, end: sum + value });
@@ -132,10 +169,16 @@ export function cells(element, label, parts, all) {
   }, 0);
   for (let at = 0; at < number; at += 1) {
     const name = ends.find(({ end }) => at * per < end)?.name ?? "free";
-    element.append(svg("rect", {
-      class: `cell ${name}`, x: (at % across) * edge + 1, y: Math.floor(at / across) * edge + 1,
-      width: Math.max(1, edge - 2), height: Math.max(1, edge - 2), rx: Math.min(3, edge / 5),
-    }));
+    element.append(
+      svg("rect", {
+        class: `cell ${name}`,
+        x: (at % across) * edge + 1,
+        y: Math.floor(at / across) * edge + 1,
+        width: Math.max(1, edge - 2),
+        height: Math.max(1, edge - 2),
+        rx: Math.min(3, edge / 5),
+      }),
+    );
   }
   return per;
 }

@@ -12,17 +12,49 @@ let loading = null;
 const load = () => (loading ??= import("./vendor/highlight.js").then((module) => module.default));
 
 const NAMES = {
-  js: "JavaScript", javascript: "JavaScript", ts: "TypeScript", typescript: "TypeScript", py: "Python",
-  python: "Python", rs: "Rust", rust: "Rust", sh: "Shell", bash: "Bash", shell: "Shell", cpp: "C++",
-  "c++": "C++", c: "C", cs: "C#", csharp: "C#", go: "Go", java: "Java", html: "HTML", css: "CSS",
-  json: "JSON", yaml: "YAML", yml: "YAML", sql: "SQL", xml: "XML", md: "Markdown", diff: "Diff",
-  mermaid: "Mermaid", latex: "LaTeX", tex: "TeX", toml: "TOML", php: "PHP", ruby: "Ruby", rb: "Ruby",
+  js: "JavaScript",
+  javascript: "JavaScript",
+  ts: "TypeScript",
+  typescript: "TypeScript",
+  py: "Python",
+  python: "Python",
+  rs: "Rust",
+  rust: "Rust",
+  sh: "Shell",
+  bash: "Bash",
+  shell: "Shell",
+  cpp: "C++",
+  "c++": "C++",
+  c: "C",
+  cs: "C#",
+  csharp: "C#",
+  go: "Go",
+  java: "Java",
+  html: "HTML",
+  css: "CSS",
+  json: "JSON",
+  yaml: "YAML",
+  yml: "YAML",
+  sql: "SQL",
+  xml: "XML",
+  md: "Markdown",
+  diff: "Diff",
+  mermaid: "Mermaid",
+  latex: "LaTeX",
+  tex: "TeX",
+  toml: "TOML",
+  php: "PHP",
+  ruby: "Ruby",
+  rb: "Ruby",
 };
 
 export function codeBlock(text, language) {
   const code = el("code", { text });
   const name = el("span", { class: "language", text: NAMES[language.toLowerCase()] ?? language });
-  const copy = copyButton(t("copyCode"), () => code.textContent, { shown: t("copy"), class: "small" });
+  const copy = copyButton(t("copyCode"), () => code.textContent, {
+    shown: t("copy"),
+    class: "small",
+  });
   const pre = el("pre", { tabindex: "0" }, code);
   const box = el("div", { class: "code" }, el("div", { class: "head" }, name, copy), pre);
   box.language = language;

@@ -12,7 +12,8 @@ import { toast } from "./toast.js";
 import { count, t } from "./words.js";
 
 /** Files of a message, and characters of all. */
-const MOST_FILES = 20, MOST_TEXT = 7_000_000;
+const MOST_FILES = 20,
+  MOST_TEXT = 7_000_000;
 let files = [];
 
 export function showComposer() {
@@ -59,9 +60,11 @@ export function showComposer() {
 }
 
 async function submit() {
-  const field = $("text"), text = field.value.trim();
+  const field = $("text"),
+    text = field.value.trim();
   if ((!text && !files.length) || isBusy(state.chat.id)) return;
-  const given = files, { id } = state.chat;
+  const given = files,
+    { id } = state.chat;
   field.value = "";
   files = [];
   keepDraft(id, "");
@@ -91,7 +94,8 @@ function show() {
 /** The thin bar: tokens of the branch, as the server counted them last. */
 function context() {
   const last = shown().findLast((m) => m.stats?.context);
-  const used = last?.stats.context ?? 0, most = status.of(state.chat.model)?.slots?.context ?? 0;
+  const used = last?.stats.context ?? 0,
+    most = status.of(state.chat.model)?.slots?.context ?? 0;
   const share = most ? Math.min(1, used / most) : 0;
   const text = used && most ? t("contextUsed", { used, most }) : "";
   $("context").hidden = !text;
@@ -107,7 +111,8 @@ async function attach(given) {
     try {
       const read = await readFile(file);
       const all = files.reduce((n, f) => n + f.text.length, read.text.length);
-      if (files.length >= MOST_FILES || all > MOST_TEXT) throw new Error(t("tooMuch", { most: count(MOST_TEXT) }));
+      if (files.length >= MOST_FILES || all > MOST_TEXT)
+        throw new Error(t("tooMuch", { most: count(MOST_TEXT) }));
       files.push(read);
     } catch (error) {
       toast(error.message, null, 8);
@@ -119,13 +124,27 @@ async function attach(given) {
 }
 
 function showFiles() {
-  $("attached").replaceChildren(...files.map((file) => el("span", { class: "chip" },
-    icon("file"), el("span", { text: file.name }), el("small", { text: t("characters", { n: file.text.length }) }),
-    iconButton("close", t("removeFile", { name: file.name }), () => {
-      files = files.filter((f) => f !== file);
-      showFiles();
-      fit();
-    }, { class: "small" }))));
+  $("attached").replaceChildren(
+    ...files.map((file) =>
+      el(
+        "span",
+        { class: "chip" },
+        icon("file"),
+        el("span", { text: file.name }),
+        el("small", { text: t("characters", { n: file.text.length }) }),
+        iconButton(
+          "close",
+          t("removeFile", { name: file.name }),
+          () => {
+            files = files.filter((f) => f !== file);
+            showFiles();
+            fit();
+          },
+          { class: "small" },
+        ),
+      ),
+    ),
+  );
   $("attached").hidden = !files.length;
 }
 

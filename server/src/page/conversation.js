@@ -11,7 +11,8 @@ import { beside } from "./tree.js";
 import { welcome } from "./welcome.js";
 import { fixed, t } from "./words.js";
 
-let log = null, jump = null;
+let log = null,
+  jump = null;
 const views = new Map();
 
 export function showConversation(place, button) {
@@ -20,10 +21,14 @@ export function showConversation(place, button) {
   on("chat", ({ other }) => render(other));
   on("busy", (id) => id === state.chat?.id && shown().forEach(update));
   on("message", (one) => one.chat === state.chat?.id && soon(one));
-  log.addEventListener("scroll", () => {
-    follows = atEnd();
-    jump.hidden = follows;
-  }, { passive: true });
+  log.addEventListener(
+    "scroll",
+    () => {
+      follows = atEnd();
+      jump.hidden = follows;
+    },
+    { passive: true },
+  );
   jump.addEventListener("click", toEnd);
 }
 
@@ -66,18 +71,24 @@ function render(other) {
 // An answer is drawn at most once a frame, and takes at most a quarter of the page's time: an
 // answer that is slow to draw is drawn less often.
 const due = new Set();
-let rests = 0;
+let planned = false,
+  rests = 0;
 
 function soon(one) {
   due.add(one);
-  if (due.size > 1) return;
-  setTimeout(() => requestAnimationFrame(() => {
-    const begun = performance.now();
-    for (const message of due) update(message);
-    due.clear();
-    if (follows) log.scrollTop = log.scrollHeight;
-    rests = Math.min(2000, 3 * (performance.now() - begun));
-  }), rests < 8 ? 0 : rests);
+  if (planned) return;
+  planned = true;
+  setTimeout(() => requestAnimationFrame(draw), rests);
+}
+
+function draw() {
+  const begun = performance.now();
+  planned = false;
+  for (const message of due) update(message);
+  due.clear();
+  if (follows) log.scrollTop = log.scrollHeight;
+  const took = performance.now() - begun;
+  rests = took < 3 ? 0 : Math.min(2000, 3 * took);
 }
 
 function update(one) {
@@ -104,7 +115,8 @@ function branches(one) {
   const place = el("span", { class: "place" });
   box.append(left, place, right);
   box.update = () => {
-    const all = siblings(one), at = all.findIndex((m) => m.id === one.id);
+    const all = siblings(one),
+      at = all.findIndex((m) => m.id === one.id);
     box.hidden = all.length < 2;
     place.textContent = `${at + 1}/${all.length}`;
     left.disabled = at <= 0 || isBusy(one.chat);
@@ -116,16 +128,38 @@ function branches(one) {
 function question(one) {
   const text = el("div", { class: "text", text: one.content });
   const files = (one.files ?? []).map((file) =>
-    el("details", { class: "file" }, el("summary", { text: file.name }), el("pre", { tabindex: "0", text: file.text })));
-  const more = textButton(t("showAll"), () => {
-    const long = bubble.classList.toggle("long");
-    more.textContent = t(long ? "showAll" : "showLess");
-  }, { class: "link" });
+    el(
+      "details",
+      { class: "file" },
+      el("summary", { text: file.name }),
+      el("pre", { tabindex: "0", text: file.text }),
+    ),
+  );
+  const more = textButton(
+    t("showAll"),
+    () => {
+      const long = bubble.classList.toggle("long");
+      more.textContent = t(long ? "showAll" : "showLess");
+    },
+    { class: "link" },
+  );
   const long = one.content.length > 1500 || one.content.split("\n").length > 16;
-  const bubble = el("div", { class: long ? "bubble long" : "bubble" }, files, text, long ? more : null);
+  const bubble = el(
+    "div",
+    { class: long ? "bubble long" : "bubble" },
+    files,
+    text,
+    long ? more : null,
+  );
   const edit = iconButton("edit", t("edit"), () => editing(one, root, bubble), { class: "edit" });
   const turns = branches(one);
-  const actions = el("div", { class: "actions" }, edit, copyButton(t("copy"), () => one.content), turns);
+  const actions = el(
+    "div",
+    { class: "actions" },
+    edit,
+    copyButton(t("copy"), () => one.content),
+    turns,
+  );
   const root = el("article", { class: "user", "aria-label": t("you") }, bubble, actions);
   const show = () => {
     turns.update();
@@ -146,8 +180,18 @@ function editing(one, root, bubble) {
     close();
     await send(field.value.trim(), one.files, one.parent ?? null);
   };
-  const box = el("div", { class: "editor" }, field, el("div", { class: "row" },
-    el("small", { text: t("editHint") }), textButton(t("cancel"), close), textButton(t("send"), go, { class: "main" })));
+  const box = el(
+    "div",
+    { class: "editor" },
+    field,
+    el(
+      "div",
+      { class: "row" },
+      el("small", { text: t("editHint") }),
+      textButton(t("cancel"), close),
+      textButton(t("send"), go, { class: "main" }),
+    ),
+  );
   field.addEventListener("keydown", (event) => {
     if (event.key === "Escape") {
       event.stopPropagation();
@@ -187,11 +231,28 @@ function reply(one) {
   const figures = el("span", { class: "figures" });
   const anew = iconButton("again", t("again"), () => {});
   menu(anew, () => temperatures(one), t("again"));
-  const actions = el("div", { class: "actions" }, copyButton(t("copy"), () => one.content), anew, turns, figures);
-  const root = el("article", { class: "assistant", "aria-label": t("model") }, reasoning, text, note, actions);
-  let drawn = null, thoughtDrawn = null, before = null;
+  const actions = el(
+    "div",
+    { class: "actions" },
+    copyButton(t("copy"), () => one.content),
+    anew,
+    turns,
+    figures,
+  );
+  const root = el(
+    "article",
+    { class: "assistant", "aria-label": t("model") },
+    reasoning,
+    text,
+    note,
+    actions,
+  );
+  let drawn = null,
+    thoughtDrawn = null,
+    before = null;
   const show = () => {
-    const writes = one.state === "writing", busy = isBusy(one.chat);
+    const writes = one.state === "writing",
+      busy = isBusy(one.chat);
     if (one.reasoning !== thoughtDrawn) {
       thoughtDrawn = one.reasoning;
       reasoning.hidden = !one.reasoning;
@@ -201,8 +262,10 @@ function reply(one) {
     const thinks = writes && !one.content;
     if (thinks !== before) reasoning.open = thinks;
     before = thinks;
-    summary.textContent = thinks || one.thought == null
-      ? t("reasoning") : t("thoughtFor", { seconds: fixed(one.thought, 1) });
+    summary.textContent =
+      thinks || one.thought == null
+        ? t("reasoning")
+        : t("thoughtFor", { seconds: fixed(one.thought, 1) });
     if (one.content !== drawn) {
       drawn = one.content;
       showBlocks(text, blocks(one.content));
@@ -218,10 +281,19 @@ function reply(one) {
 }
 
 function temperatures(one) {
-  const item = (label, temperature) => menuItem(temperature == null ? "again" : null, label, () => again(one, temperature));
-  const others = [["colder", 0], ["cooler", 0.4], ["warmer", 1], ["hottest", 1.4]];
-  return [item(t("again"), null), el("hr"),
-    ...others.map(([name, value]) => item(`${t(name)} (${fixed(value, 1)})`, value))];
+  const item = (label, temperature) =>
+    menuItem(temperature == null ? "again" : null, label, () => again(one, temperature));
+  const others = [
+    ["colder", 0],
+    ["cooler", 0.4],
+    ["warmer", 1],
+    ["hottest", 1.4],
+  ];
+  return [
+    item(t("again"), null),
+    el("hr"),
+    ...others.map(([name, value]) => item(`${t(name)} (${fixed(value, 1)})`, value)),
+  ];
 }
 
 /** How the answer ended, and what can be done. */
@@ -236,15 +308,24 @@ function ended(one, note, busy) {
   note.hidden = !kind && !waits;
   note.className = kind === "failed" ? "note bad" : "note";
   if (waits) {
-    note.replaceChildren(el("span", { class: "dots", text: loads ? t("modelLoads") : t("waiting") }));
+    note.replaceChildren(
+      el("span", { class: "dots", text: loads ? t("modelLoads") : t("waiting") }),
+    );
     return;
   }
   if (!kind) return void note.replaceChildren();
   const text = kind === "failed" ? one.error : t(kind);
   const continues = one.content && kind !== "failed";
-  note.replaceChildren(el("span", { text }), " ",
-    continues ? textButton(t("continue"), () => goOn(one), { class: "link continue", disabled: busy }) : "",
-    kind === "failed" ? textButton(t("tryAgain"), () => again(one), { class: "link retry", disabled: busy }) : "");
+  note.replaceChildren(
+    el("span", { text }),
+    " ",
+    continues
+      ? textButton(t("continue"), () => goOn(one), { class: "link continue", disabled: busy })
+      : "",
+    kind === "failed"
+      ? textButton(t("tryAgain"), () => again(one), { class: "link retry", disabled: busy })
+      : "",
+  );
 }
 
 function measured(one) {

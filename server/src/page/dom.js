@@ -5,7 +5,7 @@ import { t } from "./words.js";
 
 export const $ = (id) => document.getElementById(id);
 
-/** Makes an element. `on…` properties are listeners; `false`, `null` and `undefined` are left out. */
+/** Makes an element. `on…` properties are listeners; `false` and `null` are left out. */
 export function el(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -17,7 +17,7 @@ export function el(tag, properties = {}, ...children) {
     else if (name === "checked") element.checked = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child != null && child !== false));
+  element.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
   return element;
 }
 
@@ -25,7 +25,12 @@ export function el(tag, properties = {}, ...children) {
 export function iconButton(name, label, onclick, more = {}) {
   const { shown, class: extra = "", ...rest } = more;
   const properties = { type: "button", class: `icon ${extra}`, "aria-label": label, title: label };
-  return el("button", { ...properties, onclick, ...rest }, icon(name), shown ? el("span", { text: shown }) : null);
+  return el(
+    "button",
+    { ...properties, onclick, ...rest },
+    icon(name),
+    shown ? el("span", { text: shown }) : null,
+  );
 }
 
 export function textButton(label, onclick, more = {}) {
@@ -40,7 +45,11 @@ export function menu(button, items, label) {
   button.setAttribute("aria-expanded", "false");
   button.addEventListener("click", () => {
     document.body.append(list);
-    list.replaceChildren(...items(() => list.hidePopover()).flat().filter(Boolean));
+    list.replaceChildren(
+      ...items(() => list.hidePopover())
+        .flat()
+        .filter(Boolean),
+    );
     list.showPopover();
     place(list, button);
     buttons()[0]?.focus();
@@ -52,7 +61,8 @@ export function menu(button, items, label) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    const all = buttons(), at = all.indexOf(document.activeElement);
+    const all = buttons(),
+      at = all.indexOf(document.activeElement);
     all[(at + step + all.length) % all.length]?.focus();
   });
   list.addEventListener("toggle", (event) => {
@@ -72,7 +82,9 @@ export function menuItem(name, label, onclick, more = {}) {
 }
 
 function place(list, button) {
-  const at = button.getBoundingClientRect(), own = list.getBoundingClientRect(), gap = 4;
+  const at = button.getBoundingClientRect(),
+    own = list.getBoundingClientRect(),
+    gap = 4;
   const below = at.bottom + gap + own.height < innerHeight;
   const left = Math.min(at.left, innerWidth - own.width - 8);
   list.style.left = `${Math.max(8, left)}px`;
@@ -111,16 +123,21 @@ export async function copy(text) {
 
 /** A button that copies and says so. */
 export function copyButton(label, text, more = {}) {
-  const button = iconButton("copy", label, async () => {
-    const done = await copy(text());
-    const told = done ? t("copied") : t("notCopied");
-    button.replaceChildren(icon(done ? "check" : "close"), ...shown(told));
-    button.setAttribute("aria-label", told);
-    setTimeout(() => {
-      button.replaceChildren(icon("copy"), ...shown(more.shown));
-      button.setAttribute("aria-label", label);
-    }, 1500);
-  }, more);
+  const button = iconButton(
+    "copy",
+    label,
+    async () => {
+      const done = await copy(text());
+      const told = done ? t("copied") : t("notCopied");
+      button.replaceChildren(icon(done ? "check" : "close"), ...shown(told));
+      button.setAttribute("aria-label", told);
+      setTimeout(() => {
+        button.replaceChildren(icon("copy"), ...shown(more.shown));
+        button.setAttribute("aria-label", label);
+      }, 1500);
+    },
+    more,
+  );
   const shown = (word) => (more.shown ? [el("span", { text: word })] : []);
   return button;
 }

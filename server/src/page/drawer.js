@@ -41,16 +41,39 @@ function set(name, value) {
 
 function draw() {
   const now = settings();
-  const system = el("textarea", { id: "system", rows: "5", value: now.system, placeholder: t("systemHint") });
+  const system = el("textarea", {
+    id: "system",
+    rows: "5",
+    value: now.system,
+    placeholder: t("systemHint"),
+  });
   system.addEventListener("input", () => set("system", system.value));
   const rows = (names) => names.map((name) => field(name, now[name]));
-  const sampling = el("details", { id: "sampling" }, el("summary", { text: t("sampling") }),
-    rows(Object.keys(FIELDS).filter((name) => !PLAIN.includes(name))));
+  const sampling = el(
+    "details",
+    { id: "sampling" },
+    el("summary", { text: t("sampling") }),
+    rows(Object.keys(FIELDS).filter((name) => !PLAIN.includes(name))),
+  );
   $("drawer").replaceChildren(
-    el("header", {}, el("h2", { text: t("settings") }), iconButton("close", t("close"), () => toggleDrawer(false))),
-    el("div", { class: "field" }, el("label", { for: "system", text: t("system") }), system, presets(system)),
-    ...rows(PLAIN), sampling,
-    el("div", { class: "row" },
+    el(
+      "header",
+      {},
+      el("h2", { text: t("settings") }),
+      iconButton("close", t("close"), () => toggleDrawer(false)),
+    ),
+    el(
+      "div",
+      { class: "field" },
+      el("label", { for: "system", text: t("system") }),
+      system,
+      presets(system),
+    ),
+    ...rows(PLAIN),
+    sampling,
+    el(
+      "div",
+      { class: "row" },
       textButton(t("asUsual"), async () => {
         state.usual = { ...settings() };
         await kept(() => putThing("usual", state.usual));
@@ -62,7 +85,9 @@ function draw() {
         if (state.chats.includes(chat)) change(chat, (c) => (c.settings = { ...USUAL }));
         draw();
         say("settings");
-      })));
+      }),
+    ),
+  );
 }
 
 function field(name, value) {
@@ -70,7 +95,12 @@ function field(name, value) {
   const ranged = max !== undefined;
   const shown = ranged ? el("output", { for: name, text: fixed(Number(value), 2) }) : null;
   const input = el("input", {
-    id: name, type: ranged ? "range" : "number", min, max, step, value,
+    id: name,
+    type: ranged ? "range" : "number",
+    min,
+    max,
+    step,
+    value,
     placeholder: ranged ? null : t(`${name}Hint`),
   });
   input.addEventListener("input", () => {
@@ -78,20 +108,32 @@ function field(name, value) {
     if (shown) shown.textContent = fixed(Number(input.value), 2);
     set(name, input.value === "" ? "" : Number(input.value));
   });
-  return el("div", { class: "field" },
-    el("div", { class: "row" }, el("label", { for: name, text: t(name) }), shown), input,
-    el("small", { text: t(`${name}Says`) }));
+  return el(
+    "div",
+    { class: "field" },
+    el("div", { class: "row" }, el("label", { for: name, text: t(name) }), shown),
+    input,
+    el("small", { text: t(`${name}Says`) }),
+  );
 }
 
 function presets(system) {
-  const choice = el("select", { id: "presets", "aria-label": t("presets") },
+  const choice = el(
+    "select",
+    { id: "presets", "aria-label": t("presets") },
     el("option", { value: "", text: t("presets") }),
-    state.presets.map((preset, at) => el("option", { value: String(at), text: preset.name })));
-  const forget = iconButton("trash", t("forgetPreset"), async () => {
-    state.presets = state.presets.filter((_, at) => String(at) !== choice.value);
-    await kept(() => putThing("presets", state.presets));
-    draw();
-  }, { class: "small", disabled: true });
+    state.presets.map((preset, at) => el("option", { value: String(at), text: preset.name })),
+  );
+  const forget = iconButton(
+    "trash",
+    t("forgetPreset"),
+    async () => {
+      state.presets = state.presets.filter((_, at) => String(at) !== choice.value);
+      await kept(() => putThing("presets", state.presets));
+      draw();
+    },
+    { class: "small", disabled: true },
+  );
   choice.addEventListener("change", () => {
     const preset = state.presets[Number(choice.value)];
     forget.disabled = choice.value === "";
@@ -99,7 +141,12 @@ function presets(system) {
     system.value = preset.system;
     set("system", preset.system);
   });
-  const name = el("input", { id: "preset-name", "aria-label": t("presetName"), placeholder: t("presetName"), maxlength: "80" });
+  const name = el("input", {
+    id: "preset-name",
+    "aria-label": t("presetName"),
+    placeholder: t("presetName"),
+    maxlength: "80",
+  });
   const keep = textButton(t("keepPreset"), async () => {
     if (!name.value.trim() || !system.value.trim()) return;
     const others = state.presets.filter((p) => p.name !== name.value.trim());
@@ -107,6 +154,10 @@ function presets(system) {
     await kept(() => putThing("presets", state.presets));
     draw();
   });
-  return el("div", { class: "presets" },
-    el("div", { class: "row" }, choice, forget), el("div", { class: "row" }, name, keep));
+  return el(
+    "div",
+    { class: "presets" },
+    el("div", { class: "row" }, choice, forget),
+    el("div", { class: "row" }, name, keep),
+  );
 }

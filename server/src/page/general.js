@@ -23,19 +23,45 @@ async function showGeneral() {
   const field = el("input", { id: "key", type: "password", autocomplete: "off", value: key() });
   field.addEventListener("input", () => setKey(field.value));
   field.addEventListener("change", look);
-  dialog(t("general"), [
-    choice("theme", t("theme"), { "": t("automatic"), light: t("light"), dark: t("dark") }, appear),
-    choice("contrast", t("contrast"), { "": t("automatic"), more: t("high") }, appear),
-    choice("language", t("language"), { "": t("automatic"), ...LANGUAGES }, () => location.reload()),
-    el("div", { class: "field" }, el("label", { for: "key", text: t("key") }), field, el("small", { text: t("keySays") })),
-    room ? el("p", { class: "quiet", text: t("storage", { used: bytes(room.used), most: bytes(room.most) }) }) : null,
-    el("p", { class: "quiet", text: t("privacy") }),
-  ].filter(Boolean));
+  dialog(
+    t("general"),
+    [
+      choice(
+        "theme",
+        t("theme"),
+        { "": t("automatic"), light: t("light"), dark: t("dark") },
+        appear,
+      ),
+      choice("contrast", t("contrast"), { "": t("automatic"), more: t("high") }, appear),
+      choice("language", t("language"), { "": t("automatic"), ...LANGUAGES }, () =>
+        location.reload(),
+      ),
+      el(
+        "div",
+        { class: "field" },
+        el("label", { for: "key", text: t("key") }),
+        field,
+        el("small", { text: t("keySays") }),
+      ),
+      room
+        ? el("p", {
+            class: "quiet",
+            text: t("storage", { used: bytes(room.used), most: bytes(room.most) }),
+          })
+        : null,
+      el("p", { class: "quiet", text: t("privacy") }),
+    ].filter(Boolean),
+  );
 }
 
 function choice(name, label, words, then) {
-  const field = el("select", { id: name },
-    Object.entries(words).map(([value, text]) => el("option", { value, text, selected: value === preference(name) })));
+  const field = el(
+    "select",
+    { id: name },
+    Object.entries(words).map(([value, text]) =>
+      el("option", { value, text, selected: value === preference(name) }),
+    ),
+  );
   field.addEventListener("change", () => {
     prefer(name, field.value);
     then();

@@ -23,9 +23,12 @@ const PATHS = {
   sliders: "M4 7h9M19 7h1M4 17h1M11 17h9M16 4.5v5M8 14.5v5",
   chart: "M4 4v16h16M8 15l3-4 3 2 5-6",
   close: "M6 6l12 12M18 6L6 18",
-  attach: "M20 11l-8.5 8.5a5 5 0 0 1-7-7L13 4a3.3 3.3 0 0 1 4.7 4.7l-8.5 8.5a1.7 1.7 0 0 1-2.4-2.4L14 7.5",
+  attach:
+    "M20 11l-8.5 8.5a5 5 0 0 1-7-7L13 4a3 3 0 0 1 4.7 4.7l-8.5 8.5a1.7 1.7 0 0 1-2.4-2.4L14 7.5",
   keyboard: "M3 6h18v12H3zM7 10h.01M11 10h.01M15 10h.01M8 14h8",
-  gear: "M12 15.5a3.5 3.5 0 1 0 0-7 3.5 3.5 0 0 0 0 7ZM12 3v2.5M12 18.5V21M3 12h2.5M18.5 12H21M5.6 5.6l1.8 1.8M16.6 16.6l1.8 1.8M18.4 5.6l-1.8 1.8M7.4 16.6l-1.8 1.8",
+  gear:
+    "M12 15.5a3.5 3.5 0 1 0 0-7 3.5 3.5 0 0 0 0 7ZM12 3v2.5M12 18.5V21M3 12h2.5M18.5 12H21" +
+    "M5.6 5.6l1.8 1.8M16.6 16.6l1.8 1.8M18.4 5.6l-1.8 1.8M7.4 16.6l-1.8 1.8",
   play: "M8 5l11 7-11 7V5Z",
   chat: "M4 5h16v11H10l-5 4v-4H4V5Z",
   file: "M6 3h8l4 4v14H6V3ZM14 3v4h4",
@@ -33,7 +36,8 @@ const PATHS = {
 
 export function icon(name) {
   const make = (tag) => document.createElementNS("http://www.w3.org/2000/svg", tag);
-  const svg = make("svg"), path = make("path");
+  const svg = make("svg"),
+    path = make("path");
   svg.setAttribute("viewBox", "0 0 24 24");
   svg.setAttribute("aria-hidden", "true");
   svg.classList.add("i");

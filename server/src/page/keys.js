@@ -16,11 +16,26 @@ const CONTROL = control === "metaKey" ? "⌘" : "Ctrl";
 const KEYS = [
   ["Enter", "send"],
   ["Shift+Enter", "newLine"],
-  [`${CONTROL}+Shift+O`, "newChat", (e) => e[control] && e.shiftKey && e.code === "KeyO", () => $("new").click()],
+  [
+    `${CONTROL}+Shift+O`,
+    "newChat",
+    (e) => e[control] && e.shiftKey && e.code === "KeyO",
+    () => $("new").click(),
+  ],
   [`${CONTROL}+K`, "search", (e) => e[control] && !e.shiftKey && e.code === "KeyK", search],
-  [`${CONTROL}+Shift+E`, "settings", (e) => e[control] && e.shiftKey && e.code === "KeyE", () => toggleDrawer()],
+  [
+    `${CONTROL}+Shift+E`,
+    "settings",
+    (e) => e[control] && e.shiftKey && e.code === "KeyE",
+    () => toggleDrawer(),
+  ],
   [`${CONTROL}+Shift+L`, "live", (e) => e[control] && e.shiftKey && e.code === "KeyL", live],
-  [`${CONTROL}+Shift+Y`, "copyLast", (e) => e[control] && e.shiftKey && e.code === "KeyY", copyLast],
+  [
+    `${CONTROL}+Shift+Y`,
+    "copyLast",
+    (e) => e[control] && e.shiftKey && e.code === "KeyY",
+    copyLast,
+  ],
   ["↑", "editLast", (e) => e.key === "ArrowUp" && inEmptyField(), editLast],
   ["Alt+←", "branchBefore", (e) => e.altKey && e.key === "ArrowLeft", () => turnLast(-1)],
   ["Alt+→", "branchAfter", (e) => e.altKey && e.key === "ArrowRight", () => turnLast(1)],
@@ -70,6 +85,18 @@ async function copyLast() {
 }
 
 export function showKeys() {
-  dialog(t("keys"), [el("dl", { class: "keys" }, KEYS.map(([keys, word]) => [
-    el("dt", {}, keys.split("+").map((key) => el("kbd", { text: key }))), el("dd", { text: t(word) })]))]);
+  dialog(t("keys"), [
+    el(
+      "dl",
+      { class: "keys" },
+      KEYS.map(([keys, word]) => [
+        el(
+          "dt",
+          {},
+          keys.split("+").map((key) => el("kbd", { text: key })),
+        ),
+        el("dd", { text: t(word) }),
+      ]),
+    ),
+  ]);
 }

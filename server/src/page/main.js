@@ -21,7 +21,8 @@ import { chooseLanguage, t } from "./words.js";
 const WRITERS = 3000;
 
 await chooseLanguage(preference("language"));
-for (const element of document.querySelectorAll("[data-icon]")) element.prepend(icon(element.dataset.icon));
+for (const element of document.querySelectorAll("[data-icon]"))
+  element.prepend(icon(element.dataset.icon));
 for (const element of document.querySelectorAll("[data-t]")) element.append(t(element.dataset.t));
 for (const element of document.querySelectorAll("[data-label]")) {
   const label = t(element.dataset.label);
@@ -68,14 +69,22 @@ async function view() {
   $("chat-view").hidden = live;
   $("live-view").hidden = !live;
   $("live").setAttribute("aria-pressed", String(live));
-  document.title = live ? `${t("live")} · kjit` : "kjit";
+  title();
   hideSidebar();
   if (live) (await import("./live.js")).showLive($("live-view"));
   look();
 }
 addEventListener("hashchange", view);
+
+function title() {
+  const of = status.live ? t("live") : state.chat.title;
+  document.title = of ? `${of} · kjit` : "kjit";
+}
+on("chats", title);
+on("chat", title);
 $("live").addEventListener("click", () => {
-  if (location.hash === "#live") location.hash = state.messages.size ? `#chat=${state.chat.id}` : "";
+  if (location.hash === "#live")
+    location.hash = state.messages.size ? `#chat=${state.chat.id}` : "";
   else location.hash = "#live";
 });
 on("chat", ({ other }) => {

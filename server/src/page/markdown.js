@@ -46,13 +46,17 @@ export function blocks(text) {
   if (!tokens || inside > MOST_TOKENS) {
     return [{ source: text, make: () => plain(text) }];
   }
-  const lines = text.split("\n"), made = [];
+  const lines = text.split("\n"),
+    made = [];
   for (let from = 0; from < tokens.length;) {
-    let to = from + 1, depth = tokens[from].nesting;
+    let to = from + 1,
+      depth = tokens[from].nesting;
     while (depth > 0 && to < tokens.length) depth += tokens[to++].nesting;
-    const part = tokens.slice(from, to), [first, last] = part[0].map ?? [0, 0];
+    const part = tokens.slice(from, to),
+      [first, last] = part[0].map ?? [0, 0];
     // A link's address may stand far from its use, so the addresses count as source.
-    const own = lines.slice(first, last).join("\n"), source = part[0].type + own + addresses(part);
+    const own = lines.slice(first, last).join("\n"),
+      source = part[0].type + own + addresses(part);
     const deep = part.some((token) => token.block && token.level >= DEEPEST - 1);
     made.push({ source, make: () => (deep ? plain(own) : build(part)[0]) });
     from = to;
@@ -75,12 +79,35 @@ export const markdown = (text) => blocks(text).map((block) => block.make());
 
 /** Tags that tokens may name. Everything else of markdown-it has a case of its own. */
 const TAGS = new Set([
-  "p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "table", "thead", "tbody",
-  "tr", "th", "td", "strong", "em", "s", "hr", "br", "a", "code",
+  "p",
+  "h1",
+  "h2",
+  "h3",
+  "h4",
+  "h5",
+  "h6",
+  "ul",
+  "ol",
+  "li",
+  "blockquote",
+  "table",
+  "thead",
+  "tbody",
+  "tr",
+  "th",
+  "td",
+  "strong",
+  "em",
+  "s",
+  "hr",
+  "br",
+  "a",
+  "code",
 ]);
 
 function build(tokens) {
-  const root = { nodes: [] }, open = [root];
+  const root = { nodes: [] },
+    open = [root];
   const add = (node) => {
     const parent = open.at(-1);
     if (parent.element) parent.element.append(node);
@@ -93,7 +120,13 @@ function build(tokens) {
       const element = opened(token);
       // A wide table scrolls in a box of its own.
       if (token.type === "table_open") {
-        add(el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": t("table") }, element));
+        add(
+          el(
+            "div",
+            { class: "wide", tabindex: "0", role: "region", "aria-label": t("table") },
+            element,
+          ),
+        );
       } else add(element);
       open.push({ element });
     } else if (token.nesting === -1) {
@@ -124,17 +157,28 @@ function link(address, text) {
 
 function leaf(token) {
   switch (token.type) {
-    case "text": case "text_special": return document.createTextNode(token.content);
-    case "softbreak": case "hardbreak": return el("br");
-    case "hr": return el("hr");
-    case "code_inline": return el("code", { text: token.content });
-    case "fence": case "code_block":
+    case "text":
+    case "text_special":
+      return document.createTextNode(token.content);
+    case "softbreak":
+    case "hardbreak":
+      return el("br");
+    case "hr":
+      return el("hr");
+    case "code_inline":
+      return el("code", { text: token.content });
+    case "fence":
+    case "code_block":
       return codeBlock(token.content.replace(/\n$/, ""), token.info.trim().split(/\s/)[0]);
-    case "math": return mathElement(token.content, token.markup === "block");
-    case "math_block": return mathElement(token.content, true);
+    case "math":
+      return mathElement(token.content, token.markup === "block");
+    case "math_block":
+      return mathElement(token.content, true);
     // A picture would be loaded from elsewhere, so it is a link.
-    case "image": return link(token.attrGet("src"), `🖼 ${token.content || token.attrGet("src")}`);
-    default: return document.createTextNode(token.content);
+    case "image":
+      return link(token.attrGet("src"), `🖼 ${token.content || token.attrGet("src")}`);
+    default:
+      return document.createTextNode(token.content);
   }
 }
 
@@ -147,6 +191,9 @@ function task(item) {
   text.data = text.data.slice(found[0].length);
   const done = found[1] !== " ";
   const label = t(done ? "taskDone" : "taskOpen");
-  first.prepend(el("input", { type: "checkbox", disabled: true, checked: done, "aria-label": label }), " ");
+  first.prepend(
+    el("input", { type: "checkbox", disabled: true, checked: done, "aria-label": label }),
+    " ",
+  );
   item.className = "task";
 }

@@ -7,12 +7,16 @@ import { el } from "./dom.js";
 const MOST = 5000;
 
 let loading = null;
-const load = () => (loading ??= (async () => {
-  const sheet = el("link", { rel: "stylesheet", href: new URL("vendor/katex.css", import.meta.url).href });
-  document.head.append(sheet);
-  await import("./vendor/katex.js");
-  return globalThis.katex;
-})());
+const load = () =>
+  (loading ??= (async () => {
+    const sheet = el("link", {
+      rel: "stylesheet",
+      href: new URL("vendor/katex.css", import.meta.url).href,
+    });
+    document.head.append(sheet);
+    await import("./vendor/katex.js");
+    return globalThis.katex;
+  })());
 
 export function mathElement(source, block) {
   const element = el("span", { class: block ? "math block" : "math", text: source });
@@ -27,7 +31,12 @@ async function draw(element, source, block) {
   try {
     const katex = await load();
     const options = {
-      displayMode: block, throwOnError: true, trust: false, maxSize: 20, maxExpand: 200, strict: "ignore",
+      displayMode: block,
+      throwOnError: true,
+      trust: false,
+      maxSize: 20,
+      maxExpand: 200,
+      strict: "ignore",
     };
     const inside = el("span");
     katex.render(source, inside, options);
@@ -41,15 +50,23 @@ async function draw(element, source, block) {
 /** Adds the rules to markdown-it. */
 export function math(reader) {
   reader.inline.ruler.before("escape", "math", inline);
-  reader.block.ruler.before("fence", "math", block, { alt: ["paragraph", "reference", "blockquote", "list"] });
+  reader.block.ruler.before("fence", "math", block, {
+    alt: ["paragraph", "reference", "blockquote", "list"],
+  });
 }
 
-const PAIRS = [["$$", "$$", true], ["\\[", "\\]", true], ["\\(", "\\)", false], ["$", "$", false]];
+const PAIRS = [
+  ["$$", "$$", true],
+  ["\\[", "\\]", true],
+  ["\\(", "\\)", false],
+  ["$", "$", false],
+];
 
 function inline(state, silent) {
   const pair = PAIRS.find(([open]) => state.src.startsWith(open, state.pos));
   if (!pair) return false;
-  const [open, close, asBlock] = pair, from = state.pos + open.length;
+  const [open, close, asBlock] = pair,
+    from = state.pos + open.length;
   const end = closing(state, from, close);
   if (end < 0) return false;
   const content = state.src.slice(from, end);
@@ -82,9 +99,13 @@ function closing(state, from, close) {
 function block(state, startLine, endLine, silent) {
   const line = (n) => state.src.slice(state.bMarks[n] + state.tShift[n], state.eMarks[n]);
   const first = line(startLine);
-  const pair = [["$$", "$$"], ["\\[", "\\]"]].find(([open]) => first.startsWith(open));
+  const pair = [
+    ["$$", "$$"],
+    ["\\[", "\\]"],
+  ].find(([open]) => first.startsWith(open));
   if (!pair) return false;
-  const [open, close] = pair, rest = first.slice(open.length);
+  const [open, close] = pair,
+    rest = first.slice(open.length);
   const lines = [];
   let next = startLine;
   for (let text = rest; ;) {
@@ -97,7 +118,8 @@ function block(state, startLine, endLine, silent) {
     }
     lines.push(text);
     next += 1;
-    if (next >= endLine || next - startLine > 200 || state.sCount[next] < state.blkIndent) return false;
+    if (next >= endLine || next - startLine > 200 || state.sCount[next] < state.blkIndent)
+      return false;
     text = line(next);
   }
   const content = lines.join("\n").trim();

@@ -8,7 +8,8 @@ export function showBlocks(root, blocks) {
   let at = 0;
   while (at < blocks.length && at < shown.length && shown[at] === blocks[at].source) at += 1;
   for (; at < blocks.length; at += 1) {
-    const node = blocks[at].make(), old = root.childNodes[at];
+    const node = blocks[at].make(),
+      old = root.childNodes[at];
     if (!old) root.append(node);
     else if (!morph(old, node)) old.replaceWith(node);
   }
@@ -27,7 +28,8 @@ function morph(old, fresh) {
   // An element that says how (a block of code) grows by its own means.
   if (fresh.grow) return Boolean(old.grow?.(fresh));
   if (old.grow || old.attributes.length !== fresh.attributes.length) return false;
-  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) return false;
+  for (const { name, value } of fresh.attributes)
+    if (old.getAttribute(name) !== value) return false;
   const inside = [...fresh.childNodes];
   inside.forEach((node, at) => {
     const before = old.childNodes[at];

@@ -9,8 +9,13 @@ import { toast } from "./toast.js";
 import { t } from "./words.js";
 
 const WORDS = {
-  ready: "modelReady", loading: "modelLoading", unloaded: "modelUnloaded", "short of memory": "modelShort",
-  reopening: "modelReopening", stopping: "modelStopping", ended: "modelEnded",
+  ready: "modelReady",
+  loading: "modelLoading",
+  unloaded: "modelUnloaded",
+  "short of memory": "modelShort",
+  reopening: "modelReopening",
+  stopping: "modelStopping",
+  ended: "modelEnded",
 };
 
 export function showPicker() {
@@ -21,7 +26,8 @@ export function showPicker() {
 const chosen = () => state.chat?.model || status.models()[0]?.name || "";
 
 function draw() {
-  const name = chosen(), is = status.error && !status.now ? "away" : status.modelState(name);
+  const name = chosen(),
+    is = status.error && !status.now ? "away" : status.modelState(name);
   const text = is === "away" ? t("noServer") : name || t("lookForServer");
   if ($("model").shown === text + is) return;
   $("model").shown = text + is;
@@ -35,19 +41,36 @@ const stateWord = (is) => (WORDS[is] ? t(WORDS[is]) : is === "away" ? "" : is);
 const dot = (is) => el("span", { class: `dot ${is.replaceAll(" ", "-") || "unknown"}` });
 
 function items(close) {
-  const models = status.models(), rows = models.map((model) => {
-    const current = model.name === chosen();
-    const asked = model.running + model.waiting;
-    const says = [stateWord(model.state), asked ? t("requestsNow", { n: asked }) : ""].filter(Boolean).join(" · ");
-    const choice = el("button", {
-      type: "button", role: "menuitemradio", "aria-checked": String(current), class: "model",
-      onclick: () => choose(model.name),
-    }, dot(model.state), el("span", {}, el("b", { text: model.name }), el("small", { text: says })),
-    current ? icon("check") : null);
-    // One model alone is never unloaded here: the chat would have none.
-    const moves = models.length > 1 && { ready: ["unload", 0], unloaded: ["load", undefined] }[model.state];
-    return [choice, moves ? menuItem(null, t(moves[0]), () => move(model.name, moves[1]), { class: "move" }) : null];
-  });
+  const models = status.models(),
+    rows = models.map((model) => {
+      const current = model.name === chosen();
+      const asked = model.running + model.waiting;
+      const says = [stateWord(model.state), asked ? t("requestsNow", { n: asked }) : ""]
+        .filter(Boolean)
+        .join(" · ");
+      const choice = el(
+        "button",
+        {
+          type: "button",
+          role: "menuitemradio",
+          "aria-checked": String(current),
+          class: "model",
+          onclick: () => choose(model.name),
+        },
+        dot(model.state),
+        el("span", {}, el("b", { text: model.name }), el("small", { text: says })),
+        current ? icon("check") : null,
+      );
+      // One model alone is never unloaded here: the chat would have none.
+      const moves =
+        models.length > 1 && { ready: ["unload", 0], unloaded: ["load", undefined] }[model.state];
+      return [
+        choice,
+        moves
+          ? menuItem(null, t(moves[0]), () => move(model.name, moves[1]), { class: "move" })
+          : null,
+      ];
+    });
   const live = menuItem("chart", t("live"), () => {
     close();
     location.hash = "#live";
@@ -67,7 +90,11 @@ function choose(name) {
 /** Loads a model, or unloads it. */
 async function move(model, keep_alive) {
   try {
-    const asked = post("api/generate", { model, stream: false, ...(keep_alive === 0 ? { keep_alive } : {}) });
+    const asked = post("api/generate", {
+      model,
+      stream: false,
+      ...(keep_alive === 0 ? { keep_alive } : {}),
+    });
     setTimeout(look, 200);
     await asked;
   } catch (error) {

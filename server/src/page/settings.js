@@ -14,7 +14,8 @@ export const FIELDS = {
 };
 
 export const USUAL = {
-  system: "", ...Object.fromEntries(Object.entries(FIELDS).map(([name, f]) => [name, f.usual])),
+  system: "",
+  ...Object.fromEntries(Object.entries(FIELDS).map(([name, f]) => [name, f.usual])),
 };
 
 /** The settings that are known and have a value of their kind. */
@@ -22,7 +23,8 @@ export function sound(given) {
   const made = { ...USUAL };
   for (const [name, value] of Object.entries(given ?? {})) {
     if (name === "system" && typeof value === "string") made.system = value;
-    else if (name in FIELDS && value !== "" && Number.isFinite(Number(value))) made[name] = Number(value);
+    else if (name in FIELDS && value !== "" && Number.isFinite(Number(value)))
+      made[name] = Number(value);
     else if (name in FIELDS && value === "") made[name] = "";
   }
   return made;

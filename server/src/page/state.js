@@ -14,9 +14,12 @@ export const say = (name, detail) => bus.dispatchEvent(new CustomEvent(name, { d
 export const on = (name, run) => bus.addEventListener(name, (event) => run(event.detail));
 
 export const state = {
-  chats: [], chat: null, messages: new Map(),
+  chats: [],
+  chat: null,
+  messages: new Map(),
   /** Settings of new chats. */
-  usual: sound({}), presets: [],
+  usual: sound({}),
+  presets: [],
   /** Answers that this tab writes: chat's id → `{ message, stop() }`. */
   running: new Map(),
   /** Chats into which other tabs write. */
@@ -36,8 +39,16 @@ export async function kept(work) {
 export function newChat() {
   const now = Date.now();
   const chat = {
-    id: store.newId(), title: "", created: now, changed: now, pinned: false, folder: "", deleted: 0,
-    settings: { ...state.usual }, head: null, model: state.chat?.model ?? "",
+    id: store.newId(),
+    title: "",
+    created: now,
+    changed: now,
+    pinned: false,
+    folder: "",
+    deleted: 0,
+    settings: { ...state.usual },
+    head: null,
+    model: state.chat?.model ?? "",
   };
   show(chat, new Map());
   return chat;
@@ -97,8 +108,14 @@ export async function change(chat, edit) {
 /** Adds a message below `parent` and shows it. The first one saves the chat. */
 export async function add(chat, messages, fields) {
   const one = {
-    id: store.newId(), chat: chat.id, content: "", reasoning: "", files: [], at: Date.now(),
-    state: "done", ...fields,
+    id: store.newId(),
+    chat: chat.id,
+    content: "",
+    reasoning: "",
+    files: [],
+    at: Date.now(),
+    state: "done",
+    ...fields,
   };
   messages.set(one.id, one);
   chat.head = one.id;
@@ -181,7 +198,8 @@ async function told(news) {
   const chat = state.chats.find((c) => c.id === news.chat);
   if (!chat) return void newChat();
   // This tab stays on its branch, unless that branch is what grew.
-  const messages = await load(chat.id), was = head && messages.has(head);
+  const messages = await load(chat.id),
+    was = head && messages.has(head);
   const grew = was && path(messages, chat.head).some((m) => m.id === head);
   if (was && !grew) chat.head = head;
   state.chat = chat;

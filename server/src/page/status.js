@@ -5,11 +5,15 @@ import { say, state } from "./state.js";
 import { t } from "./words.js";
 
 /** Milliseconds between two looks: at the live view, and at a chat. */
-const LIVE = 1000, CHAT = 2500;
+const LIVE = 1000,
+  CHAT = 2500;
 const SAMPLES = 180;
 
 export const status = {
-  now: null, error: "", past: [], live: false,
+  now: null,
+  error: "",
+  past: [],
+  live: false,
   /** The state of a model, if the last look was at this one. */
   of(model) {
     return this.now && (!model || this.now.server.name === model) ? this.now : null;
@@ -55,11 +59,17 @@ function remember(now) {
   if (!now.device) return;
   const last = status.past.at(-1);
   // Another model, or the server was started again.
-  if (last && (last.model !== now.server.name || last.generated > now.tokens.generated)) status.past = [];
+  if (last && (last.model !== now.server.name || last.generated > now.tokens.generated))
+    status.past = [];
   status.past.push({
-    model: now.server.name, at: performance.now() / 1000, generated: now.tokens.generated,
-    prompt: now.tokens.prompt - now.tokens.cached, running: now.slots.running,
-    prefilling: now.slots.prefilling, waiting: now.queue.waiting, tokens: now.slots.tokens,
+    model: now.server.name,
+    at: performance.now() / 1000,
+    generated: now.tokens.generated,
+    prompt: now.tokens.prompt - now.tokens.cached,
+    running: now.slots.running,
+    prefilling: now.slots.prefilling,
+    waiting: now.queue.waiting,
+    tokens: now.slots.tokens,
   });
   if (status.past.length > SAMPLES) status.past.shift();
 }

@@ -3,7 +3,8 @@
 
 import { importOld } from "./old.js";
 
-const NAME = "kjit", VERSION = 1;
+const NAME = "kjit",
+  VERSION = 1;
 /** Deleted chats can be brought back for a day. */
 const KEPT = 24 * 3600 * 1000;
 
@@ -12,7 +13,9 @@ let database = null;
 const memory = { chats: new Map(), messages: new Map(), things: new Map() };
 
 export const newId = () =>
-  [...crypto.getRandomValues(new Uint8Array(12))].map((b) => b.toString(16).padStart(2, "0")).join("");
+  [...crypto.getRandomValues(new Uint8Array(12))]
+    .map((b) => b.toString(16).padStart(2, "0"))
+    .join("");
 
 /** Opens the database. Returns whether chats are kept. */
 export async function openStore() {
@@ -135,7 +138,8 @@ export async function putThing(name, value) {
 
 /** The newest messages that hold the text, at most `most`. */
 export async function findMessages(text, most) {
-  const wanted = text.toLowerCase(), found = [];
+  const wanted = text.toLowerCase(),
+    found = [];
   const holds = (one) => one.content.toLowerCase().includes(wanted);
   if (!database) return [...memory.messages.values()].filter(holds).slice(0, most);
   await within("readonly", ["messages"], (messages) => {

@@ -7,10 +7,12 @@ export function toast(text, action = null, seconds = action ? 10 : 5) {
   const note = el("div", { class: "toast" }, el("span", { text }));
   const gone = () => note.remove();
   if (action) {
-    note.append(textButton(action.label, () => {
-      gone();
-      action.run();
-    }));
+    note.append(
+      textButton(action.label, () => {
+        gone();
+        action.run();
+      }),
+    );
   }
   $("toasts").append(note);
   while ($("toasts").children.length > 3) $("toasts").firstChild.remove();

@@ -9,7 +9,8 @@ export function children(messages, parent) {
 
 /** The messages from the first to `head`. An imported file may hold a circle: it ends there. */
 export function path(messages, head) {
-  const found = [], seen = new Set();
+  const found = [],
+    seen = new Set();
   for (let at = messages.get(head); at && !seen.has(at.id); at = messages.get(at.parent)) {
     seen.add(at.id);
     found.push(at);

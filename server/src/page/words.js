@@ -3,7 +3,12 @@
 import en from "./words/en.js";
 
 export const LANGUAGES = {
-  en: "English", de: "Deutsch", fr: "Français", es: "Español", zh: "中文", ja: "日本語",
+  en: "English",
+  de: "Deutsch",
+  fr: "Français",
+  es: "Español",
+  zh: "中文",
+  ja: "日本語",
 };
 
 let words = en;
@@ -43,7 +48,8 @@ export const count = (value) => numbers.format(value);
 /** A number with so many digits after the point. */
 export function fixed(value, digits) {
   return value.toLocaleString(language, {
-    minimumFractionDigits: digits, maximumFractionDigits: digits,
+    minimumFractionDigits: digits,
+    maximumFractionDigits: digits,
   });
 }
 
@@ -54,5 +60,6 @@ export function bytes(value) {
     value /= 1000;
     at += 1;
   }
-  return `${fixed(value, at > 2 && value < 100 ? 1 : 0)} ${units[at]}`;
+  const whole = at < 3 || value >= 100 || Number.isInteger(value);
+  return `${fixed(value, whole ? 0 : 1)} ${units[at]}`;
 }

@@ -249,7 +249,38 @@ def reads_markdown():
     assert slow == [], slow
 
 
+def opens_whatever_it_kept():
+    """Hostile answers, thoughts, chats of the page's earlier version: shown when the page is opened anew, too."""
+    js("""(async () => {
+      const x = await import('./page/exchange.js');
+      const said = ['>'.repeat(3400) + ' the end', '<script>alert(1)</script> <style>* { display: none }</style>', '[x](javascript:alert(1))', '|a'.repeat(3000), '```\\n'.repeat(999)];
+      const messages = said.flatMap((content, n) => [
+        { id: `q${n}`, parent: n ? `a${n - 1}` : null, role: 'user', content: `<b>${n}</b>` },
+        { id: `a${n}`, parent: `q${n}`, role: 'assistant', content, reasoning: 'I **think**.', state: 'done' }]);
+      await x.importFiles([new File([x.asJson([{ chat: { title: '<i>Hostile</i>', head: 'a4' }, messages }])], 'h.json')]);
+      localStorage.setItem('kjit.chats', JSON.stringify([{ id: 'old1', turns: [{ role: 'user', content: 'An old question' }, { role: 'assistant', content: 'An old answer' }] }]));
+    })()""")
+    wait("it is listed", f"[...{OTHER}].some(c => c.textContent.includes('<i>Hostile</i>'))")
+    js(f"[...{OTHER}].find(c => c.textContent.includes('Hostile')).querySelector('.open').click()")
+    for _ in range(2):
+        wait("it is shown", "document.querySelectorAll('article.assistant').length === 5 && document.querySelector('article.assistant > .text').textContent.includes('the end')")
+        assert js("document.querySelectorAll('article script, article style, article b').length") == 0
+        assert js("document.querySelector('details.reasoning strong').textContent") == "think"
+        assert js("!document.querySelector('details.reasoning').open")
+        command("Page.reload", page)
+        loaded()
+    js(f"[...{OTHER}].find(c => c.textContent.includes('An old question')).querySelector('.open').click()")
+    wait("the old chat", f"({ANSWER}) === 'An old answer'")
+    assert js("localStorage.getItem('kjit.chats')") is None
+    for name in ("Hostile", "An old question"):
+        js(f"[...{OTHER}].find(c => c.textContent.includes('{name}')).querySelector('.icon').click()")
+        item("Delete")
+    wait("both are gone", f"{OTHER}.length === 3")
+
+
 def draws_code_and_formulas():
+    js(f"[...{OTHER}].find(c => c.textContent.includes('in the file')).querySelector('.open').click()")
+    wait("its answer", "document.querySelector('article.user')?.textContent.includes('in the file')")
     js("""(async () => {
       const { markdown } = await import('./page/markdown.js');
       const text = "## Forms\\n\\nThe mass is $m = \\\\frac{E}{c^2}$, and\\n\\n$$\\\\int_0^1 x^2\\\\,dx = \\\\tfrac13$$\\n\\n```rust\\nfn main() { println!(\\"hi {}\\", 1); }\\n```\\n\\n| a | b |\\n|---|--:|\\n| one | 1 |\\n\\n- [x] done\\n- [ ] open\\n\\n> quoted `code`\\n\\nSee https://example.org.";
@@ -333,6 +364,7 @@ def looks():
     media(prefers_color_scheme="dark")
     for width in (360, 1600):
         size(width, 780, 2 if width == 360 else 1)
+        time.sleep(0.3)
         assert js(f"document.documentElement.scrollWidth <= {width}"), f"it is wider than {width}"
         screenshot(f"chat-{width}")
     size(360, 780, 2)
@@ -382,6 +414,7 @@ keeps_order()
 exports()
 takes_files()
 reads_markdown()
+opens_whatever_it_kept()
 draws_code_and_formulas()
 settings_and_presets()
 languages()
