@@ -146,12 +146,10 @@ mod tests {
         for file in FILES.iter().filter(|file| !file.name.ends_with(".woff2")) {
             let own = !file.name.starts_with("vendor/");
             let text = text(file);
-            let folder = file.name.rsplit_once('/').map_or("", |(folder, _)| folder);
-            for part in text.split("from \"./").chain(text.split("import(\"./")).skip(1) {
-                let Some((name, _)) = part.split_once('"').filter(|_| own) else { continue };
-                let name = format!("{folder}/{name}");
-                let name = name.trim_start_matches('/');
-                assert!(File::named(name).is_some() || part.len() == text.len(), "{name}");
+            let names = |before: &'static str| text.split(before).skip(1);
+            let names = names("from \"./").chain(names("import(\"./")).filter(|_| own);
+            for (name, _) in names.filter_map(|part| part.split_once('"')) {
+                assert!(File::named(name).is_some(), "{}: {name}", file.name);
             }
             for (at, _) in text.match_indices("http").filter(|_| own) {
                 let address: String = text[at..].chars().take(40).collect();
@@ -168,6 +166,9 @@ mod tests {
             }
         }
         let page = text(File::named("index.html").unwrap());
+        for (name, _) in page.split("\"page/").skip(1).filter_map(|part| part.split_once('"')) {
+            assert!(File::named(name).is_some(), "{name}");
+        }
         for (tag, times) in [(" style=", 0), (" on", 0), ("<script", 2), ("<style", 0)] {
             assert_eq!(page.matches(tag).count(), times, "{tag}");
         }

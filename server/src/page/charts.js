@@ -95,7 +95,7 @@ export function columns(element, label, { bounds, counts }, describe) {
   const size = frame(element, label);
   const y = vertical(element, size, axis(Math.max(0, ...counts), true));
   const wide = (size.right - LEFT) / counts.length;
-  const room = Math.ceil(38 / wide);
+  const room = Math.ceil(46 / wide);
   counts.forEach((n, at) => {
     const x = LEFT + at * wide;
     const title = svg("title");

@@ -315,7 +315,7 @@ function ended(one, note, busy) {
   }
   if (!kind) return void note.replaceChildren();
   const text = kind === "failed" ? one.error : t(kind);
-  const continues = one.content && kind !== "failed";
+  const continues = one.content && !one.reasoning && kind !== "failed";
   note.replaceChildren(
     el("span", { text }),
     " ",

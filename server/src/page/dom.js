@@ -44,7 +44,8 @@ export function menu(button, items, label) {
   button.setAttribute("aria-haspopup", "menu");
   button.setAttribute("aria-expanded", "false");
   button.addEventListener("click", () => {
-    document.body.append(list);
+    // Inside of the part that the button is in, for readers that go by parts.
+    (button.closest("nav, main, aside") ?? document.body).append(list);
     list.replaceChildren(
       ...items(() => list.hidePopover())
         .flat()

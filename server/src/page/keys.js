@@ -39,7 +39,7 @@ const KEYS = [
   ["↑", "editLast", (e) => e.key === "ArrowUp" && inEmptyField(), editLast],
   ["Alt+←", "branchBefore", (e) => e.altKey && e.key === "ArrowLeft", () => turnLast(-1)],
   ["Alt+→", "branchAfter", (e) => e.altKey && e.key === "ArrowRight", () => turnLast(1)],
-  ["/", "toField", (e) => e.key === "/" && !typing(), () => $("text").focus()],
+  ["/", "toField", (e) => e.key === "/" && !e[control] && !typing(), () => $("text").focus()],
   ["Esc", "stopOrClose"],
   [`${CONTROL}+/`, "keys", (e) => e[control] && e.key === "/", showKeys],
 ];

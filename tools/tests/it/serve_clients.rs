@@ -90,12 +90,17 @@ fn no_browser() -> bool {
 }
 
 #[test]
-fn the_page_chats_stops_and_shows_pictures() {
+fn the_page_does_what_it_should() {
     if no_browser() {
         return;
     }
     let server = Served::start(&[]);
-    in_a_browser("page.py", &[&format!("http://{}/", server.address)]);
+    let address = format!("http://{}/", server.address);
+    // Without axe-core the page is tested, but not its accessibility.
+    let axe = clients().map(|folder| format!("{folder}/axe_core_python/axe.min.js"));
+    let axe = axe.filter(|file| Path::new(file).exists());
+    let arguments: Vec<&str> = [Some(address.as_str()), axe.as_deref()].into_iter().flatten().collect();
+    in_a_browser("page.py", &arguments);
 }
 
 #[test]
@@ -110,7 +115,7 @@ fn the_page_asks_the_model_that_was_chosen() {
 }
 
 #[test]
-fn the_page_shows_the_pages_of_keys_and_values() {
+fn the_pages_live_view_shows_pages_and_kernels() {
     if no_browser() {
         return;
     }
