@@ -30,8 +30,7 @@ macro_rules! files {
 }
 
 /// The files. A test compares this list with the folder.
-static FILES: &[File] = &files! {
-};
+static FILES: &[File] = &files! {};
 
 /// Entity tag of each file: the begin of its SHA-256 in quotes.
 fn tag(name: &str) -> Option<&'static str> {
@@ -158,7 +157,8 @@ mod tests {
                 assert!(namespace || !elsewhere, "{}: {address}", file.name);
             }
             // No text becomes HTML or code.
-            for word in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
+            for word in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("]
+            {
                 assert!(!own || !text.contains(word), "{}: {word}", file.name);
             }
             for line in text.lines().filter(|_| own && file.name.ends_with(".js")) {

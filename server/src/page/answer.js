@@ -3,7 +3,7 @@
 
 import { events, post, Refused } from "./ask.js";
 import { withFiles } from "./files.js";
-import { samplers } from "./settings.js";
+import { samplers, sound } from "./settings.js";
 import { add, isBusy, kept, say, state } from "./state.js";
 import { putMessage } from "./store.js";
 import { asWriter, hasWriter, tell } from "./tabs.js";
@@ -44,63 +44,57 @@ export function again(one, temperature = null) {
 /** Goes on with an answer that was cut. */
 export function goOn(one) {
   const { chat, messages } = state;
-  if (!isBusy(chat.id)) run(chat, messages, one, one.temperature ?? null, true);
+  if (isBusy(chat.id)) return;
+  writing(chat, one, (here) => fill(chat, messages, here, one.temperature ?? null, true));
 }
 
-async function answer(chat, messages, question, temperature = null) {
-  // A cleared question's answer is begun only once, whatever is pressed meanwhile.
+function answer(chat, messages, question, temperature = null) {
+  return writing(chat, null, async (here) => {
+    const fields = { parent: question.id, role: "assistant", state: "writing" };
+    here.message = await add(chat, messages, { ...fields, model: chat.model, temperature });
+    await fill(chat, messages, here, temperature, false);
+  });
+}
+
+/** Runs `work` as the one that writes into the chat. */
+async function writing(chat, message, work) {
   if (state.running.has(chat.id)) return;
-  const begun = { message: null, stop: () => (begun.stopped = true) };
-  state.running.set(chat.id, begun);
-  const fields = {
-    parent: question.id,
-    role: "assistant",
-    state: "writing",
-    model: chat.model,
-    temperature,
-  };
-  const one = await add(chat, messages, fields);
-  if (begun.stopped) one.state = "stopped";
-  state.running.delete(chat.id);
-  if (begun.stopped) {
-    await kept(() => putMessage(one));
-    return void say("chat", {});
-  }
-  await run(chat, messages, one, temperature, false);
-}
-
-async function run(chat, messages, one, temperature, goesOn) {
   const control = new AbortController();
-  const here = { message: one, stop: () => control.abort() };
+  const here = { message, signal: control.signal, stop: () => control.abort() };
   state.running.set(chat.id, here);
   const could = await asWriter(chat.id, async () => {
-    one.state = "writing";
-    one.error = "";
-    delete one.finish;
     tell({ chat: chat.id, writing: true });
     say("busy", chat.id);
-    say("message", one);
-    const settings = { ...chat.settings, ...(temperature == null ? {} : { temperature }) };
-    const branch = path(messages, one.id).slice(0, -1);
-    try {
-      const stream = goesOn ? rest(chat, settings, branch, one) : whole(chat, settings, branch);
-      await receive(one, stream(control.signal), chat.id);
-      one.state = one.finish === "length" ? "cut" : "done";
-    } catch (error) {
-      const stopped = error.name === "AbortError";
-      one.state = stopped ? "stopped" : "error";
-      if (!stopped) {
-        one.error = error instanceof Refused ? error.message : `${error.name}: ${error.message}`;
-        if (!(error instanceof Refused)) console.error(error);
-      }
-    }
-    await kept(() => putMessage(one));
+    await work(here);
   });
   state.running.delete(chat.id);
-  if (!could) toast(t("otherTab"));
-  else tell({ chat: chat.id, writing: false });
-  say("message", one);
+  if (could) tell({ chat: chat.id, writing: false });
+  else toast(t("otherTab"));
+  if (here.message) say("message", here.message);
   say("busy", chat.id);
+}
+
+/** Asks the model, and puts into the message what comes. */
+async function fill(chat, messages, { message: one, signal }, temperature, goesOn) {
+  one.state = "writing";
+  one.error = "";
+  delete one.finish;
+  say("message", one);
+  const settings = { ...sound(chat.settings), ...(temperature == null ? {} : { temperature }) };
+  const branch = path(messages, one.id).slice(0, -1);
+  try {
+    const stream = goesOn ? rest(chat, settings, branch, one) : whole(chat, settings, branch);
+    await receive(one, stream(signal), chat.id);
+    one.state = one.finish === "length" ? "cut" : "done";
+  } catch (error) {
+    const stopped = error.name === "AbortError";
+    one.state = stopped ? "stopped" : "error";
+    if (!stopped) {
+      one.error = error instanceof Refused ? error.message : `${error.name}: ${error.message}`;
+      if (!(error instanceof Refused)) console.error(error);
+    }
+  }
+  await kept(() => putMessage(one));
 }
 
 const common = (chat) => ({

@@ -271,7 +271,8 @@ function times(now) {
 }
 
 function rows(pairs) {
-  const row = ([name, value]) => el("div", {}, el("dt", { text: t(name) }), el("dd", { text: value }));
+  const row = ([name, value]) =>
+    el("div", {}, el("dt", { text: t(name) }), el("dd", { text: value }));
   return el("dl", { class: "facts" }, pairs.map(row));
 }
 

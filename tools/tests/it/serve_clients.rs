@@ -99,7 +99,8 @@ fn the_page_does_what_it_should() {
     // Without axe-core the page is tested, but not its accessibility.
     let axe = clients().map(|folder| format!("{folder}/axe_core_python/axe.min.js"));
     let axe = axe.filter(|file| Path::new(file).exists());
-    let arguments: Vec<&str> = [Some(address.as_str()), axe.as_deref()].into_iter().flatten().collect();
+    let arguments: Vec<&str> =
+        [Some(address.as_str()), axe.as_deref()].into_iter().flatten().collect();
     in_a_browser("page.py", &arguments);
 }
 
