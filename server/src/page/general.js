@@ -21,8 +21,12 @@ export function generalMenu() {
 async function showGeneral() {
   const room = await usage().catch(() => null);
   const field = el("input", { id: "key", type: "password", autocomplete: "off", value: key() });
-  field.addEventListener("input", () => setKey(field.value));
-  field.addEventListener("change", look);
+  let timer = null;
+  field.addEventListener("input", () => {
+    setKey(field.value.trim());
+    clearTimeout(timer);
+    timer = setTimeout(look, 300);
+  });
   dialog(
     t("general"),
     [

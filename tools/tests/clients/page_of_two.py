@@ -1,22 +1,28 @@
-"""The page of a server of two models, in a headless Chromium (browser.py): one is chosen, answers, is loaded and unloaded, and is chosen again when the chat is opened anew."""
+"""The page of a server of two models that wants a key, in a headless Chromium (browser.py): one is chosen, answers, is loaded and unloaded, and is chosen again when the chat is
+opened anew."""
 import sys
-from browser import IDLE, ask, click, command, item, js, page, problems, screenshot, settings, size, wait
+from browser import IDLE, ask, click, command, item, js, page, problems, screenshot, settings, size, type_in, wait
 
-address, first, second = sys.argv[1:]
+address, first, second, key = sys.argv[1:]
 NAME = "document.querySelector('#model .name')?.textContent"
 
 
 def state(name, is_):
-    wait(f"{name} is {is_}", f"fetch('status').then(r => r.json()).then(s => s.models.find(m => m.name === '{name}').state === '{is_}')")
+    wait(f"{name} is {is_}", f"import('./page/ask.js').then(a => a.get('status')).then(s => s.models.find(m => m.name === '{name}').state === '{is_}')")
 
 
 def answered(number, by):
     wait(f"{number} answers", f"document.querySelectorAll('article.assistant').length === {number} && {IDLE}")
-    wait(f"{by} counts it", f"fetch('status?model={by}').then(r => r.json()).then(s => s.requests?.done === 1)")
+    wait(f"{by} counts it", f"import('./page/ask.js').then(a => a.get('status?model={by}')).then(s => s.requests?.done === 1)")
 
 
 size(1300, 850)
 command("Page.navigate", page, url=address)
+wait("it wants a key", "document.getElementById('ask-note')?.textContent.includes('General')")
+click("#general")
+item("General")
+type_in("key", key)
+click("dialog button")
 wait("the first is shown", f"{NAME} === '{first}' && document.querySelector('#model .dot').classList.contains('ready')")
 settings(temperature=0, max_tokens=8)
 ask("Name a colour.")
@@ -29,9 +35,9 @@ wait("the second is chosen, and not loaded", f"{NAME} === '{second}' && document
 ask("Name another.")
 answered(2, second)
 wait("it is loaded", "document.querySelector('#model .dot').classList.contains('ready')")
-assert js(f"fetch('status?model={first}').then(r => r.json()).then(s => s.requests.done)") == 1
+assert js(f"import('./page/ask.js').then(a => a.get('status?model={first}')).then(s => s.requests.done)") == 1
 command("Page.reload", page)
-wait("the choice is kept", f"{NAME} === '{second}'")
+wait("the choice is kept", f"{NAME} === '{second}' && document.querySelector('#model .dot').classList.contains('ready')")
 # Unloaded and loaded by the menu.
 click("#model")
 wait("its items", "!!document.querySelector('.menu .move')")
@@ -44,5 +50,7 @@ state(first, "ready")
 # Another chat's model is its own.
 click("#new")
 assert js(NAME) == second, "a new chat goes on with the model"
+# The refusals without the key are the browser's only complaints.
+problems = [p for p in problems if '401' not in p.get('entry', {}).get('text', '')]
 assert not problems, problems
 print("the page does what it should")

@@ -111,8 +111,12 @@ fn the_page_asks_the_model_that_was_chosen() {
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     command.arg("serve").args([crate::support::smollm2(), crate::support::smollm2()]);
+    let keys = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(keys.path(), "secret\n").unwrap();
+    command.arg("--api-key-file").arg(keys.path());
     let server = Served::with(&mut command, &["--alias", "one", "--alias", "other"]);
-    in_a_browser("page_of_two.py", &[&format!("http://{}/", server.address), "one", "other"]);
+    let address = format!("http://{}/", server.address);
+    in_a_browser("page_of_two.py", &[&address, "one", "other", "secret"]);
 }
 
 #[test]
