@@ -50,11 +50,13 @@ if (!(asked && (await openChat(asked)))) {
 }
 if (!keeps) toast(t("notKeptHere"), null, 20);
 
+const narrow = () => matchMedia("(max-width: 56rem)").matches;
+
 // The sidebar lies over the chat on narrow screens, and can be folded away on wide ones.
 $("show-sidebar").addEventListener("click", () => {
-  const narrow = matchMedia("(max-width: 56rem)").matches;
-  const shown = document.body.classList.toggle(narrow ? "sidebar" : "wide");
-  if (!narrow) prefer("wide", shown ? "1" : "");
+  const over = narrow();
+  const shown = document.body.classList.toggle(over ? "sidebar" : "wide");
+  if (!over) prefer("wide", shown ? "1" : "");
 });
 $("veil").addEventListener("click", () => {
   hideSidebar();
@@ -71,6 +73,7 @@ async function view() {
   $("live").setAttribute("aria-pressed", String(live));
   title();
   hideSidebar();
+  if (live && narrow()) toggleDrawer(false);
   if (live) (await import("./live.js")).showLive($("live-view"));
   look();
 }
@@ -94,4 +97,4 @@ on("chat", ({ other }) => {
 await view();
 setInterval(lookForWriters, WRITERS);
 document.body.dataset.ready = "true";
-if (matchMedia("(min-width: 56rem)").matches) $("text").focus();
+if (!narrow()) $("text").focus();
