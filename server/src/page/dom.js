@@ -37,20 +37,22 @@ export function textButton(label, onclick, more = {}) {
   return el("button", { type: "button", text: label, onclick, ...more });
 }
 
-/** A menu below a button. `items` is called on each opening and returns buttons. */
+/** A menu below a button. `items` returns buttons, or lists of them, on each opening. */
 export function menu(button, items, label) {
   const list = el("div", { class: "menu", role: "menu", "aria-label": label, popover: "auto" });
   const buttons = () => [...list.querySelectorAll("button:not([disabled])")];
   button.setAttribute("aria-haspopup", "menu");
   button.setAttribute("aria-expanded", "false");
+  const fill = () => list.replaceChildren(...items().flat().filter(Boolean));
+  const isOpen = () => list.matches(":popover-open");
+  // A press on the button of an open menu has closed it before the click comes.
+  let closes = false;
+  button.addEventListener("pointerdown", () => (closes = isOpen()));
   button.addEventListener("click", () => {
+    if (closes) return void (closes = false);
     // Inside of the part that the button is in, for readers that go by parts.
     (button.closest("nav, main, aside") ?? document.body).append(list);
-    list.replaceChildren(
-      ...items(() => list.hidePopover())
-        .flat()
-        .filter(Boolean),
-    );
+    fill();
     list.showPopover();
     place(list, button);
     buttons()[0]?.focus();
@@ -71,9 +73,16 @@ export function menu(button, items, label) {
     button.setAttribute("aria-expanded", String(open));
     if (!open) {
       // Removed only after the browser has given the focus back.
-      setTimeout(() => list.matches(":popover-open") || list.remove(), 0);
+      setTimeout(() => isOpen() || list.remove(), 0);
     }
   });
+  /** Shows the items anew, if the menu is open. The focus stays where it is. */
+  button.refresh = () => {
+    if (!isOpen()) return;
+    const at = buttons().indexOf(document.activeElement);
+    fill();
+    buttons()[at]?.focus();
+  };
   return button;
 }
 

@@ -29,8 +29,11 @@ function draw() {
   const name = chosen(),
     is = status.error && !status.now ? "away" : status.modelState(name);
   const text = is === "away" ? t("noServer") : name || t("lookForServer");
-  if ($("model").shown === text + is) return;
-  $("model").shown = text + is;
+  const states = status.models().map((m) => [m.name, m.state, m.running + m.waiting]);
+  const key = JSON.stringify([text, is, states]);
+  if ($("model").shown === key) return;
+  $("model").shown = key;
+  $("model").refresh();
   const label = `${t("chooseModel")}: ${text}, ${stateWord(is)}`;
   $("model").replaceChildren(dot(is), el("span", { class: "name", text }), icon("open"));
   $("model").setAttribute("aria-label", label);
@@ -40,7 +43,7 @@ function draw() {
 const stateWord = (is) => (WORDS[is] ? t(WORDS[is]) : is === "away" ? "" : is);
 const dot = (is) => el("span", { class: `dot ${is.replaceAll(" ", "-") || "unknown"}` });
 
-function items(close) {
+function items() {
   const models = status.models(),
     rows = models.map((model) => {
       const current = model.name === chosen();
@@ -72,7 +75,6 @@ function items(close) {
       ];
     });
   const live = menuItem("chart", t("live"), () => {
-    close();
     location.hash = "#live";
   });
   return [...rows, el("hr"), live];

@@ -46,7 +46,9 @@ state(first, "unloaded")
 wait("the page knows", f"import('./page/status.js').then(s => s.status.modelState('{first}') === 'unloaded')")
 click("#model")
 item("Load now")
+click("#model")
 state(first, "ready")
+wait("the open menu says so", "[...document.querySelectorAll('.menu .model')].every(b => b.textContent.includes('ready'))")
 # Another chat's model is its own.
 click("#new")
 assert js(NAME) == second, "a new chat goes on with the model"
