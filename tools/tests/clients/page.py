@@ -321,13 +321,14 @@ def languages():
     told = js("""(async () => {
       const en = (await import('./page/words/en.js')).default, wrong = [];
       const marks = s => [...JSON.stringify(s).matchAll(/\\{\\w+\\}/g)].map(m => m[0]).sort().join();
-      for (const name of ['de', 'fr', 'es', 'zh', 'ja']) {
+      const names = Object.keys((await import('./page/words.js')).LANGUAGES).filter(name => name !== 'en');
+      for (const name of names) {
         const words = (await import(`./page/words/${name}.js`)).default;
         for (const key of new Set([...Object.keys(en), ...Object.keys(words)])) {
           if (!(key in words) || !(key in en) || marks(en[key]) !== marks(words[key])) wrong.push(name + ' ' + key);
         }
       }
-      return wrong;
+      return names.length < 5 ? names : wrong;
     })()""")
     assert told == [], told
     js("localStorage.setItem('kjit.language', 'de')")
