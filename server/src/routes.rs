@@ -31,6 +31,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 pub fn routes(service: &Arc<Service>) -> Router {
     Router::new()
         .route("/", get(page::page))
+        .route("/page/{*name}", get(page::file))
         .route("/health", get(health))
         .route("/metrics", get(metrics_text))
         .route("/status", get(status_document))
@@ -120,10 +121,10 @@ fn admit(service: &Service, request: &Request) -> Result<Option<Key>, Refusal> {
     head::check(request)?;
     let (method, path, headers) = (request.method(), request.uri().path(), request.headers());
     service.options.origins.check(head::host(request.uri(), headers), headers)?;
-    // The page has nothing in it; whoever watches whether the server lives needs no key.
-    let open =
     // The page holds no data, and health checks need no key.
-        matches!(path, "/" | "/health" | "/v1/health" | "/ping") || method == Method::OPTIONS;
+    let open = matches!(path, "/" | "/health" | "/v1/health" | "/ping")
+        || path.starts_with("/page/")
+        || method == Method::OPTIONS;
     let key = if open { None } else { service.options.keys.check(headers)? };
     if service.stopping() && method == Method::POST {
         return Err(Refusal::unavailable(30, "the server is stopping"));
@@ -155,7 +156,8 @@ fn route_name(path: &str) -> &'static str {
         "/api/show",
     ];
     let versioned = |name: &str| name.strip_prefix("/v1") == Some(path);
-    let is = |name: &&&str| **name == path || versioned(name);
+    let page = |name: &str| name == "/" && path.starts_with("/page/");
+    let is = |name: &&&str| **name == path || versioned(name) || page(name);
     NAMED.iter().find(is).copied().unwrap_or("other")
 }
 

@@ -59,23 +59,38 @@ def command(method, session=None, **params):
             return answer["result"]
 
 
-target = command("Target.createTarget", url="about:blank")["targetId"]
-page = command("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-for domain in ("Runtime", "Log", "Page"):
-    command(f"{domain}.enable", page)
+def tab(url="about:blank"):
+    """Opens another tab. Its session is the second argument of `js` and `wait`."""
+    target = command("Target.createTarget", url=url)["targetId"]
+    session = command("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+    for domain in ("Runtime", "Log", "Page"):
+        command(f"{domain}.enable", session)
+    return session
 
 
-def js(expression):
-    result = command("Runtime.evaluate", page, expression=expression, awaitPromise=True, returnByValue=True)
+page = tab()
+
+
+def js(expression, of=page):
+    result = command("Runtime.evaluate", of, expression=expression, awaitPromise=True, returnByValue=True)
     assert "exceptionDetails" not in result, result
     return result["result"].get("value")
 
 
-def wait(what, expression, seconds=60):
+def wait(what, expression, of=page, seconds=60):
     until = time.time() + seconds
-    while not js(expression):
-        assert time.time() < until, f"{what}: {js('document.body.innerText')}"
-        time.sleep(0.1)
+    while not js(expression, of):
+        assert time.time() < until, f"{what}: {js('document.body.innerText', of)} {problems}"
+        time.sleep(0.05)
+
+
+def size(width, height, scale=1):
+    command("Emulation.setDeviceMetricsOverride", page, width=width, height=height, deviceScaleFactor=scale, mobile=scale > 1)
+
+
+def media(**features):
+    """`prefers_color_scheme="dark"`, `prefers_contrast="more"`."""
+    command("Emulation.setEmulatedMedia", page, features=[{"name": name.replace("_", "-"), "value": value} for name, value in features.items()])
 
 
 def screenshot(name):
@@ -86,15 +101,39 @@ def screenshot(name):
             file.write(base64.b64decode(picture))
 
 
-def key(name, code):
+def key(name, code, alt=False, control=False):
     for kind in ("keyDown", "keyUp"):
-        command("Input.dispatchKeyEvent", page, type=kind, key=name, code=name, windowsVirtualKeyCode=code, text="\r" if name == "Enter" and kind == "keyDown" else "")
+        text = "\r" if name == "Enter" and kind == "keyDown" else ""
+        command("Input.dispatchKeyEvent", page, type=kind, key=name, code=name, windowsVirtualKeyCode=code, text=text, modifiers=alt + 2 * control)
+
+
+def type_in(element, text):
+    """Types into the element with this id, instead of what it has."""
+    js(f"(f => {{ f.focus(); f.select(); }})(document.getElementById('{element}'))")
+    command("Input.insertText", page, text=text)
+
+
+def click(selector, of=page):
+    js(f"document.querySelector({json.dumps(selector)}).click()", of)
+
+
+def item(text):
+    """Chooses an item of the menu that is open."""
+    js(f"[...document.querySelectorAll('.menu button')].find(b => b.textContent.includes({json.dumps(text)})).click()")
 
 
 def ask(text):
-    js("document.getElementById('text').focus()")
-    command("Input.insertText", page, text=text)
+    type_in("text", text)
     key("Enter", 13)
+
+
+def settings(**fields):
+    """Sets samplers of the chat that is shown."""
+    for name, value in fields.items():
+        js(f"(f => {{ f.value = {json.dumps(value)}; f.dispatchEvent(new Event('input')); }})(document.getElementById('{name}'))")
+
+
+IDLE = "!document.querySelector('.writing') && document.getElementById('stop').hidden"
 
 
 def end():

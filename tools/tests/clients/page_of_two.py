@@ -1,33 +1,58 @@
-"""The page of a server of two models, in a headless Chromium (browser.py): one is chosen, answers, and is chosen again when the page is opened anew."""
+"""The page of a server of two models that wants a key, in a headless Chromium (browser.py): one is chosen, answers, is loaded and unloaded, and is chosen again when the chat is
+opened anew."""
 import sys
-from browser import ask, command, js, page, problems, screenshot, wait
+from browser import IDLE, ask, click, command, item, js, page, problems, screenshot, settings, size, type_in, wait
 
-address, first, second = sys.argv[1:]
+address, first, second, key = sys.argv[1:]
+NAME = "document.querySelector('#model .name')?.textContent"
+
+
+def state(name, is_):
+    wait(f"{name} is {is_}", f"import('./page/ask.js').then(a => a.get('status')).then(s => s.models.find(m => m.name === '{name}').state === '{is_}')")
 
 
 def answered(number, by):
-    wait(f"{number} answers", f"document.querySelectorAll('article.assistant').length === {number} && !document.querySelector('.writing')")
-    wait(f"{by} counts it", f"fetch('status?model={by}').then(r => r.json()).then(s => s.requests?.done === 1)")
+    wait(f"{number} answers", f"document.querySelectorAll('article.assistant').length === {number} && {IDLE}")
+    wait(f"{by} counts it", f"import('./page/ask.js').then(a => a.get('status?model={by}')).then(s => s.requests?.done === 1)")
 
 
-command("Emulation.setDeviceMetricsOverride", page, width=1300, height=850, deviceScaleFactor=1, mobile=False)
+size(1300, 850)
 command("Page.navigate", page, url=address)
-wait("the first is shown", f"document.getElementById('model')?.textContent.startsWith('{first} on ')")
-assert js("[...document.getElementById('which').options].map(o => o.value).join(' ')") == f"{first} {second}"
-assert js("!document.getElementById('which').hidden && document.getElementById('which').value") == first
-js("for (const [k, v] of [['temperature', 0], ['max_tokens', 8]]) { const f = document.getElementById(k); f.value = v; f.dispatchEvent(new Event('input')); }")
+wait("it wants a key", "document.getElementById('ask-note')?.textContent.includes('General')")
+click("#general")
+item("General")
+type_in("key", key)
+click("dialog button")
+wait("the first is shown", f"{NAME} === '{first}' && document.querySelector('#model .dot').classList.contains('ready')")
+settings(temperature=0, max_tokens=8)
 ask("Name a colour.")
 answered(1, first)
-js(f"(w => {{ w.value = '{second}'; w.dispatchEvent(new Event('change')); }})(document.getElementById('which'))")
-wait("the second is not loaded", f"document.getElementById('model').textContent === '{second} is not loaded: it is when you ask it' && !document.getElementById('facts').textContent")
-screenshot("not-loaded")
+click("#model")
+assert js("[...document.querySelectorAll('.menu [role=menuitemradio]')].map(b => b.querySelector('b').textContent + ' ' + b.ariaChecked).join(' ')") == f"{first} true {second} false"
+screenshot("models")
+item(second)
+wait("the second is chosen, and not loaded", f"{NAME} === '{second}' && document.querySelector('#model .dot').classList.contains('unloaded')")
 ask("Name another.")
 answered(2, second)
-wait("the second is shown", f"document.getElementById('model').textContent.startsWith('{second} on ')")
-wait("its own counts", "document.getElementById('facts').textContent.includes('1 done')")
-screenshot("two-models")
-assert js(f"fetch('status?model={first}').then(r => r.json()).then(s => s.requests.done)") == 1
+wait("it is loaded", "document.querySelector('#model .dot').classList.contains('ready')")
+assert js(f"import('./page/ask.js').then(a => a.get('status?model={first}')).then(s => s.requests.done)") == 1
 command("Page.reload", page)
-wait("the choice is kept", f"document.getElementById('which')?.value === '{second}' && document.getElementById('model').textContent.startsWith('{second} on ')")
+wait("the choice is kept", f"{NAME} === '{second}' && document.querySelector('#model .dot').classList.contains('ready')")
+# Unloaded and loaded by the menu.
+click("#model")
+wait("its items", "!!document.querySelector('.menu .move')")
+item("Unload")
+state(first, "unloaded")
+wait("the page knows", f"import('./page/status.js').then(s => s.status.modelState('{first}') === 'unloaded')")
+click("#model")
+item("Load now")
+click("#model")
+state(first, "ready")
+wait("the open menu says so", "[...document.querySelectorAll('.menu .model')].every(b => b.textContent.includes('ready'))")
+# Another chat's model is its own.
+click("#new")
+assert js(NAME) == second, "a new chat goes on with the model"
+# The refusals without the key are the browser's only complaints.
+problems = [p for p in problems if '401' not in p.get('entry', {}).get('text', '')]
 assert not problems, problems
 print("the page does what it should")

@@ -287,7 +287,9 @@ fn nobody_is_let_in_who_should_not_be() {
         assert_eq!(status(path, &["Authorization: Bearer alpha2"]), 401, "{path}");
         assert_eq!(status(path, &["Authorization: Bearer beta"]), 200, "{path}");
     }
-    assert_eq!((status("/health", &[]), status("/", &[])), (200, 200));
+    for path in ["/health", "/", "/page/main.js"] {
+        assert_eq!(status(path, &[]), 200, "{path}");
+    }
     let refused = server.post("/v1/completions", &json!({ "prompt": "x" }));
     assert!(
         refused.status == 401 && refused.header("www-authenticate") == Some("Bearer"),
@@ -502,14 +504,22 @@ fn the_page_is_whole_and_machines_can_read_how_things_are() {
     let server = Served::start(&[]);
     let page = server.get("/");
     let policy = page.header("content-security-policy").unwrap();
-    assert!(
-        policy.contains("default-src 'none'") && policy.contains("connect-src 'self'"),
-        "{policy}"
-    );
+    for part in ["default-src 'none'", "connect-src 'self'", "trusted-types 'none'"] {
+        assert!(policy.contains(part), "{part}: {policy}");
+    }
+    assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
     assert!(
         page.body.trim_end().ends_with("</html>")
             && page.header("content-type").unwrap().starts_with("text/html")
     );
+    let file = server.get("/page/vendor/katex.css");
+    assert_eq!(file.header("content-type"), Some("text/css; charset=utf-8"));
+    let tag = format!("If-None-Match: \"other\", W/{}", file.header("etag").unwrap());
+    let had = server.ask("GET", "/page/vendor/katex.css", &[&tag], b"");
+    assert_eq!((had.status, had.body.as_str()), (304, ""));
+    for path in ["/page/", "/page/none.js", "/page/../page.rs", "/page/vendor/licences/katex"] {
+        assert_eq!(server.get(path).status, 404, "{path}");
+    }
     server.good("/v1/chat/completions", &chat("Hi", json!({ "max_tokens": 3 })));
     let status = server.wait_for("one is done", |s| s["requests"]["done"] == 1);
     assert_eq!(
