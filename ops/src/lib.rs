@@ -24,6 +24,9 @@
 //! | `eval` | computes a node, each at most once |
 //! | `cpu` | the bytecode over tiles of 1,024 elements; folds, products, sorting |
 //! | `gpu` | the bytecode rendered as a kernel; launches |
+//! | `foreign` | memory of a GPU that other libraries share |
+//! | `pool` | memory that is kept for later tensors, page-locked memory |
+//! | `explain` | the operations of each launch |
 //! | `arith`, `moves`, `index`, `reduce`, `search`, `create`, `linalg`, `nn`, `conv`, `losses` | the operations |
 
 #![deny(unsafe_code)]
@@ -48,8 +51,10 @@ mod dtype;
 mod element;
 mod error;
 mod eval;
+mod explain;
 mod expr;
 mod expressions;
+mod foreign;
 mod gpu;
 mod index;
 mod kernels;
@@ -60,6 +65,7 @@ mod memory;
 mod moves;
 mod nn;
 mod node;
+pub mod pool;
 mod program;
 mod random;
 mod reduce;
@@ -75,7 +81,9 @@ pub use device::{Device, Info};
 pub use dtype::{DTYPES, DType, Kind, promote};
 pub use element::{BinOp, FoldOp, UnOp};
 pub use error::{Error, Result};
+pub use explain::{Explanation, Part, Role};
 pub use expressions::{ElementwiseKernel, ReductionKernel};
+pub use foreign::GpuView;
 pub use gpu::Gpu;
 pub use index::Index;
 pub use kernels::{KernelArg, RawKernel};

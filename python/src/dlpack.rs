@@ -1,14 +1,15 @@
-//! DLPack 1.0 for memory of the CPU: the structs of its header `dlpack.h`, exporting and importing.
+//! DLPack 1.0: the structs of its header `dlpack.h`, exporting and importing. Memory of GPUs is
+//! shared without copies, too.
 
 #![allow(unsafe_code, reason = "DLPack is structs behind pointers")]
 
 use crate::class::Tensor;
 use crate::convert::{raise, run, type_name};
 use kjit_ops::{DTYPES, DType, Device};
-use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use std::ffi::{CStr, c_void};
 
 const CPU: i32 = 1;
@@ -122,16 +123,23 @@ pub(crate) fn export(
                 "__dlpack__ copies to the CPU alone, not from {own:?} to {to:?}"
             )));
         }
-        _ if own.0 != CPU => {
-            return Err(PyBufferError::new_err(
-                "DLPack of a GPU's memory is not there yet: to_device(\"cpu\") first",
-            ));
-        }
         _ => tensor,
     };
     run(py, || tensor.eval())?;
+    let place = device(tensor.device())?;
     let (dtype, size) = (tensor.dtype(), tensor.dtype().size());
-    let (at, strides, kept) = if copy == Some(true) {
+    let (at, strides, kept) = if place.0 != CPU {
+        if dtype.is_complex() {
+            return Err(PyBufferError::new_err(format!(
+                "DLPack of {dtype} on a GPU: its parts lie apart; to_device(\"cpu\") first"
+            )));
+        }
+        if copy == Some(true) {
+            tensor = run(py, || tensor.duplicate())?;
+        }
+        let view = run(py, || tensor.gpu_view())?;
+        (view.address as usize, view.strides, Vec::new())
+    } else if copy == Some(true) {
         let bytes = run(py, || tensor.to_bytes())?;
         // Words, so that elements of every dtype are aligned.
         let word = |part: &[u8]| {
@@ -158,13 +166,13 @@ pub(crate) fn export(
         };
         (at, strides, Vec::new())
     };
-    let copied = !kept.is_empty();
+    let copied = copy == Some(true);
     let shape = tensor.shape().iter().map(|n| *n as i64).collect();
     let mut held = Box::new(Held { _tensor: tensor, _copy: kept, shape, strides });
     let array = Array {
         data: at as *mut c_void,
-        device_type: CPU,
-        device_id: 0,
+        device_type: place.0,
+        device_id: place.1,
         ndim: held.shape.len() as i32,
         dtype: code(dtype),
         shape: held.shape.as_mut_ptr(),
@@ -271,20 +279,37 @@ fn from_dlpack(
         return Err(PyTypeError::new_err(format!("{} has no __dlpack__", type_name(given))));
     }
     let place: (i32, i32) = given.call_method0("__dlpack_device__")?.extract()?;
+    let word = match place.0 {
+        CUDA => Some("cuda"),
+        ROCM => Some("rocm"),
+        _ => None,
+    };
+    // Memory of a GPU stays there, unless it is wanted elsewhere.
+    let label = match (device_, word) {
+        (Some(name), _) => name.to_owned(),
+        (None, Some(word)) => format!("{word}:{}", place.1),
+        (None, None) => "cpu".to_owned(),
+    };
+    let device = crate::convert::device(py, Some(&label))?;
+    let shared = word.is_some_and(|w| device.label() == format!("{w}:{}", place.1));
     let kwargs = PyDict::new(py);
     kwargs.set_item("max_version", (1, 0))?;
-    if place.0 != CPU {
+    if shared {
+        // The producer makes this stream wait for its own.
+        kwargs.set_item("stream", device.stream_handle())?;
+    } else if place.0 != CPU {
         kwargs.set_item("dl_device", (CPU, 0))?;
     }
-    // Producers before DLPack 1 do not take the argument.
+    // Producers before DLPack 1 do not take all arguments.
     let capsule = match given.call_method("__dlpack__", (), Some(&kwargs)) {
         Ok(capsule) => capsule,
-        Err(e) if e.is_instance_of::<PyTypeError>(py) && place.0 == CPU => {
-            given.call_method0("__dlpack__")?
+        Err(e) if e.is_instance_of::<PyTypeError>(py) && (place.0 == CPU || shared) => {
+            kwargs.del_item("max_version")?;
+            given.call_method("__dlpack__", (), Some(&kwargs))?
         }
-        Err(e) if place.0 != CPU => {
+        Err(e) if place.0 != CPU && !shared => {
             return Err(PyBufferError::new_err(format!(
-                "from_dlpack reads memory of the CPU; the other library does not copy it there: {e}"
+                "from_dlpack: the other library does not copy its memory to the CPU: {e}"
             )));
         }
         Err(e) => return Err(e),
@@ -317,25 +342,32 @@ fn from_dlpack(
             return Err(PyValueError::new_err("__dlpack__ gave no unused capsule of DLPack"));
         }
     };
-    let t = lend(array, keep)?;
-    let device = crate::convert::device(py, Some(device_.unwrap_or("cpu")))?;
+    let t = lend(py, array, keep)?;
     // The producer may write to its memory, but a tensor's values do not change.
     if copy == Some(false) {
-        return run(py, || t.to_device(&device)).map(Tensor::of);
+        if t.device() != &device {
+            return Err(PyValueError::new_err(format!(
+                "from_dlpack: it lies on {}, so {device} needs a copy",
+                t.device()
+            )));
+        }
+        return Ok(Tensor::of(t));
     }
-    let dtype = t.dtype();
-    let shape = t.shape().to_vec();
-    run(py, || {
-        let bytes = t.to_bytes()?;
-        kjit_ops::Tensor::from_bytes(&bytes, dtype, &shape, &device)
-    })
-    .map(Tensor::of)
+    run(py, || t.duplicate()?.to_device(&device)).map(Tensor::of)
 }
 
-fn lend(array: &Array, keep: Lent) -> PyResult<kjit_ops::Tensor> {
-    if array.device_type != CPU {
-        return Err(PyBufferError::new_err("it does not lie on the CPU"));
-    }
+fn lend(py: Python<'_>, array: &Array, keep: Lent) -> PyResult<kjit_ops::Tensor> {
+    let home = match array.device_type {
+        CPU => Device::Cpu,
+        CUDA => crate::convert::device(py, Some(&format!("cuda:{}", array.device_id)))?,
+        ROCM => crate::convert::device(py, Some(&format!("rocm:{}", array.device_id)))?,
+        other => {
+            return Err(PyBufferError::new_err(format!(
+                "from_dlpack: memory of DLPack's device type {other} is not the CPU's, CUDA's or \
+                 ROCm's"
+            )));
+        }
+    };
     let found = DTYPES.into_iter().find(|d| {
         let c = code(*d);
         (c.code, c.bits) == (array.dtype.code, array.dtype.bits) && array.dtype.lanes == 1
@@ -369,12 +401,30 @@ fn lend(array: &Array, keep: Lent) -> PyResult<kjit_ops::Tensor> {
     if !(start as usize).is_multiple_of(part) && !empty {
         return Err(PyBufferError::new_err("memory that is not aligned to its elements"));
     }
+    let keep = Box::new(keep);
+    if home != Device::Cpu {
+        // SAFETY: the producer guarantees the memory until the deleter is called, and makes the
+        // device's stream wait for the work that fills it.
+        let lent = unsafe {
+            kjit_ops::Tensor::lent_on_gpu(
+                start as u64,
+                bytes as usize,
+                keep,
+                dtype,
+                &shape,
+                &strides,
+                -low,
+                &home,
+            )
+        };
+        return lent.map_err(raise);
+    }
     // SAFETY: the producer guarantees the memory until the deleter is called.
     unsafe {
         kjit_ops::Tensor::lent(
             start as usize,
             bytes as usize,
-            Box::new(keep),
+            keep,
             dtype,
             &shape,
             &strides,
@@ -382,6 +432,38 @@ fn lend(array: &Array, keep: Lent) -> PyResult<kjit_ops::Tensor> {
         )
     }
     .map_err(raise)
+}
+
+/// `__cuda_array_interface__` of version 3: numba, CuPy. Kernels of kjit have ended.
+pub(crate) fn cuda_array<'py>(
+    py: Python<'py>,
+    tensor: &kjit_ops::Tensor,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dtype = tensor.dtype();
+    let word = match code(dtype).code {
+        0 => 'i',
+        1 => 'u',
+        2 => 'f',
+        6 => 'b',
+        _ => return Err(PyAttributeError::new_err(format!("no CUDA array of {dtype}"))),
+    };
+    if device(tensor.device())?.0 != CUDA {
+        return Err(PyAttributeError::new_err(format!(
+            "no CUDA array: it lies on {}",
+            tensor.device()
+        )));
+    }
+    let view = run(py, || tensor.gpu_view())?;
+    let size = dtype.size();
+    let dict = PyDict::new(py);
+    dict.set_item("shape", PyTuple::new(py, tensor.shape())?)?;
+    dict.set_item("typestr", format!("{}{word}{size}", if size == 1 { '|' } else { '<' }))?;
+    dict.set_item("data", (view.address, true))?;
+    let bytes = view.strides.iter().map(|s| s * size as i64);
+    dict.set_item("strides", PyTuple::new(py, bytes.collect::<Vec<_>>())?)?;
+    dict.set_item("stream", py.None())?;
+    dict.set_item("version", 3)?;
+    Ok(dict)
 }
 
 pub(crate) fn add(m: &Bound<'_, PyModule>) -> PyResult<()> {
