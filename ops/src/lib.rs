@@ -24,6 +24,7 @@
 //! | `eval` | computes a node, each at most once |
 //! | `cpu` | the bytecode over tiles of 1,024 elements; folds, products, sorting |
 //! | `gpu` | the bytecode rendered as a kernel; launches |
+//! | `dlpack` | tensors from and to the structs of DLPack |
 //! | `foreign` | memory of a GPU that other libraries share |
 //! | `pool` | memory that is kept for later tensors, page-locked memory |
 //! | `explain` | the operations of each launch |
@@ -47,6 +48,7 @@ mod conv;
 mod cpu;
 mod create;
 pub mod device;
+pub mod dlpack;
 mod dtype;
 mod element;
 mod error;

@@ -478,8 +478,8 @@ impl Tensor {
         crate::dlpack::cuda_array(py, &self.now())
     }
 
-    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
-        crate::dlpack::device(self.now().device())
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        kjit_ops::dlpack::device_of(self.now().device())
     }
 
     #[allow(unsafe_code, reason = "the interpreter's buffer protocol is pointers")]
