@@ -1,6 +1,6 @@
 """Builds the wheel: ``kjit-cc``, in which compilers run, then the library by maturin.
 
-``KJIT_WHEEL_PROFILE`` names another cargo profile than ``release``, such as ``dev`` for a quick try.
+``KJIT_WHEEL_PROFILE`` names another cargo profile than ``release``: ``dev`` for a quick try.
 """
 
 import json

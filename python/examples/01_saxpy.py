@@ -1,6 +1,6 @@
 """a · x + y on a device: one pass over memory, compiled at its first use and kept on disk.
 
-    python3 01_saxpy.py [DEVICE]
+python3 01_saxpy.py [DEVICE]
 """
 
 import sys

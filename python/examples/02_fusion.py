@@ -1,6 +1,6 @@
 """A chain of element-wise operations becomes one kernel: no result in between lies in memory.
 
-    python3 02_fusion.py [DEVICE]
+python3 02_fusion.py [DEVICE]
 """
 
 import sys

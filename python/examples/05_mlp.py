@@ -1,6 +1,6 @@
 """A multilayer perceptron 784 – 256 – 128 – 10 with torch's layers, and its weights in a file.
 
-    python3 05_mlp.py [DEVICE]
+python3 05_mlp.py [DEVICE]
 """
 
 import os

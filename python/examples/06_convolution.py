@@ -1,6 +1,6 @@
 """A convolution with batch norm, ReLU and a pool, as layers and as functions.
 
-    python3 06_convolution.py [DEVICE]
+python3 06_convolution.py [DEVICE]
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Attention by its parts, and by the function that has all of them.
 
-    python3 07_attention.py [DEVICE]
+python3 07_attention.py [DEVICE]
 """
 
 import math

@@ -1,6 +1,6 @@
 """A language model: text piece by piece, a chat, and scores.
 
-    python3 08_generate.py MODEL.gguf|hf:ORG/REPO:Q4_K_M [DEVICE]
+python3 08_generate.py MODEL.gguf|hf:ORG/REPO:Q4_K_M [DEVICE]
 """
 
 import sys

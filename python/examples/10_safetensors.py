@@ -1,6 +1,6 @@
 """Weights in files: safetensors and NumPy's .npz.
 
-    python3 10_safetensors.py
+python3 10_safetensors.py
 """
 
 import os

@@ -1,6 +1,6 @@
 """The devices of this machine, and the memory that a GPU keeps.
 
-    python3 11_device_info.py
+python3 11_device_info.py
 """
 
 import kjit

@@ -13,9 +13,9 @@ from ._kjit import Tensor
 class Explanation:
     """How a tensor was computed: ``launches``, ``device``, and ``groups``, each a launch.
 
-    A group is a dict: ``operations`` in order, ``shape`` and ``dtype`` of its result, and ``reads``,
-    the numbers of the groups before it that it reads (from 1) or texts such as ``(64, 10) float32``
-    for memory that was there. ``str()`` gives the text, ``svg()`` the picture.
+    A group is a dict: ``operations`` in order, ``shape`` and ``dtype`` of its result, and
+    ``reads``, the numbers of the groups before it that it reads (from 1) or texts such as
+    ``(64, 10) float32`` for memory that was there. ``str()`` gives the text, ``svg()`` the picture.
     """
 
     def __init__(self, rows: list[Any], launches: int, device: str) -> None:

@@ -52,7 +52,7 @@ def from_foreign(obj: Any) -> Tensor | None:
         name = f"{_SIZED[word]}{view.itemsize * 8}"
     if name is None:
         raise TypeError(f"asarray: kjit has no dtype for elements of format '{view.format}'")
-    return _kjit.from_bytes(view.tobytes(), name, list(view.shape), "cpu")
+    return _kjit.from_bytes(view.tobytes(), name, list(view.shape or ()), "cpu")
 
 
 def to_numpy(x: Tensor) -> Any:

@@ -9,6 +9,10 @@ from . import _kjit
 from ._model import _bytes
 
 
+def _sizes(sizes: Sequence[int | str]) -> list[int]:
+    return [_bytes(size) or 0 for size in sizes]
+
+
 class MemoryManager:
     """The pool of a device's memory: freed blocks that later tensors take."""
 
@@ -18,8 +22,7 @@ class MemoryManager:
     def statistics(self) -> dict[str, int]:
         """hits and misses (requests with and without a free block), live (tensors' blocks), and
         the bytes in_use, peak (the most so far) and held (in use or free)."""
-        found: dict[str, int] = _kjit.pool_statistics(self.device, False)
-        return found
+        return _kjit.pool_statistics(self.device, False)
 
     def warm_up(self, sizes: Sequence[int | str]) -> None:
         """Allocates a block for each size (bytes or ``"64MB"``), all at once, and frees them to the
@@ -27,12 +30,11 @@ class MemoryManager:
 
         Raises ``RuntimeError`` out of memory, with the wanted and the free bytes.
         """
-        _kjit.warm_up(self.device, False, [_bytes(s) for s in sizes])
+        _kjit.warm_up(self.device, False, _sizes(sizes))
 
     def clear_pool(self) -> int:
         """Frees blocks that no tensor uses to the driver. Returns their bytes."""
-        freed: int = _kjit.clear_pool(self.device, False)
-        return freed
+        return _kjit.clear_pool(self.device, False)
 
 
 class PinnedPool:
@@ -44,18 +46,16 @@ class PinnedPool:
     def statistics(self) -> dict[str, int]:
         """hits and misses (copies through this memory, and copies too large for it), and held, the
         bytes of all buffers."""
-        found: dict[str, int] = _kjit.pool_statistics(self.device, True)
-        return found
+        return _kjit.pool_statistics(self.device, True)
 
     def warmup(self, sizes: Sequence[int | str] = ("16MB", "16MB")) -> None:
         """Allocates a buffer for each size (bytes or ``"64MB"``). A copy takes the smallest one
         that has room for it; without one the driver stages the copy itself, and the host waits."""
-        _kjit.warm_up(self.device, True, [_bytes(s) for s in sizes])
+        _kjit.warm_up(self.device, True, _sizes(sizes))
 
     def clear(self) -> int:
         """Frees the buffers that no copy uses. Returns their bytes."""
-        freed: int = _kjit.clear_pool(self.device, True)
-        return freed
+        return _kjit.clear_pool(self.device, True)
 
 
 def get_memory_manager(device: str | None = None) -> MemoryManager:
@@ -84,12 +84,11 @@ def warmup_memory_pool(batch_size: int, model_size: Any, device: str | None = No
 
 def empty_cache() -> int:
     """Frees memory that no tensor uses, on every GPU that is open. Returns its bytes."""
-    freed: int = _kjit.empty_cache()
-    return freed
+    return _kjit.empty_cache()
 
 
 class Stream:
-    """The stream in which a device's kernels run. Every device has one, and orders copies itself."""
+    """The stream in which a device's kernels run: every device has one, which orders copies."""
 
     def __init__(self, device: str | None = None) -> None:
         self.device = device
@@ -98,8 +97,7 @@ class Stream:
     def handle(self) -> int:
         """The driver's handle (``CUstream``, ``hipStream_t``); 0 for the CPU. ``torch.cuda.
         ExternalStream(handle)`` makes torch use it."""
-        handle: int = _kjit.stream_handle(self.device)
-        return handle
+        return _kjit.stream_handle(self.device)
 
     def synchronize(self) -> None:
         """Waits for all work in it."""

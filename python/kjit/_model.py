@@ -30,7 +30,19 @@ def _bytes(size: int | str | None) -> int | None:
 
 
 def _list(ids: Ids) -> list[int]:
-    return ids.tolist() if isinstance(ids, Tensor) else [int(i) for i in ids]
+    return [int(i) for i in (ids.tolist() if isinstance(ids, Tensor) else ids)]
+
+
+_SAMPLING = {
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.95,
+    "min_p": 0.05,
+    "repeat_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+_OPTIONS: dict[str, Any] = {**_SAMPLING, "seed": None, "stop": ()}
 
 
 class Model:
@@ -74,7 +86,7 @@ class Model:
     def __repr__(self) -> str:
         return f"<kjit.Model {self.path}: {self.architecture} on {self.device_name}>"
 
-    def _here(self) -> Any:
+    def _here(self) -> _kjit.LanguageModel:
         if os.getpid() != self._pid:
             raise ModelError("this process was forked from the model's: open it anew here")
         return self._native
@@ -84,44 +96,41 @@ class Model:
     ) -> list[int]:
         """Ids of a text. ``add_special``: BOS and EOS as the model asks; ``parse_special``:
         control tokens in the text (``<|im_end|>``) are recognised."""
-        ids: list[int] = self._here().tokenize(text, add_special, parse_special)
-        return ids
+        return self._here().tokenize(text, add_special, parse_special)
 
     def detokenize(self, ids: Ids, *, special: builtins.bool = False) -> str:
         """The text of ids; invalid UTF-8 is replaced. ``special``: control tokens as text.
 
         Raises ``ValueError`` for an id outside the vocabulary.
         """
-        text: str = self._here().detokenize(_list(ids), special)
-        return text
+        return self._here().detokenize(_list(ids), special)
 
     tokenise = tokenize
     detokenise = detokenize
 
-    def _start(self, ids: list[int], options: dict[str, Any]) -> TextStream:
+    def _known(self, options: dict[str, Any]) -> dict[str, Any]:
+        unknown = options.keys() - _OPTIONS.keys()
+        if unknown:
+            known = ", ".join(_OPTIONS)
+            raise TypeError(f"there is no option {min(unknown)}; there are {known}")
+        return _OPTIONS | options
+
+    def _start(self, ids: list[int], most: int | None, options: dict[str, Any]) -> TextStream:
         stop = options["stop"]
-        sampling = [
-            float(options[name])
-            for name in (
-                "temperature",
-                "top_k",
-                "top_p",
-                "min_p",
-                "repeat_penalty",
-                "presence_penalty",
-                "frequency_penalty",
-            )
-        ]
-        most = options["max_tokens"]
+        sampling = [float(options[name]) for name in _SAMPLING]
         if most is not None and most < 0:
             raise ValueError(f"max_tokens is not below 0, got {most}")
-        return self._here().start(
-            ids, most, [stop] if isinstance(stop, str) else list(stop), sampling, options["seed"]
-        )
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        return self._here().start(ids, most, stops, sampling, options["seed"])
 
     @overload
     def generate(
-        self, prompt: str | Ids, max_tokens: int | None = ..., *, stream: Literal[True], **o: Any
+        self,
+        prompt: str | Ids,
+        max_tokens: int | None = ...,
+        *,
+        stream: Literal[True],
+        **options: Any,
     ) -> TextStream: ...
     @overload
     def generate(
@@ -130,7 +139,7 @@ class Model:
         max_tokens: int | None = ...,
         *,
         stream: Literal[False] = ...,
-        **o: Any,
+        **options: Any,
     ) -> str: ...
     def generate(
         self,
@@ -138,30 +147,25 @@ class Model:
         max_tokens: int | None = 256,
         *,
         stream: builtins.bool = False,
-        temperature: float = 0.8,
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        repeat_penalty: float = 1.0,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        seed: int | None = None,
-        stop: str | Iterable[str] = (),
+        **options: Any,
     ) -> str | TextStream:
         """Text that follows a prompt, which is a text or its ids; no chat template (``chat``).
 
         With ``stream=True`` an iterator over pieces of the text: closing it ends the computation,
         and after its end ``reason``, ``ids`` and ``seconds`` tell more. ``max_tokens=None``: until
-        the context is full. ``temperature=0`` takes the most likely token each time. ``stop``
-        texts end the answer and are not part of it. The interpreter's lock is free meanwhile, and
-        Ctrl-C interrupts.
+        the context is full. Further options and what they are without one:
 
-        Raises ``ValueError`` for an empty prompt, one longer than the context, or an option out of
-        range; ``ModelError`` for a fault of the device.
+        ``temperature=0.8`` (0 takes the most likely token each time), ``top_k=40`` (0: all),
+        ``top_p=0.95``, ``min_p=0.05``, ``repeat_penalty=1.0``, ``presence_penalty=0.0``,
+        ``frequency_penalty=0.0``, ``seed=None`` (another each time), ``stop=()`` (a text or texts
+        that end the answer and are no part of it).
+
+        The interpreter's lock is free meanwhile, and Ctrl-C interrupts. Raises ``ValueError`` for
+        an empty prompt, one longer than the context, or an option out of range; ``TypeError`` for
+        an unknown option; ``ModelError`` for a fault of the device.
         """
-        options = dict(locals())
         ids = self.tokenize(prompt) if isinstance(prompt, str) else _list(prompt)
-        answer = self._start(ids, options)
+        answer = self._start(ids, max_tokens, self._known(options))
         return answer if stream else "".join(answer)
 
     @overload
@@ -171,7 +175,7 @@ class Model:
         max_tokens: int | None = ...,
         *,
         stream: Literal[True],
-        **o: Any,
+        **options: Any,
     ) -> TextStream: ...
     @overload
     def chat(
@@ -180,7 +184,7 @@ class Model:
         max_tokens: int | None = ...,
         *,
         stream: Literal[False] = ...,
-        **o: Any,
+        **options: Any,
     ) -> str: ...
     def chat(
         self,
@@ -199,7 +203,8 @@ class Model:
             raise TypeError("chat takes a list of dicts with role and content")
         text = json.dumps([dict(m) for m in messages])
         ids = self._here().chat_prompt(text)
-        return self.generate(ids, max_tokens, stream=stream, **options)  # type: ignore[call-overload, no-any-return]
+        answer = self._start(ids, max_tokens, self._known(options))
+        return answer if stream else "".join(answer)
 
     def embed(
         self,
@@ -208,7 +213,7 @@ class Model:
         normalise: builtins.bool = False,
         pooling: str | None = None,
     ) -> Tensor:
-        """A vector for each text: (n, width), float32, on the model's device; for one text (width,).
+        """A vector for each text: (n, width), float32, on the device; for one text (width,).
 
         ``normalise`` scales to length 1. ``pooling`` is ``first``, ``last`` or ``mean``, by default
         the file's. A model that makes text opens a second session for this, with weights of its
@@ -216,15 +221,14 @@ class Model:
         """
         one = isinstance(texts, str)
         lists = [self.tokenize(t) for t in ([texts] if isinstance(texts, str) else texts)]
-        out: Tensor = self._here().embed(lists, normalise, pooling)
+        out = self._here().embed(lists, normalise, pooling)
         return out[0] if one else out
 
     def logits(self, ids: str | Ids, *, all: builtins.bool = False) -> Tensor:
         """Scores of the next token after some ids: (n_vocab,), float32, on the model's device.
         ``all``: after every id, (n, n_vocab)."""
         listed = self.tokenize(ids) if isinstance(ids, str) else _list(ids)
-        out: Tensor = self._here().logits(listed, all)
-        return out
+        return self._here().logits(listed, all)
 
 
 class AutoModel(Model):

@@ -51,7 +51,9 @@ def cases():
         out.append((name, expression, [(*i, "")[:3] for i in inputs]))
 
     one = "abs exp expm1 sin cos tan tanh sinh cosh atan asinh floor ceil trunc round sign square"
-    for i, name in enumerate(f"{one} neg sqrt log log1p log2 log10 reciprocal asin acos atanh".split()):
+    for i, name in enumerate(
+        f"{one} neg sqrt log log1p log2 log10 reciprocal asin acos atanh".split()
+    ):
         kind = "normal"
         if name in ("sqrt", "log", "log1p", "log2", "log10", "reciprocal"):
             kind = "positive"
@@ -66,8 +68,14 @@ def cases():
             add(name, f"F.{name}(x)", ("normal", shape, VIEWS[(i + j) % 4]))
     add("gelu tanh", 'F.gelu(x, approximate="tanh")', ("normal", (33, 65)))
 
-    pairs = [((33, 65), (33, 65)), ((33, 65), (65,)), ((31, 1), (1, 17)), ((2, 3, 7), ()),
-             ((0, 5), (5,)), ((5, 1, 17), (1, 13, 1))]
+    pairs = [
+        ((33, 65), (33, 65)),
+        ((33, 65), (65,)),
+        ((31, 1), (1, 17)),
+        ((2, 3, 7), ()),
+        ((0, 5), (5,)),
+        ((5, 1, 17), (1, 13, 1)),
+    ]
     two = "add sub mul div maximum minimum atan2 hypot copysign fmod_free eq ne lt le gt ge"
     for i, name in enumerate(two.split()):
         if name == "fmod_free":
@@ -112,31 +120,52 @@ def cases():
 
     for m, k, n in [(1, 1, 1), (31, 33, 65), (65, 31, 1), (17, 64, 13), (2, 0, 3)]:
         add("matmul", "x @ y", ("normal", (m, k)), ("normal", (k, n)))
-    add("matmul views", "x @ y", ("normal", (33, 31), "transposed"), ("normal", (33, 13), "flipped"))
+    add(
+        "matmul views", "x @ y", ("normal", (33, 31), "transposed"), ("normal", (33, 13), "flipped")
+    )
     add("matmul batch", "x @ y", ("normal", (5, 1, 7, 13)), ("normal", (3, 13, 11)))
     add("matmul vector", "x @ y", ("normal", (31, 33)), ("normal", (33,)))
     add("linear", "F.linear(x, w, b)", ("normal", (7, 33)), ("normal", (31, 33)), ("normal", (31,)))
     add("tensordot", "xp.tensordot(x, y, 2)", ("normal", (3, 7, 13)), ("normal", (7, 13, 5)))
     add("embedding", "F.embedding(x, y)", ("below 31", (5, 7)), ("normal", (31, 13)))
     add("gather", "gather(x, 1, y)", ("normal", (13, 31)), ("below 31", (13, 7)))
-    add("scatter_add", "scatter_add(x, 1, y, z)", ("normal", (13, 31)), ("below 31", (13, 7)),
-        ("normal", (13, 7)))
+    add(
+        "scatter_add",
+        "scatter_add(x, 1, y, z)",
+        ("normal", (13, 31)),
+        ("below 31", (13, 7)),
+        ("normal", (13, 7)),
+    )
     add("concat", "xp.concat([x, y], 1)", ("normal", (13, 5)), ("normal", (13, 17)))
     add("stack", "xp.stack([x, y], 1)", ("normal", (13, 5)), ("normal", (13, 5), "flipped"))
     add("tril", "xp.tril(x)", ("normal", (13, 17)))
     add("roll", "xp.roll(x, 3, 1)", ("normal", (13, 17)))
 
-    for groups, stride, padding, dilation in [(1, 1, 0, 1), (1, 2, 1, 1), (2, 1, 1, 2), (4, 2, 0, 1)]:
+    for groups, stride, padding, dilation in [
+        (1, 1, 0, 1),
+        (1, 2, 1, 1),
+        (2, 1, 1, 2),
+        (4, 2, 0, 1),
+    ]:
         how = f"stride={stride}, padding={padding}, dilation={dilation}, groups={groups}"
         for n in (1, 2, 3):
             size, kernel = {1: (33,), 2: (13, 11), 3: (7, 5, 6)}[n], (3, 2, 3)[:n]
-            inputs = [("normal", (2, 4, *size)), ("normal", (8, 4 // groups, *kernel)), ("normal", (8,))]
+            inputs = [
+                ("normal", (2, 4, *size)),
+                ("normal", (8, 4 // groups, *kernel)),
+                ("normal", (8,)),
+            ]
             add(f"conv{n}d", f"F.conv{n}d(x, w, b, {how})", *inputs)
             if n < 3:
                 inputs[1] = ("normal", (4, 8 // groups, *kernel))
                 how_t = f"{how}, output_padding={stride - 1}"
                 add(f"conv_transpose{n}d", f"F.conv_transpose{n}d(x, w, b, {how_t})", *inputs)
-    add("conv2d same", 'F.conv2d(x, w, padding="same")', ("normal", (3, 3, 9, 9)), ("normal", (5, 3, 3, 2)))
+    add(
+        "conv2d same",
+        'F.conv2d(x, w, padding="same")',
+        ("normal", (3, 3, 9, 9)),
+        ("normal", (5, 3, 3, 2)),
+    )
     for n, size in ((1, (33,)), (2, (13, 11)), (3, (7, 8, 9))):
         inputs = ("normal", (2, 3, *size))
         add(f"max_pool{n}d", f"F.max_pool{n}d(x, 3, stride=2, padding=1)", inputs)
@@ -144,24 +173,63 @@ def cases():
         add(f"avg_pool{n}d", f"F.avg_pool{n}d(x, 2, count_include_pad=False)", inputs)
     add("adaptive", "F.adaptive_avg_pool2d(x, (5, 3))", ("normal", (2, 3, 13, 11)))
 
-    add("layer_norm", "F.layer_norm(x, (65,), w, b)", ("normal", (33, 65)), ("normal", (65,)), ("normal", (65,)))
+    add(
+        "layer_norm",
+        "F.layer_norm(x, (65,), w, b)",
+        ("normal", (33, 65)),
+        ("normal", (65,)),
+        ("normal", (65,)),
+    )
     add("layer_norm 2", "F.layer_norm(x, (7, 13))", ("normal", (3, 7, 13)))
     add("rms_norm", "F.rms_norm(x, (65,), w, 1e-5)", ("normal", (33, 65)), ("normal", (65,)))
-    add("group_norm", "F.group_norm(x, 4, w, b)", ("normal", (3, 8, 31)), ("normal", (8,)), ("normal", (8,)))
-    add("batch_norm", "F.batch_norm(x, y, z, w, b)", ("normal", (3, 7, 5, 6)), ("normal", (7,)),
-        ("positive", (7,)), ("normal", (7,)), ("normal", (7,)))
+    add(
+        "group_norm",
+        "F.group_norm(x, 4, w, b)",
+        ("normal", (3, 8, 31)),
+        ("normal", (8,)),
+        ("normal", (8,)),
+    )
+    add(
+        "batch_norm",
+        "F.batch_norm(x, y, z, w, b)",
+        ("normal", (3, 7, 5, 6)),
+        ("normal", (7,)),
+        ("positive", (7,)),
+        ("normal", (7,)),
+        ("normal", (7,)),
+    )
     qkv = [("normal", (2, 3, 31, 16)), ("normal", (2, 3, 33, 16)), ("normal", (2, 3, 33, 8))]
     add("attention", "F.scaled_dot_product_attention(x, y, z)", *qkv)
     add("attention mask", "F.scaled_dot_product_attention(x, y, z, c)", *qkv, ("normal", (31, 33)))
-    add("attention causal", "F.scaled_dot_product_attention(x, y, y, is_causal=True)", qkv[0], qkv[0])
+    add(
+        "attention causal",
+        "F.scaled_dot_product_attention(x, y, y, is_causal=True)",
+        qkv[0],
+        qkv[0],
+    )
     for reduction in ("mean", "sum", "none"):
         how = f'reduction="{reduction}"'
         add("mse_loss", f"F.mse_loss(x, y, {how})", ("normal", (13, 31)), ("normal", (13, 31)))
         add("bce", f"F.binary_cross_entropy(x, y, {how})", ("unit", (13, 31)), ("unit", (13, 31)))
-        add("cross_entropy", f"F.cross_entropy(x, y, {how})", ("normal", (31, 13)), ("below 13", (31,)))
-        add("cross_entropy 2", f"F.cross_entropy(x, y, w, {how})", ("normal", (3, 5, 7)), ("below 5", (3, 7)),
-            ("positive", (5,)))
-        add("nll_loss", f"F.nll_loss(F.log_softmax(x, 1), y, {how})", ("normal", (31, 13)), ("below 13", (31,)))
+        add(
+            "cross_entropy",
+            f"F.cross_entropy(x, y, {how})",
+            ("normal", (31, 13)),
+            ("below 13", (31,)),
+        )
+        add(
+            "cross_entropy 2",
+            f"F.cross_entropy(x, y, w, {how})",
+            ("normal", (3, 5, 7)),
+            ("below 5", (3, 7)),
+            ("positive", (5,)),
+        )
+        add(
+            "nll_loss",
+            f"F.nll_loss(F.log_softmax(x, 1), y, {how})",
+            ("normal", (31, 13)),
+            ("below 13", (31,)),
+        )
     return out
 
 
@@ -170,8 +238,14 @@ LETTERS = {1: "x", 2: "xy", 3: "xyz", 4: "xyzc", 5: "xyzwb"}
 
 def names_of(expression, count):
     """The names that an expression has for its inputs, in order."""
-    known = {"F.linear": "xwb", "F.conv": "xwb", "F.layer_norm": "xwb", "F.rms_norm": "xwb",
-             "F.group_norm": "xwb", "xp.where": "xyc"}
+    known = {
+        "F.linear": "xwb",
+        "F.conv": "xwb",
+        "F.layer_norm": "xwb",
+        "F.rms_norm": "xwb",
+        "F.group_norm": "xwb",
+        "xp.where": "xyc",
+    }
     for begin, letters in known.items():
         if expression.startswith(begin):
             return letters[:count]

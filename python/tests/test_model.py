@@ -8,7 +8,8 @@ import unittest
 
 import kjit
 
-FOLDER = os.environ.get("KJIT_TEST_MODELS", os.path.join(os.path.dirname(__file__), "../../.models"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+FOLDER = os.environ.get("KJIT_TEST_MODELS", os.path.join(HERE, "../../.models"))
 SMALL = os.path.join(FOLDER, "SmolLM2-135M-Instruct.Q4_1.gguf")
 ENCODER = os.path.join(FOLDER, "archs", "bert.gguf")
 open_model = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
+from collections.abc import Callable
 from typing import Any
 
 from . import functional
@@ -132,7 +133,7 @@ class _Conv(Module):
         self._tensor("weight", _uniform(shape, inputs, dtype, device))
         self._tensor("bias", _uniform((out_channels,), inputs, dtype, device) if bias else None)
 
-    def _run(self, conv: Any, x: Tensor) -> Any:
+    def _run(self, conv: Callable[..., Tensor], x: Tensor) -> Tensor:
         return conv(
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
         )
@@ -193,7 +194,7 @@ class _ConvTranspose(Module):
         self._tensor("weight", _uniform(shape, inputs, dtype, device))
         self._tensor("bias", _uniform((out_channels,), inputs, dtype, device) if bias else None)
 
-    def _run(self, conv: Any, x: Tensor) -> Any:
+    def _run(self, conv: Callable[..., Tensor], x: Tensor) -> Tensor:
         return conv(
             x,
             self.weight,

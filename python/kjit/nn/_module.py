@@ -26,7 +26,8 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_tensors" not in self.__dict__:
-            raise RuntimeError(f"{type(self).__name__}: call super().__init__() before {name} = …")
+            name_ = type(self).__name__
+            raise RuntimeError(f"{name_}: call super().__init__() before {name} = …")
         known = name in self._tensors or name in self._modules
         self._tensors.pop(name, None) if not isinstance(value, Tensor | None) else None
         self._modules.pop(name, None) if not isinstance(value, Module) else None

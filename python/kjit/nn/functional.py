@@ -177,6 +177,8 @@ def _conv(
         padding = 0
     elif padding == "valid":
         padding = 0
+    if isinstance(padding, str):
+        raise ValueError(f"conv: padding '{padding}' is none; there are same, valid and sizes")
     return _kjit.conv(x, weight, bias, (steps, _list(padding, n), wide), groups)
 
 
