@@ -25,6 +25,11 @@ fn models_generate() {
 }
 
 #[test]
+fn other_libraries_take_its_tensors() {
+    run("other_libraries_take_its_tensors", "tests/test_others.py", &[]);
+}
+
+#[test]
 fn examples_run_as_they_stand() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files: Vec<String> = std::fs::read_dir(here.join("examples"))
