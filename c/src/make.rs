@@ -21,7 +21,7 @@ pub unsafe extern "C" fn kjit_set_device(name: *const c_char) -> KjitStatus {
 /// # Safety
 /// `kind` is a text.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kjit_device_count(kind: *const c_char) -> size_t {
+pub unsafe extern "C" fn kjit_device_count(kind: *const c_char) -> usize {
     let mut count = 0;
     call(|| {
         // SAFETY: this function's caller passes a text.
@@ -41,9 +41,6 @@ pub unsafe extern "C" fn kjit_synchronize(name: *const c_char) -> KjitStatus {
     call(|| Ok(unsafe { device(name) }?.synchronize()?))
 }
 
-#[allow(non_camel_case_types, reason = "C's name")]
-type size_t = usize;
-
 /// A tensor with one value in every element, on a device (null: the default one). `dtype`:
 /// `float32`, `int64`, ….
 ///
@@ -51,8 +48,8 @@ type size_t = usize;
 /// `shape` has `rank` sizes, the texts are texts, `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_full(
-    shape: *const size_t,
-    rank: size_t,
+    shape: *const usize,
+    rank: usize,
     fill: f64,
     dtype: *const c_char,
     device_name: *const c_char,
@@ -94,8 +91,8 @@ pub unsafe extern "C" fn kjit_from_dltensor(
     }
 }
 
-/// A tensor over a managed DLPack tensor's memory, without a copy. It belongs to kjit afterwards,
-/// also after an error: its deleter is called after the last use.
+/// A tensor over a managed DLPack tensor's memory, without a copy. Unless `out` is null it belongs
+/// to kjit afterwards, also after an error: its deleter is called after the last use.
 ///
 /// # Safety
 /// `given` is filled in as DLPack demands, the work that fills its memory has ended, and nothing

@@ -5,9 +5,6 @@ use crate::fault::{Fail, KjitStatus, device, give, list, maybe, tensor, text, va
 use kjit_ops::{BinOp, DType, Tensor, UnOp, Windows};
 use std::ffi::c_char;
 
-#[allow(non_camel_case_types, reason = "C's name")]
-type size_t = usize;
-
 /// A function of each element by its name in the array API (`exp`, `sqrt`, `negative`, …), or an
 /// activation: `relu`, `sigmoid`, `silu`, `gelu`, `gelu_tanh`.
 ///
@@ -86,7 +83,7 @@ pub unsafe extern "C" fn kjit_reduce(
     name: *const c_char,
     x: *const KjitTensor,
     axes: *const i64,
-    n_axes: size_t,
+    n_axes: usize,
     keepdims: bool,
     out: *mut *mut KjitTensor,
 ) -> KjitStatus {
@@ -151,11 +148,11 @@ pub unsafe extern "C" fn kjit_conv(
     x: *const KjitTensor,
     weight: *const KjitTensor,
     bias: *const KjitTensor,
-    stride: *const size_t,
-    padding: *const size_t,
-    dilation: *const size_t,
-    n_axes: size_t,
-    groups: size_t,
+    stride: *const usize,
+    padding: *const usize,
+    dilation: *const usize,
+    n_axes: usize,
+    groups: usize,
     out: *mut *mut KjitTensor,
 ) -> KjitStatus {
     // SAFETY: this function's caller guarantees the pointers.
@@ -198,8 +195,8 @@ pub unsafe extern "C" fn kjit_softmax(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_layer_norm(
     x: *const KjitTensor,
-    shape: *const size_t,
-    rank: size_t,
+    shape: *const usize,
+    rank: usize,
     weight: *const KjitTensor,
     bias: *const KjitTensor,
     eps: f64,
@@ -222,7 +219,7 @@ pub unsafe extern "C" fn kjit_layer_norm(
 pub unsafe extern "C" fn kjit_reshape(
     x: *const KjitTensor,
     shape: *const i64,
-    rank: size_t,
+    rank: usize,
     out: *mut *mut KjitTensor,
 ) -> KjitStatus {
     // SAFETY: this function's caller guarantees the pointers.
@@ -237,7 +234,7 @@ pub unsafe extern "C" fn kjit_reshape(
 pub unsafe extern "C" fn kjit_permute(
     x: *const KjitTensor,
     order: *const i64,
-    rank: size_t,
+    rank: usize,
     out: *mut *mut KjitTensor,
 ) -> KjitStatus {
     // SAFETY: this function's caller guarantees the pointers.
@@ -251,7 +248,7 @@ pub unsafe extern "C" fn kjit_permute(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_concat(
     list_: *const *const KjitTensor,
-    n: size_t,
+    n: usize,
     axis: i64,
     out: *mut *mut KjitTensor,
 ) -> KjitStatus {

@@ -4,15 +4,12 @@ use crate::KjitTensor;
 use crate::fault::{KjitStatus, call, tensor, value};
 use kjit_ops::dlpack::DLManagedTensorVersioned;
 
-#[allow(non_camel_case_types, reason = "C's name")]
-type size_t = usize;
-
 /// Number of axes; 0 for null.
 ///
 /// # Safety
 /// `x` is null or a tensor.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kjit_rank(x: *const KjitTensor) -> size_t {
+pub unsafe extern "C" fn kjit_rank(x: *const KjitTensor) -> usize {
     // SAFETY: this function's caller guarantees the pointer.
     unsafe { crate::fault::maybe(x) }.map_or(0, |t| t.rank())
 }
@@ -22,7 +19,7 @@ pub unsafe extern "C" fn kjit_rank(x: *const KjitTensor) -> size_t {
 /// # Safety
 /// `x` is null or a tensor.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kjit_size(x: *const KjitTensor, axis: size_t) -> size_t {
+pub unsafe extern "C" fn kjit_size(x: *const KjitTensor, axis: usize) -> usize {
     // SAFETY: this function's caller guarantees the pointer.
     unsafe { crate::fault::maybe(x) }.and_then(|t| t.shape().get(axis).copied()).unwrap_or(0)
 }
@@ -32,7 +29,7 @@ pub unsafe extern "C" fn kjit_size(x: *const KjitTensor, axis: size_t) -> size_t
 /// # Safety
 /// `x` is null or a tensor.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kjit_bytes(x: *const KjitTensor) -> size_t {
+pub unsafe extern "C" fn kjit_bytes(x: *const KjitTensor) -> usize {
     // SAFETY: this function's caller guarantees the pointer.
     unsafe { crate::fault::maybe(x) }.map_or(0, |t| t.numel() * t.dtype().size())
 }
@@ -55,7 +52,7 @@ pub unsafe extern "C" fn kjit_eval(x: *const KjitTensor) -> KjitStatus {
 pub unsafe extern "C" fn kjit_read(
     x: *const KjitTensor,
     to: *mut std::ffi::c_void,
-    bytes: size_t,
+    bytes: usize,
 ) -> KjitStatus {
     call(|| {
         // SAFETY: this function's caller guarantees the pointer.

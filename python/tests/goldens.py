@@ -21,7 +21,7 @@ def numbers(kind, count, seed):
         return [draw.randrange(int(kind[6:])) for _ in range(count)]
     if kind == "bool":
         return [draw.random() < 0.5 for _ in range(count)]
-    low, high = {"normal": (-3, 3), "positive": (0.1, 4), "unit": (0.02, 0.98)}[kind]
+    low, high = {"positive": (0.1, 4), "unit": (0.02, 0.98)}.get(kind, (-3, 3))
     return [draw.uniform(low, high) for _ in range(count)]
 
 
@@ -40,7 +40,8 @@ def dtype_of(kind):
     """The dtype's name of a kind of numbers."""
     if kind == "integers" or kind.startswith("below "):
         return "int64"
-    return "bool" if kind == "bool" else "float32"
+    other = {"bool": "bool", "half": "float16", "bfloat": "bfloat16", "double": "float64"}
+    return other.get(kind, "float32")
 
 
 def cases():
@@ -207,6 +208,13 @@ def cases():
         qkv[0],
         qkv[0],
     )
+    for kind in ("half", "bfloat", "double"):
+        add(f"{kind} chain", "xp.exp(-x * x) + y", (kind, (31, 33)), (kind, (33,)))
+        add(f"{kind} sum", "xp.sum(x, axis=1)", (kind, (33, 65), "flipped"))
+        add(f"{kind} softmax", "F.softmax(x, dim=-1)", (kind, (31, 65)))
+        add(f"{kind} matmul", "x @ y", (kind, (31, 33), "transposed"), (kind, (31, 13)))
+        add(f"{kind} norm", "F.layer_norm(x, (65,))", (kind, (31, 65)))
+        add(f"{kind} gelu", "F.gelu(x)", (kind, (65,)))
     for reduction in ("mean", "sum", "none"):
         how = f'reduction="{reduction}"'
         add("mse_loss", f"F.mse_loss(x, y, {how})", ("normal", (13, 31)), ("normal", (13, 31)))

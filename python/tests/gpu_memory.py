@@ -1,6 +1,6 @@
 """Memory of a GPU shared with torch and CuPy, and kept in pools: run by hand where they are.
 
-    python3 gpu_memory.py [cuda:0]
+python3 gpu_memory.py [cuda:0]
 """
 
 import gc

@@ -16,6 +16,9 @@ with open(os.path.join(HERE, "goldens.json")) as file:
 # largest product, so the absolute tolerance is ten times that of the others.
 SUMS = ("x @ y", "F.conv", "F.linear", "xp.tensordot", "F.scaled")
 
+# Halves are rounded after each operation: four roundings of 2**-11 and 2**-8.
+HALVES = {"float16": 4 * 2.0**-11, "bfloat16": 4 * 2.0**-8}
+
 
 class Space:
     """kjit under the names that the expressions have."""
@@ -49,11 +52,11 @@ def flip(x):
     return x[::-1] if x.ndim else x
 
 
-def close(got, want, atol):
+def close(got, want, rtol, atol):
     want = float(want)
     if math.isnan(want):
         return math.isnan(got)
-    return got == want or abs(got - want) <= 1e-5 * abs(want) + atol
+    return got == want or abs(got - want) <= rtol * abs(want) + atol
 
 
 class Goldens(unittest.TestCase):
@@ -62,23 +65,30 @@ class Goldens(unittest.TestCase):
         given = goldens.inputs_of(at, case, make, flip)
         y = eval(case[1], FUNCTIONS | given)
         self.assertEqual(list(y.shape), shape)
+        rtol, atol = 1e-5, 1e-5 if case[1].startswith(SUMS) else 1e-6
         if kind == "float":
-            self.assertEqual(y.dtype, kjit.float32)
+            dtype = next(
+                (d for d in map(goldens.dtype_of, (i[0] for i in case[2])) if "float" in d), None
+            )
+            self.assertEqual(y.dtype.name, dtype)
+            if dtype in HALVES:
+                rtol = atol = HALVES[dtype]
         elif kind == "bool":
             self.assertEqual(y.dtype, kjit.bool)
         else:
             self.assertTrue(kjit.isdtype(y.dtype, "integral"), y.dtype)
         values = y.reshape(-1).tolist()
         places = goldens.samples(len(values))
-        atol = 1e-5 if case[1].startswith(SUMS) else 1e-6
         for place, want in zip(places, kept, strict=True):
             if kind == "float":
-                self.assertTrue(close(values[place], want, atol), f"{values[place]} for {want}")
+                self.assertTrue(
+                    close(values[place], want, rtol, atol), f"{values[place]} for {want}"
+                )
             else:
                 self.assertEqual(values[place], want)
         # The sum shows an error at any place; each element may contribute its tolerance.
         size = sum(abs(v) for v in values)
-        self.assertLessEqual(abs(sum(values) - total), 1e-5 * size + atol * len(values) + 1e-9)
+        self.assertLessEqual(abs(sum(values) - total), rtol * size + atol * len(values) + 1e-9)
 
     def test_every_operation_gives_torchs_numbers(self):
         cases = goldens.cases()

@@ -1,4 +1,4 @@
-"""Other libraries over kjit's tensors, where they are installed: einops, array-api-compat, torch."""
+"""Other libraries over tensors of kjit, if they are installed: einops, array-api-compat, torch."""
 
 import unittest
 
