@@ -41,12 +41,12 @@ pub(crate) struct Fail(pub KjitStatus, pub String);
 impl From<Error> for Fail {
     fn from(error: Error) -> Fail {
         let status = match &error {
+            e if e.is_out_of_memory() => KjitStatus::KJIT_MEMORY,
             Error::Shape { .. } => KjitStatus::KJIT_SHAPE,
             Error::DType { .. } => KjitStatus::KJIT_DTYPE,
             Error::Value { .. } => KjitStatus::KJIT_VALUE,
             Error::Axis { .. } | Error::Index { .. } => KjitStatus::KJIT_INDEX,
             Error::Devices { .. } | Error::Engine(_) => KjitStatus::KJIT_DEVICE,
-            Error::Memory { .. } => KjitStatus::KJIT_MEMORY,
             Error::Absent { .. } => KjitStatus::KJIT_ABSENT,
             _ => KjitStatus::KJIT_INSIDE,
         };

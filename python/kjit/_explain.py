@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from typing import Any
-from xml.sax.saxutils import escape
 
 from . import _kjit
 from ._kjit import Tensor
+
+
+def escape(text: str) -> str:
+    """A text inside of XML."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 class Explanation:

@@ -3,12 +3,9 @@ used."""
 
 from __future__ import annotations
 
-import ast
 import math
 import os
 import struct
-import zipfile
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -113,21 +110,24 @@ def save(file: Any, x: Tensor | Mapping[str, Tensor]) -> None:
 
 def savez(file: Any, *args: Tensor, **kwargs: Tensor) -> None:
     """Writes tensors as ``.npz``: by the names of keywords, and ``arr_0``, ``arr_1``, …"""
-    _savez(file, args, kwargs, zipfile.ZIP_STORED)
+    _savez(file, args, kwargs, False)
 
 
 def savez_compressed(file: Any, *args: Tensor, **kwargs: Tensor) -> None:
     """``savez``, compressed."""
-    _savez(file, args, kwargs, zipfile.ZIP_DEFLATED)
+    _savez(file, args, kwargs, True)
 
 
-def _savez(file: Any, args: Any, kwargs: Mapping[str, Tensor], way: int) -> None:
+def _savez(file: Any, args: Any, kwargs: Mapping[str, Tensor], small: bool) -> None:
+    import zipfile
+
     named = {f"arr_{i}": x for i, x in enumerate(args)}
     both = named.keys() & kwargs.keys()
     if both:
         raise ValueError(f"savez: the name {min(both)} is given twice")
     named.update(kwargs)
     parts = {f"{name}.npy": _npy(x) for name, x in named.items()}
+    way = zipfile.ZIP_DEFLATED if small else zipfile.ZIP_STORED
     with zipfile.ZipFile(file, "w", way) as out:
         for name, data in parts.items():
             out.writestr(name, data)
@@ -159,6 +159,9 @@ def _load(file: Any, device: str | None, what: str) -> Any:
 
 
 def _load_npz(file: Any, device: str | None, what: str) -> dict[str, Tensor]:
+    import zipfile
+    import zlib
+
     out = {}
     try:
         with zipfile.ZipFile(file) as archive:
@@ -185,6 +188,8 @@ def _exactly(file: Any, count: int) -> bytes:
 def _read(file: Any, device: str | None, magic: bytes) -> Tensor:
     if magic[:6] != b"\x93NUMPY" or len(magic) < 8 or magic[6] not in (1, 2, 3):
         raise ValueError("load: this is no .npy file of versions 1 to 3")
+    import ast
+
     size = 2 if magic[6] == 1 else 4
     length = int.from_bytes(_exactly(file, size), "little")
     if length > 1 << 20:

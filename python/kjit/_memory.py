@@ -28,7 +28,7 @@ class MemoryManager:
         """Allocates a block for each size (bytes or ``"64MB"``), all at once, and frees them to the
         pool: later tensors of these sizes allocate nothing.
 
-        Raises ``RuntimeError`` out of memory, with the wanted and the free bytes.
+        Raises ``MemoryError`` out of memory, with the wanted and the free bytes.
         """
         _kjit.warm_up(self.device, False, _sizes(sizes))
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -23,6 +21,8 @@ def _bytes(size: int | str | None) -> int | None:
     """A number of bytes: 4000000000, ``"4GB"``, ``"3.5 GiB"``."""
     if size is None or isinstance(size, int):
         return size
+    import re
+
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", size.strip().lower())
     if not found or found[2] not in _UNITS:
         raise ValueError(f"'{size}' is no size: give bytes, or a number and a unit, as in '4GB'")
@@ -201,6 +201,8 @@ class Model:
         """
         if isinstance(messages, str) or not all(isinstance(m, Mapping) for m in messages):
             raise TypeError("chat takes a list of dicts with role and content")
+        import json
+
         text = json.dumps([dict(m) for m in messages])
         ids = self._here().chat_prompt(text)
         answer = self._start(ids, max_tokens, self._known(options))

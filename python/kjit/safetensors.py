@@ -8,9 +8,7 @@ Tensor([[1.0, 1.0], [1.0, 1.0]], dtype=float32)
 
 from __future__ import annotations
 
-import json
 import math
-import mmap
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -49,6 +47,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _header(data: Any) -> tuple[dict[str, Any], int]:
     """The entries, and where the tensors' bytes begin."""
+    import json
+
     length = int.from_bytes(data[:8], "little") if len(data) >= 8 else -1
     if not 0 < length <= min(_LONGEST_HEADER, len(data) - 8):
         raise ValueError(f"safetensors: a header of {length} bytes in a file of {len(data)}")
@@ -110,6 +110,8 @@ def load_file(
 
     Raises as ``load``.
     """
+    import mmap
+
     with open(file, "rb") as opened:
         if os.fstat(opened.fileno()).st_size < 9:
             raise ValueError(f"safetensors: {os.fspath(file)} is too short for a header")
@@ -131,6 +133,8 @@ def metadata(file: str | os.PathLike[str]) -> dict[str, str]:
 
 def save(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
     """The bytes of a file with these tensors. Raises ``TypeError`` for complex128."""
+    import json
+
     head: dict[str, Any] = {}
     if metadata:
         head["__metadata__"] = dict(metadata)

@@ -115,6 +115,11 @@ fn from_dlpack(
     };
     let device = crate::convert::device(py, Some(&label))?;
     let shared = word.is_some() && device_of(&device) == place;
+    if copy == Some(false) && device_of(&device) != place {
+        return Err(PyBufferError::new_err(format!(
+            "from_dlpack: it lies on DLPack's device {place:?}, so {device} needs a copy"
+        )));
+    }
     let kwargs = PyDict::new(py);
     kwargs.set_item("max_version", (1, 0))?;
     if shared {
@@ -173,12 +178,6 @@ fn from_dlpack(
     let t = t.map_err(raise)?;
     // The producer may write to its memory, but a tensor's values do not change.
     if copy == Some(false) {
-        if t.device() != &device {
-            return Err(PyValueError::new_err(format!(
-                "from_dlpack: it lies on {}, so {device} needs a copy",
-                t.device()
-            )));
-        }
         return Ok(Tensor::of(t));
     }
     run(py, || t.duplicate()?.to_device(&device)).map(Tensor::of)

@@ -139,6 +139,14 @@ class Layers(unittest.TestCase):
             "3.0.weight 3.0.bias".split(),
         )
         self.assertEqual(net[0].weight.shape, (4, 3, 3, 3))
+        before = list(net.state_dict())
+        net[0].weight = net[0].weight * 2
+        net[0].bias, net[0].stride = net[0].bias + 1, 2
+        self.assertEqual(list(net.state_dict()), before)
+        net[0].bias = None
+        self.assertNotIn("0.bias", net.state_dict())
+        self.assertEqual(net[0](kjit.ones((1, 3, 9, 9))).shape, (1, 4, 4, 4))
+        net[0].bias = kjit.zeros(4)
         self.assertEqual([n for n, _ in net.named_modules()], ["", "0", "1", "2", "3", "3.0"])
 
     def test_states_that_do_not_fit_are_named_and_change_nothing(self):

@@ -28,17 +28,18 @@ class Module:
         if "_tensors" not in self.__dict__:
             name_ = type(self).__name__
             raise RuntimeError(f"{name_}: call super().__init__() before {name} = …")
-        known = name in self._tensors or name in self._modules
-        self._tensors.pop(name, None) if not isinstance(value, Tensor | None) else None
-        self._modules.pop(name, None) if not isinstance(value, Module) else None
-        if isinstance(value, Tensor) or (value is None and known):
-            self._tensors[name] = value
+        home: dict[str, Any] = self.__dict__
+        if isinstance(value, Tensor) or (value is None and name in self._tensors):
+            home = self._tensors
         elif isinstance(value, Module):
-            self._modules[name] = value
-        else:
+            home = self._modules
+        for other in (self._tensors, self._modules, self.__dict__):
+            if other is not home:
+                other.pop(name, None)
+        if home is self.__dict__:
             object.__setattr__(self, name, value)
-            return
-        self.__dict__.pop(name, None)
+        else:
+            home[name] = value  # in its place, if it was there before
 
     def __getattr__(self, name: str) -> Any:
         own = self.__dict__
