@@ -2,8 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
-use kjit_engine::{Config, Engine};
+use kjit_engine::{Config, Engine, Isolation};
 use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The device of a tensor's elements and operations.
@@ -31,22 +32,33 @@ pub struct Info {
 }
 
 static ENGINE: OnceLock<Engine> = OnceLock::new();
+/// The file in which compilers run, if [`use_worker`] named one.
+static WORKER: OnceLock<PathBuf> = OnceLock::new();
 static OPEN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 static DEFAULT: Mutex<Option<Device>> = Mutex::new(None);
 
-/// The engine of this process, with the user's cache folder.
+/// The engine of this process, with the user's cache folder. It is made at the first call.
 pub fn engine() -> &'static Engine {
-    ENGINE.get_or_init(|| Engine::new(Config::new()))
+    ENGINE.get_or_init(|| Engine::new(config()))
 }
 
-/// Makes the engine of the Python package. Compilers run in `kjit-cc` if that file exists;
-/// otherwise in this process, because the interpreter cannot be started as a compiler.
-pub fn use_worker(kjit_cc: &std::path::Path) -> bool {
-    let isolation = match kjit_cc.is_file() {
-        true => kjit_engine::Isolation::Worker(kjit_cc.to_owned()),
-        false => kjit_engine::Isolation::InProcess,
+/// The configuration of engines of this process: the user's cache folder, and compilers in the
+/// process that [`use_worker`] names.
+#[must_use]
+pub fn config() -> Config {
+    let isolation = match WORKER.get() {
+        None => return Config::new(),
+        Some(file) if file.is_file() => Isolation::Worker(file.clone()),
+        Some(_) => Isolation::InProcess,
     };
-    use_engine(Engine::new(Config::new().isolation(isolation)))
+    Config::new().isolation(isolation)
+}
+
+/// Names the file `kjit-cc` of a program that cannot be started as a compiler, such as an
+/// interpreter. Compilers run in it if it exists; otherwise in this process. Searches and opens
+/// nothing. False if the engine was made before, or a file was named before.
+pub fn use_worker(kjit_cc: &Path) -> bool {
+    ENGINE.get().is_none() && WORKER.set(kjit_cc.to_owned()).is_ok()
 }
 
 /// Sets the engine of this process, before the first device is opened. False if there is one
@@ -138,6 +150,11 @@ impl Device {
         }
         Err(Error::Devices { op, a: a.label().to_owned(), b: b.label().to_owned() })
     }
+}
+
+/// The GPUs that this process has opened.
+pub(crate) fn open_ones() -> Vec<Device> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Number of devices of a kind that this process sees: `cuda`, `rocm`; 1 for `cpu`.

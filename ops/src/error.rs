@@ -91,6 +91,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether memory of the host or of a device was refused.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        let of_device = matches!(self, Error::Engine(kjit_engine::Error::OutOfMemory { .. }));
+        of_device || matches!(self, Error::Memory { .. })
+    }
+
     pub(crate) fn shape(op: &'static str, why: impl Into<String>) -> Error {
         Error::Shape { op, why: why.into() }
     }

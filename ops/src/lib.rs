@@ -24,6 +24,10 @@
 //! | `eval` | computes a node, each at most once |
 //! | `cpu` | the bytecode over tiles of 1,024 elements; folds, products, sorting |
 //! | `gpu` | the bytecode rendered as a kernel; launches |
+//! | `dlpack` | tensors from and to the structs of DLPack |
+//! | `foreign` | memory of a GPU that other libraries share |
+//! | `pool` | memory that is kept for later tensors, page-locked memory |
+//! | `explain` | the operations of each launch |
 //! | `arith`, `moves`, `index`, `reduce`, `search`, `create`, `linalg`, `nn`, `conv`, `losses` | the operations |
 
 #![cfg_attr(not(test), deny(unsafe_code))]
@@ -44,12 +48,15 @@ mod conv;
 mod cpu;
 mod create;
 pub mod device;
+pub mod dlpack;
 mod dtype;
 mod element;
 mod error;
 mod eval;
+mod explain;
 mod expr;
 mod expressions;
+mod foreign;
 mod gpu;
 mod index;
 mod kernels;
@@ -60,6 +67,7 @@ mod memory;
 mod moves;
 mod nn;
 mod node;
+pub mod pool;
 mod program;
 mod promotion;
 mod random;
@@ -76,7 +84,9 @@ pub use device::{Device, Info};
 pub use dtype::{DTYPES, DType, Kind};
 pub use element::{BinOp, FoldOp, UnOp};
 pub use error::{Error, Result};
+pub use explain::{Explanation, Part, Role};
 pub use expressions::{ElementwiseKernel, ReductionKernel};
+pub use foreign::GpuView;
 pub use gpu::Gpu;
 pub use index::Index;
 pub use kernels::{KernelArg, RawKernel};

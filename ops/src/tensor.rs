@@ -173,15 +173,8 @@ impl Tensor {
         offset: i64,
     ) -> Result<Tensor> {
         count("from_dlpack", shape)?;
-        let reach = |f: fn(i64, i64) -> i64| -> Option<i64> {
-            shape.iter().zip(strides).try_fold(offset, |at, (&n, &s)| {
-                at.checked_add(f(s, 0).checked_mul(n.max(1) as i64 - 1)?)
-            })
-        };
         let places = (bytes / dtype.size()) as i64;
-        let inside = reach(Ord::min).is_some_and(|low| low >= 0)
-            && reach(Ord::max).is_some_and(|high| high < places);
-        if strides.len() != shape.len() || (!inside && numel(shape) > 0) {
+        if !inside(shape, strides, offset, places) {
             return Err(Error::shape("from_dlpack", "the strides lead out of the memory"));
         }
         // SAFETY: this function's caller guarantees it.
@@ -346,6 +339,18 @@ impl Tensor {
     pub(crate) fn is_bool(&self) -> bool {
         self.dtype() == DType::Bool
     }
+}
+
+/// Whether every element lies in memory of `places` elements.
+pub(crate) fn inside(shape: &[usize], strides: &[i64], offset: i64, places: i64) -> bool {
+    let reach = |f: fn(i64, i64) -> i64| -> Option<i64> {
+        shape.iter().zip(strides).try_fold(offset, |at, (&n, &s)| {
+            at.checked_add(f(s, 0).checked_mul(n.max(1) as i64 - 1)?)
+        })
+    };
+    let held = reach(Ord::min).is_some_and(|low| low >= 0)
+        && reach(Ord::max).is_some_and(|high| high < places);
+    strides.len() == shape.len() && (held || numel(shape) == 0)
 }
 
 fn scalar(b: &[u8], dtype: DType) -> Scalar {

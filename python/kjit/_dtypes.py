@@ -103,12 +103,13 @@ def isdtype(dtype: Any, kind: Any) -> builtins.bool:
         if kind not in _KINDS:
             raise ValueError(f"isdtype: kind '{kind}' is none; there are {', '.join(_KINDS)}")
         return dtype in _KINDS[kind]
-    return dtype == kind
+    return builtins.bool(dtype == kind)
 
 
 def result_type(*arrays_and_dtypes: Any) -> Any:
     """The dtype that all of these become together."""
-    dtypes, numbers = [], []
+    dtypes: list[Any] = []
+    numbers: list[Any] = []
     for x in arrays_and_dtypes:
         number = isinstance(x, (int, float, complex)) and not isinstance(x, Tensor)
         (numbers if number else dtypes).append(x)
@@ -126,7 +127,7 @@ def result_type(*arrays_and_dtypes: Any) -> Any:
 def can_cast(from_: Any, to: Any, /) -> builtins.bool:
     """Whether promotion takes the first dtype to the second."""
     try:
-        return _kjit.promote(_dtype_of(from_), _dtype_of(to)) == _dtype_of(to)
+        return builtins.bool(_kjit.promote(_dtype_of(from_), _dtype_of(to)) == _dtype_of(to))
     except TypeError:
         return False
 

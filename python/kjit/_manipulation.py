@@ -60,9 +60,8 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
     """Each element so many times behind itself; without an axis of all elements in one."""
     if axis is None:
         x, axis = _kjit.reshape(x, [-1]), 0
-    if isinstance(repeats, Tensor):
-        repeats = repeats.tolist()
-    return _kjit.repeat(x, repeats if isinstance(repeats, list) else [repeats], axis)
+    times = repeats.tolist() if isinstance(repeats, Tensor) else repeats
+    return _kjit.repeat(x, times if isinstance(times, list) else [times], axis)
 
 
 def reshape(

@@ -469,8 +469,17 @@ impl Tensor {
         crate::dlpack::export(slf.py(), handle, own, max_version, dl_device, copy)
     }
 
-    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
-        crate::dlpack::device(self.now().device())
+    /// The place of a computed tensor on an NVIDIA GPU, read-only, for libraries without DLPack.
+    #[getter]
+    fn __cuda_array_interface__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<Bound<'py, pyo3::types::PyDict>> {
+        crate::dlpack::cuda_array(py, &self.now())
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        kjit_ops::dlpack::device_of(self.now().device())
     }
 
     #[allow(unsafe_code, reason = "the interpreter's buffer protocol is pointers")]

@@ -13,13 +13,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 pub(crate) fn raise(error: Error) -> PyErr {
     let text = error.to_string();
     match error {
+        e if e.is_out_of_memory() => PyMemoryError::new_err(text),
         Error::DType { .. } => PyTypeError::new_err(text),
         Error::Index { .. } | Error::Axis { .. } => PyIndexError::new_err(text),
         Error::Shape { .. } | Error::Value { .. } | Error::Devices { .. } => {
             PyValueError::new_err(text)
         }
         Error::Absent { .. } => PyNotImplementedError::new_err(text),
-        Error::Memory { .. } => PyMemoryError::new_err(text),
         _ => PyRuntimeError::new_err(text),
     }
 }

@@ -7,9 +7,14 @@ mod convert;
 mod creation;
 mod devices;
 mod dlpack;
+mod explain;
 mod functions;
 mod kernels;
+mod memory;
+mod model;
 mod networks;
+mod stream;
+mod wait;
 
 use pyo3::prelude::*;
 
@@ -25,5 +30,9 @@ fn _kjit(module: &Bound<'_, PyModule>) -> PyResult<()> {
     functions::add(module)?;
     kernels::add(module)?;
     networks::add(module)?;
+    explain::add(module)?;
+    memory::add(module)?;
+    memory::add(module)?;
+    model::add(module)?;
     dlpack::add(module)
 }

@@ -8,6 +8,7 @@ use super::pool_inner::Home;
 use super::shared_pages::SharedPages;
 use crate::error::{Error, Result};
 use bytemuck::Pod;
+use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
@@ -35,6 +36,8 @@ enum Origin {
     Pinned(Arc<PinnedMemory>),
     /// Page-locked host memory of several devices; this is one device's view.
     Pages { _pages: Arc<SharedPages> },
+    /// Another library, which frees it when the value is dropped.
+    Foreign { _keep: Box<dyn Any + Send + Sync> },
     /// System memory of an integrated GPU whose reserved memory is full, with its host address.
     /// Only the device uses it, so nothing waits for host access.
     System(usize),
@@ -162,7 +165,7 @@ impl Drop for Memory {
                 });
             }
             Origin::Pool(home) => home.give_back(address, self.bytes),
-            Origin::Pinned(_) | Origin::Pages { .. } => {}
+            Origin::Pinned(_) | Origin::Pages { .. } | Origin::Foreign { .. } => {}
         }
     }
 }
@@ -222,6 +225,28 @@ impl Device {
     /// The errors of [`Device::buffer`].
     pub fn shared_buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
         Ok(DeviceBuffer::over(Memory::allocate_shared(self, bytes_of::<T>(len)?)?, 0, len))
+    }
+
+    /// Memory of another library on this device, without a copy. `keep` is dropped with the last
+    /// view; work that still uses the memory must have ended by then.
+    ///
+    /// # Safety
+    /// `address` has `bytes` bytes on this device, in the context that this process shares with
+    /// other libraries, until `keep` is dropped.
+    pub unsafe fn foreign_buffer(
+        &self,
+        address: u64,
+        bytes: usize,
+        keep: Box<dyn Any + Send + Sync>,
+    ) -> DeviceBuffer<u8> {
+        let memory = Arc::new(Memory {
+            device: self.clone(),
+            address,
+            bytes: bytes as u64,
+            origin: Origin::Foreign { _keep: keep },
+            shared: false,
+        });
+        DeviceBuffer::over(memory, 0, bytes)
     }
 }
 

@@ -143,6 +143,13 @@ impl Stream {
         &self.inner.device
     }
 
+    /// The driver's handle (`CUstream`, `hipStream_t`), for other libraries. It is valid while a
+    /// clone of this stream lives.
+    #[must_use]
+    pub fn handle(&self) -> usize {
+        self.inner.raw.0
+    }
+
     pub(super) fn here(&self, other: &Device, what: &str) -> Result<()> {
         if other.same(self.device()) {
             return Ok(());

@@ -19,6 +19,7 @@ pub struct Gpu {
     device: Device,
     stream: Stream,
     pool: Pool,
+    pinned: crate::pool::Pinned,
     engine: Engine,
     /// Loaded kernels by their text.
     kernels: Mutex<HashMap<String, Kernel>>,
@@ -34,6 +35,7 @@ impl Gpu {
             device,
             stream,
             pool,
+            pinned: crate::pool::Pinned::default(),
             engine: engine.clone(),
             kernels: Mutex::default(),
             launches: AtomicU64::new(0),
@@ -46,6 +48,18 @@ impl Gpu {
 
     pub(crate) fn launches(&self) -> u64 {
         self.launches.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(crate) fn pinned(&self) -> &crate::pool::Pinned {
+        &self.pinned
     }
 
     pub(crate) fn synchronize(&self) -> Result<()> {
@@ -75,7 +89,7 @@ impl Gpu {
     pub(crate) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Store> {
         let memory = self.pool.buffer::<u8>(bytes.len().max(1))?;
         if !bytes.is_empty() {
-            self.stream.write(&memory, bytes)?;
+            self.send(&memory, bytes)?;
         }
         Ok(Store::Gpu(Arc::clone(self), memory))
     }
@@ -90,6 +104,6 @@ impl Gpu {
         if len == 0 {
             return Ok(Vec::new());
         }
-        Ok(self.stream.read(&memory.slice(from..from + len)?)?)
+        self.receive(&memory.slice(from..from + len)?)
     }
 }

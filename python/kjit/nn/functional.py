@@ -56,6 +56,37 @@ def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
     return _kjit.softmax(x, dim, True)
 
 
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """x above 0, ``negative_slope`` · x below, of any shape."""
+    return _kjit.where_(x > 0.0, x, x * negative_slope)
+
+
+def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """x above 0, ``alpha`` · (exp(x) - 1) below, of any shape."""
+    return _kjit.where_(x > 0.0, x, _kjit.unary("expm1", x) * alpha)
+
+
+def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta · x)) / beta; x where beta · x is above ``threshold``."""
+    far = x * beta
+    near = _kjit.unary("log1p", _kjit.unary("exp", _kjit.clip(far, None, threshold))) / beta
+    return _kjit.where_(far > threshold, x, near)
+
+
+def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """The axes from ``start_dim`` to ``end_dim`` as one."""
+    first, last = start_dim % max(x.ndim, 1), end_dim % max(x.ndim, 1)
+    if x.ndim == 0:
+        return _kjit.reshape(x, [1])
+    if last < first:
+        raise ValueError(f"flatten: from axis {start_dim} to {end_dim} of {x.shape}")
+    shape = x.shape
+    one = 1
+    for n in shape[first : last + 1]:
+        one *= n
+    return _kjit.reshape(x, [*shape[:first], one, *shape[last + 1 :]])
+
+
 def dropout(x: Tensor, p: float = 0.5, training: builtins.bool = False) -> Tensor:
     """x: nothing is dropped in inference. Raises for ``training=True``."""
     if training:
@@ -146,6 +177,8 @@ def _conv(
         padding = 0
     elif padding == "valid":
         padding = 0
+    if isinstance(padding, str):
+        raise ValueError(f"conv: padding '{padding}' is none; there are same, valid and sizes")
     return _kjit.conv(x, weight, bias, (steps, _list(padding, n), wide), groups)
 
 

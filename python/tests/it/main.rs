@@ -1,12 +1,60 @@
-//! Runs `python/tests/test_kjit.py` in the interpreter with the library that was built for this
-//! test. Prints that it was skipped without Python 3.11.
+//! Runs `python/tests` and `python/examples` in the interpreter with the library that was built for
+//! this test. Prints that it was skipped without Python 3.11.
 
 use std::path::Path;
 use std::process::Command;
 
 #[test]
 fn the_package_passes_its_own_tests() {
-    let test = "the_package_passes_its_own_tests";
+    run("the_package_passes_its_own_tests", "tests/test_kjit.py", &[]);
+}
+
+#[test]
+fn files_layers_and_launches() {
+    run("files_layers_and_launches", "tests/test_files.py", &[]);
+}
+
+#[test]
+fn operations_give_torchs_numbers() {
+    run("operations_give_torchs_numbers", "tests/test_goldens.py", &[]);
+}
+
+#[test]
+fn models_generate() {
+    run("models_generate", "tests/test_model.py", &[]);
+}
+
+#[test]
+fn other_libraries_take_its_tensors() {
+    run("other_libraries_take_its_tensors", "tests/test_others.py", &[]);
+}
+
+#[test]
+fn examples_run_as_they_stand() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files: Vec<String> = std::fs::read_dir(here.join("examples"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".py") && name != "08_generate.py")
+        .collect();
+    files.sort();
+    assert!(files.len() >= 11, "{files:?}");
+    for file in files {
+        run("examples_run_as_they_stand", &format!("examples/{file}"), &[]);
+    }
+    let models = std::env::var("KJIT_TEST_MODELS").unwrap_or("../.models".to_owned());
+    let model = here.join(models).join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    match model.is_file() {
+        true => {
+            let model = model.display().to_string();
+            run("examples_run_as_they_stand", "examples/08_generate.py", &[&model]);
+        }
+        false => eprintln!("SKIPPED 08_generate.py: {} is not there", model.display()),
+    }
+}
+
+/// Runs a program of the package with what `cargo` built.
+fn run(test: &str, program: &str, args: &[&str]) {
     let version = "import sys; sys.exit(sys.version_info < (3, 11))";
     if !Command::new("python3").args(["-c", version]).status().is_ok_and(|s| s.success()) {
         eprintln!("SKIPPED {test}: no python3 of 3.11 or later");
@@ -23,16 +71,20 @@ fn the_package_passes_its_own_tests() {
     let folder = tempfile::tempdir().unwrap();
     let package = folder.path().join("kjit");
     copy(&here.join("kjit"), &package);
-    std::fs::copy(&library, package.join("_kjit.so")).unwrap();
+    let native = package.join("_kjit.so");
+    std::fs::hard_link(&library, &native)
+        .or_else(|_| std::fs::copy(&library, &native).map(drop))
+        .unwrap();
     let out = Command::new("python3")
-        .arg(here.join("tests/test_kjit.py"))
+        .arg(here.join(program))
+        .args(args)
         .env("PYTHONPATH", folder.path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .output()
         .unwrap();
     let said = [out.stdout, out.stderr].concat();
     eprintln!("{}", String::from_utf8_lossy(&said));
-    assert!(out.status.success(), "{}", out.status);
+    assert!(out.status.success(), "{program}: {}", out.status);
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -42,7 +94,7 @@ fn copy(from: &Path, to: &Path) {
         let to = to.join(path.file_name().unwrap());
         if path.is_dir() {
             copy(&path, &to);
-        } else {
+        } else if path.extension().is_none_or(|e| e != "so" && e != "pyc") {
             std::fs::copy(&path, &to).unwrap();
         }
     }

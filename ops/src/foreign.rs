@@ -1,0 +1,153 @@
+//! Memory of a GPU that is shared with other libraries, without copies: DLPack and
+//! `__cuda_array_interface__`.
+
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::eval;
+use crate::gpu::Gpu;
+use crate::memory::{Buffer, Keep, Store};
+use crate::node::Node;
+use crate::shape::{count, numel};
+use crate::tensor::Tensor;
+use std::sync::Arc;
+
+/// Elements in memory of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuView {
+    /// Address of the first element.
+    pub address: u64,
+    /// Strides in elements.
+    pub strides: Vec<i64>,
+    /// The driver's handle of the stream in which kjit's kernels run.
+    pub stream: usize,
+}
+
+/// Memory of another library. Kernels that read it end before it goes back to its owner.
+struct Lent {
+    gpu: Arc<Gpu>,
+    keep: Option<Keep>,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // An error means a lost device, on which nothing runs any more; the next call reports it.
+        let _ = self.gpu.synchronize();
+        drop(self.keep.take());
+    }
+}
+
+impl Tensor {
+    /// The place of a real tensor's elements on a GPU, after it has been computed and its kernels
+    /// have ended. The memory lives as long as a clone of this tensor.
+    ///
+    /// # Errors
+    /// Errors of the computation; [`Error::Value`] for a complex tensor or one on the CPU.
+    pub fn gpu_view(&self) -> Result<GpuView> {
+        if self.im.is_some() {
+            return Err(Error::value("gpu_view", "a complex tensor lies as two parts"));
+        }
+        let buffer = eval::value(&self.re)?;
+        let Store::Gpu(gpu, memory) = &buffer.store else {
+            return Err(Error::value("gpu_view", "it lies on the CPU"));
+        };
+        gpu.synchronize()?;
+        let from = buffer.offset * self.re.dtype.size() as i64;
+        Ok(GpuView {
+            address: memory.address().wrapping_add_signed(from),
+            strides: buffer.strides.clone(),
+            stream: gpu.stream_handle(),
+        })
+    }
+
+    /// A real tensor over memory of another library on a GPU, without a copy. `offset` is the
+    /// position of the first element behind `address`, in elements, as are the strides.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if an element lies outside of the memory; [`Error::Value`] if the device
+    /// is the CPU or the dtype is complex.
+    ///
+    /// # Safety
+    /// `address` has `bytes` readable bytes on the device, aligned to the dtype, until `keep` is
+    /// dropped, and nothing writes to them during that time. Work that writes them has ended, or
+    /// the stream of [`Device::stream_handle`] waits for it.
+    #[allow(unsafe_code, reason = "memory of another library")]
+    #[allow(clippy::too_many_arguments, reason = "the fields of DLPack's struct")]
+    pub unsafe fn lent_on_gpu(
+        address: u64,
+        bytes: usize,
+        keep: Keep,
+        dtype: DType,
+        shape: &[usize],
+        strides: &[i64],
+        offset: i64,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let Device::Gpu(gpu) = device else {
+            return Err(Error::value("from_dlpack", "memory of a GPU on the device cpu"));
+        };
+        if dtype.is_complex() {
+            return Err(Error::value("from_dlpack", "complex memory of a GPU is not shared"));
+        }
+        count("from_dlpack", shape)?;
+        if !crate::tensor::inside(shape, strides, offset, (bytes / dtype.size()) as i64) {
+            return Err(Error::shape("from_dlpack", "the strides lead out of the memory"));
+        }
+        if numel(shape) == 0 {
+            let store = gpu.store(0)?;
+            let leaf = Node::leaf(dtype, shape.to_vec(), Buffer::packed(store, shape));
+            return Ok(Tensor::real(leaf));
+        }
+        let lent = Box::new(Lent { gpu: Arc::clone(gpu), keep: Some(keep) });
+        // SAFETY: this function's caller guarantees the memory until `keep` is dropped, which
+        // happens after the kernels of this device's stream have ended.
+        let memory = unsafe { gpu.foreign(address, bytes, lent) };
+        let store = Store::Gpu(Arc::clone(gpu), memory);
+        let buffer = Buffer { store, offset, strides: strides.to_vec() };
+        Ok(Tensor::real(Node::leaf(dtype, shape.to_vec(), buffer)))
+    }
+
+    /// Its elements in new memory of its device, row-major.
+    ///
+    /// # Errors
+    /// Errors of the computation; out of memory.
+    pub fn duplicate(&self) -> Result<Tensor> {
+        self.parts(|node| match &node.device {
+            Device::Gpu(gpu) => gpu.duplicate(node),
+            Device::Cpu => {
+                let bytes = Tensor::real(Arc::clone(node)).to_bytes()?;
+                Ok(Tensor::from_bytes(&bytes, node.dtype, &node.shape, &Device::Cpu)?.re)
+            }
+        })
+    }
+}
+
+impl Device {
+    /// The driver's handle of the stream in which kjit's kernels run; 0 for the CPU.
+    #[must_use]
+    pub fn stream_handle(&self) -> usize {
+        match self {
+            Device::Cpu => 0,
+            Device::Gpu(gpu) => gpu.stream_handle(),
+        }
+    }
+}
+
+impl Gpu {
+    fn stream_handle(&self) -> usize {
+        self.stream().handle()
+    }
+
+    /// # Safety
+    /// As [`kjit_engine::Device::foreign_buffer`].
+    #[allow(unsafe_code, reason = "memory of another library")]
+    unsafe fn foreign(
+        &self,
+        address: u64,
+        bytes: usize,
+        keep: Keep,
+    ) -> kjit_engine::DeviceBuffer<u8> {
+        // SAFETY: this function's caller guarantees it.
+        unsafe { self.stream().device().foreign_buffer(address, bytes, keep) }
+    }
+}

@@ -1,0 +1,5 @@
+"""The devices of one vendor, by the names that ROCm libraries have."""
+
+from . import cuda, rocm
+
+__all__ = ["cuda", "rocm"]
