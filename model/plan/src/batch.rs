@@ -6,12 +6,13 @@
 //! grid's third dimension, so a program takes any number of sequences up to its size, in any slots.
 
 use super::PlanError;
-use super::fuse::Step;
+use super::fuse::{Segment, Step};
 use super::lower::Lower;
 use super::product::Form;
 use kjit_engine::Target;
 use kjit_graph::{Graph, Op};
-use kjit_kernels::{batch_gemm, small_gemm};
+use kjit_kernels::batch_gemm::BatchGemmSpec;
+use kjit_kernels::{Family, batch_gemm, small_gemm};
 
 /// The most rows for the decode kernel of experts; with more, rows are grouped by expert as in a
 /// prompt.
@@ -61,6 +62,17 @@ fn few(target: &Target) -> &'static [u32] {
 }
 
 impl Lower<'_> {
+    /// Whether the target has the batch's product, and its shared memory holds these weights: 256
+    /// rows of f32 weights are too much.
+    fn batch_fits(&self, segments: &[Segment], rows: u32) -> bool {
+        let (cols, weights) = self.weights(segments);
+        batch_gemm::covers(&self.target)
+            && weights.iter().all(|s| {
+                let spec = BatchGemmSpec::new(s.format, s.rows, cols, rows as usize);
+                spec.tuning(&self.target).and_then(|t| spec.block(&self.target, &t)).is_ok()
+            })
+    }
+
     pub(super) fn batch_step(&mut self, step: &Step) -> Result<(), PlanError> {
         let rows = self.program.tokens();
         match step {
@@ -74,7 +86,7 @@ impl Lower<'_> {
                     {
                         self.project(input, segments, finish)
                     }
-                    (true, BATCH_ROWS..) if batch_gemm::covers(&self.target) => {
+                    (true, BATCH_ROWS..) if self.batch_fits(segments, rows) => {
                         self.product(Form::Turned, input, segments, finish)
                     }
                     (true, ..=FEW) => self.product(Form::Panels, input, segments, finish),
