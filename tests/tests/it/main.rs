@@ -21,6 +21,7 @@ mod simulated_experts;
 mod simulated_faults;
 mod simulated_ffn;
 mod simulated_kernels;
+mod simulated_memory;
 mod simulated_model;
 mod simulated_ops;
 mod simulated_pages;

@@ -1,9 +1,7 @@
 //! Memory of tensors on a simulated AMD device: shared through DLPack without copies, kept in the
 //! pool, copied through page-locked memory; and the launches that an explanation counts.
 
-mod common;
-
-use common::{TEMPORARY, WORKER};
+use crate::common::{TEMPORARY, WORKER};
 use kjit_ops::dlpack::{Foreign, ROCM};
 use kjit_ops::pool::empty_cache;
 use kjit_ops::{BinOp, DType, Device, Role, Scalar, Tensor};
@@ -52,9 +50,8 @@ fn memory_of_a_gpu_goes_out_and_comes_in_without_a_copy() {
         drop((x, turned));
         // The lent memory outlives the tensors that made it.
         let sum = back.binary(BinOp::Add, &back).unwrap();
-        let want: Vec<f64> = (0..13)
-            .flat_map(|c| (0..7).rev().map(move |r| f64::from(2 * (r * 13 + c))))
-            .collect();
+        let want: Vec<f64> =
+            (0..13).flat_map(|c| (0..7).rev().map(move |r| f64::from(2 * (r * 13 + c)))).collect();
         assert_eq!(floats(&sum), want);
         let copy = back.duplicate().unwrap();
         copy.eval().unwrap();
