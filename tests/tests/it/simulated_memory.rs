@@ -29,7 +29,7 @@ fn floats(x: &Tensor) -> Vec<f64> {
 
 #[test]
 fn memory_of_a_gpu_goes_out_and_comes_in_without_a_copy() {
-    on_one("memory_of_a_gpu_goes_out_and_comes_in_without_a_copy", |device| {
+    on_one("simulated_memory::memory_of_a_gpu_goes_out_and_comes_in_without_a_copy", |device| {
         let x = counted(7, 13, device);
         let turned = x.flip(Some(&[0])).unwrap().matrix_transpose().unwrap();
         let shown = turned.to_dlpack(false).unwrap().versioned();
@@ -65,7 +65,7 @@ fn memory_of_a_gpu_goes_out_and_comes_in_without_a_copy() {
 
 #[test]
 fn strides_that_leave_the_memory_and_foreign_devices_are_refused() {
-    on_one("strides_that_leave_the_memory_and_foreign_devices_are_refused", |device| {
+    on_one("simulated_memory::strides_that_leave_the_memory_and_foreign_devices_are_refused", |device| {
         let x = counted(3, 5, device);
         for change in 0..4 {
             let mut shown = x.to_dlpack(false).unwrap().versioned();
@@ -87,7 +87,7 @@ fn strides_that_leave_the_memory_and_foreign_devices_are_refused() {
 
 #[test]
 fn a_warm_pool_allocates_nothing_and_is_cleared() {
-    on_one("a_warm_pool_allocates_nothing_and_is_cleared", |device| {
+    on_one("simulated_memory::a_warm_pool_allocates_nothing_and_is_cleared", |device| {
         device.warm_up(&[4 * 1000, 4 * 1000, 4 * 1000, 1 << 20]).unwrap();
         let before = device.pool_statistics().unwrap();
         assert_eq!(before.live, 0);
@@ -110,7 +110,7 @@ fn a_warm_pool_allocates_nothing_and_is_cleared() {
 
 #[test]
 fn copies_pass_through_page_locked_memory_that_is_large_enough() {
-    on_one("copies_pass_through_page_locked_memory_that_is_large_enough", |device| {
+    on_one("simulated_memory::copies_pass_through_page_locked_memory_that_is_large_enough", |device| {
         device.warm_up_pinned(&[1 << 12, 1 << 16]).unwrap();
         for (rows, hits, misses) in [(10, 2, 0), (100, 4, 0), (1000, 4, 2)] {
             let x = counted(rows, 100, device);
@@ -128,7 +128,7 @@ fn copies_pass_through_page_locked_memory_that_is_large_enough() {
 
 #[test]
 fn an_explanation_counts_the_launches() {
-    on_one("an_explanation_counts_the_launches", |device| {
+    on_one("simulated_memory::an_explanation_counts_the_launches", |device| {
         let x = counted(31, 33, device);
         let chain = x.binary(BinOp::Mul, &x).unwrap().relu().unwrap();
         let told = chain.explain().unwrap();
