@@ -147,7 +147,7 @@ fn kernels_for_rx_9070_cost_what_the_matrix_says() {
 }
 
 #[test]
-#[ignore = "20 minutes: KJIT_TEST_ALL=compile cargo test -p kjit --test kernel_matrix -- \
+#[ignore = "20 minutes: KJIT_TEST_ALL=compile cargo test -p kjit --test it kernel_matrix -- \
     --include-ignored"]
 fn all_kernels_for_all_architectures_cost_what_the_matrix_says() {
     assert!(kjit_tests::all("compile"), "set KJIT_TEST_ALL=compile");

@@ -1,8 +1,8 @@
 //! The reader does not panic for any bytes: flipped bits, replaced numbers, random bytes. The fuzz
 //! target in `fuzz/` continues from here.
 
-use crate::support::exercise::exercise;
-use crate::support::writer::Writer;
+use crate::it::support::exercise::exercise;
+use crate::it::support::writer::Writer;
 use proptest::prelude::*;
 
 #[test]
