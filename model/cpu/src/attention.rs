@@ -64,10 +64,13 @@ pub fn attend(
 
 #[cfg(test)]
 mod tests {
-    use super::super::simd::Isa;
-    use super::super::testing::Rng;
     use super::*;
+    use crate::kv::KvStore;
+    use crate::scratch::Scratch;
+    use crate::shared_mut::SharedMut;
+    use crate::testing::Rng;
     use kjit_exec::KvType;
+    use kjit_graph::op::Mask;
 
     /// A case: query heads, key heads, elements of a head, tokens in the cache, new tokens, window,
     /// soft cap.

@@ -209,6 +209,7 @@ mod tests {
     use super::super::simd::{Isa, Job};
     use super::*;
     use crate::testing::Rng;
+    use kjit_formats::format::ALL;
 
     struct Decode<'a>(&'a Format, &'a [u8], &'a mut [f32]);
 

@@ -15,7 +15,7 @@ pub use generate::{Embed, Logits, Perplexity, Run};
 pub use kernels::{Bench, BenchOutput, Doctor, Warm};
 pub use serve::Serve;
 pub use setup::{Kv, Placing, PromptsBy, Room, Sampling, Setup, Whole};
-pub use values::{Completions, Json, Man, Size, Switch, positive};
+pub use values::{Completions, Json, Man, Switch, positive};
 
 use clap::{Parser, Subcommand};
 pub use shared::Shared;

@@ -3,13 +3,10 @@
 use super::bench_table::{Head, Row, name, print};
 use crate::args;
 use crate::args::Shared;
-use crate::engine::engine;
 use crate::load::{How, open_one};
 use crate::report::say;
 use anyhow::bail;
-use kjit_model::device::DeviceTaken;
 use kjit_model::session::{After, SequenceId, Session, SessionError, Want};
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -90,12 +87,4 @@ fn measure(
         }
     }
     Ok(rates)
-}
-
-/// Measures the bandwidth of the device's memory in bytes per second.
-fn bandwidth(device: &DeviceTaken, shared: &Shared) -> anyhow::Result<f64> {
-    match device.threads {
-        None => Ok(kjit_model::gpu::limit::copy_bandwidth(&engine(shared).device(&device.label)?)?),
-        Some(threads) => Ok(kjit_model::host::read_bandwidth(threads)),
-    }
 }

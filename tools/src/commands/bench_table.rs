@@ -1,12 +1,14 @@
 //! The table of a benchmark.
 
 use crate::args::{BenchOutput, Shared};
+use crate::engine::engine;
 use crate::load::weights;
 use crate::ranks::answers;
 use kjit_model::Model;
 use kjit_model::device::DeviceTaken;
 use kjit_model::gpu::Streamed;
 use serde_json::json;
+use std::io::Write;
 
 /// A row: the test, and tokens per second of each repetition.
 pub(super) struct Row {
@@ -130,4 +132,12 @@ pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyho
         }
     }
     Ok(())
+}
+
+/// Measures the bandwidth of the device's memory in bytes per second.
+pub(super) fn bandwidth(device: &DeviceTaken, shared: &Shared) -> anyhow::Result<f64> {
+    match device.threads {
+        None => Ok(kjit_model::gpu::limit::copy_bandwidth(&engine(shared).device(&device.label)?)?),
+        Some(threads) => Ok(kjit_model::host::read_bandwidth(threads)),
+    }
 }

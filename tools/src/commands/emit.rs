@@ -8,7 +8,6 @@
 //! the argument block where the code object tells. With a model, `plan-ARCH.txt` has every launch
 //! of a token and of a prompt: grid, dynamic LDS, arguments.
 
-use crate::report::bytes;
 use anyhow::Context;
 use kjit_cache::Digest;
 use kjit_engine::{ArgKind, CodeObject, Job, KernelInfo, Value as Constant};

@@ -6,7 +6,7 @@ use crate::input;
 use crate::interrupt::Interrupt;
 use crate::load::{How, open_one, weights};
 use crate::ranks::{answers, silent};
-use crate::report::{INTERRUPTED, bytes, say};
+use crate::report::{INTERRUPTED, say};
 use anyhow::{Context, bail};
 use kjit_engine::Trace;
 use kjit_model::Model;

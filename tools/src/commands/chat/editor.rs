@@ -1,6 +1,5 @@
 //! The line editor of the chat: texts of several lines, and a history that is kept.
 
-use super::QUOTES;
 use crate::report::say;
 use rustyline::completion::Completer;
 use rustyline::config::Configurer;

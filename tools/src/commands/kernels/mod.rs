@@ -10,9 +10,8 @@ pub use tuning::{Tuning, tune_for};
 
 use crate::args::{self, Shared};
 use crate::engine::config;
-use anyhow::Context;
 use kjit_engine::Engine;
-pub use selection::{Filter, plan_of};
+pub use selection::Filter;
 use std::process::ExitCode;
 
 pub fn kernels(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {

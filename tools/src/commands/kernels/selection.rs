@@ -2,6 +2,7 @@
 
 use crate::args;
 use crate::args::Shared;
+use anyhow::Context;
 use anyhow::bail;
 use kjit_engine::{Engine, Target};
 use kjit_model::DeviceChoice;
@@ -17,7 +18,7 @@ use std::path::Path;
 pub(super) const DEPTH: usize = 1024;
 
 /// Filter of kernels.
-pub struct Filter(Option<Regex>);
+pub struct Filter(pub(super) Option<Regex>);
 
 impl Filter {
     pub(super) fn takes(&self, name: &str) -> bool {
