@@ -101,6 +101,7 @@ mod gate;
 mod geometry;
 mod key;
 mod look;
+mod more;
 mod packs;
 mod proof;
 mod service;
@@ -126,6 +127,8 @@ pub use error::{Error, Result};
 pub use geometry::Geometry;
 pub use key::{Job, KERNEL_ABI};
 pub use kjit_cache::Digest;
+#[doc(hidden)]
+pub use more::NonExhaustive;
 pub use packs::PACK_ARCHS;
 pub use proof::{ProofSubject, Verdicts};
 pub use service::OnDone;

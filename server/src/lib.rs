@@ -14,12 +14,14 @@
 //! | `service`, `models`, `loaded` | shared state; loading and unloading; a loaded model |
 //! | `conversation`, `sampling`, `constrain` | messages to a prompt; sampling options; constraints |
 //! | `choice`, `offer` | `tool_choice`; tools of other formats |
-//! | `converse`, `steered` | what all chat dialects share; forced tokens |
+//! | `converse`, `steered`, `thought` | what all chat dialects share; forced tokens; length of a thought |
+//! | `samplers`, `ranking` | further samplers; rerank and score |
 //! | `generation`, `streamed` | one answer, from tokens to text; streams |
 //! | `openai`, `anthropic`, `ollama`, `llama`, `fleet` | dialects |
 //! | `probes` | routes of SGLang's and vLLM's monitors |
 //! | `hive` | announcements of a fleet's worker |
-//! | `metrics`, `status`, `page` | metrics, state, the chat page |
+//! | `metrics`, `vllm_metrics`, `process` | metrics: kjit's, under vLLM's names, of the process |
+//! | `status`, `page`, `health` | state, the chat page, readiness and draining |
 //! | `running` | the servers of a user, for `kjit ps` |
 //! | `inside` | a server without sockets, for tests |
 
@@ -50,6 +52,7 @@ mod fields;
 mod fleet;
 mod generation;
 mod head;
+mod health;
 mod hive;
 mod inside;
 mod keys;
@@ -66,15 +69,20 @@ mod options;
 mod page;
 mod places;
 mod probes;
+mod process;
+mod ranking;
 mod refusal;
 mod routes;
 mod running;
+mod samplers;
 mod sampling;
 mod service;
 mod status;
 mod steered;
 mod streamed;
+mod thought;
 mod tls;
+mod vllm_metrics;
 
 pub use hive::Hive;
 pub use inside::Inside;

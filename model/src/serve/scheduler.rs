@@ -6,6 +6,7 @@ use super::running::ActiveRequest;
 use super::status::{State, Status};
 use super::waiting::Waiting;
 use super::worker::{Worker, facts};
+use crate::NonExhaustive;
 use crate::gpu::PageCount;
 use crate::session::Session;
 use std::collections::VecDeque;
@@ -31,6 +32,8 @@ pub struct SchedulerOptions {
     pub reuse: bool,
     /// Reopens the session after a fault; `None`: the scheduler ends then.
     pub reopen: Option<Reopen>,
+    #[doc(hidden)]
+    pub _more: NonExhaustive,
 }
 
 impl Default for SchedulerOptions {
@@ -41,6 +44,7 @@ impl Default for SchedulerOptions {
             held_tokens: None,
             reuse: true,
             reopen: None,
+            _more: NonExhaustive::default(),
         }
     }
 }
