@@ -103,6 +103,7 @@ mod geometry;
 mod key;
 mod lock;
 mod look;
+mod more;
 mod packs;
 mod proof;
 mod service;
@@ -130,6 +131,8 @@ pub use error::{Error, Result};
 pub use geometry::Geometry;
 pub use key::{Job, KERNEL_ABI};
 pub use kjit_cache::Digest;
+#[doc(hidden)]
+pub use more::NonExhaustive;
 pub use packs::PACK_ARCHS;
 pub use proof::{ProofSubject, Verdicts};
 pub use service::OnDone;

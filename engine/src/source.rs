@@ -1,6 +1,7 @@
 //! A kernel's source: a main file, its headers, and the names of its kernels.
 
 use crate::error::{Error, Result};
+use crate::more::NonExhaustive;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -331,13 +332,21 @@ pub struct Options {
     pub arch_specific: bool,
     /// Feature flags of the target that the code depends on (`xnack`).
     pub features: Vec<Text>,
+    #[doc(hidden)]
+    pub _more: NonExhaustive,
 }
 
 impl Options {
     /// Waves of `wave` lanes; everything else is off.
     #[must_use]
     pub fn wave(wave: u32) -> Options {
-        Options { wave, fast_math: false, arch_specific: false, features: Vec::new() }
+        Options {
+            wave,
+            fast_math: false,
+            arch_specific: false,
+            features: Vec::new(),
+            _more: NonExhaustive::default(),
+        }
     }
 
     /// Sets fast math.

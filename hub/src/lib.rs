@@ -42,6 +42,7 @@ mod fetch;
 mod folder;
 mod http;
 mod hub;
+mod more;
 mod names;
 mod pace;
 mod place;
@@ -51,6 +52,8 @@ mod settings;
 
 pub use error::Error;
 pub use hub::{Hub, Local, Pulled};
+#[doc(hidden)]
+pub use more::NonExhaustive;
 pub use names::{Named, USUAL, models};
 pub use reference::{BadReference, MAIN, Pick, Reference, SCHEME, is_address};
 pub use remove::Removed;

@@ -2,6 +2,7 @@
 //! `huggingface_hub`.
 
 use crate::error::Error;
+use crate::more::NonExhaustive;
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
@@ -38,6 +39,8 @@ pub struct Settings {
     pub min_rate: u64,
     /// Time over which the rate is measured.
     pub window: Duration,
+    #[doc(hidden)]
+    pub _more: NonExhaustive,
 }
 
 /// A token. It is never printed.
@@ -75,6 +78,7 @@ impl Settings {
             patience: Duration::from_secs(30),
             min_rate: MIN_RATE,
             window: Duration::from_secs(60),
+            _more: NonExhaustive::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Generates text from a prompt: feeds the sequence, decodes until a stop condition, and passes
 //! text on as soon as no stop text can begin in it.
 
+use crate::NonExhaustive;
 use crate::lookup::{self, Drafts};
 use crate::session::{After, SequenceId, Session, SessionError, Want, Work};
 use crate::stop::StopWatcher;
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 
 pub use crate::stop::StopReason;
 
-/// A prompt and the limits of its answer.
-#[derive(Debug, Clone)]
+/// A prompt and the limits of its answer. The default has no prompt.
+#[derive(Debug, Clone, Default)]
 pub struct Request<'a> {
     /// Tokens to feed before the first one is sampled; at least one.
     pub prompt: &'a [u32],
@@ -21,6 +22,8 @@ pub struct Request<'a> {
     pub stop: &'a [String],
     /// Whether tokens are drafted from repetitions in the prompt and the answer.
     pub lookup: bool,
+    #[doc(hidden)]
+    pub _more: NonExhaustive,
 }
 
 /// A generated answer.

@@ -66,6 +66,8 @@ pub use chat::Message;
 pub use kjit_chat::{self as chat, stop};
 pub use kjit_cpu as host;
 pub use kjit_engine::child_main;
+#[doc(hidden)]
+pub use kjit_exec::NonExhaustive;
 pub use kjit_exec::{self as exec, DeviceChoice, SampleOptions, device, sample};
 pub use kjit_gguf::{self as gguf, elide, folder};
 pub use kjit_gpu as gpu;

@@ -182,7 +182,7 @@ impl Model {
         max_tokens: Option<usize>,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, SessionError> {
-        let request = Request { prompt, max_tokens, stop: &[], lookup: false };
+        let request = Request { prompt, max_tokens, ..Request::default() };
         generate(&mut self.session, sequence, &self.tokenizer, &request, on_text, &|| false)
     }
 

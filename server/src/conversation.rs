@@ -59,6 +59,40 @@ pub struct Conversation {
     pub tools: Option<String>,
     /// Further variables of the template.
     pub variables: serde_json::Map<String, Value>,
+    /// How the prompt ends.
+    pub ending: Ending,
+}
+
+/// How a prompt ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ending {
+    /// With the begin of the assistant's turn.
+    #[default]
+    Turn,
+    /// With the end of the last turn.
+    Closed,
+    /// In the last turn, an assistant's, which the answer continues.
+    Open,
+}
+
+/// Reads `add_generation_prompt` and `continue_final_message`, as transformers and vLLM have them.
+pub fn ending(f: &mut Fields, turns: &[Turn]) -> Result<Ending, Refusal> {
+    let (add, open) =
+        (f.flag("add_generation_prompt")?, f.flag("continue_final_message")?.unwrap_or(false));
+    match (add, open) {
+        // vLLM's default of the first is true, and clients send the second alone.
+        (Some(true), true) => {
+            Err(f.wrong("continue_final_message", "needs add_generation_prompt false"))
+        }
+        (_, true) => match turns.last() {
+            Some(last) if last.role == "assistant" && !last.content.trim().is_empty() => {
+                Ok(Ending::Open)
+            }
+            _ => Err(f.wrong("continue_final_message", "needs a last message of the assistant")),
+        },
+        (Some(false), false) => Ok(Ending::Closed),
+        (_, false) => Ok(Ending::Turn),
+    }
 }
 
 impl Prompt {
@@ -106,11 +140,13 @@ impl Conversation {
                 }
             }
         }
+        let add = self.ending == Ending::Turn;
         let render = |turns: &[Turn], tools: Option<&str>| {
             template
-                .render_within(&messages(turns), tools, variables.as_deref(), true, cancel)
+                .render_within(&messages(turns), tools, variables.as_deref(), add, cancel)
                 .map_err(wrong)
         };
+        let last = self.turns.last().map(|turn| turn.content.trim().to_owned());
         let (mut rendered, mut form) =
             (render(&self.turns, self.tools.as_deref())?, template.form());
         let offered = self.tools.as_deref().map(names).unwrap_or_default();
@@ -121,6 +157,14 @@ impl Conversation {
             form = Form::Hermes;
             let turns = in_words(self.turns, &tools);
             rendered = render(&turns, None)?;
+        }
+        if let (Ending::Open, Some(last)) = (self.ending, last) {
+            // As transformers does it: all behind the last turn's text is cut off.
+            let end = rendered.rfind(&last).map(|at| at + last.len()).ok_or_else(|| {
+                let why = "the template changes the last message: it cannot be continued";
+                Refusal::field("continue_final_message", why)
+            })?;
+            rendered.truncate(end);
         }
         let tokens = loaded.tokens(cancel, |tokenizer, limit| match loaded.literal_user_text {
             true => tokenizer.encode_literal_chat_within(&rendered, limit),

@@ -8,10 +8,10 @@ use crate::generation::{Piece, Wanted, start};
 use crate::models::Lease;
 use crate::prompt::Prompt;
 use crate::refusal::Refusal;
-use crate::sampling::{self, Ends};
+use crate::sampling::{self, Ends, Sampling};
 use crate::service::Service;
 use crate::streamed::IN_FLIGHT;
-use kjit_model::SampleOptions;
+use crate::thought::Thought;
 use kjit_model::cancel::Cancel;
 use kjit_model::chat::Form;
 use tokio::sync::mpsc;
@@ -27,7 +27,7 @@ pub struct Ask {
     /// Most tokens of an answer.
     pub max_tokens: Option<usize>,
     /// Sampling options.
-    pub sampling: SampleOptions,
+    pub sampling: Sampling,
     /// Texts that end an answer.
     pub stop: Vec<String>,
     /// Ends of an answer besides the model's own and stop texts.
@@ -36,6 +36,10 @@ pub struct Ask {
     pub ignore_eos: bool,
     /// Number of alternatives with log probabilities for each token; `None`: no log probabilities.
     pub logprobs: Option<usize>,
+    /// Most tokens of a thought, if the request says: `Some(None)` is no limit.
+    pub thinking: Option<Option<usize>>,
+    /// Whether pieces have the tokens' ids.
+    pub ids: bool,
     /// The client.
     pub caller: Caller,
 }
@@ -46,6 +50,8 @@ pub struct Asked {
     pub pieces: mpsc::Receiver<(usize, Piece)>,
     /// The schema keywords that are not enforced; empty if all are.
     pub unheld: String,
+    /// The prompt's tokens, if they are wanted.
+    pub prompt: Vec<u32>,
 }
 
 /// Renders the prompt, makes the constraints, and submits the answers.
@@ -54,32 +60,36 @@ pub struct Asked {
 /// The prompt, a schema or a token is refused, or the queue is full.
 pub async fn ask(service: &Service, loaded: &Lease, ask: Ask) -> Result<Asked, Refusal> {
     sampling::known(&ask.sampling, loaded.tokenizer.n_vocab())?;
-    let Ask { conversation, follow, n, caller, .. } = ask;
+    let Ask { conversation, follow, n, caller, sampling, .. } = ask;
     let (of, words) = (loaded.clone(), spoken(loaded, conversation));
     let prepare = move |cancel: &Cancel| {
         let prompt = words.prompt(&of, cancel)?;
         let constraints = follow.constraints(&of, Some(&prompt), n, cancel)?;
-        Ok((prompt, follow, constraints))
+        Ok((prompt, follow, constraints, sampling.resolved(&of)))
     };
-    let (prompt, follow, constraints) = service.prepare(loaded, &caller, prepare).await?;
+    let (prompt, follow, constraints, sampling) = service.prepare(loaded, &caller, prepare).await?;
     let unheld = not_held(&constraints);
     let mut constraints = constraints.into_iter();
+    let thought = ask.thinking.unwrap_or(service.options.reasoning_budget);
+    let thought = thought.map(|most| Thought::new(loaded, prompt.form, prompt.rendered(), most));
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     for i in 0..n {
         let wanted = Wanted {
             max_tokens: ask.max_tokens,
-            sampling: sampling::nth(&ask.sampling, i),
+            sampling: sampling::nth(&sampling, i),
             stop: ask.stop.clone(),
             ignore_eos: ask.ignore_eos,
             logprobs: ask.logprobs,
             constraint: constraints.next(),
             lookup: loaded.lookup,
             more_ends: ask.ends.clone(),
+            thought: thought.clone(),
+            ids: ask.ids,
             ..Wanted::of(prompt.tokens.clone(), prompt.reading(&follow), caller.clone())
         };
         start(loaded, wanted, i, to.clone())?;
     }
-    Ok(Asked { pieces, unheld })
+    Ok(Asked { pieces, unheld, prompt: if ask.ids { prompt.tokens } else { vec![] } })
 }
 
 /// The tokens of a conversation's prompt.

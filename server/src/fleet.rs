@@ -11,6 +11,7 @@ use crate::service::Service;
 use crate::streamed::{self, IN_FLIGHT};
 use axum::response::Response;
 use hyper::body::Bytes;
+use kjit_model::cancel::Cancel;
 use kjit_model::chat::Part;
 use serde_json::json;
 use std::sync::Arc;
@@ -35,12 +36,10 @@ pub async fn inference(
     f.done()?;
     let loaded = service.model(at, None).await?;
     sampling::known(&sampling, loaded.tokenizer.n_vocab())?;
-    let tokens = {
-        let of = loaded.clone();
-        service
-            .prepare(&loaded, &caller, move |cancel| Text::Words(text).tokens(&of, cancel))
-            .await?
-    };
+    let of = loaded.clone();
+    let prepare =
+        move |cancel: &Cancel| Ok((Text::Words(text).tokens(&of, cancel)?, sampling.resolved(&of)));
+    let (tokens, sampling) = service.prepare(&loaded, &caller, prepare).await?;
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     let wanted = Wanted {
         max_tokens: Some(max_tokens),

@@ -6,6 +6,7 @@ use crate::forced::Forced;
 use crate::models::Lease;
 use crate::refusal::Refusal;
 use crate::sampling::Ends;
+use crate::thought::Thought;
 use kjit_model::SampleOptions;
 use kjit_model::chat::{Form, Part, ReplyParser};
 use kjit_model::generate::StopReason;
@@ -46,6 +47,10 @@ pub struct Wanted {
     pub forced: Vec<u32>,
     /// Ends besides the model's own.
     pub more_ends: Ends,
+    /// Bounds its thought.
+    pub thought: Option<Thought>,
+    /// Whether pieces have the tokens' ids.
+    pub ids: bool,
 }
 
 impl Wanted {
@@ -64,6 +69,8 @@ impl Wanted {
             lookup: false,
             forced: vec![],
             more_ends: Ends::default(),
+            thought: None,
+            ids: false,
         }
     }
 }
@@ -103,6 +110,8 @@ pub enum Piece {
         parts: Vec<Part>,
         /// Scores of its tokens.
         scores: Vec<Score>,
+        /// Its tokens, if they are wanted.
+        ids: Vec<u32>,
         /// Tokens of the answer up to its end.
         generated_tokens: usize,
     },
@@ -169,6 +178,10 @@ pub fn start(
         None => ("response_format", None),
         Some(one) => (one.field, Some(one.constraint)),
     };
+    let constraint = match wanted.thought {
+        None => constraint,
+        Some(thought) => Some(thought.with(constraint)),
+    };
     let all_ends = || ends.iter().chain(&wanted.more_ends.ids).copied().collect::<Vec<u32>>();
     let mut stop = match (wanted.ignore_eos, wanted.more_ends.ids.is_empty()) {
         (false, true) => Stop::EndOfTurn,
@@ -216,9 +229,16 @@ pub fn start(
         )
     };
     let answer = loaded.scheduler.submit(request).map_err(|why| refused(&why, asks))?;
-    let silent = wanted.more_ends.ids;
-    let reader =
-        Reader { stop: wanted.stop, reading: wanted.reading, ends, silent, forced, enough, field };
+    let reader = Reader {
+        stop: wanted.stop,
+        reading: wanted.reading,
+        ends,
+        silent: wanted.more_ends.ids,
+        forced,
+        enough,
+        field,
+        told: wanted.ids,
+    };
     tokio::spawn(reader.run(loaded.clone(), answer, events, index, to));
     Ok(())
 }
@@ -284,6 +304,8 @@ struct Reader {
     enough: Arc<AtomicBool>,
     /// The field that asked for a constraint.
     field: &'static str,
+    /// Whether pieces have the tokens' ids.
+    told: bool,
 }
 
 impl Reader {
@@ -296,7 +318,7 @@ impl Reader {
         to: mpsc::Sender<(usize, Piece)>,
     ) {
         let start = std::time::Instant::now();
-        let Reader { stop, mut reading, ends, silent, forced, enough, field } = self;
+        let Reader { stop, mut reading, ends, silent, forced, enough, field, told } = self;
         let (mut of_prompt, mut scored, mut generated) = (vec![], forced == 0, 0);
         let markers = match &reading {
             Reading::Plain => &[],
@@ -317,7 +339,7 @@ impl Reader {
                 return;
             };
             let (mut said, mut scores, mut ended) = (String::new(), vec![], None);
-            let mut started = None;
+            let (mut started, mut ids) = (None, vec![]);
             // Cut by its length or by a stop text, in the middle of a token's text.
             let mut cut = false;
             // Tokens that came meanwhile are sent as one piece.
@@ -333,9 +355,13 @@ impl Reader {
                         let logprobs = logprobs.unwrap_or_else(none);
                         of_prompt.push(Score { id, logprobs });
                     }
-                    Event::Token { id, .. } if silent.contains(&id) => generated += 1,
+                    Event::Token { id, .. } if silent.contains(&id) => {
+                        generated += 1;
+                        ids.extend(told.then_some(id));
+                    }
                     Event::Token { id, logprobs } => {
                         generated += 1;
+                        ids.extend(told.then_some(id));
                         first.get_or_insert_with(|| start.elapsed());
                         usage.generated_tokens = generated;
                         let logprobs = logprobs.filter(|_| !ends.contains(&id));
@@ -397,9 +423,9 @@ impl Reader {
             }
             let (parts, partial) = read(&mut reading, said, ended.is_some(), cut);
             calls |= parts.iter().any(|part| matches!(part, Part::Call(_)));
-            if !parts.is_empty() || !scores.is_empty() {
-                let sent =
-                    to.send((index, Piece::Said { parts, scores, generated_tokens: generated }));
+            if !parts.is_empty() || !scores.is_empty() || !ids.is_empty() {
+                let said = Piece::Said { parts, scores, ids, generated_tokens: generated };
+                let sent = to.send((index, said));
                 match tokio::time::timeout(PATIENCE, sent).await {
                     Ok(Ok(())) => {}
                     // The receiver is gone, or the client took nothing in time.
@@ -465,6 +491,8 @@ pub struct Whole {
     pub prompt: Vec<Score>,
     /// Scores of its tokens.
     pub scores: Vec<Score>,
+    /// Its tokens, if they are wanted.
+    pub ids: Vec<u32>,
     /// Its figures.
     pub done: Option<Done>,
 }
@@ -497,7 +525,10 @@ pub async fn collect(
         match piece {
             Piece::Started { .. } => {}
             Piece::Prompt(scores) => whole.prompt = scores,
-            Piece::Said { parts, scores, .. } => whole.add(parts, scores),
+            Piece::Said { parts, scores, ids, .. } => {
+                whole.add(parts, scores);
+                whole.ids.extend(ids);
+            }
             Piece::Done(done) => whole.done = Some(done),
             Piece::Failed(refusal) => return Err(refusal),
         }

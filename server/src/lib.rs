@@ -13,14 +13,16 @@
 //! | `preparation` | work before a request is queued, in turns by caller |
 //! | `service`, `models`, `loaded` | shared state; loading and unloading; a loaded model |
 //! | `conversation`, `prompt` | messages to a prompt |
-//! | `sampling`, `constrain` | sampling options; constraints |
+//! | `sampling`, `samplers`, `constrain` | sampling options; further samplers; constraints |
 //! | `choice`, `tool`, `tool_list` | `tool_choice`; a tool; tools of other formats |
-//! | `converse`, `forced` | what all chat dialects share; forced tokens |
+//! | `converse`, `forced`, `thought` | what all chat dialects share; forced tokens; length of a thought |
+//! | `ranking` | rerank and score |
 //! | `generation`, `streamed` | one answer, from tokens to text; streams |
 //! | `openai`, `anthropic`, `ollama`, `llama`, `fleet` | dialects |
 //! | `probes` | routes of SGLang's and vLLM's monitors |
 //! | `hive`, `announce` | a hive's URL; announcements of a fleet's worker |
-//! | `counts`, `metrics`, `status`, `page` | counts, metrics, state, the chat page |
+//! | `counts`, `metrics`, `vllm_metrics`, `process` | counts; metrics: kjit's, under vLLM's names, of the process |
+//! | `status`, `page`, `health` | state, the chat page, readiness and draining |
 //! | `running` | the servers of a user, for `kjit ps` |
 //! | `in_process` | a server without sockets, for tests |
 
@@ -55,6 +57,7 @@ mod fleet;
 mod forced;
 mod generation;
 mod head;
+mod health;
 mod hive;
 mod in_process;
 mod keys;
@@ -72,16 +75,21 @@ mod percent;
 mod preparation;
 mod probes;
 mod prompt;
+mod process;
+mod ranking;
 mod refusal;
 mod routes;
 mod running;
+mod samplers;
 mod sampling;
 mod service;
 mod status;
 mod streamed;
+mod thought;
 mod tls;
 mod tool;
 mod tool_list;
+mod vllm_metrics;
 
 pub use hive::Hive;
 pub use in_process::Inside;

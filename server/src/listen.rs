@@ -154,10 +154,25 @@ async fn run(options: Options) -> Result<End, ServeError> {
             }
         }
     };
+    let mut at_once = false;
+    if matches!(end, Ok(End::Terminated)) && !service.options.limits.drain.is_zero() {
+        let delay = service.options.limits.drain;
+        service.drain();
+        let seconds = delay.as_secs();
+        (service.options.say)(&format!("draining: requests are still taken for {seconds} s"));
+        tokio::select! {
+            () = tokio::time::sleep(delay) => {}
+            _ = terminate.recv() => at_once = true,
+            _ = interrupt.recv() => at_once = true,
+        }
+    }
     // No connection is accepted any more.
     door.abort();
     let _ = door.await;
-    if end.is_ok() {
+    if at_once {
+        service.stop();
+        (service.options.say)("stopped at once");
+    } else if end.is_ok() {
         let _ = stopping.send(true);
         stop(&service, gone, &mut terminate, &mut interrupt).await;
     }

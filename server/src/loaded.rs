@@ -2,6 +2,7 @@
 
 use crate::options::{Options, Served};
 use crate::refusal::Refusal;
+use crate::samplers::Breakers;
 use kjit_engine::Engine;
 use kjit_model::cancel::Cancel;
 use kjit_model::chat::{ChatTemplate, Form};
@@ -50,6 +51,10 @@ pub struct Loaded {
     pub weights: u64,
     /// Elements of all weights.
     pub parameters: u64,
+    /// `general.license`.
+    license: Option<String>,
+    /// Digest of its file.
+    digest: String,
     /// Bytes of keys and values with all contexts full.
     pub kv: u64,
     /// Bytes of keys and values of one full context.
@@ -64,6 +69,8 @@ pub struct Loaded {
     n_vocab: usize,
     /// Made for the first constrained answer.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
+    /// Tokens of DRY's breakers.
+    pub breakers: Breakers,
     /// The second opening of a generative model, for embeddings. Made on the first request for
     /// them.
     vectors: Mutex<Option<(Scheduler, Option<Listed>)>>,
@@ -121,6 +128,7 @@ impl Loaded {
             model.gguf.opt_str("general.architecture").ok().flatten().unwrap_or("?").to_owned();
         let (weights, parameters) = sizes(graph);
         let mix = model.gguf.mix_name();
+        let (license, digest) = (license(&model.gguf), digest(&served.path));
         let (context, encoder, n_vocab) =
             (model.session.context(), graph.pooling.is_some(), model.session.n_vocab());
         let context_bytes = served
@@ -156,6 +164,8 @@ impl Loaded {
             device,
             arch,
             mix,
+            license,
+            digest,
             encoder,
             weights,
             parameters,
@@ -164,6 +174,7 @@ impl Loaded {
             engine,
             n_vocab,
             grammars: OnceLock::new(),
+            breakers: Breakers::default(),
             vectors: Mutex::new(None),
             opening: Mutex::new(None),
             turn: tokio::sync::Mutex::new(()),
@@ -190,7 +201,7 @@ impl Loaded {
         let limit = Limit { most: Some(self.context), cancel: cancel.clone() };
         encode(&self.tokenizer, &limit).map_err(|why| match why {
             Stopped::TooMany { least } => Refusal::longer(least, self.context),
-            Stopped::Cancelled => Refusal::internal(why.to_string()),
+            _ => Refusal::internal(why.to_string()),
         })
     }
 
@@ -278,6 +289,8 @@ impl Loaded {
             weights: self.weights,
             parameters: self.parameters,
             context: self.context,
+            license: self.license.clone(),
+            digest: self.digest.clone(),
         }
     }
 
@@ -419,6 +432,38 @@ pub struct Card {
     pub parameters: u64,
     /// Context size: prompt and answer together.
     pub context: usize,
+    /// `general.license`, if the file has one.
+    pub license: Option<String>,
+    /// Digest of the file's length, begin and end, in hex: files of gigabytes are not read for it.
+    pub digest: String,
+}
+
+/// Bytes at the begin and the end of a file that its digest is of.
+const DIGESTED: u64 = 1 << 20;
+
+/// The digest of a file, or of the name of a folder.
+fn digest(path: &Path) -> String {
+    use sha2::{Digest, Sha256};
+    use std::io::{Read, Seek, SeekFrom};
+    let mut all = Sha256::new();
+    let parts = || -> std::io::Result<Vec<u8>> {
+        let mut file = std::fs::File::open(path)?;
+        let len = file.metadata()?.len();
+        let mut bytes = len.to_le_bytes().to_vec();
+        (&mut file).take(DIGESTED).read_to_end(&mut bytes)?;
+        file.seek(SeekFrom::Start(len.saturating_sub(DIGESTED)))?;
+        file.take(DIGESTED).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    match parts() {
+        Ok(bytes) => all.update(bytes),
+        Err(_) => all.update(path.as_os_str().as_encoded_bytes()),
+    }
+    all.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn license(gguf: &Gguf) -> Option<String> {
+    gguf.opt_str("general.license").ok().flatten().map(str::to_owned)
 }
 
 impl Card {
@@ -440,6 +485,8 @@ impl Card {
             weights,
             parameters,
             context: served.open.context_of(&graph),
+            license: license(&gguf),
+            digest: digest(&served.path),
         })
     }
 }

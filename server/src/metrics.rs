@@ -17,6 +17,15 @@ pub fn text(service: &Service) -> String {
         out.counter("kjit_http_answers_total", "HTTP answers begun", n);
     }
     out.labels.clear();
+    crate::process::write(&mut out);
+    out.with(concat!("version=\"", env!("CARGO_PKG_VERSION"), "\"").to_owned(), |out| {
+        out.gauge("kjit_build_info", "Version of this program", 1.0);
+    });
+    out.gauge(
+        "kjit_draining",
+        "1 when the server is being drained or stops",
+        f64::from(u8::from(service.draining())),
+    );
     let connections = service.metrics.connections.load(Ordering::Relaxed);
     out.gauge("kjit_http_connections", "Open connections", connections as f64);
     out.gauge(
@@ -53,37 +62,10 @@ pub fn text(service: &Service) -> String {
         if let Some(loaded) = seen.loaded {
             out.model(&loaded);
             out.labels = vec![format!("model_name=\"{}\"", escaped(served.name()))];
-            vllm(&mut out, &loaded.scheduler.status());
+            crate::vllm_metrics::write(&mut out, &loaded.scheduler.status());
         }
     }
     out.finish()
-}
-
-/// The names that routers of vLLM read, such as Kubernetes' Gateway API Inference Extension.
-fn vllm(out: &mut Text, s: &Status) {
-    let used = s.held_tokens.saturating_sub(s.kept_tokens) as f64 / s.room.max(1) as f64;
-    for (name, help, value) in [
-        ("vllm:num_requests_running", "Requests that are being answered", s.running as f64),
-        ("vllm:num_requests_waiting", "Requests in the queue", s.waiting as f64),
-        ("vllm:kv_cache_usage_perc", "Used share of keys and values, 1 is all", used),
-    ] {
-        out.gauge(name, help, value);
-    }
-    for (name, help, value) in [
-        ("vllm:num_preemptions_total", "Preempted sequences", s.preempted),
-        (
-            "vllm:prefix_cache_queries_total",
-            "Tokens of prompts that were looked up",
-            s.prompt_tokens + s.cached_tokens,
-        ),
-        ("vllm:prefix_cache_hits_total", "Tokens of prompts that were cached", s.cached_tokens),
-        ("vllm:prompt_tokens_total", "Tokens of prompts", s.prompt_tokens + s.cached_tokens),
-        ("vllm:generation_tokens_total", "Tokens of answers", s.generated_tokens),
-    ] {
-        out.counter(name, help, value);
-    }
-    let first = "Time from the request to its first token";
-    out.histogram("vllm:time_to_first_token_seconds", first, &s.first_token);
 }
 
 /// A label's value, escaped.
@@ -93,7 +75,7 @@ fn escaped(name: &str) -> String {
 
 /// Lines by metric name, in alphabetical order: Prometheus wants all lines of a name together.
 #[derive(Default)]
-struct Text {
+pub struct Text {
     lines: BTreeMap<String, String>,
     /// Labels of the next lines.
     labels: Vec<String>,
@@ -111,16 +93,19 @@ impl Text {
         if all.is_empty() { String::new() } else { format!("{{{}}}", all.join(",")) }
     }
 
-    fn line(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
+    /// One line of a metric.
+    pub fn line(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
         let labels = self.labelled(None);
         let _ = writeln!(self.lines(name, kind, help), "{name}{labels} {value}");
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+    /// A value that goes up and down.
+    pub fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.line(name, "gauge", help, value);
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
+    /// A count.
+    pub fn counter(&mut self, name: &str, help: &str, value: u64) {
         self.line(name, "counter", help, value);
     }
 
@@ -150,7 +135,15 @@ impl Text {
         }
     }
 
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+    /// Writes with more labels.
+    pub fn with(&mut self, more: String, write: impl FnOnce(&mut Text)) {
+        self.labels.push(more);
+        write(self);
+        self.labels.pop();
+    }
+
+    /// A histogram, its values multiplied.
+    pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram, times: f64) {
         let mut below = 0;
         let mut text = String::new();
         for (bound, count) in histogram.bounds().iter().zip(&histogram.counts) {
@@ -158,10 +151,10 @@ impl Text {
             let _ = writeln!(
                 text,
                 "{name}_bucket{} {below}",
-                self.labelled(Some(format!("le=\"{bound}\"")))
+                self.labelled(Some(format!("le=\"{}\"", (bound * times * 1e3).round() / 1e3)))
             );
         }
-        let (sum, count, labels) = (histogram.sum, histogram.count(), self.labelled(None));
+        let (sum, count, labels) = (histogram.sum * times, histogram.count(), self.labelled(None));
         let _ = writeln!(
             text,
             "{name}_bucket{} {count}",
@@ -244,16 +237,18 @@ impl Text {
             self.counter(name, help, value);
         }
         self.line("kjit_busy_seconds_total", "counter", "Seconds spent in steps", s.busy);
-        self.histogram("kjit_queue_seconds", "Time in the queue", &s.queued);
+        self.histogram("kjit_queue_seconds", "Time in the queue", &s.queued, 1.0);
         self.histogram(
             "kjit_first_token_seconds",
             "Time from the request to its first token",
             &s.first_token,
+            1.0,
         );
         self.histogram(
             "kjit_between_tokens_seconds",
             "Time between tokens of one answer",
             &s.between_tokens,
+            1.0,
         );
     }
 }

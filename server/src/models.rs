@@ -111,6 +111,10 @@ pub struct Seen {
     pub card: Option<Arc<Card>>,
     /// Counts of loading.
     pub counts: Counts,
+    /// Time of the last use.
+    pub used: Instant,
+    /// Time that it stays loaded without use, if a request set it.
+    pub keep: Option<Keep>,
 }
 
 /// The models of a server, in the options' order.
@@ -168,6 +172,8 @@ impl Models {
             moving: matches!(place.is, Is::Moving),
             card: place.card.clone(),
             counts,
+            used: place.used,
+            keep: place.keep,
         })
     }
 

@@ -6,14 +6,8 @@ use crate::refusal::Refusal;
 use serde_json::Value;
 
 /// Numeric fields with their neutral values.
-const NUMBERS: [(&str, f64); 12] = [
-    ("typical_p", 1.0),
+const NUMBERS: [(&str, f64); 6] = [
     ("tfs_z", 1.0),
-    ("mirostat", 0.0),
-    ("dynatemp_range", 0.0),
-    ("xtc_probability", 0.0),
-    ("dry_multiplier", 0.0),
-    ("top_n_sigma", -1.0),
     ("top_a", 0.0),
     ("n_probs", 0.0),
     ("min_keep", 0.0),
@@ -22,35 +16,16 @@ const NUMBERS: [(&str, f64); 12] = [
 ];
 
 /// Boolean fields with their neutral values.
-const FLAGS: [(&str, bool); 9] = [
+const FLAGS: [(&str, bool); 4] = [
     ("skip_special_tokens", true),
     ("spaces_between_special_tokens", true),
     ("use_beam_search", false),
     ("include_stop_str_in_output", false),
-    ("add_generation_prompt", true),
-    ("continue_final_message", false),
-    ("return_tokens_as_token_ids", false),
-    ("return_token_ids", false),
-    ("return_tokens", false),
 ];
 
-/// Fields without effect: they refine a neutral field, or say how a server computes.
-const WITHOUT_EFFECT: [&str; 14] = [
-    "mirostat_tau",
-    "mirostat_eta",
-    "dynatemp_exponent",
-    "xtc_threshold",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "dry_sequence_breakers",
-    "cache_prompt",
-    "id_slot",
-    "slot_id",
-    "timings_per_token",
-    "return_progress",
-    "priority",
-];
+/// Fields without effect: they say how a server computes.
+const WITHOUT_EFFECT: [&str; 6] =
+    ["cache_prompt", "id_slot", "slot_id", "timings_per_token", "return_progress", "priority"];
 
 /// Takes these fields out of a request.
 ///
@@ -81,12 +56,12 @@ mod tests {
             let mut f = Fields::parse(json.as_bytes()).unwrap();
             take(&mut f).and_then(|()| f.done()).map_err(|why| why.message().to_owned())
         };
-        let neutral = r#"{"typical_p": 1, "mirostat": 0, "mirostat_tau": 5.0, "tfs_z": 1.0,
-            "skip_special_tokens": true, "cache_prompt": true, "top_n_sigma": -1}"#;
+        let neutral = r#"{"top_a": 0, "n_probs": 0, "tfs_z": 1.0, "skip_special_tokens": true,
+            "cache_prompt": true}"#;
         assert_eq!(read(neutral), Ok(()));
         for (json, why) in [
-            (r#"{"mirostat": 2}"#, "'mirostat': is not supported: leave it out, or 0"),
-            (r#"{"typical_p": "1"}"#, "'typical_p': is not supported: leave it out, or 1"),
+            (r#"{"top_a": 0.5}"#, "'top_a': is not supported: leave it out, or 0"),
+            (r#"{"tfs_z": "1"}"#, "'tfs_z': is not supported: leave it out, or 1"),
             (
                 r#"{"skip_special_tokens": false}"#,
                 "'skip_special_tokens': is not supported: leave it out, or true",

@@ -4,8 +4,8 @@ use crate::hive::Hive;
 use crate::keys::{Keys, Origins};
 use crate::tls::Tls;
 use kjit_engine::Config;
-use kjit_model::OpenOptions;
-use std::net::IpAddr;
+use kjit_model::{NonExhaustive, OpenOptions};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,9 +23,23 @@ pub struct Served {
     pub shared_memory: Option<(u64, usize)>,
     /// Whether the model must have paged keys and values. Opening it without them is an error.
     pub must_page: bool,
+    #[doc(hidden)]
+    pub _more: NonExhaustive,
 }
 
 impl Served {
+    /// A model with default options.
+    pub fn new(path: impl Into<PathBuf>, names: Vec<String>) -> Served {
+        Served {
+            path: path.into(),
+            names,
+            open: OpenOptions::default(),
+            shared_memory: None,
+            must_page: false,
+            _more: NonExhaustive::default(),
+        }
+    }
+
     /// Name in answers.
     pub fn name(&self) -> &str {
         self.names.first().map_or("model", String::as_str)
@@ -83,8 +97,12 @@ pub struct Options {
     /// Folders for the socket by which [`crate::running`] finds this server. The first usable one
     /// is taken. Empty: no socket.
     pub sockets: Vec<PathBuf>,
+    /// Most tokens of a thought, where a request does not say. `None`: no limit.
+    pub reasoning_budget: Option<usize>,
     /// Prints a line about the server.
     pub say: fn(&str),
+    #[doc(hidden)]
+    pub _more: NonExhaustive,
 }
 
 /// Limits of connections and bodies.
@@ -109,6 +127,10 @@ pub struct Limits {
     pub write: Duration,
     /// Time for running requests to finish when the server stops.
     pub stop: Duration,
+    /// Time between SIGTERM and the stop. The server is not ready, but answers on: routers notice.
+    pub drain: Duration,
+    #[doc(hidden)]
+    pub _more: NonExhaustive,
 }
 
 impl Default for Limits {
@@ -123,6 +145,8 @@ impl Default for Limits {
             greeting: Duration::from_secs(10),
             write: Duration::from_secs(30),
             stop: Duration::from_secs(30),
+            drain: Duration::ZERO,
+            _more: NonExhaustive::default(),
         }
     }
 }
@@ -139,6 +163,35 @@ pub struct Worker {
 }
 
 impl Options {
+    /// A server of these models on 127.0.0.1, any free port, without keys, that prints nothing.
+    pub fn new(models: Vec<Served>) -> Options {
+        Options {
+            models,
+            idle_unload: None,
+            keep_alive: true,
+            engine: Config::new(),
+            template: None,
+            host: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 0,
+            tls: None,
+            keys: Keys::default(),
+            share_prefixes: false,
+            literal_user_text: false,
+            strict_fields: false,
+            origins: Origins { named: vec![], loopback: true },
+            allow_anyone: false,
+            max_queue: 256,
+            token_budget: None,
+            lookup: None,
+            limits: Limits::default(),
+            worker: None,
+            sockets: vec![],
+            reasoning_budget: None,
+            say: |_| (),
+            _more: NonExhaustive::default(),
+        }
+    }
+
     /// Checks the options.
     ///
     /// # Errors

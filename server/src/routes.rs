@@ -3,11 +3,12 @@
 use crate::caller::Caller;
 use crate::fields::{Fields, let_pass};
 use crate::keys::Key;
-use crate::models::Seen;
 use crate::openai::{self, json_response, random_id};
 use crate::refusal::{Dialect, Refusal};
 use crate::service::Service;
-use crate::{anthropic, fleet, head, llama, metrics, ollama, page, probes, status};
+use crate::{
+    anthropic, fleet, head, health, llama, metrics, ollama, page, probes, ranking, status,
+};
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -32,7 +33,7 @@ pub fn routes(service: &Arc<Service>) -> Router {
     Router::new()
         .route("/", get(page::page))
         .route("/page/{*name}", get(page::file))
-        .route("/health", get(health))
+        .route("/health", get(health::ready))
         .route("/metrics", get(metrics_text))
         .route("/status", get(status_document))
         .route("/v1/models", get(models))
@@ -48,8 +49,11 @@ pub fn routes(service: &Arc<Service>) -> Router {
         .route("/embeddings", post(embeddings))
         .route("/responses", post(responses))
         .route("/messages", post(messages))
-        .route("/v1/health", get(health))
-        .route("/ping", get(health).post(health))
+        .route("/v1/health", get(health::ready))
+        .route("/readyz", get(health::ready))
+        .route("/livez", get(health::live))
+        .route("/drain", post(health::drain))
+        .route("/ping", get(health::ready).post(health::ready))
         .route("/health_generate", get(health_generate))
         .route("/version", get(async || json_response(&probes::version())))
         .route("/get_model_info", get(model_info))
@@ -60,6 +64,14 @@ pub fn routes(service: &Arc<Service>) -> Router {
         .route("/detokenize", post(detokenize))
         .route("/apply-template", post(apply_template))
         .route("/completion", post(completion))
+        .route("/infill", post(infill))
+        .route("/v1/rerank", post(rerank))
+        .route("/v2/rerank", post(rerank))
+        .route("/rerank", post(rerank))
+        .route("/v1/score", post(score))
+        .route("/score", post(score))
+        .route("/api/v0/models", get(lm_studio))
+        .route("/api/v0/models/{*name}", get(lm_studio_model))
         .route("/api/embeddings", post(ollama_embeddings))
         .route("/v1/responses", post(responses))
         .route("/v1/responses/{id}", get(response).delete(delete_response))
@@ -107,7 +119,7 @@ async fn guard(State(service): Shared, mut request: Request, next: Next) -> Resp
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(
             header::ACCESS_CONTROL_EXPOSE_HEADERS,
-            HeaderValue::from_static("x-request-id, retry-after"),
+            HeaderValue::from_static("x-request-id, retry-after, warning, x-kjit-not-held"),
         );
         headers.insert(
             header::VARY,
@@ -122,7 +134,7 @@ fn admit(service: &Service, request: &Request) -> Result<Option<Key>, Refusal> {
     let (method, path, headers) = (request.method(), request.uri().path(), request.headers());
     service.options.origins.check(head::host(request.uri(), headers), headers)?;
     // The page holds no data, and health checks need no key.
-    let open = matches!(path, "/" | "/health" | "/v1/health" | "/ping")
+    let open = matches!(path, "/" | "/health" | "/v1/health" | "/ping" | "/readyz" | "/livez")
         || path.starts_with("/page/")
         || method == Method::OPTIONS;
     let key = if open { None } else { service.options.keys.check(headers)? };
@@ -134,7 +146,7 @@ fn admit(service: &Service, request: &Request) -> Result<Option<Key>, Refusal> {
 
 /// The route's name in the counts.
 fn route_name(path: &str) -> &'static str {
-    const NAMED: [&str; 19] = [
+    const NAMED: [&str; 23] = [
         "/",
         "/health",
         "/metrics",
@@ -148,6 +160,10 @@ fn route_name(path: &str) -> &'static str {
         "/v1/messages",
         "/v1/messages/count_tokens",
         "/completion",
+        "/infill",
+        "/v1/rerank",
+        "/v1/score",
+        "/drain",
         "/api/version",
         "/api/tags",
         "/api/chat",
@@ -195,7 +211,7 @@ fn preflight(headers: &HeaderMap) -> Response {
 const CLIENTS_HEADERS: &str = "authorization, content-type, accept, x-request-id, x-api-key, \
     api-key, openai-beta, openai-organization, \
     openai-project, anthropic-beta, anthropic-version, anthropic-dangerous-direct-browser-access, \
-    http-referer, x-title, \
+    http-referer, x-title, traceparent, tracestate, \
     x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, \
     x-stainless-helper-method, x-stainless-lang, \
     x-stainless-os, x-stainless-package-version, x-stainless-poll-helper, \
@@ -315,6 +331,26 @@ async fn completion(State(service): Shared, request: Request) -> Response {
     answered(service, request, llama::completion::answer).await
 }
 
+async fn infill(State(service): Shared, request: Request) -> Response {
+    answered(service, request, llama::infill::answer).await
+}
+
+async fn rerank(State(service): Shared, request: Request) -> Response {
+    answered(service, request, ranking::rerank).await
+}
+
+async fn score(State(service): Shared, request: Request) -> Response {
+    answered(service, request, ranking::score).await
+}
+
+async fn lm_studio(State(service): Shared) -> Response {
+    json_response(&openai::lm_studio::models(&service))
+}
+
+async fn lm_studio_model(State(service): Shared, Path(name): Path<String>) -> Response {
+    said(openai::lm_studio::model(&service, &name).map(|document| json_response(&document)))
+}
+
 async fn ollama_embeddings(State(service): Shared, request: Request) -> Response {
     answered(service, request, openai::embeddings::ollama_one).await
 }
@@ -398,31 +434,6 @@ async fn model(State(service): Shared, Path(name): Path<String>) -> Response {
         Ok((_, seen)) => json_response(&openai::model_card(&service, &name, &seen)),
         Err(refusal) => refusal.response(Dialect::OpenAi),
     }
-}
-
-/// 200 if requests are answered. Requests for unloaded models are: they load the model.
-async fn health(State(service): Shared) -> Response {
-    use kjit_model::serve::State as Is;
-    let several = service.all().count() > 1;
-    let word =
-        |(at, seen): (usize, Seen)| match seen.loaded.map(|loaded| loaded.scheduler.status().state)
-        {
-            // Startup: nothing can be answered before the first model is loaded.
-            None if at == 0 && seen.card.is_none() => "loading",
-            _ if service.stopping() => "stopping",
-            None | Some(Is::Ready) => "ok",
-            Some(Is::Short) => "short of memory",
-            Some(Is::Reopening) => "reopening",
-            // The next request loads it again; other models may be loaded meanwhile.
-            Some(Is::Ended) if several => "ok",
-            Some(Is::Stopping | Is::Ended) => "stopping",
-        };
-    let bad = service.all().map(|(_, seen)| seen).enumerate().map(word).find(|word| *word != "ok");
-    let mut response = json_response(&json!({ "status": bad.unwrap_or("ok") }));
-    if bad.is_some() {
-        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    }
-    response
 }
 
 async fn metrics_text(State(service): Shared) -> Response {

@@ -2,8 +2,10 @@
 
 use crate::constrain::Follow;
 use crate::fields::Fields;
+use crate::loaded::Loaded;
 use crate::neutral;
 use crate::refusal::Refusal;
+use crate::samplers;
 use kjit_model::SampleOptions;
 use serde_json::Value;
 use std::hash::{BuildHasher, RandomState};
@@ -17,19 +19,19 @@ const MOST_BIASES: usize = 1024;
 
 /// OpenAI's fields and common additions: `top_k`, `min_p`, `repeat_penalty` (also
 /// `repetition_penalty`). Defaults are OpenAI's: temperature 1, no cuts.
-pub fn openai(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
+pub fn openai(fields: &mut Fields) -> Result<Sampling, Refusal> {
     let usual = SampleOptions { temperature: 1.0, top_p: 1.0, ..plain() };
     read(fields, &usual)
 }
 
 /// Ollama's `options`. Defaults are Ollama's: temperature 0.8, top-k 40, top-p 0.9.
-pub fn ollama(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
+pub fn ollama(fields: &mut Fields) -> Result<Sampling, Refusal> {
     let usual = SampleOptions { temperature: 0.8, top_k: 40, top_p: 0.9, window: 64, ..plain() };
     read(fields, &usual)
 }
 
 /// llama.cpp's fields. What is not given is as llama.cpp has it.
-pub fn llama(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
+pub fn llama(fields: &mut Fields) -> Result<Sampling, Refusal> {
     let (top_p, min_p) = (0.95, 0.05);
     let usual = SampleOptions { temperature: 0.8, top_k: 40, top_p, min_p, window: 64, ..plain() };
     read(fields, &usual)
@@ -37,22 +39,31 @@ pub fn llama(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
 
 /// Nothing is cut or weighed.
 fn plain() -> SampleOptions {
-    SampleOptions {
-        temperature: 1.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
-        repeat_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        window: ALL,
-        seed: 0,
-        bias: vec![],
+    SampleOptions { temperature: 1.0, window: ALL, ..SampleOptions::default() }
+}
+
+/// Sampling options of a request, before its model is known.
+#[derive(Debug, Clone)]
+pub struct Sampling {
+    /// The options, without the tokens of DRY's breakers.
+    pub options: SampleOptions,
+    /// Texts that no repetition goes across.
+    pub breakers: Vec<String>,
+}
+
+impl Sampling {
+    /// The options for a model. May read its vocabulary: too slow for an async thread.
+    pub fn resolved(mut self, loaded: &Loaded) -> SampleOptions {
+        if self.options.dry.penalises() {
+            let ids = loaded.breakers.of(loaded, &self.breakers);
+            self.options.dry.breakers = ids.to_vec();
+        }
+        self.options
     }
 }
 
 /// Fields of any dialect; `usual` has those that are not given.
-fn read(fields: &mut Fields, usual: &SampleOptions) -> Result<SampleOptions, Refusal> {
+fn read(fields: &mut Fields, usual: &SampleOptions) -> Result<Sampling, Refusal> {
     neutral::take(fields)?;
     let repeat = match fields.number("repeat_penalty", 0.01..=10.0)? {
         None => fields.number("repetition_penalty", 0.01..=10.0)?,
@@ -70,7 +81,7 @@ fn read(fields: &mut Fields, usual: &SampleOptions) -> Result<SampleOptions, Ref
     let number = |fields: &mut Fields, name, range, usual| {
         fields.number(name, range).map(|given| given.unwrap_or(usual))
     };
-    Ok(SampleOptions {
+    let options = SampleOptions {
         temperature: number(fields, "temperature", 0.0..=2.0, usual.temperature)?,
         top_p: number(fields, "top_p", 0.0..=1.0, usual.top_p)?,
         top_k,
@@ -86,7 +97,9 @@ fn read(fields: &mut Fields, usual: &SampleOptions) -> Result<SampleOptions, Ref
         window,
         seed: seed(fields)?,
         bias: biases(fields)?,
-    })
+        ..SampleOptions::default()
+    };
+    samplers::read(fields, options)
 }
 
 /// The options of one of several answers to a request, with its own seed.
@@ -102,8 +115,8 @@ fn seed(fields: &mut Fields) -> Result<u64, Refusal> {
 }
 
 /// Whether all biased tokens are ids of the vocabulary.
-pub fn known(options: &SampleOptions, n_vocab: usize) -> Result<(), Refusal> {
-    match options.bias.iter().all(|(id, _)| (*id as usize) < n_vocab) {
+pub fn known(sampling: &Sampling, n_vocab: usize) -> Result<(), Refusal> {
+    match sampling.options.bias.iter().all(|(id, _)| (*id as usize) < n_vocab) {
         true => Ok(()),
         false => Err(Refusal::field("logit_bias", format_args!("give token ids below {n_vocab}"))),
     }

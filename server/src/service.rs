@@ -36,6 +36,7 @@ pub struct Service {
     pub preparation: Arc<PreparationQueue>,
     /// Responses that conversations can go on from.
     pub kept: Arc<Kept>,
+    draining: AtomicBool,
     stopping: AtomicBool,
 }
 
@@ -51,8 +52,19 @@ impl Service {
             started_unix: unix_time(),
             preparation: Arc::default(),
             kept: Arc::default(),
+            draining: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         }
+    }
+
+    /// Not ready from now on, so that routers send no more requests. Those that come are answered.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether routers should send no more requests.
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed) || self.stopping()
     }
 
     /// Refuses new requests from now on.

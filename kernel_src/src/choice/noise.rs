@@ -53,6 +53,15 @@ impl Noise {
         best.map(|(_, id)| id)
     }
 
+    /// A number in 0..1 for the whole draw. It depends on seed and position, and no token's noise
+    /// depends on it.
+    #[must_use]
+    pub fn chance(self) -> f32 {
+        let key = [self.seed as u32, (self.seed >> 32) as u32];
+        let [word, ..] = philox([0, self.position, 1, 0], key);
+        fraction(word)
+    }
+
     /// The random words of ids from `4 × group` on.
     fn words(self, group: u32) -> [u32; 4] {
         philox([group, self.position, 0, 0], [self.seed as u32, (self.seed >> 32) as u32])

@@ -29,6 +29,8 @@ pub use device::DeviceChoice;
 pub use embed::embeds;
 pub use error::{SessionError, check_scores};
 pub use host_ops::{HostOps, OpenHostOps};
+#[doc(hidden)]
+pub use kjit_engine::NonExhaustive;
 pub use options::{
     DRAFTS, HostPrompts, KvType, OpenOptions, Output, Persistence, Probe, Split, default_threads,
     why_no_pages,

@@ -1,6 +1,6 @@
 //! Options of opening a model, for every runner and for planning.
 
-use super::DeviceChoice;
+use super::{DeviceChoice, NonExhaustive};
 use kjit_graph::{Graph, Op, Pooling, StateKind};
 pub use kjit_kernels::persistent::Probe;
 
@@ -163,6 +163,9 @@ pub struct OpenOptions {
     /// On a GPU: names of values to keep in memory after a step, except those that a fused step has
     /// only in registers.
     pub keep: Vec<String>,
+    #[doc(hidden)]
+    #[serde(skip)]
+    pub _more: NonExhaustive,
 }
 
 impl Default for OpenOptions {
@@ -194,6 +197,7 @@ impl Default for OpenOptions {
             memory: None,
             stream: false,
             keep: vec![],
+            _more: NonExhaustive::default(),
         }
     }
 }

@@ -1,44 +1,20 @@
 //! The sampler: chooses the next token from logits.
 
+mod cuts;
+mod dry;
+mod mirostat;
+mod options;
+
+pub use cuts::{DynamicTemperature, Xtc};
+pub use dry::Dry;
+pub use mirostat::{Mirostat, Version as MirostatVersion};
+pub use options::SampleOptions;
+
+use dry::History;
 use kjit_kernels::changes::Entry;
 use kjit_kernels::noise::{Noise, inverse};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-
-/// Options of a sampler. It applies, in this order: biases and the mask, penalties, then (unless
-/// greedy) top-k, temperature, top-p, min-p, and a draw.
-#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
-pub struct SampleOptions {
-    /// Divides logits before the softmax; 0 is greedy.
-    pub temperature: f32,
-    /// Keeps the `top_k` most likely tokens; 0 keeps all.
-    pub top_k: usize,
-    /// Keeps the most likely tokens up to this sum of probabilities; 1 keeps all.
-    pub top_p: f32,
-    /// Keeps tokens at least `min_p` times as likely as the most likely one; 0 keeps all.
-    pub min_p: f32,
-    /// Divides positive logits of recent tokens, multiplies negative ones (Keskar et al. 2019,
-    /// arXiv 1909.05858); 1 changes none.
-    pub repeat_penalty: f32,
-    /// Subtracted once from logits of recent tokens.
-    pub presence_penalty: f32,
-    /// Subtracted from logits of recent tokens for each occurrence.
-    pub frequency_penalty: f32,
-    /// The number of last tokens that count as recent.
-    pub window: usize,
-    /// The seed of the random numbers.
-    pub seed: u64,
-    /// Added to the logits of these tokens first; −∞ forbids a token.
-    pub bias: Vec<(u32, f32)>,
-}
-
-impl SampleOptions {
-    /// Whether logits depend on the tokens chosen before.
-    pub fn penalises(&self) -> bool {
-        self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
-    }
-}
 
 /// The set of tokens that may be chosen: one bit for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,24 +60,6 @@ impl TokenMask {
     }
 }
 
-impl Default for SampleOptions {
-    /// Greedy, without penalties.
-    fn default() -> Self {
-        SampleOptions {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repeat_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            window: 64,
-            seed: 0,
-            bias: vec![],
-        }
-    }
-}
-
 /// Chooses tokens. Options, position, logits and history determine the token on every machine;
 /// earlier draws have no influence. A draw adds noise to each token's score and takes the largest
 /// sum; the noise is computed from the seed, the position and the token's id
@@ -119,6 +77,10 @@ pub struct Sampler {
     candidates: Vec<Candidate>,
     /// Occurrences of each recent token, sorted by token.
     counts: Vec<(u32, u32)>,
+    /// The last tokens, the prompt's too. Empty without DRY.
+    history: History,
+    /// Mirostat's limit of surprise.
+    mu: f32,
 }
 
 /// A sampler's history, to return to.
@@ -126,6 +88,8 @@ pub struct Sampler {
 pub struct Mark {
     recent: Vec<u32>,
     next: usize,
+    history: usize,
+    mu: f32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -138,7 +102,26 @@ struct Candidate {
 impl Sampler {
     /// A sampler with no history.
     pub fn new(options: SampleOptions) -> Sampler {
-        Sampler { options, mask: None, recent: vec![], next: 0, candidates: vec![], counts: vec![] }
+        let mu = options.mirostat.map_or(0.0, Mirostat::begin);
+        Sampler {
+            options,
+            mask: None,
+            recent: vec![],
+            next: 0,
+            candidates: vec![],
+            counts: vec![],
+            history: History::default(),
+            mu,
+        }
+    }
+
+    /// Adds the tokens before the answer. DRY looks for repetitions in them, too; penalties do not
+    /// count them.
+    pub fn read(&mut self, prompt: &[u32]) {
+        let dry = &self.options.dry;
+        if dry.penalises() {
+            prompt.iter().for_each(|&token| self.history.push(token, dry.window));
+        }
     }
 
     /// The options.
@@ -152,13 +135,14 @@ impl Sampler {
     }
 
     /// Whether the choice depends on the logits by temperature, top-k, top-p and min-p alone (no
-    /// penalties, biases or mask).
+    /// penalties, biases, mask, or options that only the CPU applies).
     pub fn takes_logits_as_they_are(&self) -> bool {
-        !self.options.penalises() && self.options.bias.is_empty() && self.mask.is_none()
+        let o = &self.options;
+        !o.penalises() && o.bias.is_empty() && self.mask.is_none() && !o.needs_host()
     }
 
     /// Penalties and biases as a list for the device, each token below `n_vocab` once. `None` if
-    /// the list may exceed `most` tokens: then the host adjusts.
+    /// the list may exceed `most` tokens, or an option needs the CPU: then the host adjusts.
     pub fn adjustments(&self, n_vocab: usize, most: usize) -> Option<Vec<Entry>> {
         let o = &self.options;
         let recent: &[u32] = if o.penalises() { &self.recent } else { &[] };
@@ -180,8 +164,12 @@ impl Sampler {
         Some(known.map(entry).collect())
     }
 
-    /// Whether [`Sampler::adjustments`] fits in `most` entries.
+    /// Whether a device can choose: no option needs the CPU, and [`Sampler::adjustments`] fits in
+    /// `most` entries.
     pub fn is_adjustable(&self, most: usize) -> bool {
+        if self.options.needs_host() {
+            return false;
+        }
         let recent = if self.options.penalises() { self.recent.len() } else { 0 };
         self.options.bias.len() + recent <= most
     }
@@ -200,12 +188,14 @@ impl Sampler {
 
     /// The current history, for [`Sampler::back_to`].
     pub fn mark(&self) -> Mark {
-        Mark { recent: self.recent.clone(), next: self.next }
+        let (history, mu) = (self.history.len(), self.mu);
+        Mark { recent: self.recent.clone(), next: self.next, history, mu }
     }
 
     /// Returns to a mark: tokens accepted since are removed from the history.
     pub fn back_to(&mut self, mark: Mark) {
-        (self.recent, self.next) = (mark.recent, mark.next);
+        (self.recent, self.next, self.mu) = (mark.recent, mark.next, mark.mu);
+        self.history.back_to(mark.history);
     }
 
     /// Returns to a mark, then accepts `chosen` again: the first of the tokens accepted since.
@@ -234,6 +224,9 @@ impl Sampler {
     /// Adds a token to the history that penalties use. [`Sampler::sample`] does this with its
     /// choice.
     pub fn accept(&mut self, token: u32) {
+        if self.options.dry.penalises() {
+            self.history.push(token, self.options.dry.window);
+        }
         if self.options.window == 0 {
             return;
         }
@@ -251,6 +244,8 @@ impl Sampler {
     pub fn forget(&mut self) {
         self.recent.clear();
         self.next = 0;
+        self.history.clear();
+        self.mu = self.options.mirostat.map_or(0.0, Mirostat::begin);
     }
 
     /// Chooses a token and accepts it. `position` is the number of tokens before it in the
@@ -265,6 +260,9 @@ impl Sampler {
     /// [`Sampler::sample`] for logits that went through [`Sampler::restrict`].
     pub fn choose(&mut self, position: usize, logits: &mut [f32]) -> u32 {
         self.penalise(logits);
+        if self.options.dry.penalises() {
+            self.options.dry.penalise(&self.history, logits);
+        }
         let token = if self.options.temperature > 0.0 {
             self.draw(position, logits)
         } else {
@@ -309,29 +307,56 @@ impl Sampler {
         let likeliest_first = |a: &Candidate, b: &Candidate| {
             b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
         };
-        if o.top_k > 0 && o.top_k < c.len() {
+        if o.needs_host() {
+            // Forbidden tokens count in no entropy and no deviation.
+            c.retain(|c| c.logit > f32::NEG_INFINITY);
+        }
+        if o.mirostat.is_none() {
+            cuts::top_n_sigma(c, o.top_n_sigma);
+        }
+        if o.mirostat.is_none() && o.top_k > 0 && o.top_k < c.len() {
             // Only the kept tokens are sorted: sorting a vocabulary of 128k takes 10 ms.
             c.select_nth_unstable_by(o.top_k - 1, likeliest_first);
             c.truncate(o.top_k);
         }
-        let Some(largest) = c.iter().map(|c| c.logit).max_by(f32::total_cmp) else { return 0 };
+        let Some(largest) = c.iter().map(|c| c.logit).max_by(f32::total_cmp) else {
+            return greedy(logits);
+        };
         if largest.is_infinite() {
             return greedy(logits);
         }
-        if o.top_p < 1.0 || o.min_p > 0.0 {
+        let temperature = o.dynamic_temperature.of(o.temperature, c, largest);
+        if temperature <= 0.0 {
+            return greedy(logits);
+        }
+        let noise = Noise { seed: o.seed, position: u32::try_from(position).unwrap_or(u32::MAX) };
+        let cut_by_xtc = o.xtc.cuts() && noise.chance() < o.xtc.probability;
+        let weighed = o.top_p < 1.0 || o.min_p > 0.0 || o.typical_p < 1.0 || cut_by_xtc;
+        if weighed || o.mirostat.is_some() {
             for c in c.iter_mut() {
-                c.weight = (f64::from(c.logit - largest) / f64::from(o.temperature)).exp();
+                c.weight = (f64::from(c.logit - largest) / f64::from(temperature)).exp();
             }
+        }
+        if let Some(mirostat) = o.mirostat {
+            mirostat.cut(c, self.mu);
+        } else if weighed {
             // Top-p goes first because its sum is over all candidates. The most likely token has
             // weight 1, which min-p compares with.
             let sum: f64 = c.iter().map(|c| c.weight).sum();
             keep_top_p(c, f64::from(o.top_p), sum, likeliest_first);
             c.retain(|c| c.weight >= f64::from(o.min_p));
+            cuts::typical(c, o.typical_p);
+            if cut_by_xtc {
+                o.xtc.cut(c);
+            }
         }
-        let noise = Noise { seed: o.seed, position: u32::try_from(position).unwrap_or(u32::MAX) };
         let drawn =
-            noise.draw(c.iter().map(|c| (c.token, c.logit - largest)), inverse(o.temperature));
-        drawn.unwrap_or_else(|| greedy(logits))
+            noise.draw(c.iter().map(|c| (c.token, c.logit - largest)), inverse(temperature));
+        let token = drawn.unwrap_or_else(|| greedy(logits));
+        if let Some(mirostat) = o.mirostat {
+            self.mu = mirostat.after(self.mu, c, token);
+        }
+        token
     }
 }
 

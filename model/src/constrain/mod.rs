@@ -4,9 +4,11 @@
 //! [`Grammars`] is made once per vocabulary and takes some tenths of a second. A constraint is made
 //! per request in a few milliseconds. Its mask takes some tens of µs per token.
 
+mod gbnf;
 mod reply;
 mod schema;
 
+pub use gbnf::lark_of_gbnf;
 pub use reply::{Content, Reply};
 pub use schema::Unenforced;
 

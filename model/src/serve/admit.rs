@@ -140,8 +140,11 @@ impl Worker {
         id: SequenceId,
     ) -> Result<(), SessionError> {
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
-        *session.sampler(id)? =
-            job.sampler.take().unwrap_or_else(|| Sampler::new(job.sampling.clone()));
+        *session.sampler(id)? = job.sampler.take().unwrap_or_else(|| {
+            let mut sampler = Sampler::new(job.sampling.clone());
+            sampler.read(&job.tokens);
+            sampler
+        });
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Requests to a [`super::Scheduler`] and its events.
 
+use crate::NonExhaustive;
 use crate::sample::{SampleOptions, TokenMask};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -71,6 +72,8 @@ pub struct Request {
     pub owner: Owner,
     /// Receives the events.
     pub sink: Sink,
+    #[doc(hidden)]
+    pub _more: NonExhaustive,
 }
 
 impl Request {
@@ -87,6 +90,7 @@ impl Request {
             client: None,
             owner: Owner::default(),
             sink,
+            _more: NonExhaustive::default(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The state that a scheduler shares with its worker.
 
+use crate::NonExhaustive;
 use super::Reopen;
 use super::request::{Failure, Refused};
 use super::running::ActiveRequest;
@@ -25,6 +26,8 @@ pub struct SchedulerOptions {
     pub reuse: bool,
     /// Reopens the session after a fault; `None`: the scheduler ends then.
     pub reopen: Option<Reopen>,
+    #[doc(hidden)]
+    pub _more: NonExhaustive,
 }
 
 impl Default for SchedulerOptions {
@@ -35,6 +38,7 @@ impl Default for SchedulerOptions {
             held_tokens: None,
             reuse: true,
             reopen: None,
+            _more: NonExhaustive::default(),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub const BOUNDS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
 
-/// A histogram of durations.
+/// A histogram of durations, or of lengths in thousands of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Histogram {
     /// Durations in each bucket, up to its bound of `BOUNDS`; the last bucket has no bound.
@@ -29,7 +29,15 @@ impl Histogram {
 
     /// Adds a duration.
     pub(super) fn add(&mut self, took: Duration) {
-        let seconds = took.as_secs_f64();
+        self.add_value(took.as_secs_f64());
+    }
+
+    /// Adds a length.
+    pub(super) fn add_tokens(&mut self, tokens: usize) {
+        self.add_value(tokens as f64 / 1000.0);
+    }
+
+    fn add_value(&mut self, seconds: f64) {
         self.sum += seconds;
         let bucket = BOUNDS.iter().position(|b| seconds <= *b).unwrap_or(BOUNDS.len());
         if let Some(count) = self.counts.get_mut(bucket) {
@@ -122,4 +130,31 @@ pub struct Status {
     pub first_token: Histogram,
     /// Time between tokens of one answer.
     pub between_tokens: Histogram,
+    /// Of the requests that ended normally: those whose answer was cut by its limit or the context.
+    pub cut: u64,
+    /// Time from submission to the end, of requests that ended normally.
+    pub whole: Histogram,
+    /// Time from the queue's end to the first token.
+    pub prefill: Histogram,
+    /// Time from the first token to the end.
+    pub decode: Histogram,
+    /// Lengths of prompts in thousands of tokens.
+    pub prompts: Histogram,
+    /// Lengths of answers in thousands of tokens.
+    pub answers: Histogram,
+}
+
+impl Status {
+    /// Counts a request that ended normally after this time.
+    pub(super) fn ended(&mut self, usage: &super::Usage, total: Duration, cut: bool) {
+        self.done += 1;
+        self.cut += u64::from(cut);
+        self.whole.add(total);
+        if let Some(first) = usage.first_token {
+            self.prefill.add(first.saturating_sub(usage.queued));
+            self.decode.add(total.saturating_sub(first));
+        }
+        self.prompts.add_tokens(usage.prompt_tokens);
+        self.answers.add_tokens(usage.generated_tokens);
+    }
 }

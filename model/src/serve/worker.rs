@@ -187,7 +187,10 @@ impl Worker {
     pub fn end(&mut self, mut job: ActiveRequest, end: End) {
         match &end {
             End::Done(Reason::Cancelled) => self.seen.cancelled += 1,
-            End::Done(_) => self.seen.done += 1,
+            End::Done(reason) => {
+                let cut = matches!(reason, Reason::Length | Reason::ContextFull);
+                self.seen.ended(&job.usage, job.submitted.elapsed(), cut);
+            }
             End::Failed(_) => self.seen.failed += 1,
         }
         // Published first, so that a client that sees the end finds its request counted.

@@ -3,7 +3,7 @@
 
 use crate::it::support::asked::{Asked, ask};
 use crate::it::support::files::tiny_model;
-use kjit_model::constrain::{GrammarError, Grammars};
+use kjit_model::constrain::{GrammarError, Grammars, lark_of_gbnf};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
 use kjit_model::serve::{Constraint, Reason, Scheduler, SchedulerOptions, Stop};
@@ -159,4 +159,27 @@ fn long_chains_of_rules_and_references_end_no_program() {
     drop(g.json_schema(&json!({ "$ref": "#/$defs/d0", "$defs": definitions })));
     let long = g.lark(&format!("start: \"{}\"", "x".repeat(600_000))).err().unwrap().to_string();
     assert!(long.contains("more than 524288"), "{long}");
+}
+
+/// Grammars of llama.cpp's form, of each construct.
+#[test]
+fn answers_keep_to_gbnf() {
+    let Some(served) = served() else { return };
+    let list = "root ::= item (\",\" item){1,3} end?\nitem ::= [a-c]+ | no-Digit \"\\x31\"\n\
+                no-Digit ::= [^0-9,\\n\\x00-\\x1f]  # one character\nend ::= \"\" | \".\"\n";
+    let lark = lark_of_gbnf(list).unwrap();
+    let item = |text: &str| {
+        let letters = !text.is_empty() && text.chars().all(|c| ('a'..='c').contains(&c));
+        let other = |c: char| !c.is_ascii_digit() && c != ',' && c >= ' ';
+        let two: Vec<char> = text.chars().collect();
+        letters || matches!(two.as_slice(), [first, '1'] if other(*first))
+    };
+    let all: Vec<Asked> =
+        (0..6).map(|i| served.ask(i, served.grammars.lark(&lark).unwrap())).collect();
+    let texts: Vec<String> = all.into_iter().filter_map(|asked| served.text(asked)).collect();
+    assert!(texts.len() > 2, "{texts:?}");
+    for text in texts {
+        let items: Vec<&str> = text.strip_suffix('.').unwrap_or(&text).split(',').collect();
+        assert!((2..=4).contains(&items.len()) && items.iter().all(|one| item(one)), "{text:?}");
+    }
 }

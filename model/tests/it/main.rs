@@ -15,6 +15,7 @@ mod gpu_simulated;
 mod gpu_tuned;
 mod host_golden;
 mod host_oracle;
+mod options;
 mod serve;
 mod session;
 mod stages;

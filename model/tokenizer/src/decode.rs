@@ -5,15 +5,17 @@ use super::error::TokenizerError;
 use super::rwkv;
 use super::space::unescape;
 use super::special::attr;
-use super::{Algorithm, Tokenizer};
+use super::{Algorithm, NonExhaustive, Tokenizer};
 
-/// Options for special tokens in decoding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Options for special tokens in decoding. By default both are off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DecodeOptions {
     /// Drop a BOS at the start and an EOS at the end if the model adds them.
     pub remove_special: bool,
     /// Write control and unknown tokens as text (`<|im_end|>`) instead of dropping them.
     pub unparse_special: bool,
+    #[doc(hidden)]
+    pub _more: NonExhaustive,
 }
 
 impl Tokenizer {
@@ -26,7 +28,7 @@ impl Tokenizer {
     /// # Errors
     /// An id outside the vocabulary.
     pub fn decode(&self, ids: &[u32]) -> Result<Vec<u8>, TokenizerError> {
-        self.decode_with(ids, DecodeOptions { remove_special: false, unparse_special: true })
+        self.decode_with(ids, DecodeOptions { unparse_special: true, ..DecodeOptions::default() })
     }
 
     /// The bytes of some ids.

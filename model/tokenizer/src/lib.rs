@@ -26,6 +26,7 @@ mod decode;
 mod error;
 mod limit;
 mod literal;
+mod more;
 mod partition;
 mod plamo2;
 mod pretokenize;
@@ -47,6 +48,8 @@ use std::ops::Range;
 pub use decode::{DecodeOptions, Detokenizer};
 pub use error::TokenizerError;
 pub use limit::{Limit, Stopped};
+#[doc(hidden)]
+pub use more::NonExhaustive;
 pub use special_ids::SpecialIds;
 pub use vocabulary::{FimIds, Vocabulary};
 
@@ -68,27 +71,33 @@ use wordpiece::WordPiece;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-/// Options of encoding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Options of encoding. By default those of [`EncodeOptions::PLAIN`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EncodeOptions {
     /// Add BOS at the start and EOS at the end if the model requires them.
     pub add_special: bool,
     /// Recognise control tokens in the text (`<|im_end|>`). User-defined tokens are always
     /// recognised.
     pub parse_special: bool,
+    #[doc(hidden)]
+    pub _more: NonExhaustive,
 }
 
 impl EncodeOptions {
     /// A prompt from a chat template, or text with the model's own markup.
-    pub const PROMPT: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
+    pub const PROMPT: EncodeOptions = EncodeOptions::of(true, true);
     /// Plain text.
-    pub const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
+    pub const PLAIN: EncodeOptions = EncodeOptions::of(false, false);
     /// Text at the start of a context, without markup.
-    pub const RAW_PROMPT: EncodeOptions = EncodeOptions { add_special: true, parse_special: false };
+    pub const RAW_PROMPT: EncodeOptions = EncodeOptions::of(true, false);
+
+    const fn of(add_special: bool, parse_special: bool) -> EncodeOptions {
+        EncodeOptions { add_special, parse_special, _more: NonExhaustive(()) }
+    }
 }
 
 /// Output of a chat template, which may already contain BOS.
-const CHAT: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
+const CHAT: EncodeOptions = EncodeOptions::of(false, true);
 
 /// A vocabulary with its algorithm.
 #[derive(Debug)]
@@ -99,6 +108,7 @@ pub struct Tokenizer {
     algorithm: Algorithm,
     partition: Partition,
     special: SpecialIds,
+    fim: FimIds,
     eog: Vec<u32>,
     add_bos: bool,
     add_eos: bool,
@@ -152,7 +162,7 @@ impl Tokenizer {
         let mut table = read_tokens(vocabulary)?;
         let n_vocab = table.len() as u32;
         let defaults = kind.defaults();
-        let Resolved { ids, attrs, eog, remarks } =
+        let Resolved { ids, fim, attrs, eog, remarks } =
             special::resolve(vocabulary, &table, n_vocab, defaults.ids)?;
         let partition = Partition::new(&table, &attrs)?;
         let mut add_bos = vocabulary.add_bos.unwrap_or(defaults.add_bos);
@@ -245,6 +255,7 @@ impl Tokenizer {
             algorithm,
             partition,
             special: ids,
+            fim,
             eog,
             add_bos,
             add_eos,
@@ -413,6 +424,12 @@ impl Tokenizer {
     /// The ids of special tokens.
     pub fn special(&self) -> &SpecialIds {
         &self.special
+    }
+
+    /// The ids of the tokens for fill-in-the-middle: those that the file names, else of well-known
+    /// texts.
+    pub fn fim(&self) -> FimIds {
+        self.fim
     }
 
     /// Begin of sequence.

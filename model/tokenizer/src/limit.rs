@@ -22,6 +22,7 @@ impl Limit {
 
 /// The reasons why a text was not encoded to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Stopped {
     /// It has more tokens than the limit.
     #[error("the text has {least} tokens or more")]

@@ -3,7 +3,7 @@
 
 use super::error::TokenizerError;
 use super::table::TokenTable;
-use super::vocabulary::Vocabulary;
+use super::vocabulary::{FimIds, Vocabulary};
 use crate::special_ids::SpecialIds;
 
 /// Types and attributes of a token as a bit set: corrections are added to the file's types.
@@ -114,6 +114,8 @@ const ALWAYS_TEXT: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|con
 #[derive(Debug)]
 pub struct Resolved {
     pub ids: SpecialIds,
+    /// Ids for fill-in-the-middle.
+    pub fim: FimIds,
     /// Attributes of each token.
     pub attrs: Vec<u8>,
     /// Ids that end a generation, in ascending order.
@@ -152,10 +154,18 @@ pub fn resolve(
     };
     ids.eot = ids.eot.or_else(|| by_text(EOT));
     ids.eom = ids.eom.or_else(|| by_text(EOM));
-    let fim = vocabulary.special_fim;
-    let _ = fim.pre.or_else(|| by_text(FIM_PRE));
-    let _ = fim.suf.or_else(|| by_text(FIM_SUF));
-    let _ = fim.mid.or_else(|| by_text(FIM_MID));
+    let named = vocabulary.special_fim;
+    let mut fim_id = |named: Option<u32>, texts| match named.filter(|id| *id < n_vocab) {
+        Some(id) => Some(id),
+        // As the file names one, the well-known texts are no control tokens.
+        None if named.is_some() => None,
+        None => by_text(texts),
+    };
+    let fim = FimIds {
+        pre: fim_id(named.pre, FIM_PRE),
+        suf: fim_id(named.suf, FIM_SUF),
+        mid: fim_id(named.mid, FIM_MID),
+    };
     ids.fim_pad = ids.fim_pad.or_else(|| by_text(FIM_PAD));
     ids.fim_rep = ids.fim_rep.or_else(|| by_text(FIM_REP));
     ids.fim_sep = ids.fim_sep.or_else(|| by_text(FIM_SEP));
@@ -190,7 +200,7 @@ pub fn resolve(
     eog.dedup();
 
     strip(vocabulary, &find, &mut attrs);
-    Ok(Resolved { ids, attrs, eog, remarks })
+    Ok(Resolved { ids, fim, attrs, eog, remarks })
 }
 
 /// The file's ids, else the defaults. Some converters write `u32::MAX` for "none". The padding

@@ -29,7 +29,7 @@ pub async fn messages(
     let read = request::message(&service, &body, caller)?;
     let loaded = service.model(read.at, None).await?;
     let stop = read.ask.stop.clone();
-    let Asked { pieces, unheld } = ask(&service, &loaded, read.ask).await?;
+    let Asked { pieces, unheld, .. } = ask(&service, &loaded, read.ask).await?;
     let manner = answer::Manner::new(loaded.name(), stop, read.parallel);
     if read.stream {
         let events = answer::stream_format(manner);

@@ -43,6 +43,8 @@ struct Words {
     choice: Choice,
     parallel: bool,
     form: Option<(Form, &'static str)>,
+    /// Most tokens of a thought.
+    thinking: Option<Option<usize>>,
     caller: Caller,
 }
 
@@ -68,6 +70,8 @@ pub fn message(service: &Service, body: &[u8], caller: Caller) -> Result<Read, R
         ends: Ends::default(),
         ignore_eos: false,
         logprobs: None,
+        thinking: words.thinking,
+        ids: false,
         caller: words.caller,
     };
     Ok(Read { ask, at: words.at, stream, parallel: words.parallel })
@@ -93,13 +97,13 @@ fn words(f: &mut Fields, service: &Service, caller: Caller) -> Result<Words, Ref
     all.extend(turns(f)?);
     let offer = tools(f)?;
     let (choice, parallel) = tool_choice(f, &offer)?;
-    let mut variables = thinking(f)?;
+    let (mut variables, thinking) = thinking(f)?;
     let form = output(f, &mut variables)?;
     let (offered, tools) = offer.into_parts();
     // The prompt does not show tools that must not be called.
     let tools = tools.filter(|_| choice != Choice::None);
-    let conversation = Conversation { turns: all, tools, variables };
-    Ok(Words { at, conversation, offered, choice, parallel, form, caller })
+    let conversation = Conversation { turns: all, tools, variables, ..Conversation::default() };
+    Ok(Words { at, conversation, offered, choice, parallel, form, thinking, caller })
 }
 
 fn tools(f: &mut Fields) -> Result<ToolList, Refusal> {
@@ -144,19 +148,20 @@ fn tool_choice(f: &mut Fields, offer: &ToolList) -> Result<(Choice, bool), Refus
 
 /// Reads `thinking` into template variables. As with Anthropic's service, a model that can answer
 /// without reasoning reasons only on request.
-fn thinking(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
-    let mut reasons = false;
+fn thinking(f: &mut Fields) -> Result<(Map<String, Value>, Option<Option<usize>>), Refusal> {
+    let (mut reasons, mut most) = (false, None);
     if let Some(mut thinking) = f.object("thinking")? {
         reasons = match thinking.needed_text("type")?.as_str() {
             "enabled" | "adaptive" => true,
             "disabled" => false,
             _ => return Err(thinking.wrong("type", "give enabled, adaptive or disabled")),
         };
-        thinking.count("budget_tokens", 1..=i64::MAX)?;
+        most = thinking.count("budget_tokens", 1..=i64::MAX)?.map(Some);
         thinking.ignore(&["display"]);
         thinking.done()?;
     }
-    Ok([("enable_thinking".to_owned(), reasons.into())].into_iter().collect())
+    let variables = [("enable_thinking".to_owned(), reasons.into())].into_iter().collect();
+    Ok((variables, most))
 }
 
 /// Reads the form of the text (`output_config` or the older `output_format`) and the effort.

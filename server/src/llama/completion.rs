@@ -5,6 +5,7 @@ use crate::constrain::{Follow, Form, not_held, noted};
 use crate::fields::Fields;
 use crate::generation::{Done, Ended, Piece, Reading, Wanted, Whole, collect, start};
 use crate::openai::completions::{Text, texts};
+use crate::openai::form::gbnf;
 use crate::openai::{event, json_response, place};
 use crate::refusal::{Dialect, Refusal};
 use crate::sampling;
@@ -18,16 +19,15 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Fields that are refused by name, because they would change the answer.
-const REFUSED: [(&str, &str); 3] = [
-    ("grammar", "GBNF is not read here: give json_schema, or a Lark grammar to /v1/completions"),
-    ("image_data", "this model reads text only"),
-    ("lora", "adapters are not supported"),
-];
+const REFUSED: [(&str, &str); 2] =
+    [("image_data", "this model reads text only"), ("lora", "adapters are not supported")];
 
 /// The facts of a request that its answer repeats.
 struct Manner {
     model: String,
     stop: Vec<String>,
+    /// Whether it has the tokens' ids.
+    ids: bool,
 }
 
 /// `POST /completion`.
@@ -40,9 +40,23 @@ pub async fn answer(
     caller: Caller,
 ) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
-    f.refuse(&REFUSED)?;
     let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
     let text = texts(&mut f, "prompt", 1)?.pop().unwrap_or(Text::Ids(vec![]));
+    go(service, f, at, caller, text).await
+}
+
+/// Continues a text, by the other fields of the request.
+///
+/// # Errors
+/// The request is refused, or the answer fails.
+pub async fn go(
+    service: Arc<Service>,
+    mut f: Fields,
+    at: usize,
+    caller: Caller,
+    text: Text,
+) -> Result<Response, Refusal> {
+    f.refuse(&REFUSED)?;
     let stream = f.flag("stream")?.unwrap_or(false);
     let max_tokens = match f.whole("n_predict", -1..=i64::MAX)? {
         None => f.whole("max_tokens", -1..=i64::MAX)?,
@@ -52,10 +66,17 @@ pub async fn answer(
     let sampling = sampling::llama(&mut f)?;
     let stop = sampling::stop(&mut f)?;
     let ignore_eos = f.flag("ignore_eos")?.unwrap_or(false);
+    let ids = f.flag("return_tokens")?.unwrap_or(false);
     let form = match f.take("json_schema") {
         None => None,
         Some(schema @ Value::Object(_)) => Some((Form::json(schema), "json_schema")),
         Some(_) => return Err(f.wrong("json_schema", "give a JSON schema: an object")),
+    };
+    let form = match (form, gbnf(&mut f)?) {
+        (Some(_), Some(_)) => {
+            return Err(f.wrong("grammar", "cannot be given together with json_schema"));
+        }
+        (form, grammar) => form.or(grammar),
     };
     f.done()?;
     if max_tokens == Some(0) {
@@ -66,9 +87,10 @@ pub async fn answer(
     let (of, follow) = (loaded.clone(), Follow { form, ..Follow::default() });
     let work = move |cancel: &Cancel| {
         let tokens = text.tokens(&of, cancel)?;
-        Ok((tokens, follow.constraints(&of, None, 1, cancel)?))
+        let constraints = follow.constraints(&of, None, 1, cancel)?;
+        Ok((tokens, constraints, sampling.resolved(&of)))
     };
-    let (tokens, constraints) = service.prepare(&loaded, &caller, work).await?;
+    let (tokens, constraints, sampling) = service.prepare(&loaded, &caller, work).await?;
     let unheld = not_held(&constraints);
     let wanted = Wanted {
         max_tokens,
@@ -77,11 +99,12 @@ pub async fn answer(
         ignore_eos,
         constraint: constraints.into_iter().next(),
         lookup: loaded.lookup,
+        ids,
         ..Wanted::of(tokens, Reading::Plain, caller)
     };
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     start(&loaded, wanted, 0, to)?;
-    let manner = Manner { model: loaded.name().to_owned(), stop };
+    let manner = Manner { model: loaded.name().to_owned(), stop, ids };
     if stream {
         return Ok(noted(streamed::events(pieces, stream_format(manner)), &unheld));
     }
@@ -89,10 +112,10 @@ pub async fn answer(
     let Some(done) = whole.done else {
         return Err(Refusal::internal("the answer's end was lost"));
     };
-    Ok(noted(json_response(&last(&manner, whole.content, &done)), &unheld))
+    Ok(noted(json_response(&last(&manner, whole.content, &whole.ids, &done)), &unheld))
 }
 
-fn last(manner: &Manner, content: String, done: &Done) -> Value {
+fn last(manner: &Manner, content: String, ids: &[u32], done: &Done) -> Value {
     let word = done.stop_text.and_then(|i| manner.stop.get(i));
     let kind = match (done.ended, word) {
         (Ended::Length, _) => "limit",
@@ -101,8 +124,9 @@ fn last(manner: &Manner, content: String, done: &Done) -> Value {
     };
     let (computed, ms) = (done.prompt_tokens - done.cached_tokens, 1e3);
     let (prompt, answer) = (done.first_token, done.total.saturating_sub(done.first_token));
+    let ids = if manner.ids { ids } else { &[] };
     json!({
-        "index": 0, "content": content, "stop": true, "model": manner.model, "stop_type": kind,
+        "index": 0, "content": content, "tokens": ids, "stop": true, "model": manner.model, "stop_type": kind,
         "stopping_word": word.map_or("", String::as_str), "truncated": false,
         "tokens_predicted": done.generated_tokens, "tokens_evaluated": done.prompt_tokens,
         "tokens_cached": done.cached_tokens,
@@ -119,14 +143,15 @@ fn stream_format(manner: Manner) -> Format {
     Box::new(move |piece| match piece {
         _ if ended => String::new(),
         Some((_, Piece::Started { .. } | Piece::Prompt(_))) => String::new(),
-        Some((_, Piece::Said { parts, scores, .. })) => {
+        Some((_, Piece::Said { parts, scores, ids, .. })) => {
             let mut whole = Whole::default();
             whole.add(parts, scores);
-            event(&json!({ "index": 0, "content": whole.content, "stop": false }))
+            let content = whole.content;
+            event(&json!({ "index": 0, "content": content, "tokens": ids, "stop": false }))
         }
         Some((_, Piece::Done(done))) => {
             ended = true;
-            event(&last(&manner, String::new(), &done))
+            event(&last(&manner, String::new(), &[], &done))
         }
         Some((_, Piece::Failed(refusal))) => {
             ended = true;

@@ -1,6 +1,7 @@
 //! llama.cpp's dialect, in addition to OpenAI's: tokens, templates, slots, `/completion`.
 
 pub mod completion;
+pub mod infill;
 pub mod tokens;
 
 use crate::options::Served;

@@ -1,7 +1,7 @@
 //! Tokenizing, detokenizing and applying templates, in llama.cpp's and vLLM's dialects.
 
 use crate::caller::Caller;
-use crate::conversation::{Conversation, tools};
+use crate::conversation::{Conversation, ending, tools};
 use crate::converse::prompt;
 use crate::fields::Fields;
 use crate::openai::chat::{turns, variables};
@@ -50,12 +50,13 @@ pub async fn tokenize(
     f.done()?;
     let loaded = service.model(at, None).await?;
     let of = loaded.clone();
-    let options = EncodeOptions { add_special: special, parse_special: parse };
+    let options =
+        EncodeOptions { add_special: special, parse_special: parse, ..EncodeOptions::default() };
     let work = move |cancel: &Cancel| {
         let limit = Limit { most: Some(MOST), cancel: cancel.clone() };
         of.tokenizer.encode_within(text.as_bytes(), options, &limit).map_err(|why| match why {
             Stopped::TooMany { least } => Refusal::longer(least, MOST),
-            Stopped::Cancelled => Refusal::internal(why.to_string()),
+            _ => Refusal::internal(why.to_string()),
         })
     };
     let tokens = service.prepare(&loaded, &caller, work).await?;
@@ -133,6 +134,7 @@ pub async fn apply_template(
 
 fn conversation(f: &mut Fields, body: &[u8]) -> Result<Conversation, Refusal> {
     let (turns, variables) = (turns(f)?, variables(f)?);
+    let ending = ending(f, &turns)?;
     let tools = tools(f, body)?.map(|(_, written)| written);
-    Ok(Conversation { turns, tools, variables })
+    Ok(Conversation { turns, tools, variables, ending })
 }

@@ -5,7 +5,7 @@ pub mod keep;
 pub mod request;
 
 use crate::loaded::{Card, Loaded};
-use crate::models::Seen;
+use crate::models::{Keep, Seen};
 use crate::options::Served;
 use crate::service::Service;
 use serde_json::{Value, json};
@@ -37,6 +37,9 @@ pub fn now() -> String {
     moment(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
+/// The end of a model that is not unloaded.
+const EVER: &str = "2318-01-01T00:00:00.000Z";
+
 fn details(card: &Card) -> Value {
     json!({
         "format": "gguf", "family": card.arch, "families": [card.arch],
@@ -47,11 +50,17 @@ fn details(card: &Card) -> Value {
 /// `GET /api/tags`: all models. With `running`, `GET /api/ps`: the loaded ones.
 pub fn tags(service: &Service, running: bool) -> Value {
     let modified = moment(Duration::from_secs(service.started_unix));
-    let one = |of: &Card, loaded: Option<&Loaded>, name: &String| {
+    let one = |of: &Card, loaded: Option<(&Loaded, Option<Duration>)>, name: &String| {
         let mut card = json!({
-            "name": name, "model": name, "modified_at": modified, "size": of.weights, "digest": "", "details": details(of)
+            "name": name, "model": name, "modified_at": modified, "size": of.weights, "digest": of.digest, "details": details(of)
         });
-        if let (Some(map), Some(loaded)) = (card.as_object_mut(), loaded.filter(|_| running)) {
+        if let (Some(map), Some((loaded, left))) =
+            (card.as_object_mut(), loaded.filter(|_| running))
+        {
+            // Ollama's year for models that stay.
+            let end = left.and_then(|left| SystemTime::now().checked_add(left));
+            let end = end.and_then(|end| end.duration_since(UNIX_EPOCH).ok());
+            map.insert("expires_at".to_owned(), end.map_or_else(|| EVER.to_owned(), moment).into());
             map.insert(
                 "size_vram".to_owned(),
                 if loaded.device.is_gpu() { loaded.weights } else { 0 }.into(),
@@ -61,12 +70,16 @@ pub fn tags(service: &Service, running: bool) -> Value {
         card
     };
     let of = |(served, seen): (&Served, Seen)| -> Vec<Value> {
-        let loaded = seen.loaded;
-        let shown = seen.card.filter(|_| loaded.is_some() || !running);
-        shown
-            .iter()
-            .flat_map(|card| served.names.iter().map(|name| one(card, loaded.as_deref(), name)))
-            .collect()
+        let left = match seen.keep {
+            None => service.options.idle_unload,
+            Some(Keep::For(time)) => Some(time),
+            Some(Keep::Always) => None,
+        };
+        let left = left.map(|time| time.saturating_sub(seen.used.elapsed()));
+        let loaded = seen.loaded.as_deref().map(|loaded| (loaded, left));
+        let shown = seen.card.as_deref().filter(|_| loaded.is_some() || !running);
+        let Some(card) = shown else { return vec![] };
+        served.names.iter().map(|name| one(card, loaded, name)).collect()
     };
     json!({ "models": service.all().flat_map(of).collect::<Vec<_>>() })
 }
@@ -84,7 +97,7 @@ pub fn show(card: &Card) -> Value {
     }
     let arch = &card.arch;
     json!({
-        "modelfile": "", "parameters": "", "template": "", "details": details(card), "capabilities": can,
+        "modelfile": "", "parameters": "", "template": "", "license": card.license.as_deref().unwrap_or(""), "details": details(card), "capabilities": can,
         "model_info": {
             "general.architecture": arch, "general.parameter_count": card.parameters,
             format!("{arch}.context_length"): card.context

@@ -14,13 +14,12 @@ use crate::openai::completions::Text;
 use crate::openai::{json_response, place};
 use crate::options::Served;
 use crate::refusal::Refusal;
-use crate::sampling::{self, Ends};
+use crate::sampling::{self, Ends, Sampling};
 use crate::service::Service;
 use crate::streamed::{self, IN_FLIGHT};
 use crate::tool::Tool;
 use axum::response::Response;
 use hyper::body::Bytes;
-use kjit_model::SampleOptions;
 use kjit_model::cancel::Cancel;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -31,7 +30,7 @@ use tokio::sync::mpsc;
 struct Asked {
     stream: bool,
     max_tokens: Option<usize>,
-    sampling: SampleOptions,
+    sampling: Sampling,
     stop: Vec<String>,
     form: Option<(Form, &'static str)>,
     /// Position of the model, and how long it stays loaded.
@@ -58,7 +57,8 @@ pub async fn chat(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<
     }
     let loaded = service.model(asked.at, asked.keep).await?;
     let written = Some(written).filter(|written| !written.is_empty());
-    let conversation = Conversation { turns, tools: written, variables: asked.variables.clone() };
+    let variables = asked.variables.clone();
+    let conversation = Conversation { turns, tools: written, variables, ..Conversation::default() };
     converse(&service, loaded, asked, conversation, offered, Kind::Chat, caller).await
 }
 
@@ -70,12 +70,12 @@ pub async fn generate(
 ) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.refuse_more_than_empty(&[
-        ("suffix", "is not supported"),
         ("template", "is not supported: the model's own is used, or --template"),
         ("context", "is not supported: use /api/chat, whose history is reused as a cached prefix"),
     ])?;
     none(&mut f, "images")?;
     let text = f.text("prompt")?.unwrap_or_default();
+    let suffix = f.text("suffix")?.filter(|suffix| !suffix.is_empty());
     let system = f.text("system")?;
     let raw = f.flag("raw")?.unwrap_or(false);
     let (asked, caller) = (read(&mut f, &service)?, caller.salted(&mut f)?);
@@ -84,24 +84,26 @@ pub async fn generate(
         return load(&service, &asked, Kind::Generate).await;
     }
     let loaded = service.model(asked.at, asked.keep).await?;
-    if raw || loaded.template.is_err() {
+    if raw || suffix.is_some() || loaded.template.is_err() {
         if system.is_some() {
             return Err(Refusal::field(
                 "system",
-                "needs the model's chat template, which raw leaves out",
+                "needs the model's chat template, which raw and suffix leave out",
             ));
         }
         let (worker, follow) =
             (loaded.clone(), Follow { form: asked.form.clone(), ..Follow::default() });
+        let (text, sampling) = (Text::around(text, suffix), asked.sampling);
         let prepare = move |cancel: &Cancel| {
-            let tokens = Text::Words(text).tokens(&worker, cancel)?;
-            Ok((tokens, follow.constraints(&worker, None, 1, cancel)?))
+            let tokens = text.tokens(&worker, cancel)?;
+            let constraints = follow.constraints(&worker, None, 1, cancel)?;
+            Ok((tokens, constraints, sampling.resolved(&worker)))
         };
-        let (tokens, constraints) = service.prepare(&loaded, &caller, prepare).await?;
+        let (tokens, constraints, sampling) = service.prepare(&loaded, &caller, prepare).await?;
         let unheld = not_held(&constraints);
         let wanted = Wanted {
             max_tokens: asked.max_tokens,
-            sampling: asked.sampling,
+            sampling,
             stop: asked.stop,
             constraint: constraints.into_iter().next(),
             lookup: loaded.lookup,
@@ -109,14 +111,15 @@ pub async fn generate(
         };
         let (to, pieces) = mpsc::channel(IN_FLIGHT);
         start(&loaded, wanted, 0, to)?;
-        let begun = converse::Asked { pieces, unheld };
+        let begun = converse::Asked { pieces, unheld, prompt: vec![] };
         return answered(&loaded, Kind::Generate, asked.stream, begun).await;
     }
     let turn =
         |role: &str, content: String| Turn { role: role.to_owned(), content, ..Turn::default() };
     let turns =
         system.into_iter().map(|text| turn("system", text)).chain([turn("user", text)]).collect();
-    let conversation = Conversation { turns, tools: None, variables: asked.variables.clone() };
+    let variables = asked.variables.clone();
+    let conversation = Conversation { turns, variables, ..Conversation::default() };
     converse(&service, loaded, asked, conversation, vec![], Kind::Generate, caller).await
 }
 
@@ -139,6 +142,8 @@ async fn converse(
         ends: Ends::default(),
         ignore_eos: false,
         logprobs: None,
+        thinking: None,
+        ids: false,
         caller,
     };
     let begun = converse::ask(service, &loaded, ask).await?;
@@ -150,7 +155,7 @@ async fn answered(
     loaded: &Lease,
     kind: Kind,
     stream: bool,
-    converse::Asked { pieces, unheld }: converse::Asked,
+    converse::Asked { pieces, unheld, .. }: converse::Asked,
 ) -> Result<Response, Refusal> {
     let manner = Manner { kind, model: loaded.name().to_owned() };
     if stream {

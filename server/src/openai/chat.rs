@@ -5,7 +5,7 @@ use super::{Head, IGNORED, REFUSED, Told, effort, form, json_response, place, st
 use crate::caller::Caller;
 use crate::choice::Choice;
 use crate::constrain::noted;
-use crate::conversation::{Called, Conversation, Turn, tools};
+use crate::conversation::{Called, Conversation, Turn, ending, tools};
 use crate::converse::{Ask, Asked, ask};
 use crate::fields::Fields;
 use crate::generation::collect;
@@ -15,6 +15,7 @@ use crate::sampling;
 use crate::service::Service;
 use crate::streamed;
 use crate::tool::Tool;
+use crate::thought;
 use axum::response::Response;
 use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
@@ -37,12 +38,14 @@ pub async fn answer(
     let (loaded, asked) = read(&service, &body, caller).await?;
     let n = asked.ask.n;
     let scores = asked.ask.logprobs.is_some();
-    let Asked { pieces, unheld } = ask(&service, &loaded, asked.ask).await?;
+    let ids = asked.ask.ids;
+    let Asked { pieces, unheld, prompt } = ask(&service, &loaded, asked.ask).await?;
     let manner = Manner {
         head: Head::new("chatcmpl", loaded.name()),
         scores,
         parallel: asked.parallel,
         told: asked.told,
+        ids: ids.then_some(prompt),
     };
     if asked.stream {
         return Ok(noted(streamed::events(pieces, stream_format(loaded, manner, n)), &unheld));
@@ -62,6 +65,9 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
     ])?;
     let (at, caller) = (place(&mut f, service)?, caller.salted(&mut f)?);
     let turns = turns(&mut f)?;
+    let ending = ending(&mut f, &turns)?;
+    let thinking = thought::budget(&mut f)?;
+    let ids = f.flag("return_token_ids")?.unwrap_or(false);
     let (stream, told) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);
     let max_tokens = match sampling::most(&mut f, "max_completion_tokens")?.flatten() {
@@ -94,7 +100,7 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
     ends.beside(&follow)?;
     // All checks that need no model come before it is loaded.
     let loaded = service.model(at, None).await?;
-    let conversation = Conversation { turns, tools, variables };
+    let conversation = Conversation { turns, tools, variables, ending };
     let ask = Ask {
         conversation,
         follow,
@@ -105,6 +111,8 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
         ends,
         ignore_eos,
         logprobs,
+        thinking,
+        ids,
         caller,
     };
     Ok((loaded, Chat { ask, stream, told, parallel }))

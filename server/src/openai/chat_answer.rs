@@ -18,6 +18,8 @@ pub struct Manner {
     pub parallel: bool,
     /// Whether a stream ends with its usage.
     pub told: Told,
+    /// The prompt's tokens, if those of prompt and answer are wanted.
+    pub ids: Option<Vec<u32>>,
 }
 
 /// The whole answer.
@@ -38,16 +40,23 @@ pub fn document(loaded: &Loaded, manner: &Manner, answers: Vec<Whole>) -> Value 
                 map.insert("tool_calls".to_owned(), calls.into());
             }
         }
-        json!({
+        let mut choice = json!({
             "index": i, "message": message, "finish_reason": answer.done.as_ref().map(finish_reason),
             "logprobs": manner.scores.then(|| scores::chat(loaded, &answer.scores))
-        })
+        });
+        if let (true, Some(map)) = (manner.ids.is_some(), choice.as_object_mut()) {
+            map.insert("token_ids".to_owned(), answer.ids.into());
+        }
+        choice
     };
     let choices: Vec<Value> = answers.into_iter().enumerate().map(choice).collect();
     let mut document = manner.head.document("chat.completion", choices.into());
     if let Some(map) = document.as_object_mut() {
         // The prompt counts once, however many answers it has.
         map.insert("usage".to_owned(), usage(done.first(), &done));
+        if let Some(prompt) = &manner.ids {
+            map.insert("prompt_token_ids".to_owned(), prompt.as_slice().into());
+        }
     }
     document
 }
@@ -68,6 +77,8 @@ struct Choice {
     begun: bool,
     calls: usize,
     so_far: SoFar,
+    /// Tokens that no event had yet.
+    ids: Vec<u32>,
 }
 
 /// Formats the pieces of this many answers as events.
@@ -84,14 +95,15 @@ pub fn stream_format(loaded: Lease, manner: Manner, n: usize) -> Format {
                 String::new()
             }
             Piece::Prompt(_) => String::new(),
-            Piece::Said { parts, scores, generated_tokens } => {
+            Piece::Said { parts, scores, ids, generated_tokens } => {
                 choice.so_far.generated = generated_tokens;
+                choice.ids.extend(ids);
                 said(&loaded, &manner, i, choice, parts, &scores)
             }
             Piece::Done(d) => {
                 choice.so_far.generated = d.generated_tokens;
-                let (map, so_far) = (first(choice), choice.so_far);
-                let text = delta(&manner, (i, so_far), map, None, Some(finish_reason(&d)));
+                let map = first(choice);
+                let text = delta(&manner, (i, &mut *choice), map, None, Some(finish_reason(&d)));
                 done.push(d);
                 text
             }
@@ -134,25 +146,29 @@ fn said(
                 map.insert("tool_calls".to_owned(), vec![call(&c, Some(index))].into())
             }
         };
-        text += &delta(manner, (i, choice.so_far), map, scores.take(), None);
+        text += &delta(manner, (i, &mut *choice), map, scores.take(), None);
     }
     if scores.is_some() {
         let map = first(choice);
-        text += &delta(manner, (i, choice.so_far), map, scores, None);
+        text += &delta(manner, (i, &mut *choice), map, scores, None);
     }
     text
 }
 
 fn delta(
     manner: &Manner,
-    (i, so_far): (usize, SoFar),
+    (i, state): (usize, &mut Choice),
     delta: Map<String, Value>,
     scores: Option<Value>,
     reason: Option<&str>,
 ) -> String {
-    let choice = json!({ "index": i, "delta": delta, "logprobs": scores, "finish_reason": reason });
+    let mut choice =
+        json!({ "index": i, "delta": delta, "logprobs": scores, "finish_reason": reason });
+    if let (true, Some(map)) = (manner.ids.is_some(), choice.as_object_mut()) {
+        map.insert("token_ids".to_owned(), std::mem::take(&mut state.ids).into());
+    }
     let mut document = manner.head.document("chat.completion.chunk", vec![choice].into());
-    manner.told.tell(&mut document, so_far);
+    manner.told.tell(&mut document, state.so_far);
     event(&document)
 }
 

@@ -5,15 +5,15 @@ use super::{Head, IGNORED, REFUSED, Told, form, json_response, place, stream};
 use crate::caller::Caller;
 use crate::constrain::{Follow, not_held, noted};
 use crate::fields::Fields;
-use crate::generation::{Reading, Wanted, collect, start};
+use crate::generation::{Reading, Wanted, Whole, collect, start};
+use crate::llama::infill::Gap;
 use crate::loaded::Loaded;
 use crate::refusal::Refusal;
-use crate::sampling::{self, Ends};
+use crate::sampling::{self, Ends, Sampling};
 use crate::service::Service;
 use crate::streamed::{self, IN_FLIGHT};
 use axum::response::Response;
 use hyper::body::Bytes;
-use kjit_model::SampleOptions;
 use kjit_model::cancel::Cancel;
 use kjit_model::tokenizer::{EncodeOptions, Limit, Tokenizer};
 use serde_json::Value;
@@ -33,9 +33,21 @@ pub enum Text {
     Words(String),
     /// Token ids, used as they are.
     Ids(Vec<u32>),
+    /// Texts around a gap.
+    Gap(Box<Gap>),
 }
 
 impl Text {
+    /// A text, or a text before a gap.
+    pub fn around(text: String, suffix: Option<String>) -> Text {
+        match suffix {
+            None => Text::Words(text),
+            Some(after) => {
+                Text::Gap(Box::new(Gap { before: text, after, files: vec![], field: "suffix" }))
+            }
+        }
+    }
+
     /// The prompt's tokens.
     ///
     /// # Errors
@@ -43,8 +55,9 @@ impl Text {
     pub fn tokens(self, loaded: &Loaded, cancel: &Cancel) -> Result<Vec<u32>, Refusal> {
         match self {
             Text::Ids(ids) => Ok(ids),
+            Text::Gap(gap) => gap.tokens(loaded, cancel),
             Text::Words(text) => {
-                let options = EncodeOptions { add_special: true, parse_special: true };
+                let options = EncodeOptions::PROMPT;
                 let encode = |tokenizer: &Tokenizer, limit: &Limit| {
                     tokenizer.encode_within(text.as_bytes(), options, limit)
                 };
@@ -87,14 +100,18 @@ struct Asked {
     told: Told,
     n: usize,
     max_tokens: Option<usize>,
-    sampling: SampleOptions,
-    /// The prompts' texts, which are put before the answers (`echo`).
+    sampling: Sampling,
     stop: Vec<String>,
     ends: Ends,
     ignore_eos: bool,
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
+    /// The prompts' texts are put before the answers.
     echo: bool,
+    /// Answers have their tokens' ids.
+    ids: bool,
+    /// Answers to each prompt, of which the `n` likeliest are given.
+    best_of: usize,
     follow: Follow,
     caller: Caller,
 }
@@ -110,16 +127,23 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Asked, Refusal
     let mut f = Fields::parse(body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
-    f.refuse_more_than_empty(&[(
-        "suffix",
-        "is not supported: give the model's own words for it in the prompt",
-    )])?;
     let (at, caller) = (place(&mut f, service)?, caller.salted(&mut f)?);
-    let prompts = texts(&mut f, "prompt", MOST_PROMPTS)?;
+    let mut prompts = texts(&mut f, "prompt", MOST_PROMPTS)?;
+    if let Some(suffix) = f.text("suffix")?.filter(|suffix| !suffix.is_empty()) {
+        let around = |text: Text| match text {
+            Text::Words(text) => Ok(Text::around(text, Some(suffix.clone()))),
+            Text::Ids(_) | Text::Gap(_) => Err(f.wrong("suffix", "needs a prompt that is a text")),
+        };
+        prompts = prompts.into_iter().map(around).collect::<Result<_, _>>()?;
+    }
     let (stream, told) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);
-    if f.count("best_of", 1..=16)?.is_some_and(|best| best != n) {
-        return Err(f.wrong("best_of", "is supported where it equals n"));
+    let best_of = f.count("best_of", 1..=16)?.unwrap_or(n);
+    if best_of < n {
+        return Err(f.wrong("best_of", format_args!("give at least n ({n})")));
+    }
+    if best_of > n && stream {
+        return Err(f.wrong("best_of", "cannot be streamed: the best is known at the end"));
     }
     let max_tokens = match f.whole("max_tokens", -1..=i64::MAX)? {
         None => Some(USUAL_TOKENS),
@@ -133,10 +157,11 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Asked, Refusal
     let logprobs = f.count("logprobs", 0..=MOST_SCORES)?;
     let prompt_logprobs = f.count("prompt_logprobs", 0..=MOST_SCORES)?;
     let echo = f.flag("echo")?.unwrap_or(false);
+    let ids = f.flag("return_token_ids")?.unwrap_or(false);
     let follow = Follow { form: form::wanted(&mut f)?, ..Follow::default() };
     f.done()?;
     ends.beside(&follow)?;
-    let answers = prompts.len() * n;
+    let answers = prompts.len() * best_of;
     if answers > MOST_PROMPTS {
         return Err(Refusal::field(
             "n",
@@ -157,6 +182,8 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Asked, Refusal
         logprobs,
         prompt_logprobs,
         echo,
+        ids,
+        best_of,
         follow,
         caller,
     })
@@ -171,9 +198,10 @@ pub async fn answer(
     let mut asked = read(&service, &body, caller)?;
     let loaded = service.model(asked.at, None).await?;
     sampling::known(&asked.sampling, loaded.tokenizer.n_vocab())?;
-    let (n, of_prompts) = (asked.n, asked.scores_prompts());
+    let (n, best_of, of_prompts) = (asked.n, asked.best_of, asked.scores_prompts());
     let (texts, follow) = (std::mem::take(&mut asked.prompts), std::mem::take(&mut asked.follow));
-    let (of, answers, echo) = (loaded.clone(), texts.len() * n, asked.echo);
+    let (of, answers, echo) = (loaded.clone(), texts.len() * best_of, asked.echo);
+    let sampling = asked.sampling.clone();
     let work = move |cancel: &Cancel| {
         let one = |text: Text| {
             let said = if let Text::Words(words) = &text { Some(words.clone()) } else { None };
@@ -181,14 +209,15 @@ pub async fn answer(
             Ok(Echo::new(&of, said, tokens))
         };
         let prompts = texts.into_iter().map(one).collect::<Result<Vec<_>, Refusal>>()?;
-        Ok((prompts, follow.constraints(&of, None, answers, cancel)?))
+        let constraints = follow.constraints(&of, None, answers, cancel)?;
+        Ok((prompts, constraints, sampling.resolved(&of)))
     };
-    let (prompts, constraints) = service.prepare(&loaded, &asked.caller, work).await?;
+    let (prompts, constraints, sampling) = service.prepare(&loaded, &asked.caller, work).await?;
     let unheld = not_held(&constraints);
     let mut constraints = constraints.into_iter();
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     for i in 0..answers {
-        let mut tokens = prompts.get(i / n).map(|p| p.tokens.clone()).unwrap_or_default();
+        let mut tokens = prompts.get(i / best_of).map(|p| p.tokens.clone()).unwrap_or_default();
         if tokens.len() > loaded.context {
             return Err(Refusal::too_long(tokens.len(), None, loaded.context).of("prompt"));
         }
@@ -199,20 +228,22 @@ pub async fn answer(
         };
         let wanted = Wanted {
             max_tokens: asked.max_tokens,
-            sampling: sampling::nth(&asked.sampling, i % n),
+            sampling: sampling::nth(&sampling, i % best_of),
             stop: asked.stop.clone(),
             ignore_eos: asked.ignore_eos,
-            logprobs: asked.logprobs.max(of_prompts),
+            // The likeliest are found by their log probabilities.
+            logprobs: asked.logprobs.max(of_prompts).max((best_of > n).then_some(0)),
             constraint: constraints.next(),
             lookup: loaded.lookup,
             forced,
             more_ends: asked.ends.clone(),
+            ids: asked.ids,
             ..Wanted::of(tokens, Reading::Plain, asked.caller.clone())
         };
         start(&loaded, wanted, i, to.clone())?;
     }
     drop(to);
-    let manner = Manner {
+    let mut manner = Manner {
         head: Head::new("cmpl", loaded.name()),
         n,
         told: asked.told,
@@ -220,6 +251,8 @@ pub async fn answer(
         prompt_logprobs: asked.prompt_logprobs,
         echo,
         prompts,
+        ids: asked.ids,
+        unseen: 0,
     };
     if asked.stream {
         return Ok(noted(
@@ -227,6 +260,62 @@ pub async fn answer(
             &unheld,
         ));
     }
-    let all = collect(pieces, answers).await?;
+    let mut all = collect(pieces, answers).await?;
+    if best_of > n {
+        manner.unseen = keep_best(&mut all, best_of, n);
+    }
     Ok(noted(json_response(&document(&loaded, &manner, all)), &unheld))
+}
+
+/// Keeps the `n` likeliest of each `best_of` answers, by the mean log probability of their tokens.
+/// Returns the tokens of the others.
+fn keep_best(all: &mut Vec<Whole>, best_of: usize, n: usize) -> usize {
+    let mean = |answer: &Whole| {
+        let sum: f64 = answer.scores.iter().map(|one| f64::from(one.logprobs.chosen)).sum();
+        sum / answer.scores.len().max(1) as f64
+    };
+    let mut unseen = 0;
+    let mut kept = vec![];
+    let mut rest = std::mem::take(all).into_iter();
+    loop {
+        let mut some: Vec<Whole> = rest.by_ref().take(best_of).collect();
+        if some.is_empty() {
+            break;
+        }
+        some.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+        let others = some.iter().skip(n).filter_map(|answer| answer.done);
+        unseen += others.map(|done| done.generated_tokens).sum::<usize>();
+        some.truncate(n);
+        kept.extend(some);
+    }
+    *all = kept;
+    unseen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Whole, keep_best};
+    use crate::generation::Score;
+    use kjit_model::serve::Logprobs;
+
+    #[test]
+    fn of_several_answers_the_likeliest_by_token_are_kept() {
+        let answer = |name: &str, logprobs: &[f32]| {
+            let one =
+                |chosen: &f32| Score { id: 0, logprobs: Logprobs { chosen: *chosen, top: vec![] } };
+            let scores = logprobs.iter().map(one).collect();
+            Whole { content: name.to_owned(), scores, ..Whole::default() }
+        };
+        let mut all = vec![
+            answer("a", &[-1.0, -3.0]),
+            answer("b", &[-1.5]),
+            answer("c", &[-1.0, -1.0, -1.0]),
+            answer("d", &[-2.0]),
+            answer("e", &[-0.5]),
+            answer("f", &[-0.1, -2.0]),
+        ];
+        keep_best(&mut all, 3, 2);
+        let kept: Vec<&str> = all.iter().map(|answer| answer.content.as_str()).collect();
+        assert_eq!(kept, ["c", "b", "e", "f"]);
+    }
 }

@@ -23,6 +23,10 @@ pub struct Manner {
     /// Prompts are put before the answers.
     pub echo: bool,
     pub prompts: Vec<Echo>,
+    /// Whether prompts and answers have their tokens' ids.
+    pub ids: bool,
+    /// Tokens of answers that are not given.
+    pub unseen: usize,
 }
 
 /// A prompt as it is said again.
@@ -68,7 +72,7 @@ impl Manner {
         of_prompt: Option<&[Score]>,
         scores: &[Score],
         at: &mut scores::At,
-    ) -> Option<Value> {
+    ) -> Option<scores::Written> {
         let top = self.logprobs?;
         let mut all = scores::Written::default();
         let prompt = self.prompt(i).filter(|_| self.echo && of_prompt.is_some());
@@ -85,7 +89,7 @@ impl Manner {
             let says = !loaded.tokenizer.is_control(score.id).unwrap_or(true);
             all.push(loaded, score, top, says, at);
         }
-        Some(all.json())
+        Some(all)
     }
 }
 
@@ -97,7 +101,13 @@ pub fn document(loaded: &Loaded, manner: &Manner, answers: Vec<Whole>) -> Value 
         let text = format!("{}{}", manner.before(i), answer.content);
         let mut at = scores::At::default();
         let scores = manner.scores(loaded, i, Some(&answer.prompt), &answer.scores, &mut at);
+        let scores = scores.map(|scores| scores.json(Some(text.chars().count())));
         let mut one = choice(i, &text, scores, answer.done.as_ref().map(finish_reason));
+        if let (true, Some(map)) = (manner.ids, one.as_object_mut()) {
+            map.insert("token_ids".to_owned(), answer.ids.into());
+            let prompt = manner.prompt(i).map_or(&[][..], |prompt| prompt.tokens.as_slice());
+            map.insert("prompt_token_ids".to_owned(), prompt.into());
+        }
         if let (Some(top), Some(map)) = (manner.prompt_logprobs, one.as_object_mut()) {
             let of_prompt = scores::of_prompt(loaded, &answer.prompt, top);
             map.insert("prompt_logprobs".to_owned(), of_prompt);
@@ -107,7 +117,13 @@ pub fn document(loaded: &Loaded, manner: &Manner, answers: Vec<Whole>) -> Value 
     }
     let mut document = manner.head.document("text_completion", choices.into());
     if let Some(map) = document.as_object_mut() {
-        map.insert("usage".to_owned(), usage(done.iter().step_by(manner.n), &done));
+        let mut all = usage(done.iter().step_by(manner.n), &done);
+        for name in ["completion_tokens", "total_tokens"] {
+            if let Some(value) = all.get_mut(name) {
+                *value = (value.as_u64().unwrap_or(0) + manner.unseen as u64).into();
+            }
+        }
+        map.insert("usage".to_owned(), all);
     }
     document
 }
@@ -147,7 +163,10 @@ pub fn stream_format(loaded: Lease, manner: Manner, answers: usize) -> Format {
                 }
                 (String::new(), Some(of_prompt), vec![], None)
             }
-            Piece::Said { parts, scores, generated_tokens } => {
+            Piece::Said { parts, scores, ids, generated_tokens } => {
+                if manner.ids {
+                    extra.insert("token_ids".to_owned(), ids.into());
+                }
                 one.so_far.generated = generated_tokens;
                 let text = |part| if let Part::Content(text) = part { text } else { String::new() };
                 (parts.into_iter().map(text).collect(), None, scores, None)
@@ -172,6 +191,7 @@ pub fn stream_format(loaded: Lease, manner: Manner, answers: usize) -> Format {
             true => manner.scores(&loaded, i, of_prompt.as_deref(), &scored, &mut one.at),
             false => None,
         };
+        let scores = scores.map(|scores| scores.json(None));
         let mut written = choice(i, &format!("{before}{text}"), scores, reason);
         if let Some(map) = written.as_object_mut() {
             map.extend(extra);

@@ -7,6 +7,7 @@ use crate::base64;
 use crate::caller::Caller;
 use crate::fields::Fields;
 use crate::generation::{failed, refused};
+use crate::loaded::Loaded;
 use crate::models::Lease;
 use crate::ollama::keep::keep_alive;
 use crate::refusal::Refusal;
@@ -14,6 +15,7 @@ use crate::service::Service;
 use axum::response::Response;
 use hyper::body::Bytes;
 use kjit_model::cancel::Cancel;
+use kjit_model::tokenizer::{EncodeOptions, Limit};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -22,18 +24,30 @@ use tokio::sync::oneshot;
 const MOST: usize = 2048;
 
 /// Vectors of length 1, and the tokens of all texts.
-async fn vectors(
+pub async fn vectors(
     service: &Arc<Service>,
     loaded: &Lease,
     texts: Vec<Text>,
     caller: &Caller,
 ) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
+    vectors_of(service, loaded, texts, caller, false).await
+}
+
+/// As [`vectors`]. `cut`: texts that are too long are cut at their end.
+async fn vectors_of(
+    service: &Arc<Service>,
+    loaded: &Lease,
+    texts: Vec<Text>,
+    caller: &Caller,
+    cut: bool,
+) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
     let of = loaded.clone();
     let prepare = move |cancel: &Cancel| {
-        let tokens = texts
-            .into_iter()
-            .map(|text| text.tokens(&of, cancel))
-            .collect::<Result<Vec<Vec<u32>>, _>>();
+        let one = |text: Text| match text {
+            Text::Words(words) if cut => truncated(&of, &words, cancel),
+            text => text.tokens(&of, cancel),
+        };
+        let tokens = texts.into_iter().map(one).collect::<Result<Vec<Vec<u32>>, _>>();
         tokens.map_err(|why| why.of("input"))
     };
     let tokens = service.prepare(loaded, caller, prepare).await?;
@@ -63,6 +77,28 @@ async fn vectors(
     Ok((vectors, count))
 }
 
+/// Bytes of a token, nearly always. A text is read to this many times the context, so that a long
+/// one costs no more.
+const MOST_OF_TOKEN: usize = 128;
+
+/// Tokens of a text, cut where it does not fit. The token that ends a text stays.
+fn truncated(loaded: &Loaded, text: &str, cancel: &Cancel) -> Result<Vec<u32>, Refusal> {
+    let room = loaded.context;
+    let limit = Limit { most: None, cancel: cancel.clone() };
+    let text = text.get(..text.floor_char_boundary(room.saturating_mul(MOST_OF_TOKEN)));
+    let text = text.unwrap_or_default();
+    let ids = loaded.tokenizer.encode_within(text.as_bytes(), EncodeOptions::PROMPT, &limit);
+    let mut ids = ids.map_err(|why| Refusal::internal(why.to_string()))?;
+    if ids.len() > room {
+        let special = loaded.tokenizer.special();
+        let end = ids.last().copied();
+        let end = end.filter(|_| [special.eos, special.sep].contains(&end));
+        ids.truncate(room.saturating_sub(usize::from(end.is_some())));
+        ids.extend(end);
+    }
+    Ok(ids)
+}
+
 /// Answers OpenAI's request.
 pub async fn answer(
     service: Arc<Service>,
@@ -84,14 +120,7 @@ pub async fn answer(
     f.done()?;
     let loaded = service.model(at, None).await?;
     let (vectors, tokens) = vectors(&service, &loaded, texts, &caller).await?;
-    if let (Some(asked), Some(made)) = (dimensions, vectors.first().map(Vec::len))
-        && asked != made
-    {
-        return Err(Refusal::field(
-            "dimensions",
-            format_args!("this model makes {made}, and they cannot be cut"),
-        ));
-    }
+    as_asked(dimensions, &vectors)?;
     let one = |(i, vector): (usize, &Vec<f32>)| {
         let vector: Value = match packed {
             true => {
@@ -107,6 +136,17 @@ pub async fn answer(
         "object": "list", "data": data, "model": loaded.name(),
         "usage": { "prompt_tokens": tokens, "total_tokens": tokens }
     })))
+}
+
+/// Refuses other dimensions than the model's.
+fn as_asked(dimensions: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), Refusal> {
+    match (dimensions, vectors.first().map(Vec::len)) {
+        (Some(asked), Some(made)) if asked != made => Err(Refusal::field(
+            "dimensions",
+            format_args!("this model makes {made}, and they cannot be cut"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Answers as Ollama did before `/api/embed`: the vector of one text.
@@ -134,13 +174,14 @@ pub async fn ollama(
     f.ignore(&["options"]);
     f.text("cache_salt")?;
     let (at, keep) = (place(&mut f, &service)?, keep_alive(&mut f)?);
-    if f.flag("truncate")? == Some(true) {
-        return Err(f.wrong("truncate", "texts are not cut: one that is too long is refused"));
-    }
+    // Ollama's default.
+    let cut = f.flag("truncate")?.unwrap_or(true);
+    let dimensions = f.count("dimensions", 1..=1 << 20)?;
     let texts = texts(&mut f, "input", MOST)?;
     f.done()?;
     let loaded = service.model(at, keep).await?;
-    let (vectors, tokens) = vectors(&service, &loaded, texts, &caller).await?;
+    let (vectors, tokens) = vectors_of(&service, &loaded, texts, &caller, cut).await?;
+    as_asked(dimensions, &vectors)?;
     Ok(json_response(
         &json!({ "model": loaded.name(), "embeddings": vectors, "prompt_eval_count": tokens }),
     ))

@@ -4,6 +4,7 @@
 use crate::constrain::Form;
 use crate::fields::Fields;
 use crate::refusal::Refusal;
+use kjit_model::constrain::lark_of_gbnf;
 use serde_json::{Value, json};
 
 /// Maximum choices of a request.
@@ -40,6 +41,7 @@ pub fn wanted(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
             ));
         }
     }
+    all.extend(gbnf(f)?);
     for (way, _, field) in WAYS {
         all.extend(one(f, field, way)?.map(|form| (form, field)));
     }
@@ -80,12 +82,21 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
         return Ok(Some(Form::Regex(text)));
     }
     if text.lines().any(is_gbnf) {
-        return Err(f.wrong(
-            name,
-            "give a grammar in Lark's form (start: \"yes\" | \"no\"), not in GBNF's",
-        ));
+        return lark_of_gbnf(&text)
+            .map(|lark| Some(Form::Lark(lark)))
+            .map_err(|why| f.wrong(name, format_args!("it is GBNF, and wrong: {why}")));
     }
     Ok(Some(Form::Lark(text)))
+}
+
+/// llama.cpp's `grammar`: GBNF. An empty text asks for nothing.
+pub fn gbnf(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
+    let Some(text) = f.text("grammar")?.filter(|text| !text.is_empty()) else { return Ok(None) };
+    if text.len() > MOST_BYTES {
+        return Err(f.wrong("grammar", format_args!("give at most {MOST_BYTES} bytes")));
+    }
+    let lark = lark_of_gbnf(&text).map_err(|why| f.wrong("grammar", why))?;
+    Ok(Some((Form::Lark(lark), "grammar")))
 }
 
 /// Whether a line defines a rule in GBNF: a name and `::=`.
@@ -124,7 +135,12 @@ fn response_format(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refus
     let Some(mut format) = f.object("response_format")? else { return Ok(None) };
     let form = match format.needed_text("type")?.as_str() {
         "text" => None,
-        "json_object" => Some((Form::json(json!({ "type": "object" })), "response_format")),
+        // llama.cpp and others take a schema beside it.
+        "json_object" => match format.take("schema") {
+            None => Some((Form::json(json!({ "type": "object" })), "response_format")),
+            Some(schema @ Value::Object(_)) => Some((Form::json(schema), "response_format.schema")),
+            Some(_) => return Err(format.wrong("schema", "give a JSON schema: an object")),
+        },
         "json_schema" => {
             let Some(mut json_schema) = format.object("json_schema")? else {
                 return Err(format.wrong("json_schema", "is missing"));

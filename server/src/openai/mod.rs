@@ -6,6 +6,7 @@ pub mod completions;
 mod completions_answer;
 pub mod embeddings;
 pub mod form;
+pub mod lm_studio;
 pub mod responses;
 mod scores;
 

@@ -2,13 +2,11 @@
 
 use crate::generation::Score;
 use crate::loaded::Loaded;
-use kjit_model::tokenizer::DecodeOptions;
 use serde_json::{Map, Value, json};
 
 /// The bytes of a token's text.
 fn bytes(loaded: &Loaded, id: u32) -> Vec<u8> {
-    let options = DecodeOptions { remove_special: false, unparse_special: true };
-    loaded.tokenizer.decode_with(&[id], options).unwrap_or_default()
+    loaded.tokenizer.decode(&[id]).unwrap_or_default()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -119,8 +117,12 @@ impl Written {
         }
     }
 
-    /// As OpenAI writes them.
-    pub fn json(self) -> Value {
+    /// As OpenAI writes them. No offset is behind a text of this many characters: what a stop text
+    /// or a limit took away has the end's.
+    pub fn json(mut self, characters: Option<usize>) -> Value {
+        if let Some(end) = characters {
+            self.offsets.iter_mut().for_each(|at| *at = (*at).min(end));
+        }
         json!({
             "tokens": self.tokens, "token_logprobs": self.chosen, "top_logprobs": self.tops,
             "text_offset": self.offsets

@@ -137,6 +137,7 @@ fn tuned(
         start: Duration::from_secs(100),
         rounds: 1,
         variants,
+        ..Options::default()
     };
     // The down projection.
     let down = |s: &Subject| matches!(&s.spec, Spec::Matvec(m) if m.finish == Finish::Add && m.cols > m.segments[0].rows);

@@ -110,6 +110,13 @@ pub struct Serve {
     /// Seconds for running requests to finish when the server is told to stop
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub stop_timeout: u64,
+    /// Seconds between SIGTERM and the stop in which the server is not ready (/health is 503) but
+    /// answers on, so that routers take it out first
+    #[arg(long, default_value_t = 0, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub drain_delay: u64,
+    /// Most tokens of a thought, where a request does not say (no limit by default; 0: no thought)
+    #[arg(long, value_name = "N")]
+    pub reasoning_budget: Option<usize>,
     /// Chat template (Jinja) that replaces the model's. For one model only
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,

@@ -192,6 +192,7 @@ impl Chat<'_> {
                 max_tokens: self.args.tokens,
                 stop: &self.args.stop,
                 lookup: self.args.lookup.is_on(),
+                ..Request::default()
             },
             &mut |text| match printer.push(text) {
                 Ok(()) => ControlFlow::Continue(()),

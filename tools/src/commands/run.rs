@@ -67,6 +67,7 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
             max_tokens: args.tokens,
             stop: &args.stop,
             lookup: args.lookup.is_on(),
+            ..Request::default()
         };
         if let Some(gpu) = model.session.gpu() {
             gpu.given_besides(&(args.tokens, &args.stop));

@@ -63,7 +63,6 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         ..args.setup.options()
     };
     let options = Options {
-        models: served(args, &paths, &open)?,
         idle_unload: args.idle_unload(),
         // --idle-unload 0 keeps models loaded, whatever clients ask for.
         keep_alive: args.idle_unload != Some(0),
@@ -88,11 +87,14 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
             headers: limits.headers.min(idle),
             idle,
             stop: Duration::from_secs(args.stop_timeout),
+            drain: Duration::from_secs(args.drain_delay),
             ..limits
         },
         worker: worker(args),
         sockets: super::ps::folders(),
+        reasoning_budget: args.reasoning_budget,
         say: if shared.quiet { |_| () } else { |line| say(line) },
+        ..Options::new(served(args, &paths, &open)?)
     };
     Ok(match run(options)? {
         End::Terminated => ExitCode::SUCCESS,
@@ -170,7 +172,7 @@ fn served(
         {
             names.truncate(aliases.len());
         }
-        Ok(Served { path: path.clone(), names, open, shared_memory, must_page })
+        Ok(Served { open, shared_memory, must_page, ..Served::new(path.clone(), names) })
     };
     paths.iter().enumerate().map(one).collect()
 }

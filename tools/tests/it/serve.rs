@@ -242,7 +242,7 @@ fn what_is_not_honoured_is_refused_by_name() {
         ),
         (
             "/api/generate",
-            json!({ "prompt": "x", "options": { "mirostat": 1 } }),
+            json!({ "prompt": "x", "options": { "mirostat": 3 } }),
             400,
             "'options.mirostat'",
         ),
@@ -428,7 +428,12 @@ fn control_tokens_in_a_message_are_text_on_request() {
         literal.good("/v1/chat/completions", &turns).json()["usage"]["prompt_tokens"].as_u64()
     };
     assert!(talk("tool") > talk("system"), "{:?} {:?}", talk("tool"), talk("system"));
+    // The prompt's text has the token as it was written, and no mark of how it is read.
+    let rendered = literal.good("/apply-template", &chat(token, json!({}))).json();
+    let rendered = rendered["prompt"].as_str().unwrap();
+    assert!(rendered.contains(token) && !rendered.contains(['\u{fdd0}', '\u{fdd1}']), "{rendered}");
 }
+
 /// The flood's prompts are prepared before they are queued. They wait without delaying other
 /// clients, and stop when their clients leave.
 #[test]

@@ -59,7 +59,7 @@ fn what_asks_for_nothing_is_accepted_and_what_is_not_known_is_named() {
     let warning = answer.header("warning").unwrap();
     assert!(warning.contains("'frobnicate'") && warning.contains("x\\ny"), "{warning}");
     // Fields that would change the answer are still refused.
-    for (field, value) in [("mirostat", 2), ("typical_p", 0), ("lora", 1), ("functions", 1)] {
+    for (field, value) in [("top_a", 1), ("tfs_z", 0), ("lora", 1), ("functions", 1)] {
         let answer = lenient.post(chat, &ask(chat, json!({ field: value })));
         assert!(answer.status == 400 && answer.body.contains(&format!("'{field}'")), "{answer:?}");
     }

@@ -381,7 +381,7 @@ fn a_wrong_request_loads_nothing_and_keep_alive_is_honoured() {
         ("/v1/chat/completions", json!({ "model": "b", "messages": [{ "role": "robot" }] })),
         ("/v1/embeddings", json!({ "model": "b", "input": "x", "encoding_format": "hex" })),
         ("/v1/inference", json!({ "model": "b", "prompt": "x", "frobnicate": 1 })),
-        ("/api/generate", json!({ "model": "b", "prompt": "x", "options": { "mirostat": 1 } })),
+        ("/api/generate", json!({ "model": "b", "prompt": "x", "options": { "mirostat": 3 } })),
         ("/api/generate", json!({ "model": "b", "prompt": "x", "keep_alive": "soon" })),
         ("/api/chat", json!({ "model": "b", "messages": [{ "role": "robot", "content": "" }] })),
     ] {

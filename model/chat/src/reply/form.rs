@@ -6,7 +6,8 @@ pub enum Form {
     /// Hermes, Qwen, and models without their own form: `<think>…</think>`, `<tool_call>{"name": …,
     /// "arguments": …}</tool_call>`. The body may also be Qwen3-Coder's `<function=…><parameter=…>`
     /// or GLM's `name <arg_key>…</arg_key><arg_value>…</arg_value>`. Calls of Granite, Phi-4,
-    /// Command R7B and DeepSeek are parsed, too.
+    /// Command R7B and DeepSeek are parsed, too, and with known names of tools those of Gemma
+    /// (Python in a block of `tool_code`) and of older Command R (`Action:` and a block of JSON).
     Hermes,
     /// Llama 3: the whole answer is `{"name": …, "parameters": …}`, optionally after
     /// `<|python_tag|>`.
@@ -105,7 +106,15 @@ impl Form {
                 ("<|tool_call|>", Some("<|/tool_call|>")),
                 ("<|START_ACTION|>", Some("<|END_ACTION|>")),
                 ("<｜tool▁calls▁begin｜>", Some("<｜tool▁calls▁end｜>")),
+                (TOOL_CODE, FENCE),
+                ("Action: ```json", FENCE),
+                ("Action:```json", FENCE),
             ],
         }
     }
 }
+
+/// Begin of Gemma's calls, which are Python.
+pub(super) const TOOL_CODE: &str = "```tool_code";
+/// End of calls in a block. Such blocks are calls only if the names are those of tools.
+pub(super) const FENCE: Option<&str> = Some("```");

@@ -7,6 +7,7 @@ mod body;
 mod calls;
 mod channels;
 mod form;
+mod python;
 mod tagged;
 mod truncated;
 

@@ -3,8 +3,9 @@
 use super::bare_calls::{self, Verdict};
 use super::body::Body;
 use super::calls;
-use super::form::Form;
+use super::form::{FENCE, Form, TOOL_CODE};
 use super::part::{Part, ToolCall, calls_or_content};
+use super::python;
 use super::scan::{Scan, scan, without_half_a_mark};
 use super::truncated::{self, Truncated};
 
@@ -30,6 +31,8 @@ pub struct Tagged {
     section: Section,
     /// The markers around the current call.
     marks: (&'static str, Option<&'static str>),
+    /// White space before the current call, if that is a block, which may be no call.
+    gap: String,
     /// Reading state of the current call.
     body: Body,
     /// Text that is not returned yet.
@@ -57,6 +60,7 @@ impl Tagged {
             names,
             section,
             marks,
+            gap: String::new(),
             body,
             held,
             fresh,
@@ -117,8 +121,9 @@ impl Tagged {
                 let Some((_, at)) = self.body.end(&self.held, &[close]) else { return false };
                 let body: String = self.held.drain(..at).collect();
                 self.drop_front(close.len());
-                self.call(&body, format!("{open}{body}{close}"), out);
-                (self.section, self.fresh) = (Section::Content, true);
+                let read = self.call(&body, format!("{open}{body}{close}"), out);
+                let text = !read && self.marks.1 == FENCE;
+                (self.section, self.fresh) = (Section::Content, !text);
                 true
             }
         }
@@ -146,6 +151,7 @@ impl Tagged {
                 let before = self.without_white_space(at);
                 self.hand_out(before, out);
                 let tag = needles.get(i).map_or(0, |n| n.len());
+                let gap = self.held.get(before..at).unwrap_or_default().to_owned();
                 self.drop_front(at - before + tag);
                 self.section = match reasoning.get(i) {
                     Some((_, close)) if i < thinks => Section::Reasoning(close),
@@ -155,6 +161,7 @@ impl Tagged {
                     .get(i.saturating_sub(thinks))
                     .copied()
                     .unwrap_or_else(|| self.form.call());
+                self.gap = if self.marks.1 == FENCE { gap } else { String::new() };
                 self.body = Body::default();
                 self.fresh = true;
                 true
@@ -244,8 +251,10 @@ impl Tagged {
             _ if self.either && self.said => vec![],
             _ => {
                 let reasoning = self.form.reasoning().iter().map(|(open, _)| *open);
+                // A word of text is no half of a marker.
+                let may = |open: &&str| !open.starts_with("Action:") || held.contains("Action:");
                 let calls = self.form.calls().iter().map(|(open, _)| *open).filter(|_| self.tools);
-                reasoning.chain(calls).collect()
+                reasoning.chain(calls.filter(may)).collect()
             }
         };
         let kept = without_half_a_mark(&held, &marks);
@@ -262,6 +271,10 @@ impl Tagged {
     }
 
     fn cut_call(&self, body: &str) -> Truncated {
+        if self.marks.1 == FENCE {
+            // Without its end a block is no call, unless all of it came.
+            return (self.read_call(body).unwrap_or_default(), false);
+        }
         let body = self.marks.1.map_or(body, |close| without_half_a_mark(body, &[close]));
         // The call may be complete except for its end marker. Arguments in tags and a bare name may
         // continue.
@@ -287,14 +300,25 @@ impl Tagged {
             Form::Mistral => calls::mistral(body),
             Form::Llama3 => calls::json(body),
             _ if self.marks.0.contains('▁') => calls::deepseek(body),
+            _ if self.marks.1 == FENCE => {
+                let read = match self.marks.0 == TOOL_CODE {
+                    true => python::calls(body).or_else(|| calls::json(body)),
+                    false => calls::json(body),
+                };
+                let known = |call: &ToolCall| self.names.contains(&call.name);
+                read.filter(|calls| calls.iter().all(known))
+            }
             _ => calls::hermes(body),
         }
     }
 
-    fn call(&mut self, body: &str, written: String, out: &mut Vec<Part>) {
+    /// Returns the calls of a body, else its text; and whether it was read.
+    fn call(&mut self, body: &str, written: String, out: &mut Vec<Part>) -> bool {
         let read = self.read_call(body);
         self.spoke = true;
-        calls_or_content(read, written, out);
+        let is = read.is_some();
+        calls_or_content(read, std::mem::take(&mut self.gap) + &written, out);
+        is
     }
 
     /// The length of the text before `at` without trailing white space.

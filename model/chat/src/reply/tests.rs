@@ -289,7 +289,41 @@ fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
     use Form::{Hermes, Llama3, Mistral};
     let weather = r#"{"city": "Paris"}"#;
     let one = || vec![call("weather", weather)];
+    let python = || call("weather", r#"{"city":"Paris"}"#);
     vec![
+        (
+            "gemma",
+            Hermes,
+            "I look it up.\n```tool_code\nprint(default_api.weather(city=\"Paris\"))\n```\n",
+            vec![content("I look it up."), python()],
+        ),
+        (
+            "gemma, a list",
+            Hermes,
+            "```tool_code\n[weather(city='Paris'), time()]\n```",
+            vec![python(), call("time", "{}")],
+        ),
+        (
+            "gemma, other code",
+            Hermes,
+            "So:\n\n```tool_code\nprint(1)\n```\n\nIt is.",
+            vec![content("So:\n\n```tool_code\nprint(1)\n```\n\nIt is.")],
+        ),
+        (
+            "command r",
+            Hermes,
+            "Action: ```json\n[\n    {\n        \"tool_name\": \"weather\",\n        \"parameters\": \
+             {\"city\": \"Paris\"}\n    }\n]\n```",
+            one(),
+        ),
+        (
+            "command r, no tool",
+            Hermes,
+            "Action: ```json\n[{\"tool_name\": \"directly-answer\", \"parameters\": {}}]\n```",
+            vec![content(
+                "Action: ```json\n[{\"tool_name\": \"directly-answer\", \"parameters\": {}}]\n```",
+            )],
+        ),
         ("bare", Hermes, "{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}", one()),
         (
             "on lines",

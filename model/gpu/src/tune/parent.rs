@@ -6,6 +6,7 @@ use crate::measure::{Subject, Timing};
 use crate::probed::settled;
 use crate::process::Process;
 use kjit_engine::{Device, Engine, Target, TuningSubject};
+use kjit_exec::NonExhaustive;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::{Choices, Tuning};
 use serde_json::json;
@@ -23,6 +24,8 @@ pub struct Options {
     pub rounds: usize,
     /// The most variants of a kernel, spread over its space.
     pub variants: usize,
+    #[doc(hidden)]
+    pub _more: NonExhaustive,
 }
 
 impl Default for Options {
@@ -32,6 +35,7 @@ impl Default for Options {
             start: Duration::from_secs(180),
             rounds: 7,
             variants: usize::MAX,
+            _more: NonExhaustive::default(),
         }
     }
 }

@@ -82,7 +82,7 @@ fn check(name: &str, file: &str) {
         if !has_special_texts {
             continue;
         }
-        let stripped = DecodeOptions { remove_special: true, unparse_special: false };
+        let stripped = DecodeOptions { remove_special: true, ..DecodeOptions::default() };
         let decoded = tokenizer.decode_with(&special, stripped).unwrap();
         assert_eq!(
             decoded,
@@ -141,7 +141,7 @@ fn bert_bge_has_the_reference_ids() {
 /// A message is split at each position within a control token's text, because templates join parts.
 #[test]
 fn literal_text_is_tokenized_as_without_control_tokens() {
-    let plain = EncodeOptions { add_special: false, parse_special: false };
+    let plain = EncodeOptions::PLAIN;
     let files = [
         "vocab/ggml-vocab-gpt-2.gguf",
         "vocab/ggml-vocab-llama-bpe.gguf",

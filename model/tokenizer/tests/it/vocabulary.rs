@@ -1,7 +1,8 @@
 //! Small vocabularies: refused ones, defaults, and text that is decoded piece by piece.
 
 use kjit_tokenizer::{
-    DecodeOptions, Detokenizer, EncodeOptions, SpecialIds, Tokenizer, TokenizerError, Vocabulary,
+    DecodeOptions, Detokenizer, EncodeOptions, FimIds, SpecialIds, Tokenizer, TokenizerError,
+    Vocabulary,
 };
 
 /// The letters of byte-level BPE.
@@ -94,8 +95,24 @@ fn bos_is_added_where_asked_for_and_never_twice_to_a_chat() {
     assert_eq!(t.encode(b"", EncodeOptions::RAW_PROMPT), [261, 262]);
     assert_eq!(t.encode_chat("he"), [261, 256]);
     assert_eq!(t.encode_chat("<|im_start|>he"), [261, 256]);
-    let stripped = DecodeOptions { remove_special: true, unparse_special: true };
+    let stripped =
+        DecodeOptions { remove_special: true, unparse_special: true, ..DecodeOptions::default() };
     assert_eq!(t.decode_with(&[261, 256, 262], stripped).unwrap(), b"he");
+}
+
+#[test]
+fn tokens_around_a_gap_are_those_that_the_file_names_else_those_of_known_texts() {
+    let mut bpe = Bpe::new();
+    bpe.tokens.extend(["<fim_prefix>", "<fim_suffix>", "<fim_middle>"].map(String::from));
+    bpe.types.extend([1, 1, 1]);
+    let known = Tokenizer::new(&bpe.vocabulary()).unwrap();
+    let all = FimIds { pre: Some(264), suf: Some(265), mid: Some(266) };
+    assert_eq!(known.fim(), all);
+    assert!(known.is_control(265).unwrap());
+    let special_fim = FimIds { pre: Some(3), ..FimIds::default() };
+    let named = Tokenizer::new(&Vocabulary { special_fim, ..bpe.vocabulary() }).unwrap();
+    assert_eq!(named.fim(), FimIds { pre: Some(3), ..all });
+    assert_eq!(Tokenizer::new(&Bpe::new().vocabulary()).unwrap().fim(), FimIds::default());
 }
 
 #[test]

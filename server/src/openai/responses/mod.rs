@@ -35,7 +35,7 @@ pub async fn answer(
 ) -> Result<Response, Refusal> {
     let read = request::read(&service, &body, caller)?;
     let loaded = service.model(read.at, None).await?;
-    let Asked { pieces, unheld } = ask(&service, &loaded, read.ask).await?;
+    let Asked { pieces, unheld, .. } = ask(&service, &loaded, read.ask).await?;
     let manner = Manner::new(read.echoed, read.items, read.new, read.client, read.parallel);
     let run = service.kept.run(&manner.client, &manner.id);
     let mut pieces = cancellable(pieces, run);

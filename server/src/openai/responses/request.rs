@@ -12,6 +12,7 @@ use crate::fields::Fields;
 use crate::refusal::Refusal;
 use crate::sampling::{self, Ends};
 use crate::service::Service;
+use crate::thought;
 use crate::tool_list::ToolList;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -97,6 +98,7 @@ pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Read, Refu
     let max_tokens = f.count("max_output_tokens", 1..=i64::MAX)?;
     let sampling = sampling::openai(&mut f)?;
     let stop = sampling::stop(&mut f)?;
+    let thinking = thought::budget(&mut f)?;
     let (form, variables) = (text(&mut f)?, reasoning(&mut f)?);
     let offer = tools(&mut f)?;
     let choice = tool_choice(&mut f, &offer)?;
@@ -106,7 +108,7 @@ pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Read, Refu
     let (offered, tools) = offer.into_parts();
     let tools = tools.filter(|_| choice != Choice::None);
     let ask = Ask {
-        conversation: Conversation { turns, tools, variables },
+        conversation: Conversation { turns, tools, variables, ..Conversation::default() },
         follow: choice.follow(offered, form, parallel)?,
         n: 1,
         max_tokens,
@@ -115,6 +117,8 @@ pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Read, Refu
         ends: Ends::default(),
         ignore_eos: false,
         logprobs: None,
+        thinking,
+        ids: false,
         caller,
     };
     let new = items.len() - before;

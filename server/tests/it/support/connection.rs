@@ -2,11 +2,9 @@
 //! is one document, and nothing of the request is left. A body may be given alone: bytes that begin
 //! with a route's number (a digit) and a line end are sent as a correct request with that body.
 
-use kjit_engine::Config;
 use kjit_model::DeviceChoice;
 use kjit_model::session::OpenOptions;
-use kjit_server::{Inside, Keys, Limits, Options, Origins, Served};
-use std::net::{IpAddr, Ipv4Addr};
+use kjit_server::{Inside, Limits, Options, Served};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -44,36 +42,18 @@ pub fn server() -> &'static (Runtime, Inside) {
         let template = std::env::temp_dir().join(format!("kjit-fuzz-{}.jinja", std::process::id()));
         std::fs::write(&template, TEMPLATE).unwrap();
         let served = Served {
-            path: model(),
-            names: vec!["tiny".to_owned()],
             open: OpenOptions {
                 device: DeviceChoice::Cpu,
                 threads: 1,
                 sequences: 4,
                 ..OpenOptions::new(512)
             },
-            shared_memory: None,
-            must_page: false,
+            ..Served::new(model(), vec!["tiny".to_owned()])
         };
         let second = Duration::from_secs(1);
         let options = Options {
-            models: vec![served],
-            idle_unload: None,
-            keep_alive: true,
-            engine: Config::new(),
             template: Some(template.clone()),
-            host: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            port: 0,
-            tls: None,
-            keys: Keys::default(),
-            share_prefixes: false,
-            literal_user_text: false,
-            strict_fields: false,
-            origins: Origins { named: vec![], loopback: true },
-            allow_anyone: false,
             max_queue: 64,
-            token_budget: None,
-            lookup: None,
             // A server that waits for more of a request is told that nothing comes: the other side
             // is closed.
             limits: Limits {
@@ -82,9 +62,7 @@ pub fn server() -> &'static (Runtime, Inside) {
                 body_time: second,
                 ..Limits::default()
             },
-            worker: None,
-            sockets: vec![],
-            say: |_| (),
+            ..Options::new(vec![served])
         };
         let inside =
             Inside::open(options).unwrap_or_else(|why| panic!("{why} (scripts/fetch-test-models)"));

@@ -1,0 +1,190 @@
+//! Cuts of the candidates besides top-k, top-p and min-p: top-nσ, typical, XTC; and the dynamic
+//! temperature. The CPU applies them.
+
+use super::Candidate;
+use std::cmp::Ordering;
+
+/// "Exclude top choices": removes all likely candidates but the least likely of them, in some of
+/// the draws (p-e-w, text-generation-webui #6335).
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct Xtc {
+    /// Probability that a draw is cut; 0 cuts none.
+    pub probability: f32,
+    /// Candidates at least this probable are likely ones. Above 0.5 nothing is cut.
+    pub threshold: f32,
+}
+
+impl Default for Xtc {
+    /// Off.
+    fn default() -> Xtc {
+        Xtc { probability: 0.0, threshold: 0.1 }
+    }
+}
+
+/// A temperature that follows the entropy of the candidates (kalomaze's dynamic temperature; as
+/// llama.cpp computes it): from `temperature − range` where one is certain to `temperature + range`
+/// where all are equally likely.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct DynamicTemperature {
+    /// Distance of the ends from the temperature; 0: constant.
+    pub range: f32,
+    /// Exponent of the entropy's share.
+    pub exponent: f32,
+}
+
+impl Default for DynamicTemperature {
+    /// Constant.
+    fn default() -> DynamicTemperature {
+        DynamicTemperature { range: 0.0, exponent: 1.0 }
+    }
+}
+
+impl DynamicTemperature {
+    /// The temperature for these candidates. `largest` is their largest logit.
+    pub(super) fn of(self, temperature: f32, c: &[Candidate], largest: f32) -> f32 {
+        if self.range <= 0.0 || c.len() < 2 {
+            return temperature;
+        }
+        let weight = |c: &Candidate| f64::from(c.logit - largest).exp();
+        let sum: f64 = c.iter().map(weight).sum();
+        let entropy: f64 =
+            c.iter().map(|c| weight(c) / sum).filter(|p| *p > 0.0).map(|p| -p * p.ln()).sum();
+        let share = (entropy / (c.len() as f64).ln()).clamp(0.0, 1.0);
+        let (low, high) = ((temperature - self.range).max(0.0), temperature + self.range);
+        low + (high - low) * share.powf(f64::from(self.exponent)) as f32
+    }
+}
+
+/// Top-nσ (Tang et al. 2024, arXiv 2411.07641): keeps the candidates whose logit is at most `n`
+/// standard deviations below the largest. Forbidden ones (−∞) do not count.
+pub(super) fn top_n_sigma(c: &mut Vec<Candidate>, n: f32) {
+    let finite = || c.iter().map(|c| f64::from(c.logit)).filter(|x| x.is_finite());
+    let count = finite().count() as f64;
+    if n <= 0.0 || count == 0.0 {
+        return;
+    }
+    let mean = finite().sum::<f64>() / count;
+    let deviation = (finite().map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt();
+    let largest = finite().fold(f64::NEG_INFINITY, f64::max);
+    let least = largest - f64::from(n) * deviation;
+    c.retain(|c| f64::from(c.logit) >= least);
+}
+
+/// Locally typical sampling (Meister et al. 2022, arXiv 2202.00666): keeps the candidates whose
+/// surprise is nearest to the entropy, up to this sum of probabilities. Their weights are set.
+pub(super) fn typical(c: &mut Vec<Candidate>, p: f32) {
+    let sum: f64 = c.iter().map(|c| c.weight).sum();
+    if p >= 1.0 || c.len() < 2 || sum <= 0.0 {
+        return;
+    }
+    let surprise = |c: &Candidate| -(c.weight / sum).ln();
+    let entropy: f64 =
+        c.iter().filter(|c| c.weight > 0.0).map(|c| c.weight / sum * surprise(c)).sum();
+    let far = |c: &Candidate| (surprise(c) - entropy).abs();
+    c.sort_by(|a, b| {
+        far(a).partial_cmp(&far(b)).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
+    });
+    let mut so_far = 0.0;
+    let kept = c.iter().position(|c| {
+        so_far += c.weight;
+        so_far >= f64::from(p) * sum
+    });
+    c.truncate(kept.map_or(c.len(), |k| k + 1));
+}
+
+impl Xtc {
+    /// Whether some draws are cut.
+    pub(super) fn cuts(self) -> bool {
+        self.probability > 0.0 && self.threshold <= 0.5
+    }
+
+    /// Removes the likely candidates but the least likely one of them. Their weights are set.
+    pub(super) fn cut(self, c: &mut Vec<Candidate>) {
+        let sum: f64 = c.iter().map(|c| c.weight).sum();
+        let likely = |c: &Candidate| c.weight >= f64::from(self.threshold) * sum;
+        let order = |a: &&Candidate, b: &&Candidate| {
+            a.weight.total_cmp(&b.weight).then(b.token.cmp(&a.token))
+        };
+        let Some(last) = c.iter().filter(|c| likely(c)).min_by(order).map(|c| c.token) else {
+            return;
+        };
+        c.retain(|c| !likely(c) || c.token == last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Candidates with these probabilities.
+    fn of(all: &[f64]) -> Vec<Candidate> {
+        let one =
+            |(i, p): (usize, &f64)| Candidate { token: i as u32, logit: p.ln() as f32, weight: *p };
+        all.iter().enumerate().map(one).collect()
+    }
+
+    fn tokens(mut c: Vec<Candidate>) -> Vec<u32> {
+        c.sort_unstable_by_key(|c| c.token);
+        c.into_iter().map(|c| c.token).collect()
+    }
+
+    #[test]
+    fn xtc_leaves_the_least_likely_of_the_likely_ones() {
+        let cut = |threshold, all: &[f64]| {
+            let mut c = of(all);
+            Xtc { probability: 1.0, threshold }.cut(&mut c);
+            tokens(c)
+        };
+        // By hand.
+        assert_eq!(cut(0.09, &[0.4, 0.3, 0.2, 0.1]), [3]);
+        assert_eq!(cut(0.19, &[0.4, 0.3, 0.2, 0.1]), [2, 3]);
+        assert_eq!(cut(0.29, &[0.4, 0.3, 0.2, 0.1]), [1, 2, 3]);
+        assert_eq!(cut(0.39, &[0.4, 0.3, 0.2, 0.1]), [0, 1, 2, 3]);
+        // Nothing is likely, and one alone is.
+        assert_eq!(cut(0.5, &[0.4, 0.3, 0.2, 0.1]), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn typical_keeps_what_surprises_as_much_as_expected() {
+        let cut = |p, all: &[f64]| {
+            let mut c = of(all);
+            typical(&mut c, p);
+            tokens(c)
+        };
+        // By hand.
+        assert_eq!(cut(0.5, &[0.97, 0.01, 0.01, 0.01]), [0]);
+        assert_eq!(cut(0.5, &[0.4, 0.2, 0.2, 0.2]), [1, 2, 3]);
+        assert_eq!(cut(1.0, &[0.4, 0.2, 0.2, 0.2]), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn top_n_sigma_keeps_what_is_near_the_largest_and_counts_nothing_forbidden() {
+        let cut = |n, all: &[f64]| {
+            let mut c = of(all);
+            c.push(Candidate { token: 99, logit: f32::NEG_INFINITY, weight: 0.0 });
+            top_n_sigma(&mut c, n);
+            tokens(c)
+        };
+        // The logits deviate by 0.52.
+        assert_eq!(cut(1.0, &[0.1, 0.2, 0.3, 0.4]), [2, 3]);
+        assert_eq!(cut(3.0, &[0.1, 0.2, 0.3, 0.4]), [0, 1, 2, 3]);
+        assert_eq!(cut(0.0, &[0.1, 0.2]), [0, 1, 99]);
+    }
+
+    #[test]
+    fn the_dynamic_temperature_goes_from_certainty_to_none() {
+        let dynamic = DynamicTemperature { range: 0.5, exponent: 1.0 };
+        let at = |all: &[f64]| {
+            let c = of(all);
+            let largest = c.iter().map(|c| c.logit).fold(f32::MIN, f32::max);
+            dynamic.of(1.0, &c, largest)
+        };
+        assert!((at(&[0.25; 4]) - 1.5).abs() < 1e-6);
+        assert!((at(&[1.0, 1e-12, 1e-12, 1e-12]) - 0.5).abs() < 1e-6);
+        // Entropy of a half, a fourth and two eighths: 1.75 bits of 2.
+        assert!((at(&[0.5, 0.25, 0.125, 0.125]) - (0.5 + 0.875)).abs() < 1e-6);
+        assert_eq!(DynamicTemperature::default().of(0.7, &of(&[0.5, 0.5]), 0.0), 0.7);
+    }
+}

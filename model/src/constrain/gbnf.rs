@@ -1,0 +1,317 @@
+//! GBNF, the grammars of llama.cpp
+//! (<https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md>), translated into
+//! llguidance's Lark. Rules become rules and character classes regular expressions, so that a text
+//! matches one as it matches the other.
+
+use std::fmt::Write;
+
+/// Deepest nesting of parentheses.
+const DEEPEST: usize = 128;
+/// Most repetitions of `{m,n}`: as llama.cpp has it.
+const MOST_TIMES: u32 = 2000;
+
+/// The grammar in Lark. Its first rule is `root`.
+///
+/// # Errors
+/// One line: the place and what is wrong there.
+pub fn lark_of_gbnf(grammar: &str) -> Result<String, String> {
+    let mut reader = Reader { text: grammar, at: 0, defined: vec![], used: vec![] };
+    let mut rules = String::new();
+    reader.space(true);
+    while reader.rest().chars().next().is_some() {
+        let name = reader.name().ok_or_else(|| reader.wrong("a rule's name is expected"))?;
+        reader.space(false);
+        if !reader.takes("::=") {
+            return Err(reader.wrong("::= is expected after a rule's name"));
+        }
+        reader.space(true);
+        let body = reader.alternatives(0)?;
+        if !matches!(reader.rest().chars().next(), None | Some('\n' | '\r')) {
+            return Err(reader.wrong("the end of the rule is expected"));
+        }
+        if reader.defined.contains(&name) {
+            return Err(reader.wrong(&format!("the rule '{name}' is there twice")));
+        }
+        let _ = writeln!(rules, "{}: {body}", rule(&name));
+        reader.defined.push(name);
+        reader.space(true);
+    }
+    if !reader.defined.iter().any(|name| name == "root") {
+        return Err("there is no rule 'root', with which a text begins".to_owned());
+    }
+    match reader.used.iter().find(|name| !reader.defined.contains(name)) {
+        Some(name) => Err(format!("the rule '{name}' is used and not defined")),
+        None => Ok(format!("start: {}\n{rules}", rule("root"))),
+    }
+}
+
+/// A rule's name in Lark: letters in lower case, digits and `_`. The letters of `-` and of capitals
+/// keep different names different.
+fn rule(name: &str) -> String {
+    name.chars().fold("r_".to_owned(), |mut all, c| {
+        match c {
+            '-' => all.push_str("_m_"),
+            '_' => all.push_str("__"),
+            c if c.is_ascii_uppercase() => {
+                all.push_str("_u");
+                all.push(c.to_ascii_lowercase());
+            }
+            c => all.push(c),
+        }
+        all
+    })
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    defined: Vec<String>,
+    used: Vec<String>,
+}
+
+impl<'a> Reader<'a> {
+    fn rest(&self) -> &'a str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    fn wrong(&self, why: &str) -> String {
+        let before = self.text.get(..self.at).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        format!("line {line}, column {column}: {why}")
+    }
+
+    fn takes(&mut self, text: &str) -> bool {
+        let is = self.rest().starts_with(text);
+        self.at += if is { text.len() } else { 0 };
+        is
+    }
+
+    /// Skips blanks and comments, and line ends where the rule goes on.
+    fn space(&mut self, lines: bool) {
+        loop {
+            let rest = self.rest();
+            let next = match rest.chars().next() {
+                Some(' ' | '\t') => 1,
+                Some('\n' | '\r') if lines => 1,
+                Some('#') => rest.find(['\n', '\r']).unwrap_or(rest.len()),
+                _ => return,
+            };
+            self.at += next;
+        }
+    }
+
+    fn name(&mut self) -> Option<String> {
+        let rest = self.rest();
+        let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        let end = rest.find(|c| !part(c)).unwrap_or(rest.len());
+        let name = rest.get(..end).filter(|name| !name.is_empty())?;
+        self.at += end;
+        Some(name.to_owned())
+    }
+
+    /// Alternatives up to the end of the rule or a parenthesis.
+    fn alternatives(&mut self, deep: usize) -> Result<String, String> {
+        if deep > DEEPEST {
+            return Err(self.wrong(&format!("more than {DEEPEST} parentheses in each other")));
+        }
+        let mut all = vec![self.sequence(deep)?];
+        while self.takes("|") {
+            self.space(true);
+            all.push(self.sequence(deep)?);
+        }
+        Ok(all.join(" | "))
+    }
+
+    fn sequence(&mut self, deep: usize) -> Result<String, String> {
+        let mut all: Vec<String> = vec![];
+        loop {
+            let rest = self.rest();
+            let one = match rest.chars().next() {
+                Some('"') => self.literal()?,
+                Some('[') => self.class()?,
+                Some('.') => {
+                    self.at += 1;
+                    r"/(.|\n)/".to_owned()
+                }
+                Some('(') => {
+                    self.at += 1;
+                    self.space(true);
+                    let inner = self.alternatives(deep + 1)?;
+                    // Line ends are blanks within parentheses.
+                    self.space(true);
+                    if !self.takes(")") {
+                        return Err(self.wrong("a parenthesis is not closed"));
+                    }
+                    format!("({inner})")
+                }
+                Some(c) if c.is_ascii_alphanumeric() || c == '_' || c == '-' => {
+                    let name = self.name().unwrap_or_default();
+                    if !self.used.contains(&name) {
+                        self.used.push(name.clone());
+                    }
+                    rule(&name)
+                }
+                Some('<') => {
+                    return Err(self.wrong("tokens as such (<…>) are not supported: give texts"));
+                }
+                _ => break,
+            };
+            let times = self.times()?;
+            all.push(match times.is_empty() || one.starts_with('(') {
+                true => one + &times,
+                false => format!("({one}){times}"),
+            });
+            self.space(deep > 0);
+        }
+        // An empty alternative is allowed.
+        Ok(if all.is_empty() { "\"\"".to_owned() } else { all.join(" ") })
+    }
+
+    /// `*`, `+`, `?`, `{m}`, `{m,}`, `{m,n}`.
+    fn times(&mut self) -> Result<String, String> {
+        for sign in ["*", "+", "?"] {
+            if self.takes(sign) {
+                return Ok(sign.to_owned());
+            }
+        }
+        if !self.takes("{") {
+            return Ok(String::new());
+        }
+        let least = self.number();
+        let most = if self.takes(",") { self.number() } else { least };
+        let open = self.text.get(..self.at).is_some_and(|text| text.ends_with(','));
+        if !self.takes("}") {
+            return Err(self.wrong("{m}, {m,} or {m,n} is expected"));
+        }
+        match (least, most) {
+            (Some(m), None) if open && m <= MOST_TIMES => Ok(format!("{{{m},}}")),
+            (Some(m), Some(n)) if m <= n && n <= MOST_TIMES => Ok(format!("{{{m},{n}}}")),
+            (None, Some(n)) if n <= MOST_TIMES => Ok(format!("{{0,{n}}}")),
+            _ => Err(self.wrong(&format!("give repetitions up to {MOST_TIMES}, the least first"))),
+        }
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        let rest = self.rest();
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let number = rest.get(..end)?.parse().ok();
+        self.at += end;
+        number
+    }
+
+    /// A character, and whether it was escaped.
+    fn character(&mut self) -> Result<(char, bool), String> {
+        let ended = |me: &Self| me.wrong("the text is not closed");
+        let mut chars = self.rest().chars();
+        let first = chars.next().ok_or_else(|| ended(self))?;
+        if matches!(first, '\n' | '\r') {
+            return Err(ended(self));
+        }
+        if first != '\\' {
+            self.at += first.len_utf8();
+            return Ok((first, false));
+        }
+        let second = chars.next().ok_or_else(|| ended(self))?;
+        let digits = match second {
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            _ => 0,
+        };
+        let hex = self.rest().get(2..2 + digits);
+        let c = match second {
+            'n' => Some('\n'),
+            'r' => Some('\r'),
+            't' => Some('\t'),
+            '\\' | '"' | '[' | ']' | '-' | '^' | '/' => Some(second),
+            _ if digits > 0 => {
+                hex.and_then(|hex| u32::from_str_radix(hex, 16).ok()).and_then(char::from_u32)
+            }
+            _ => None,
+        };
+        let c = c.ok_or_else(|| self.wrong("no such escape"))?;
+        // All letters that follow a backslash are of one byte.
+        self.at += 2 + digits;
+        Ok((c, true))
+    }
+
+    fn literal(&mut self) -> Result<String, String> {
+        self.at += 1;
+        let mut text = String::new();
+        while !self.takes("\"") {
+            text.push(self.character()?.0);
+        }
+        // As JSON writes it, which Lark reads. The library does not accept a raw DEL.
+        let text = serde_json::Value::from(text).to_string();
+        Ok(text.replace('\u{7f}', "\\u007f"))
+    }
+
+    /// A class of characters as a regular expression.
+    fn class(&mut self) -> Result<String, String> {
+        self.at += 1;
+        let not = self.takes("^");
+        let mut ranges = String::new();
+        while !self.takes("]") {
+            let (first, _) = self.character()?;
+            let _ = write!(ranges, "\\u{{{:x}}}", u32::from(first));
+            let range = self.rest().starts_with('-') && !self.rest().starts_with("-]");
+            if range {
+                self.at += 1;
+                let (last, _) = self.character()?;
+                if last < first {
+                    return Err(self.wrong("the range ends before it begins"));
+                }
+                let _ = write!(ranges, "-\\u{{{:x}}}", u32::from(last));
+            }
+        }
+        match (ranges.is_empty(), not) {
+            (true, true) => Ok(r"/(.|\n)/".to_owned()),
+            (true, false) => Err(self.wrong("a class without characters matches nothing")),
+            (false, _) => Ok(format!("/[{}{ranges}]/", if not { "^" } else { "" })),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lark_of_gbnf;
+
+    #[test]
+    fn rules_classes_and_repetitions_are_translated() {
+        let gbnf = "# a comment\nroot  ::= (\"yes\" | no-Way) [a-z0-9_\\-]+ .{2,3} \"\\\"\\n\"?\n\
+            no-Way ::= \"no\" |\n  [^\\x41-C] ( \"x\"\n  \"y\" )*  # another\n";
+        let want = "start: r_root\n\
+            r_root: (\"yes\" | r_no_m__uway) (/[\\u{61}-\\u{7a}\\u{30}-\\u{39}\\u{5f}\\u{2d}]/)+ \
+            (/(.|\\n)/){2,3} (\"\\\"\\n\")?\n\
+            r_no_m__uway: \"no\" | /[^\\u{41}-\\u{43}]/ (\"x\" \"y\")*\n";
+        assert_eq!(lark_of_gbnf(gbnf).unwrap(), want);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        for (gbnf, why) in [
+            ("", "there is no rule 'root', with which a text begins"),
+            ("root ::= a", "the rule 'a' is used and not defined"),
+            ("root = \"x\"", "line 1, column 6: ::= is expected after a rule's name"),
+            ("root ::= \"x", "line 1, column 12: the text is not closed"),
+            ("root ::= (\"x\"", "line 1, column 14: a parenthesis is not closed"),
+            ("root ::= \"x\" )", "line 1, column 14: the end of the rule is expected"),
+            ("root ::= [z-a]", "line 1, column 14: the range ends before it begins"),
+            ("root ::= \"a\\q\"", "line 1, column 12: no such escape"),
+            ("root ::= \"a\"\nroot ::= \"b\"", "line 2, column 13: the rule 'root' is there twice"),
+            (
+                "root ::= \"a\"{3,2}",
+                "line 1, column 18: give repetitions up to 2000, the least first",
+            ),
+            (
+                "root ::= <[5]>",
+                "line 1, column 10: tokens as such (<…>) are not supported: give texts",
+            ),
+        ] {
+            assert_eq!(lark_of_gbnf(gbnf).unwrap_err(), why, "{gbnf}");
+        }
+        let deep = format!("root ::= {}\"x\"{}", "(".repeat(100_000), ")".repeat(100_000));
+        assert!(lark_of_gbnf(&deep).unwrap_err().contains("parentheses"));
+    }
+}

@@ -1,0 +1,173 @@
+//! The length of a thought: a constraint that ends reasoning by its own end token when it has had
+//! its tokens, and lets the answer follow.
+
+use crate::fields::Fields;
+use crate::loaded::Loaded;
+use crate::refusal::Refusal;
+use kjit_model::chat::Form;
+use kjit_model::sample::TokenMask;
+use kjit_model::serve::Constraint;
+use kjit_model::tokenizer::EncodeOptions;
+
+/// Names of the field: llama.cpp's, vLLM's, Qwen's.
+const NAMES: [&str; 3] = ["reasoning_budget", "thinking_token_budget", "thinking_budget"];
+
+/// The most tokens of a thought that a request asks for; `Some(None)`: no limit.
+///
+/// # Errors
+/// It is no whole number from -1 up.
+pub fn budget(f: &mut Fields) -> Result<Option<Option<usize>>, Refusal> {
+    let mut budget = None;
+    for name in NAMES {
+        if let Some(n) = f.whole(name, -1..=i64::MAX)? {
+            budget = Some(usize::try_from(n).ok());
+        }
+    }
+    Ok(budget)
+}
+
+/// Where the answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// At its begin, after this many tokens of a thought's begin.
+    Begin(usize),
+    /// In a thought, after this many tokens.
+    Thought(usize),
+    /// Behind the thought.
+    Answer,
+}
+
+/// Tokens around a thought.
+#[derive(Debug, Clone)]
+pub struct Thought {
+    open: Vec<u32>,
+    close: Vec<u32>,
+    most: usize,
+    n_vocab: usize,
+    at: At,
+    /// The last tokens, as many as end a thought.
+    last: Vec<u32>,
+}
+
+impl Thought {
+    /// A thought of at most `most` tokens in an answer to this prompt.
+    pub fn new(loaded: &Loaded, form: Form, prompt: &str, most: usize) -> Thought {
+        let begun = form.begun(prompt);
+        let (open, close) = match form {
+            Form::Channels => ("<|channel|>analysis<|message|>", "<|end|>"),
+            form => {
+                let all = form.reasoning();
+                let own = all.iter().find(|(_, close)| begun.is_none_or(|begun| begun == *close));
+                own.copied().unwrap_or(("<think>", "</think>"))
+            }
+        };
+        let marks = EncodeOptions { parse_special: true, ..EncodeOptions::default() };
+        let ids = |text: &str| loaded.tokenizer.encode(text.as_bytes(), marks);
+        let at = if begun.is_some() { At::Thought(0) } else { At::Begin(0) };
+        let (open, close) = (ids(open), ids(close));
+        Thought { open, close, most, n_vocab: loaded.n_vocab(), at, last: vec![] }
+    }
+
+    /// With a constraint on the whole answer.
+    pub fn with(self, then: Option<Box<dyn Constraint>>) -> Box<dyn Constraint> {
+        Box::new(Bounded {
+            all: TokenMask::new(self.n_vocab, ids(self.n_vocab)),
+            thought: self,
+            then,
+        })
+    }
+
+    /// The token that must come.
+    fn forced(&self) -> Option<u32> {
+        if !matches!(self.at, At::Thought(n) if n >= self.most) {
+            return None;
+        }
+        // The end may have begun.
+        let so_far =
+            |n: &usize| self.close.get(..*n).is_some_and(|begin| self.last.ends_with(begin));
+        let so_far = (0..self.close.len()).rev().find(so_far).unwrap_or(0);
+        self.close.get(so_far).copied()
+    }
+
+    fn saw(&mut self, token: u32) {
+        self.last.push(token);
+        if self.last.len() > self.close.len() {
+            self.last.remove(0);
+        }
+        self.at = match self.at {
+            At::Begin(n) if self.open.get(n) == Some(&token) => {
+                if n + 1 == self.open.len() {
+                    At::Thought(0)
+                } else {
+                    At::Begin(n + 1)
+                }
+            }
+            At::Begin(_) | At::Answer => At::Answer,
+            At::Thought(_) if self.last == self.close => At::Answer,
+            At::Thought(n) => At::Thought(n.saturating_add(1)),
+        };
+    }
+}
+
+fn ids(n_vocab: usize) -> std::ops::Range<u32> {
+    0..u32::try_from(n_vocab).unwrap_or(u32::MAX)
+}
+
+struct Bounded {
+    thought: Thought,
+    then: Option<Box<dyn Constraint>>,
+    all: TokenMask,
+}
+
+impl Constraint for Bounded {
+    fn allowed(&mut self) -> Result<TokenMask, String> {
+        let allowed = match &mut self.then {
+            Some(then) => then.allowed()?,
+            None => self.all.clone(),
+        };
+        match self.thought.forced() {
+            Some(id) if allowed.allows(id) => Ok(TokenMask::new(self.thought.n_vocab, [id])),
+            // A form that has no end of a thought here has no thought.
+            _ => Ok(allowed),
+        }
+    }
+
+    fn accept(&mut self, token: u32) -> Result<bool, String> {
+        self.thought.saw(token);
+        self.then.as_mut().map_or(Ok(false), |then| then.accept(token))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer of which the model wants these tokens, as it comes.
+    fn said(at: At, most: usize, wanted: &[u32]) -> Vec<u32> {
+        let thought =
+            Thought { open: vec![1], close: vec![2, 3], most, n_vocab: 10, at, last: vec![] };
+        let mut bounded = thought.with(None);
+        let one = |&id: &u32| {
+            let mask = bounded.allowed().unwrap();
+            let id =
+                if mask.allows(id) { id } else { (0..10).find(|id| mask.allows(*id)).unwrap() };
+            assert!(!bounded.accept(id).unwrap());
+            id
+        };
+        wanted.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_thought_ends_when_it_had_its_tokens_and_not_before() {
+        let (begun, none) = (At::Thought(0), At::Begin(0));
+        assert_eq!(said(begun, 2, &[5, 5, 5, 5, 5, 5]), [5, 5, 2, 3, 5, 5]);
+        assert_eq!(said(begun, 0, &[5, 5, 5]), [2, 3, 5]);
+        // It ended by itself.
+        assert_eq!(said(begun, 3, &[5, 2, 3, 5, 5, 5, 5]), [5, 2, 3, 5, 5, 5, 5]);
+        // The first token of the end is none alone, and the end may begin at the limit.
+        assert_eq!(said(begun, 3, &[2, 5, 2, 3, 6]), [2, 5, 2, 3, 6]);
+        assert_eq!(said(none, 1, &[1, 5, 5, 5, 5]), [1, 5, 2, 3, 5]);
+        // No thought: nothing is bounded.
+        assert_eq!(said(none, 0, &[5, 1, 5, 5]), [5, 1, 5, 5]);
+    }
+}
