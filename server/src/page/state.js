@@ -91,8 +91,11 @@ async function load(id) {
   return all;
 }
 
+/** Reads the list anew. A chat that is known stays the same object. */
 export async function reloadChats() {
-  state.chats = (await kept(store.allChats)) ?? [];
+  const all = (await kept(store.allChats)) ?? [];
+  const known = new Map([...state.chats, state.chat].filter(Boolean).map((c) => [c.id, c]));
+  state.chats = all.map((c) => (known.has(c.id) ? Object.assign(known.get(c.id), c) : c));
   say("chats");
 }
 

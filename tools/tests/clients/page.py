@@ -187,6 +187,7 @@ def exports():
     })()""")
     assert told == [True, True, True, True, "Tests", True], told
     wait("imported", f"{OTHER}.length === 3")
+    assert js("import('./page/state.js').then(({ state }) => state.chats.includes(state.chat))"), "the chat that is shown is still the list's"
     in_menu(2, "Delete")
 
 
