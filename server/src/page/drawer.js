@@ -16,7 +16,11 @@ export async function loadSettings() {
 }
 
 export function showDrawer() {
-  on("chat", ({ other }) => other && draw());
+  on("chat", ({ other }) => {
+    if (!other) return;
+    keep();
+    draw();
+  });
   $("settings").addEventListener("click", () => toggleDrawer());
 }
 
@@ -29,14 +33,24 @@ export function toggleDrawer(shows = $("drawer").hidden) {
 /** The chat's settings, with the usual value for what an older chat does not have. */
 const settings = () => (state.chat.settings = { ...USUAL, ...state.chat.settings });
 
-let timer = null;
+// Values that are not kept yet: `{ chat, values, timer }`.
+let unkept = null;
+
 function set(name, value) {
   const { chat } = state;
   settings()[name] = value;
   // A chat without messages is not kept yet.
   if (!state.chats.includes(chat)) return;
+  clearTimeout(unkept?.timer);
+  unkept = { chat, values: { ...chat.settings }, timer: setTimeout(keep, 300) };
+}
+
+function keep() {
+  if (!unkept) return;
+  const { chat, values, timer } = unkept;
   clearTimeout(timer);
-  timer = setTimeout(() => change(chat, (c) => (c.settings = { ...chat.settings })), 300);
+  unkept = null;
+  change(chat, (c) => (c.settings = { ...values }));
 }
 
 function draw() {

@@ -68,8 +68,8 @@ export async function openChat(id, at = null) {
   if (!chat) return false;
   const messages = await load(id);
   if (at && messages.has(at) && !path(messages, chat.head).some((m) => m.id === at)) {
-    chat.head = newestBelow(messages, at);
-    await change(chat, (c) => (c.head = chat.head));
+    const head = newestBelow(messages, at);
+    await change(chat, (c) => (c.head = head));
   }
   show(chat, messages);
   return true;
@@ -91,16 +91,27 @@ async function load(id) {
   return all;
 }
 
+/** Reads the list anew. A chat that is known stays the same object. */
 export async function reloadChats() {
-  state.chats = (await kept(store.allChats)) ?? [];
+  const all = (await kept(store.allChats)) ?? [];
+  const known = new Map([...state.chats, state.chat].filter(Boolean).map((c) => [c.id, c]));
+  state.chats = all.map((c) => (known.has(c.id) ? Object.assign(known.get(c.id), c) : c));
   say("chats");
 }
 
-/** Changes a chat here and in the database, whatever other tabs did to it meanwhile. */
+const turns = new WeakMap();
+
+/**
+ * Changes a chat here and in the database, whatever other tabs did to it meanwhile. `edit` runs
+ * twice, the second time later: it reads nothing that may be another's by then.
+ */
 export async function change(chat, edit) {
+  const turn = (turns.get(chat) ?? 0) + 1;
+  turns.set(chat, turn);
   edit(chat);
   const saved = await kept(() => store.changeChat(chat.id, edit));
-  if (saved) Object.assign(chat, saved);
+  // What a later change did here is not undone by this one's record.
+  if (saved && turns.get(chat) === turn) Object.assign(chat, saved);
   tell({ chat: chat.id });
   say("chats");
 }
@@ -165,9 +176,11 @@ export const siblings = (one) => children(state.messages, one.parent ?? null);
 
 /** Shows the branch of another sibling. */
 export async function choose(one) {
-  state.chat.head = newestBelow(state.messages, one.id);
+  const { chat } = state,
+    head = newestBelow(state.messages, one.id);
+  chat.head = head;
   say("chat", {});
-  await change(state.chat, (c) => (c.head = state.chat.head));
+  await change(chat, (c) => (c.head = head));
 }
 
 export const isBusy = (id) => state.running.has(id) || state.elsewhere.has(id);

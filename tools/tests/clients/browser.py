@@ -78,9 +78,10 @@ def js(expression, of=page):
 
 
 def wait(what, expression, of=page, seconds=60):
-    until = time.time() + seconds
-    while not js(expression, of):
-        assert time.time() < until, f"{what}: {js('document.body.innerText', of)} {problems}"
+    """Until the expression is true. What it names may not be there yet."""
+    until, tried = time.time() + seconds, f"(() => {{ try {{ return ({expression}); }} catch (error) {{ return globalThis.last = error, false; }} }})()"
+    while not js(tried, of):
+        assert time.time() < until, f"{what}: {js('document.body.innerText', of)} {js('String(globalThis.last)', of)} {problems}"
         time.sleep(0.05)
 
 

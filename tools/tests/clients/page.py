@@ -77,6 +77,14 @@ def branches(first):
     key("ArrowLeft", 37, alt=True)
     wait("the first answer", "document.querySelector('article.assistant .place').textContent === '1/2'")
     screenshot("branches")
+    # A branch that is chosen stays chosen if another chat is opened at once.
+    js("document.querySelector('article.assistant .branches button:last-child').click(); document.getElementById('new').click()")
+    wait("a new chat", "!!document.querySelector('.welcome')")
+    time.sleep(0.2)
+    js(f"{OTHER}[0].querySelector('.open').click()")
+    wait("the second answer", "document.querySelector('article.assistant .place').textContent === '2/2'")
+    click("article.assistant .branches button")
+    wait("the first answer", "document.querySelector('article.assistant .place').textContent === '1/2'")
 
 
 def goes_on_and_stops():
@@ -179,6 +187,7 @@ def exports():
     })()""")
     assert told == [True, True, True, True, "Tests", True], told
     wait("imported", f"{OTHER}.length === 3")
+    assert js("import('./page/state.js').then(({ state }) => state.chats.includes(state.chat))"), "the chat that is shown is still the list's"
     in_menu(2, "Delete")
 
 
@@ -300,8 +309,11 @@ def settings_and_presets():
     js("[...document.querySelectorAll('#drawer button')].find(b => b.textContent === 'Keep').click()")
     wait("the preset", "[...document.querySelectorAll('#presets option')].some(o => o.textContent === 'Short')")
     screenshot("settings")
+    # What was typed is kept, also if another chat is opened at once.
+    type_in("system", "Answer in two words.")
     click("#new")
     assert js("document.getElementById('system').value") == "", "a chat's settings are its own"
+    wait("it is kept", "import('./page/store.js').then(s => s.allChats()).then(all => all.some(c => c.settings.system === 'Answer in two words.'))")
     js("(s => { s.value = '0'; s.dispatchEvent(new Event('change')); })(document.getElementById('presets'))")
     assert js("document.getElementById('system').value") == "Answer in one word."
     click("#settings")
