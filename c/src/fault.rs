@@ -66,7 +66,9 @@ pub(crate) fn call(work: impl FnOnce() -> Result<(), Fail>) -> KjitStatus {
         Ok(Err(fail)) => fail,
         Err(_) => Fail(KjitStatus::KJIT_INSIDE, "a panic inside kjit; please report it".into()),
     };
-    LAST.with(|last| *last.borrow_mut() = CString::new(fail.1.replace('\0', " ")).unwrap_or_default());
+    LAST.with(|last| {
+        *last.borrow_mut() = CString::new(fail.1.replace('\0', " ")).unwrap_or_default()
+    });
     fail.0
 }
 

@@ -241,7 +241,8 @@ impl Tensor {
             _ => unsafe { std::slice::from_raw_parts(at, rank).to_vec() },
         };
         let sizes = list(given.shape);
-        let shape = sizes.iter().map(|n| usize::try_from(*n)).collect::<std::result::Result<_, _>>();
+        let shape =
+            sizes.iter().map(|n| usize::try_from(*n)).collect::<std::result::Result<_, _>>();
         let shape: Vec<usize> = shape.map_err(|_| Error::shape(op, "a size below 0"))?;
         let strides = if given.strides.is_null() { packed(&shape) } else { list(given.strides) };
         // The memory from the lowest to the highest address.
@@ -271,9 +272,7 @@ impl Tensor {
                 Device::Cpu => {
                     Tensor::lent(start as usize, bytes, keep, dtype, &shape, &strides, -low)
                 }
-                gpu => {
-                    Tensor::lent_on_gpu(start, bytes, keep, dtype, &shape, &strides, -low, &gpu)
-                }
+                gpu => Tensor::lent_on_gpu(start, bytes, keep, dtype, &shape, &strides, -low, &gpu),
             }
         }
     }

@@ -4,10 +4,10 @@
 
 use crate::class::Tensor;
 use crate::convert::{raise, run, type_name};
+use kjit_ops::Device;
 use kjit_ops::dlpack::{
     CPU, CUDA, DLManagedTensor, DLManagedTensorVersioned, Foreign, ROCM, device_of, type_of,
 };
-use kjit_ops::Device;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;

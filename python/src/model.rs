@@ -230,8 +230,8 @@ impl LanguageModel {
         let tokenizer = self.0.tokenizer(py)?;
         py.detach(|| {
             let fail = |e: kjit_model::chat::ChatError| ModelError::new_err(e.to_string());
-            let template = kjit_model::chat::ChatTemplate::from_gguf(&self.0.gguf, tokenizer)
-                .map_err(fail)?;
+            let template =
+                kjit_model::chat::ChatTemplate::from_gguf(&self.0.gguf, tokenizer).map_err(fail)?;
             let prompt = template.render_json(messages, None, true).map_err(fail)?;
             Ok(tokenizer.encode_chat(&prompt))
         })

@@ -83,10 +83,8 @@ fn the_example_computes_what_its_loops_do() {
         .output()
         .unwrap();
     assert!(cc.status.success(), "{}", String::from_utf8_lossy(&cc.stderr));
-    let run = Command::new(&program)
-        .env("LD_LIBRARY_PATH", library.parent().unwrap())
-        .output()
-        .unwrap();
+    let run =
+        Command::new(&program).env("LD_LIBRARY_PATH", library.parent().unwrap()).output().unwrap();
     let said = String::from_utf8_lossy(&run.stdout).into_owned();
     assert!(run.status.success(), "{said}{}", String::from_utf8_lossy(&run.stderr));
     assert!(said.contains("5 rows on cpu") && said.contains("told: matmul"), "{said}");
