@@ -12,8 +12,11 @@ use std::ffi::c_char;
 /// `name` is a text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kjit_set_device(name: *const c_char) -> KjitStatus {
-    // SAFETY: this function's caller passes a text.
-    call(|| Ok(Device::open(unsafe { text(name, "the device") }?)?.set_default()))
+    call(|| {
+        // SAFETY: this function's caller passes a text.
+        Device::open(unsafe { text(name, "the device") }?)?.set_default();
+        Ok(())
+    })
 }
 
 /// Number of devices of a kind that this process sees: `cuda`, `rocm`, `cpu`. 0 for other kinds.

@@ -235,9 +235,9 @@ impl Tensor {
         if rank > 64 || (rank > 0 && given.shape.is_null()) {
             return Err(Error::shape(op, format!("{} axes, or no sizes", given.ndim)));
         }
-        // SAFETY: the producer's lists have `ndim` entries.
         let list = |at: *const i64| match rank {
             0 => Vec::new(),
+            // SAFETY: the producer's lists have `ndim` entries.
             _ => unsafe { std::slice::from_raw_parts(at, rank).to_vec() },
         };
         let sizes = list(given.shape);

@@ -30,8 +30,9 @@ class Import(unittest.TestCase):
             "print(t, 'numpy' in sys.modules, 'libcuda' in maps or 'libamdhip' in maps)"
         )
         runs = []
+        # -P: the sources in the current folder are no package that can be imported.
         for _ in range(4):  # the first one may write byte code and read the disk
-            out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+            out = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
             self.assertEqual(out.stderr, "")
             seconds, numpy, driver = out.stdout.split()
             self.assertEqual((numpy, driver), ("False", "False"))
