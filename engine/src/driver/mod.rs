@@ -21,6 +21,7 @@ mod pinned;
 mod pool;
 mod shared_host;
 mod stream;
+mod tensor_map;
 
 pub(crate) use api::Driver;
 pub use blas::Blas;
@@ -41,6 +42,7 @@ pub use module::{Kernel, Module};
 pub use pinned::{HostMap, PinnedBuffer};
 pub use pool::{Arena, Pool, PoolStats};
 pub use stream::Stream;
+pub use tensor_map::{Matrices, TensorMap};
 
 use crate::error::{Error, Result};
 use crate::trace::Trace;
