@@ -33,7 +33,37 @@ fn jobs(target: &Target, dtypes: &[DType]) -> Vec<Job> {
     jobs
 }
 
+/// Products, with operations on their results, and rows, for each way in which operands lie.
+fn skeletons(target: &Target, dtypes: &[DType]) -> Vec<Job> {
+    let mut random = Random(13);
+    let mut out = Vec::new();
+    for dtype in dtypes {
+        for (m, k, n) in [(64, 128, 256), (5, 33, 7)] {
+            let [a, b, bias] =
+                [&[m, k][..], &[n, k], &[n]].map(|shape| random.tensor(shape, *dtype, 1.0));
+            let turned = b.matrix_transpose().unwrap();
+            out.push(a.matmul(&turned).unwrap());
+            let other = a.matrix_transpose().unwrap();
+            let c = random.tensor(&[m, n], *dtype, 1.0);
+            out.push(other.matmul(&c).unwrap().relu().unwrap());
+            out.push(a.linear(&b, Some(&bias)).unwrap().gelu(false).unwrap());
+        }
+        for n in [7, 3000, 40_000] {
+            let x = random.tensor(&[3, n], *dtype, 2.0);
+            out.push(x.softmax(-1).unwrap());
+            out.push(x.log_softmax(0).unwrap());
+            out.push(x.layer_norm(&[n], None, None, 1e-5).unwrap());
+            out.push(x.rms_norm(&[n], None, 1e-5).unwrap());
+        }
+    }
+    out.iter().map(|t| t.kernel_job(target).unwrap()).collect()
+}
+
 fn compiles(test: &str, target: &str, dtypes: &[DType], kind: &str) {
+    compile(test, target, kind, |target| jobs(target, dtypes));
+}
+
+fn compile(test: &str, target: &str, kind: &str, jobs: impl Fn(&Target) -> Vec<Job>) {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::new(
         Config::new()
@@ -46,8 +76,8 @@ fn compiles(test: &str, target: &str, dtypes: &[DType], kind: &str) {
         eprintln!("SKIPPED {test}: {why}");
         return;
     }
-    for (job, code) in jobs(&target, dtypes).iter().zip(engine.compile_all(&jobs(&target, dtypes)))
-    {
+    let jobs = jobs(&target);
+    for (job, code) in jobs.iter().zip(engine.compile_all(&jobs)) {
         let code = code.unwrap_or_else(|why| panic!("{why}\n{}", job.source.main_text()));
         assert_eq!(code.kernels().len(), 1);
     }
@@ -72,4 +102,22 @@ fn nvrtc_takes_every_operation_for_nvidia() {
 fn clang_takes_every_operation_for_amd() {
     let some = [DType::F32, DType::F64, DType::BF16, DType::I64, DType::U8];
     compiles("clang_takes_every_operation_for_amd", "gfx1100", &some, "clang");
+}
+
+const HALVES: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
+
+#[test]
+fn nvrtc_takes_products_and_rows() {
+    for target in ["sm_75", "sm_80", "sm_90", "sm_120"] {
+        let test = "nvrtc_takes_products_and_rows";
+        compile(test, target, "nvrtc", |target| skeletons(target, &HALVES));
+    }
+}
+
+#[test]
+fn clang_takes_products_and_rows() {
+    for target in ["gfx803", "gfx942", "gfx1030", "gfx1100", "gfx1201"] {
+        let test = "clang_takes_products_and_rows";
+        compile(test, target, "clang", |target| skeletons(target, &HALVES[..1]));
+    }
 }
