@@ -11,6 +11,7 @@ use crate::memory::{Buffer, Store};
 use crate::node::Node;
 use crate::program::Program;
 use crate::shape::numel;
+use crate::tensor::Tensor;
 use crate::view::collapse;
 use kjit_engine::{Arg, Constants, Geometry, Job, Matrices, MatrixUnit, Options, Target, Vendor};
 use std::sync::Arc;
@@ -163,6 +164,35 @@ fn matrices(batch: &[usize], rows: usize, width: usize, strides: &[i64]) -> Opti
         matrix_bytes: bytes(step, count),
         tile: 128,
     })
+}
+
+impl Tensor {
+    /// The engine's compile job of [`Tensor::attention`] without a mask, for a target whose kernel
+    /// takes these tensors: (…, rows, width) of halves, at most 128 wide. Needs no GPU.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if the target's kernel does not take them; errors of computing them.
+    pub fn attention_job(
+        &self,
+        k: &Tensor,
+        v: &Tensor,
+        causal: bool,
+        target: &Target,
+    ) -> Result<Job> {
+        let (q, k, v) = (strided(&self.re)?, strided(&k.re)?, strided(&v.re)?);
+        let [batch @ .., rows, width] = self.shape() else {
+            return Err(Error::value("attention_job", "takes (…, rows, width)"));
+        };
+        if !takes(target, self.dtype(), *width) {
+            let why = format!("{} of width {width} on {}", self.dtype(), target.id());
+            return Err(Error::value("attention_job", why));
+        }
+        let maps = matrices(batch, *rows, *width, &q.strides).is_some();
+        let of = Shape::of(*width, causal, maps, target);
+        let sizes = (*rows, *rows, *width);
+        let text = render((&q, &k, &v), sizes, batch, (1.0, self.dtype(), of)).text;
+        Ok(job(&text, of, target))
+    }
 }
 
 impl Gpu {
