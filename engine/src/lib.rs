@@ -123,8 +123,8 @@ pub use config::Config;
 pub use device_clock::DeviceClock;
 pub use driver::{
     Arena, Blas, COLLECTIVE_ID, CheckedKernel, Collective, CollectiveLibrary, Counts, Crossing,
-    Device, DeviceBuffer, DeviceInfo, Event, Graph, HostArg, HostMap, Inventory, Kernel, Memory,
-    Module, PinnedBuffer, Pool, PoolStats, Stream, end_if_left,
+    Device, DeviceBuffer, DeviceInfo, Event, Graph, HostArg, HostMap, Inventory, Kernel, Matrices,
+    Memory, Module, PinnedBuffer, Pool, PoolStats, Stream, TensorMap, end_if_left,
 };
 pub use engine::{CompileCounts, CompilerChoice, CompilerReport, Engine};
 pub use error::{Error, Result};

@@ -62,6 +62,11 @@ mod vocabulary;
 
 /// `kjit.h`: the words that kernels are written in, for kernels of other crates.
 pub const DIALECT: &str = include_str!("../gpu/kjit.h");
+/// `mma.h`: products of tiles on matrix units, in the dialect. Its macros are
+/// [`matrix_constants`].
+pub const MATRICES: &str = include_str!("../gpu/mma.h");
+/// `hopper.h`: barriers, bulk copies and products of four warps of sm_90a.
+pub const HOPPER: &str = include_str!("../gpu/hopper.h");
 
 pub use attention::{
     attend, cache_rows, flash, heads, key_scores, kv, latent, latent_flash, rope_kv, top_keys,
@@ -77,6 +82,7 @@ pub use state::{conv, decay, linear, scan};
 pub use vocabulary::family::Family;
 pub use vocabulary::kernel::{Kernel, SpecError};
 pub use vocabulary::launch::Size;
+pub use vocabulary::mma::matrix_constants;
 pub use vocabulary::{activations, arguments, kernel, launch, mma, shape, step, variant};
 
 /// The README's example, compiled.

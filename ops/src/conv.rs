@@ -1,8 +1,11 @@
 //! Convolutions and pools: their windows are views, followed by a product or a fold.
 
+use crate::contract::Axes;
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::nn::channel_shape;
+use crate::node::{Node, Op};
 use crate::scalar::Scalar;
 use crate::shape::show;
 use crate::tensor::Tensor;
@@ -105,6 +108,17 @@ impl Tensor {
             ));
         }
         let spatial = kernel.len();
+        if let (Device::Gpu(_), DType::F16 | DType::BF16 | DType::F32) =
+            (self.device(), self.dtype())
+            && self.dtype() == weight.dtype()
+            && weight.numel() > 0
+        {
+            let y = self.contracted(weight, windows, groups)?;
+            return match bias {
+                Some(b) => y.add(&b.reshape(&channel_shape(*out, y.rank()))?),
+                None => Ok(y),
+            };
+        }
         let x = self.windows(OP, kernel, windows, Scalar::Int(0))?;
         let outs = x.shape().get(2..2 + spatial).unwrap_or_default().to_vec();
         let (places, taps) = (outs.iter().product::<usize>(), kernel.iter().product::<usize>());
@@ -123,6 +137,34 @@ impl Tensor {
             Some(b) => y.add(&b.reshape(&channel_shape(*out, y.rank()))?),
             None => Ok(y),
         }
+    }
+
+    /// A convolution as one product over channels and taps, whose right side is a view of the
+    /// windows: no copy of them is made. Shapes fit.
+    fn contracted(&self, weight: &Tensor, windows: &Windows<'_>, groups: usize) -> Result<Tensor> {
+        let ([n, c, sizes @ ..], [out, each, kernel @ ..]) = (self.shape(), weight.shape()) else {
+            return Err(Error::Inside("a convolution without channels"));
+        };
+        let (n, c, out, each, spatial) = (*n, *c, *out, *each, kernel.len());
+        let split = [&[n, groups, c / groups.max(1)], sizes].concat();
+        let x = self.shaped(&split)?.windows("conv", kernel, windows, Scalar::Int(0))?;
+        let outs = x.shape().get(3..3 + spatial).unwrap_or_default().to_vec();
+        // (n, groups, channels, outs…, taps…) → (n, groups, outs…, channels, taps…)
+        let order: Vec<i64> = [0, 1]
+            .into_iter()
+            .chain((3..3 + spatial).map(|a| a as i64))
+            .chain([2])
+            .chain((3 + spatial..3 + 2 * spatial).map(|a| a as i64))
+            .collect();
+        let x = x.permute(&order)?;
+        let w = weight
+            .shaped(&[&[1, groups, out / groups.max(1), each], kernel].concat())?
+            .broadcast_to(&[&[n, groups, out / groups.max(1), each], kernel].concat())?;
+        let axes = Axes { batch: 2, rows: 1, cols: spatial, depth: 1 + spatial };
+        let shape = [&[n, groups, out / groups.max(1)], &outs[..]].concat();
+        let inputs = vec![w.re.clone(), x.re.clone()];
+        let y = Node::new(Op::Contract(axes), inputs, self.dtype(), shape, self.device())?;
+        Tensor::real(y).shaped(&[&[n, out], &outs[..]].concat())
     }
 
     /// The transposed convolution of (n, channels, spatial…) with a weight (channels, out / groups,

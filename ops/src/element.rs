@@ -148,6 +148,11 @@ impl FoldOp {
         }
     }
 
+    /// Whether kernels of rows compute it: not the places of values.
+    pub(crate) const fn is_of_rows(self) -> bool {
+        !matches!(self, FoldOp::ArgMax | FoldOp::ArgMin)
+    }
+
     pub(crate) const fn result(self, x: DType) -> DType {
         match self {
             FoldOp::ArgMax | FoldOp::ArgMin => DType::I64,

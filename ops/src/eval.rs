@@ -110,12 +110,21 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
                 Device::Gpu(gpu) => gpu.fold(&program, *op, &node.shape),
             }
         }
-        Op::Product => {
+        Op::Product | Op::Contract(_) => {
             let (a, b) = (input(0)?, input(1)?);
-            host_only("matmul", device)?;
+            if let Device::Gpu(gpu) = device {
+                return gpu.product(&crate::contract::of(node)?, None, &node.shape);
+            }
             let (x, y) = (value(a)?, value(b)?);
             cpu::product::product((&x, &a.shape), (&y, &b.shape), node.dtype, &node.shape)
         }
+        Op::Attention { causal, scale } => match device {
+            Device::Gpu(gpu) => {
+                let rows = [input(0)?, input(1)?, input(2)?];
+                gpu.attention(rows, *causal, f32::from_bits(*scale))
+            }
+            Device::Cpu => Err(Error::Inside("attention as one node on the CPU")),
+        },
         Op::Scan(op) => {
             host_only("cumulative_sum", device)?;
             let from = value(&packed(input(0)?)?)?;
@@ -165,6 +174,25 @@ fn host_only(op: &'static str, device: &Device) -> Result<()> {
 }
 
 fn each(node: &Arc<Node>) -> Result<Buffer> {
+    if let Device::Gpu(gpu) = &node.device
+        && let Some(product) = crate::fuse::product(node)
+        && let Some(program) = lower::after(node, &product)?
+    {
+        return gpu.product(&crate::contract::of(&product)?, Some(&program), &node.shape);
+    }
+    if let Device::Gpu(gpu) = &node.device {
+        // A group of rows in another shape is computed in its own.
+        let def = node.def();
+        if let Some(def) = &def
+            && let (Op::Reshape, [from]) = (&def.op, &def.inputs[..])
+            && let Some((program, to)) = lower::rows(from)?
+        {
+            return Ok(Buffer::packed(gpu.rows(&program, &to, &from.shape)?.store, &node.shape));
+        }
+        if let Some((program, to)) = lower::rows(node)? {
+            return gpu.rows(&program, &to, &node.shape);
+        }
+    }
     let program = lower::each(node)?;
     match &node.device {
         Device::Cpu => cpu::each(&program, &node.shape),

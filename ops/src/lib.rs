@@ -20,7 +20,8 @@
 //! | `element` | the element-wise primitives by name |
 //! | `node`, `view` | the graph of primitives, hash-consed; views as affine index functions |
 //! | `expr`, `complex` | arithmetic over nodes; complex numbers as pairs |
-//! | `lower`, `program` | grouping, and a group's bytecode |
+//! | `lower`, `program`, `fuse` | grouping, and a group's bytecode; what a product computes too |
+//! | `contract` | products over several axes, by strides |
 //! | `eval` | computes a node, each at most once |
 //! | `cpu` | the bytecode over tiles of 1,024 elements; folds, products, sorting |
 //! | `gpu` | the bytecode rendered as a kernel; launches |
@@ -44,6 +45,7 @@
 
 mod arith;
 mod complex;
+mod contract;
 mod conv;
 mod cpu;
 mod create;
@@ -57,6 +59,7 @@ mod explain;
 mod expr;
 mod expressions;
 mod foreign;
+mod fuse;
 mod gpu;
 mod index;
 mod kernels;

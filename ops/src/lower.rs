@@ -5,6 +5,7 @@
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::eval::force;
+use crate::fuse::Readers;
 use crate::memory::Buffer;
 use crate::node::{Node, Op};
 use crate::program::{Instr, Leaf, Map, MapId, Program, Reg, Step};
@@ -19,6 +20,10 @@ const MOST_STEPS: usize = 48;
 const MOST_LEAVES: usize = 16;
 /// Number of element-wise nodes beyond which a shared node is computed once and stored.
 const MOST_TWICE: usize = 8;
+
+/// A row beyond this length is folded in the group's kernel only if there are many rows.
+const LONGEST_ROW: usize = 1 << 17;
+const LEAST_ROWS: usize = 64;
 
 /// The element of a node that belongs to a position of the index space.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -38,8 +43,19 @@ pub(crate) struct Lowering {
     leaf_of: HashMap<*const Node, usize>,
     maps: Vec<Map>,
     done: HashMap<(*const Node, Place), Reg>,
+    /// The product in whose kernel the group runs.
+    product: Option<Arc<Node>>,
+    /// The folds that run in the group's own kernel.
+    rows: Option<Rows>,
     /// Keeps the nodes of the pointers above alive.
     held: Vec<Arc<Node>>,
+}
+
+/// Folds over the rows of a group.
+struct Rows {
+    readers: Readers,
+    /// The axes of a row, after the first fold.
+    axes: Vec<usize>,
 }
 
 /// The bytecode for every element of a node without a value, over its own shape.
@@ -47,6 +63,41 @@ pub(crate) fn each(node: &Arc<Node>) -> Result<Program> {
     let mut lowering = Lowering::new(&node.shape);
     let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), true)?;
     Ok(lowering.finish(out, 0))
+}
+
+/// The bytecode for every element of a node, which reads each element of a product as `Given(0)`.
+/// `None` if it cannot: the product is computed then, if the node is not the product itself.
+pub(crate) fn after(node: &Arc<Node>, product: &Arc<Node>) -> Result<Option<Program>> {
+    if Arc::ptr_eq(node, product) {
+        return Ok(None);
+    }
+    let mut lowering = Lowering::new(&node.shape);
+    lowering.product = Some(Arc::clone(product));
+    let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), true)?;
+    Ok(product.value().is_none().then(|| lowering.finish(out, 0)))
+}
+
+/// The bytecode for every element of a node that reads folds of its own rows, and the map of the
+/// positions in memory. A row is the last axes of the program. `None` if there are no such folds.
+pub(crate) fn rows(node: &Arc<Node>) -> Result<Option<(Program, Map)>> {
+    let Some(readers) = Readers::of_rows(node) else { return Ok(None) };
+    let mut lowering = Lowering::new(&node.shape);
+    lowering.rows = Some(Rows { readers, axes: Vec::new() });
+    let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), true)?;
+    let axes = lowering.rows.take().map(|r| r.axes).unwrap_or_default();
+    if axes.is_empty() {
+        return Ok(None);
+    }
+    lowering.maps.push(Map { offset: 0, strides: strides(&node.shape) });
+    let order: Vec<usize> =
+        (0..node.shape.len()).filter(|a| !axes.contains(a)).chain(axes.iter().copied()).collect();
+    for map in &mut lowering.maps {
+        map.strides = order.iter().map(|a| map.strides.get(*a).copied().unwrap_or(0)).collect();
+    }
+    lowering.shape = order.iter().map(|a| node.shape.get(*a).copied().unwrap_or(1)).collect();
+    let mut program = lowering.finish(out, axes.len());
+    let to = program.maps.pop().ok_or(Error::Inside("a map was lost"))?;
+    Ok(Some((program, to)))
 }
 
 /// The bytecode for a fold's input, whose last `folded` axes are reduced.
@@ -90,6 +141,8 @@ impl Lowering {
             leaf_of: HashMap::new(),
             maps: Vec::new(),
             done: HashMap::new(),
+            product: None,
+            rows: None,
             held: Vec::new(),
         }
     }
@@ -140,6 +193,14 @@ impl Lowering {
             Place::Axes(view) => view.strided(0, &strides(shape), self.shape.len()),
             Place::Linear(offset, steps) => (*offset, steps.clone()),
         }
+    }
+
+    /// Whether a place is the group's own position, row-major.
+    fn in_order(&self, place: &Place, shape: &[usize]) -> bool {
+        let (offset, steps) = self.linear(place, shape);
+        let own = strides(&self.shape);
+        let alike = |((s, o), n): ((&i64, &i64), &usize)| s == o || *n == 1;
+        offset == 0 && steps.iter().zip(&own).zip(&self.shape).all(alike)
     }
 
     /// A place as an index for each axis, if it has that form.
@@ -200,6 +261,11 @@ impl Lowering {
         let Some(def) = node.def().filter(|_| node.value().is_none()) else {
             return self.read(node, place);
         };
+        if self.product.as_ref().is_some_and(|p| Arc::ptr_eq(p, node))
+            && self.in_order(place, &node.shape)
+        {
+            return Ok(self.push(Instr::Given(0), node.dtype));
+        }
         let full = self.steps.len() > MOST_STEPS || self.leaves.len() > MOST_LEAVES;
         let again = || node.shared() && cost(node, MOST_TWICE + 1) > MOST_TWICE;
         let element = matches!(
@@ -255,8 +321,16 @@ impl Lowering {
                 Some(view) => self.gather(input(0)?, input(1)?, &view, *axis, *size)?,
                 None => return self.cut(node, place, own),
             },
-            Op::Fold { .. }
-            | Op::Product
+            Op::Fold { op, folded } => match self.row_place(node, input(0)?, place, *folded) {
+                Some(inner) if op.is_of_rows() => {
+                    let x = self.node(input(0)?, &inner, false)?;
+                    self.push(Instr::Fold(*op, x), node.dtype)
+                }
+                _ => return self.cut(node, place, own),
+            },
+            Op::Product
+            | Op::Contract(_)
+            | Op::Attention { .. }
             | Op::Scan(_)
             | Op::ArgSort { .. }
             | Op::Assemble(_)
@@ -273,6 +347,50 @@ impl Lowering {
         }
         force(node)?;
         self.read(node, place)
+    }
+
+    /// The place of a fold's input in a group of rows: the fold's own, and along the row. `None` if
+    /// the fold is not one over the group's rows.
+    fn row_place(
+        &mut self,
+        node: &Arc<Node>,
+        input: &Arc<Node>,
+        place: &Place,
+        folded: usize,
+    ) -> Option<Place> {
+        if !self.rows.as_ref()?.readers.is_private(node) {
+            return None;
+        }
+        let mut view = self.by_axes(place, &node.shape)?;
+        let constant = |a: usize| view.coef.iter().all(|row| row.get(a).is_none_or(|c| *c == 0));
+        let sizes = self.shape.iter().copied().enumerate();
+        let axes: Vec<usize> =
+            sizes.filter(|(a, n)| *n > 1 && constant(*a)).map(|(a, _)| a).collect();
+        let row = input.shape.get(input.shape.len().checked_sub(folded)?..)?;
+        let long: Vec<usize> = row.iter().copied().filter(|n| *n > 1).collect();
+        let own: Vec<usize> = axes.iter().filter_map(|a| self.shape.get(*a).copied()).collect();
+        let length: usize = own.iter().product();
+        let rows = self.shape.iter().product::<usize>() / length.max(1);
+        // Few long rows are folded by more than one block each.
+        if axes.is_empty() || own != long || (length > LONGEST_ROW && rows < LEAST_ROWS) {
+            return None;
+        }
+        let known = &mut self.rows.as_mut()?.axes;
+        if known.is_empty() {
+            known.clone_from(&axes);
+        } else if *known != axes {
+            return None;
+        }
+        let mut next = axes.iter();
+        for n in row {
+            let mut coef = vec![0; self.shape.len()];
+            if *n > 1 {
+                *coef.get_mut(*next.next()?)? = 1;
+            }
+            view.offset.push(0);
+            view.coef.push(coef);
+        }
+        Some(Place::Axes(view))
     }
 
     fn gather(

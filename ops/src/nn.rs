@@ -1,10 +1,12 @@
 //! Activations, norms and attention, composed of the other operations.
 
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::V;
+use crate::node::{Node, Op};
 use crate::scalar::Scalar;
-use crate::shape::show;
+use crate::shape::{broadcast, show};
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -170,11 +172,13 @@ impl Tensor {
         if groups == 0 || c % groups != 0 {
             return Err(Error::shape("group_norm", format!("{c} channels in {groups} groups")));
         }
-        let rest = x.numel() / (n * groups).max(1);
-        let flat = x.shaped(&[n, groups, rest])?.normed(&[-1], None, None, eps)?;
-        let channels = channel_shape(c, x.rank());
-        let wide = |t: Option<&Tensor>| t.map(|t| t.reshape(&channels)).transpose();
-        flat.shaped(x.shape())?.scaled(wide(weight)?.as_ref(), wide(bias)?.as_ref())
+        let each = c / groups;
+        let rest = x.numel() / (n * c).max(1);
+        // Weight and bias in the groups' shape, so that all is one group of rows.
+        let wide = |t: Option<&Tensor>| t.map(|t| t.shaped(&[groups, each, 1])).transpose();
+        let (weight, bias) = (wide(weight)?, wide(bias)?);
+        let split = x.shaped(&[n, groups, each, rest])?;
+        split.normed(&[-2, -1], weight.as_ref(), bias.as_ref(), eps)?.shaped(x.shape())
     }
 
     /// (x - mean) / sqrt(var + eps) per channel, with a given mean and variance.
@@ -241,6 +245,11 @@ impl Tensor {
         }
         let width = self.shape().last().copied().unwrap_or(1);
         let scale = scale.unwrap_or(1.0 / (width as f64).sqrt());
+        if mask.is_none()
+            && let Some(out) = self.attention_of_one_launch(k, v, causal, scale)?
+        {
+            return Ok(out);
+        }
         let mut scores = self.matmul(&k.matrix_transpose()?)?;
         scores = scores.mul(&scores.number(scale)?)?;
         let low = scores.number(f64::NEG_INFINITY)?;
@@ -259,6 +268,39 @@ impl Tensor {
             scores = seen.triangle(false, 0)?.select(&scores, &low)?;
         }
         scores.softmax(-1)?.matmul(v)
+    }
+}
+
+impl Tensor {
+    /// Attention without a mask by the kernel of a GPU, if that takes these tensors.
+    fn attention_of_one_launch(
+        &self,
+        k: &Tensor,
+        v: &Tensor,
+        causal: bool,
+        scale: f64,
+    ) -> Result<Option<Tensor>> {
+        let Device::Gpu(gpu) = self.device() else { return Ok(None) };
+        let ([a @ .., rows, width], [b @ .., keys, deep], [c @ .., values, across]) =
+            (self.shape(), k.shape(), v.shape())
+        else {
+            return Ok(None);
+        };
+        let alike = [k, v].iter().all(|t| t.dtype() == self.dtype() && t.device() == self.device());
+        let fits = deep == width && across == width && values == keys;
+        if !alike || !fits || rows * keys == 0 || !gpu.has_attention(self.dtype(), *width) {
+            return Ok(None);
+        }
+        const OP: &str = "scaled_dot_product_attention";
+        let batch = broadcast(OP, &broadcast(OP, a, b)?, c)?;
+        if batch.contains(&0) {
+            return Ok(None);
+        }
+        let wide = |t: &Tensor, n: usize| t.broadcast_to(&[&batch[..], &[n, *width]].concat());
+        let (q, k, v) = (wide(self, *rows)?, wide(k, *keys)?, wide(v, *keys)?);
+        let op = Op::Attention { causal, scale: (scale as f32).to_bits() };
+        let (shape, inputs) = (q.shape().to_vec(), vec![q.re.clone(), k.re, v.re]);
+        Ok(Some(Tensor::real(Node::new(op, inputs, q.dtype(), shape, q.device())?)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Nodes of the graph of primitives: immutable, shared, computed at most once. A node with a value
 //! drops its definition, so the graph contains only what is still to be computed.
 
+use crate::contract::Axes;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::element::{BinOp, FoldOp, UnOp};
@@ -47,6 +48,14 @@ pub(crate) enum Op {
     },
     /// (…, m, k) × (…, k, n) with batches broadcast before.
     Product,
+    /// A sum of products over several axes, on GPUs.
+    Contract(Axes),
+    /// softmax(q kᵀ scale) v on GPUs, of (q, k, v): (batch…, rows, width) with equal batches; the
+    /// scale is the bits of an f32. Causal: row i sees keys 0 … i.
+    Attention {
+        causal: bool,
+        scale: u32,
+    },
     /// A cumulative sum or product along the last axis.
     Scan(FoldOp),
     /// Indices (i64) that sort the last axis, stable, NaN last.

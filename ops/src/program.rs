@@ -2,7 +2,7 @@
 //! over tiles; a GPU kernel is rendered from it.
 
 use crate::dtype::DType;
-use crate::element::{BinOp, UnOp};
+use crate::element::{BinOp, FoldOp, UnOp};
 use crate::memory::Buffer;
 use crate::view::collapse;
 
@@ -36,6 +36,10 @@ pub(crate) enum Instr {
         first: u64,
         map: MapId,
     },
+    /// A value of the kernel around the group: the result of a product.
+    Given(usize),
+    /// The fold of a value over the row that the position is in (GPUs).
+    Fold(FoldOp, Reg),
     Unary(UnOp, Reg),
     Binary(BinOp, Reg, Reg),
     Where(Reg, Reg, Reg),
@@ -75,6 +79,18 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// A program without steps, for kernels that have none.
+    pub(crate) fn empty() -> Program {
+        Program {
+            shape: Vec::new(),
+            folded: 0,
+            steps: Vec::new(),
+            leaves: Vec::new(),
+            maps: Vec::new(),
+            out: 0,
+        }
+    }
+
     /// The dtype of its result.
     pub(crate) fn dtype(&self) -> DType {
         self.steps.get(self.out).map_or(DType::Bool, |s| s.dtype)

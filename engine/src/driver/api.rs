@@ -7,6 +7,7 @@
 //! place.
 
 use super::info::DeviceInfo;
+use super::tensor_map::Matrices;
 use crate::arch::Vendor;
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
@@ -123,6 +124,11 @@ pub(crate) trait RawDevice: Send + Sync {
     /// Enables access to another device's memory; false if that is impossible.
     fn reach(&self, _other: u32) -> Try<bool> {
         Ok(false)
+    }
+
+    /// Encodes a description of matrices for the copy engine; `None` if the vendor has none.
+    fn tensor_map(&self, _address: u64, _of: &Matrices) -> Option<Try<[u64; 16]>> {
+        None
     }
 
     /// Makes it the current device of the calling thread, for a vendor library.

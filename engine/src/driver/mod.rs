@@ -25,6 +25,7 @@ mod shared_host;
 mod shared_pages;
 mod stream;
 mod stream_inner;
+mod tensor_map;
 
 pub(crate) use api::Driver;
 pub use blas::Blas;
@@ -46,6 +47,7 @@ pub use pinned::{HostMap, PinnedBuffer};
 pub use pool::{Arena, Pool};
 pub use pool_inner::PoolStats;
 pub use stream::Stream;
+pub use tensor_map::{Matrices, TensorMap};
 
 use crate::error::{Error, Result};
 use crate::trace::Trace;

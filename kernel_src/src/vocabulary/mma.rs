@@ -69,6 +69,12 @@ impl Product {
     }
 }
 
+/// The macros of `gpu/mma.h` for a target at a wave width.
+#[must_use]
+pub fn matrix_constants(target: &Target, wave: u32) -> Constants {
+    Product::of(target, wave).macros()
+}
+
 /// Bytes of `rows × cols` activations in panels (`gpu/mma.h`).
 #[must_use]
 pub const fn panel_bytes(rows: usize, cols: usize) -> usize {

@@ -120,6 +120,9 @@ impl<'a> Machine<'a> {
         let map = |id: usize| program.maps.get(id).ok_or(Error::Inside("no such map"));
         match step.instr {
             Instr::Constant(_) => {}
+            Instr::Given(_) | Instr::Fold(..) => {
+                return Err(Error::Inside("a value of a GPU's kernel in a group of the CPU"));
+            }
             Instr::Load(leaf, id) => {
                 let leaf = program.leaves.get(leaf).ok_or(Error::Inside("no such buffer"))?;
                 let (bytes, map) = (leaf.buffer.host()?, map(id)?);

@@ -18,14 +18,17 @@ const THIN: usize = 64;
 
 impl Gpu {
     /// The kernel of a text: from the cache or compiled, and loaded once in this process.
-    fn kernel(&self, entry: &'static str, text: &str) -> Result<Kernel> {
+    pub(super) fn kernel(
+        &self,
+        entry: &'static str,
+        text: &str,
+        job: impl FnOnce(&str) -> Job,
+    ) -> Result<Kernel> {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels.get(text) {
             return Ok(kernel.clone());
         }
-        let target = self.device.target().clone();
-        let kernel =
-            self.engine.load(&self.device, &job(entry, text, BLOCK, &target))?.kernel(entry)?;
+        let kernel = self.engine.load(&self.device, &job(text))?.kernel(entry)?;
         kernels.insert(text.to_owned(), kernel.clone());
         Ok(kernel)
     }
@@ -38,20 +41,15 @@ impl Gpu {
         to: &DeviceBuffer<u8>,
         blocks: usize,
     ) -> Result<()> {
-        let kernel = self.kernel(entry, &rendered.text)?;
+        let target = self.device.target();
+        let kernel = self.kernel(entry, &rendered.text, |text| job(entry, text, BLOCK, target))?;
         let blocks = u32::try_from(blocks).ok().filter(|b| *b < 1 << 31).ok_or_else(|| {
             Error::value(entry, format!("{blocks} blocks are more than one launch takes"))
         })?;
         let numbers = bytemuck::cast_slice::<i64, u8>(&rendered.numbers);
         let mut args = vec![Arg::Bytes(numbers), Arg::from(to)];
         for leaf in &program.leaves {
-            let Store::Gpu(gpu, memory) = &leaf.buffer.store else {
-                return Err(Error::Inside("a kernel would read memory of the host"));
-            };
-            if gpu.label() != self.label() {
-                return Err(Error::Inside("a kernel would read memory of another device"));
-            }
-            args.push(Arg::from(memory));
+            args.push(Arg::from(self.own_memory(&leaf.buffer)?));
         }
         // SAFETY: the text was rendered from the program. It reads its buffers at the program's
         // positions, which are inside their nodes' elements, and writes `to`, which has an element
@@ -60,11 +58,36 @@ impl Gpu {
         unsafe {
             self.stream.launch(&kernel, &Geometry::new(blocks, BLOCK), &args)?;
         }
-        self.launches.fetch_add(1, Ordering::Relaxed);
+        self.launched();
         Ok(())
     }
 
-    fn memory(&self, bytes: usize) -> Result<DeviceBuffer<u8>> {
+    /// Writes a program's values to `to`, at a map's positions.
+    pub(super) fn copy_to(
+        &self,
+        program: &Program,
+        map: &Map,
+        to: &DeviceBuffer<u8>,
+    ) -> Result<()> {
+        let n = program.sizes().0;
+        self.start("each", &render::each(program, map), program, to, blocks(n))
+    }
+
+    /// Counts a launch.
+    pub(super) fn launched(&self) {
+        self.launches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The memory of a buffer on this device.
+    pub(super) fn own_memory<'a>(&self, buffer: &'a Buffer) -> Result<&'a DeviceBuffer<u8>> {
+        match &buffer.store {
+            Store::Gpu(gpu, memory) if gpu.label() == self.label() => Ok(memory),
+            Store::Gpu(..) => Err(Error::Inside("a kernel would read memory of another device")),
+            Store::Host(_) => Err(Error::Inside("a kernel would read memory of the host")),
+        }
+    }
+
+    pub(super) fn memory(&self, bytes: usize) -> Result<DeviceBuffer<u8>> {
         Ok(self.pool.buffer::<u8>(bytes.max(1))?)
     }
 
@@ -197,6 +220,14 @@ impl crate::tensor::Tensor {
     pub fn kernel_job(&self, target: &kjit_engine::Target) -> Result<Job> {
         let none = || Error::value("kernel_job", "the tensor is computed by no kernel");
         let def = self.re.def().ok_or_else(none)?;
+        if let Some(product) = crate::fuse::product(&self.re) {
+            let program = lower::after(&self.re, &product)?;
+            let contraction = crate::contract::of(&product)?;
+            return Ok(super::product::product_job(&contraction, program.as_ref(), target));
+        }
+        if let Some((program, to)) = lower::rows(&self.re)? {
+            return Ok(super::rows::rows_job(&program, &to, target));
+        }
         let (entry, text) = match (&def.op, def.inputs.first()) {
             (crate::node::Op::Fold { op, folded }, Some(input)) => {
                 let program = lower::fold(input, *folded)?;
@@ -218,14 +249,19 @@ impl crate::tensor::Tensor {
     }
 }
 
-/// The engine's compile job for a text and a target.
-fn job(entry: &str, text: &str, block: u32, target: &kjit_engine::Target) -> Job {
-    let source = Source::new(entry.to_owned(), "tensor.hip", text.to_owned())
+/// The source of a rendered text, with the headers of all skeletons.
+pub(super) fn source(entry: &str, text: &str) -> Source {
+    Source::new(entry.to_owned(), "tensor.hip", text.to_owned())
         .file("ops.h", include_str!("../../gpu/ops.h"))
         .file("math.h", include_str!("../../gpu/math.h"))
         .file("kjit.h", kjit_kernels::DIALECT)
         .words()
-        .entry(entry.to_owned());
+        .entry(entry.to_owned())
+}
+
+/// The engine's compile job for a text and a target.
+fn job(entry: &str, text: &str, block: u32, target: &kjit_engine::Target) -> Job {
+    let source = source(entry, text);
     let constants = Constants::new().set("KJ_BLOCK", block);
     Job::new(source, constants, Options::wave(target.default_wave()), target.clone())
 }

@@ -1,8 +1,11 @@
 //! The GPU backend: stream, memory and kernels. Kernels are rendered from programs, compiled at
 //! their first use and cached.
 
+mod attention;
 mod launch;
+mod product;
 mod render;
+mod rows;
 
 pub(crate) use render::{BLOCK, stored};
 

@@ -36,7 +36,7 @@ pub(crate) const fn stored(dtype: DType) -> &'static str {
 }
 
 /// The C++ type of a register.
-const fn computed(dtype: DType) -> &'static str {
+pub(super) const fn computed(dtype: DType) -> &'static str {
     stored(dtype.computed())
 }
 
@@ -50,21 +50,25 @@ pub(super) fn to_stored(dtype: DType, value: &str) -> String {
 }
 
 /// Text and numbers during rendering.
-struct Writer<'a> {
+pub(super) struct Writer<'a> {
     program: &'a Program,
     text: String,
     numbers: Vec<i64>,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    pub(super) fn new(program: &'a Program) -> Writer<'a> {
+        Writer { program, text: String::new(), numbers: Vec::new() }
+    }
+
     /// Adds a number of the launch; returns the expression that reads it.
-    fn number(&mut self, value: i64) -> String {
+    pub(super) fn number(&mut self, value: i64) -> String {
         self.numbers.push(value);
         format!("p.n[{}]", self.numbers.len() - 1)
     }
 
     /// The position that a map gives for the axes' indices `x0`, `x1`, …
-    fn place(&mut self, map: &Map) -> String {
+    pub(super) fn place(&mut self, map: &Map) -> String {
         let mut sum = self.number(map.offset);
         for (k, &s) in map.strides.iter().enumerate() {
             match s {
@@ -79,17 +83,21 @@ impl Writer<'_> {
         sum
     }
 
-    fn line(&mut self, line: &str) {
+    pub(super) fn line(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
     }
 
     /// Renders `STEP T value(…, i64 at)`: the program's value at a position of its index space.
-    fn value(&mut self) {
+    /// `given` are parameters for the values that the kernel around it gives.
+    pub(super) fn value(&mut self, given: &str) {
         let program = self.program;
         let out = program.dtype();
         let buffers = buffers(program, true);
-        self.line(&format!("STEP {} value(const Numbers& p{buffers}, i64 at) {{", computed(out)));
+        self.line(&format!(
+            "STEP {} value(const Numbers& p{buffers}, i64 at{given}) {{",
+            computed(out)
+        ));
         self.line("    i64 rest = at;");
         // The last axis varies fastest.
         for (k, n) in program.shape.iter().enumerate().rev() {
@@ -101,15 +109,20 @@ impl Writer<'_> {
             }
         }
         for (at, step) in program.steps.iter().enumerate() {
-            let value = self.step(step);
-            let value = match step.dtype {
-                DType::F16 if !is_read(step) => format!("round_half({value})"),
-                DType::BF16 if !is_read(step) => format!("round_bfloat({value})"),
-                _ => value,
-            };
+            let value = self.rounded(step);
             self.line(&format!("    const {} v{at} = {value};", computed(step.dtype)));
         }
         self.line(&format!("    return v{};\n}}", program.out));
+    }
+
+    /// The value of a step, rounded to its dtype.
+    pub(super) fn rounded(&mut self, step: &Step) -> String {
+        let value = self.step(step);
+        match step.dtype {
+            DType::F16 if !is_read(step) => format!("round_half({value})"),
+            DType::BF16 if !is_read(step) => format!("round_bfloat({value})"),
+            _ => value,
+        }
     }
 
     fn step(&mut self, step: &Step) -> String {
@@ -146,6 +159,9 @@ impl Writer<'_> {
                 let (key, first) = (self.number(key as i64), self.number(first as i64));
                 format!("random_bits((u64){key}, (u64){first} + (u64)({place}))")
             }
+            Instr::Given(i) => format!("g{i}"),
+            // Kernels of rows have computed it before.
+            Instr::Fold(..) => "0".to_owned(),
             Instr::Unary(op, x) => unary(op, program.dtype_of(x), x),
             Instr::Binary(op, a, b) => binary(op, program.dtype_of(a), a, b),
             Instr::Where(c, a, b) => format!("v{c} != 0 ? v{a} : v{b}"),
@@ -203,7 +219,7 @@ fn cast(from: DType, into: DType, x: usize) -> String {
 }
 
 /// The parameters of the buffers that are read, or the arguments for them.
-fn buffers(program: &Program, types: bool) -> String {
+pub(super) fn buffers(program: &Program, types: bool) -> String {
     let mut out = String::new();
     for (i, leaf) in program.leaves.iter().enumerate() {
         match types {
@@ -215,7 +231,7 @@ fn buffers(program: &Program, types: bool) -> String {
 }
 
 /// Adds the text before the kernel. The struct of numbers is known only after the kernel.
-fn whole(writer: Writer<'_>, kernel: &str) -> Rendered {
+pub(super) fn whole(writer: Writer<'_>, kernel: &str) -> Rendered {
     let numbers = writer.numbers.len().max(1);
     let text = format!(
         "#include \"ops.h\"\nstruct Numbers {{ i64 n[{numbers}]; }};\n\
@@ -243,10 +259,10 @@ fn whole(writer: Writer<'_>, kernel: &str) -> Rendered {
 /// A thread for each element of the program's index space; `to` maps it to the position in the
 /// output.
 pub(super) fn each(program: &Program, to: &Map) -> Rendered {
-    let mut w = Writer { program, text: String::new(), numbers: Vec::new() };
+    let mut w = Writer::new(program);
     let (count, _) = program.sizes();
     let n = w.number(count as i64);
-    w.value();
+    w.value("");
     let dtype = program.dtype();
     let mut axes = String::new();
     for (k, size) in program.shape.iter().enumerate().rev() {
@@ -297,10 +313,10 @@ fn joining(op: FoldOp, dtype: DType) -> (&'static str, &'static str, &'static st
 
 /// A block for each result, or a thread for each if few elements are reduced.
 pub(super) fn fold(program: &Program, op: FoldOp, thin: bool) -> Rendered {
-    let mut w = Writer { program, text: String::new(), numbers: Vec::new() };
+    let mut w = Writer::new(program);
     let (kept, folded) = program.sizes();
     let (rows, count) = (w.number(kept as i64), w.number(folded as i64));
-    w.value();
+    w.value("");
     let dtype = program.dtype();
     let (types, names) = (buffers(program, true), buffers(program, false));
     let place = matches!(op, FoldOp::ArgMax | FoldOp::ArgMin);

@@ -33,7 +33,34 @@ fn jobs(target: &Target, dtypes: &[DType]) -> Vec<Job> {
     jobs
 }
 
+/// Products, with operations on their results, for ways in which operands lie; and rows that are
+/// held in registers, and that are not.
+fn skeletons(target: &Target, dtypes: &[DType]) -> Vec<Job> {
+    let mut random = Random(13);
+    let mut out = Vec::new();
+    for dtype in dtypes {
+        let (m, k, n) = (64, 128, 256);
+        let [a, b, c] = [[m, k], [n, k], [m, n]].map(|shape| random.tensor(&shape, *dtype, 1.0));
+        out.push(a.matmul(&b.matrix_transpose().unwrap()).unwrap());
+        out.push(a.matrix_transpose().unwrap().matmul(&c).unwrap().relu().unwrap());
+        let (m, k, n) = (5, 33, 7);
+        let [a, b] = [[m, k], [n, k]].map(|shape| random.tensor(&shape, *dtype, 1.0));
+        let bias = random.tensor(&[n], *dtype, 1.0);
+        out.push(a.linear(&b, Some(&bias)).unwrap().gelu(false).unwrap());
+    }
+    for (n, dtype) in [(7, DType::BF16), (3000, DType::F16), (40_000, DType::F32)] {
+        let x = random.tensor(&[3, n], dtype, 2.0);
+        out.push(x.softmax(-1).unwrap());
+        out.push(x.layer_norm(&[n], None, None, 1e-5).unwrap());
+    }
+    out.iter().map(|t| t.kernel_job(target).unwrap()).collect()
+}
+
 fn compiles(test: &str, target: &str, dtypes: &[DType], kind: &str) {
+    compile(test, target, kind, |target| jobs(target, dtypes));
+}
+
+fn compile(test: &str, target: &str, kind: &str, jobs: impl Fn(&Target) -> Vec<Job>) {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::new(
         Config::new()
@@ -46,8 +73,8 @@ fn compiles(test: &str, target: &str, dtypes: &[DType], kind: &str) {
         eprintln!("SKIPPED {test}: {why}");
         return;
     }
-    for (job, code) in jobs(&target, dtypes).iter().zip(engine.compile_all(&jobs(&target, dtypes)))
-    {
+    let jobs = jobs(&target);
+    for (job, code) in jobs.iter().zip(engine.compile_all(&jobs)) {
         let code = code.unwrap_or_else(|why| panic!("{why}\n{}", job.source.main_text()));
         assert_eq!(code.kernels().len(), 1);
     }
@@ -72,4 +99,40 @@ fn nvrtc_takes_every_operation_for_nvidia() {
 fn clang_takes_every_operation_for_amd() {
     let some = [DType::F32, DType::F64, DType::BF16, DType::I64, DType::U8];
     compiles("clang_takes_every_operation_for_amd", "gfx1100", &some, "clang");
+}
+
+/// Attention of both widths, causal and not, of the dtypes that the target's kernel takes.
+fn attention(target: &Target, dtypes: &[DType]) -> Vec<Job> {
+    let mut random = Random(14);
+    let mut jobs = Vec::new();
+    for (dtype, (width, causal)) in
+        dtypes.iter().flat_map(|d| [(64, true), (128, false)].map(|shape| (d, shape)))
+    {
+        let [q, k, v] = [(); 3].map(|()| random.tensor(&[2, 70, width], *dtype, 1.0));
+        jobs.push(q.attention_job(&k, &v, causal, target).unwrap());
+    }
+    jobs
+}
+
+const HALVES: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
+
+#[test]
+fn nvrtc_takes_products_and_rows() {
+    for target in ["sm_75", "sm_90"] {
+        let test = "nvrtc_takes_products_and_rows";
+        compile(test, target, "nvrtc", |target| skeletons(target, &HALVES));
+        let taken = if target == "sm_75" { &HALVES[..1] } else { &HALVES[..2] };
+        compile(test, target, "nvrtc", |target| attention(target, taken));
+    }
+}
+
+#[test]
+fn clang_takes_products_and_rows() {
+    for target in ["gfx803", "gfx942", "gfx1201"] {
+        let test = "clang_takes_products_and_rows";
+        compile(test, target, "clang", |target| skeletons(target, &HALVES[..1]));
+        if target != "gfx803" {
+            compile(test, target, "clang", |target| attention(target, &HALVES[..1]));
+        }
+    }
 }

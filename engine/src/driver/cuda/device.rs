@@ -6,6 +6,7 @@
 use super::super::api::{Raw, RawDevice, Try};
 use super::super::lost::Context;
 use super::runtime::{Cuda, NOT_READY, PEER_ALREADY, PEER_UNSUPPORTED, TOO_MANY_PEERS};
+use crate::driver::Matrices;
 use crate::geometry::Geometry;
 use cudarc::driver::sys::*;
 use std::ffi::{CStr, c_void};
@@ -288,6 +289,34 @@ impl RawDevice for CudaDevice {
     unsafe fn event_done(&self, event: Raw) -> Try<bool> {
         let code = unsafe { (self.current()?.cuEventQuery)(h!(event)) };
         self.ready("cuEventQuery", code)
+    }
+
+    fn tensor_map(&self, address: u64, of: &Matrices) -> Option<Try<[u64; 16]>> {
+        use CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16 as HALVES;
+        use CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE as ZEROS;
+        use CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE as PLAIN;
+        use CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B as LINES;
+        use CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B as SWIZZLE;
+        let mut map = CUtensorMap { opaque: [0; 16] };
+        let (size, steps) = ([of.width, of.rows, of.count], [of.row_bytes, of.matrix_bytes]);
+        let (tile, one) = ([64, of.tile, 1], [1u32; 3]);
+        let encoded = (|| {
+            call!(self.cuTensorMapEncodeTiled(
+                &mut map,
+                HALVES as u32,
+                3,
+                address as *mut c_void,
+                size.as_ptr(),
+                steps.as_ptr(),
+                tile.as_ptr(),
+                one.as_ptr(),
+                PLAIN as u32,
+                SWIZZLE as u32,
+                LINES as u32,
+                ZEROS as u32
+            ))
+        })();
+        Some(encoded.map(|()| map.opaque))
     }
 
     unsafe fn event_wait_host(&self, event: Raw) -> Try<()> {

@@ -94,6 +94,10 @@ symbols! {
     cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
     cuFuncSetAttribute(CUfunction, CUfunction_attribute, c_int);
     cuOccupancyMaxActiveBlocksPerMultiprocessor(*mut c_int, CUfunction, c_int, usize);
+    cuTensorMapEncodeTiled(
+        *mut CUtensorMap, u32, c_uint, *mut c_void, *const u64, *const u64, *const u32,
+        *const u32, u32, u32, u32, u32
+    );
     cuLaunchKernelEx(*const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void);
     cuGraphGetNodes(CUgraph, *mut CUgraphNode, *mut usize);
     cuGraphDestroy(CUgraph);

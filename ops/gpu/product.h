@@ -1,0 +1,226 @@
+// product.h: C[m, n] = sum over k of left[m, k] · right[n, k], for each batch. Elements are where
+// index functions say: those of transposes, batches, broadcasts and the windows of convolutions.
+// The text before this file has:
+//   Numbers                      the numbers of a launch: n[0] rows, n[1] columns, n[2] depth
+//   Shape::BM, BN                rows and columns of a block
+//   Shape::WAVES_M, WAVES_N, STAGES  (ProductMma) waves of a block, tiles in shared memory
+//   Shape::In                    an element of both operands
+//   Shape::Left, Right           the operands: LIE, and the offsets batch(p, z), own(p, i) (i: row
+//                                or column of C) and depth(p, k), whose sum is an element's place
+// `store(at, v)` gets the results: `at` is the row-major index in (batch, m, n).
+//
+// LIE, how an operand's elements lie:
+//   LIE_DEPTHS  sixteen bytes along the depth are neighbours and aligned
+//   LIE_ROWS    sixteen bytes along the other axis are neighbours and aligned
+//   LIE_ACROSS  single elements, read across the rows by neighbouring threads
+//   LIE_ALONG   single elements, read along the depth by neighbouring threads
+#pragma once
+
+constexpr u32 LIE_DEPTHS = 0, LIE_ROWS = 1, LIE_ACROSS = 2, LIE_ALONG = 3;
+
+STEP bf16 narrow_bf16(float v) {
+#if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
+    bf16 h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h.bits) : "f"(v));
+    return h;
+#else
+    return round_bf16(v);
+#endif
+}
+
+// The batch, row tile and column tile of a block. Blocks that run together take eight row tiles of
+// a column tile, so that the second-level cache has the operands of both.
+struct ProductTile {
+    u32 batch, row, col;
+};
+template <class S> STEP ProductTile product_tile(const Numbers& p, u32 block) {
+    const u32 rows = CEIL_DIV((u32)p.n[0], S::BM), cols = CEIL_DIV((u32)p.n[1], S::BN);
+    const u32 batch = block / (rows * cols), at = block % (rows * cols);
+    const u32 first = at / (8 * cols) * 8, few = min_u32(rows - first, 8), rest = at % (8 * cols);
+    return ProductTile{batch, (first + rest % few) * S::BM, rest / few * S::BN};
+}
+
+// ------------------------------------------------------------------------------ f32, without units
+// Blocks of 256 threads and BM × BM results; BN = BM. In shared memory a tile has a row for each of
+// DEPTH depths. A thread has T × T sums. For tiles of 32, four groups of 64 threads take a quarter
+// of the depths each and are summed at the end: small products are bound by the latency of loads.
+template <class S> struct ProductFma {
+    using Left = typename S::Left;
+    using Right = typename S::Right;
+    static constexpr u32 B = S::BM, T = B == 128 ? 8 : 4, GROUPS = 256 * T * T / (B * B);
+    static constexpr u32 DEPTH = B == 32 ? 64 : B == 64 ? 32 : 16;
+    static constexpr u32 EACH = B * DEPTH / 256, WIDE = B + 4, TILE = DEPTH * WIDE;
+    static_assert(S::BM == S::BN && (B == 32 || B == 64 || B == 128) && KJ_BLOCK == 256,
+                  "squares of a block of 256 threads");
+    static_assert(GROUPS * B * B <= 2 * TILE || GROUPS == 1, "sums fit where the tiles were");
+    struct alignas(16) Four { float v[4]; };
+
+    template <class Side> struct Operand {
+        static constexpr u32 LIE = Side::LIE;
+        const typename S::In* from;
+        u32 first, rows, depth;
+        i64 own;  // LIE_ACROSS: of this thread's row
+        float held[EACH];
+
+        STEP Operand at(const Numbers& p, const typename S::In* base, u32 z, u32 first, u32 rows) {
+            Operand o;
+            o.from = base + Side::batch(p, z);
+            o.first = first, o.rows = rows, o.depth = (u32)p.n[2];
+            const u32 row = min_u32(first + thread_id() % B, rows - 1);
+            o.own = LIE == LIE_ACROSS ? Side::own(p, row) : 0;
+            return o;
+        }
+        // The offsets of a tile's depths, by the block's first threads; behind the last that of the
+        // last.
+        STEP void table(const Numbers& p, i64* to, u32 k0, u32 depth) {
+            if (LIE == LIE_ACROSS && thread_id() < DEPTH)
+                to[thread_id()] = Side::depth(p, min_u32(k0 + thread_id(), depth - 1));
+        }
+    };
+
+    // Row and depth of the i-th element (or four elements) of a thread, in a tile.
+    template <u32 LIE> STEP u32 row_of(u32 i) {
+        const u32 c = thread_id() + i * 256;
+        return LIE == LIE_DEPTHS ? c / (DEPTH / 4)
+               : LIE == LIE_ROWS ? c % (B / 4) * 4
+               : LIE == LIE_ACROSS ? c % B
+                                   : c / DEPTH;
+    }
+    template <u32 LIE> STEP u32 depth_of(u32 i) {
+        const u32 c = thread_id() + i * 256;
+        return LIE == LIE_DEPTHS ? c % (DEPTH / 4) * 4
+               : LIE == LIE_ROWS ? c / (B / 4)
+               : LIE == LIE_ACROSS ? c / B
+                                   : c % DEPTH;
+    }
+
+    template <class Side>
+    STEP void fetch(const Numbers& p, Operand<Side>& o, u32 k0, const i64* table) {
+        constexpr u32 LIE = Side::LIE;
+        if constexpr (LIE == LIE_DEPTHS || LIE == LIE_ROWS) {
+            UNROLL for (u32 i = 0; i < EACH / 4; i++) {
+                const u32 row = o.first + row_of<LIE>(i), k = k0 + depth_of<LIE>(i);
+                Four four = {{0.0f, 0.0f, 0.0f, 0.0f}};
+                if (row < o.rows && k < o.depth)
+                    four = *(const Four*)(o.from + Side::own(p, row) + Side::depth(p, k));
+                UNROLL for (u32 j = 0; j < 4; j++) o.held[4 * i + j] = four.v[j];
+            }
+        } else {
+            UNROLL for (u32 i = 0; i < EACH; i++) {
+                const u32 row = o.first + row_of<LIE>(i), k = depth_of<LIE>(i);
+                // All loads go to elements that are there, without branches, so that they overlap.
+                i64 at;
+                if constexpr (LIE == LIE_ACROSS) at = o.own + table[k];
+                else
+                    at = Side::own(p, min_u32(row, o.rows - 1)) +
+                         Side::depth(p, min_u32(k0 + k, o.depth - 1));
+                const float v = load(o.from[at]);
+                o.held[i] = row < o.rows && k0 + k < o.depth ? v : 0.0f;
+            }
+        }
+    }
+
+    template <class Side> STEP void put(const Operand<Side>& o, float* to) {
+        constexpr u32 LIE = Side::LIE;
+        if constexpr (LIE == LIE_DEPTHS || LIE == LIE_ROWS) {
+            UNROLL for (u32 i = 0; i < EACH / 4; i++) {
+                const u32 row = row_of<LIE>(i), k = depth_of<LIE>(i);
+                if constexpr (LIE == LIE_DEPTHS) {
+                    UNROLL for (u32 j = 0; j < 4; j++)
+                        to[(k + j) * WIDE + row] = o.held[4 * i + j];
+                } else {
+                    *(Four*)(to + k * WIDE + row) =
+                        Four{{o.held[4 * i], o.held[4 * i + 1], o.held[4 * i + 2],
+                              o.held[4 * i + 3]}};
+                }
+            }
+        } else {
+            UNROLL for (u32 i = 0; i < EACH; i++)
+                to[depth_of<LIE>(i) * WIDE + row_of<LIE>(i)] = o.held[i];
+        }
+    }
+
+    // The i-th of a thread's rows (or columns) in a tile.
+    STEP u32 place(u32 thread, u32 i) { return i / 4 * 64 + thread * 4 + i % 4; }
+    STEP void take(float (&v)[T], const float* from, u32 thread) {
+        UNROLL for (u32 i = 0; i < T; i += 4) {
+            const Four four = *(const Four*)(from + place(thread, i));
+            UNROLL for (u32 j = 0; j < 4; j++) v[i + j] = four.v[j];
+        }
+    }
+
+    template <class Store>
+    STEP void run(const Numbers& p, const typename S::In* left, const typename S::In* right,
+                  Store store) {
+        LDS_ARRAY(float, xs, 2 * TILE);
+        LDS_ARRAY(float, ys, 2 * TILE);
+        LDS_ARRAY(i64, tables, 4 * DEPTH);
+        const u32 m = (u32)p.n[0], n = (u32)p.n[1], depth = (u32)p.n[2];
+        const u32 steps = CEIL_DIV(depth, DEPTH), t = thread_id();
+        const ProductTile tile = product_tile<S>(p, block_id());
+        auto x = Operand<Left>::at(p, left, tile.batch, tile.row, m);
+        auto y = Operand<Right>::at(p, right, tile.batch, tile.col, n);
+        auto tables_of = [&](u32 step) {
+            x.table(p, tables + step % 2 * 2 * DEPTH, step * DEPTH, depth);
+            y.table(p, tables + (step % 2 * 2 + 1) * DEPTH, step * DEPTH, depth);
+        };
+        auto fetch_both = [&](u32 step) {
+            fetch(p, x, step * DEPTH, tables + step % 2 * 2 * DEPTH);
+            fetch(p, y, step * DEPTH, tables + (step % 2 * 2 + 1) * DEPTH);
+        };
+        auto put_both = [&](u32 step) {
+            put(x, xs + step % 2 * TILE);
+            put(y, ys + step % 2 * TILE);
+        };
+        // Of 32 threads, four are below each other and eight are side by side.
+        const u32 group = GROUPS == 1 ? 0 : t / (256 / GROUPS), g = t % (256 / GROUPS);
+        const u32 down = B == 32 ? g / 8 : g / 64 * 4 + g % 32 / 8;
+        const u32 across = B == 32 ? g % 8 : g / 32 % 2 * 8 + g % 8;
+        float sum[T][T];
+        UNROLL for (u32 i = 0; i < T; i++)
+            UNROLL for (u32 j = 0; j < T; j++) sum[i][j] = 0.0f;
+        tables_of(0);
+        block_sync();
+        fetch_both(0);
+        put_both(0);
+        tables_of(1);
+        block_sync();
+        for (u32 step = 0; step < steps; step++) {
+            const bool more = step + 1 < steps;
+            if (more) fetch_both(step + 1);
+            const float* a = xs + step % 2 * TILE;
+            const float* b = ys + step % 2 * TILE;
+            UNROLL for (u32 k = 0; k < DEPTH; k += GROUPS) {
+                float u[T], v[T];
+                take(u, a + (k + group) * WIDE, down);
+                take(v, b + (k + group) * WIDE, across);
+                UNROLL for (u32 i = 0; i < T; i++)
+                    UNROLL for (u32 j = 0; j < T; j++) sum[i][j] = fma_f32(u[i], v[j], sum[i][j]);
+            }
+            if (more) put_both(step + 1);
+            tables_of(step + 2);
+            block_sync();
+        }
+        if constexpr (GROUPS > 1) {
+            UNROLL for (u32 i = 0; i < T; i++)
+                UNROLL for (u32 j = 0; j < T; j++)
+                    xs[group * (B * B) + place(down, i) * B + place(across, j)] = sum[i][j];
+            block_sync();
+            UNROLL for (u32 i = 0; i < B * B / 256; i++) {
+                const u32 c = t + i * 256, row = tile.row + c / B, col = tile.col + c % B;
+                float all = 0.0f;
+                UNROLL for (u32 q = 0; q < GROUPS; q++) all += xs[q * (B * B) + c];
+                if (row < m && col < n) store(((i64)tile.batch * m + row) * n + col, all);
+            }
+        } else {
+            UNROLL for (u32 i = 0; i < T; i++) {
+                const u32 row = tile.row + place(down, i);
+                UNROLL for (u32 j = 0; j < T; j++) {
+                    const u32 col = tile.col + place(across, j);
+                    if (row < m && col < n)
+                        store(((i64)tile.batch * m + row) * n + col, sum[i][j]);
+                }
+            }
+        }
+    }
+};

@@ -1,0 +1,111 @@
+//! Finds what a group can compute besides its own operations: the product whose results it reads
+//! element by element, or the folds of its rows.
+
+use crate::node::{Def, Node, Op};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Number of nodes that are looked at.
+const MOST_NODES: usize = 256;
+
+/// The unfinished nodes of a group, and how often the group reads each.
+#[derive(Default)]
+pub(crate) struct Readers {
+    /// Whether nodes below folds belong to the group.
+    folds: bool,
+    reads: HashMap<*const Node, usize>,
+    /// The owners of each: readers and tensors.
+    owners: HashMap<*const Node, usize>,
+    defs: HashMap<*const Node, Arc<Def>>,
+}
+
+/// Whether this is an element-wise operation.
+fn is_element(op: &Op) -> bool {
+    matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Where | Op::Cast)
+}
+
+/// Whether a group computes this node itself, so that nodes below it may join the group.
+fn joins(op: &Op) -> bool {
+    is_element(op) || matches!(op, Op::View(_) | Op::Reshape)
+}
+
+impl Readers {
+    /// The nodes of a group of rows: with the inputs of folds. `None` if it has no fold, or if the
+    /// root is no element-wise operation and no view of one.
+    pub(crate) fn of_rows(root: &Arc<Node>) -> Option<Readers> {
+        let def = root.def()?;
+        let inner = || def.inputs.first().and_then(|n| n.def());
+        let view = matches!(def.op, Op::View(_)) && inner().is_some_and(|d| is_element(&d.op));
+        if !is_element(&def.op) && !view {
+            return None;
+        }
+        let mut readers = Readers { folds: true, ..Readers::default() };
+        readers.count(root);
+        let some = readers.defs.values().any(|def| matches!(def.op, Op::Fold { .. }));
+        some.then_some(readers)
+    }
+
+    fn count(&mut self, node: &Arc<Node>) {
+        let Some(def) = node.def() else { return };
+        if self.defs.len() > MOST_NODES || self.defs.contains_key(&Arc::as_ptr(node)) {
+            return;
+        }
+        self.owners.insert(Arc::as_ptr(node), Arc::strong_count(node));
+        let inner = joins(&def.op) || (self.folds && matches!(def.op, Op::Fold { .. }));
+        self.defs.insert(Arc::as_ptr(node), Arc::clone(&def));
+        if inner {
+            for input in &def.inputs {
+                *self.reads.entry(Arc::as_ptr(input)).or_default() += 1;
+                self.count(input);
+            }
+        }
+    }
+
+    /// Whether nothing outside the group can ask for this node's value.
+    pub(crate) fn is_private(&self, node: &Arc<Node>) -> bool {
+        let node = Arc::as_ptr(node);
+        self.reads.get(&node).is_some_and(|n| self.owners.get(&node) == Some(n))
+    }
+
+    /// The products below a node that have a number of elements. `None` if a node between is read
+    /// outside the group.
+    fn products<'a>(&'a self, node: &'a Arc<Node>, root: bool, found: &mut Found<'a>) -> bool {
+        let Some(def) = self.defs.get(&Arc::as_ptr(node)) else { return false };
+        if let Some(known) = found.leads.get(&Arc::as_ptr(node)) {
+            return *known;
+        }
+        let leads = match &def.op {
+            Op::Product | Op::Contract(_) if node.numel() == found.elements => {
+                found.product.get_or_insert(node);
+                found.product.is_some_and(|p| Arc::ptr_eq(p, node))
+            }
+            op if joins(op) => {
+                // All inputs are visited.
+                def.inputs.iter().fold(false, |sum, n| self.products(n, false, found) || sum)
+            }
+            _ => false,
+        };
+        found.private &= root || !leads || self.is_private(node);
+        found.leads.insert(Arc::as_ptr(node), leads);
+        leads
+    }
+}
+
+struct Found<'a> {
+    elements: usize,
+    product: Option<&'a Arc<Node>>,
+    /// Whether all nodes between are private.
+    private: bool,
+    leads: HashMap<*const Node, bool>,
+}
+
+/// The product whose result a node's group reads element by element, and that nothing else reads;
+/// the node itself if it is a product.
+pub(crate) fn product(node: &Arc<Node>) -> Option<Arc<Node>> {
+    let mut readers = Readers::default();
+    readers.count(node);
+    let mut found =
+        Found { elements: node.numel(), product: None, private: true, leads: HashMap::new() };
+    readers.products(node, true, &mut found);
+    found.product.filter(|_| found.private).map(Arc::clone)
+}
