@@ -26,6 +26,7 @@ mod simulated_model;
 mod simulated_ops;
 mod simulated_pages;
 mod simulated_persistent;
+mod simulated_products;
 mod simulated_serve;
 mod simulated_stages;
 mod simulated_steps;

@@ -1,9 +1,7 @@
 //! Products, convolutions and rows on simulated AMD devices with waves of 32 and of 64 lanes,
 //! compared with loops in f64, and their launches.
 
-mod common;
-
-use common::{TEMPORARY, WORKER};
+use crate::common::{TEMPORARY, WORKER};
 use kjit_ops::{DType, Device, Index, Scalar, Tensor, Windows};
 use kjit_tests::simulator::{Setup, cache, engine};
 
@@ -95,7 +93,7 @@ fn counted(device: &Device, what: &str, launches: u64, make: &dyn Fn() -> Tensor
 
 #[test]
 fn products_of_any_size_are_right() {
-    on_both("products_of_any_size_are_right", |device| {
+    on_both("simulated_products::products_of_any_size_are_right", |device| {
         let mut random = Random::new("products");
         // Sizes of which sixteen bytes are a multiple, and sizes that are none.
         let even = |random: &mut Random| 8 * random.size(1, 20);
@@ -148,7 +146,7 @@ fn products_of_any_size_are_right() {
 
 #[test]
 fn readers_of_a_product_join_its_launch() {
-    on_both("readers_of_a_product_join_its_launch", |device| {
+    on_both("simulated_products::readers_of_a_product_join_its_launch", |device| {
         let mut random = Random::new("readers");
         let (m, k, n) = (random.size(1, 90), random.size(1, 90), random.size(2, 90));
         for dtype in [DType::F32, DType::F16] {
@@ -199,8 +197,8 @@ fn readers_of_a_product_join_its_launch() {
 
 #[test]
 fn convolutions_copy_no_windows() {
-    on_both("convolutions_copy_no_windows", |device| {
-        let mut random = Random::new("convolutions");
+    on_both("simulated_products::convolutions_copy_no_windows", |device| {
+        let mut random = Random::new("simulated_products::convolutions");
         for (case, dtype) in
             [DType::F32, DType::F16, DType::F32, DType::BF16].into_iter().enumerate()
         {
@@ -231,7 +229,7 @@ fn convolutions_copy_no_windows() {
 
 #[test]
 fn softmax_and_norms_are_one_launch() {
-    on_both("softmax_and_norms_are_one_launch", |device| {
+    on_both("simulated_products::softmax_and_norms_are_one_launch", |device| {
         let mut random = Random::new("rows");
         for (case, n) in [
             random.size(1, 60),
@@ -320,7 +318,7 @@ fn softmax_and_norms_are_one_launch() {
 
 #[test]
 fn attention_is_one_launch_of_halves() {
-    on_both("attention_is_one_launch_of_halves", |device| {
+    on_both("simulated_products::attention_is_one_launch_of_halves", |device| {
         let mut random = Random::new("attention");
         for dtype in [DType::F32, DType::F16] {
             let (t, s, d) = (random.size(2, 70), random.size(2, 70), 8 * random.size(1, 8));
