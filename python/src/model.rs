@@ -69,7 +69,7 @@ impl Open {
         *session.sampler(sequence)? = Sampler::new(ask.sampling.clone());
         let prompt = self.seen.rest(session, sequence, &ask.ids)?;
         let request =
-            Request { prompt, max_tokens: ask.max_tokens, stop: &ask.stop, lookup: false };
+            Request { prompt, max_tokens: ask.max_tokens, stop: &ask.stop, ..Request::default() };
         let stop = || stop.load(Ordering::Relaxed);
         let answer = generate(session, sequence, tokenizer, &request, text, &stop)?;
         self.seen.generated(session, sequence, &answer.ids)?;
@@ -214,12 +214,16 @@ impl LanguageModel {
         parse_special: bool,
     ) -> PyResult<Vec<u32>> {
         let tokenizer = self.0.tokenizer(py)?;
-        let options = EncodeOptions { add_special, parse_special };
+        let options = EncodeOptions { add_special, parse_special, ..EncodeOptions::default() };
         Ok(py.detach(|| tokenizer.encode(text.as_bytes(), options)))
     }
 
     fn detokenize(&self, py: Python<'_>, ids: Vec<u32>, special: bool) -> PyResult<String> {
-        let options = DecodeOptions { remove_special: !special, unparse_special: special };
+        let options = DecodeOptions {
+            remove_special: !special,
+            unparse_special: special,
+            ..DecodeOptions::default()
+        };
         let bytes = self.0.tokenizer(py)?.decode_with(&ids, options);
         let bytes = bytes.map_err(|e| PyValueError::new_err(e.to_string()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -64,7 +64,7 @@ pub async fn drain(State(service): Shared) -> Response {
     let (running, waiting) =
         statuses.fold((0, 0), |(r, w), status| (r + status.running, w + status.waiting));
     let document: Value = json!({
-        "status": "draining", "running": running, "waiting": waiting + service.desk.held()
+        "status": "draining", "running": running, "waiting": waiting + service.preparation.held()
     });
     json_response(&document)
 }

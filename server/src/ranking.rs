@@ -4,12 +4,13 @@
 //! al. 2022, arXiv 2204.07496).
 
 use crate::caller::Caller;
+use crate::clock::unix_time;
 use crate::fields::Fields;
 use crate::generation::{Piece, Reading, Wanted, start};
 use crate::models::Lease;
 use crate::openai::completions::Text;
 use crate::openai::embeddings::vectors;
-use crate::openai::{IGNORED, json_response, place, random_id, unix_time};
+use crate::openai::{IGNORED, json_response, place, random_id};
 use crate::refusal::Refusal;
 use crate::service::Service;
 use crate::streamed::IN_FLIGHT;

@@ -6,7 +6,6 @@ use super::shared::{Embed, Facts, Inner, SchedulerOptions, Shared};
 use super::status::{State, Status};
 use super::waiting::Waiting;
 use super::worker::{Worker, facts};
-use crate::NonExhaustive;
 use crate::gpu::PageCount;
 use crate::session::Session;
 use std::collections::VecDeque;

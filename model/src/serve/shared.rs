@@ -1,11 +1,11 @@
 //! The state that a scheduler shares with its worker.
 
-use crate::NonExhaustive;
 use super::Reopen;
 use super::request::{Failure, Refused};
 use super::running::ActiveRequest;
 use super::status::{State, Status};
 use super::waiting::Waiting;
+use crate::NonExhaustive;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -4,9 +4,9 @@ use gfxemu::facts::{Facts, Unit, scalar};
 use gfxemu::lds::{Lds, Who};
 use gfxemu::object::modes;
 use gfxemu::operand::{EXEC, Operand, Type, VCC, register, source};
+use gfxemu::span::Span;
 use gfxemu::target::Target;
 use gfxemu::text::Text;
-use gfxemu::wave::Span;
 use gfxemu::windows::widened;
 
 #[test]
