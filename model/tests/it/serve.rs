@@ -217,7 +217,7 @@ fn who_is_put_back_for_want_of_room_is_computed_again_and_loses_nothing() {
 fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some() {
     const CHILD: &str = "TEST_LITTLE_MEMORY";
     const NAME: &str =
-        "serve::who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some";
+        "it::serve::who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some";
     if std::env::var_os(CHILD).is_none() {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         // One arena, so that freed memory is available to all threads.

@@ -146,8 +146,8 @@ fn what_makes_a_bundle_too_large_is_left_out_and_named() {
         || {
             let (whole, small) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
             let all = export("gfx1100", "argmax", LIMIT, whole.path());
-            // One byte less than all cases need. The readme and the two programs are most of so small a
-            // bundle.
+            // One byte less than all cases need. The readme and the two programs are most of so
+            // small a bundle.
             let limit = all.bytes - 1;
             let part = export("gfx1100", "argmax", limit, small.path());
             assert!(part.cases > 0 && part.cases < all.cases && part.bytes <= limit, "{part:?}");

@@ -52,7 +52,7 @@ pub fn child(mode: &str, dir: &Path) -> Command {
 pub fn child_of(exe: &Path, mode: &str, dir: &Path) -> Command {
     let mut command = Command::new(exe);
     command.args([
-        "faults::child::entry",
+        "it::faults::child::entry",
         "--exact",
         "--ignored",
         "--nocapture",
