@@ -181,7 +181,9 @@ impl Follow {
             (None, Some((form, _))) => form.alone(grammars),
             _ => grammars.reply(&loaded.tokenizer, &reply),
         };
-        let made = made.map_err(|why| self.culprit(grammars, field, &why, cancel))?;
+        let mut made = made.map_err(|why| self.culprit(grammars, field, &why, cancel))?;
+        // A grammar may be too large for its first token: here that holds up nobody else.
+        made.allowed().map_err(|why| Refusal::field(field, why))?;
         let words: Vec<String> = made.unheld().iter().map(ToString::to_string).collect();
         let one = |_| Constrained { constraint: made.clone(), field, unheld: words.join("; ") };
         Ok((0..n).map(one).collect())

@@ -23,8 +23,8 @@ fn options_take_the_fields_that_are_set_and_defaults_for_the_rest() {
     assert!(sample.needs_host() && !SampleOptions::default().needs_host());
     let scheduler = SchedulerOptions { max_queue: 7, ..Default::default() };
     assert!(scheduler.reuse && scheduler.max_queue == 7);
-    let sink = Box::new(|_| ControlFlow::Continue(()));
-    let request = Request { lookup: true, ..Request::new(vec![1], sink) };
+    let new = Request::new(vec![1], Box::new(|_| ControlFlow::Continue(())));
+    let request = Request { lookup: true, ..new };
     assert_eq!(request.tokens, [1]);
     let generate = Generate { prompt: &[1, 2], ..Default::default() };
     assert!(generate.stop.is_empty() && generate.max_tokens.is_none());

@@ -151,7 +151,8 @@ impl Tagged {
                 let before = self.without_white_space(at);
                 self.hand_out(before, out);
                 let tag = needles.get(i).map_or(0, |n| n.len());
-                let gap = self.held.get(before..at).unwrap_or_default().to_owned();
+                // What is before the white space was handed out.
+                let gap = self.held.get(..at - before).unwrap_or_default().to_owned();
                 self.drop_front(at - before + tag);
                 self.section = match reasoning.get(i) {
                     Some((_, close)) if i < thinks => Section::Reasoning(close),
