@@ -24,6 +24,10 @@ const EXPERT_ROWS: u32 = 28;
 /// Rows from which a batch's product takes less time than that of a few rows: 8b Q4_K_M on an H100
 /// makes 8,910 tokens/s by either with 40 rows, and 11,087 against 10,222 with 64.
 const BATCH_ROWS: u32 = 41;
+/// Weights up to which the product of few rows takes less time with 64 rows as well: 4096 × 4096 of
+/// Q4_K on an H100 takes 13.1 µs by it and 14.7 by a batch's. SmolLM2, all of whose products but the
+/// last are smaller, made 48.9k tokens/s by a batch's products with 64 rows, 53.2k with 32 by few's.
+const SMALL: usize = 4096 * 4096;
 /// Tokens of one sequence in a step with drafts, the current one included. So many take hardly more
 /// time than one.
 pub const DRAFTED: u32 = 1 + kjit_exec::DRAFTS as u32;
@@ -62,11 +66,14 @@ fn few(target: &Target) -> &'static [u32] {
 }
 
 impl Lower<'_> {
-    /// Whether the target has the batch's product, and its shared memory holds these weights: 256
-    /// rows of f32 weights are too much.
+    /// Whether these weights take the batch's product with so many rows: the target has it, its
+    /// shared memory holds them (256 rows of f32 weights are too much), and up to 64 rows they are
+    /// more than [`SMALL`].
     fn batch_fits(&self, segments: &[Segment], rows: u32) -> bool {
         let (cols, weights) = self.weights(segments);
+        let all: usize = weights.iter().map(|s| s.rows * cols).sum();
         batch_gemm::covers(&self.target)
+            && (rows > FEW || all > SMALL)
             && weights.iter().all(|s| {
                 let spec = BatchGemmSpec::new(s.format, s.rows, cols, rows as usize);
                 spec.tuning(&self.target).and_then(|t| spec.block(&self.target, &t)).is_ok()
