@@ -1,7 +1,7 @@
 //! How well texts fit a query: `/v1/rerank` (Jina's, Cohere's and llama.cpp's words) and
-//! `/v1/score` (vLLM's). An encoder gives the cosine of the two texts' vectors. Any other model gives the
-//! likelihood of the query behind the text, as a mean over its tokens (query likelihood: Sachan et
-//! al. 2022, arXiv 2204.07496).
+//! `/v1/score` (vLLM's). An encoder gives the cosine of the two texts' vectors. Any other model
+//! gives the likelihood of the query behind the text, as a mean over its tokens (query likelihood:
+//! Sachan et al. 2022, arXiv 2204.07496).
 
 use crate::caller::Caller;
 use crate::clock::unix_time;
