@@ -20,7 +20,7 @@
 //! | `element` | the element-wise primitives by name |
 //! | `node`, `view` | the graph of primitives, hash-consed; views as affine index functions |
 //! | `expr`, `complex` | arithmetic over nodes; complex numbers as pairs |
-//! | `lower`, `program` | grouping, and a group's bytecode |
+//! | `lower`, `program`, `recipe` | grouping, a group's bytecode, the structure that is remembered |
 //! | `eval` | computes a node, each at most once |
 //! | `cpu` | the bytecode over tiles of 1,024 elements; folds, products, sorting |
 //! | `gpu` | the bytecode rendered as a kernel; launches |
@@ -51,6 +51,7 @@ mod eval;
 mod expr;
 mod expressions;
 mod gpu;
+mod hash;
 mod index;
 mod kernels;
 mod linalg;
@@ -62,6 +63,7 @@ mod nn;
 mod node;
 mod program;
 mod random;
+mod recipe;
 mod reduce;
 mod scalar;
 mod search;

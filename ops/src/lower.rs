@@ -36,6 +36,8 @@ pub(crate) struct Lowering {
     known: HashMap<Step, Reg>,
     leaves: Vec<Leaf>,
     leaf_of: HashMap<*const Node, usize>,
+    /// The node of each buffer.
+    leaf_nodes: Vec<Arc<Node>>,
     maps: Vec<Map>,
     done: HashMap<(*const Node, Place), Reg>,
     /// Keeps the nodes of the pointers above alive.
@@ -47,6 +49,18 @@ pub(crate) fn each(node: &Arc<Node>) -> Result<Program> {
     let mut lowering = Lowering::new(&node.shape);
     let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), true)?;
     Ok(lowering.finish(out, 0))
+}
+
+/// The bytecode of a node, or of a fold of its last `folded` axes, and the node of each buffer.
+pub(crate) fn group(
+    node: &Arc<Node>,
+    folded: Option<usize>,
+) -> Result<(Program, Vec<Arc<Node>>)> {
+    let mut lowering = Lowering::new(&node.shape);
+    let place = Place::Axes(View::identity(node.shape.len()));
+    let out = lowering.node(node, &place, folded.is_none())?;
+    let nodes = std::mem::take(&mut lowering.leaf_nodes);
+    Ok((lowering.finish(out, folded.unwrap_or(0)), nodes))
 }
 
 /// The bytecode for a fold's input, whose last `folded` axes are reduced.
@@ -88,6 +102,7 @@ impl Lowering {
             known: HashMap::new(),
             leaves: Vec::new(),
             leaf_of: HashMap::new(),
+            leaf_nodes: Vec::new(),
             maps: Vec::new(),
             done: HashMap::new(),
             held: Vec::new(),
@@ -127,9 +142,10 @@ impl Lowering {
     }
 
     fn leaf(&mut self, node: &Arc<Node>, buffer: &Buffer) -> usize {
-        let leaves = &mut self.leaves;
+        let (leaves, nodes) = (&mut self.leaves, &mut self.leaf_nodes);
         *self.leaf_of.entry(Arc::as_ptr(node)).or_insert_with(|| {
             leaves.push(Leaf { buffer: buffer.clone(), dtype: node.dtype });
+            nodes.push(Arc::clone(node));
             leaves.len() - 1
         })
     }
@@ -296,7 +312,7 @@ impl Lowering {
         self.held.push(Arc::clone(source));
         let map = self.map(offset, steps);
         let stride = buffer.strides.get(axis).copied().unwrap_or(0);
-        let instr = Instr::Gather { leaf, map, index: reg, stride, size: size as i64 };
+        let instr = Instr::Gather { leaf, map, index: reg, stride, size: size as i64, axis };
         Ok(self.push(instr, source.dtype))
     }
 }

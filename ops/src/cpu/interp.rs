@@ -188,7 +188,7 @@ impl<'a> Machine<'a> {
                     }),
                 }?;
             }
-            Instr::Gather { leaf, map: id, index, stride, size } => {
+            Instr::Gather { leaf, map: id, index, stride, size, axis } => {
                 let leaf = program.leaves.get(leaf).ok_or(Error::Inside("no such buffer"))?;
                 let (bytes, map) = (leaf.buffer.host()?, map(id)?);
                 let mut places = [0i64; TILE];
@@ -199,7 +199,7 @@ impl<'a> Machine<'a> {
                     let from_front = if i < 0 { i + size } else { i };
                     if from_front < 0 || from_front >= size {
                         let size = size as usize;
-                        return Err(Error::Index { op: "take", index: i, axis: 0, size });
+                        return Err(Error::Index { op: "take", index: i, axis, size });
                     }
                     *p += from_front * stride;
                 }

@@ -1,8 +1,9 @@
 //! Launches of rendered kernels.
 
 use super::Gpu;
-use super::render::{self, BLOCK, Rendered};
-use crate::element::FoldOp;
+use super::each::each;
+use super::fold::{COUNTERS, Division, STATE, fold};
+use super::render::{BLOCK, Rendered};
 use crate::error::{Error, Result};
 use crate::lower;
 use crate::memory::{Buffer, Store};
@@ -13,12 +14,9 @@ use kjit_engine::{Arg, Constants, DeviceBuffer, Geometry, Job, Kernel, Options, 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-/// Number of reduced elements below which one thread reduces them.
-const THIN: usize = 64;
-
 impl Gpu {
     /// The kernel of a text: from the cache or compiled, and loaded once in this process.
-    fn kernel(&self, entry: &'static str, text: &str) -> Result<Kernel> {
+    pub(super) fn kernel(&self, entry: &'static str, text: &str) -> Result<Kernel> {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels.get(text) {
             return Ok(kernel.clone());
@@ -33,39 +31,73 @@ impl Gpu {
     fn start(
         &self,
         entry: &'static str,
-        rendered: &Rendered,
+        rendered: &mut Rendered,
         program: &Program,
-        to: &DeviceBuffer<u8>,
-        blocks: usize,
+        outputs: &[&DeviceBuffer<u8>],
     ) -> Result<()> {
         let kernel = self.kernel(entry, &rendered.text)?;
+        let mut outputs = outputs.to_vec();
+        outputs.extend(self.lookups(rendered)?);
+        let leaves: Vec<_> = program.leaves.iter().map(|l| &l.buffer).collect();
+        self.send(&kernel, rendered.blocks, &rendered.numbers, &outputs, &leaves)
+    }
+
+    /// Launches a rendered kernel.
+    pub(super) fn send(
+        &self,
+        kernel: &Kernel,
+        blocks: usize,
+        numbers: &[i64],
+        outputs: &[&DeviceBuffer<u8>],
+        leaves: &[&Buffer],
+    ) -> Result<()> {
         let blocks = u32::try_from(blocks).ok().filter(|b| *b < 1 << 31).ok_or_else(|| {
-            Error::value(entry, format!("{blocks} blocks are more than one launch takes"))
+            Error::value("launch", format!("{blocks} blocks are more than one launch takes"))
         })?;
-        let numbers = bytemuck::cast_slice::<i64, u8>(&rendered.numbers);
-        let mut args = vec![Arg::Bytes(numbers), Arg::from(to)];
-        for leaf in &program.leaves {
-            let Store::Gpu(gpu, memory) = &leaf.buffer.store else {
+        let mut args = Vec::with_capacity(1 + outputs.len() + leaves.len());
+        args.push(Arg::Bytes(bytemuck::cast_slice::<i64, u8>(numbers)));
+        args.extend(outputs.iter().map(|b| Arg::from(*b)));
+        for leaf in leaves {
+            let Store::Gpu(gpu, memory) = &leaf.store else {
                 return Err(Error::Inside("a kernel would read memory of the host"));
             };
-            if gpu.label() != self.label() {
+            if !std::ptr::eq(Arc::as_ptr(gpu), self) {
                 return Err(Error::Inside("a kernel would read memory of another device"));
             }
             args.push(Arg::from(memory));
         }
         // SAFETY: the text was rendered from the program. It reads its buffers at the program's
-        // positions, which are inside their nodes' elements, and writes `to`, which has an element
-        // for each position of the map.
+        // positions, which are inside their nodes' elements, and writes the outputs, which have an
+        // element for each position that it computes.
         #[allow(unsafe_code, reason = "launches of rendered kernels")]
         unsafe {
-            self.stream.launch(&kernel, &Geometry::new(blocks, BLOCK), &args)?;
+            self.stream.launch(kernel, &Geometry::new(blocks, BLOCK), &args)?;
         }
         self.launches.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    fn memory(&self, bytes: usize) -> Result<DeviceBuffer<u8>> {
+    pub(super) fn memory(&self, bytes: usize) -> Result<DeviceBuffer<u8>> {
         Ok(self.pool.buffer::<u8>(bytes.max(1))?)
+    }
+
+    /// The counters of folds in chunks.
+    pub(super) fn counters(&self) -> Result<&DeviceBuffer<u8>> {
+        if let Some(counters) = self.counters.get() {
+            return Ok(counters);
+        }
+        let counters = self.memory(4 * COUNTERS)?;
+        self.stream.write(&counters, &[0; 4 * COUNTERS])?;
+        Ok(self.counters.get_or_init(|| counters))
+    }
+
+    /// Memory for the partial results of a fold in chunks.
+    pub(super) fn parts(&self, by: &Division) -> Result<DeviceBuffer<u8>> {
+        let states = match by.chunks {
+            1 => 0,
+            n => by.groups * (BLOCK as usize / by.lanes) * n,
+        };
+        self.memory(states * STATE)
     }
 
     /// Computes every element of a program's index space, in order.
@@ -73,22 +105,7 @@ impl Gpu {
         let (n, _) = program.sizes();
         let to = self.memory(n * program.dtype().size())?;
         let map = Map { offset: 0, strides: strides(&program.shape) };
-        self.start("each", &render::each(program, &map), program, &to, blocks(n))?;
-        Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
-    }
-
-    /// Reduces the last axes of a program, which are not empty.
-    pub(crate) fn fold(
-        self: &Arc<Self>,
-        program: &Program,
-        op: FoldOp,
-        shape: &[usize],
-    ) -> Result<Buffer> {
-        let (kept, folded) = program.sizes();
-        let to = self.memory(kept * op.result(program.dtype()).size())?;
-        let thin = folded < THIN;
-        let count = if thin { blocks(kept) } else { kept };
-        self.start("fold", &render::fold(program, op, thin), program, &to, count)?;
+        self.start("each", &mut each(program, &map), program, &[&to])?;
         Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
     }
 
@@ -114,8 +131,7 @@ impl Gpu {
             let offset = region.start.iter().zip(&steps).map(|(i, s)| i * s).sum();
             let step = region.step.iter().zip(&steps).map(|(i, s)| i * s).collect();
             let (program, map) = lower::copy(part, Map { offset, strides: step })?;
-            let n = program.sizes().0;
-            self.start("each", &render::each(&program, &map), &program, &to, blocks(n))?;
+            self.start("each", &mut each(&program, &map), &program, &[&to])?;
         }
         Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
     }
@@ -200,8 +216,7 @@ impl crate::tensor::Tensor {
         let (entry, text) = match (&def.op, def.inputs.first()) {
             (crate::node::Op::Fold { op, folded }, Some(input)) => {
                 let program = lower::fold(input, *folded)?;
-                let thin = program.sizes().1 < THIN;
-                ("fold", render::fold(&program, *op, thin).text)
+                ("fold", fold(&program, *op, &Division::of(&program)).text)
             }
             (crate::node::Op::View(_) | crate::node::Op::Reshape, Some(input))
                 if input.def().is_some() && self.re.numel() == input.numel() =>
@@ -211,7 +226,7 @@ impl crate::tensor::Tensor {
             _ => {
                 let program = lower::each(&self.re).map_err(|_| none())?;
                 let map = Map { offset: 0, strides: strides(&program.shape) };
-                ("each", render::each(&program, &map).text)
+                ("each", each(&program, &map).text)
             }
         };
         Ok(job(entry, &text, BLOCK, target))
@@ -223,13 +238,10 @@ fn job(entry: &str, text: &str, block: u32, target: &kjit_engine::Target) -> Job
     let source = Source::new(entry.to_owned(), "tensor.hip", text.to_owned())
         .file("ops.h", include_str!("../../gpu/ops.h"))
         .file("math.h", include_str!("../../gpu/math.h"))
+        .file("order.h", include_str!("../../gpu/order.h"))
         .file("kjit.h", kjit_kernels::DIALECT)
         .words()
         .entry(entry.to_owned());
     let constants = Constants::new().set("KJ_BLOCK", block);
     Job::new(source, constants, Options::wave(target.default_wave()), target.clone())
-}
-
-fn blocks(elements: usize) -> usize {
-    elements.div_ceil(BLOCK as usize).max(1)
 }

@@ -1,18 +1,25 @@
 //! The GPU backend: stream, memory and kernels. Kernels are rendered from programs, compiled at
 //! their first use and cached.
 
+mod each;
+mod fold;
+mod group;
 mod launch;
+mod order;
 mod render;
+mod wrong;
 
+pub(crate) use order::Scatter;
 pub(crate) use render::{BLOCK, stored};
 
 use crate::device::Info;
 use crate::error::Result;
+use crate::hash::BuildFast;
 use crate::memory::Store;
-use kjit_engine::{Device, Engine, Kernel, Pool, Stream};
+use kjit_engine::{Device, DeviceBuffer, Engine, Kernel, Pool, Stream};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// An opened GPU.
 pub struct Gpu {
@@ -22,6 +29,12 @@ pub struct Gpu {
     engine: Engine,
     /// Loaded kernels by their text.
     kernels: Mutex<HashMap<String, Kernel>>,
+    /// Counters of folds that are divided into chunks: zeros between launches.
+    counters: OnceLock<DeviceBuffer<u8>>,
+    /// Indices out of range that kernels found.
+    wrong: OnceLock<wrong::Wrong>,
+    /// Prepared launches by the structure of their groups.
+    recipes: Mutex<HashMap<Box<[u64]>, Arc<group::Recipe>, BuildFast>>,
     launches: AtomicU64,
 }
 
@@ -36,6 +49,9 @@ impl Gpu {
             pool,
             engine: engine.clone(),
             kernels: Mutex::default(),
+            counters: OnceLock::new(),
+            recipes: Mutex::default(),
+            wrong: OnceLock::new(),
             launches: AtomicU64::new(0),
         })
     }
@@ -49,7 +65,8 @@ impl Gpu {
     }
 
     pub(crate) fn synchronize(&self) -> Result<()> {
-        Ok(self.stream.synchronize()?)
+        self.stream.synchronize()?;
+        self.check_indices()
     }
 
     pub(crate) fn info(&self) -> Info {
@@ -90,6 +107,8 @@ impl Gpu {
         if len == 0 {
             return Ok(Vec::new());
         }
-        Ok(self.stream.read(&memory.slice(from..from + len)?)?)
+        let bytes = self.stream.read(&memory.slice(from..from + len)?)?;
+        self.check_indices()?;
+        Ok(bytes)
     }
 }
