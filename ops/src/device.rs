@@ -30,6 +30,30 @@ pub struct Info {
     pub compute_units: u32,
 }
 
+/// Memory of a device, in bytes where nothing else is said. Free and total are the device's, also of
+/// other processes; the others are this process's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Memory of live tensors, rounded up to the pool's blocks.
+    pub in_use: u64,
+    /// The greatest `in_use` so far.
+    pub peak: u64,
+    /// Memory that the pool has from the driver, in use or free.
+    pub held: u64,
+    /// Number of live blocks.
+    pub live: u64,
+    /// Number of requests that a free block served.
+    pub hits: u64,
+    /// Number of requests that needed the driver.
+    pub misses: u64,
+    /// Free page-locked host memory for copies.
+    pub pinned_held: u64,
+    /// Free memory of the device.
+    pub free: u64,
+    /// All memory of the device; 0 if unknown.
+    pub total: u64,
+}
+
 static ENGINE: OnceLock<Engine> = OnceLock::new();
 static OPEN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 static DEFAULT: Mutex<Option<Device>> = Mutex::new(None);
@@ -120,6 +144,54 @@ impl Device {
         match self {
             Device::Cpu => 0,
             Device::Gpu(gpu) => gpu.launches(),
+        }
+    }
+
+    /// Statistics of its memory. The CPU has no pool: only `total` is set.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the driver does not answer.
+    pub fn memory_stats(&self) -> Result<MemoryStats> {
+        match self {
+            Device::Cpu => {
+                let total = cpu_info().total_memory;
+                Ok(MemoryStats { total, ..MemoryStats::default() })
+            }
+            Device::Gpu(gpu) => gpu.memory_stats(),
+        }
+    }
+
+    /// Takes a block of each size (bytes) from the driver, all at once, and leaves them free in the
+    /// pool. Later tensors of these sizes need no call of the driver. Nothing on the CPU.
+    ///
+    /// # Errors
+    /// [`Error::DeviceMemory`] if they do not fit together.
+    pub fn warm_up(&self, sizes: &[usize]) -> Result<()> {
+        match self {
+            Device::Cpu => Ok(()),
+            Device::Gpu(gpu) => gpu.warm_up(sizes),
+        }
+    }
+
+    /// Makes page-locked blocks for copies of these sizes (bytes; a longer copy goes through blocks
+    /// of 4 MiB). Nothing on the CPU.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the system refuses page-locked memory.
+    pub fn warm_up_pinned(&self, sizes: &[usize]) -> Result<()> {
+        match self {
+            Device::Cpu => Ok(()),
+            Device::Gpu(gpu) => gpu.warm_up_pinned(sizes),
+        }
+    }
+
+    /// Frees the free blocks of the pool and the page-locked ones. Returns their bytes; 0 on the
+    /// CPU.
+    #[must_use]
+    pub fn clear(&self) -> u64 {
+        match self {
+            Device::Cpu => 0,
+            Device::Gpu(gpu) => gpu.clear(),
         }
     }
 

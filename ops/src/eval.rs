@@ -110,7 +110,10 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
                 return Err(Error::Inside("an empty fold was not taken care of"));
             }
             match device {
-                Device::Cpu => cpu::fold::fold(&lower::fold(from, *folded)?, *op, &node.shape),
+                Device::Cpu => {
+                    let program = cpu::group::program(from, Some((*op, *folded)))?;
+                    cpu::fold::fold(&program, *op, &node.shape)
+                }
                 Device::Gpu(gpu) => gpu.group(node, from, Some((*op, *folded))),
             }
         }
@@ -228,7 +231,7 @@ fn host_only(op: &'static str, device: &Device) -> Result<()> {
 
 fn each(node: &Arc<Node>) -> Result<Buffer> {
     match &node.device {
-        Device::Cpu => cpu::each(&lower::each(node)?, &node.shape),
+        Device::Cpu => cpu::each(&cpu::group::program(node, None)?, &node.shape),
         Device::Gpu(gpu) => gpu.group(node, node, None),
     }
 }

@@ -73,12 +73,12 @@ mod view;
 
 pub use conv::Windows;
 pub use create::manual_seed;
-pub use device::{Device, Info};
+pub use device::{Device, Info, MemoryStats};
 pub use dtype::{DTYPES, DType, Kind, promote};
 pub use element::{BinOp, FoldOp, UnOp};
 pub use error::{Error, Result};
 pub use expressions::{ElementwiseKernel, ReductionKernel};
-pub use gpu::Gpu;
+pub use gpu::{Gpu, order_jobs};
 pub use index::Index;
 pub use kernels::{KernelArg, RawKernel};
 pub use losses::Reduction;

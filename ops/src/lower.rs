@@ -5,6 +5,7 @@
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::eval::force;
+use crate::hash::BuildFast;
 use crate::memory::Buffer;
 use crate::node::{Node, Op};
 use crate::program::{Instr, Leaf, Map, MapId, Program, Reg, Step};
@@ -33,13 +34,13 @@ enum Place {
 pub(crate) struct Lowering {
     shape: Vec<usize>,
     steps: Vec<Step>,
-    known: HashMap<Step, Reg>,
+    known: HashMap<Step, Reg, BuildFast>,
     leaves: Vec<Leaf>,
-    leaf_of: HashMap<*const Node, usize>,
+    leaf_of: HashMap<*const Node, usize, BuildFast>,
     /// The node of each buffer.
     leaf_nodes: Vec<Arc<Node>>,
     maps: Vec<Map>,
-    done: HashMap<(*const Node, Place), Reg>,
+    done: HashMap<(*const Node, Place), Reg, BuildFast>,
     /// Keeps the nodes of the pointers above alive.
     held: Vec<Arc<Node>>,
 }
@@ -52,10 +53,7 @@ pub(crate) fn each(node: &Arc<Node>) -> Result<Program> {
 }
 
 /// The bytecode of a node, or of a fold of its last `folded` axes, and the node of each buffer.
-pub(crate) fn group(
-    node: &Arc<Node>,
-    folded: Option<usize>,
-) -> Result<(Program, Vec<Arc<Node>>)> {
+pub(crate) fn group(node: &Arc<Node>, folded: Option<usize>) -> Result<(Program, Vec<Arc<Node>>)> {
     let mut lowering = Lowering::new(&node.shape);
     let place = Place::Axes(View::identity(node.shape.len()));
     let out = lowering.node(node, &place, folded.is_none())?;
@@ -99,12 +97,12 @@ impl Lowering {
         Lowering {
             shape: shape.to_vec(),
             steps: Vec::new(),
-            known: HashMap::new(),
+            known: HashMap::default(),
             leaves: Vec::new(),
-            leaf_of: HashMap::new(),
+            leaf_of: HashMap::default(),
             leaf_nodes: Vec::new(),
             maps: Vec::new(),
-            done: HashMap::new(),
+            done: HashMap::default(),
             held: Vec::new(),
         }
     }

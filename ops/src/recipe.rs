@@ -36,19 +36,17 @@ mod tag {
     pub const VIEW: u64 = 8;
     pub const RESHAPE: u64 = 9;
     pub const FOLD: u64 = 10;
+    pub const GATHER: u64 = 11;
 }
 
 impl Structure {
     /// The structure of a node's group, or of a fold of the node. Nodes that no group contains
-    /// (products, sorts, other folds) are computed. `None` if the group is large, or has random
-    /// numbers or look-ups.
+    /// (products, sorts, other folds) are computed. `None` if the group is large or has random
+    /// numbers.
     ///
     /// # Errors
     /// Errors of computing those nodes.
-    pub(crate) fn of(
-        node: &Arc<Node>,
-        fold: Option<(FoldOp, usize)>,
-    ) -> Result<Option<Structure>> {
+    pub(crate) fn of(node: &Arc<Node>, fold: Option<(FoldOp, usize)>) -> Result<Option<Structure>> {
         let mut s = Structure::default();
         if s.visit(node)?.is_none() {
             return Ok(None);
@@ -90,7 +88,7 @@ impl Structure {
         }
         if let Some(def) = &def {
             match def.op {
-                Op::Random(..) | Op::Gather { .. } => return Ok(None),
+                Op::Random(..) => return Ok(None),
                 Op::Constant(_)
                 | Op::Iota
                 | Op::Unary(_)
@@ -98,7 +96,12 @@ impl Structure {
                 | Op::Where
                 | Op::Cast
                 | Op::View(_)
-                | Op::Reshape => {
+                | Op::Reshape
+                | Op::Gather { .. } => {
+                    // The source of a look-up is memory.
+                    if let (Op::Gather { .. }, Some(source)) = (&def.op, def.inputs.first()) {
+                        crate::eval::force(source)?;
+                    }
                     for (slot, input) in inputs.iter_mut().zip(&def.inputs) {
                         let Some(number) = self.visit(input)? else { return Ok(None) };
                         *slot = number;
@@ -136,6 +139,11 @@ impl Structure {
             (None, Some(Op::View(view))) => {
                 self.words.push(head(tag::VIEW, 0) | from);
                 self.view(view);
+                self.shape(&node.shape);
+            }
+            (None, Some(Op::Gather { axis, size })) => {
+                self.words.push(head(tag::GATHER, *axis as u64) | from);
+                self.words.push(*size as u64);
                 self.shape(&node.shape);
             }
             (None, Some(Op::Reshape)) => {

@@ -101,9 +101,8 @@ impl Gpu {
         let kernel = self.kernel(entry, &rendered.text)?;
         // Lowering may have computed a node of the structure in a launch of its own. Then a buffer
         // is none of the structure's leaves, and the recipe is used once.
-        let leaf = |n: &Arc<Node>| {
-            structure.and_then(|s| s.leaves.iter().position(|l| Arc::ptr_eq(l, n)))
-        };
+        let leaf =
+            |n: &Arc<Node>| structure.and_then(|s| s.leaves.iter().position(|l| Arc::ptr_eq(l, n)));
         let constant = |(number, reg): &(usize, usize)| {
             let step = program.steps.get(*reg)?;
             let Instr::Constant(bits) = step.instr else { return None };

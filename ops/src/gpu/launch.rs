@@ -77,10 +77,6 @@ impl Gpu {
         Ok(())
     }
 
-    pub(super) fn memory(&self, bytes: usize) -> Result<DeviceBuffer<u8>> {
-        Ok(self.pool.buffer::<u8>(bytes.max(1))?)
-    }
-
     /// The counters of folds in chunks.
     pub(super) fn counters(&self) -> Result<&DeviceBuffer<u8>> {
         if let Some(counters) = self.counters.get() {
@@ -234,7 +230,7 @@ impl crate::tensor::Tensor {
 }
 
 /// The engine's compile job for a text and a target.
-fn job(entry: &str, text: &str, block: u32, target: &kjit_engine::Target) -> Job {
+pub(super) fn job(entry: &str, text: &str, block: u32, target: &kjit_engine::Target) -> Job {
     let source = Source::new(entry.to_owned(), "tensor.hip", text.to_owned())
         .file("ops.h", include_str!("../../gpu/ops.h"))
         .file("math.h", include_str!("../../gpu/math.h"))

@@ -6,10 +6,12 @@ mod fold;
 mod group;
 mod launch;
 mod order;
+mod pools;
 mod render;
 mod wrong;
 
 pub(crate) use order::Scatter;
+pub use order::order_jobs;
 pub(crate) use render::{BLOCK, stored};
 
 use crate::device::Info;
@@ -31,6 +33,7 @@ pub struct Gpu {
     kernels: Mutex<HashMap<String, Kernel>>,
     /// Counters of folds that are divided into chunks: zeros between launches.
     counters: OnceLock<DeviceBuffer<u8>>,
+    pinned: pools::PinnedPool,
     /// Indices out of range that kernels found.
     wrong: OnceLock<wrong::Wrong>,
     /// Prepared launches by the structure of their groups.
@@ -51,6 +54,7 @@ impl Gpu {
             kernels: Mutex::default(),
             counters: OnceLock::new(),
             recipes: Mutex::default(),
+            pinned: pools::PinnedPool::default(),
             wrong: OnceLock::new(),
             launches: AtomicU64::new(0),
         })
@@ -82,33 +86,6 @@ impl Gpu {
 
     /// Allocates from the pool.
     pub(crate) fn store(self: &Arc<Self>, bytes: usize) -> Result<Store> {
-        let memory = self.pool.buffer::<u8>(bytes.max(1))?;
-        Ok(Store::Gpu(Arc::clone(self), memory))
-    }
-}
-
-impl Gpu {
-    /// Copies host bytes to the GPU.
-    pub(crate) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Store> {
-        let memory = self.pool.buffer::<u8>(bytes.len().max(1))?;
-        if !bytes.is_empty() {
-            self.stream.write(&memory, bytes)?;
-        }
-        Ok(Store::Gpu(Arc::clone(self), memory))
-    }
-
-    /// Reads bytes from GPU memory after all work in the stream.
-    pub(crate) fn read(
-        &self,
-        memory: &kjit_engine::DeviceBuffer<u8>,
-        from: usize,
-        len: usize,
-    ) -> Result<Vec<u8>> {
-        if len == 0 {
-            return Ok(Vec::new());
-        }
-        let bytes = self.stream.read(&memory.slice(from..from + len)?)?;
-        self.check_indices()?;
-        Ok(bytes)
+        Ok(Store::Gpu(Arc::clone(self), self.memory(bytes)?))
     }
 }

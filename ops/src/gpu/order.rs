@@ -56,9 +56,8 @@ fn key(dtype: DType) -> (&'static str, u32) {
 
 pub(super) fn sort_small_text(dtype: DType) -> String {
     let (t, (k, _)) = (stored(dtype), key(dtype));
-    let body = format!(
-        "Sort<{t}, {k}>::small(to, from, p.n[0], (u32)p.n[1], (u32)p.n[2], ({k})p.n[3]);"
-    );
+    let body =
+        format!("Sort<{t}, {k}>::small(to, from, p.n[0], (u32)p.n[1], (u32)p.n[2], ({k})p.n[3]);");
     text("sort_small", &format!(", i64* to, const {t}* from"), &body)
 }
 
@@ -156,6 +155,28 @@ pub(super) fn nonzero_text() -> String {
     )
 }
 
+/// The engine's compile jobs of the kernels that sort, scan and scatter elements of a real dtype.
+/// Needs no GPU.
+#[must_use]
+pub fn order_jobs(dtype: DType, target: &kjit_engine::Target) -> Vec<kjit_engine::Job> {
+    let mut texts = vec![
+        ("sort_small", sort_small_text(dtype)),
+        ("sort_count", sort_count_text(dtype)),
+        ("sort_move", sort_move_text(dtype)),
+        ("scatter_mark", scatter_mark_text()),
+        ("scatter_choose", scatter_choose_text(dtype)),
+        ("check_index", check_text()),
+        ("nonzero", nonzero_text()),
+    ];
+    if dtype != DType::Bool {
+        texts.push(("scan", scan_text(dtype, false)));
+        texts.push(("scan", scan_text(dtype, true)));
+        texts.push(("scatter_add", scatter_add_text(dtype)));
+    }
+    let job = |(entry, text): &(&str, String)| super::launch::job(entry, text, BLOCK, target);
+    texts.iter().map(job).collect()
+}
+
 /// The arguments of a scatter, as on the CPU but with a place for each value.
 pub(crate) struct Scatter<'a> {
     /// Packed.
@@ -222,13 +243,8 @@ impl Gpu {
         let text = scan_text(dtype, product);
         for finish in [false, true] {
             if finish || chunks > 1 {
-                let numbers = [
-                    rows as i64,
-                    row as i64,
-                    chunk as i64,
-                    chunks as i64,
-                    i64::from(finish),
-                ];
+                let numbers =
+                    [rows as i64, row as i64, chunk as i64, chunks as i64, i64::from(finish)];
                 self.order("scan", &text, blocks, &numbers, &[to, &sums, from])?;
             }
         }

@@ -46,18 +46,30 @@ impl Gpu {
         if let Some(at) = lock().iter().position(|s| *s == own) {
             return Ok((at as i64, &wrong.device));
         }
-        if lock().len() >= SLOTS {
-            self.synchronize()?;
-            lock().clear();
-        }
+        self.room(1)?;
         let mut slots = lock();
         slots.push(own);
         Ok((slots.len() as i64 - 1, &wrong.device))
     }
 
+    /// Makes room for this many slots. Prepared launches have slots of their own.
+    fn room(&self, more: usize) -> Result<()> {
+        let wrong = self.slots()?;
+        let lock = || wrong.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if lock().len() + more > SLOTS {
+            self.synchronize()?;
+            lock().clear();
+            self.recipes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+        Ok(())
+    }
+
     /// Sets the slots of a kernel's look-ups; returns the memory that it gets, if it has some.
     pub(super) fn lookups(&self, rendered: &mut Rendered) -> Result<Option<&DeviceBuffer<u8>>> {
         let mut memory = None;
+        if !rendered.lookups.is_empty() {
+            self.room(rendered.lookups.len())?;
+        }
         for (number, axis, size) in &rendered.lookups {
             let (slot, wrong) = self.wrong("take", *axis, *size)?;
             if let Some(n) = rendered.numbers.get_mut(*number) {
@@ -76,8 +88,8 @@ impl Gpu {
         let Some(wrong) = self.wrong.get() else { return Ok(()) };
         let index = |slot: &[u8]| i64::from_ne_bytes(slot.try_into().unwrap_or_default());
         let found = wrong.host.read(|bytes| {
-            let slots = bytes.chunks_exact(8).map(index).enumerate();
-            slots.filter(|(_, index)| *index != 0).next()
+            let mut slots = bytes.chunks_exact(8).map(index).enumerate();
+            slots.find(|(_, index)| *index != 0)
         })?;
         let Some((slot, index)) = found else { return Ok(()) };
         wrong.host.write(|bytes| bytes.fill(0))?;
