@@ -341,7 +341,7 @@ impl Gpu {
         let blocks = |n: usize| n.div_ceil(BLOCK as usize);
         let (slot, wrong) = self.wrong("scatter", s.axis.0, s.axis.1)?;
         if let Some(order) = s.order {
-            self.stream.copy(&to, &base.slice(..n * dtype.size())?)?;
+            self.stream.copy(&base.slice(..n * dtype.size())?, &to)?;
             let order = self.part(order, DType::I64)?;
             let numbers = [s.count as i64, slot];
             let buffers = [&to, wrong, &order, &places, &index, &values];
