@@ -13,7 +13,7 @@ template <class T, class A> struct Narrow { STEP T of(A v) { return (T)v; } };
 template <> struct Narrow<f16, f64> { STEP f16 of(f64 v) { return round_f16((float)v); } };
 template <> struct Narrow<bf16, f64> { STEP bf16 of(f64 v) { return round_bf16((float)v); } };
 
-// ------------------------------------------------------------------------ cumulative sums, products
+// ----------------------------------------------------------------------- cumulative sums, products
 constexpr u32 SCAN_ITEMS = 8;  // of a thread
 constexpr u32 SCAN_TILE = KJ_BLOCK * SCAN_ITEMS;
 

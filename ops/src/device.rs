@@ -30,8 +30,8 @@ pub struct Info {
     pub compute_units: u32,
 }
 
-/// Memory of a device, in bytes where nothing else is said. Free and total are the device's, also of
-/// other processes; the others are this process's.
+/// Memory of a device, in bytes where nothing else is said. Free and total are the device's, also
+/// of other processes; the others are this process's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
     /// Memory of live tensors, rounded up to the pool's blocks.

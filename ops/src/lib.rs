@@ -20,7 +20,7 @@
 //! | `element` | the element-wise primitives by name |
 //! | `node`, `view` | the graph of primitives, hash-consed; views as affine index functions |
 //! | `expr`, `complex` | arithmetic over nodes; complex numbers as pairs |
-//! | `lower`, `program`, `recipe` | grouping, a group's bytecode, the structure that is remembered |
+//! | `lower`, `program`, `recipe` | grouping, a group's bytecode, its remembered structure |
 //! | `eval` | computes a node, each at most once |
 //! | `cpu` | the bytecode over tiles of 1,024 elements; folds, products, sorting |
 //! | `gpu` | the bytecode rendered as a kernel; launches |

@@ -1,6 +1,6 @@
-//! Folds over several blocks, cumulative sums, sorting, scatters, look-ups and repeated expressions
-//! on simulated AMD devices compared with the CPU's, for waves of 32 and of 64 lanes. Each test runs
-//! in a process of its own with the simulated HIP runtime.
+//! Folds over several blocks, cumulative sums, sorting, scatters, look-ups and repeated
+//! expressions on simulated AMD devices compared with the CPU's, for waves of 32 and of 64 lanes.
+//! Each test runs in a process of its own with the simulated HIP runtime.
 
 mod common;
 

@@ -189,7 +189,8 @@ pub(super) fn fold(program: &Program, op: FoldOp, by: &Division) -> Rendered {
          \x20       }}\n\
          \x20       UNROLL for (u32 u = 0; u < {many}; u++) {{\n\
          \x20           const {index} at = k + ({index})u * lanes;\n\
-         \x20           if (at < end) sums[u % {sums}] = join(sums[u % {sums}], one(values[u], at));\n\
+         \x20           if (at < end)\n\
+         \x20               sums[u % {sums}] = join(sums[u % {sums}], one(values[u], at));\n\
          \x20       }}\n\
          \x20   }}\n\
          \x20   State sum = sums[0];\n\

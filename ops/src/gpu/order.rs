@@ -141,7 +141,8 @@ pub(super) fn check_text() -> String {
         "check_index",
         ", i64* wrong, const i64* index",
         "const i64 i = (i64)block_id() * KJ_BLOCK + thread_id(), size = p.n[2];\n\
-         \x20   if (i < p.n[0] && (index[i] < -size || index[i] >= size)) wrong[p.n[1]] = index[i];",
+         \x20   if (i < p.n[0] && (index[i] < -size || index[i] >= size))\n\
+         \x20       wrong[p.n[1]] = index[i];",
     )
 }
 
