@@ -105,7 +105,9 @@ impl Readers {
             }
             op if joins(op) => {
                 // All inputs are visited.
-                def.inputs.iter().fold(false, |sum, n| self.products(n, false, found) || sum)
+                let lead: Vec<bool> =
+                    def.inputs.iter().map(|n| self.products(n, false, found)).collect();
+                lead.contains(&true)
             }
             _ => false,
         };

@@ -78,11 +78,12 @@ impl Tiles {
 /// Whether the matrix units of a target multiply a dtype (`mma.h`, families 1 to 5).
 pub(super) fn has_units(target: &Target, dtype: DType) -> bool {
     let wave = target.default_wave();
-    let unit = match (target.arch().matrix, wave) {
-        (MatrixUnit::MmaSync | MatrixUnit::Wgmma, _) | (MatrixUnit::Mfma, 64) => true,
-        (MatrixUnit::Wmma | MatrixUnit::Wmma12 | MatrixUnit::Wmma1250, 32) => true,
-        _ => false,
-    };
+    let unit = matches!(
+        (target.arch().matrix, wave),
+        (MatrixUnit::MmaSync | MatrixUnit::Wgmma, _)
+            | (MatrixUnit::Mfma, 64)
+            | (MatrixUnit::Wmma | MatrixUnit::Wmma12 | MatrixUnit::Wmma1250, 32)
+    );
     match dtype {
         DType::F16 => unit,
         // Elsewhere `mma.h` has products of f16 alone.
