@@ -1,5 +1,5 @@
 """The package on an NVIDIA GPU: folds, chains and ordered operations against NumPy, then rates, times
-of a call and of sorts beside torch. Writes JSON.
+of a call and of sorts beside torch. Writes JSON, and prints each part as it ends.
 
     PYTHONPATH=… python3 benches/ops_rates.py result.json --order
 """
@@ -22,6 +22,7 @@ def section(f):
     try: f()
     except Exception: bad.append((f.__name__, traceback.format_exc()[-600:]))
     out["seconds " + f.__name__] = round(time.perf_counter() - t, 2); save()
+    print(f.__name__, out["seconds " + f.__name__], "s, wrong:", len(bad), *bad[:3], flush=True)
 
 def folds():
     for shape in [(1,), (5,), (100,), (4097,), (1 << 20,), (3000017,), (1, 70001), (3, 5), (7, 33), (1000, 31), (4099, 64), (33, 100003), (70001, 3), (100003, 33), (1025, 1024), (64, 4096), (5, 7, 65), (2, 300000, 3)]:
@@ -62,7 +63,7 @@ except Exception: torch = None
 def rate(name, bytes, f, g):
     t = timed(f); row = {"kjit GB/s": round(bytes / t / 1e9, 1)}
     if torch and g: row["torch GB/s"] = round(bytes / timed(g, sync=ts) / 1e9, 1)
-    out[name] = row; save()
+    out[name] = row; save(); print(json.dumps({name: row}), flush=True)
 
 def rates():
     N = 64 << 20
