@@ -154,6 +154,41 @@ fn repeated_expressions_take_new_buffers_and_constants() {
 }
 
 #[test]
+fn repeated_groups_of_rows_take_new_buffers_and_constants() {
+    on_both("simulated_order::repeated_groups_of_rows_take_new_buffers_and_constants", |device| {
+        let mut random = Random(29);
+        let compiled = || kjit_ops::device::engine().counts().compiled;
+        let mut before = 0;
+        for round in 0..6 {
+            // Two shapes, in which the same text is launched with other numbers.
+            let shape = [5 + round % 2, 33 + 2 * (round % 2)];
+            let x = random.tensor(&shape, DType::F32, 3.0);
+            let scale = Scalar::Float(1.0 + (round % 3) as f64);
+            let run = |x: &Tensor| {
+                let scale = Tensor::full(&[], scale, DType::F32, x.device()).unwrap();
+                x.mul(&scale).unwrap().softmax(-1).unwrap()
+            };
+            let d = x.to_device(device).unwrap();
+            let (got, want) = (run(&d), run(&x));
+            let launches = device.launches();
+            // The sum of 33 values of up to 1 and the exponentials are rounded in another order.
+            same("softmax", &got, &want, 8.0, 0.0);
+            assert_eq!(device.launches() - launches, 1, "round {round}");
+            // A reduction whose result has no rows: the mean is divided in a launch of its own.
+            let mean = |x: &Tensor| x.mean(Some(&[1]), false).unwrap();
+            let (got, want) = (mean(&d), mean(&x));
+            let launches = device.launches();
+            same("mean", &got, &want, 2.0, 1.0);
+            assert_eq!(device.launches() - launches, 2, "round {round}");
+            match round {
+                0..=2 => before = compiled(),
+                _ => assert_eq!(compiled(), before, "round {round}"),
+            }
+        }
+    });
+}
+
+#[test]
 fn cumulative_sums_give_what_the_cpu_gives() {
     on_both("simulated_order::cumulative_sums_give_what_the_cpu_gives", |device| {
         let mut random = Random(23);
