@@ -1,10 +1,11 @@
 """The Python package on a GPU: results against NumPy at random sizes, then rates beside torch.
 
-    PYTHONPATH=… python3 benches/ops.py [SEED [DEVICE [SECONDS]]]
+    PYTHONPATH=… python3 benches/ops.py [SEED [DEVICE [SECONDS [PART]]]]
 
 needs the package kjit and NumPy, and torch for comparison. Prints a line of JSON for each check
 (`wrong` lists results that differ from NumPy's in float64) and for each case (kjit's figure and
-torch's). A check ends after SECONDS (60), because a cold cache compiles each kernel.
+torch's). A check ends after SECONDS (60), because a cold cache compiles each kernel. PART is
+`checks`, `rates`, or `all`.
 """
 
 import json
@@ -21,6 +22,7 @@ DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cuda:0"
 rng = np.random.default_rng(SEED)
 kjit.set_device(DEVICE)
 SECONDS = float(sys.argv[3]) if len(sys.argv) > 3 else 60
+PART = sys.argv[4] if len(sys.argv) > 4 else "all"
 wrong, counts = [], {"checked": 0}
 print(json.dumps({"seed": SEED, "device": kjit.device_info(DEVICE)}), flush=True)
 
@@ -168,7 +170,8 @@ def check_attention():
                   e / e.sum(-1, keepdims=True) @ c, 4 * eps, 24 * eps)
 
 
-for check in (check_products, check_rows, check_elements, check_convolutions, check_attention):
+CHECKS = (check_products, check_rows, check_elements, check_convolutions, check_attention)
+for check in CHECKS if PART != "rates" else ():
     wrong, counts = [], {"checked": 0, "start": time.time()}
     try:
         check()
@@ -180,7 +183,7 @@ for check in (check_products, check_rows, check_elements, check_convolutions, ch
     row = {"check": check.__name__, "checked": counts["checked"], "s": took, "wrong": wrong}
     print(json.dumps(row), flush=True)
 
-if DEVICE == "cpu":
+if DEVICE == "cpu" or PART == "checks":
     sys.exit()
 try:
     import torch
@@ -287,6 +290,8 @@ both("MLP 784-256-128-10, batch 64, us", 0, "float32", MLP,
      lambda x, a, b, c, d, e, f: F.linear(kjit.relu(F.linear(kjit.relu(F.linear(x, a, b)), c, d)), e, f),
      lambda x, a, b, c, d, e, f: T.linear(torch.relu(T.linear(torch.relu(T.linear(x, a, b)), c, d)), e, f))
 both("a warm call, us", 0, "float32", [(16,)], lambda x: x * 2.0 + 1.0, lambda x: x * 2.0)
+both("a warm softmax, us", 0, "float32", [(4, 16)], lambda x: F.softmax(x, -1), lambda x: T.softmax(x, -1))
+both("a warm small product, us", 0, "float16", [(64, 64), (64, 64)], lambda a, b: a @ b, lambda a, b: a @ b)
 for d in (64, 128):
     both(f"attention float16 8x8192x{d}, TFLOP/s", 4e-12 * 8 * 8192**2 * d, "float16", [(1, 8, 8192, d)] * 3,
          lambda q, k, v: F.scaled_dot_product_attention(q, k, v), lambda q, k, v: T.scaled_dot_product_attention(q, k, v))

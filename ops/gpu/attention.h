@@ -88,7 +88,7 @@ template <class S> struct Attention {
             FragC s[MI][SN];
             UNROLL for (u32 i = 0; i < MI; i++)
                 UNROLL for (u32 n = 0; n < SN; n++) acc_zero(s[i][n]);
-            UNROLL for (u32 d = 0; d < DK; d++) {
+            DEPTH_UNROLL for (u32 d = 0; d < DK; d++) {
                 FragA a[MI];
                 UNROLL for (u32 i = 0; i < MI; i++)
                     load_a(a[i], qs + d * MMA_K / 64 * BQ * 64, wave_row + i * MMA_M,
@@ -143,7 +143,7 @@ template <class S> struct Attention {
                             (u16)pack_of(s[i][n].v[e], 0.0f, In{});
             wave_sync();
 #endif
-            UNROLL for (u32 k = 0; k < BK / MMA_K; k++) {
+            DEPTH_UNROLL for (u32 k = 0; k < BK / MMA_K; k++) {
                 FragA a[MI];
                 UNROLL for (u32 i = 0; i < MI; i++) {
 #if MMA_ACC_IS_A

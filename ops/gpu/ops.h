@@ -58,6 +58,8 @@ OP_INT(u64, false)
 
 STEP u8 op_not(u8 a) { return a ^ 1; }  // of a bool
 
+STEP bool m_signed(float x) { return as_u32(x) >> 31 != 0; }
+
 #define OP_BY_F64(T, name) STEP T op_##name(T x) { return (T)m_##name((f64)x); }
 #define OP_BY_F64_2(T, name) STEP T op_##name(T a, T b) { return (T)m_##name((f64)a, (f64)b); }
 #define OP_FLOAT(T)                                                                               \
@@ -70,7 +72,7 @@ STEP u8 op_not(u8 a) { return a ^ 1; }  // of a bool
     STEP bool op_isnan(T a) { return a != a; }                                                    \
     STEP bool op_isinf(T a) { return m_isinf((f64)a); }                                           \
     STEP bool op_isfinite(T a) { return a - a == 0; }                                             \
-    STEP bool op_signbit(T a) { return m_signed((f64)a); }                                        \
+    STEP bool op_signbit(T a) { return m_signed(a); }                                             \
     STEP T op_minimum(T a, T b) {                                                                 \
         return a < b || a != a || (a == b && op_signbit(a)) ? a : b;                              \
     }                                                                                             \

@@ -18,6 +18,16 @@
 
 constexpr u32 LIE_DEPTHS = 0, LIE_ROWS = 1, LIE_ACROSS = 2, LIE_ALONG = 3;
 
+// Unroll factors of loops over the depth of a tile: of all steps at once LLVM hoists the loads, and
+// spilled up to 188 registers on gfx1100.
+#ifdef KJ_AMD
+#define DEPTH_UNROLL NO_UNROLL
+#define FMA_UNROLL _Pragma("unroll 2")
+#else
+#define DEPTH_UNROLL UNROLL
+#define FMA_UNROLL UNROLL
+#endif
+
 STEP bf16 narrow_bf16(float v) {
 #if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
     bf16 h;
@@ -190,7 +200,7 @@ template <class S> struct ProductFma {
             if (more) fetch_both(step + 1);
             const float* a = xs + step % 2 * TILE;
             const float* b = ys + step % 2 * TILE;
-            UNROLL for (u32 k = 0; k < DEPTH; k += GROUPS) {
+            FMA_UNROLL for (u32 k = 0; k < DEPTH; k += GROUPS) {
                 float u[T], v[T];
                 take(u, a + (k + group) * WIDE, down);
                 take(v, b + (k + group) * WIDE, across);

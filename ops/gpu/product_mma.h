@@ -205,7 +205,7 @@ template <class S> struct ProductMma {
             copy_commit();
             const u16* a_tile = xs + step % STAGES * BM * 64;
             const u16* b_tile = ys + step % STAGES * BN * 64;
-            MMA_UNROLL for (u32 k = 0; k < 64; k += MMA_K) {
+            DEPTH_UNROLL for (u32 k = 0; k < 64; k += MMA_K) {
                 FragA a[MI];
                 FragB b[NI];
                 UNROLL for (u32 i = 0; i < MI; i++) {

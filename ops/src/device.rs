@@ -144,6 +144,14 @@ impl Device {
         }
     }
 
+    /// A number that no other open device has.
+    pub(crate) fn id(&self) -> usize {
+        match self {
+            Device::Cpu => 0,
+            Device::Gpu(gpu) => Arc::as_ptr(gpu) as usize,
+        }
+    }
+
     pub(crate) fn same(op: &'static str, a: &Device, b: &Device) -> Result<()> {
         if a == b {
             return Ok(());
@@ -202,7 +210,8 @@ fn cpu_info() -> Info {
 
 impl PartialEq for Device {
     fn eq(&self, other: &Device) -> bool {
-        self.label() == other.label()
+        // A GPU is opened once.
+        self.id() == other.id()
     }
 }
 
@@ -210,7 +219,7 @@ impl Eq for Device {}
 
 impl Hash for Device {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.label().hash(state);
+        self.id().hash(state);
     }
 }
 

@@ -279,6 +279,12 @@ impl Tensor {
 }
 
 impl Exported {
+    /// Whether a stride is negative, which not every library takes.
+    #[must_use]
+    pub fn has_negative_strides(&self) -> bool {
+        self.held.strides.iter().any(|s| *s < 0)
+    }
+
     /// The struct of version 1.0; its deleter frees it.
     #[must_use]
     pub fn versioned(self) -> Box<DLManagedTensorVersioned> {

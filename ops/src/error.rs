@@ -82,6 +82,23 @@ pub enum Error {
         /// The requested bytes.
         bytes: usize,
     },
+    /// Out of memory of a GPU, after the pool's free blocks were freed.
+    #[error(
+        "{device}: no memory for {bytes} bytes: {free} of {total} are free, tensors of this \
+         process have {in_use}; drop tensors, compute in smaller parts, or use float16"
+    )]
+    DeviceMemory {
+        /// The device.
+        device: String,
+        /// The requested bytes.
+        bytes: u64,
+        /// Free bytes of the device.
+        free: u64,
+        /// Bytes of the device's memory.
+        total: u64,
+        /// Bytes of this process's tensors.
+        in_use: u64,
+    },
     /// An internal invariant was violated; please report it.
     #[error("{0} (an error inside kjit-ops)")]
     Inside(&'static str),
@@ -95,7 +112,7 @@ impl Error {
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         let of_device = matches!(self, Error::Engine(kjit_engine::Error::OutOfMemory { .. }));
-        of_device || matches!(self, Error::Memory { .. })
+        of_device || matches!(self, Error::Memory { .. } | Error::DeviceMemory { .. })
     }
 
     pub(crate) fn shape(op: &'static str, why: impl Into<String>) -> Error {

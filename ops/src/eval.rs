@@ -2,11 +2,17 @@
 
 use crate::cpu::{self, copy::Scatter};
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::expr::{V, constant, iota, view};
+use crate::fuse;
+use crate::gpu::Gpu;
 use crate::lower;
 use crate::memory::{Buffer, HostMemory, Store};
 use crate::node::{Def, Node, Op, Region};
-use crate::shape::numel;
+use crate::scalar::Scalar;
+use crate::shape::{numel, strides};
+use crate::view::View;
 use std::sync::Arc;
 
 /// Computes a node's value. A second call does nothing.
@@ -104,10 +110,12 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
             if from.numel() == 0 {
                 return Err(Error::Inside("an empty fold was not taken care of"));
             }
-            let program = lower::fold(from, *folded)?;
             match device {
-                Device::Cpu => cpu::fold::fold(&program, *op, &node.shape),
-                Device::Gpu(gpu) => gpu.fold(&program, *op, &node.shape),
+                Device::Cpu => {
+                    let program = cpu::group::program(from, Some((*op, *folded)))?;
+                    cpu::fold::fold(&program, *op, &node.shape)
+                }
+                Device::Gpu(gpu) => gpu.group(node, from, Some((*op, *folded))),
             }
         }
         Op::Product | Op::Contract(_) => {
@@ -126,14 +134,19 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
             Device::Cpu => Err(Error::Inside("attention as one node on the CPU")),
         },
         Op::Scan(op) => {
-            host_only("cumulative_sum", device)?;
             let from = value(&packed(input(0)?)?)?;
-            cpu::order::scan(&from, node.dtype, &node.shape, *op)
+            match device {
+                Device::Cpu => cpu::order::scan(&from, node.dtype, &node.shape, *op),
+                Device::Gpu(gpu) => gpu.scan(&from, node.dtype, &node.shape, *op),
+            }
         }
         Op::ArgSort { descending } => {
-            host_only("sort", device)?;
             let from = packed(input(0)?)?;
-            cpu::order::arg_sort(&value(&from)?, from.dtype, &node.shape, *descending)
+            let (buffer, dtype, shape) = (value(&from)?, from.dtype, &node.shape);
+            match device {
+                Device::Cpu => cpu::order::arg_sort(&buffer, dtype, shape, *descending),
+                Device::Gpu(gpu) => gpu.arg_sort(&buffer, dtype, shape, *descending, None),
+            }
         }
         Op::Assemble(regions) => {
             if let Device::Gpu(gpu) = device {
@@ -149,7 +162,9 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
             cpu::copy::assemble(&base, &parts, node.dtype, &node.shape)
         }
         Op::Scatter { axis, add } => {
-            host_only("scatter", device)?;
+            if let Device::Gpu(gpu) = device {
+                return scatter(gpu, node, &def.inputs, *axis, *add);
+            }
             let (base, index, values) = (value(input(0)?)?, packed(input(1)?)?, packed(input(2)?)?);
             let (i, v) = (value(&index)?, value(&values)?);
             let scatter = Scatter {
@@ -166,38 +181,78 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
     }
 }
 
-fn host_only(op: &'static str, device: &Device) -> Result<()> {
-    match device {
-        Device::Cpu => Ok(()),
-        Device::Gpu(gpu) => Err(Error::Absent { op, device: gpu.label().to_owned() }),
+/// A scatter on a GPU: the place of each value by a group, then its kernels.
+fn scatter(
+    gpu: &Arc<Gpu>,
+    node: &Arc<Node>,
+    inputs: &[Arc<Node>],
+    axis: usize,
+    add: bool,
+) -> Result<Buffer> {
+    let [base, index, values] = inputs else { return Err(Error::Inside("a node lacks an input")) };
+    let (base, index, values) = (packed(base)?, packed(index)?, packed(values)?);
+    let (rank, count) = (node.shape.len(), index.numel());
+    let size = node.shape.get(axis).copied().unwrap_or(0);
+    if count == 0 {
+        return value(&base);
     }
+    let number = |v: usize| V(constant(Scalar::Int(v as i128), DType::I64, &[], &node.device));
+    // The row-major position without the axis, plus the index's part.
+    let mut rest = View::identity(rank);
+    if let Some(row) = rest.coef.get_mut(axis) {
+        row.fill(0);
+    }
+    let rest = V(iota(&node.shape, &node.device).and_then(|n| view(&n, rest, index.shape.clone())));
+    let stride = strides(&node.shape).get(axis).copied().unwrap_or(0);
+    let given = V::of(&index);
+    let front = given.clone().lt(number(0)).select(given.clone() + number(size), given);
+    let inside = front.clone().ge(number(0)).and(front.clone().lt(number(size)));
+    let places = inside.select(rest + front * number(stride as usize), number(0) - number(1)).0?;
+    let order = match add {
+        false => None,
+        true => {
+            // Places are counted from 1 here, so that those outside come first as 0.
+            let wide = node.numel() >= u32::MAX as usize;
+            let dtype = if wide { DType::U64 } else { DType::U32 };
+            let key = packed(&(V::of(&places) + number(1)).to(dtype).shape(&[count]).0?)?;
+            let bits = usize::BITS - node.numel().leading_zeros();
+            Some(gpu.arg_sort(&value(&key)?, dtype, &[count], false, Some(bits))?)
+        }
+    };
+    let places = packed(&places)?;
+    let scatter = crate::gpu::Scatter {
+        base: &value(&base)?,
+        places: &value(&places)?,
+        index: &value(&index)?,
+        values: &value(&values)?,
+        count,
+        axis: (axis, size),
+        order: order.as_ref(),
+    };
+    gpu.scatter(&scatter, node.dtype, &node.shape)
 }
 
 fn each(node: &Arc<Node>) -> Result<Buffer> {
-    if let Device::Gpu(gpu) = &node.device
-        && let Some(product) = crate::fuse::product(node)
-        && let Some(program) = lower::after(node, &product)?
-    {
-        return gpu.product(&crate::contract::of(&product)?, Some(&program), &node.shape);
-    }
-    if let Device::Gpu(gpu) = &node.device {
-        // A group of rows in another shape is computed in its own.
-        let def = node.def();
-        if let Some(def) = &def
-            && let (Op::Reshape, [from]) = (&def.op, &def.inputs[..])
-            && let Some((program, to)) = lower::rows(from)?
+    let Device::Gpu(gpu) = &node.device else {
+        return cpu::each(&cpu::group::program(node, None)?, &node.shape);
+    };
+    // Most groups are element-wise alone and go on at once.
+    if fuse::reads_apart(node) {
+        if let Some(product) = fuse::product(node)
+            && let Some(program) = lower::after(node, &product)?
         {
-            return Ok(Buffer::packed(gpu.rows(&program, &to, &from.shape)?.store, &node.shape));
+            return gpu.product(&crate::contract::of(&product)?, Some(&program), &node.shape);
         }
-        if let Some((program, to)) = lower::rows(node)? {
-            return gpu.rows(&program, &to, &node.shape);
+        // A group of rows in another shape is computed in its own.
+        let inner = match node.def().as_deref() {
+            Some(Def { op: Op::Reshape, inputs }) => inputs.first().cloned(),
+            _ => None,
+        };
+        if let Some(buffer) = gpu.rows(inner.as_ref().unwrap_or(node))? {
+            return Ok(Buffer::packed(buffer.store, &node.shape));
         }
     }
-    let program = lower::each(node)?;
-    match &node.device {
-        Device::Cpu => cpu::each(&program, &node.shape),
-        Device::Gpu(gpu) => gpu.each(&program, &node.shape),
-    }
+    gpu.group(node, node, None)
 }
 
 fn empty(node: &Node) -> Result<Buffer> {

@@ -84,6 +84,16 @@ pub(crate) fn expand(node: &Arc<Node>, shape: &[usize]) -> Result<Arc<Node>> {
     if node.shape == shape {
         return Ok(Arc::clone(node));
     }
+    // A view of a constant is a constant.
+    if let Some(Op::Constant(bits)) = node.def().as_ref().map(|d| &d.op) {
+        return Node::new(
+            Op::Constant(*bits),
+            Vec::new(),
+            node.dtype,
+            shape.to_vec(),
+            &node.device,
+        );
+    }
     let extra = shape.len().saturating_sub(node.shape.len());
     let from: Vec<_> =
         node.shape.iter().enumerate().map(|(i, n)| (*n != 1).then_some(i + extra)).collect();

@@ -97,6 +97,11 @@ fn check_name(op: &'static str, name: &str) -> Result<()> {
     if fits { Ok(()) } else { Err(Error::value(op, format!("'{name}' is no name of a kernel"))) }
 }
 
+/// The kernel's name in the text. CUDA has functions of its own called `norm`, `max` and the like.
+fn entry(name: &str) -> String {
+    format!("{name}_kernel")
+}
+
 /// Defines C's function names for compilers without them.
 const FUNCTIONS: &str = "#include \"ops.h\"\n#ifndef KJ_NVIDIA\n#define exp op_exp\n\
     #define log op_log\n#define sqrt op_sqrt\n#define sin op_sin\n#define cos op_cos\n\
@@ -173,13 +178,13 @@ impl ElementwiseKernel {
              \x20   const i64 i = (i64)block_id() * KJ_BLOCK + thread_id();\n\
              \x20   if (i >= n) return;\n{reads}\
              #line 1 \"{}\"\n    {};\n{writes}}}\n",
-            self.name, self.name, self.operation
+            entry(&self.name), self.name, self.operation
         );
         let block = crate::gpu::BLOCK;
         let grid = [n.div_ceil(block as usize) as u32, 1, 1];
         // SAFETY: the generated code reads and writes only element i of each; the expression has no
         // addresses.
-        unsafe { gpu.own(&self.name, &text, grid, [block, 1, 1], 0, &values)? };
+        unsafe { gpu.own(&entry(&self.name), &text, grid, [block, 1, 1], 0, &values)? };
         Ok(outs)
     }
 }
@@ -267,7 +272,7 @@ impl ReductionKernel {
              \x20   if (t != 0) return;\n\
              \x20   const {acc} a = lanes[0];\n    {result} {y};\n    {post};\n\
              \x20   to[block_id()] = {write}({y});\n}}\n",
-            name = self.name,
+            name = entry(&self.name),
             stored = crate::gpu::stored(din),
             to = crate::gpu::stored(dout),
             identity = if self.identity.is_empty() { "0" } else { &self.identity },
@@ -285,7 +290,7 @@ impl ReductionKernel {
         let grid = [u32::try_from(rows).unwrap_or(u32::MAX), 1, 1];
         // SAFETY: the generated code reads its row and writes its element; the expressions have no
         // addresses.
-        unsafe { gpu.own(&self.name, &text, grid, [crate::gpu::BLOCK, 1, 1], 0, &values)? };
+        unsafe { gpu.own(&entry(&self.name), &text, grid, [crate::gpu::BLOCK, 1, 1], 0, &values)? };
         Ok(Tensor::real(out))
     }
 }

@@ -32,7 +32,7 @@ struct Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         // An error means a lost device, on which nothing runs any more; the next call reports it.
-        let _ = self.gpu.synchronize();
+        let _ = self.gpu.stream().synchronize();
         drop(self.keep.take());
     }
 }

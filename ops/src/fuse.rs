@@ -29,6 +29,30 @@ fn joins(op: &Op) -> bool {
     is_element(op) || matches!(op, Op::View(_) | Op::Reshape)
 }
 
+/// Whether a group reads a product or a fold that is not computed yet, so that it may run in the
+/// product's kernel or in one of rows.
+pub(crate) fn reads_apart(root: &Arc<Node>) -> bool {
+    let mut open = vec![Arc::clone(root)];
+    let mut seen: Vec<*const Node> = Vec::new();
+    while let Some(node) = open.pop() {
+        if node.value().is_some() || seen.contains(&Arc::as_ptr(&node)) {
+            continue;
+        }
+        let Some(def) = node.def() else { continue };
+        match &def.op {
+            Op::Product | Op::Contract(_) | Op::Fold { .. } => return true,
+            // Large groups are looked at more closely.
+            _ if seen.len() >= 64 => return true,
+            op if joins(op) => {
+                seen.push(Arc::as_ptr(&node));
+                open.extend(def.inputs.iter().cloned());
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
 impl Readers {
     /// The nodes of a group of rows: with the inputs of folds. `None` if it has no fold, or if the
     /// root is no element-wise operation and no view of one.
@@ -81,7 +105,9 @@ impl Readers {
             }
             op if joins(op) => {
                 // All inputs are visited.
-                def.inputs.iter().fold(false, |sum, n| self.products(n, false, found) || sum)
+                let lead: Vec<bool> =
+                    def.inputs.iter().map(|n| self.products(n, false, found)).collect();
+                lead.contains(&true)
             }
             _ => false,
         };

@@ -256,7 +256,7 @@ impl Tensor {
     }
 
     /// Indices made nonnegative. On the CPU each is checked; on a GPU an index out of range is
-    /// clamped.
+    /// reported at the next synchronisation.
     fn checked(&self, op: &'static str, axis: usize, size: usize) -> Result<Tensor> {
         let n = size as i64;
         if matches!(self.device(), Device::Cpu) {
@@ -266,6 +266,12 @@ impl Tensor {
                     return Err(Error::Index { op, index: v, axis, size });
                 }
             }
+        }
+        if let Device::Gpu(gpu) = self.device()
+            && self.numel() > 0
+        {
+            let index = crate::eval::packed(&expr::cast(&self.re, DType::I64)?)?;
+            gpu.check(op, &crate::eval::value(&index)?, index.numel(), axis, size)?;
         }
         let size = Tensor::full(&[], Scalar::Int(i128::from(n)), DType::I64, self.device())?;
         let zero = Tensor::full(&[], Scalar::Int(0), DType::I64, self.device())?;

@@ -21,6 +21,7 @@
 //! | `node`, `view` | the graph of primitives, hash-consed; views as affine index functions |
 //! | `expr`, `complex` | arithmetic over nodes; complex numbers as pairs |
 //! | `lower`, `program`, `fuse` | grouping, and a group's bytecode; what a product computes too |
+//! | `recipe` | the structure by which a group is remembered |
 //! | `contract` | products over several axes, by strides |
 //! | `eval` | computes a node, each at most once |
 //! | `cpu` | the bytecode over tiles of 1,024 elements; folds, products, sorting |
@@ -61,6 +62,7 @@ mod expressions;
 mod foreign;
 mod fuse;
 mod gpu;
+mod hash;
 mod index;
 mod kernels;
 mod linalg;
@@ -74,6 +76,7 @@ pub mod pool;
 mod program;
 mod promotion;
 mod random;
+mod recipe;
 mod reduce;
 mod scalar;
 mod search;
@@ -90,7 +93,7 @@ pub use error::{Error, Result};
 pub use explain::{Explanation, Part, Role};
 pub use expressions::{ElementwiseKernel, ReductionKernel};
 pub use foreign::GpuView;
-pub use gpu::Gpu;
+pub use gpu::{Gpu, order_jobs};
 pub use index::Index;
 pub use kernels::{KernelArg, RawKernel};
 pub use losses::Reduction;

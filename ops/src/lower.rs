@@ -6,6 +6,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::eval::force;
 use crate::fuse::Readers;
+use crate::hash::BuildFast;
 use crate::memory::Buffer;
 use crate::node::{Node, Op};
 use crate::program::{Instr, Leaf, Map, MapId, Program, Reg, Step};
@@ -38,17 +39,28 @@ enum Place {
 pub(crate) struct Lowering {
     shape: Vec<usize>,
     steps: Vec<Step>,
-    known: HashMap<Step, Reg>,
+    known: HashMap<Step, Reg, BuildFast>,
     leaves: Vec<Leaf>,
-    leaf_of: HashMap<*const Node, usize>,
+    leaf_of: HashMap<*const Node, usize, BuildFast>,
+    /// The node of each buffer.
+    leaf_nodes: Vec<Arc<Node>>,
     maps: Vec<Map>,
-    done: HashMap<(*const Node, Place), Reg>,
+    done: HashMap<(*const Node, Place), Reg, BuildFast>,
     /// The product in whose kernel the group runs.
     product: Option<Arc<Node>>,
     /// The folds that run in the group's own kernel.
     rows: Option<Rows>,
     /// Keeps the nodes of the pointers above alive.
     held: Vec<Arc<Node>>,
+}
+
+/// A lowered group of rows.
+pub(crate) struct GroupOfRows {
+    pub program: Program,
+    /// The position of each element in the result.
+    pub to: Map,
+    /// The node of each buffer.
+    pub nodes: Vec<Arc<Node>>,
 }
 
 /// Folds over the rows of a group.
@@ -77,10 +89,10 @@ pub(crate) fn after(node: &Arc<Node>, product: &Arc<Node>) -> Result<Option<Prog
     Ok(product.value().is_none().then(|| lowering.finish(out, 0)))
 }
 
-/// The bytecode for every element of a node that reads folds of its own rows, and the map of the
-/// positions in memory. A row is the last axes of the program. `None` if there are no such folds.
-pub(crate) fn rows(node: &Arc<Node>) -> Result<Option<(Program, Map)>> {
-    let Some(readers) = Readers::of_rows(node) else { return Ok(None) };
+/// The bytecode for every element of a node that reads folds of its own rows, the map of the
+/// positions in memory, and the node of each buffer. A row is the last axes of the program. `None`
+/// if there are no such folds.
+pub(crate) fn rows(node: &Arc<Node>, readers: Readers) -> Result<Option<GroupOfRows>> {
     let mut lowering = Lowering::new(&node.shape);
     lowering.rows = Some(Rows { readers, axes: Vec::new() });
     let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), true)?;
@@ -95,9 +107,19 @@ pub(crate) fn rows(node: &Arc<Node>) -> Result<Option<(Program, Map)>> {
         map.strides = order.iter().map(|a| map.strides.get(*a).copied().unwrap_or(0)).collect();
     }
     lowering.shape = order.iter().map(|a| node.shape.get(*a).copied().unwrap_or(1)).collect();
+    let nodes = std::mem::take(&mut lowering.leaf_nodes);
     let mut program = lowering.finish(out, axes.len());
     let to = program.maps.pop().ok_or(Error::Inside("a map was lost"))?;
-    Ok(Some((program, to)))
+    Ok(Some(GroupOfRows { program, to, nodes }))
+}
+
+/// The bytecode of a node, or of a fold of its last `folded` axes, and the node of each buffer.
+pub(crate) fn group(node: &Arc<Node>, folded: Option<usize>) -> Result<(Program, Vec<Arc<Node>>)> {
+    let mut lowering = Lowering::new(&node.shape);
+    let place = Place::Axes(View::identity(node.shape.len()));
+    let out = lowering.node(node, &place, folded.is_none())?;
+    let nodes = std::mem::take(&mut lowering.leaf_nodes);
+    Ok((lowering.finish(out, folded.unwrap_or(0)), nodes))
 }
 
 /// The bytecode for a fold's input, whose last `folded` axes are reduced.
@@ -136,11 +158,12 @@ impl Lowering {
         Lowering {
             shape: shape.to_vec(),
             steps: Vec::new(),
-            known: HashMap::new(),
+            known: HashMap::default(),
             leaves: Vec::new(),
-            leaf_of: HashMap::new(),
+            leaf_of: HashMap::default(),
+            leaf_nodes: Vec::new(),
             maps: Vec::new(),
-            done: HashMap::new(),
+            done: HashMap::default(),
             product: None,
             rows: None,
             held: Vec::new(),
@@ -180,9 +203,10 @@ impl Lowering {
     }
 
     fn leaf(&mut self, node: &Arc<Node>, buffer: &Buffer) -> usize {
-        let leaves = &mut self.leaves;
+        let (leaves, nodes) = (&mut self.leaves, &mut self.leaf_nodes);
         *self.leaf_of.entry(Arc::as_ptr(node)).or_insert_with(|| {
             leaves.push(Leaf { buffer: buffer.clone(), dtype: node.dtype });
+            nodes.push(Arc::clone(node));
             leaves.len() - 1
         })
     }
@@ -414,7 +438,7 @@ impl Lowering {
         self.held.push(Arc::clone(source));
         let map = self.map(offset, steps);
         let stride = buffer.strides.get(axis).copied().unwrap_or(0);
-        let instr = Instr::Gather { leaf, map, index: reg, stride, size: size as i64 };
+        let instr = Instr::Gather { leaf, map, index: reg, stride, size: size as i64, axis };
         Ok(self.push(instr, source.dtype))
     }
 }

@@ -6,10 +6,11 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::element::{BinOp, FoldOp, UnOp};
 use crate::error::Result;
+use crate::hash::{BuildFast, Fast};
 use crate::memory::Buffer;
 use crate::view::View;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -102,7 +103,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Nodes without values, by their definitions: equal expressions share a node.
-static NODES: Mutex<Option<HashMap<u64, Vec<Weak<Node>>>>> = Mutex::new(None);
+static NODES: Mutex<Option<HashMap<u64, Weak<Node>, BuildFast>>> = Mutex::new(None);
 
 impl Node {
     /// A node with a value.
@@ -136,14 +137,13 @@ impl Node {
             }
             depth = 1;
         }
-        let mut hasher = DefaultHasher::new();
-        (&op, dtype, &shape, device.label()).hash(&mut hasher);
+        let mut hasher = Fast::default();
+        (&op, dtype, &shape, device.id()).hash(&mut hasher);
         inputs.iter().for_each(|n| Arc::as_ptr(n).hash(&mut hasher));
         let key = hasher.finish();
         let mut nodes = lock(&NODES);
         let table = nodes.get_or_insert_default();
-        let slot = table.entry(key).or_default();
-        for known in slot.iter().filter_map(Weak::upgrade) {
+        if let Some(known) = table.get(&key).and_then(Weak::upgrade) {
             let same = lock(&known.def).as_ref().is_some_and(|def| {
                 def.op == op
                     && def.inputs.len() == inputs.len()
@@ -163,11 +163,11 @@ impl Node {
             def: Mutex::new(Some(Arc::new(Def { op, inputs }))),
             value: OnceLock::new(),
         });
-        slot.retain(|w| w.strong_count() > 0);
-        slot.push(Arc::downgrade(&node));
+        // Of two different nodes with one hash the newer stays.
+        table.insert(key, Arc::downgrade(&node));
         // The table is swept each time that its size reaches a power of two above 4096.
         if table.len() > 4096 && table.len().is_power_of_two() {
-            table.retain(|_, slot| slot.iter().any(|w| w.strong_count() > 0));
+            table.retain(|_, node| node.strong_count() > 0);
         }
         Ok(node)
     }

@@ -20,13 +20,14 @@ pub(crate) enum Instr {
     /// The element of a buffer at a map's position.
     Load(usize, MapId),
     /// The element of a buffer at a map's position plus an index (i64, in an axis of `size`) times
-    /// the stride of that axis.
+    /// the stride of that axis, whose number the error names.
     Gather {
         leaf: usize,
         map: MapId,
         index: Reg,
         stride: i64,
         size: i64,
+        axis: usize,
     },
     /// A map's position, as i64.
     Index(MapId),

@@ -64,6 +64,9 @@ impl Tensor {
         if self.rank() == 0 {
             return Err(Error::shape("nonzero", "a tensor without axes has no indices"));
         }
+        if let (Device::Gpu(gpu), true) = (self.device(), self.numel() > 0) {
+            return self.nonzero_on(gpu);
+        }
         let mask = self.truth()?.to_bytes()?;
         let steps = strides(self.shape());
         let places: Vec<i64> =
@@ -76,6 +79,27 @@ impl Tensor {
                 integers(&index, &[index.len()], self.device())
             })
             .collect()
+    }
+
+    /// [`Tensor::nonzero`] on a GPU. Only the number of elements comes to the host.
+    fn nonzero_on(&self, gpu: &std::sync::Arc<crate::gpu::Gpu>) -> Result<Vec<Tensor>> {
+        let n = self.numel();
+        let flat = self.truth()?.shaped(&[n])?;
+        let mask = crate::eval::packed(&flat.re)?;
+        let ends = flat.astype(DType::I64)?.cumulative(false, 0, None, false)?;
+        let (mask, ends) = (crate::eval::value(&mask)?, crate::eval::value(&ends.re)?);
+        let (places, found) = gpu.nonzero(&mask, &ends, n)?;
+        let places = Tensor::real(Node::leaf(DType::I64, vec![found], places));
+        let number = |v: i64| {
+            let v = crate::scalar::Scalar::Int(i128::from(v));
+            Tensor::full(&[], v, DType::I64, self.device())
+        };
+        let axes = strides(self.shape()).into_iter().zip(self.shape());
+        axes.map(|(step, size)| {
+            let row = places.binary(BinOp::FloorDiv, &number(step)?)?;
+            row.binary(BinOp::Rem, &number(*size as i64)?)
+        })
+        .collect()
     }
 
     /// The position of each value in this sorted list, before (`right`: after) equal elements.

@@ -44,17 +44,18 @@ class PinnedPool:
         self.device = device
 
     def statistics(self) -> dict[str, int]:
-        """hits and misses (copies through this memory, and copies too large for it), and held, the
-        bytes of all buffers."""
+        """hits and misses (copies whose blocks were there, and copies that allocated one), and held,
+        the bytes of the blocks that no copy uses."""
         return _kjit.pool_statistics(self.device, True)
 
     def warmup(self, sizes: Sequence[int | str] = ("16MB", "16MB")) -> None:
-        """Allocates a buffer for each size (bytes or ``"64MB"``). A copy takes the smallest one
-        that has room for it; without one the driver stages the copy itself, and the host waits."""
+        """Allocates the blocks that copies of these sizes (bytes or ``"64MB"``) pass through. A
+        block has 4 MiB at most; longer copies pass through several. Without this, the first copies
+        allocate them."""
         _kjit.warm_up(self.device, True, _sizes(sizes))
 
     def clear(self) -> int:
-        """Frees the buffers that no copy uses. Returns their bytes."""
+        """Frees the blocks that no copy uses. Returns their bytes."""
         return _kjit.clear_pool(self.device, True)
 
 

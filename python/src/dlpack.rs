@@ -46,7 +46,12 @@ pub(crate) fn export(
             tensor.dtype()
         )));
     }
-    let made = run(py, || tensor.to_dlpack(copy == Some(true)))?;
+    let made = run(py, || {
+        let shown = tensor.to_dlpack(copy == Some(true))?;
+        // torch ends the process where it meets a negative stride.
+        let copied = copy.is_none() && shown.has_negative_strides();
+        if copied { tensor.to_dlpack(true) } else { Ok(shown) }
+    })?;
     if let Some(handle) = handle.filter(|_| tensor.dtype().is_complex() && copy != Some(true)) {
         // The parts were separate until here; from now on the tensor itself stores pairs.
         handle.get().set(made.whole.clone());

@@ -33,6 +33,8 @@ fn of_mut<T: Pod>(words: &mut [u64], n: usize) -> &mut [T] {
 impl<'a> Machine<'a> {
     /// Registers for a program. A slot is reused after the last step that reads it.
     pub(crate) fn new(program: &'a Program) -> Machine<'a> {
+        let (kept, folded) = program.sizes();
+        let tile = TILE.min(kept.saturating_mul(folded)).max(1);
         let mut last = vec![0usize; program.steps.len()];
         for (at, step) in program.steps.iter().enumerate() {
             for reg in inputs(&step.instr).into_iter().flatten() {
@@ -49,7 +51,7 @@ impl<'a> Machine<'a> {
             // A constant is filled in once, so its slot is never shared.
             let again = if is_constant(&step.instr) { None } else { free.pop() };
             let own = again.unwrap_or_else(|| {
-                slots.push(vec![0u64; TILE]);
+                slots.push(vec![0u64; tile]);
                 slots.len() - 1
             });
             slot.push(own);
@@ -71,7 +73,7 @@ impl<'a> Machine<'a> {
                 if let Some(to) = to {
                     typed!(step.dtype, T => {
                         let value = of::<T>(&[bits], 1).first().copied().unwrap_or(T::ZERO);
-                        of_mut::<T>(to, TILE).fill(value);
+                        of_mut::<T>(to, tile).fill(value);
                     });
                 }
             }
@@ -143,7 +145,7 @@ impl<'a> Machine<'a> {
                     }),
                 }?;
             }
-            Instr::Gather { leaf, map: id, index, stride, size } => {
+            Instr::Gather { leaf, map: id, index, stride, size, axis } => {
                 let leaf = program.leaves.get(leaf).ok_or(Error::Inside("no such buffer"))?;
                 let (bytes, map) = (leaf.buffer.host()?, map(id)?);
                 let mut places = [0i64; TILE];
@@ -154,7 +156,7 @@ impl<'a> Machine<'a> {
                     let from_front = if i < 0 { i + size } else { i };
                     if from_front < 0 || from_front >= size {
                         let size = size as usize;
-                        return Err(Error::Index { op: "take", index: i, axis: 0, size });
+                        return Err(Error::Index { op: "take", index: i, axis, size });
                     }
                     *p += from_front * stride;
                 }

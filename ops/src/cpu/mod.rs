@@ -5,6 +5,7 @@ mod cast;
 pub(crate) mod copy;
 mod elem;
 pub(crate) mod fold;
+pub(crate) mod group;
 mod interp;
 pub(crate) mod order;
 pub(crate) mod product;

@@ -2,6 +2,7 @@
 //! queries × keys goes to memory.
 
 use super::Gpu;
+use super::launch::Grid;
 use super::product::{has_units, source};
 use super::render::{self, Rendered, Writer, stored};
 use crate::contract::strided;
@@ -13,7 +14,7 @@ use crate::program::Program;
 use crate::shape::numel;
 use crate::tensor::Tensor;
 use crate::view::collapse;
-use kjit_engine::{Arg, Constants, Geometry, Job, Matrices, MatrixUnit, Options, Target, Vendor};
+use kjit_engine::{Arg, Constants, Job, Matrices, MatrixUnit, Options, Target, Vendor};
 use std::sync::Arc;
 
 /// The widest rows of queries, keys and values.
@@ -93,7 +94,7 @@ fn render(
     (scale, dtype, of): (f32, DType, Shape),
 ) -> Rendered {
     let program = Program::empty();
-    let mut w = Writer::new(&program);
+    let mut w = Writer::new(&program, false);
     for n in [rows, keys, width, numel(batch)] {
         w.number(n as i64);
     }
@@ -139,7 +140,8 @@ fn render(
              \x20   AttentionWgmma<Shape>::run(p, to, &x, &y, &z, pool, lds[0]);\n}}\n"
         ),
     };
-    render::whole(w, &kernel)
+    let blocks = rows.div_ceil(of.queries() as usize).saturating_mul(numel(batch));
+    render::whole(w, &kernel, blocks)
 }
 
 /// The rows of (batch…, rows, width) for the copy engine, 128 in a box; `None` if several axes of a
@@ -225,6 +227,10 @@ impl Gpu {
         let ([batch @ .., rows, width], [.., keys, _]) = (&q.shape[..], &k.shape[..]) else {
             return Err(WRONG);
         };
+        if let Some(n) = [*rows, *keys].into_iter().find(|n| *n >= 1 << 31) {
+            let why = format!("{n} rows are more than one launch takes");
+            return Err(Error::value("scaled_dot_product_attention", why));
+        }
         let target = self.device.target().clone();
         let (x, y, z) = (self.aligned(q)?, self.aligned(k)?, self.aligned(v)?);
         let described = [(&x, *rows), (&y, *keys), (&z, *keys)]
@@ -234,15 +240,8 @@ impl Gpu {
         let sizes = (*rows, *keys, *width);
         let rendered = render((&x, &y, &z), sizes, batch, (scale, q.dtype, of));
         let kernel = self.kernel("attention", &rendered.text, |text| job(text, of, &target))?;
-        let blocks = rows.div_ceil(of.queries() as usize).saturating_mul(numel(batch));
-        let few = [*rows, *keys].iter().all(|n| *n < 1 << 31);
-        let blocks =
-            u32::try_from(blocks).ok().filter(|b| few && *b < 1 << 31).ok_or_else(|| {
-                let why = format!("{blocks} blocks are more than one launch takes");
-                Error::value("scaled_dot_product_attention", why)
-            })?;
         let to = self.memory(q.numel() * q.dtype.size())?;
-        let mut args = vec![Arg::Bytes(bytemuck::cast_slice(&rendered.numbers)), Arg::from(&to)];
+        let mut args = vec![Arg::from(&to)];
         let mut maps = Vec::new();
         for (buffer, matrices) in [&x, &y, &z].into_iter().zip(described.iter().flatten()) {
             if of.groups {
@@ -253,14 +252,8 @@ impl Gpu {
             args.push(Arg::from(self.own_memory(buffer)?));
         }
         args.extend(maps.iter().map(|m| Arg::Bytes(m.bytes())));
-        let geometry = Geometry::new(blocks, of.threads()).shared(of.shared());
-        // SAFETY: the text reads rows of the three operands at their strides, within rows, keys
-        // and width, and writes each row of the result.
-        #[allow(unsafe_code, reason = "launches of rendered kernels")]
-        unsafe {
-            self.stream.launch(&kernel, &geometry, &args)?;
-        }
-        self.launched();
+        let grid = Grid { blocks: rendered.blocks, threads: of.threads(), shared: of.shared() };
+        self.send(&kernel, grid, &rendered.numbers, &args)?;
         Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), &q.shape))
     }
 }

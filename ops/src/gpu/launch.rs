@@ -1,9 +1,11 @@
 //! Launches of rendered kernels.
 
 use super::Gpu;
-use super::render::{self, BLOCK, Rendered};
-use crate::element::FoldOp;
+use super::each::each;
+use super::fold::{COUNTERS, Division, STATE, fold};
+use super::render::BLOCK;
 use crate::error::{Error, Result};
+use crate::fuse::Readers;
 use crate::lower;
 use crate::memory::{Buffer, Store};
 use crate::node::{Node, Region};
@@ -13,11 +15,24 @@ use kjit_engine::{Arg, Constants, DeviceBuffer, Geometry, Job, Kernel, Options, 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-/// Number of reduced elements below which one thread reduces them.
-const THIN: usize = 64;
+/// The blocks of a launch, their threads, and bytes of dynamic shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grid {
+    pub blocks: usize,
+    pub threads: u32,
+    pub shared: u32,
+}
+
+impl Grid {
+    /// Blocks of [`BLOCK`] threads.
+    pub(super) fn of(blocks: usize) -> Grid {
+        Grid { blocks, threads: BLOCK, shared: 0 }
+    }
+}
 
 impl Gpu {
-    /// The kernel of a text: from the cache or compiled, and loaded once in this process.
+    /// The kernel of a text: from the cache or compiled, and loaded once in this process. The text
+    /// determines its job.
     pub(super) fn kernel(
         &self,
         entry: &'static str,
@@ -33,32 +48,29 @@ impl Gpu {
         Ok(kernel)
     }
 
-    fn start(
+    /// Launches a rendered kernel: its numbers, then the other arguments.
+    pub(super) fn send(
         &self,
-        entry: &'static str,
-        rendered: &Rendered,
-        program: &Program,
-        to: &DeviceBuffer<u8>,
-        blocks: usize,
+        kernel: &Kernel,
+        grid: Grid,
+        numbers: &[i64],
+        rest: &[Arg<'_>],
     ) -> Result<()> {
-        let target = self.device.target();
-        let kernel = self.kernel(entry, &rendered.text, |text| job(entry, text, BLOCK, target))?;
-        let blocks = u32::try_from(blocks).ok().filter(|b| *b < 1 << 31).ok_or_else(|| {
-            Error::value(entry, format!("{blocks} blocks are more than one launch takes"))
+        let blocks = u32::try_from(grid.blocks).ok().filter(|b| *b < 1 << 31).ok_or_else(|| {
+            Error::value("launch", format!("{} blocks are more than one launch takes", grid.blocks))
         })?;
-        let numbers = bytemuck::cast_slice::<i64, u8>(&rendered.numbers);
-        let mut args = vec![Arg::Bytes(numbers), Arg::from(to)];
-        for leaf in &program.leaves {
-            args.push(Arg::from(self.own_memory(&leaf.buffer)?));
-        }
-        // SAFETY: the text was rendered from the program. It reads its buffers at the program's
-        // positions, which are inside their nodes' elements, and writes `to`, which has an element
-        // for each position of the map.
+        let mut args = Vec::with_capacity(1 + rest.len());
+        args.push(Arg::Bytes(bytemuck::cast_slice::<i64, u8>(numbers)));
+        args.extend_from_slice(rest);
+        let shape = Geometry::new(blocks, grid.threads).shared(grid.shared);
+        // SAFETY: the text was rendered from a program or a skeleton. It reads its buffers at
+        // positions inside their nodes' elements, and writes the outputs, which have an element for
+        // each position that it computes.
         #[allow(unsafe_code, reason = "launches of rendered kernels")]
         unsafe {
-            self.stream.launch(&kernel, &Geometry::new(blocks, BLOCK), &args)?;
+            self.stream.launch(kernel, &shape, &args)?;
         }
-        self.launched();
+        self.launches.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -69,26 +81,44 @@ impl Gpu {
         map: &Map,
         to: &DeviceBuffer<u8>,
     ) -> Result<()> {
-        let n = program.sizes().0;
-        self.start("each", &render::each(program, map), program, to, blocks(n))
-    }
-
-    /// Counts a launch.
-    pub(super) fn launched(&self) {
-        self.launches.fetch_add(1, Ordering::Relaxed);
+        let mut rendered = each(program, map);
+        let target = self.device.target();
+        let kernel =
+            self.kernel("each", &rendered.text, |text| job("each", text, BLOCK, target))?;
+        let mut args = vec![Arg::from(to)];
+        args.extend(self.lookups(&mut rendered)?.map(Arg::from));
+        for leaf in &program.leaves {
+            args.push(Arg::from(self.own_memory(&leaf.buffer)?));
+        }
+        self.send(&kernel, Grid::of(rendered.blocks), &rendered.numbers, &args)
     }
 
     /// The memory of a buffer on this device.
     pub(super) fn own_memory<'a>(&self, buffer: &'a Buffer) -> Result<&'a DeviceBuffer<u8>> {
         match &buffer.store {
-            Store::Gpu(gpu, memory) if gpu.label() == self.label() => Ok(memory),
+            Store::Gpu(gpu, memory) if std::ptr::eq(Arc::as_ptr(gpu), self) => Ok(memory),
             Store::Gpu(..) => Err(Error::Inside("a kernel would read memory of another device")),
             Store::Host(_) => Err(Error::Inside("a kernel would read memory of the host")),
         }
     }
 
-    pub(super) fn memory(&self, bytes: usize) -> Result<DeviceBuffer<u8>> {
-        Ok(self.pool.buffer::<u8>(bytes.max(1))?)
+    /// The counters of folds in chunks.
+    pub(super) fn counters(&self) -> Result<&DeviceBuffer<u8>> {
+        if let Some(counters) = self.counters.get() {
+            return Ok(counters);
+        }
+        let counters = self.memory(4 * COUNTERS)?;
+        self.stream.write(&counters, &[0; 4 * COUNTERS])?;
+        Ok(self.counters.get_or_init(|| counters))
+    }
+
+    /// Memory for the partial results of a fold in chunks.
+    pub(super) fn parts(&self, by: &Division) -> Result<DeviceBuffer<u8>> {
+        let states = match by.chunks {
+            1 => 0,
+            n => by.groups * (BLOCK as usize / by.lanes) * n,
+        };
+        self.memory(states * STATE)
     }
 
     /// Computes every element of a program's index space, in order.
@@ -96,22 +126,7 @@ impl Gpu {
         let (n, _) = program.sizes();
         let to = self.memory(n * program.dtype().size())?;
         let map = Map { offset: 0, strides: strides(&program.shape) };
-        self.start("each", &render::each(program, &map), program, &to, blocks(n))?;
-        Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
-    }
-
-    /// Reduces the last axes of a program, which are not empty.
-    pub(crate) fn fold(
-        self: &Arc<Self>,
-        program: &Program,
-        op: FoldOp,
-        shape: &[usize],
-    ) -> Result<Buffer> {
-        let (kept, folded) = program.sizes();
-        let to = self.memory(kept * op.result(program.dtype()).size())?;
-        let thin = folded < THIN;
-        let count = if thin { blocks(kept) } else { kept };
-        self.start("fold", &render::fold(program, op, thin), program, &to, count)?;
+        self.copy_to(program, &map, &to)?;
         Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
     }
 
@@ -137,8 +152,7 @@ impl Gpu {
             let offset = region.start.iter().zip(&steps).map(|(i, s)| i * s).sum();
             let step = region.step.iter().zip(&steps).map(|(i, s)| i * s).collect();
             let (program, map) = lower::copy(part, Map { offset, strides: step })?;
-            let n = program.sizes().0;
-            self.start("each", &render::each(&program, &map), &program, &to, blocks(n))?;
+            self.copy_to(&program, &map, &to)?;
         }
         Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
     }
@@ -225,14 +239,15 @@ impl crate::tensor::Tensor {
             let contraction = crate::contract::of(&product)?;
             return Ok(super::product::product_job(&contraction, program.as_ref(), target));
         }
-        if let Some((program, to)) = lower::rows(&self.re)? {
-            return Ok(super::rows::rows_job(&program, &to, target));
+        if let Some(readers) = Readers::of_rows(&self.re)
+            && let Some(group) = lower::rows(&self.re, readers)?
+        {
+            return Ok(super::rows::rows_job(&group.program, &group.to, target));
         }
         let (entry, text) = match (&def.op, def.inputs.first()) {
             (crate::node::Op::Fold { op, folded }, Some(input)) => {
                 let program = lower::fold(input, *folded)?;
-                let thin = program.sizes().1 < THIN;
-                ("fold", render::fold(&program, *op, thin).text)
+                ("fold", fold(&program, *op, &Division::of(&program)).text)
             }
             (crate::node::Op::View(_) | crate::node::Op::Reshape, Some(input))
                 if input.def().is_some() && self.re.numel() == input.numel() =>
@@ -242,7 +257,7 @@ impl crate::tensor::Tensor {
             _ => {
                 let program = lower::each(&self.re).map_err(|_| none())?;
                 let map = Map { offset: 0, strides: strides(&program.shape) };
-                ("each", render::each(&program, &map).text)
+                ("each", each(&program, &map).text)
             }
         };
         Ok(job(entry, &text, BLOCK, target))
@@ -254,18 +269,15 @@ pub(super) fn source(entry: &str, text: &str) -> Source {
     Source::new(entry.to_owned(), "tensor.hip", text.to_owned())
         .file("ops.h", include_str!("../../gpu/ops.h"))
         .file("math.h", include_str!("../../gpu/math.h"))
+        .file("order.h", include_str!("../../gpu/order.h"))
         .file("kjit.h", kjit_kernels::DIALECT)
         .words()
         .entry(entry.to_owned())
 }
 
 /// The engine's compile job for a text and a target.
-fn job(entry: &str, text: &str, block: u32, target: &kjit_engine::Target) -> Job {
+pub(super) fn job(entry: &str, text: &str, block: u32, target: &kjit_engine::Target) -> Job {
     let source = source(entry, text);
     let constants = Constants::new().set("KJ_BLOCK", block);
     Job::new(source, constants, Options::wave(target.default_wave()), target.clone())
-}
-
-fn blocks(elements: usize) -> usize {
-    elements.div_ceil(BLOCK as usize).max(1)
 }

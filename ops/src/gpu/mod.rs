@@ -2,30 +2,45 @@
 //! their first use and cached.
 
 mod attention;
+mod each;
+mod fold;
+mod group;
 mod launch;
+mod order;
+mod pools;
 mod product;
 mod render;
 mod rows;
+mod wrong;
 
+pub(crate) use order::Scatter;
+pub use order::order_jobs;
 pub(crate) use render::{BLOCK, stored};
 
 use crate::device::Info;
 use crate::error::Result;
+use crate::hash::BuildFast;
 use crate::memory::Store;
-use kjit_engine::{Device, Engine, Kernel, Pool, Stream};
+use kjit_engine::{Device, DeviceBuffer, Engine, Kernel, Pool, Stream};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// An opened GPU.
 pub struct Gpu {
     device: Device,
     stream: Stream,
     pool: Pool,
-    pinned: crate::pool::Pinned,
     engine: Engine,
     /// Loaded kernels by their text.
     kernels: Mutex<HashMap<String, Kernel>>,
+    /// Counters of folds that are divided into chunks: zeros between launches.
+    counters: OnceLock<DeviceBuffer<u8>>,
+    pinned: pools::PinnedPool,
+    /// Indices out of range that kernels found.
+    wrong: OnceLock<wrong::Wrong>,
+    /// Prepared launches by the structure of their groups.
+    recipes: Mutex<HashMap<Box<[u64]>, group::Known, BuildFast>>,
     launches: AtomicU64,
 }
 
@@ -38,9 +53,12 @@ impl Gpu {
             device,
             stream,
             pool,
-            pinned: crate::pool::Pinned::default(),
             engine: engine.clone(),
             kernels: Mutex::default(),
+            counters: OnceLock::new(),
+            recipes: Mutex::default(),
+            pinned: pools::PinnedPool::default(),
+            wrong: OnceLock::new(),
             launches: AtomicU64::new(0),
         })
     }
@@ -61,12 +79,9 @@ impl Gpu {
         &self.pool
     }
 
-    pub(crate) fn pinned(&self) -> &crate::pool::Pinned {
-        &self.pinned
-    }
-
     pub(crate) fn synchronize(&self) -> Result<()> {
-        Ok(self.stream.synchronize()?)
+        self.stream.synchronize()?;
+        self.check_indices()
     }
 
     pub(crate) fn info(&self) -> Info {
@@ -82,31 +97,6 @@ impl Gpu {
 
     /// Allocates from the pool.
     pub(crate) fn store(self: &Arc<Self>, bytes: usize) -> Result<Store> {
-        let memory = self.pool.buffer::<u8>(bytes.max(1))?;
-        Ok(Store::Gpu(Arc::clone(self), memory))
-    }
-}
-
-impl Gpu {
-    /// Copies host bytes to the GPU.
-    pub(crate) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Store> {
-        let memory = self.pool.buffer::<u8>(bytes.len().max(1))?;
-        if !bytes.is_empty() {
-            self.send(&memory, bytes)?;
-        }
-        Ok(Store::Gpu(Arc::clone(self), memory))
-    }
-
-    /// Reads bytes from GPU memory after all work in the stream.
-    pub(crate) fn read(
-        &self,
-        memory: &kjit_engine::DeviceBuffer<u8>,
-        from: usize,
-        len: usize,
-    ) -> Result<Vec<u8>> {
-        if len == 0 {
-            return Ok(Vec::new());
-        }
-        self.receive(&memory.slice(from..from + len)?)
+        Ok(Store::Gpu(Arc::clone(self), self.memory(bytes)?))
     }
 }

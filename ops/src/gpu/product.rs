@@ -3,6 +3,7 @@
 //! element-wise operations on the result. Extents and strides are arguments.
 
 use super::Gpu;
+use super::launch::Grid;
 use super::render::{self, Rendered, Writer, stored, to_stored};
 use crate::contract::{Contraction, Operand};
 use crate::dtype::DType;
@@ -11,7 +12,7 @@ use crate::memory::{Buffer, Store};
 use crate::program::{Instr, Leaf, Map, Program, Step};
 use crate::shape::numel;
 use kjit_engine::{
-    Arg, Constants, Geometry, Job, Matrices, MatrixUnit, Options, Source, Target, TensorMap, Vendor,
+    Arg, Constants, Job, Matrices, MatrixUnit, Options, Source, Target, TensorMap, Vendor,
 };
 use std::fmt::Write;
 use std::sync::Arc;
@@ -77,11 +78,12 @@ impl Tiles {
 /// Whether the matrix units of a target multiply a dtype (`mma.h`, families 1 to 5).
 pub(super) fn has_units(target: &Target, dtype: DType) -> bool {
     let wave = target.default_wave();
-    let unit = match (target.arch().matrix, wave) {
-        (MatrixUnit::MmaSync | MatrixUnit::Wgmma, _) | (MatrixUnit::Mfma, 64) => true,
-        (MatrixUnit::Wmma | MatrixUnit::Wmma12 | MatrixUnit::Wmma1250, 32) => true,
-        _ => false,
-    };
+    let unit = matches!(
+        (target.arch().matrix, wave),
+        (MatrixUnit::MmaSync | MatrixUnit::Wgmma, _)
+            | (MatrixUnit::Mfma, 64)
+            | (MatrixUnit::Wmma | MatrixUnit::Wmma12 | MatrixUnit::Wmma1250, 32)
+    );
     match dtype {
         DType::F16 => unit,
         // Elsewhere `mma.h` has products of f16 alone.
@@ -251,7 +253,7 @@ fn plain(dtype: DType, elements: usize) -> Program {
 
 /// The text and the numbers; `blocks` are those of the launch.
 fn render(c: &Contraction, program: &Program, t: Tiles, blocks: usize) -> Rendered {
-    let mut w = Writer::new(program);
+    let mut w = Writer::new(program, render::narrow(program, &[]));
     for n in [&c.rows, &c.cols, &c.depth] {
         w.number(numel(n) as i64);
     }
@@ -265,7 +267,7 @@ fn render(c: &Contraction, program: &Program, t: Tiles, blocks: usize) -> Render
     // A result that nothing follows is rounded once, where it is stored.
     let bare = matches!(program.steps.get(program.out), Some(s) if s.instr == Instr::Given(0));
     if !bare {
-        w.value(", float g0");
+        w.value(DType::F32);
     }
     let (Tiles { rows, cols, stages, waves: (down, across), .. }, dtype) = (t, c.dtype);
     w.operand("Left", &c.left, c, &c.rows, lie(&c.left, &c.rows, &c.depth, dtype, t));
@@ -302,7 +304,7 @@ fn render(c: &Contraction, program: &Program, t: Tiles, blocks: usize) -> Render
              \x20       [&](i64 at, float v) {{ return {value}; }});\n}}\n"
         ),
     };
-    render::whole(w, &kernel)
+    render::whole(w, &kernel, blocks)
 }
 
 /// The source of a text for matrix units.
@@ -374,13 +376,10 @@ impl Gpu {
             Kind::Wgmma => t.blocks(c).min(units.max(1)),
             _ => t.blocks(c),
         };
-        let rendered = render(c, program, t, blocks);
+        let mut rendered = render(c, program, t, blocks);
         let kernel = self.kernel("product", &rendered.text, |text| job(text, t, &target))?;
-        let blocks = u32::try_from(blocks).ok().filter(|b| *b < 1 << 31).ok_or_else(|| {
-            Error::value("matmul", format!("{blocks} blocks are more than one launch takes"))
-        })?;
         let to = self.memory(elements * program.dtype().size())?;
-        let mut args = vec![Arg::Bytes(bytemuck::cast_slice(&rendered.numbers)), Arg::from(&to)];
+        let mut args = vec![Arg::from(&to)];
         for operand in [&c.left, &c.right] {
             args.push(Arg::from(self.own_memory(&operand.buffer)?));
         }
@@ -392,17 +391,13 @@ impl Gpu {
             _ => Vec::new(),
         };
         args.extend(maps.iter().map(|m| Arg::Bytes(m.bytes())));
+        args.extend(self.lookups(&mut rendered)?.map(Arg::from));
         for leaf in &program.leaves {
             args.push(Arg::from(self.own_memory(&leaf.buffer)?));
         }
-        let shape_of = Geometry::new(blocks, t.block(target.default_wave())).shared(t.shared());
-        // SAFETY: the text reads the operands at index functions of their views, within rows,
-        // columns and depth; the program's buffers at its maps; and writes `to` at each element.
-        #[allow(unsafe_code, reason = "launches of rendered kernels")]
-        unsafe {
-            self.stream.launch(&kernel, &shape_of, &args)?;
-        }
-        self.launched();
+        let threads = t.block(target.default_wave());
+        let grid = Grid { blocks, threads, shared: t.shared() };
+        self.send(&kernel, grid, &rendered.numbers, &args)?;
         Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
     }
 

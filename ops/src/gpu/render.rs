@@ -3,18 +3,23 @@
 //! merging, and on strides that are 0 or 1.
 
 use crate::dtype::{DType, Kind};
-use crate::element::{BinOp, FoldOp, UnOp};
-use crate::program::{Instr, Map, Program, Step};
+use crate::element::{BinOp, UnOp};
+use crate::program::{Instr, Map, Program, Reg, Step};
 use std::fmt::Write;
 
 /// Threads of a block.
 pub(crate) const BLOCK: u32 = 256;
 
-/// A kernel's text and the numbers of its launch; its buffers are separate.
+/// A kernel's text, the numbers of its launch and its blocks; its buffers are separate.
 pub(super) struct Rendered {
     pub text: String,
     /// The contents of the struct `Numbers`.
     pub numbers: Vec<i64>,
+    /// The number that each constant's bits are passed as, and the constant's step.
+    pub constants: Vec<(usize, Reg)>,
+    /// Look-ups: the number that is the slot of a wrong index, the axis, and its size.
+    pub lookups: Vec<(usize, usize, usize)>,
+    pub blocks: usize,
 }
 
 /// The C++ type of an element in memory.
@@ -51,14 +56,32 @@ pub(super) fn to_stored(dtype: DType, value: &str) -> String {
 
 /// Text and numbers during rendering.
 pub(super) struct Writer<'a> {
-    program: &'a Program,
-    text: String,
-    numbers: Vec<i64>,
+    pub program: &'a Program,
+    pub text: String,
+    pub numbers: Vec<i64>,
+    /// The number that each constant's bits are passed as, and the constant's step.
+    pub constants: Vec<(usize, Reg)>,
+    /// Look-ups: the number that is the slot of a wrong index, the axis, and its size.
+    pub lookups: Vec<(usize, usize, usize)>,
+    /// Whether every index and position fits 32 bits.
+    pub narrow: bool,
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(program: &'a Program) -> Writer<'a> {
-        Writer { program, text: String::new(), numbers: Vec::new() }
+    pub(super) fn new(program: &'a Program, narrow: bool) -> Writer<'a> {
+        let (text, numbers, constants) = (String::new(), Vec::new(), Vec::new());
+        Writer { program, text, numbers, constants, lookups: Vec::new(), narrow }
+    }
+
+    /// The type of an index or a position.
+    pub(super) fn index(&self) -> &'static str {
+        if self.narrow { "i32" } else { "i64" }
+    }
+
+    /// Adds a number that fits [`Writer::index`]; returns the expression that reads it.
+    pub(super) fn size(&mut self, value: i64) -> String {
+        let number = self.number(value);
+        if self.narrow { format!("(i32){number}") } else { number }
     }
 
     /// Adds a number of the launch; returns the expression that reads it.
@@ -69,13 +92,13 @@ impl<'a> Writer<'a> {
 
     /// The position that a map gives for the axes' indices `x0`, `x1`, …
     pub(super) fn place(&mut self, map: &Map) -> String {
-        let mut sum = self.number(map.offset);
+        let mut sum = self.size(map.offset);
         for (k, &s) in map.strides.iter().enumerate() {
             match s {
                 0 => {}
                 1 => _ = write!(sum, " + x{k}"),
                 s => {
-                    let stride = self.number(s);
+                    let stride = self.size(s);
                     _ = write!(sum, " + x{k} * {stride}");
                 }
             }
@@ -88,36 +111,67 @@ impl<'a> Writer<'a> {
         self.text.push('\n');
     }
 
-    /// Renders `STEP T value(…, i64 at)`: the program's value at a position of its index space.
-    /// `given` are parameters for the values that the kernel around it gives.
-    pub(super) fn value(&mut self, given: &str) {
+    /// Renders `STEP T item(…, x0, x1, …)`: the program's value at an index for each axis of its
+    /// index space. `given` are parameters for the values that the kernel around it gives.
+    pub(super) fn item(&mut self, given: &str) {
         let program = self.program;
-        let out = program.dtype();
-        let buffers = buffers(program, true);
+        let mut axes = String::new();
+        for k in 0..program.shape.len() {
+            _ = write!(axes, ", const {} x{k}", self.index());
+        }
+        let (out, buffers) = (program.dtype(), buffers(program, true));
         self.line(&format!(
-            "STEP {} value(const Numbers& p{buffers}, i64 at{given}) {{",
+            "STEP {} item(const Numbers& p{buffers}{axes}{given}) {{",
             computed(out)
         ));
-        self.line("    i64 rest = at;");
-        // The last axis varies fastest.
-        for (k, n) in program.shape.iter().enumerate().rev() {
-            if k == 0 {
-                self.line("    const i64 x0 = rest;");
-            } else {
-                let n = self.number(*n as i64);
-                self.line(&format!("    const i64 x{k} = index_rest(rest, {n});"));
-            }
-        }
         for (at, step) in program.steps.iter().enumerate() {
-            let value = self.rounded(step);
+            let value = self.rounded(at, step);
             self.line(&format!("    const {} v{at} = {value};", computed(step.dtype)));
         }
         self.line(&format!("    return v{};\n}}", program.out));
     }
 
+    /// Renders `STEP T value(…, i64 at, T given)`: the program's value at a row-major position of
+    /// its index space, and `given`, its `Given(0)`.
+    pub(super) fn value(&mut self, given: DType) {
+        let given = computed(given);
+        self.item(&format!(", const {given} g0"));
+        let (axes, index) = (self.split(0..self.program.shape.len()), self.index());
+        self.line(&format!(
+            "STEP {out} value(const Numbers& p{types}, i64 at, {given} g0) {{\n\
+             \x20   {index} rest = ({index})at;\n{axes}    (void)rest;\n    return {call};\n}}",
+            out = computed(self.program.dtype()),
+            types = buffers(self.program, true),
+            call = self.call(", g0"),
+        ));
+    }
+
+    /// Renders the lines that split `rest`, a row-major index over these axes, into `x{k}`.
+    pub(super) fn split(&mut self, axes: std::ops::Range<usize>) -> String {
+        let mut text = String::new();
+        let index = self.index();
+        // The last axis varies fastest.
+        for k in axes.clone().rev() {
+            if k == axes.start {
+                _ = writeln!(text, "        const {index} x{k} = rest;");
+                continue;
+            }
+            let size = self.program.shape.get(k).copied().unwrap_or(1);
+            let size = self.size(size as i64);
+            _ = writeln!(text, "        const {index} x{k} = index_rest(rest, {size});");
+        }
+        text
+    }
+
+    /// The call of `item` for the axes' indices and the given values.
+    pub(super) fn call(&self, given: &str) -> String {
+        let axes: String = (0..self.program.shape.len()).map(|k| format!(", x{k}")).collect();
+        format!("item(p{}{axes}{given})", buffers(self.program, false))
+    }
+
     /// The value of a step, rounded to its dtype.
-    pub(super) fn rounded(&mut self, step: &Step) -> String {
-        let value = self.step(step);
+    pub(super) fn rounded(&mut self, at: Reg, step: &Step) -> String {
+        let value = self.step(at, step);
         match step.dtype {
             DType::F16 if !is_read(step) => format!("round_half({value})"),
             DType::BF16 if !is_read(step) => format!("round_bfloat({value})"),
@@ -125,7 +179,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn step(&mut self, step: &Step) -> String {
+    fn step(&mut self, at: Reg, step: &Step) -> String {
         let program = self.program;
         let map = |id: usize| program.maps.get(id).cloned();
         let none = || Map { offset: 0, strides: Vec::new() };
@@ -135,6 +189,7 @@ impl<'a> Writer<'a> {
         };
         match step.instr {
             Instr::Constant(bits) => {
+                self.constants.push((self.numbers.len(), at));
                 let number = self.number(bits as i64);
                 match step.dtype.computed() {
                     DType::F32 => format!("as_f32((u32){number})"),
@@ -147,11 +202,14 @@ impl<'a> Writer<'a> {
                 let dtype = program.leaves.get(leaf).map_or(DType::F32, |l| l.dtype);
                 read(dtype, format!("b{leaf}[{place}]"))
             }
-            Instr::Gather { leaf, map: id, index, stride, size } => {
+            Instr::Gather { leaf, map: id, index, stride, size, axis } => {
                 let place = self.place(&map(id).unwrap_or_else(none));
+                self.lookups.push((self.numbers.len(), axis, size as usize));
+                let slot = self.number(0);
                 let (stride, size) = (self.number(stride), self.number(size));
                 let dtype = program.leaves.get(leaf).map_or(DType::F32, |l| l.dtype);
-                read(dtype, format!("b{leaf}[{place} + nearest(v{index}, {size}) * {stride}]"))
+                let index = format!("nearest(v{index}, {size}, wrong + {slot})");
+                read(dtype, format!("b{leaf}[{place} + {index} * {stride}]"))
             }
             Instr::Index(id) => self.place(&map(id).unwrap_or_else(none)),
             Instr::Random { key, first, map: id } => {
@@ -221,6 +279,9 @@ fn cast(from: DType, into: DType, x: usize) -> String {
 /// The parameters of the buffers that are read, or the arguments for them.
 pub(super) fn buffers(program: &Program, types: bool) -> String {
     let mut out = String::new();
+    if program.steps.iter().any(|s| matches!(s.instr, Instr::Gather { .. })) {
+        out.push_str(if types { ", i64* wrong" } else { ", wrong" });
+    }
     for (i, leaf) in program.leaves.iter().enumerate() {
         match types {
             true => _ = write!(out, ", const {}* b{i}", stored(leaf.dtype)),
@@ -230,158 +291,43 @@ pub(super) fn buffers(program: &Program, types: bool) -> String {
     out
 }
 
+/// Whether every index and position of a program fits 32 bits, with room for a block's.
+pub(super) fn narrow(program: &Program, others: &[&Map]) -> bool {
+    const MOST: i128 = (1 << 31) - (1 << 16);
+    let reach = |map: &Map| -> i128 {
+        let axes = map.strides.iter().zip(&program.shape);
+        axes.map(|(s, n)| i128::from(*s).abs() * *n as i128).sum::<i128>()
+            + i128::from(map.offset).abs()
+    };
+    let (kept, folded) = program.sizes();
+    (kept as i128) * (folded as i128) < MOST
+        && program.maps.iter().chain(others.iter().copied()).all(|m| reach(m) < MOST)
+}
+
 /// Adds the text before the kernel. The struct of numbers is known only after the kernel.
-pub(super) fn whole(writer: Writer<'_>, kernel: &str) -> Rendered {
+pub(super) fn whole(mut writer: Writer<'_>, kernel: &str, blocks: usize) -> Rendered {
     let numbers = writer.numbers.len().max(1);
+    let (index, rest) = match writer.narrow {
+        true => ("i32", "u32 q = (u32)rest / (u32)n, r = (u32)rest - q * (u32)n;"),
+        false => ("i64", "i64 q = rest / n, r = rest - q * n;"),
+    };
     let text = format!(
         "#include \"ops.h\"\nstruct Numbers {{ i64 n[{numbers}]; }};\n\
          // The index in the last axis of what is left; what is left of the others.\n\
-         STEP i64 index_rest(i64& rest, i64 n) {{\n\
-         \x20   if ((u64)rest >> 32 == 0 && (u64)n >> 32 == 0) {{\n\
-         \x20       u32 q = (u32)rest / (u32)n, r = (u32)rest - q * (u32)n;\n\
-         \x20       rest = q;\n\
-         \x20       return r;\n\
-         \x20   }}\n\
-         \x20   i64 q = rest / n, r = rest - q * n;\n\
+         STEP {index} index_rest({index}& rest, {index} n) {{\n\
+         \x20   {rest}\n\
          \x20   rest = q;\n\
          \x20   return r;\n}}\n\
-         // An index counted from the front; one outside is the nearest that is inside.\n\
-         STEP i64 nearest(i64 i, i64 n) {{\n\
-         \x20   if (i < 0) i += n;\n\
-         \x20   return i < 0 ? 0 : i >= n ? n - 1 : i;\n}}\n{}{kernel}",
+         // An index counted from the front. One outside is reported and replaced by the nearest.\n\
+         STEP i64 nearest(i64 i, i64 n, i64* wrong) {{\n\
+         \x20   const i64 at = i < 0 ? i + n : i;\n\
+         \x20   if (at >= 0 && at < n) return at;\n\
+         \x20   *wrong = i;\n\
+         \x20   return at < 0 ? 0 : n - 1;\n}}\n{}{kernel}",
         writer.text
     );
-    let mut list = writer.numbers;
+    let mut list = std::mem::take(&mut writer.numbers);
     list.resize(numbers, 0);
-    Rendered { text, numbers: list }
-}
-
-/// A thread for each element of the program's index space; `to` maps it to the position in the
-/// output.
-pub(super) fn each(program: &Program, to: &Map) -> Rendered {
-    let mut w = Writer::new(program);
-    let (count, _) = program.sizes();
-    let n = w.number(count as i64);
-    w.value("");
-    let dtype = program.dtype();
-    let mut axes = String::new();
-    for (k, size) in program.shape.iter().enumerate().rev() {
-        match k {
-            0 => axes.push_str("    const i64 x0 = rest;\n"),
-            _ => {
-                let size = w.number(*size as i64);
-                _ = writeln!(axes, "    const i64 x{k} = index_rest(rest, {size});");
-            }
-        }
-    }
-    // If the output is packed, the position is the index.
-    let packed = crate::shape::strides(&program.shape) == to.strides && to.offset == 0;
-    let (axes, place) = match packed {
-        true => (String::new(), "at".to_owned()),
-        false => (axes, w.place(to)),
-    };
-    let (out, value) = (stored(dtype), to_stored(dtype, "v"));
-    let kernel = format!(
-        "KERNEL each(Numbers p, {out}* to{types}) {{\n\
-         \x20   const i64 at = (i64)block_id() * KJ_BLOCK + thread_id();\n\
-         \x20   if (at >= {n}) return;\n\
-         \x20   i64 rest = at;\n{axes}\
-         \x20   const {computed} v = value(p{names}, at);\n\
-         \x20   (void)rest;\n\
-         \x20   to[{place}] = {value};\n}}\n",
-        types = buffers(program, true),
-        names = buffers(program, false),
-        computed = computed(dtype),
-    );
-    whole(w, &kernel)
-}
-
-/// The fold of two values: the type of the accumulator, its initial value, and the expression of
-/// `a` and `b`.
-fn joining(op: FoldOp, dtype: DType) -> (&'static str, &'static str, &'static str) {
-    let kept = match dtype.kind() {
-        Kind::Float => "f64",
-        _ => computed(dtype),
-    };
-    match op {
-        FoldOp::Sum => (kept, "0", "op_add(a, b)"),
-        FoldOp::Prod => (kept, "1", "op_multiply(a, b)"),
-        FoldOp::Max => (kept, "", "op_maximum(a, b)"),
-        _ => (kept, "", "op_minimum(a, b)"),
-    }
-}
-
-/// A block for each result, or a thread for each if few elements are reduced.
-pub(super) fn fold(program: &Program, op: FoldOp, thin: bool) -> Rendered {
-    let mut w = Writer::new(program);
-    let (kept, folded) = program.sizes();
-    let (rows, count) = (w.number(kept as i64), w.number(folded as i64));
-    w.value("");
-    let dtype = program.dtype();
-    let (types, names) = (buffers(program, true), buffers(program, false));
-    let place = matches!(op, FoldOp::ArgMax | FoldOp::ArgMin);
-    let (acc, start, join) = joining(op, dtype);
-    let (out, value) = match place {
-        true => ("i64", "best.at".to_owned()),
-        false => (stored(dtype), to_stored(dtype, &format!("({})sum.v", computed(dtype)))),
-    };
-    // An accumulator stores whether it has a value, because max and min have no initial value.
-    let (first, test) = match start {
-        "" => ("0", "if (!y.any) return x;\n    if (!x.any) return y;\n    "),
-        start => (start, ""),
-    };
-    let sign = if op == FoldOp::ArgMax { ">" } else { "<" };
-    let state = match place {
-        false => format!(
-            "struct State {{ {acc} v; u32 any; }};\n\
-             STEP State join(State x, State y) {{\n    {test}const {acc} a = x.v, b = y.v;\n\
-             \x20   return State{{{join}, 1}};\n}}\n\
-             STEP State none() {{ return State{{({acc}){first}, 0}}; }}\n\
-             STEP State one({c} v, i64) {{ return State{{({acc})v, 1}}; }}\n",
-            c = computed(dtype)
-        ),
-        // NaN first, then the greater (or lesser) value, then the lower index.
-        true => format!(
-            "struct State {{ {c} v; u32 any; i64 at; }};\n\
-             STEP State join(State x, State y) {{\n\
-             \x20   if (!y.any) return x;\n    if (!x.any) return y;\n\
-             \x20   const bool a = op_isnan(x.v), b = op_isnan(y.v);\n\
-             \x20   if (a != b) return a ? x : y;\n\
-             \x20   if (!a && x.v != y.v) return x.v {sign} y.v ? x : y;\n\
-             \x20   return x.at <= y.at ? x : y;\n}}\n\
-             STEP State none() {{ return State{{({c})0, 0, 0}}; }}\n\
-             STEP State one({c} v, i64 at) {{ return State{{v, 1, at}}; }}\n",
-            c = computed(dtype)
-        ),
-    };
-    let value = value.replace("best", "sum");
-    let kernel = match thin {
-        true => format!(
-            "{state}KERNEL fold(Numbers p, {out}* to{types}) {{\n\
-             \x20   const i64 row = (i64)block_id() * KJ_BLOCK + thread_id();\n\
-             \x20   if (row >= {rows}) return;\n\
-             \x20   State sum = none();\n\
-             \x20   for (i64 k = 0; k < {count}; k++)\n\
-             \x20       sum = join(sum, one(value(p{names}, row * {count} + k), k));\n\
-             \x20   to[row] = {value};\n}}\n"
-        ),
-        false => format!(
-            "{state}KERNEL fold(Numbers p, {out}* to{types}) {{\n\
-             \x20   LDS_ARRAY(State, lanes, KJ_BLOCK);\n\
-             \x20   const i64 row = (i64)block_id();\n\
-             \x20   const u32 t = thread_id();\n\
-             \x20   State sum = none();\n\
-             \x20   for (i64 k = t; k < {count}; k += KJ_BLOCK)\n\
-             \x20       sum = join(sum, one(value(p{names}, row * {count} + k), k));\n\
-             \x20   lanes[t] = sum;\n\
-             \x20   block_sync();\n\
-             \x20   for (u32 n = KJ_BLOCK / 2; n > 0; n /= 2) {{\n\
-             \x20       if (t < n) lanes[t] = join(lanes[t], lanes[t + n]);\n\
-             \x20       block_sync();\n\
-             \x20   }}\n\
-             \x20   sum = lanes[0];\n\
-             \x20   if (t == 0 && row < {rows}) to[row] = {value};\n}}\n"
-        ),
-    };
-    whole(w, &kernel)
+    let Writer { constants, lookups, .. } = writer;
+    Rendered { text, numbers: list, constants, lookups, blocks }
 }

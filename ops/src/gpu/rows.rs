@@ -2,32 +2,28 @@
 //! A row of up to 16 elements a thread is held in registers; a longer one is read again for each
 //! fold, from the caches if it fits them.
 
-use super::Gpu;
 use super::render::{self, Rendered, Writer, computed, stored, to_stored};
 use crate::dtype::{DType, Kind};
 use crate::element::FoldOp;
-use crate::error::{Error, Result};
-use crate::memory::{Buffer, Store};
 use crate::program::{Instr, Map, Program, Reg, Step};
 use crate::shape::strides;
-use kjit_engine::{Arg, Constants, Geometry, Job, Options, Target};
+use kjit_engine::{Constants, Job, Options, Target};
 use std::fmt::Write;
-use std::sync::Arc;
 
 /// Elements of a thread beyond which a row is read again.
 const MOST_HELD: usize = 16;
 
 /// How a block's threads share rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Team {
+pub(super) struct Team {
     /// Threads of a row.
-    threads: u32,
+    pub threads: u32,
     /// Elements of a thread that are held in registers; 0: none.
     held: u32,
 }
 
 impl Team {
-    fn of(length: usize) -> Team {
+    pub(super) fn of(length: usize) -> Team {
         let threads = match length {
             ..=64 => 16,
             65..=512 => 64,
@@ -38,7 +34,7 @@ impl Team {
         Team { threads, held: if each <= MOST_HELD { each as u32 } else { 0 } }
     }
 
-    const fn block(self) -> u32 {
+    pub(super) const fn block(self) -> u32 {
         if self.threads > 256 { self.threads } else { 256 }
     }
 }
@@ -183,7 +179,7 @@ impl Kernel<'_> {
             let Some(step) = self.step(reg) else { continue };
             let fold = matches!(step.instr, Instr::Fold(..));
             if self.steps.level(reg) == level && self.steps.is_uniform(reg) && !fold {
-                let value = self.w.rounded(&step);
+                let value = self.w.rounded(reg, &step);
                 let of = computed(step.dtype);
                 _ = writeln!(self.body, "    const {of} v{reg} = {value};");
             }
@@ -203,22 +199,25 @@ impl Kernel<'_> {
             let of = self.step(*reg).map_or("float", |s| computed(s.dtype));
             _ = writeln!(self.body, "    {of} h{reg}[{held}];");
         }
-        let team = self.team.threads;
-        let (open, index) = match held {
+        let (team, index) = (self.team.threads, self.w.index());
+        let (open, first) = match held {
             0 => (
-                format!("    for (i64 k = lane; live && k < {}; k += {team}) {{\n", self.length),
+                format!(
+                    "    for ({index} k = lane; live && k < {}; k += {team}) {{\n",
+                    self.length
+                ),
                 String::new(),
             ),
             n => (
                 format!("    UNROLL for (u32 i = 0; i < {n}; i++) {{\n"),
                 format!(
-                    "        const i64 k = lane + i * {team};\n\
+                    "        const {index} k = lane + i * {team};\n\
                      \x20       if (!live || k >= {}) break;\n",
                     self.length
                 ),
             ),
         };
-        self.body += &(open + &index + &self.along);
+        self.body += &(open + &first + &self.along);
         for reg in needed {
             let Some(step) = self.step(reg) else { continue };
             let of = computed(step.dtype);
@@ -226,7 +225,7 @@ impl Kernel<'_> {
                 _ = writeln!(self.body, "        const {of} v{reg} = h{reg}[i];");
                 continue;
             }
-            let value = self.w.rounded(&step);
+            let value = self.w.rounded(reg, &step);
             _ = writeln!(self.body, "        const {of} v{reg} = {value};");
             if keeps.contains(&reg) {
                 _ = writeln!(self.body, "        h{reg}[i] = v{reg};");
@@ -242,22 +241,24 @@ impl Kernel<'_> {
     }
 }
 
-fn render(program: &Program, to: &Map, team: Team) -> Rendered {
-    let mut w = Writer::new(program);
-    let (rows, length) = program.sizes();
-    let (rows, length) = (w.number(rows as i64), w.number(length as i64));
+/// The kernel of a program of rows; `to` is the position of each element in the result.
+pub(super) fn render(program: &Program, to: &Map, team: Team) -> Rendered {
+    let mut w = Writer::new(program, render::narrow(program, &[to]));
+    let index = w.index();
+    let (count, length) = program.sizes();
+    let (rows, length) = (w.size(count as i64), w.size(length as i64));
     let split = program.shape.len() - program.folded.min(program.shape.len());
     // Indices of the axes of the rows, and along a row; the last axis varies fastest.
     let mut digits = |range: std::ops::Range<usize>, indent: &str, from: &str| {
-        let mut text = format!("{indent}i64 rest{} = {from};\n", range.start);
+        let mut text = format!("{indent}{index} rest{} = {from};\n", range.start);
         for (k, n) in program.shape.iter().enumerate().take(range.end).skip(range.start).rev() {
             if k == range.start {
-                _ = writeln!(text, "{indent}const i64 x{k} = rest{};", range.start);
+                _ = writeln!(text, "{indent}const {index} x{k} = rest{};", range.start);
             } else {
-                let n = w.number(*n as i64);
+                let n = w.size(*n as i64);
                 _ = writeln!(
                     text,
-                    "{indent}const i64 x{k} = index_rest(rest{}, {n});",
+                    "{indent}const {index} x{k} = index_rest(rest{}, {n});",
                     range.start
                 );
             }
@@ -328,15 +329,17 @@ fn render(program: &Program, to: &Map, team: Team) -> Rendered {
         "KERNEL rows(Numbers p, {out}* to{types}) {{\n\
          \x20   LDS_ARRAY(u64, pool, 2 * kj_waves);\n\
          \x20   const u32 team = thread_id() / {threads}, lane = thread_id() % {threads};\n\
-         \x20   const i64 row = (i64)block_id() * (KJ_BLOCK / {threads}) + team;\n\
+         \x20   const {index} row = ({index})block_id() * (KJ_BLOCK / {threads}) + team;\n\
          \x20   const bool live = row < {rows};\n{across}{body}    (void)pool;\n}}\n",
         types = render::buffers(program, true),
         body = k.body,
     );
-    render::whole(k.w, &kernel)
+    let blocks = count.div_ceil((team.block() / team.threads) as usize);
+    render::whole(k.w, &kernel, blocks)
 }
 
-fn job(text: &str, team: Team, target: &Target) -> Job {
+/// The compile job of a rendered text.
+pub(super) fn job(text: &str, team: Team, target: &Target) -> Job {
     let source =
         super::launch::source("rows", text).file("rows.h", include_str!("../../gpu/rows.h"));
     let constants = Constants::new().set("KJ_BLOCK", team.block());
@@ -347,38 +350,4 @@ fn job(text: &str, team: Team, target: &Target) -> Job {
 pub(super) fn rows_job(program: &Program, to: &Map, target: &Target) -> Job {
     let team = Team::of(program.sizes().1);
     job(&render(program, to, team).text, team, target)
-}
-
-impl Gpu {
-    /// Computes a program of rows; `to` is the position of each element in the result.
-    pub(crate) fn rows(
-        self: &Arc<Self>,
-        program: &Program,
-        to: &Map,
-        shape: &[usize],
-    ) -> Result<Buffer> {
-        let (rows, length) = program.sizes();
-        let team = Team::of(length);
-        let rendered = render(program, to, team);
-        let target = self.device.target();
-        let kernel = self.kernel("rows", &rendered.text, |text| job(text, team, target))?;
-        let blocks = rows.div_ceil((team.block() / team.threads) as usize);
-        let blocks = u32::try_from(blocks).ok().filter(|b| *b < 1 << 31).ok_or_else(|| {
-            Error::value("rows", format!("{blocks} blocks are more than one launch takes"))
-        })?;
-        let memory = self.memory(rows * length * program.dtype().size())?;
-        let mut args =
-            vec![Arg::Bytes(bytemuck::cast_slice(&rendered.numbers)), Arg::from(&memory)];
-        for leaf in &program.leaves {
-            args.push(Arg::from(self.own_memory(&leaf.buffer)?));
-        }
-        // SAFETY: the text reads the program's buffers at its maps, within their elements, and
-        // writes each element of the result once.
-        #[allow(unsafe_code, reason = "launches of rendered kernels")]
-        unsafe {
-            self.stream.launch(&kernel, &Geometry::new(blocks, team.block()), &args)?;
-        }
-        self.launched();
-        Ok(Buffer::packed(Store::Gpu(Arc::clone(self), memory), shape))
-    }
 }

@@ -1,9 +1,9 @@
 //! Compiles the kernels' texts with the vendors' compilers, without a device: nvrtc for NVIDIA,
 //! clang for AMD.
 
-use crate::it::Random;
+use crate::it::{Random, tensor};
 use kjit_engine::{Config, Engine, Isolation, Job, Target};
-use kjit_ops::{BinOp, DType, Tensor, UnOp};
+use kjit_ops::{BinOp, DType, Scalar, Tensor, UnOp};
 
 /// All operations of a dtype, in chains that fit into one group.
 fn chains(dtype: DType) -> Vec<Tensor> {
@@ -26,6 +26,10 @@ fn jobs(target: &Target, dtypes: &[DType]) -> Vec<Job> {
         }
         let mut random = Random(12);
         let x = random.tensor(&[70, 9], *dtype, 3.0);
+        jobs.extend(kjit_ops::order_jobs(*dtype, target));
+        // A chain with a look-up.
+        let rows = tensor(&[Scalar::Int(3), Scalar::Int(-1)], DType::I64, &[2]);
+        jobs.push(x.take(&rows, 0).unwrap().kernel_job(target).unwrap());
         for t in [x.sum(Some(&[0]), false, None), x.argmin(Some(1), false)] {
             jobs.push(t.unwrap().kernel_job(target).unwrap());
         }

@@ -1,7 +1,7 @@
 //! Views: a chain of views reads the same elements as its steps one by one, and nothing writes
 //! through a view.
 
-use crate::it::{Random, list};
+use crate::it::{Random, close, eps, list, tensor};
 use kjit_ops::{DType, Device, Index, Scalar, Tensor};
 
 #[test]
@@ -77,4 +77,35 @@ fn indices_outside_are_refused_by_number() {
     assert!(x.take(&five, 1).unwrap().eval().is_err());
     assert!(x.index(&[Index::Tensor(five)]).is_err());
     assert!(x.index(&[Index::At(0), Index::At(0), Index::At(0)]).is_err());
+}
+
+/// Programs are remembered by structure. Equal structures with other elements, constants, offsets
+/// and shapes must not be taken for each other.
+#[test]
+fn repeated_expressions_take_new_elements_and_constants() {
+    let mut random = Random(31);
+    let number = |v: f64| Tensor::full(&[], Scalar::Float(v), DType::F32, &Device::Cpu).unwrap();
+    for round in 0..40u32 {
+        let (rows, columns) = (1 + (round as usize / 4) % 3, 5 + round as usize % 2);
+        let base = random.tensor(&[rows + 2, columns], DType::F32, 3.0);
+        // Constants that are equal in some rounds only, and a slice from another row on.
+        let (a, b, first) = (f64::from(round % 3), f64::from(round % 2), i64::from(round % 3));
+        let slice = Index::Slice(Some(first), Some(first + rows as i64), None);
+        let x = base.index(&[slice]).unwrap();
+        let row = Tensor::arange(0.into(), 4.into(), 1.into(), None, &Device::Cpu).unwrap();
+        let row = row.add(&tensor(&[Scalar::Int(i64::from(round % 2).into())], DType::I64, &[1]));
+        let some = x.take(&row.unwrap(), 1).unwrap();
+        let t = some.mul(&number(a)).unwrap().add(&number(b)).unwrap();
+        let sum = t.sum(Some(&[1]), false, None).unwrap();
+        let values = list(&base);
+        let want: Vec<f64> = (0..rows * 4)
+            .map(|i| {
+                let at = (first as usize + i / 4) * columns + i % 4 + round as usize % 2;
+                values[at] * a + b
+            })
+            .collect();
+        close("the elements", &list(&t), &want, 2.0 * eps(DType::F32));
+        let want: Vec<f64> = want.chunks(4).map(|row| row.iter().sum()).collect();
+        close("the sums", &list(&sum), &want, 16.0 * eps(DType::F32));
+    }
 }

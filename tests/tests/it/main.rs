@@ -24,6 +24,7 @@ mod simulated_kernels;
 mod simulated_memory;
 mod simulated_model;
 mod simulated_ops;
+mod simulated_order;
 mod simulated_pages;
 mod simulated_persistent;
 mod simulated_products;
