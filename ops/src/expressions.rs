@@ -178,7 +178,9 @@ impl ElementwiseKernel {
              \x20   const i64 i = (i64)block_id() * KJ_BLOCK + thread_id();\n\
              \x20   if (i >= n) return;\n{reads}\
              #line 1 \"{}\"\n    {};\n{writes}}}\n",
-            entry(&self.name), self.name, self.operation
+            entry(&self.name),
+            self.name,
+            self.operation
         );
         let block = crate::gpu::BLOCK;
         let grid = [n.div_ceil(block as usize) as u32, 1, 1];
