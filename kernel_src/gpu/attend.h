@@ -155,7 +155,7 @@ template <class S> struct Attend {
             at = next;
         }
 
-        // Sums over the positions of the tile, then over those side by side in the wave.
+        // Reduces over the positions of the tile, then over those side by side in the wave.
         UNROLL for (u32 m = LANES / 2; m >= LANES / TILE && m > 0; m /= 2)
             mine.sum += wave_xor(mine.sum, m);
         float most = mine.most;

@@ -32,7 +32,7 @@ pub struct StreamedLayer {
     pub slot: usize,
     /// Its matrices.
     pub matrices: Vec<StreamedMatrix>,
-    /// The CPU computes with these matrices, except for long prompts.
+    /// Whether the CPU computes with these matrices, except for long prompts.
     pub for_prompts: bool,
 }
 
