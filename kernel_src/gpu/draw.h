@@ -6,8 +6,7 @@
 //   position  SLOTS u32: + 1
 //   seeds     SLOTS u64: the seed of noise.h, with the token's position and id
 //   options   SLOTS × (top_k u32, inverse, top_p, min_p f32); null: the arguments hold for all
-//   slots.
-//             inverse: 1 / temperature, from the host, since compilers divide differently
+//             slots. inverse: 1 / temperature, from the host, since compilers divide differently
 //   work      SEQUENCES × Meeting: barrier state, zero before the first launch and after each one
 //   said      SEQUENCES × Said: results of the blocks for each other
 //
@@ -425,7 +424,7 @@ template <class S> struct Draw {
         Options o = options_of(a, slot);
         u32 top_k = o.top_k;
         if (S::FEW && top_k >= 1 && top_k <= DRAW_FEW) {
-            // Stored for the last block.
+            // Stored for the last block of the sequence.
             if (!AHEAD && t == 0) {
                 set_noise(o, a, slot);
                 memory.few.options = o;

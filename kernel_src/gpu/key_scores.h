@@ -4,8 +4,7 @@
 //   q         tokens × HEADS × HEAD_DIM f32
 //   w         tokens × HEADS f32
 //   slots, position   as for attend.h, one token of each sequence; with ONE: tokens of one
-//   sequence,
-//             position is the position of the first token
+//             sequence, position is the position of the first token
 //   rows      a cache (kv.h) of one head of `capacity` positions, including the rows of these
 //             tokens; slot s starts at `sequence_bytes` · s
 //   scores    rows of `capacity` f32, for the tokens from `first` on. Elements after a token's

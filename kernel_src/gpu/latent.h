@@ -6,8 +6,7 @@
 //   row       TOKENS × HEAD_DIM f32
 //   out       TOKENS × HEADS × RANK f32
 //   slots, position   as for attend.h, one token of each sequence; with ONE: tokens of one
-//   sequence,
-//             position is the position of the first token
+//             sequence, position is the position of the first token
 //   rows      a cache (kv.h) of one head of `capacity` positions; slot s starts at
 //             `sequence_bytes` · s
 //   table     pages of each slot (paged.h)

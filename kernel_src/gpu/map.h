@@ -6,8 +6,7 @@
 //                   is 0, without b if BIASES is 0
 //   Map::Gate       f(a[c / EACH]) · x: COLS / EACH gates
 //   Map::AddChosen  x + b[which[c / EACH]][c mod EACH]: a row of b for each run of a row; `which`
-//   has
-//                   COLS / EACH elements
+//                   has COLS / EACH elements
 //   Map::Spread     a[c / EACH] · x[c mod EACH]: one run times several factors
 //   Map::Sum        Σ of the SLOTS runs of a row
 //   Map::Slice      of each run of RUN elements: TAKE elements from AT on

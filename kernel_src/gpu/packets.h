@@ -157,8 +157,8 @@ struct Packets {
         wave_sync();
     }
 
-    // The place of a group in the column: as in activations.h, except for the last part, which has
-    // for each 32 values the scales of both groups, then the sums of both.
+    // Index of a group's parts in the column: as in activations.h, except for the last part, which
+    // has for each 32 values the scales of both groups, then the sums of both.
     template <bool SPLIT>
     STEP void keep(u32x4* column, u32 groups, u32 group, const u32x4 (&p)[3]) {
         const u32 wide = groups / 2, at = SPLIT ? group % 2 * wide + group / 2 : group;

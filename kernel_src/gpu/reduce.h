@@ -6,12 +6,10 @@
 //   residual  rows as in y, added; or null; may be y
 //   y         rows of COLS f32; with JOIN of RANKS × COLS
 //   words     u32, of this device: number of exchanges so far; blocks that have read that number
-//   (zero
-//             before and after); whether a wait has timed out: then no block waits again
+//             (zero before and after); whether a wait has timed out: then no block waits again
 //   late      u32 in host memory: 1 after a wait of more than `limit` ns
-//   inbox     on this device, written by the others. 2 × RANKS × `room` packets; with STRETCHES: as
-//   many
-//             f32, then a u32 for each stretch
+//   inbox     on this device, written by the others. 2 × RANKS × `room` packets; with STRETCHES:
+//             as many f32, then a u32 for each stretch
 //   to0 …     the inboxes of ranks rank + 1, rank + 2 … (modulo RANKS); null beyond RANKS
 //
 // A packet has a value in its low word and the number of the exchange in its high word (peer.h):
@@ -22,7 +20,7 @@
 // Exchanges alternate between the two halves of an inbox. A device that writes for exchange n + 2
 // has received all data of exchange n + 1, which each device sends after its launch for n has
 // ended. Each block sends its whole share before it waits, and a launch has no more blocks than fit
-// on the device together. So two devices never wait for each other, in whatever order blocks start.
+// on the device together. So two devices never wait for each other, in any order of blocks.
 //
 // GATHERED: a library has gathered all parts (devices of several processes): `inbox` has RANKS ×
 // `count` f32, and the kernel neither sends nor waits. The host sees progress in `late`: the number

@@ -4,8 +4,7 @@
 //
 //   x    tokens × COLS f16 in *panels* (mma.h's panel_at): for each 8 tokens and 128 columns the
 //        2 KiB that the lanes of a wave load in four loads of 16 bytes, in the order of lanes.
-//        Columns
-//        after COLS and tokens after `tokens` may hold anything
+//        Columns after COLS and tokens after `tokens` may hold anything
 //   w0…, b0…, residual   as for gemm.h
 //   y0…  Results::Singles: f32, tokens × rows; Results::Panels: panels of the segment's rows
 //   parts     with splits > 1: f32[tiles · splits · BM · BN]

@@ -1,8 +1,7 @@
 // state.h: the fixed-size state of a sequence, for any number of tokens.
 //
 //   slots, position   as for attend.h, one token of each sequence; with ONE: tokens of one
-//   sequence,
-//             position is the position of the first token
+//             sequence, position is the position of the first token
 //   state     f32; slot s starts at `sequence_bytes` · s. The state of a sequence at position 0 is
 //             not read: it starts with zeros
 #pragma once

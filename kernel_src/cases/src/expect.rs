@@ -23,7 +23,7 @@ pub enum Expect {
     },
     /// Prepared columns, with values within a tolerance.
     Columns {
-        /// Their layout.
+        /// Layout of the columns.
         column: Column,
         /// Values of the oracle.
         want: Vec<f64>,

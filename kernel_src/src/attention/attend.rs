@@ -50,15 +50,15 @@ arguments! {
         k_norm: Pointer,
         /// An f32 score for each head, or null.
         sinks: Pointer,
-        /// From [`angles`](crate::heads::angles).
+        /// Cosines and sines from [`angles`](crate::heads::angles).
         angles: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
         slots: Pointer,
         /// A u32 per slot: tokens before the new one.
         position: Pointer,
-        /// Per [`KvLayout`], slot `s` at `s · sequence_bytes`.
+        /// Keys in the layout [`KvLayout`], slot `s` at `s · sequence_bytes`.
         keys: Pointer,
-        /// As `keys`.
+        /// Values, as `keys`.
         values: Pointer,
         /// [`AttendSpec::part_bytes`] of working memory.
         part: Pointer,

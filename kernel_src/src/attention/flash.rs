@@ -78,9 +78,9 @@ arguments! {
         q: Pointer,
         /// An f32 score for each head, or null.
         sinks: Pointer,
-        /// Per [`KvLayout`].
+        /// Keys in the layout [`KvLayout`].
         keys: Pointer,
-        /// As `keys`.
+        /// Values, as `keys`.
         values: Pointer,
         /// `tokens × heads · head_dim` f16 in tiles ([`tiled_bytes`](crate::mma::tiled_bytes)).
         y: Pointer,

@@ -34,7 +34,7 @@ arguments! {
         slots: Pointer,
         /// A u32 per slot: tokens before the new ones.
         position: Pointer,
-        /// Per [`KvLayout`], slot `s` at `s · sequence_bytes`.
+        /// Keys in the layout [`KvLayout`], slot `s` at `s · sequence_bytes`.
         rows: Pointer,
         /// Output: one row of `capacity` f32 for each row of the grid; row 0 is for token `first`.
         scores: Pointer,

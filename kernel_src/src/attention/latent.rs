@@ -42,7 +42,7 @@ arguments! {
         slots: Pointer,
         /// A u32 per slot: tokens before the new ones.
         position: Pointer,
-        /// Per [`KvLayout`], slot `s` at `s · sequence_bytes`.
+        /// Rows in the layout [`KvLayout`], slot `s` at `s · sequence_bytes`.
         rows: Pointer,
         /// [`LatentSpec::part_bytes`] of working memory.
         part: Pointer,

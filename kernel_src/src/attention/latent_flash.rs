@@ -54,7 +54,7 @@ arguments! {
     LatentFlashArgs {
         /// `tokens × heads × head_dim` f32.
         q: Pointer,
-        /// Per [`KvLayout`].
+        /// Rows in the layout [`KvLayout`].
         rows: Pointer,
         /// One u32: the position of the first token.
         position: Pointer,

@@ -36,13 +36,13 @@ arguments! {
         q_norm: Pointer,
         /// As `q_norm`.
         k_norm: Pointer,
-        /// From [`angles`](crate::heads::angles).
+        /// Cosines and sines from [`angles`](crate::heads::angles).
         angles: Pointer,
         /// One u32: the position of the first token.
         position: Pointer,
-        /// Per [`KvLayout`].
+        /// Keys in the layout [`KvLayout`].
         keys: Pointer,
-        /// As `keys`.
+        /// Values, as `keys`.
         values: Pointer,
         /// The rotated queries, `tokens × heads × head_dim`, f32 or f16; f32 may be `q`.
         rotated: Pointer,

@@ -32,7 +32,7 @@ arguments! {
         slots: Pointer,
         /// `slots × capacity` u32.
         tokens: Pointer,
-        /// A u32 per slot: the position of the token that the logits came from.
+        /// A u32 per slot: the position of the last token (the source of the logits).
         position: Pointer,
         /// Number of positions of a slot.
         capacity: U32,

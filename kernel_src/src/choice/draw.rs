@@ -36,7 +36,7 @@ arguments! {
         slots: Pointer,
         /// `slots × capacity` u32.
         tokens: Pointer,
-        /// A u32 per slot: the position of the token that the logits came from.
+        /// A u32 per slot: the position of the last token (the source of the logits).
         position: Pointer,
         /// [`WORK`] bytes per sequence, zero before the first launch and after each launch.
         work: Pointer,

@@ -24,7 +24,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The engine's job for a target, which must be the target that the kernel was specialised for.
+    /// The engine's job for a target. It must be the target for which the kernel was specialised.
     #[must_use]
     pub fn job(&self, target: &Target) -> Job {
         let constants = self.constants.clone();

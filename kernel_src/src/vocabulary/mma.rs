@@ -117,7 +117,7 @@ pub const fn turned_bytes(rows: usize, cols: usize) -> usize {
 
 /// Index of an element in turned tiles: tiles as in [`tiled_index`], two for each 128 columns, in
 /// the order in which lanes unpack weights. A span has 32 columns. The quad of a column in its span
-/// gives sixteen places, and its index in the quad selects eight of them.
+/// selects sixteen indices, and its index in the quad selects eight of them.
 #[must_use]
 pub const fn turned_index(row: usize, col: usize, cols: usize) -> usize {
     let in_steps = cols.next_multiple_of(128);

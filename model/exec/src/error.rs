@@ -63,7 +63,7 @@ pub enum SessionError {
     /// A step names one sequence twice.
     #[error("a sequence is named twice in one step")]
     Twice,
-    /// Logits or a token were requested, but the sequence has no token to compute them from.
+    /// Logits or a token were requested, but the sequence has no tokens.
     #[error("no token to go on from")]
     NoTokens,
     /// The mask and the biases forbid every token.

@@ -134,7 +134,7 @@ impl Rates {
             beside = beside.min(all()?.max(1e-9));
             copied = copied.max(rate(count, took(&between)?));
         }
-        // A disturbed measurement must not exceed the rate of one alone.
+        // A disturbed measurement must not exceed the rate measured without the other.
         Ok(Rates { copy, host, both: [(bytes / beside).min(host), copied.min(copy)] })
     }
 }

@@ -7,7 +7,6 @@
 //! are copied (`streamed.rs`). A copy takes the same time for any number of tokens; the CPU's time
 //! grows with the tokens. The number of tokens from which copying is faster follows from both
 //! rates, which are measured when the model is opened.
-//! are measured when the model is opened.
 
 use super::expert_cache::{ExpertCache, HostShare};
 use super::plan::{BufferId, HostWork, Pause, Plan, Program, Streaming};

@@ -470,7 +470,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The lists of visible positions, if attention is sparse; else the page tables, if any.
+    /// The lists of visible positions if attention is sparse; the page tables, if any, if it is
+    /// not.
     pub(super) fn listed(&self, only: Option<ValueId>) -> Result<Bind, PlanError> {
         only.map_or(Ok(self.table()), |v| self.value(v))
     }

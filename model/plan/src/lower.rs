@@ -136,7 +136,7 @@ impl Lower<'_> {
         Ok(Ready { job, block, shared, arguments, family: PhantomData })
     }
 
-    /// The name of a projection: the value that it ends in.
+    /// The name of a projection: the value of its result.
     pub fn name_of(&self, segments: &[Segment], finish: &Finish) -> String {
         let named = finish.out().or(segments.first().map(|s| s.out));
         named.map_or(String::new(), |v| self.graph.value(v).name.clone())

@@ -355,8 +355,8 @@ fn summed<'p>(program: &'p Program, product: &Part<'p>, sum: &Part<'p>) -> Optio
     }
     let (y, residual) =
         (named(&sum.spec, &sum.args, "y")?, named(&sum.spec, &sum.args, "residual")?);
-    // A launch may write where the previous one read. A merged step may not, while its other blocks
-    // still read there.
+    // A launch may write where the previous one read. A merged step must not, because its other
+    // blocks may still read there.
     let place = |bind: Bind| match bind {
         Bind::Buffer(id) => {
             program.buffers.get(id.0 as usize).map(|b| b.offset..b.offset + b.bytes)

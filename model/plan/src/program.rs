@@ -50,7 +50,7 @@ pub struct Launch {
     pub step: usize,
     /// The kernel.
     pub job: JobId,
-    /// Its arguments, in order.
+    /// Arguments of the kernel, in order.
     pub args: Vec<Bind>,
     /// Blocks.
     pub grid: [Dim; 3],
@@ -157,7 +157,7 @@ impl HostWork {
 pub struct Kept {
     /// The value.
     pub value: ValueId,
-    /// Its buffer.
+    /// The buffer of the value.
     pub buffer: BufferId,
     /// True: stored as f16 tiles. False: rows of 32-bit elements.
     pub tiled: bool,

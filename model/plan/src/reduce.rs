@@ -123,7 +123,7 @@ const COUNT: usize = 13;
 
 /// A launch that sums rows over devices.
 pub struct Sum<'p> {
-    /// Its program.
+    /// Program of the launch.
     pub program: &'p Program,
     /// The launch.
     pub launch: &'p Launch,

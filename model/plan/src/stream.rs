@@ -11,7 +11,6 @@
 //! of the copy's time on a card with 4 TB/s and copies of 55 GB/s, and overlaps the next copy. The
 //! slot of such a layer is free immediately after. A slot whose matrices are read in place is free
 //! when the layer is computed.
-//! computed.
 //!
 //! Weights of host parts (experts or feed-forward parts of single tokens) are also streamed for
 //! long prompts: one copy serves all tokens. That is a separate program. Beside host FFN other

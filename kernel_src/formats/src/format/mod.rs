@@ -14,8 +14,8 @@
 //! code follow from this one description. A new GGML type is one constant in `table.rs`, and its id
 //! below.
 //!
-//! The order of roundings (f32, no contraction: `d · s` first, then `· v`, then `± m · t`) is
-//! ggml's, so values agree bit for bit.
+//! The order of roundings (f32, no contraction: `d · s` first, then `· v`, then `± m · t`) is that
+//! of ggml, so the bits of values are equal.
 
 mod codebook;
 mod decode;
@@ -189,7 +189,7 @@ pub enum Encoding {
     Blocks(BlockFormat),
 }
 
-/// A format that kjit can compute with.
+/// A format that kjit supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Format {
     /// ggml's name, in its spelling (`Q4_K`).

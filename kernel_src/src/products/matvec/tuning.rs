@@ -134,8 +134,7 @@ fn start(target: &Target, wide: bool, roomy: bool) -> &'static Start {
 }
 
 /// Whether 128 registers per lane are enough for a product with one column, and a SIMD has four
-/// such waves. Without a byte dot product (or on a card whose dot product is wrong) 30 more
-/// registers spilled.
+/// such waves. Without a byte dot product (if that of the card is wrong) 30 more registers spilled.
 pub fn takes_1024(target: &Target) -> bool {
     target.arch().one_register_file() && target.arch().dot == Dot::Sdot4
 }

@@ -14,7 +14,7 @@ pub struct Subject {
     pub name: String,
     /// The kernel.
     pub spec: Spec,
-    /// The size that its launches depend on.
+    /// The size that determines its launches.
     pub size: Size,
     /// Number of launches in one run of its program; 0 without a program.
     pub launches: usize,

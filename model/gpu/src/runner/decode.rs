@@ -15,9 +15,9 @@ struct Running {
     slot: usize,
     /// Position of the token that the next step computes.
     next: usize,
-    /// Position of the next token that is passed on.
+    /// Position of the next token that the sink gets.
     read: usize,
-    /// Length of the sequence: tokens before the last one passed on.
+    /// Length of the sequence: tokens before the last one that the sink got.
     len: usize,
     /// The position after the last one that the device may write.
     written: usize,
@@ -28,7 +28,7 @@ struct Running {
 }
 
 impl Running {
-    /// Number of launched steps whose token has not been passed on.
+    /// Number of launched steps whose token has not yet been passed to the sink.
     fn ahead(&self) -> usize {
         (self.next + 1).saturating_sub(self.read)
     }

@@ -447,7 +447,7 @@ impl GpuRunner {
         Ok(Rows { program: &batch.program, adjust, greedy, draw, whose: SlotScope::All })
     }
 
-    /// The values that a program's launches are evaluated with.
+    /// The values for evaluating a program's launches.
     fn now(&self, program: &Program, tokens: usize, choice: Choice) -> Result<Now, SessionError> {
         let r = &self.loaded;
         let now = program.now(&r.plan.target, r.units(), tokens as u32, choice);
@@ -721,7 +721,7 @@ impl GpuRunner {
 pub(super) struct Drafted {
     pub(super) slot: usize,
     pub(super) rows: usize,
-    /// The device chooses greedily after each row; otherwise the host reads the logits.
+    /// True: the device chooses greedily after each row. False: the host reads the logits.
     pub(super) chosen: bool,
 }
 
