@@ -73,8 +73,8 @@ template <class S> struct AttendMma {
     // A tile of keys or values: rows as in memory, 16-byte chunks swizzled within 128 bytes, so
     // that the same chunk of eight rows is in different banks (`swizzled`). Then the scales of ROWS
     // rows, one f16 further if the first is in the upper half of a word. 128 bytes of memory must
-    // stay 128 contiguous bytes of shared memory: with 16 more after each row, copies had 93 % of
-    // this rate; in tiles of 64 columns 75 %.
+    // stay 128 contiguous bytes of shared memory. With 16 more after each row copies had 93 % of
+    // this rate; in tiles of 64 columns they had 75 %.
     static constexpr u32 SCALES_AT = ROWS * K::ROW;
     static constexpr u32 SCALE_WORDS = K::BYTES ? CEIL_DIV(ROWS * K::SCALES + K::SCALES % 2, 2) : 0;
     static constexpr u32 SIDE = CEIL_DIV(SCALES_AT + 4 * SCALE_WORDS, 128) * 128;

@@ -56,8 +56,7 @@ template <class S> struct Experts {
     // Bytes of dynamic shared memory.
     static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : X_COLUMNS * X::VECTORS * 16;
 
-    // The slot of load `b` of a tile: rounds in order, LOADS for each; the first slot of the round
-    // is added.
+    // The first slot of the round of load `b` of a tile; each round has LOADS loads.
     STEP u32 slot_of(u32 tile, u32 b) {
         return S::SUM ? tile / TILES * TOP + b / LOADS * TOGETHER : tile / TILES;
     }

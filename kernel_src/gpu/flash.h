@@ -143,7 +143,7 @@ template <class S> struct Flash {
 #else
             const bool inside = j0 + BK <= seen &&
                                 (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + BQ) &&
-                                // No row's window or chunk begins in this tile.
+                                // No row's chunk begins within this tile.
                                 (S::CHUNK == 0 || j0 >= Scores<S>::seen_from(past + q0 + BQ - 1));
 #endif
             UNROLL for (u32 i = 0; i < MI; i++) {

@@ -46,7 +46,7 @@ STEP void bytes_to_halves(u32 v, u32& low, u32& high) {
     low = __builtin_amdgcn_perm(0x64646464u, v, 0x04010400u);
     high = __builtin_amdgcn_perm(0x64646464u, v, 0x04030402u);
 }
-#else  // only f32, and on the simulated device, whose host may compute f16 wrongly
+#else  // f32 only, and the simulated device, where tests can make f16 wrong
 #if defined(KJSIM_WRONG_packed) && !defined(KJ_F32)
 #define H2(pair) kjsim::wrong_half(pair)
 #else

@@ -16,8 +16,8 @@
 // through shared memory. Then each wave multiplies all of them with its own columns. With chosen
 // positions (chosen.h) all rows of a block belong to one token.
 //
-// S: HEADS, RANK, MI, BK, WAVES_N, STAGES (1 or 2 tiles in shared memory), and those of kv.h.
-// Share: x of ⌈TOKENS·HEADS / BQ⌉ or more; with chosen positions of TOKENS·⌈HEADS / BQ⌉.
+// S: HEADS, RANK, MI, BK, WAVES_N, STAGES (1 or 2 tiles in shared memory), and as for kv.h. Share:
+// x of ⌈TOKENS·HEADS / BQ⌉ or more; with chosen positions of TOKENS·⌈HEADS / BQ⌉.
 #pragma once
 #include "chosen.h"
 #include "flash_args.h"

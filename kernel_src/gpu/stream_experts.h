@@ -1,11 +1,11 @@
 // stream_experts.h: products through chosen experts' matrices whose rows come through the ring
 // (stream.h).
 //
-// The rows to load are known only after the choice of experts, so every block makes the choice: it
-// receives the scores one by one (packets.h), chooses, and its extra warp loads the block's rows of
-// the chosen matrices. There is no grid barrier, and no block waits for another's choice. (With the
-// choice made by one wave between two grid barriers, and rows loaded outside the ring, a layer of
-// qwen3-30b-a3b took 34 µs more than the 31 µs of its launches.)
+// The rows to load are known only after the choice of experts, so every block makes the choice. It
+// receives the scores one by one (packets.h) and chooses; then its extra warp loads the block's
+// rows of the chosen matrices. There is no grid barrier, and no block waits for another's choice.
+// (With the choice made by one wave between two grid barriers, and rows loaded outside the ring, a
+// layer of qwen3-30b-a3b took 34 µs more than the 31 µs of its launches.)
 //
 // The rows of all chosen matrices are one vector, slot after slot. A block has whole groups of it,
 // which it sends as packets. With SUM a block has the same rows of all matrices, and the columns

@@ -21,9 +21,9 @@ use std::fmt::Write as _;
 const NAME: &str = "persistent";
 /// Threads of the extra warp that loads weights.
 const BESIDE: u32 = 32;
-/// 64-bit words of an instruction before a step's arguments: the step's number, its grid, the
-/// source of values, the destination of packets, the weight of the next norm, the destination of
-/// values sent one by one.
+/// 64-bit words of an instruction before a step's arguments: number of the step, its grid (3
+/// sizes), source of values, destination of packets, weight of the next norm, destination of values
+/// sent one by one.
 pub const HEAD: usize = 8;
 /// Bit of an instruction's first word: a grid barrier follows it.
 pub const MEETS_BEHIND: u64 = 1 << 32;
@@ -96,15 +96,20 @@ impl Persistent {
     /// Bytes of the barrier state, zero before the first launch.
     pub const MEETING: usize = 16;
 
-    /// Arguments of a launch: the instructions and their number, [`Persistent::MEETING`] bytes of
-    /// device memory, a word that the host reads (not 0: a block has waited longer than the limit),
-    /// the size of the grid, the limit in ns.
+    /// Arguments of a launch:
+    ///
+    /// - the instructions, and their number;
+    /// - [`Persistent::MEETING`] bytes of device memory;
+    /// - a word that the host reads (not 0: a block has waited longer than the limit);
+    /// - the number of blocks, and the limit in ns.
     pub const ARGUMENTS: [&'static str; 6] =
         ["program", "count", "words", "late", "blocks", "limit"];
 
-    /// Further argument with several devices: addresses of the words and of the host word of
-    /// `ReduceArgs`, and of this device's inbox; the size of an inbox, the limit in ns, the rank,
-    /// the number of all-reduces in the launch; the inboxes of the other ranks in order.
+    /// Further argument with several devices, a table:
+    ///
+    /// - addresses of the words and of the host word of `ReduceArgs`, and of this device's inbox;
+    /// - the size of an inbox, the limit in ns, the rank, the number of all-reduces in the launch;
+    /// - the inboxes of the other ranks in order.
     pub const SUMS: &'static str = "sums";
 
     /// The kernel for these distinct specs.

@@ -1,5 +1,5 @@
-//! One of each kernel at sizes of real models: the compile matrix, in which no kernel may spill.
-//! Each family chooses its samples ([`Cases::samples`](crate::Cases::samples)).
+//! One kernel of each kind at sizes of real models: the compile matrix, in which no kernel may
+//! spill. Each family chooses its samples ([`Cases::samples`](crate::Cases::samples)).
 
 pub use crate::samples::Sample;
 

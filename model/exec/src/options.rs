@@ -53,10 +53,10 @@ pub enum Output {
 /// one or two sequences.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Persistence {
-    /// If it was measured to be faster: on Hopper cards, for dense models that are mostly Q4_0,
-    /// Q4_1, Q4_K, Q5_K, Q6_K or Q8_0, with heads of at most 128 and at least 50 MiB of weights per
-    /// layer (100 MiB of each card's share if two cards compute a layer together, and only for one
-    /// sequence). If the kernel cannot be compiled, ordinary launches are used.
+    /// If it was measured to be faster. That is on Hopper cards, for dense models that are mostly
+    /// Q4_0, Q4_1, Q4_K, Q5_K, Q6_K or Q8_0. Heads have at most 128 elements, and layers at least
+    /// 50 MiB of weights. (If two cards compute a layer together: 100 MiB of each card's share, and
+    /// only for one sequence.) If the kernel cannot be compiled, ordinary launches are used.
     #[default]
     Auto,
     /// If possible. If not, ordinary launches are used and the plan says why.

@@ -113,7 +113,7 @@ impl GpuRunner {
                 }
                 Err(SessionError::Wrong(lines)) => lines,
                 Err(other) if remarks.is_empty() => return Err(other),
-                // The first remark says why an alternative was tried.
+                // The first warning says why an alternative was tried.
                 Err(other) => {
                     remarks.push(other.to_string());
                     return Err(SessionError::Wrong(remarks));
@@ -456,7 +456,7 @@ fn what_would_fit(
     })
 }
 
-/// Flags that reduce the device memory beside host parts.
+/// Flags that reduce the device memory of a model with host parts.
 fn less_aside(graph: &Graph, options: &OpenOptions) -> String {
     let more = graph.ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_)));
     let kept = if options.paged.is_some() { "a smaller --kv-memory" } else { "a smaller -c" };

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The most tokens of a proof: few rows.
+/// The most tokens of a verification: few rows are enough.
 const TOKENS: usize = 3;
 /// The seed of the input numbers.
 const SEED: u64 = 0x6b6a_6974;
@@ -115,9 +115,15 @@ enum Verdict {
 /// A kernel's case, or the reason why it cannot be made.
 type Made = Result<Case, String>;
 
-/// The variants of a device that are tried, best first: unchanged; without knowledge of its
-/// compiler; with its other wave width; without its matrix unit; without its byte dot product;
-/// without both; with f32 arithmetic only.
+/// The variants of a device that are tried, best first:
+///
+/// - unchanged;
+/// - without knowledge of its compiler;
+/// - with its other wave width;
+/// - without its matrix unit;
+/// - without its byte dot product;
+/// - without both;
+/// - with f32 arithmetic only.
 pub(super) fn ladder(target: &Target) -> Vec<Target> {
     let mut all = vec![target.clone()];
     let target = &target.without_sound_copies();

@@ -96,7 +96,7 @@ impl Lower<'_> {
         Ok(spec.with(Some(MatvecTuning { wave, team, block: all.block.max(team), ..all })))
     }
 
-    /// The tuning of experts' products: measured, or that of one token.
+    /// The tuning of experts' products: the measured one, or that of a single token.
     pub(super) fn experts_spread(
         &self,
         name: &str,

@@ -89,7 +89,7 @@ pub fn of_plan(plan: &Plan, depth: usize) -> Vec<Subject> {
     all
 }
 
-/// One of each kernel, at sizes of real models.
+/// One kernel of each kind, at sizes of real models.
 ///
 /// # Errors
 /// An unsupported spec in the list.

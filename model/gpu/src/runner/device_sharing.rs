@@ -1,11 +1,11 @@
 //! Detects models that share a device with a tensor split's persistent kernels.
 //!
 //! A persistent kernel occupies a whole device and waits for its counterparts on the other devices.
-//! With two such models on the same devices, one model's kernel could run on the first device and
-//! the other model's kernel on the second: each would wait for a kernel that cannot start.
-//! (Launches that reduce rows are small and can run side by side.) So a model uses its persistent
-//! kernel only while no other tensor-split model of the process uses its devices. Afterwards it
-//! uses ordinary launches, from the next token of a running answer on.
+//! With two such models on the same devices, the kernel of one model could run on the first device
+//! and that of the other on the second. Each would wait for a kernel that cannot start. (Launches
+//! that reduce rows are small and can run side by side.) So a model uses its persistent kernel only
+//! while no other tensor-split model of the process uses its devices. Afterwards it uses ordinary
+//! launches, from the next token of a running answer on.
 
 use super::GpuRunner;
 use kjit_exec::SessionError;

@@ -49,8 +49,8 @@ use std::time::{Duration, Instant};
 /// A draw that reads the options of each slot from device memory.
 const DRAW: Choice = Choice::Draw { top_k: 1, inverse: 1.0, top_p: 1.0, min_p: 0.0 };
 
-/// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step: no
-/// allocation, compile, copy or wait in between.
+/// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step,
+/// without any allocation, compile, copy or wait between steps.
 pub struct GpuRunner {
     /// The other devices of a tensor split. The first field, because fields are dropped in order.
     others: Others,
