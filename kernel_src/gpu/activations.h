@@ -1,9 +1,9 @@
-// activations.h: a column of activations made ready for the dot products of a matvec.
+// activations.h: prepares a column of activations for the dot products of a matvec.
 //
 // Form::Quantised: 16-bit integers in groups of 32, x ≈ scale · q with |q| ≤ 32639, stored as two
 // planes of signed bytes, q = 256 · high + low. Integer dot products by bytes stay exact. The error
-// is 2^-16 of the group's largest value (a half has 2^-11 of each value). A column is vectors of
-// 16 bytes, with G = COLS / 32:
+// is 2^-16 of the group's largest value (f16 has 2^-11 of each value). A column consists of vectors
+// of 16 bytes, with G = COLS / 32:
 //
 //   2G  high bytes
 //   2G  low bytes
@@ -30,7 +30,7 @@ template <class S> struct Activations {
     static constexpr u32 GROUPS = COLS / 32;
     static constexpr u32 UNITS = CEIL_DIV(COLS, S::X_UNIT);                     // of a plain column
     static constexpr u32 QUADS = PLAIN ? UNITS * (S::X_UNIT / 4) : COLS / 4;
-    // of 16 bytes, a column
+    // vectors of 16 bytes in a column
     static constexpr u32 VECTORS = PLAIN ? QUADS : 5 * GROUPS;
     static constexpr u32 PASSES = CEIL_DIV(QUADS, KJ_BLOCK);
 
@@ -44,8 +44,8 @@ template <class S> struct Activations {
         }
     }
 
-    // Stores quad q. Quantised: all threads must call it; eight neighbours share a group, and
-    // `active` is equal in the eight.
+    // Stores quad q. If quantised, all threads must call it; eight neighbours share a group, and
+    // `active` is equal in these eight.
     STEP void keep_quad(u32x4* column, u32 q, const float (&v)[4], bool active) {
         if constexpr (PLAIN) {
             u32 at = S::X_UNIT == 8 ? (q % 2) * UNITS + q / 2 : q;
@@ -58,7 +58,8 @@ template <class S> struct Activations {
             if (inverse > 3.0e38f) inverse = 3.0e38f;  // a group of subnormals
             u32 high = 0, low = 0;
             i32 sum = 0;
-            // NaN if any element is NaN or infinite: added to the scale, so the result shows it.
+            // NaN if any element is NaN or infinite. It is added to the scale, so the result shows
+            // it.
             float bad = 0.0f;
             UNROLL for (u32 i = 0; i < 4; i++) {
                 i32 whole = round_int(v[i] * inverse);
@@ -83,9 +84,9 @@ template <class S> struct Activations {
         }
     }
 
-    // A norm's weights, loaded before the wait for the activations: they come from memory, not from
-    // a cache, and after the norm's sum their latency would be paid a second time. Rows of many
-    // passes load them where they are used.
+    // The weights of a norm are loaded before the wait for the activations. They come from memory,
+    // not from a cache, so loading them after the norm's sum would add the latency again. Rows of
+    // many passes load them at their use.
     static constexpr bool NORM_AHEAD = NORMED && PASSES <= 4;
     struct Norm { float w[NORM_AHEAD ? PASSES : 1][4]; };
     STEP void load_norm(Norm& norm, const float* aux) {
@@ -95,8 +96,8 @@ template <class S> struct Activations {
         }
     }
 
-    // N columns one after another (and the other factors too), by the whole block. Ends without a
-    // barrier.
+    // Makes N columns one after another (also the other factors), in the whole block. Ends without
+    // a barrier.
     template <u32 N>
     STEP void make(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
         if constexpr (NORMED) make_normed<N>(x, aux, norm, eps, columns);
@@ -128,8 +129,8 @@ template <class S> struct Activations {
         }
     }
 
-    // All columns as one, a few quads in flight at a time. One after another, a row of 14336 would
-    // wait seven times for the second-level cache, and the eight short columns of a token's experts
+    // All columns are processed as one, with a few quads in flight at a time. One after another, a
+    // row of 14336 would wait seven times for L2, and the eight short columns of a token's experts
     // eight times.
     template <u32 N> STEP void make_plain(const float* x, const float* aux, u32x4* columns) {
         constexpr u32 quads = N * QUADS, passes = CEIL_DIV(quads, KJ_BLOCK);

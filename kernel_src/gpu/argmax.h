@@ -1,12 +1,12 @@
-// argmax: the token of the largest logit. Among equals the lowest id is taken, NaN never. Then the
-// sequence advances by one token.
+// argmax: the token with the largest logit; among equal logits the lowest id. NaN is never chosen.
+// Then the sequence advances by one token.
 //
 //   logits    SEQUENCES × VOCAB f32
 //   slots     SEQUENCES u32: the slot of each sequence; null: sequence s has slot s
 //   tokens    SLOTS × capacity u32: position p + 1 gets the token
 //   position  SLOTS u32: + 1
 //   part      SEQUENCES × blocks u64
-//   counters  SEQUENCES u32, zero before and after
+//   counters  SEQUENCES u32, zero before and after a launch
 //
 // S: VOCAB. Share: x of `blocks`, y the sequence.
 #pragma once

@@ -4,27 +4,27 @@
 //   q         SEQS × HEADS × HEAD_DIM f32, as projected
 //   k, v      SEQS × KV_HEADS × HEAD_DIM f32, as projected
 //   out       as q
-//   q_norm, k_norm  HEAD_DIM f32 where QK_NORM
+//   q_norm, k_norm  HEAD_DIM f32 if QK_NORM
 //   angles    capacity × ROPE_DIMS/2 pairs
-//   sinks     HEADS f32 where SINKS
+//   sinks     HEADS f32 if SINKS
 //   slots     SEQS u32: the slot of each sequence; null: sequence s has slot s
-//   position  u32 by slot: tokens before this one
+//   position  one u32 per slot: number of tokens before this one
 //   keys, values  caches (kv.h) of `capacity` positions; slot s starts at `sequence_bytes` · s
 //   table     pages of each slot (paged.h)
 //   part      SEQS × HEADS × splits × (HEAD_DIM + 2) f32
-//   counters  SEQS × KV_HEADS × HEAD_PARTS u32, zero before and after
+//   counters  SEQS × KV_HEADS × HEAD_PARTS u32, zero before and after a launch
 //
 // Share: x of `splits`, y of KV_HEADS · HEAD_PARTS, z of SEQS. Each block takes a slice of the
-// positions for GROUP query heads that share a key head. The last block of a head to finish
+// positions for GROUP query heads that share a key head. The block of a head that finishes last
 // combines the slices (online softmax: Milakov & Gimelshein 2018, arXiv 1805.02867; splitting the
 // context: Dao et al. 2023, "Flash-Decoding").
 //
-// LANES lanes share a position, eight elements each. A wave has SUBS positions at a time, and takes
-// TILE positions for each before it reduces the scores: one reduction then serves all (position,
-// head) pairs, and each lane ends with the score of one pair.
+// LANES lanes share a position, eight elements each. A wave has SUBS positions at a time. It takes
+// TILE positions for each before it reduces the scores: one reduction is enough for all (position,
+// head) pairs, and each lane then has the score of one pair.
 //
 // S: HEADS, KV_HEADS, GROUP (query heads of a block), GROUP_P (the next power of two), LANES, TILE,
-// SOFT_CAP (0: none), KEPT_BEFORE (the new key and value are in the cache already), and those of
+// SOFT_CAP (0: none), KEPT_BEFORE (the new key and value are already in the cache), and as for
 // kv.h, rope.h and scores.h.
 #pragma once
 #include "attend_args.h"
@@ -39,8 +39,8 @@ template <class S> struct Attend {
     static constexpr u32 GROUP = S::GROUP, GROUP_P = S::GROUP_P, LANES = S::LANES, TILE = S::TILE;
     static constexpr u32 HEAD_PARTS = HEADS / KV_HEADS / GROUP;
     static constexpr u32 SUBS = KJ_WAVE / LANES;
-    static constexpr u32 STEP_POSITIONS = SUBS * TILE * kj_waves;  // that a block takes at a time
-    static constexpr u32 PAIRS = TILE * GROUP_P;  // of a position and a head
+    static constexpr u32 STEP_POSITIONS = SUBS * TILE * kj_waves;  // per block and iteration
+    static constexpr u32 PAIRS = TILE * GROUP_P;  // pairs of position and head
     static_assert(PAIRS <= LANES && GROUP * HEAD_PARTS * KV_HEADS == HEADS,
                   "a lane for each pair of position and head");
     static constexpr float CAP = S::SOFT_CAP != 0.0f ? S::SOFT_CAP : 1.0f;
@@ -54,7 +54,7 @@ template <class S> struct Attend {
         float out[kj_waves][GROUP][HEAD_DIM];
     };
 
-    // Sums v[i] over the LANES lanes of a position; sum i ends in the lanes of index i ·
+    // Sums v[i] over the LANES lanes of a position; sum i is then in the lanes with index i ·
     // LANES/PAIRS …
     STEP float scatter_sum(float (&v)[PAIRS]) {
         UNROLL for (u32 n = PAIRS, mask = LANES / 2; mask > 0; mask /= 2) {
@@ -85,8 +85,8 @@ template <class S> struct Attend {
         }
     }
 
-    // The slice [from, end) for one key head, seen from `here` by GROUP heads from `head` on.
-    // Leaves out, most and sum of each wave in `lds`.
+    // The slice [from, end) for one key head: attention of a token at `here`, for GROUP heads from
+    // `head` on. Stores results, maximum and sum of each wave in `lds`.
     STEP void attend_slice(Shared& lds, const u8* keys, const u8* values, Pages pages, u64 rows,
                            u64 head_row, u32 from, u32 end, u32 here, u32 head, float scale) {
         float q[GROUP][8], acc[GROUP][8];
@@ -96,7 +96,7 @@ template <class S> struct Attend {
                 q[h][e] = inside ? lds.head[h][lane_id() % LANES * 8 + e] * scale : 0.0f;
                 acc[h][e] = 0.0f;
             }
-        Softmax mine{NEVER, 0.0f};  // of this lane's pair: its head, its position in the tile
+        Softmax mine{NEVER, 0.0f};  // of this lane's pair: a head and a position in the tile
         u32 at = from + wave_id() * (SUBS * TILE);
         Eight k[TILE], v[TILE];
         if (at < end) {
@@ -155,7 +155,7 @@ template <class S> struct Attend {
             at = next;
         }
 
-        // Over the positions of the tile, then over those side by side in the wave.
+        // Reduces over the positions of the tile, then over those side by side in the wave.
         UNROLL for (u32 m = LANES / 2; m >= LANES / TILE && m > 0; m /= 2)
             mine.sum += wave_xor(mine.sum, m);
         float most = mine.most;
@@ -182,7 +182,8 @@ template <class S> struct Attend {
         u32 head = kv_head * (HEADS / KV_HEADS) + share.y % HEAD_PARTS * GROUP;
         u32 slot = a.slots ? a.slots[sequence] : sequence, here = a.position[slot], end = here + 1;
         u32 first = Scores<S>::seen_from(here);
-        // Slices of whole steps: a short context keeps few blocks busy; the others leave at once.
+        // Slices consist of whole steps: a short context uses few blocks; the others exit
+        // immediately.
         u32 slice = CEIL_DIV(CEIL_DIV(end - first, a.splits), STEP_POSITIONS) * STEP_POSITIONS;
         u32 busy = CEIL_DIV(end - first, slice);
         if (share.x >= busy) return;
@@ -193,7 +194,7 @@ template <class S> struct Attend {
         const Pages pages{PAGED(pages_of(a.table, slot, a.capacity).table)};
 
         const u32x2* angles = a.angles + (u64)here * (S::ROPE_DIMS / 2);
-        bool owner = to == end;  // of the new position
+        bool owner = to == end;  // this block has the new position
         for (u32 h = wave_id(); h < GROUP + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
             u64 kv_at = ((u64)sequence * KV_HEADS + kv_head) * HEAD_DIM;
             if (h < GROUP) {
@@ -214,7 +215,7 @@ template <class S> struct Attend {
         attend_slice(lds, keys, values, pages, rows, head_row, from, to, here, head, scale);
         block_sync();
 
-        // The waves' parts, one element a thread at a time.
+        // Combines the waves' parts, one element per thread at a time.
         u64 out_at = ((u64)sequence * HEADS + head) * HEAD_DIM;
         float* mine =
             a.part + (((u64)sequence * HEADS + head) * a.splits + share.x) * (HEAD_DIM + 2);

@@ -1,27 +1,27 @@
 // attend_mma: the attention of attend.h, with the same arguments, on mma.sync (sm_80 and later).
-// Keys and values are halves or bytes. `part` is SEQS × HEADS × splits × (HEAD_DIM + 4) f32.
+// Keys and values are f16 or bytes. `part` is SEQS × HEADS × splits × (HEAD_DIM + 4) f32.
 //
-// The bound is reading keys and values once: 35 bytes a nanosecond and SM. All other work must be
-// small beside that. A wave takes sixteen positions at a time from a ring of its own in shared
-// memory, filled by asynchronous copies: no register waits for memory, and the loop has no barrier.
-// GROUP heads share two products of the matrix units. These have sixteen rows, twice the heads:
-// row h is the half nearest to a query, row h + 8 the half nearest to the remainder, so scores keep
-// 22 bits of the query. The product of a probability with values in halves is summed in the same
-// way. Both rows of a head are in one lane. 8-bit keys are multiplied as they are, by queries of 15
-// bits in two bytes, one product for each scale. A value's scale multiplies its probability; a half
-// is precise enough for that beside 8 bits.
+// The limit is reading keys and values once: 35 bytes per ns and multiprocessor. All other work
+// must take little time beside that. Each wave takes sixteen positions at a time from its own ring
+// in shared memory, which asynchronous copies fill: no register waits for memory, and the loop has
+// no barrier. GROUP heads share two products of the matrix units. These have sixteen rows, twice
+// the heads: row h is the query rounded to f16, row h + 8 is the rounding error as f16. So scores
+// keep 22 bits of the query. The product of a probability with f16 values is summed in the same
+// way. Both rows of a head are in one lane. 8-bit keys are multiplied directly by queries of 15
+// bits in two bytes, one product for each scale. A value's scale multiplies its probability; f16 is
+// precise enough for that beside 8 bits.
 //
-// Old positions are read before the wait for the previous kernel: no kernel of this replay writes
-// them (they come from earlier replays and prompts), nor the position. The wave stores the new
-// token's row into the ring itself.
+// Old positions are read before the wait for the previous kernel. No kernel of this replay writes
+// them (they come from earlier replays and prompts) or the position. The wave stores the new
+// token's row into the ring.
 //
-// A tile of ROWS positions starts at a multiple of ROWS. Tiles go to waves in turn, which is as
-// even as possible at any length.
+// A tile of ROWS positions starts at a multiple of ROWS. Tiles go to waves round-robin: this
+// balances any length.
 //
-// S: those of attend.h without LANES, TILE and GROUP_P; STAGES (tiles in flight for each wave),
-// LEAST (tiles worth a block), HOLD_Q (queries stay in registers), BLOCKS (blocks that share a
-// group's heads where one block has the whole past, and its slices where it has not; 1 in a
-// launch). KJ_MMA is 1. Share: as for attend.h, but y of KV_HEADS · HEAD_PARTS · BLOCKS.
+// S: as for attend.h without LANES, TILE and GROUP_P; STAGES (tiles in flight for each wave), LEAST
+// (tiles that justify one more block), HOLD_Q (queries stay in registers), BLOCKS (blocks that
+// divide a group's heads if one block has the whole past, and its slices if not; 1 in a launch).
+// KJ_MMA is 1. Share: as for attend.h, but y of KV_HEADS · HEAD_PARTS · BLOCKS.
 #pragma once
 #include "attend_args.h"
 #include "dequant.h"
@@ -29,24 +29,25 @@
 #include "rope.h"
 #include "scores.h"
 
-// Copies sixteen, or four, bytes to shared memory; zeros where `bytes` is 0. All copies go through
-// the second-level cache.
+// Copies sixteen, or four, bytes to shared memory; zeros if `there` is false. All copies pass
+// through L2.
 STEP void copy16_or_zero(void* to, const void* from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(to)), "l"(from),
                  "r"(there ? 16 : 0)
                  : "memory");
 }
-// The first `bytes` of four, zeros after them.
+// Copies the first `bytes` of four, and zeros after them.
 STEP void copy4_or_zero(void* to, const void* from, u32 bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_at(to)), "l"(from),
                  "r"(bytes)
                  : "memory");
 }
-// Signed bytes 0 and 2 of a word as halves.
+// Signed bytes 0 and 2 of a word as f16.
 // 1024 + 128 + code.
 STEP u32 codes_to_halves(u32 w) { return h2_sub((w & 0x00ff00ffu) ^ 0x64806480u, 0x64806480u); }
 
-// A product's input in two halves: eight rows of heads, and eight rows of their rounding errors.
+// The two f16 inputs of a product: rounded values for eight rows of heads, and their rounding
+// errors for eight more rows.
 STEP void split_pair(u32& nearest, u32& rest, float a, float b) {
     nearest = pack_input(a, b);
     rest = pack_input(a - half_low(nearest), b - half_high(nearest));
@@ -64,35 +65,35 @@ template <class S> struct AttendMma {
                   "two rows of a product for each head");
     static constexpr float CAP = S::SOFT_CAP != 0.0f ? S::SOFT_CAP : 1.0f;
     static constexpr float NEVER = -1e30f;  // a maximum before any score
-    // Probabilities are multiplied by 2^SHIFT, above the halves that lose bits: many positions with
-    // small shares have a large share together. The other factors (scales of codes, at most 65504 /
-    // 127) keep the products finite.
+    // Probabilities are multiplied by 2^SHIFT, so that they are not subnormal in f16: many
+    // positions with small probabilities have a large sum. The other factors (scales of codes, at
+    // most 65504 / 127) keep the products finite.
     static constexpr float SHIFT = K::BYTES ? 6.0f : 10.0f;
 
-    // A tile of keys or of values: rows as in memory, chunks of 16 bytes swizzled within their 128,
-    // so that the same chunk of eight rows is in different banks (`swizzled`). Then the scales of
-    // ROWS rows, one half further on where the first is in the upper half of a word. 128 bytes of
-    // memory must stay 128 of shared memory: with 16 more after each row copies had 93 % of this
-    // rate, in tiles of 64 columns 75 %.
+    // A tile of keys or values: rows as in memory, 16-byte chunks swizzled within 128 bytes, so
+    // that the same chunk of eight rows is in different banks (`swizzled`). Then the scales of ROWS
+    // rows, one f16 further if the first is in the upper half of a word. 128 bytes of memory must
+    // stay 128 contiguous bytes of shared memory. With 16 more after each row copies had 93 % of
+    // this rate; in tiles of 64 columns they had 75 %.
     static constexpr u32 SCALES_AT = ROWS * K::ROW;
     static constexpr u32 SCALE_WORDS = K::BYTES ? CEIL_DIV(ROWS * K::SCALES + K::SCALES % 2, 2) : 0;
     static constexpr u32 SIDE = CEIL_DIV(SCALES_AT + 4 * SCALE_WORDS, 128) * 128;
-    static constexpr u32 RING = STAGES * 2 * SIDE;  // bytes of a wave
+    static constexpr u32 RING = STAGES * 2 * SIDE;  // bytes per wave
     // Bytes of dynamic shared memory.
     static constexpr u32 POOL = 128 + kj_waves * RING + Q_TILES * ROWS * 128;
-    // Parts of a result that are summed at once: those of the waves, then those of the slices, four
-    // elements a thread.
+    // Threads that sum one set of parts, four elements each: parts of the waves, then parts of the
+    // slices.
     static constexpr u32 PART_THREADS = HEAD_DIM / 4, PART_TEAMS = KJ_BLOCK / PART_THREADS;
     static constexpr u32 PARTS = PART_TEAMS > kj_waves ? PART_TEAMS : kj_waves;
     static_assert(PARTS * GROUP * HEAD_DIM * 4 <= kj_waves * RING,
                   "results have room where the rings were");
 
     struct Shared {
-        // queries, key; a value that is handed over
+        // queries, key; a value that is sent as a packet
         float head[GROUP + 2][HEAD_DIM];
-        // the new key and value as they are stored
+        // the new key and value in their stored form
         u32x4 fresh[2][CEIL_DIV(K::ROW + 2 * K::SCALES, 16)];
-        float unit[GROUP];  // of queries in bytes
+        float unit[GROUP];  // factor of queries in bytes
         float most[PARTS][GROUP], sum[PARTS][GROUP];
         u32 is_last;
     };
@@ -123,12 +124,12 @@ template <class S> struct AttendMma {
         }
         return s;
     }
-    // The scales of group g of two rows, in a word.
+    // The scales of group g of two rows, as one word.
     STEP u32 scale_pair(const Scales& a, const Scales& b, u32 g) {
         return kj_prmt(a.pair[g / 2], b.pair[g / 2], g % 2 ? 0x7632 : 0x5410);
     }
 
-    // Copies the first `old` rows of the cache from `row` on to a tile, by a wave; zeros after
+    // Copies the first `old` rows of the cache from `row` on to a tile, in one wave; zeros after
     // them.
     STEP void fetch(u8* to, const u8* cache, u64 rows, u64 row, u32 old) {
         constexpr u32 chunks = K::ROW / 16;
@@ -143,15 +144,15 @@ template <class S> struct AttendMma {
             u32 n = old * K::SCALES + skew;
             UNROLL for (u32 i = 0; i < CEIL_DIV(SCALE_WORDS, KJ_WAVE); i++) {
                 u32 w = lane_id() + i * KJ_WAVE;
-                // With an odd number of scales half of the last word belongs to a row that was
-                // never written. NaN there would make 0 · scale NaN.
+                // With an odd number of scales, half of the last word belongs to a row that was
+                // never written. If it were NaN, 0 · scale would be NaN.
                 u32 bytes = 2 * w >= n ? 0 : K::SCALES % 2 != 0 && 2 * w + 1 == n ? 2 : 4;
                 if (w < SCALE_WORDS) copy4_or_zero(to + SCALES_AT + 4 * w, scales + 4 * w, bytes);
             }
         }
     }
 
-    // Stores a row to the cache and to a tile, by a wave.
+    // Stores a row to the cache and to a tile, in one wave.
     STEP void keep_row(u8* cache, u64 rows, u64 row, const u32x4* from) {
         for (u32 k = lane_id(); k < K::ROW / 16; k += KJ_WAVE)
             *(u32x4*)(cache + row * K::ROW + 16 * k) = from[k];
@@ -172,11 +173,10 @@ template <class S> struct AttendMma {
         return (const u16*)((const u8*)row + K::ROW);
     }
 
-    // In mma.h's tiles.
+    // The offset of an element in a tile of mma.h.
     STEP u32 query_at(u32 row, u32 col) { return col / 64 * (ROWS * 64) + tile_at(row, col % 64); }
 
-    // The queries as a lane multiplies them: fragments of halves, or words of codes and their
-    // scales.
+    // The queries in a lane: fragments of f16, or words of codes and their scales.
     static constexpr u32 DK = HEAD_DIM / MMA_K;
     // Neighbouring codes that a lane takes of each group, in words.
     static constexpr u32 WORDS = K::GROUP / 16;
@@ -186,8 +186,8 @@ template <class S> struct AttendMma {
     template <class A, class B> struct Either<true, A, B> { using type = B; };
     using Queries = typename Either<K::BYTES, Fragments, Codes>::type;
 
-    // Results of bytes' products as floats: with MAGIC added, the result is the last bits of the
-    // sum (below 2^22: 32 products of 127 · 127).
+    // Converts results of byte products to floats: with MAGIC added, the result is in the last bits
+    // of the sum (below 2^22: 32 products of 127 · 127).
     static constexpr u32 MAGIC = 0x4b400000u;
     STEP void mma_bytes(u32 (&d)[4], const u32 (&a)[2 * WORDS], const u32 (&b)[WORDS]) {
         if constexpr (WORDS == 2)
@@ -226,7 +226,7 @@ template <class S> struct AttendMma {
             q.unit = lane_id() / 4 < GROUP ? unit[lane_id() / 4] : 0.0f;
         }
     }
-    // Stores a query to rows h and h + 8 of the tile, by a wave.
+    // Stores a query to rows h and h + 8 of the tile, in one wave.
     STEP void put_query(u8* tile, u32 h, const float* row, float scale, float* unit) {
         if constexpr (!K::BYTES) {
             for (u32 e = 2 * lane_id(); e < HEAD_DIM; e += 2 * KJ_WAVE) {
@@ -256,8 +256,8 @@ template <class S> struct AttendMma {
         }
     }
 
-    // Four scores of this lane's head (lane / 4): of positions 2c, 2c + 1, 2c + 8, 2c + 9 of the
-    // tile, c = lane % 4.
+    // Four scores of this lane's head (lane / 4), at positions 2c, 2c + 1, 2c + 8, 2c + 9 of the
+    // tile; c = lane % 4.
     STEP void scores(float (&s)[4], const u8* keys, const u8* tile, const Queries& q, u32 skew) {
         if constexpr (!K::BYTES) {
             FragC c;
@@ -298,8 +298,8 @@ template <class S> struct AttendMma {
         }
     }
 
-    // out += probabilities · values. out[n][0..2] (and [2..4], of the rounding errors, if there are
-    // any) are columns 2c, 2c + 1 of the n-th eight, as `out_dim` says.
+    // out += probabilities · values. out[n][0..2] (and out[n][2..4] for the rounding errors, if
+    // there are any) are columns 2c, 2c + 1 of the n-th eight, see `out_dim`.
     STEP void mix(float (&out)[HEAD_DIM / 8][4], const float (&p)[4], const u8* values, u32 skew) {
         if constexpr (!K::BYTES) {
             FragA a;
@@ -338,7 +338,7 @@ template <class S> struct AttendMma {
             }
         }
     }
-    // The element of the head in column 2c + e of the n-th eight.
+    // The element of the head that is column 2c + e of the n-th eight.
     STEP u32 out_dim(u32 n, u32 e) {
         constexpr u32 each = K::GROUP / 8;
         if constexpr (K::BYTES)
@@ -347,7 +347,7 @@ template <class S> struct AttendMma {
     }
 
     // Element i of GROUP × HEAD_DIM from `n` parts in shared memory: the sum weighted by the
-    // maxima, the maximum, and the sum of shares.
+    // maxima, the maximum, and the sum of probabilities.
     STEP float merge(const Shared& lds, const float* parts, u32 n, u32 i, float& most, float& sum) {
         u32 h = i / HEAD_DIM;
         most = NEVER, sum = 0.0f;
@@ -362,9 +362,9 @@ template <class S> struct AttendMma {
         return value;
     }
 
-    // last_block (kjit.h) with one thread's release and acquire for the whole block: a fence in
-    // every thread took half a µs. The counter returns to 0 in the same operation that counts the
-    // last block: a store of its own would not be ordered before the additions of the next layer in
+    // As last_block (kjit.h), but with the release and acquire of one thread for the whole block: a
+    // fence in every thread took 0.5 µs. The counter returns to 0 in the operation that counts the
+    // last block: a separate store would not be ordered before the additions of the next layer in
     // the same launch.
     STEP bool last_slice(u32* counter, u32 blocks, u32& is_last) {
         block_sync();
@@ -393,11 +393,11 @@ template <class S> struct AttendMma {
             here = before.position(a.position + slot);
         u32 end = here + 1;
         u32 first = Scores<S>::seen_from(here), base = first / ROWS * ROWS;
-        // Summing slices costs as much as a few tiles: a short past stays in one block.
+        // Summing slices costs as much as a few tiles, so a short past stays in one block.
         u32 tiles = CEIL_DIV(end - base, ROWS),
             busy = tiles < 3 * S::LEAST ? 1 : min_u32(slices, tiles / S::LEAST);
         const u32 slice = busy == 1 ? share.x : share.x * BLOCKS + member;
-        // The remaining blocks do wait, so this launch ends after the previous one.
+        // The remaining blocks wait for the previous launch, so this launch ends after it.
         if (slice >= busy) return;
         // This block's heads.
         const u32 own = busy == 1 ? GROUP / BLOCKS : GROUP,
@@ -420,8 +420,8 @@ template <class S> struct AttendMma {
         };
         NO_UNROLL for (u32 s = 0; s < 2 * STAGES; s++)
             fetch_one(ring + s * SIDE, s % 2 ? values : keys, mine + s / 2 * round);
-        // Of this wave's first head, if it has one. (Keys that are in the cache already have no
-        // norm here.)
+        // Arguments of this wave's first head, if it has one. (Keys that are already in the cache
+        // have no norm here.)
         auto asks = [&](u32 h) {
             const float* norm = h == own && !S::KEPT_BEFORE ? a.k_norm : a.q_norm;
             return Rope<S>::ask(norm, a.angles + (u64)here * Rope<S>::PAIRS);
@@ -432,11 +432,11 @@ template <class S> struct AttendMma {
         block_sync();
         if constexpr (!S::KEPT_BEFORE) before.wait();
 
-        bool owner = (tiles - 1) % busy == slice;  // of the new position
+        bool owner = (tiles - 1) % busy == slice;  // this block has the new position
         const float scale = S::SOFT_CAP == 0.0f ? a.scale * 1.44269504f : a.scale;
         for (u32 h = wave_id(); h < own + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
             const u32 q_at = (head + from_head + h) * HEAD_DIM, kv_at = kv_head * HEAD_DIM;
-            // When they are handed over, a sequence's queries, keys and values follow one another.
+            // In packets, a sequence's queries, keys and values follow one another.
             constexpr u32 KEYS_AT = HEADS * HEAD_DIM, VALUES_AT = KEYS_AT + KV_HEADS * HEAD_DIM,
                           ALL = VALUES_AT + KV_HEADS * HEAD_DIM;
             float* row = lds.head[h < own ? from_head + h : GROUP + h - own];
@@ -518,7 +518,7 @@ template <class S> struct AttendMma {
         sum += wave_xor(sum, 1);
         sum += wave_xor(sum, 2);
 
-        // The waves' parts, where the rings were.
+        // The parts of the waves, in the memory of the rings.
         float* parts = (float*)pool;
         copy_wait(0);
         block_sync();
@@ -535,7 +535,7 @@ template <class S> struct AttendMma {
         const u32 made = (sequence * HEADS + head) * HEAD_DIM;  // the first result's number
         const u64 head_part = (u64)slices * (HEAD_DIM + 4);
         float* part = a.part + ((u64)sequence * HEADS + head) * head_part;
-        // Rounded up to whole waves: their lanes hand over together.
+        // Rounded up to whole waves: their lanes send packets together.
         for (u32 n = thread_id(); n < CEIL_DIV(own * HEAD_DIM, KJ_WAVE) * KJ_WAVE; n += KJ_BLOCK) {
             const bool inside = n < own * HEAD_DIM;
             const u32 i = from_head * HEAD_DIM + (inside ? n : 0);
@@ -556,7 +556,8 @@ template <class S> struct AttendMma {
                         lds.is_last))
             return;
 
-        // Teams of threads take slices in turn, four elements a thread, all heads; then as above.
+        // Teams of threads take slices round-robin, four elements per thread, all heads; then as
+        // above.
         u32 team = thread_id() / PART_THREADS, four = thread_id() % PART_THREADS * 4;
         if (team < PART_TEAMS) {
             float team_most[GROUP], team_sum[GROUP], value[GROUP][4];

@@ -1,11 +1,12 @@
-// attend_wide: attend.h for heads too wide for its lanes' registers. Same arguments, same results.
+// attend_wide: as attend.h for heads that are too wide for its lanes' registers. Same arguments,
+// same results.
 //
-// For scores a wave has POSITIONS positions of a tile, eight elements a lane at a time, and queries
-// in registers. For results each thread has eight columns and every PARTS-th position of the tile;
-// the parts are added at the end.
+// For scores a wave has POSITIONS positions of a tile, eight elements per lane at a time, and
+// queries in registers. For results each thread has eight columns and every PARTS-th position of
+// the tile; the parts are added at the end.
 //
 // S: HEADS, KV_HEADS, GROUP (query heads of a block), SOFT_CAP (0: none), KEPT_BEFORE (the new key
-// and value are in the cache already), and those of kv.h, rope.h and scores.h. Share: as for
+// and value are already in the cache), and as for kv.h, rope.h and scores.h. Share: as for
 // attend.h.
 #pragma once
 #include "attend_args.h"
@@ -21,7 +22,7 @@ template <class S> struct AttendWide {
     static constexpr u32 HEADS = S::HEADS, KV_HEADS = S::KV_HEADS, HEAD_DIM = S::HEAD_DIM,
                          GROUP = S::GROUP;
     static constexpr u32 HEAD_PARTS = HEADS / KV_HEADS / GROUP;
-    // of a row, and of a lane
+    // chunks of a row, and per lane
     static constexpr u32 CHUNKS = HEAD_DIM / 8, EACH = CEIL_DIV(CHUNKS, KJ_WAVE);
     static constexpr u32 PARTS = KJ_BLOCK / CHUNKS;
     static constexpr u32 TILE = 32, POSITIONS = TILE / kj_waves;
@@ -75,13 +76,13 @@ template <class S> struct AttendWide {
         }
     }
 
-    // Scores become powers of two of their distance from the maximum so far.
+    // Converts scores to powers of two of their distance from the maximum so far.
     STEP void share_out(Shared& lds) {
         for (u32 h = wave_id(); h < GROUP; h += kj_waves) {
             float score = lane_id() < TILE ? lds.share[h][lane_id() % TILE] : as_f32(0xff800000u);
             float before = lds.most[h], most = max_f32(before, wave_max(score));
             float p = exp2_hw(score - most), sum = wave_sum(p);
-            wave_sync();  // all threads have read
+            wave_sync();  // all threads have read it
             if (lane_id() < TILE) lds.share[h][lane_id() % TILE] = p;
             if (lane_id() == 0) {
                 float by = exp2_hw(before - most);
@@ -96,7 +97,8 @@ template <class S> struct AttendWide {
         const u32 slot = a.slots ? a.slots[sequence] : sequence, here = a.position[slot],
                   end = here + 1;
         const u32 first = Scores<S>::seen_from(here);
-        // Slices of whole tiles: a short context keeps few blocks busy; the others leave at once.
+        // Slices consist of whole tiles: a short context uses few blocks; the others exit
+        // immediately.
         const u32 slice = CEIL_DIV(CEIL_DIV(end - first, a.splits), TILE) * TILE;
         const u32 busy = CEIL_DIV(end - first, slice);
         if (share.x >= busy) return;
@@ -107,7 +109,7 @@ template <class S> struct AttendWide {
                         (u64)KV_HEADS * stretch_of, (u64)kv_head * stretch_of};
 
         const u32x2* angles = a.angles + (u64)here * (S::ROPE_DIMS / 2);
-        const bool owner = to == end;  // of the new position
+        const bool owner = to == end;  // this block has the new position
         for (u32 h = wave_id(); h < GROUP + (owner && !S::KEPT_BEFORE ? 2 : 0); h += kj_waves) {
             const u64 kv_at = ((u64)sequence * KV_HEADS + kv_head) * HEAD_DIM;
             if (h < GROUP) {
@@ -153,7 +155,7 @@ template <class S> struct AttendWide {
                     UNROLL for (u32 e = 0; e < 8; e++)
                         acc[h][e] = fma_f32(lds.share[h][t], x[e], acc[h][e]);
             }
-            block_sync();  // all threads have read the shares
+            block_sync();  // all threads have read the probabilities
         }
         NO_UNROLL for (u32 p = 0; p < PARTS; p++) {
             if (part == p)

@@ -1,32 +1,32 @@
 // batch_gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for one token of each of 2 to 256 sequences, W in any
-// block format, on the asynchronous matrix units of sm_90a: weights are unpacked into registers as
-// the first factor, the tokens are the second in shared memory. Then bias, residual or a gated
-// unit, as gemm.h.
+// block format, on the asynchronous matrix units of sm_90a. Weights are unpacked into registers as
+// the first operand; the tokens are the second, in shared memory. Then bias, residual or gated
+// unit, as in gemm.h.
 //
-//   x    tokens × COLS halves in *turned tiles*: gemm.h's tiles, ⌈COLS/128⌉ pairs of them for each
-//        64 tokens, the columns of each 128 in the order of turned_at; columns past COLS are zero,
+//   x    tokens × COLS f16 in *turned tiles*: the tiles of gemm.h, ⌈COLS/128⌉ pairs of them for
+//        each 64 tokens, each 128 columns in the order of turned_at; columns past COLS are zero,
 //        tokens past `tokens` may hold anything
-//   w0…, b0…, residual   as gemm.h
-//   y0…  f32, tokens × rows; TURNED: turned tiles of the first segment's rows
-//   parts, counters   f32[2 · blocks · BN · N], and a zeroed u32 for each tile, zero again
-//        afterwards
+//   w0…, b0…, residual   as in gemm.h
+//   y0…  f32, tokens × rows; if TURNED: turned tiles of the first segment's rows
+//   parts, counters   f32[2 · blocks · BN · N], and a u32 for each tile, zero before and after a
+//        launch
 //
-// The order in which a product sums its columns is free, as long as both factors have the same.
-// Lane l of a warp takes a span of 32 neighbouring weights (one 16-byte load of 4-bit codes) of
-// rows l/4 and l/4 + 8, the four lanes of a row take spans side by side, and quad j of a lane's
-// span is its share of product j of eight. A quad's weights go in pairs (0, 2) and (1, 3): one
-// instruction makes two halves of two nibbles.
+// A product may sum its columns in any order, if both operands have the same order. Lane l of a
+// warp takes a span of 32 neighbouring weights (one 16-byte load of 4-bit codes) of rows l/4 and
+// l/4 + 8. The four lanes of a row take adjacent spans. Quad j of a lane's span is its share of
+// product j of eight. The weights of a quad form the pairs (0, 2) and (1, 3): one instruction
+// converts two nibbles to two f16.
 //
-// A *unit* is BN rows × 128 columns. The units of all tiles of rows lie one after the other, and
-// each block takes an equal stretch of them. A tile that several blocks share is summed by the
-// block that ends last, always in the order of the blocks. Weights are asked for AHEAD units before
-// they are taken (span_ring.h), and taken while the unit before is multiplied. One thread has X
-// brought STAGES units ahead. DEEP products are begun together, a *batch*; weights are unpacked for
-// one batch while FLIGHT others run.
+// A *unit* is BN rows × 128 columns. The units of all row tiles are numbered one after the other,
+// and each block takes an equal range of them. A tile that several blocks share is summed by the
+// block that ends last, always in the order of the blocks. Weights are requested AHEAD units before
+// their use (span_ring.h), and read while the previous unit is multiplied. One thread loads X,
+// STAGES units ahead. DEEP products are started together, as a *batch*; the weights of one batch
+// are unpacked while FLIGHT others run.
 //
-// S: those of gemm.h without BM, WM, WN, KB, X_STAGES and EXPERTS (there are none); N (tokens of
-// the products: held.h's widths), GROUPS (of four warps, that multiply), TILES (of 64 rows, for
-// each group), AHEAD, STAGES, DEEP, FLIGHT, TURNED, SPAN_BYTES (SpanRing's BYTES, of the widest
+// S: as for gemm.h without BM, WM, WN, KB, X_STAGES and EXPERTS (there are no experts); N (tokens
+// of the products: the widths in held.h), GROUPS (of four warps, that multiply), TILES (of 64 rows,
+// for each group), AHEAD, STAGES, DEEP, FLIGHT, TURNED, SPAN_BYTES (SpanRing's BYTES of the widest
 // format). OUT is Results::Singles, BN 64 · GROUPS · TILES, KJ_BLOCK 128 · (GROUPS + 1). Share: x
 // of `blocks`.
 #pragma once
@@ -35,7 +35,7 @@
 #include "span_ring.h"
 #include "turned.h"
 
-// hopper.h's barriers and copies by addresses of shared memory.
+// Barriers and copies as in hopper.h, with addresses in shared memory.
 STEP void wait_at(u32 barrier, u32 parity) {
     asm volatile(
         "{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; "
@@ -57,7 +57,7 @@ STEP void bulk_copy_at(u32 to, const void* from, u32 bytes, u32 barrier) {
         "l"(from), "r"(bytes), "r"(barrier)
         : "memory");
 }
-// A value that the compiler keeps instead of computing it anew.
+// A value that the compiler keeps in a register instead of computing it again.
 STEP u32 kept(u32 v) {
     u32 r;
     asm volatile("mov.b32 %0, %1;" : "=r"(r) : "r"(v));
@@ -75,25 +75,25 @@ template <class S> struct BatchGemm {
     static constexpr u32 STEPS = CEIL_DIV(COLS, 128), SPANS = COLS / 32, LANE_ROWS = 2 * TILES;
     static constexpr u32 WORKERS = 128 * GROUPS;
     static_assert(BN == 64 * GROUPS * TILES && KJ_BLOCK == WORKERS + 128, "roles");
-    // Registers of a thread that brings X, and of one that multiplies: a quarter of the unit has
-    // 512 for a warp of each group.
+    // Registers of a thread that loads X, and of one that multiplies: a quarter of a multiprocessor
+    // has 512 for one warp of each group.
     static constexpr u32 BRING_REGS = 24,
                          ALL_REGS = 65536 / (KJ_MIN_BLOCKS * KJ_BLOCK) / 8 * 8 * (GROUPS + 1),
                          SHARE_REGS = (ALL_REGS - BRING_REGS) / GROUPS / 8 * 8,
                          MULTIPLY_REGS = SHARE_REGS < 240 ? SHARE_REGS : 240;
-    // Blocks of 64 tokens, and halves of a tile of 64 columns.
+    // Blocks of 64 tokens, and f16 elements of a tile of 64 columns.
     static constexpr u32 BLOCKS_64 = CEIL_DIV(N, 64), TILE = N * 64;
     static constexpr u32 ALL_TILES =
         S::TURNED ? CEIL_DIV(CEIL_DIV(S::ROWS_0, 128) * 128, G::PART_ROWS) : G::END_2;
     static constexpr u32 ALL_UNITS = ALL_TILES * STEPS;
-    // Tokens that a group stores at a time, and the stride of its results in shared memory.
+    // Tokens that a group stores together, and the stride of its results in shared memory.
     static constexpr u32 AT_ONCE = N < 32 ? N : N > 192 ? 16 : 32, WIDE = 64 + 4;
-    // A stage of X has two halves of 64 columns, each with barriers for `full` and `empty`.
+    // A stage of X has two parts of 64 columns, each with barriers for `full` and `empty`.
     struct Shared { u64 full[2 * STAGES], empty[2 * STAGES]; u32 last; };
     static constexpr u32 HALF = 2 * TILE, X_STAGE = 2 * HALF;  // bytes
 
-    // The weights of DEEP quads of a span from quad `from` on, a pair (0, 2) and a pair (1, 3) of
-    // each: a code in a half of `magic`, 1024 + code, and the roundings of span_pairs.
+    // The weights of DEEP quads of a span from quad `from` on, as pairs (0, 2) and (1, 3): a code
+    // in each f16 of `magic`, 1024 + code, and the rounding of span_pairs.
     struct Scales { u32 scale[2], offset[2]; };
     template <class W> STEP Scales scales_of(const Span<W>& q) {
         Scales s{};
@@ -126,7 +126,7 @@ template <class S> struct BatchGemm {
             constexpr bool nibbles = W::C4 != NONE && W::C2 == NONE && W::C1 == NONE &&
                                      W::C8 == NONE && !W::LOOKUP && !CODEBOOK<W>;
             if constexpr (nibbles) {
-                // A nibble in bits 4 to 7 of a half counts sixteen times: taken back exactly.
+                // A nibble in bits 4 to 7 of an f16 counts sixteen times: this is undone exactly.
                 const u32 zero = h2_both((float)(1024 + W::BIAS)), sixteenth = h2_both(0.0625f),
                           high_zero = h2_both(-(float)(64 + W::BIAS));
                 UNROLL for (u32 j = 0; j < DEEP; j++) {
@@ -140,7 +140,7 @@ template <class S> struct BatchGemm {
                     }
                 }
             } else {
-                // A signed byte is an unsigned one with its top bit flipped, 128 too large.
+                // A signed byte with its top bit flipped is an unsigned byte that is 128 too large.
                 constexpr bool sign = SIGNED_CODES<W>;
                 const u32 zero = h2_both((float)(1024 + W::BIAS + (sign ? 128 : 0)));
                 constexpr u32 quads = W::UNIT / 4;
@@ -156,13 +156,13 @@ template <class S> struct BatchGemm {
         }
     }
 
-    // A block's stretch of units, and which block has a unit.
+    // The first unit of a block, and the block of a unit.
     STEP u32 first_unit(u32 block, u32 blocks) { return (u32)((u64)block * ALL_UNITS / blocks); }
     STEP u32 block_of(u32 unit, u32 blocks) {
         return (u32)((((u64)unit + 1) * blocks - 1) / ALL_UNITS);
     }
 
-    // The ring of X: where it is, its barriers, and who counts its stages and phases.
+    // The ring of X: its memory, its barriers, and the counters of stages and phases.
     struct Stages { u32 x, full, empty; };
     struct Place {
         u32 stage, phase;
@@ -172,7 +172,7 @@ template <class S> struct BatchGemm {
         }
     };
 
-    // One thread brings X: for each unit two tiles of 64 columns.
+    // One thread loads X: two tiles of 64 columns for each unit.
     STEP void bring(const Stages& st, const u16* x, u32 from, u32 to) {
         if (thread_id() != WORKERS) return;
         Place place{0, 1};
@@ -192,7 +192,7 @@ template <class S> struct BatchGemm {
         }
     }
 
-    // As GemmCommon's finish_rows, into turned tiles with zeros behind the last row.
+    // As finish_rows of GemmCommon, but into turned tiles, with zeros after the last row.
     STEP void finish_turned(const Part& p, const float* stage, u32 m, u32 col0, u32 token0,
                             u32 tokens, u32 lane) {
         constexpr u32 groups = G::GATED ? 4 : 8, steps = CEIL_DIV(S::ROWS_0, 128);
@@ -219,7 +219,8 @@ template <class S> struct BatchGemm {
         }
     }
 
-    // Stores the tile's results, or its part of them; then, as the last of its blocks, their sum.
+    // Stores the results of the tile, or this block's part of them. The last block of the tile
+    // stores their sum.
     STEP void finish(const GemmArgs& args, Share share, Shared& lds, float* stage_out,
                      const float (&acc)[TILES][N / 2], u32 tile, bool whole) {
         const u32 group = thread_id() / 128, lane = thread_id() % 128;
@@ -233,8 +234,8 @@ template <class S> struct BatchGemm {
                     *(u32x4*)(mine + (t * (N / 8) + i / 4) * (4 * WORKERS)) =
                         u32x4{as_u32(acc[t][i]), as_u32(acc[t][i + 1]), as_u32(acc[t][i + 2]),
                               as_u32(acc[t][i + 3])};
-            // The barrier orders all threads' writes before the first thread's addition, the next
-            // one orders what it saw before all that the threads read.
+            // The barrier orders all threads' writes before the first thread's addition. The next
+            // barrier orders the first thread's reads before the reads of all threads.
             part_sync(GROUPS + 1, WORKERS);
             if (thread_id() == 0) {
                 lds.last = atomic_add(args.counters + tile, 1) == last - first;
@@ -268,13 +269,13 @@ template <class S> struct BatchGemm {
             }
     }
 
-    // This thread's first four of the results that a block has of a tile whose first block is
-    // `first`; four more follow at each 4 · WORKERS, up to `at`.
+    // This thread's first four results of a block in a tile whose first block is `first`. Four more
+    // follow at each 4 · WORKERS, up to `at`.
     STEP float* part_at(const GemmArgs& args, u32 block, u32 first, u32 at) {
         return args.parts + (u64)(2 * block + (block == first)) * (BN * N) +
                (at * WORKERS + thread_id()) * 4;
     }
-    // The sum over a tile's blocks, in their order; several are asked for together.
+    // The sum over the blocks of a tile, in their order. Several loads are in flight together.
     static constexpr u32 TOGETHER = TILES * N > 128 || GROUPS > 2 ? 2 : 4;
     template <u32 EIGHTS>
     STEP void sum_parts(const GemmArgs& args, u32 first, u32 last, u32 at, u32 count,
@@ -297,7 +298,7 @@ template <class S> struct BatchGemm {
         }
     }
 
-    // Units from … to, all of one format; `place` is the one in the ring of X.
+    // Units from … to − 1, all of one format; `place` is the position in the ring of X.
     template <class W, class Before>
     STEP void multiply(const GemmArgs& args, Share share, const Stages& st, Shared& lds, u32 ring,
                        float* stage_out, u32 from, u32 to, Place& place, bool wait) {
@@ -332,22 +333,22 @@ template <class S> struct BatchGemm {
         NO_UNROLL for (u32 slot = 0; slot < AHEAD; slot++) fetch(slot);
         if (wait) Before::wait();
 
-        // 1024 in two halves. The compiler must not know it: an instruction takes one constant,
-        // which is to be the mask, of which there are two.
+        // 1024 as f16, twice. The compiler must not know the value: an instruction takes one
+        // constant, and that must be the mask (there are two masks).
         const u32 magic = 0x64006400u | args.tokens >> 31;
-        // Batches of a unit, half after half, and in a half tile after tile.
+        // Batches of a unit: half by half, and tile by tile in a half.
         constexpr u32 BATCHES = 8 * TILES / DEEP, HALF_BATCHES = BATCHES / 2,
                       BUFFERS = FLIGHT == 1 ? 2 : 4;
         static_assert(BATCHES % BUFFERS == 0 && BATCHES > BUFFERS && FLIGHT < BUFFERS,
                       "a buffer comes twice in a unit: else ptxas has all products wait");
-        // A tile's first product overwrites them. But where a kernel has two formats, ptxas has all
-        // products wait for each other if they begin as nothing.
+        // The first product of a tile overwrites these registers. But if a kernel has two formats
+        // and the registers start undefined, ptxas makes all products wait for each other.
         float acc[TILES][N / 2];
         UNROLL for (u32 t = 0; t < TILES; t++)
             UNROLL for (u32 i = 0; i < N / 2; i++) acc[t][i] = 0.0f;
         u32 held[BUFFERS][DEEP][4];
         u32 slot = 0, step = from % STEPS;
-        // A unit's weights are taken from the ring while the unit before is multiplied.
+        // The weights of a unit are read from the ring while the previous unit is multiplied.
         Span<W> raw[LANE_ROWS], coming[LANE_ROWS];
         UNROLL for (u32 r = 0; r < LANE_ROWS; r++) coming[r].unit[0].block = 0;
         auto take = [&](u32 from_slot, u32 of, bool block) {
@@ -357,12 +358,12 @@ template <class S> struct BatchGemm {
         };
         copy_wait(AHEAD - 1);
         take(0, step, true);
-        // A half is given back FLIGHT + 1 batches after the last that reads it, perhaps when the
-        // next unit's are begun.
+        // A half is released FLIGHT + 1 batches after the last that reads it, perhaps when batches
+        // of the next unit have started.
         static_assert(AHEAD >= 2, "one unit is taken while another is on its way");
         for (u32 unit = from; unit < to;) {
             const u32 begun = unit, tile = unit / STEPS, end = min_u32(unit - step + STEPS, to);
-            u32 keep = 0, before = 0;  // the stage of the unit before: its barriers
+            u32 keep = 0, before = 0;  // the stage of the previous unit: its barriers
             NO_UNROLL for (; unit < end; unit++) {
                 const u64 x = descriptor_at(st.x + place.stage * X_STAGE);
                 const u32 barriers = 16 * place.stage;
@@ -376,7 +377,8 @@ template <class S> struct BatchGemm {
                     const u32 h = q / HALF_BATCHES, t = q % HALF_BATCHES / (4 / DEEP),
                               first = 4 * h + q % (4 / DEEP) * DEEP;
                     if (q % HALF_BATCHES == 0) wait_at(st.full + barriers + 8 * h, place.phase);
-                    // What read these registers has ended, FLIGHT batches may run still.
+                    // The products that read these registers have ended; FLIGHT batches may still
+                    // run.
                     products_wait(FLIGHT);
                     constexpr u32 freed[2] = {HALF_BATCHES + FLIGHT, BATCHES + FLIGHT};
                     if (lane == 0) UNROLL
@@ -402,7 +404,7 @@ template <class S> struct BatchGemm {
                     if (q == 0) {
                         fetch(slot);
                         slot = slot + 1 == AHEAD ? 0 : slot + 1;
-                        // The newest AHEAD − 1 may be on their way: the unit after has arrived.
+                        // The newest AHEAD − 1 copies may be in flight: the next unit has arrived.
                         copy_wait(AHEAD - 1);
                         take(slot, after(step), after(step) % Ring::BLOCK_UNITS == 0);
                     }

@@ -1,4 +1,4 @@
-// batch_gemm.h says what the arguments are.
+// The arguments are described in batch_gemm.h.
 #include "batch_gemm.h"
 #include "shape.h"
 

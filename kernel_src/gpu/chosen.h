@@ -2,7 +2,7 @@
 //
 // With KJ_CHOSEN the kernel's last argument is a list of KJ_CHOSEN positions for each token, in
 // rising order, ~0 after the last (top_keys.h). A token sees the positions of its list. Loops over
-// a sequence's positions then run over the places of the list.
+// the positions of a sequence then run over the indices of the list.
 #pragma once
 #include "kjit.h"
 
@@ -11,7 +11,7 @@
 constexpr u32 kj_chosen = KJ_CHOSEN;
 struct Chosen { const u32* list; };
 STEP Chosen chosen_by(const u32* lists, u32 token) { return {lists + (u64)token * kj_chosen}; }
-// The position at a place.
+// The position at an index of the list.
 STEP u32 chosen_at(Chosen chosen, u32 place) { return chosen.list[place]; }
 #else
 #define CHOSEN(...)
@@ -20,5 +20,5 @@ struct Chosen {};
 STEP u32 chosen_at(Chosen, u32 place) { return place; }
 #endif
 
-// Places in the list of a token that sees so many positions.
+// The number of entries in the list of a token that sees `seen` positions.
 STEP u32 chosen_of(u32 seen) { return kj_chosen != 0 ? min_u32(seen, kj_chosen) : seen; }

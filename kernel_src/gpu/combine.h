@@ -1,5 +1,5 @@
-// combine: y = a + b (Combine::Add), silu(a) · b (Silu) or gelu(a) · b (Gelu), by element. y may be
-// a or b.
+// combine: y = a + b (Combine::Add), silu(a) · b (Silu) or gelu(a) · b (Gelu), elementwise. y may
+// be a or b.
 //
 // S: OP. Share: x of `blocks`.
 #pragma once

@@ -10,9 +10,9 @@
 //   slots, position, state, sequence_bytes   state.h; the state is the TAPS − 1 tokens before, the
 //             oldest first
 //
-// Share: x of CHANNELS / KJ_BLOCK; y: with ONE of tokens / SLAB, else of the sequences.
+// Share: x of CHANNELS / KJ_BLOCK; y: tokens / SLAB with ONE, and the number of sequences without.
 //
-// Only the first slab reads the state. It also writes the new one, which follows from x and the old
+// Only the first slab reads the state. It also writes the new state, which depends on x and the old
 // state.
 //
 // S: CHANNELS, TAPS, SLAB, WEIGHTS, BIAS, SILU, ONE.
@@ -42,7 +42,7 @@ template <class S> struct Conv {
         const float* x = a.x + (u64)past.first * CHANNELS + c;
         float* y = a.y + (u64)past.first * CHANNELS + c;
         float* state = past.state + c;
-        // Tokens are counted from the state's first.
+        // Tokens are counted from the first one in the state.
         auto token = [&](u32 at) -> float {
             if (at >= BEFORE) return x[(u64)(at - BEFORE) * CHANNELS];
             return past.begins ? 0.0f : state[at * CHANNELS];
@@ -61,7 +61,7 @@ template <class S> struct Conv {
             }
             y[(u64)t * CHANNELS] = S::SILU ? silu(v) : v;
         }
-        // Later rows of the state move to earlier places, so each is read before it is overwritten.
+        // Later rows of the state move to earlier rows, so each is read before it is overwritten.
         if (from == 0) {
             UNROLL for (u32 k = 0; k < BEFORE; k++) state[k * CHANNELS] = token(past.tokens + k);
         }

@@ -1,14 +1,14 @@
-// decay: what remains of a state after a token, from what a model projects. Rows by element.
+// decay: the decay factor of a state after a token, from projected values; elementwise on rows.
 //
 //   y[c] = e^(p · a[c / EACH mod FACTORS] · f(x[c] + b[c]))
 //
 //   x, y      rows of COLS f32
-//   a         FACTORS f32; left out where FACTORS is 0
+//   a         FACTORS f32; no factors if FACTORS is 0
 //   b         COLS f32, with OFFSETS
 //
-// Share: x of COLS / KJ_BLOCK, y of the rows.
+// Share: x of COLS / KJ_BLOCK, y the row.
 //
-// S: COLS, FUNCTION (one without parameters), FACTORS, EACH, OFFSETS.
+// S: COLS, FUNCTION (a function without parameters), FACTORS, EACH, OFFSETS.
 #pragma once
 #include "map.h"
 

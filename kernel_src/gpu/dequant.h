@@ -1,9 +1,9 @@
-// dequant.h: thirty-two weights of a row record from device memory to halves in a tile, for any
-// block format.
+// dequant.h: loads 32 weights of a row record from device memory into f16 in a tile, for any block
+// format.
 //
-// A *span* of 32 weights is fetched into registers long before it is expanded, so products hide its
-// latency. Codes become halves exactly (1024 + code is the half whose low bits are the code). One
-// multiplication (and addition) in halves by the group's scale follows: two roundings of 2^-11 on a
+// A *span* of 32 weights is loaded into registers long before it is expanded, so products hide the
+// latency. Codes become f16 exactly (1024 + code is the f16 whose low bits are the code). Then they
+// are multiplied by the group's scale (and the offset is added) in f16: two roundings of 2^-11 per
 // weight, as small as the rounding of an activation.
 #pragma once
 #include "halves.h"
@@ -12,20 +12,21 @@
 
 template <class W> struct Span { Unit<W> unit[32 / W::UNIT]; };
 
-// Fetches weights 32·p … 32·p + 31 of the row whose record is `row`.
+// Loads weights 32·p … 32·p + 31 of the row whose record is `row`.
 template <class W> STEP void fetch_span(Span<W>& q, const u8* row, u32 p) {
     constexpr u32 n = 32 / W::UNIT;
     UNROLL for (u32 i = 0; i < n; i++) q.unit[i] = load_unit<W>(row, n * p + i);
 }
 
-// Zeros for `chunks` chunks from `first` (a multiple of `chunks`) on: the row has ended.
+// Writes zeros to `chunks` chunks from `first` (a multiple of `chunks`) on: after the end of the
+// row.
 STEP void zero_chunks(u16* tile, u32 row, u32 first, u32 chunks) {
     UNROLL for (u32 i = 0; i < chunks; i++)
         *(u32x4*)(tile + tile_at(row, (8 * first) ^ (8 * i))) = u32x4{0, 0, 0, 0};
 }
 STEP void zero_span(u16* tile, u32 row, u32 first) { zero_chunks(tile, row, first, 4); }
 
-// Its weights as halves, two a word.
+// The weights of a span as f16, two per word.
 template <class W> STEP void span_pairs(const Span<W>& q, u32 (&pair)[16]) {
     if constexpr (PLAIN<W>) {
         UNROLL for (u32 u = 0; u < 32 / W::UNIT; u++) {
@@ -48,7 +49,7 @@ template <class W> STEP void span_pairs(const Span<W>& q, u32 (&pair)[16]) {
         UNROLL for (u32 h = 0; h < (two ? 2 : 1); h++)
             scale[h] = h2_both(f.scale[h]), offset[h] = h2_both(f.offset[h]);
         if (!two) scale[1] = scale[0], offset[1] = offset[0];
-        // a signed byte is an unsigned one with its top bit flipped, 128 too large.
+        // A signed byte with its top bit flipped is an unsigned byte that is 128 too large.
         constexpr bool sign = SIGNED_CODES<W>;
         const u32 zero = h2_both((float)(1024 + W::BIAS + (sign ? 128 : 0)));
         UNROLL for (u32 u = 0; u < 32 / W::UNIT; u++) {
@@ -76,7 +77,7 @@ template <class W> STEP void expand_span(const Span<W>& q, u16* tile, u32 row, u
             u32x4{pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]};
 }
 
-// As above, for one unit of sixteen 8-bit codes: chunks `first` and `first` + 1.
+// As expand_span, for one unit of sixteen 8-bit codes: chunks `first` and `first` + 1.
 template <class W> STEP void expand_unit(const Unit<W>& t, u16* tile, u32 row, u32 first) {
     static_assert(W::UNIT == 16 && !SIXTEENS<W>, "one group");
     Factors f = unit_factors<W>(t);

@@ -5,23 +5,23 @@
 //   tokens    SLOTS × capacity u32: position p + 1 gets the token
 //   position  SLOTS u32: + 1
 //   seeds     SLOTS u64: the seed of noise.h, with the token's position and id
-//   options   SLOTS × (top_k u32, inverse, top_p, min_p f32); null: the arguments hold for all.
-//             inverse is 1 / temperature, made by the host, since compilers divide differently
-//   work      SEQUENCES × Meeting, zero before the first launch and after every one
-//   said      SEQUENCES × Said
+//   options   SLOTS × (top_k u32, inverse, top_p, min_p f32); null: the arguments hold for all
+//             slots. inverse: 1 / temperature, from the host, since compilers divide differently
+//   work      SEQUENCES × Meeting: barrier state, zero before the first launch and after each one
+//   said      SEQUENCES × Said: results of the blocks for each other
 //
-// The host's definition is model/src/sample.rs; here cuts are in fixed point. Order: top-k, then
-// temperature, top-p, min-p; of the rest the token with the greatest score (noise.h). A weight
-// exp((logit − largest) / temperature) is an integer of 40 fractional bits. So sums do not depend
-// on their order, and the same seed gives the same token for any number of blocks.
+// The reference is model/src/sample.rs; here the cuts use fixed point. Order: top-k, temperature,
+// top-p, min-p. Of the remaining tokens the one with the greatest score (noise.h) is drawn. A
+// weight exp((logit − largest) / temperature) is an integer with 40 fractional bits. So sums do not
+// depend on their order, and the same seed gives the same token for any number of blocks.
 //
-// Share: x of `blocks`, up to MOST_BLOCKS; y the sequence. Each block has a range of the ids. For a
-// top-k up to DRAW_FEW draw_few.h draws. Otherwise the first TEAM blocks draw together. Each reads
-// its logits once for each step: the extremes, the cut of top-k, the cut of top-p, the scores of
-// the rest. Between steps the blocks of a sequence meet in `work`: a launch of more than one block
-// is cooperative, so all are resident. On an H200 one block took 64 µs for 49,152 logits and 134
-// for 128,256; sixteen take 44 and 54. In waves of 64 one block draws and the others leave at once:
-// with more, 6 to 39 scalar registers spilled.
+// Share: x of `blocks`, up to MOST_BLOCKS; y is the sequence. Each block has a range of ids. If
+// top-k is at most DRAW_FEW, draw_few.h draws. Otherwise the first TEAM blocks draw together. Each
+// block reads its logits once for each step: extremes, cut of top-k, cut of top-p, scores of the
+// remaining tokens. Between the steps the blocks of a sequence pass a barrier in `work`. A launch
+// of several blocks is cooperative, so all blocks are resident. On an H200 one block took 64 µs for
+// 49,152 logits and 134 µs for 128,256; sixteen blocks take 44 and 54. With waves of 64 one block
+// draws and the others exit immediately: with more blocks, 6 to 39 scalar registers spilled.
 //
 // S: VOCAB, FEW (whether draw_few.h is used).
 #pragma once
@@ -29,20 +29,20 @@
 
 constexpr u32 DRAW_BINS = 2048, DRAW_MOST_BLOCKS = 32, DRAW_TEAM = 16;
 
-// Memory in which the blocks of a sequence meet. There are three sets of bins: while one is filled,
-// the previous one may still be read.
+// Barrier state and bins of the blocks of a sequence. There are three sets of bins: while one is
+// filled, the previous one may still be read.
 constexpr u32 DRAW_SETS = 3;
 struct DrawMeeting {
     u64 weights[DRAW_SETS][DRAW_BINS];
     u32 counts[DRAW_SETS][DRAW_BINS];
-    u32 arrived, left;  // blocks that arrived, over all meetings; blocks that are done
+    u32 arrived, left;  // arrivals over all barriers; blocks that have finished
 };
 
 // Results of each block for the others.
 struct DrawSaid {
-    u64 few[DRAW_MOST_BLOCKS * DRAW_FEW];  // the likeliest of each block's range
+    u64 few[DRAW_MOST_BLOCKS * DRAW_FEW];  // tokens with the largest logits of each range
     u64 extremes[DRAW_TEAM][2], sums[DRAW_TEAM];
-    u32 id, none;  // the token, if one block found it for all
+    u32 id, none;  // the token, if one block found it for all blocks
 };
 
 struct DrawArgs {
@@ -69,20 +69,20 @@ template <class S> struct Draw {
         u64 weights[BINS];
         u32 counts[BINS];
         u64 sums[kj_waves], last[KJ_WAVE];
-        // Loaded again at the end: held in registers, sm_120 spilled three.
+        // Loaded again at the end: in registers, three of them spilled on sm_120.
         u32 slot, likeliest, position;
         u64 seed;
     };
 
-    // This block among those of its sequence: `meetings` so far, and the set of bins that is next.
+    // This block in the team of its sequence: barriers passed so far, and the next set of bins.
     struct Team {
         DrawMeeting* at;
         DrawSaid* said;
         u32 block, blocks, meetings, set;
-        u32 from, to;  // its ids
+        u32 from, to;  // the range of its ids
     };
 
-    // Called by every block of the sequence: all then see what the others wrote before.
+    // Barrier of all blocks of the sequence. Afterwards all see what the others wrote before.
     STEP void meet(Team& team) {
         if (team.blocks == 1) {
             block_sync();
@@ -98,13 +98,13 @@ template <class S> struct Draw {
         block_sync();
     }
 
-    // Empties this block's share of a set of bins.
+    // Clears this block's share of a set of bins.
     STEP void empty_set(const Team& team, u32 set) {
         for (u32 b = team.block * KJ_BLOCK + thread_id(); b < BINS; b += team.blocks * KJ_BLOCK)
             team.at->weights[set][b] = 0, team.at->counts[set][b] = 0;
     }
 
-    // The last block to leave makes the counters zero again.
+    // The last block that leaves resets the counters to zero.
     STEP void leave(const Team& team) {
         if (team.blocks == 1) return;
         block_sync();
@@ -114,12 +114,12 @@ template <class S> struct Draw {
         }
     }
 
-    // The logits of one sequence. Tokens farther than `span` below the largest weigh nothing;
-    // `scale` spreads the bins over what does.
+    // The logits of one sequence. Tokens more than `span` below the largest logit have weight 0.
+    // `scale` spreads the bins over the other tokens.
     struct Row {
         const float* x;
         float largest, inverse, scale;
-        u32 key;  // of the largest
+        u32 key;  // key of the largest logit
     };
 
     STEP u64 weight(float v, float largest, float inverse) {
@@ -139,10 +139,10 @@ template <class S> struct Draw {
         return high;
     }
 
-    // Calls f(id, logit) for ids `from` up to `to`, by the threads numbered `t`. Both ends are
-    // multiples of 4 where VOCAB is. Two loads of 16 bytes are in flight together: with a thousand
-    // threads that is one unit's share of the second-level cache's bandwidth. Four single loads:
-    // with eight ptxas spilled.
+    // Calls f(id, logit) for ids `from` to `to` − 1, in the threads numbered `t`. Both ends are
+    // multiples of 4 if VOCAB is. Two 16-byte loads are in flight together: with 1024 threads that
+    // uses one multiprocessor's share of the L2 bandwidth. Four single loads: with eight, ptxas
+    // spilled.
     template <class F> STEP void each(const float* x, u32 from, u32 to, u32 t, u32 threads, F f) {
         constexpr u32 WIDE = S::VOCAB % 4 == 0 ? 4 : 1, AHEAD = WIDE == 4 ? 2 : 4;
         NO_UNROLL for (u32 base = from + t * WIDE; base < to; base += AHEAD * WIDE * threads) {
@@ -171,8 +171,8 @@ template <class S> struct Draw {
         return v;
     }
 
-    // The first lane whose running sum exceeds `rest` (the total does), and the part of `rest` that
-    // is left for it.
+    // The first lane whose running sum exceeds `rest` (the total exceeds it). `rest` is reduced by
+    // the sums of the lanes before.
     STEP u32 find_lane(u64 v, u64& rest) {
         auto from = [](u64 all, u32 lane) {
             return (u64)wave_get((u32)(all >> 32), lane) << 32 | wave_get((u32)all, lane);
@@ -187,13 +187,13 @@ template <class S> struct Draw {
         return lane;
     }
 
-    // The first of `n` whose running sum exceeds a goal, and the part of the goal that is left for
-    // it; `n` if the total does not exceed it.
+    // index: the first of `n` elements whose running sum exceeds the goal, or `n` if the total does
+    // not. rest: the goal minus the sums of the elements before.
     struct Found { u32 index; u64 rest; };
 
-    // `sum(a, b)` is this lane's share of elements a up to b, `one(i)` a single element,
-    // `goal(total)` the goal. Each wave sums a part; the part with the goal is divided again until
-    // a wave has one element each.
+    // `sum(a, b)`: this lane's share of elements a to b − 1; `one(i)`: a single element;
+    // `goal(total)`: the goal. Each wave sums a part. The part with the goal is divided again until
+    // each lane has one element.
     template <class Sum, class One, class Goal>
     STEP Found find(Shared& lds, u32 n, Sum sum, One one, Goal goal) {
         u32 from = 0, size = n;
@@ -227,7 +227,7 @@ template <class S> struct Draw {
         return Found{from + i, rest};
     }
 
-    // A search over the tokens of all blocks; `measure(id, logit)` is a token's value. All blocks
+    // Searches the tokens of all blocks; `measure(id, logit)` is the value of a token. All blocks
     // get the id, or VOCAB if the total does not exceed the goal.
     template <class Measure>
     STEP u32 find_token(Shared& lds, Team& team, const Row& row, Measure measure, u64 goal) {
@@ -251,7 +251,7 @@ template <class S> struct Draw {
                 u64 all = 0;
                 UNROLL for (u32 w = 0; w < kj_waves; w++) all += lds.sums[w];
                 team.said->sums[team.block] = all;
-                // Unless a block finds it.
+                // The value if no block finds the token.
                 if (team.block == 0) team.said->id = S::VOCAB;
             }
             meet(team);
@@ -268,14 +268,14 @@ template <class S> struct Draw {
         return found.index < n ? team.from + found.index : S::VOCAB;
     }
 
-    // The tokens that remain: those with a key above `key`, and of those with that key the ones
-    // before id `until`.
+    // The remaining tokens: those with a key above `key`, and those with this key and an id below
+    // `until`.
     struct Kept { u32 key, until; };
     STEP bool is_kept(const Kept& k, u32 key, u32 id) {
         return key > k.key || (key == k.key && id < k.until);
     }
 
-    // The bins of all blocks, in every block.
+    // Adds the bins of all blocks; every block has the sums.
     STEP void add_bins(Shared& lds, Team& team) {
         if (team.blocks == 1) return;
         u32 set = team.set;
@@ -287,21 +287,21 @@ template <class S> struct Draw {
         meet(team);
         for (u32 b = thread_id(); b < BINS; b += KJ_BLOCK)
             lds.counts[b] = team.at->counts[set][b], lds.weights[b] = team.at->weights[set][b];
-        // all blocks have read it: they were at this meeting
+        // all blocks have read it: they passed this barrier
         empty_set(team, (set + SETS - 1) % SETS);
         team.set = (set + 1) % SETS;
         block_sync();
     }
 
-    // Cuts the remaining tokens to the likeliest `top_k`, or (weighted) to the likeliest whose
-    // weights reach `top_p` of all. Bins are first in proportion to the distance from the largest:
-    // a few tokens each. Bins by a float's leading bits had thousands of tokens in one bin, whose
-    // counter became a queue (1.9 ms for 128,256 tokens on an H200, more than a whole 8b step). The
-    // bin with the cut is divided again by key, and equal keys by id.
+    // Keeps the `top_k` most likely tokens, or (weighted) the most likely ones whose weights reach
+    // `top_p` of the total. Bins are first proportional to the distance from the largest logit,
+    // with a few tokens each. With bins by a float's leading bits, thousands of tokens shared one
+    // bin, and their atomic additions were serial (1.9 ms for 128,256 tokens on an H200, more than
+    // a whole step of 8b). The bin with the cut is divided again by key, and equal keys by id.
     STEP Kept cut(Shared& lds, Team& team, const Row& row, const Kept& kept, bool weighted,
                   u32 top_k, float top_p) {
         u64 want = top_k;
-        // 32: by distance; else bins of 2^shift keys from `high` down to `low`.
+        // 32: bins by distance. Smaller: bins of 2^shift keys from `high` down to `low`.
         u32 low = 0, high = 0, shift = 32;
         bool whole = false;
         NO_UNROLL do {
@@ -332,8 +332,8 @@ template <class S> struct Draw {
                 if (weighted && shift == 32) want = (u64)((double)total * (double)top_p);
                 return want > 1 ? want - 1 : 0;
             });
-            if (bin.index >= BINS) return kept;  // there are no more tokens than that
-            want = bin.rest + 1;                 // of this bin
+            if (bin.index >= BINS) return kept;  // fewer tokens remain than requested
+            want = bin.rest + 1;                 // in this bin
             whole = lds.counts[bin.index] == 1 || want == measure(bin.index);
             if (shift == 32) {
                 low = first_nearer(row, (float)(bin.index + 1));
@@ -355,7 +355,7 @@ template <class S> struct Draw {
         return Kept{low, find_token(lds, team, row, equal, wanted - 1) + 1};
     }
 
-    // The first id of a block's range.
+    // The first id in the range of a block.
     STEP u32 range_start(u32 block, u32 blocks) {
         return min_u32(block * (CEIL_DIV(CEIL_DIV(S::VOCAB, blocks), 4) * 4), S::VOCAB);
     }
@@ -366,20 +366,20 @@ template <class S> struct Draw {
     };
 
     using Options = DrawOptions;
-    // All but what the noise is made of.
+    // The options without seed and position (the inputs of the noise).
     STEP Options options_of(const DrawArgs& a, u32 slot) {
         u32x4 own{a.top_k, as_u32(a.inverse), as_u32(a.top_p), as_u32(a.min_p)};
         if (a.options) own = a.options[slot];
         return Options{own.x, as_f32(own.y), as_f32(own.z), as_f32(own.w), 0, 0};
     }
-    // Before the block that finds the token moves on.
+    // Called before the block that finds the token advances the sequence.
     STEP void set_noise(Options& o, const DrawArgs& a, u32 slot) {
         o.seed = a.seeds[slot], o.position = a.position[slot] + 1;
     }
 
-    // The greatest score of this block's tokens for which `takes(id, logit)` is true; at least the
-    // likeliest's. Most are too far from the largest for any noise with the same leading bits: for
-    // those no logarithm is computed.
+    // The greatest score of this block's tokens for which `takes(id, logit)` is true, and at least
+    // the score of the most likely token. Most tokens are too far from the largest logit for any
+    // noise with the same leading bits: no logarithm is computed for them.
     template <class Takes>
     STEP u64 race(const Shared& lds, const Team& team, const Row& row, Takes takes) {
         block_sync();  // one thread has written it
@@ -414,8 +414,8 @@ template <class S> struct Draw {
     STEP void step(DrawArgs a, Share share, Memory& memory) {
         u32 sequence = share.y, slot = slot_of(a.slots, sequence), t = thread_id();
         const float* x = a.logits + (u64)sequence * S::VOCAB;
-        // Loaded together with the number that are asked for; in waves of 64 after it: held across
-        // that load, scalar registers spilled on gfx906.
+        // The options are loaded together with top_k. With waves of 64 they are loaded after it:
+        // otherwise scalar registers spilled on gfx906.
         constexpr bool AHEAD = S::FEW && KJ_WAVE == 32;
         typename Few::Some some;
         if constexpr (AHEAD)
@@ -424,7 +424,7 @@ template <class S> struct Draw {
         Options o = options_of(a, slot);
         u32 top_k = o.top_k;
         if (S::FEW && top_k >= 1 && top_k <= DRAW_FEW) {
-            // Stored for the last block.
+            // Stored for the last block of the sequence.
             if (!AHEAD && t == 0) {
                 set_noise(o, a, slot);
                 memory.few.options = o;
@@ -436,20 +436,20 @@ template <class S> struct Draw {
             Few::keep_logits(memory.few, top_k, x, first, end, some);
             Few::say(memory.few, top_k, said, share.x, a.blocks);
             if (!last_block(&a.work[sequence].left, a.blocks)) return;
-            // No other block advances the sequence: the seed is loaded while the others' likeliest
-            // are.
+            // No other block advances the sequence. So the seed is loaded together with the other
+            // blocks' tokens.
             if constexpr (AHEAD) set_noise(o, a, slot);
             if (a.blocks > 1) Few::keep_said(memory.few, top_k, said, a.blocks * top_k);
             if (!AHEAD) o = memory.few.options;
             u32 token = Few::choose(memory.few, top_k, o, [&](float v, float largest) {
                 return weight(v, largest, o.inverse);
             });
-            block_sync();  // all have read the position, which one block advances
+            block_sync();  // all have read the position, which one block then advances
             if (token != Few::NONE) move_on(a.tokens, a.position, slot, a.capacity, token);
             return;
         }
         float inverse = o.inverse, top_p = o.top_p, min_p = o.min_p;
-        // A constant where blocks do not meet: less code, and no scalar register is spilled for it.
+        // A constant if blocks have no barrier: less code, and no scalar register is spilled.
         u32 blocks = KJ_WAVE == 32 ? min_u32(a.blocks, DRAW_TEAM) : 1;
         if (share.x >= blocks) return;
         u32 from = range_start(share.x, blocks), to = range_start(share.x + 1, blocks);
@@ -482,18 +482,18 @@ template <class S> struct Draw {
         u32 likeliest = best >> 32 ? 0xffffffffu - (u32)best : 0;
         if (t == 0) lds.likeliest = likeliest;
         float largest = x[likeliest];
-        // The largest is infinite, or all logits are NaN.
+        // The largest logit is infinite, or all logits are NaN.
         if (!(abs_f32(largest) < as_f32(0x7f800000u))) {
             if (t == 0 && team.block == 0)
                 move_on(a.tokens, a.position, lds.slot, a.capacity, likeliest);
             leave(team);
             return;
         }
-        // exp(−28) is below 2^−40: no weight.
+        // exp(−28) is below 2^−40: weight 0.
         float span = min_f32(largest - logit_of_order(~(u32)least), 28.0f / inverse);
         float scale = (float)(BINS - 1) / max_f32(span, 1e-30f);
         Row row{x, largest, inverse, scale, (u32)(best >> 32)};
-        Kept kept{0, 0};  // all that are numbers
+        Kept kept{0, 0};  // all tokens whose logit is not NaN
         NO_UNROLL for (u32 weighted = 0; weighted < 2; weighted++) {
             bool cuts = weighted ? top_p < 1.0f : top_k > 0 && top_k < S::VOCAB;
             if (cuts) kept = cut(lds, team, row, kept, weighted, top_k, top_p);
@@ -508,7 +508,7 @@ template <class S> struct Draw {
             meet(team);
             NO_UNROLL for (u32 b = 0; b < blocks; b++)
                 best = team.said->sums[b] > best ? team.said->sums[b] : best;
-            // The last one filled, if any: all have read it.
+            // The last set that was filled, if any: all have read it.
             empty_set(team, (team.set + SETS - 1) % SETS);
         }
         if (t == 0 && team.block == 0)

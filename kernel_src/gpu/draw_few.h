@@ -1,22 +1,22 @@
-// draw_few: a token drawn among the K likeliest, K up to DRAW_FEW. The usual request (top-k 40)
-// needs one reading of the vocabulary: each block finds the K likeliest of its range and stores
-// them for the others. The last block does the same with what all stored, and draws. No block waits
-// for another.
+// draw_few: draws a token among the K most likely ones, K up to DRAW_FEW. The usual request (top-k
+// 40) needs one pass over the vocabulary. Each block finds the K most likely tokens of its range
+// and stores them. The last block finds the K most likely of all stored tokens, and draws. No block
+// waits for another.
 //
-// The K likeliest of a range: each of MOST groups of lanes has the largest of what it read, its
-// head. At least K tokens are no less than the K-th largest head, and all of them are in the K
-// groups of the largest heads. These tokens are few (about 60 of 2048 for K = 40), so for each the
-// number of larger ones is counted, which is its rank. All lanes of a group count heads and ranks
-// together. A token is a key of 64 bits: its logit's order_bits above the complement of its id. No
-// two keys are equal, and of equal logits the lower id has the larger key. 0 is no token, and the
-// key of NaN.
+// The K most likely tokens of a range: each of MOST groups of lanes has the largest key that it
+// read, its *head*. At least K tokens are not below the K-th largest head, and all of them are in
+// the K groups with the largest heads. These tokens are few (about 60 of 2048 for K = 40), so for
+// each the number of larger keys is counted: this is its rank. All lanes of a group count heads and
+// ranks together. A token is a 64-bit key: order_bits of its logit above the complement of its id.
+// All keys differ, and of equal logits the lower id has the larger key. 0 means no token, and is
+// the key of NaN.
 #pragma once
 #include "noise.h"
 #include "sample.h"
 
 constexpr u32 DRAW_FEW = 64;
 
-// Options of a draw and the inputs of its noise; the position is the token's own.
+// Options of a draw and the inputs of its noise; `position` is the position of the drawn token.
 struct DrawOptions {
     u32 top_k;
     float inverse, top_p, min_p;
@@ -24,8 +24,8 @@ struct DrawOptions {
     u32 position;
 };
 
-// A token's score above the complement of its id: the greatest is drawn, among equals the lowest
-// id.
+// A token's score above the complement of its id. The greatest key is drawn: among equal scores the
+// lowest id.
 STEP u64 draw_key(float v, float largest, float inverse, u32 word, u32 id) {
     return (u64)order_bits(fma_f32(v - largest, inverse, noise_of(word))) << 32 |
            (0xffffffffu - id);
@@ -33,13 +33,13 @@ STEP u64 draw_key(float v, float largest, float inverse, u32 word, u32 id) {
 
 template <class S> struct DrawFew {
     static constexpr u32 MOST = DRAW_FEW;
-    static constexpr u32 EACH = KJ_BLOCK > 512 ? 4 : 8;  // keys that a thread reads at a time
+    static constexpr u32 EACH = KJ_BLOCK > 512 ? 4 : 8;  // keys that a thread reads together
     static constexpr u32 GROUPS = MOST, LANES = KJ_BLOCK / GROUPS;
     static_assert(KJ_BLOCK % GROUPS == 0 && LANES <= KJ_WAVE, "a head for each that is kept");
 
     struct Shared {
         u64 heads[GROUPS], best[MOST], weights[MOST];
-        u64 list[MOST + KJ_BLOCK * EACH];  // the best so far, and candidates that may be better
+        u64 list[MOST + KJ_BLOCK * EACH];  // the best so far, and candidates
         u64 threshold;
         u32 count;
         DrawOptions options;
@@ -51,8 +51,8 @@ template <class S> struct DrawFew {
         return v;
     }
 
-    // The k largest keys, in falling order, in `best`; zeros after the last. `read(base, keys)`
-    // gives a thread its keys of those from `base` on, of which there are `n`.
+    // Writes the k largest keys to `best`, in falling order, with zeros after the last. `read(base,
+    // keys)` returns this thread's keys from number `base` on; there are `n` keys in all.
     template <class Read> STEP void keep(Shared& lds, u32 k, u32 n, Read read) {
         const u32 t = thread_id(), group = t / LANES, lane = t % LANES;
         if (t < MOST) lds.best[t] = 0;
@@ -94,7 +94,7 @@ template <class S> struct DrawFew {
         }
     }
 
-    // A thread's logits of ids `from` up to `to`. Both are multiples of 4 where VOCAB is.
+    // A thread's logits of ids `from` to `to` − 1. Both are multiples of 4 if VOCAB is.
     struct Some { float v[EACH]; };
     STEP Some read_logits(const float* x, u32 from, u32 to) {
         Some some;
@@ -115,7 +115,7 @@ template <class S> struct DrawFew {
         return some;
     }
 
-    // Ids `from` up to `to` of a row of logits, of which the first were already read.
+    // Ids `from` to `to` − 1 of a row of logits; the first ones were already read (`first`).
     STEP void keep_logits(Shared& lds, u32 k, const float* x, u32 from, u32 to, const Some& first) {
         keep(lds, k, to - from, [&](u32 base, u64(&key)[EACH]) {
             Some some = first;
@@ -128,8 +128,8 @@ template <class S> struct DrawFew {
         });
     }
 
-    // The tokens that blocks stored: the n-th likeliest of each block, for each n in turn. So heads
-    // are the likeliest two or three of each block.
+    // Stores a block's tokens: the n-th tokens of all blocks are neighbours. So the heads of a
+    // later pass are the two or three most likely tokens of each block.
     STEP void say(const Shared& lds, u32 k, u64* said, u32 block, u32 blocks) {
         if (thread_id() < k) said[thread_id() * blocks + block] = lds.best[thread_id()];
     }
@@ -143,11 +143,11 @@ template <class S> struct DrawFew {
         });
     }
 
-    // The sum of the weights of tokens likelier than this thread's, and of all.
+    // The sum of the weights of more likely tokens, and of all tokens.
     struct Place { u64 before, total; };
     STEP Place place(const Shared& lds, u32 k, u64 mine) {
         Place p{0, 0};
-        // Other threads have no token.
+        // Other threads do not have a token.
         if (thread_id() >= MOST) return p;
         for (u32 j = 0; j < k; j++) {
             u64 w = lds.weights[j];
@@ -157,8 +157,8 @@ template <class S> struct DrawFew {
         return p;
     }
 
-    // The token drawn from the k in `best`, in the one thread that has it; NONE in the others.
-    // `weight(logit, largest)` as in draw.h.
+    // The token drawn from the k in `best`: returned in the one thread that has it; NONE in the
+    // others. `weight(logit, largest)` as in draw.h.
     static constexpr u32 NONE = 0xffffffffu;
     template <class Weight>
     STEP u32 choose(Shared& lds, u32 k, const DrawOptions& options, Weight weight) {
@@ -166,7 +166,7 @@ template <class S> struct DrawFew {
         u64 first = lds.best[0], mine = t < k ? lds.best[t] : 0;
         u32 likeliest = first != 0 ? 0xffffffffu - (u32)first : 0;
         float largest = logit_of_order(first >> 32);
-        // Greedy; or all logits are NaN; or the largest is infinite.
+        // False if k is 1 (greedy), if all logits are NaN, or if the largest is infinite.
         bool drawn = k > 1 && first != 0 && abs_f32(largest) < as_f32(0x7f800000u);
         if (!drawn) return t == 0 ? likeliest : NONE;
         u64 w = mine != 0 ? weight(logit_of_order(mine >> 32), largest) : 0;

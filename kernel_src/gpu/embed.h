@@ -2,7 +2,7 @@
 //
 //   table     row records (kernel_src/formats/src/layout.rs)
 //   out       rows × COLS f32
-//   tokens, position  row r is the token at position[0] + r; with EACH_OWN that of slot
+//   tokens, position  row r is the token at position[0] + r; with EACH_OWN the token of slot
 //             s = slots[r] at position[s], whose tokens start at s · capacity
 //   slots     EACH_OWN: the slot of each row; null: row r has slot r
 //

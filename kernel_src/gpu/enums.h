@@ -1,4 +1,4 @@
-// enums.h: enums that Rust code of the same names (kernel_src/src) is checked against.
+// enums.h: enums. Rust checks its enums with the same names (kernel_src/src) against them.
 #pragma once
 enum class BlockScale : unsigned { F16, HalfE8M0, F16Down, SplitF16Down, Down, };
 enum class Blocks : unsigned { None, Half, HalfPair, HalfE8M0, };

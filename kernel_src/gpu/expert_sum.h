@@ -2,7 +2,7 @@
 //
 //   x         tokens × TOP × COLS f32
 //   shares    tokens × TOP f32
-//   residual  tokens × COLS f32 where RESIDUAL; may be out
+//   residual  tokens × COLS f32 if RESIDUAL; may be out
 //
 // S: COLS, TOP, RESIDUAL. Share: x a block of columns, y the token.
 #pragma once

@@ -5,22 +5,22 @@
 //             j ≤ past + t, within the bounds of scores.h
 //
 //   q         f32, tokens × HEADS·HEAD_DIM, rotated
-//   k, v      caches (kv.h) of `capacity` positions, these tokens' keys and values included
-//   position  u32: tokens before these
-//   sinks     HEADS f32 where SINKS
+//   k, v      caches (kv.h) of `capacity` positions, including these tokens' keys and values
+//   position  u32: number of tokens before these
+//   sinks     HEADS f32 if SINKS
 //   table     the sequence's pages (paged.h)
-//   y         tiles of halves (mma.h, gemm.h), tokens × HEADS·HEAD_DIM, zeros after the end
+//   y         f16 tiles (mma.h, gemm.h), tokens × HEADS·HEAD_DIM, zeros after the end
 //
 // A block takes BQ = WAVES·MI·MMA_M tokens of one head; each wave MI·MMA_M of them, with their
-// running maximum, sum and result in registers. Keys and values pass through shared memory BK at a
+// running maximum, sum and result in registers. Keys and values pass through shared memory, BK at a
 // time; the next tile is loaded while one is multiplied. Scores are in units of log 2, so the
 // exponential is the hardware's 2^x.
 //
-// KJ_AROUND: no mask by time; positions up to KJ_AROUND away are seen on both sides (encoders).
+// KJ_AROUND: no causal mask; positions up to KJ_AROUND away are visible on both sides (encoders).
 //
 // S: HEADS, KV_HEADS, SCALE, SOFT_CAP (0: none), MI, BK, HOLD_Q (queries stay in registers),
-// KV_STAGES (1 or 2 tiles in shared memory), OUT_PARTS (blocks that share a result's columns, where
-// one block has too few registers for all), and those of kv.h and scores.h. Share: x of
+// KV_STAGES (1 or 2 tiles in shared memory), OUT_PARTS (blocks that share the columns of a result,
+// if one block has too few registers for all), and as for kv.h and scores.h. Share: x of
 // ⌈tokens/BQ⌉, y the head, z of OUT_PARTS.
 #pragma once
 #include "flash_args.h"
@@ -40,7 +40,7 @@ template <class S> struct Flash {
     static constexpr u32 SN = BK / MMA_N, ON = CEIL_DIV(OUT_DIM, MMA_N);
     // Chunks after HEAD_DIM that products read.
     static constexpr u32 PAD = ON * MMA_N > OUT_DIM ? (ON * MMA_N - OUT_DIM) / 8 : 1;
-    static constexpr u32 KEY_TILE = D_BLOCKS * BK * 64;     // halves
+    static constexpr u32 KEY_TILE = D_BLOCKS * BK * 64;     // number of f16
     static constexpr u32 OUT_TILES = CEIL_DIV(S::HEADS * HEAD_DIM, 64);
     static_assert((OUT_PARTS == 1 || OUT_DIM % 64 == 0) && HEAD_DIM % 16 == 0 && SN * MMA_N == BK &&
                       BK % MMA_K == 0,
@@ -55,7 +55,7 @@ template <class S> struct Flash {
         u16* ks = qs + D_BLOCKS * BQ * 64;          // KV_STAGES × (keys, values)
 
         const u32 past = args.position[0];
-        // The longest rows first: blocks start in order.
+        // The longest rows come first: blocks start in order.
         const u32 head = share.y, q0 = (CEIL_DIV(args.tokens, BQ) - 1 - share.x) * BQ;
 #ifdef KJ_AROUND
         const u32 all = past + args.tokens, here = past + q0;
@@ -106,7 +106,7 @@ template <class S> struct Flash {
         Tiles::store(fetched, thread_id(), ks, ks + KEY_TILE);
         for (u32 j0 = from; j0 < last; j0 += BK) {
             copy_wait(0);
-            block_sync();  // this tile is there; all are done with the previous one
+            block_sync();  // this tile has arrived; all are done with the previous one
             const u16* kt = ks + stage * 2 * KEY_TILE;
             const u16* vt = kt + KEY_TILE;
             u16* next = ks + (KV_STAGES == 2 ? stage ^ 1 : 0) * 2 * KEY_TILE;
@@ -143,7 +143,7 @@ template <class S> struct Flash {
 #else
             const bool inside = j0 + BK <= seen &&
                                 (S::WINDOW == 0 || j0 + S::WINDOW >= past + q0 + BQ) &&
-                                // No row's bound is in this tile.
+                                // No row's chunk begins within this tile.
                                 (S::CHUNK == 0 || j0 >= Scores<S>::seen_from(past + q0 + BQ - 1));
 #endif
             UNROLL for (u32 i = 0; i < MI; i++) {
@@ -200,7 +200,7 @@ template <class S> struct Flash {
             }
 
 #if !MMA_ACC_IS_A
-            // Through shared memory: MI·MMA_M rows of one tile.
+            // Passes through shared memory: MI·MMA_M rows of one tile.
             u16* mine = ks + KV_STAGES * 2 * KEY_TILE + wave_row * 64;
             wave_sync();
             UNROLL for (u32 i = 0; i < MI; i++)
@@ -239,8 +239,8 @@ template <class S> struct Flash {
             }
         }
 
-        // Through the wave's own rows of the queries' tile, so results are stored 16 bytes at a
-        // time.
+        // Results pass through the wave's own rows of the queries' tile, so that 16 bytes are
+        // stored at a time.
         wave_sync();
         UNROLL for (u32 i = 0; i < MI; i++) {
             float inverse[MMA_ROWS];

@@ -1,12 +1,12 @@
-// flash_args.h: shared by all kinds of prompt attention (flash.h, flash_wgmma.h, latent_flash.h):
+// flash_args.h: used by all kinds of prompt attention (flash.h, flash_wgmma.h, latent_flash.h):
 // arguments, steps of depth, the soft cap.
 #pragma once
 #include "mma.h"
 #include "paged.h"
 #include "scores.h"
 
-// Not unrolled: AMD's compilers put the addresses of all steps into registers first, and spill (800
-// of them at HEAD_DIM 256 on gfx1030).
+// Not unrolled: AMD's compilers would load the addresses of all steps into registers first, and
+// spill (800 registers at HEAD_DIM 256 on gfx1030).
 #if defined(KJ_AMD)
 #define FLASH_DEPTH NO_UNROLL
 #else

@@ -2,12 +2,12 @@
 // matrix units.
 //
 // Two groups of four warps have 64 tokens each of one head, with scores, softmax and result in
-// registers; probabilities enter the second product from there. Four other warps fill two stages of
-// BK keys and values. While one group computes its softmax, the other multiplies.
+// registers; probabilities are a register operand of the second product. Four other warps fill two
+// stages of BK keys and values. While one group computes its softmax, the other multiplies.
 //
-// S: HEADS, KV_HEADS, SCALE, SOFT_CAP (flash.h), BK, FILL_REGS, MULTIPLY_REGS, those of scores.h,
-// and those of kv.h with HEAD_DIM 64, 80, 96, 128 or 256. KJ_BLOCK is 384. Share: x of
-// ⌈tokens/128⌉, y the head.
+// S: HEADS, KV_HEADS, SCALE, SOFT_CAP (flash.h), BK, FILL_REGS, MULTIPLY_REGS, and as for scores.h
+// and kv.h with HEAD_DIM 64, 80, 96, 128 or 256. KJ_BLOCK is 384. Share: x of ⌈tokens/128⌉, y the
+// head.
 #pragma once
 #include "flash_args.h"
 #include "hopper.h"
@@ -20,7 +20,7 @@ template <class S> struct FlashWgmma {
     static_assert(KJ_BLOCK == 384 && HEAD_DIM % 16 == 0, "roles");
     // Tiles of 64 columns side by side; columns after HEAD_DIM are not read.
     static constexpr u32 WIDE = CEIL_DIV(HEAD_DIM, 64) * 64;
-    static constexpr u32 KEY_TILE = BK * WIDE;  // halves
+    static constexpr u32 KEY_TILE = BK * WIDE;  // number of f16
     static constexpr u32 OUT_TILES = CEIL_DIV(S::HEADS * HEAD_DIM, 64);
     // bytes of dynamic shared memory
     static constexpr u32 POOL = 1024 + (128 * WIDE + 4 * KEY_TILE) * 2;
@@ -41,9 +41,9 @@ template <class S> struct FlashWgmma {
         Before::wait();
 
         const u32 past = args.position[0];
-        // The longest rows first.
+        // The longest rows come first.
         const u32 head = share.y, q0 = (CEIL_DIV(args.tokens, 128) - 1 - share.x) * 128;
-        // Ends of the keys that some row sees, and that all rows see.
+        // End of the keys that any row sees, and of the keys that all rows see.
         const u32 last = past + min_u32(q0 + 128, args.tokens), seen = past + q0 + 1;
         const u32 from = Scores<S>::seen_from(seen - 1) / BK * BK;
 
@@ -156,7 +156,8 @@ template <class S> struct FlashWgmma {
                 if (lane == 0) barrier_arrive(lds.empty + s);
             }
 
-            // Through this group's rows of the queries, so results are stored 16 bytes at a time.
+            // Results pass through this group's rows of the queries, so that 16 bytes are stored at
+            // a time.
             part_sync(group + 1, 128);
             UNROLL for (u32 r = 0; r < 2; r++) {
                 float inverse = 1.0f / Scores<S>::all_shares(most[r], group_sum(sum[r], 4),

@@ -4,21 +4,20 @@
 #include "kjit.h"
 
 STEP float silu(float x) { return x * sigmoid(x); }
-// By comparisons, which keep a NaN.
+// Uses comparisons, which keep a NaN.
 STEP float between(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
-// gpt-oss (arXiv 2508.10925): the gate, and its other factor.
+// gpt-oss (arXiv 2508.10925): the gate; the other factor is below.
 STEP float clamped_silu(float x, float limit) {
     float g = x > limit ? limit : x;
     return g * sigmoid(1.702f * g);
 }
 STEP float clamped_up(float x, float limit) { return between(x, -limit, limit) + 1.0f; }
-// GELU, its tanh form: Hendrycks & Gimpel 2016, arXiv 1606.08415.
+// GELU in the tanh form: Hendrycks & Gimpel 2016, arXiv 1606.08415.
 STEP float gelu(float x) {
     float inner = 0.7978845608f * (x + 0.044715f * x * x * x);
     return 0.5f * x * (1.0f + tanh_f32(inner));
 }
-// The tanh form with one multiplication less and other roundings, for tiles and products of
-// matrices.
+// The tanh form with one multiplication less and other roundings, for tiles and matrix products.
 STEP float gelu_tanh(float x) {
     return 0.5f * x * (1.0f + tanh_f32(0.7978845608f * fma_f32(0.044715f * x * x, x, x)));
 }

@@ -1,29 +1,29 @@
 // gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for all tokens of a prompt or a batch. W has any block
 // format, products use the matrix units, sums are f32. Then bias, residual or a gated unit.
 //
-//   x    tokens × COLS halves in *tiles*: blocks of 64 tokens × 64 columns (mma.h's tile: 8 KiB),
+//   x    tokens × COLS f16 in *tiles*: blocks of 64 tokens × 64 columns (mma.h's tile: 8 KiB),
 //        K_TILES = ⌈COLS/64⌉ blocks for each 64 tokens. Columns after COLS are zero; rows after
 //        `tokens` are allocated but may hold anything
-//   w0…  row records (layout.rs), one matrix a segment; with EXPERTS > 1 that many matrices one
+//   w0…  row records (layout.rs), one matrix per segment; with EXPERTS > 1 EXPERTS matrices one
 //        after another
 //   b0…  f32, rows
-//   y0…  Results::Singles: f32, tokens × rows; Results::Tiles: tiles as x, of the segment's rows
+//   y0…  Results::Singles: f32, tokens × rows; Results::Tiles: tiles like x, of the segment's rows
 //   residual     f32, tokens × rows, added; may be y0
 //   parts        with splits > 1: f32[tiles · splits · BM · BN]
-//   counters     with splits > 1: a u32 a tile, zero before and after
-//   tile_expert  with EXPERTS > 1: the expert of each block of BM tokens, or ~0: nothing to do
-//   token_tiles, tiles, blocks   only of gemm_wgmma
+//   counters     with splits > 1: one u32 per tile, zero before and after a launch
+//   tile_expert  with EXPERTS > 1: the expert of each block of BM tokens, or ~0: no work
+//   token_tiles, tiles, blocks   only for gemm_wgmma
 //
 // A block makes BM tokens × BN rows. Weights are in registers AHEAD steps of 64·KB columns before
-// they are used, and are expanded to halves in shared memory one step before; X is loaded
-// X_STAGES − 1 steps before. Blocks that share weights are neighbours in x, so weights come from
-// device memory once. With a gate: sixteen rows of the gate, then the same rows of the other
-// matrix, and so on, so one block has both.
+// their use, and are expanded to f16 in shared memory one step before; X is loaded X_STAGES − 1
+// steps before. Blocks that share weights are neighbours in x, so weights come from device memory
+// once. With a gate sixteen rows of the gate and the same rows of the other matrix alternate, so
+// one block has both.
 //
 // S: BM, BN, WM, WN (waves over tokens, over rows), KB, AHEAD, X_STAGES, COLS, SEGMENTS, ROWS_0 …
 // ROWS_2, Run0 … Run2 (formats), RUN_1, RUN_2 (the segment at which Run1, Run2 begins, or
-// SEGMENTS), BIASES (a bit a segment), RESIDUAL, GATE, OUT, EXPERTS. Share: x of tokens ÷ BM, y of
-// Σ rows ÷ BN, z of `splits`.
+// SEGMENTS), BIASES (one bit per segment), RESIDUAL, GATE, OUT, EXPERTS. Share: x of tokens ÷ BM, y
+// of Σ rows ÷ BN, z of `splits`.
 #pragma once
 #include "dequant.h"
 #include "gemm_common.h"
@@ -34,9 +34,9 @@ template <class S> struct Gemm {
     static constexpr u32 BM = S::BM, WM = S::WM, WN = S::WN, KB = S::KB, AHEAD = S::AHEAD,
                          X_STAGES = S::X_STAGES;
     static constexpr u32 MI = BM / WM / MMA_M, NI = BN / WN / MMA_N;       // products of a wave
-    // Spans of 32 weights of a row each step.
+    // Spans of 32 weights per row and step.
     static constexpr u32 STEPS = CEIL_DIV(K_TILES, KB), SPANS = 2 * KB;
-    static constexpr u32 EACH = BN * SPANS / KJ_BLOCK;                    // … that a thread expands
+    static constexpr u32 EACH = BN * SPANS / KJ_BLOCK;                    // per thread
     static_assert(MI * WM * MMA_M == BM && NI * WN * MMA_N == BN && WM * WN == kj_waves,
                   "waves tile the block");
     static_assert(EACH * KJ_BLOCK == BN * SPANS, "threads share the weights evenly");
@@ -58,8 +58,8 @@ template <class S> struct Gemm {
             row[i] = G::template part_row<W>(part, (thread_id() + i * KJ_BLOCK) / SPANS, expert);
         const u16* xt = args.x + (u64)(token0 / 64) * K_TILES * 4096 + token0 % 64 * 64;
 
-        // Span i of this thread: SPANS neighbours share a row, so that a row is read in stretches
-        // as long as possible.
+        // Span i of this thread: SPANS neighbours share a row, so that a row is read in the longest
+        // possible ranges.
         auto span = [&](u32 i) { return (thread_id() + i * KJ_BLOCK) % SPANS; };
         auto inside = [&](u32 p) { return COLS % (64 * KB) == 0 || 32 * p < COLS; };
         auto fetch = [&](Span<W>(&q)[EACH], u32 step) {
@@ -68,7 +68,7 @@ template <class S> struct Gemm {
                     if (inside(SPANS * step + span(i)))
                         fetch_span<W>(q[i], row[i], SPANS * step + span(i));
         };
-        // Rows of tile b of a step are at row ^ b (within eight), so neighbours' stores go to
+        // Rows of tile b of a step are at row ^ b (within eight), so stores of neighbours go to
         // different banks.
         auto expand = [&](const Span<W>(&q)[EACH], u32 step) {
             UNROLL for (u32 i = 0; i < EACH; i++) {
@@ -104,7 +104,7 @@ template <class S> struct Gemm {
                 u32 step = first + a;
                 if (step >= to) break;
                 copy_wait(X_STAGES - 2);
-                block_sync();  // this step is there; all are done with the previous one
+                block_sync();  // this step has arrived; all waves are done with the previous one
                 copy_x(step + X_STAGES - 1, slot == 0 ? X_STAGES - 1 : slot - 1);
                 if (step + 1 < to) {
                     expand(raw[(a + 1) % AHEAD], step + 1);
@@ -149,8 +149,8 @@ template <class S> struct Gemm {
             }
         }
 
-        // Results go through shared memory, sixteen tokens of a wave at a time, so that they are
-        // stored in whole lines.
+        // Results pass through shared memory, sixteen tokens of a wave at a time, so that whole
+        // lines are stored.
         constexpr u32 wide = BN / WN + 4;
         block_sync();  // the tiles have been read
         float* stage = (float*)pool + wave_id() * (MMA_M * wide);
@@ -166,7 +166,7 @@ template <class S> struct Gemm {
         }
     }
 
-    // `pool`: shared memory, the larger of X_STAGES × KB × BM × 64 + 2 × KB × BN × 64 halves and
+    // `pool`: shared memory, the larger of X_STAGES × KB × BM × 64 + 2 × KB × BN × 64 f16 and
     // results of 16 tokens.
     STEP void step(GemmArgs a, Share share, u8* pool) {
         u32 expert = S::EXPERTS > 1 ? a.tile_expert[share.x] : 0, tile = share.y;

@@ -6,15 +6,15 @@
 #include "gate.h"
 #include "mma.h"
 
-// The share of a block: BN rows of one segment (BN/2 of each of two with a gate).
+// The share of a block: BN rows of one segment (with a gate BN/2 of each of two).
 struct Part {
     const u8* w;      // first record of the matrix
-    const u8* w_up;   // of the second matrix (a gate's)
+    const u8* w_up;   // first record of the second matrix (of a gate)
     const float* bias;
     const float* bias_up;
     void* y;
-    u32 rows;         // of the matrix
-    u32 first;        // row of the matrix that is the block's first
+    u32 rows;         // rows of the matrix
+    u32 first;        // first row of the block in the matrix
 };
 
 struct GemmArgs {
@@ -42,11 +42,11 @@ STEP void write8(float* p, const float (&v)[8]) {
 template <class S> struct GemmCommon {
     static constexpr u32 COLS = S::COLS, BN = S::BN, K_TILES = CEIL_DIV(COLS, 64);
     static constexpr bool GATED = S::GATE != Gate::None, HALVES = S::OUT != Results::Singles;
-    // Segments that have results.
+    // Segments with results.
     static constexpr u32 PART_ROWS = GATED ? BN / 2 : BN, SEGMENTS = GATED ? 1 : S::SEGMENTS;
     // tiled results have zeros up to 64
     static constexpr u32 WHOLE = S::OUT == Results::Tiles ? 64 : 1;
-    // Tiles until a segment's end.
+    // Number of tiles up to the end of a segment.
     static constexpr u32 END_0 = CEIL_DIV(CEIL_DIV(S::ROWS_0, WHOLE) * WHOLE, PART_ROWS);
     static constexpr u32 END_1 =
         END_0 + (SEGMENTS < 2 ? 0 : CEIL_DIV(CEIL_DIV(S::ROWS_1, WHOLE) * WHOLE, PART_ROWS));
@@ -55,11 +55,11 @@ template <class S> struct GemmCommon {
     // first tiles
     static constexpr u32 RUN_1 = S::RUN_1 == 1 ? END_0 : S::RUN_1 == 2 ? END_1 : END_2;
     static constexpr u32 RUN_2 = S::RUN_2 == 1 ? END_0 : S::RUN_2 == 2 ? END_1 : END_2;
-    // Whether there are two, three formats.
+    // Whether there are a second and a third format.
     static constexpr bool SECOND = S::RUN_1 < S::SEGMENTS, THIRD = S::RUN_2 < S::SEGMENTS;
 
-    // The place of a tile of rows: its segment, chosen among constants. (Field by field: a choice
-    // among whole structs went through scratch memory on AMD.)
+    // The segment and position of a tile of rows, chosen among constants. (Chosen field by field: a
+    // choice among whole structs used scratch memory on AMD.)
     STEP Part part_of(const GemmArgs& s, u32 tile) {
         constexpr u32 biases = S::BIASES;
         const bool second = SEGMENTS > 1 && tile >= END_0, third = SEGMENTS > 2 && tile >= END_1;
@@ -76,8 +76,8 @@ template <class S> struct GemmCommon {
         return p;
     }
 
-    // The record that fills row n of the block's weight tile. After the matrix's end: its last one,
-    // whose results are not stored.
+    // The record for row n of the block's weight tile. After the end of the matrix it is the last
+    // record; its results are not stored.
     template <class W> STEP const u8* part_row(const Part& p, u32 n, u32 expert) {
         bool up = GATED && n % 32 >= 16;
         u32 r = min_u32(p.first + (GATED ? n / 32 * 16 + n % 16 : n), p.rows - 1);
@@ -87,17 +87,17 @@ template <class S> struct GemmCommon {
     STEP float activate(float g) { return S::GATE == Gate::Gelu ? gelu_tanh(g) : silu(g); }
 
     // Stores `m` tokens × `n` columns of results that are in shared memory (`stage`, rows of `wide`
-    // floats): tokens from token0 on of those below `tokens`, columns from col0 on of the block.
-    // `lane` of `lanes` threads share the work, eight columns each at a time.
+    // floats): tokens from token0 on, below `tokens`; columns from col0 on. `lanes` threads share
+    // the work, eight columns each at a time; `lane` is this thread's number.
     STEP void finish_rows(const Part& p, const float* stage, u32 wide, u32 m, u32 n, u32 col0,
                           u32 token0, u32 tokens, const float* residual, u32 lane, u32 lanes) {
         const u32 groups = GATED ? n / 16 : n / 8;  // eight results each
         for (u32 i = lane; i < m * groups; i += lanes) {
             u32 token = token0 + i / groups, g = i % groups;
-            u32 col = GATED ? g / 2 * 32 + g % 2 * 8 : g * 8;  // in the stage
+            u32 col = GATED ? g / 2 * 32 + g % 2 * 8 : g * 8;  // column in the stage
             u32 row = p.first + (GATED ? (col0 + col) / 32 * 16 + col % 16 : col0 + col);
             if (token >= tokens) continue;
-            u16* half = nullptr;  // where halves go
+            u16* half = nullptr;  // destination of f16 results
             if constexpr (S::OUT == Results::Panels) {
                 if (row >= p.rows) continue;
                 half = (u16*)p.y + panel_at(token, row, CEIL_DIV(p.rows, 128));

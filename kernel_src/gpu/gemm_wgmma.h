@@ -1,10 +1,10 @@
 // gemm_wgmma: the product of gemm.h for sm_90a, on the asynchronous matrix units.
 //
 // A block is persistent and takes tiles of 128 rows × WG_N tokens one after another. Groups of four
-// warps have roles. FILLERS of them *fill* stages of 64 columns, in turn: they expand weights to
-// halves, fetched AHEAD of their stages before, and let the copy engine bring X. Two others
-// *multiply*, 64 rows each, with the weights as A, and store while the next tile's stages are
-// filled.
+// warps have roles. FILLERS of them *fill* stages of 64 columns, in round-robin order: they expand
+// weights, loaded AHEAD stages before, to f16, and start the bulk copies of X. Two others
+// *multiply*, 64 rows each, with the weights as A. They store results while the next tile's stages
+// are filled.
 //
 // Arguments as for gemm.h (parts, counters and splits unused), and: token_tiles =
 // ⌈tokens / WG_N⌉, tiles = token_tiles · tiles of rows, blocks.
@@ -23,18 +23,18 @@ template <class S> struct GemmWgmma {
     static constexpr u32 WG_N = S::WG_N, STAGES = S::STAGES, AHEAD = S::AHEAD, FILLERS = S::FILLERS;
     struct Shared { u64 full[STAGES], empty[STAGES]; };
     static_assert(BN == 128 && KJ_BLOCK == 128 * (FILLERS + 2), "roles");
-    static constexpr u32 x_stage = WG_N * 64, w_stage = BN * 64;                     // halves
-    // Tokens that four warps store at a time.
+    static constexpr u32 x_stage = WG_N * 64, w_stage = BN * 64;                     // f16
+    // Tokens that four warps store together.
     static constexpr u32 at_once = WG_N < 32 ? WG_N : 32, wide = 64 + 4;
     static constexpr u32 x_blocks = CEIL_DIV(WG_N, 64),
                          x_block_bytes = (WG_N < 64 ? WG_N : 64) * 128;
 
     struct Stages {
         u16 *x, *w;
-        u64 *full, *empty;  // a barrier a stage
+        u64 *full, *empty;  // one barrier per stage
     };
 
-    // The tile's stages of this filler: those with number % FILLERS = filler. Returns the number of
+    // This filler's stages of the tile: those with number % FILLERS = filler. Returns the number of
     // the next tile's first stage.
     template <class W>
     STEP u32 fill_tile(const Stages& st, const Part& part, const u16* x, u32 first, u32 expert) {
@@ -56,12 +56,12 @@ template <class S> struct GemmWgmma {
             fence_async();
             barrier_arrive(st.full + (first + kt) % STAGES);
         };
-        // Halves as they are: copied; their arrival is signalled AHEAD stages later.
+        // f16 weights are copied directly; their arrival is signalled AHEAD stages later.
         if constexpr (W::ENCODING == Encoding::F16) {
             static_assert(AHEAD * FILLERS + 1 < STAGES,
                           "a stage is told before the products one behind need the next");
-            // Eight threads a row: each copy of a warp takes whole lines of 128 bytes; otherwise it
-            // needs twice as many requests to the second-level cache.
+            // Eight threads per row: each copy of a warp has whole lines of 128 bytes. Otherwise it
+            // would need twice as many requests to L2.
             const u32 chunk = t % 8;
             const u8* line[8];
             UNROLL for (u32 i = 0; i < 8; i++)
@@ -82,8 +82,8 @@ template <class S> struct GemmWgmma {
             const u32 mine = K_TILES > k_first ? CEIL_DIV(K_TILES - k_first, FILLERS) : 0;
             for (u32 n = mine > AHEAD ? mine - AHEAD : 0; n < mine; n++) end(k_first + n * FILLERS);
         } else {
-            // Threads that share a row's 64 columns: two with 32 each, or of 8-bit codes four with
-            // 16, so that a copy of a warp takes whole sectors.
+            // Threads that share 64 columns of a row: two with 32 each, or four with 16 for 8-bit
+            // codes, so that a copy of a warp has whole sectors.
             constexpr u32 across = !PLAIN<W> && W::UNIT == 16 ? 4 : 2;
             const u8* row[across];
             UNROLL for (u32 i = 0; i < across; i++)

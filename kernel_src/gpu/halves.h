@@ -1,4 +1,4 @@
-// halves.h: arithmetic on two halves in a word, and bytes converted to halves, for each vendor.
+// halves.h: arithmetic on two f16 in a word, and bytes converted to f16, for each vendor.
 #pragma once
 #include "kjit.h"
 
@@ -18,7 +18,7 @@ STEP u32 h2_sub(u32 a, u32 b) {
     asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
-// Four bytes, each below 256, to four halves 1024 + byte.
+// Converts four bytes, each below 256, to four f16 1024 + byte.
 STEP void bytes_to_halves(u32 v, u32& low, u32& high) {
     low = kj_prmt(v, 0x64646464u, 0x4140);
     high = kj_prmt(v, 0x64646464u, 0x4342);
@@ -30,7 +30,7 @@ STEP u32 h2_fma(u32 a, u32 b, u32 c) {
             z = __builtin_bit_cast(half2_t, c);
 #if __has_builtin(__builtin_elementwise_fma)
     return __builtin_bit_cast(u32, __builtin_elementwise_fma(x, y, z));
-#else  // ROCm 5's LLVM 15, which makes v_pk_fma_f16 of the pair
+#else  // ROCm 5's LLVM 15, which makes v_pk_fma_f16 from the pair
     half2_t r = {(_Float16)__builtin_fmaf16(x.x, y.x, z.x),
                  (_Float16)__builtin_fmaf16(x.y, y.y, z.y)};
     return __builtin_bit_cast(u32, r);
@@ -46,7 +46,7 @@ STEP void bytes_to_halves(u32 v, u32& low, u32& high) {
     low = __builtin_amdgcn_perm(0x64646464u, v, 0x04010400u);
     high = __builtin_amdgcn_perm(0x64646464u, v, 0x04030402u);
 }
-#else  // only f32, and on the simulated device, whose card may compute these wrong
+#else  // f32 only, and the simulated device, where tests can make f16 wrong
 #if defined(KJSIM_WRONG_packed) && !defined(KJ_F32)
 #define H2(pair) kjsim::wrong_half(pair)
 #else

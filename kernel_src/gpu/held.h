@@ -1,5 +1,5 @@
-// held.h: matrix products of four warps whose A lies in registers and whose B is a tile of rows of
-// 64 halves (hopper.h's tile_descriptor), for every width that batches of tokens have.
+// held.h: matrix products of four warps with A in registers and B a tile of rows of 64 f16
+// (hopper.h's tile_descriptor), for every width of token batches.
 #pragma once
 #include "hopper.h"
 
@@ -12,7 +12,7 @@
 #define HELD_D80 D64(0), D16(64)
 #define HELD_D96 D64(0), D32(64)
 #define HELD_D112 HELD_D96, D16(96)
-// The names of the first so many operands, where hopper.h has none.
+// The names of the first N operands, for numbers that hopper.h does not define.
 #define HELD_R4 "%0,%1,%2,%3"
 #define HELD_R12 R8 ",%8,%9,%10,%11"
 #define HELD_R20 R16 ",%16,%17,%18,%19"
@@ -29,7 +29,7 @@
                  "{%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1, 0; }" \
                  : results : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep))
 
-// d[64 × N] = (keep ? d : 0) + A[64 × 16] · B[N × 16]ᵀ. Results and A lie as those of hopper.h's
+// d[64 × N] = (keep ? d : 0) + A[64 × 16] · B[N × 16]ᵀ. Results and A have the layout of hopper.h's
 // products and products_held. N: multiples of 8 up to 64, of 32 up to 256.
 template <u32 N> STEP void held_products(float (&d)[N / 2], const u32 (&a)[4], u64 b, u32 keep) {
     static_assert(N <= 64 ? N % 8 == 0 : N % 32 == 0 && N <= 256, "a width that is spelled out");

@@ -29,7 +29,7 @@ STEP void barrier_wait(u64* b, u32 parity) {
 }
 // Makes ordinary stores to shared memory visible to the copy engine and the tensor cores.
 STEP void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Copies `bytes` (a multiple of 16) from device memory; the barrier counts them when they arrive.
+// Copies `bytes` (a multiple of 16) from device memory; the barrier counts the bytes that arrive.
 STEP void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
@@ -37,14 +37,14 @@ STEP void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
         "l"(from), "r"(bytes), "r"(shared_at(b))
         : "memory");
 }
-// Alignment of shared memory for copies: lines of 128 bytes, which a copy fills whole if source and
-// destination have the same place within a line. On an H200 a ring that began 16 or 32 bytes off
-// cost a sixth of F16's tokens.
+// Alignment of shared memory for copies: lines of 128 bytes. A copy fills whole lines if source and
+// destination have the same offset within a line. On an H200 a ring that began 16 or 32 bytes off
+// reduced the tokens/s of F16 by a sixth.
 #define LDS_DYNAMIC_LINES(name)                               \
     extern __shared__ __align__(128) u32x4 kj_dynamic_lds[]; \
     u8* name = (u8*)kj_dynamic_lds
-// As above, for data that is not read again soon: the second-level cache evicts it first. A token's
-// weights are many times that cache's size; without this they evicted code and arguments.
+// As bulk_copy, for data that is not read again soon: L2 evicts it first. The weights of a token
+// are many times the size of L2; without this they evicted code and arguments.
 STEP void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
     u64 first_out;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_out));
@@ -58,14 +58,14 @@ STEP void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
 STEP void barrier_arrive_copied(u64* b) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_at(b)) : "memory");
 }
-// A barrier of `count` of the block's threads, all naming the same id (1–15).
+// A barrier of `count` threads of the block; all give the same id (1–15).
 STEP void part_sync(u32 id, u32 count) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 
 // ------------------------------------------------------------------------- products of four warps
-// A tile of rows of 64 halves, 128-byte swizzle (mma.h's tile), at a multiple of 1024 bytes; `k` a
-// multiple of 16.
+// A tile of rows of 64 f16 with 128-byte swizzle (as in mma.h), at a multiple of 1024 bytes; `k` is
+// a multiple of 16.
 STEP u64 tile_descriptor(const u16* tile, u32 k) {
     return (u64)((shared_at(tile) + 2 * k) >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 |
            (u64)1 << 62;
@@ -95,7 +95,8 @@ STEP void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::
         ",%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100" \
         ",%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117" \
         ",%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-// A product N wide: its results' names and operands, then the numbers of the operands after them.
+// A product of width N: names and operands of its results, then the numbers of the following
+// operands.
 #define PRODUCT_IF_KEPT(n, names, KEEP) \
     "{ .reg .pred p; setp.ne.b32 p, %" #KEEP ", 0; " \
     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" names "}, "
@@ -107,8 +108,8 @@ STEP void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::
                  "{%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1, 1; }" \
                  : results : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep))
 
-// d[64 × N] = (keep ? d : 0) + A[64 × 16] · B[N × 16]ᵀ. Warp w of four has rows 16w …; lane l has
-// in d[4j + 2h + e] row l/4 + 8h, column 8j + 2·(l % 4) + e.
+// d[64 × N] = (keep ? d : 0) + A[64 × 16] · B[N × 16]ᵀ. Warp w of four has rows 16w …; d[4j + 2h +
+// e] in lane l is row l/4 + 8h, column 8j + 2·(l % 4) + e.
 template <u32 N> STEP void products(float (&d)[N / 2], u64 a, u64 b, u32 keep) {
     static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 256,
                   "a width that is spelled out");
@@ -126,7 +127,7 @@ STEP u64 transposed_descriptor(const u16* tile, u32 k, u32 rows) {
            (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
-// The product with A in registers, laid out as mma.sync's (each warp its sixteen rows), and B
+// The product with A in registers, in the layout of mma.sync (sixteen rows in each warp), and B
 // transposed.
 template <u32 N> STEP void products_held(float (&d)[N / 2], const u32 (&a)[4], u64 b, u32 keep) {
     static_assert(N == 64 || N == 80 || N == 96 || N == 128 || N == 256,

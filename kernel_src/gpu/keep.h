@@ -1,12 +1,12 @@
-// keep: rows of new tokens stored to a cache (kv.h) of one head.
+// keep: stores rows of new tokens in a cache (kv.h) of one head.
 //
 //   row       TOKENS × HEAD_DIM f32
 //   slots, position   as for latent.h
 //   rows      `capacity` positions, slot s at `sequence_bytes` · s; or the pages of table (paged.h)
 //
-// Share: x of ⌈tokens / waves⌉: one wave a row.
+// Share: x of ⌈tokens / waves⌉: one wave per row.
 //
-// S: ONE, and those of kv.h.
+// S: ONE, and as for kv.h.
 #pragma once
 #include "kv.h"
 

@@ -1,21 +1,21 @@
-// key_scores: how well cached keys match a token, by small heads of their own (DeepSeek-V3.2-Exp
-// 2025, the "lightning indexer"): Σ over heads of w · max(q · key, 0).
+// key_scores: scores of cached keys for a token, from small index heads (DeepSeek-V3.2-Exp 2025,
+// the "lightning indexer"): Σ over heads of w · max(q · key, 0).
 //
 //   q         tokens × HEADS × HEAD_DIM f32
 //   w         tokens × HEADS f32
-//   slots, position   as for attend.h, one token of each sequence; ONE: tokens of one sequence,
-//             position is the first token's
-//   rows      a cache (kv.h) of one head of `capacity` positions, the tokens' own rows included;
-//             slot s starts at `sequence_bytes` · s
-//   scores    rows of `capacity` f32, for the tokens from `first` on. Nothing is written after a
-//             token's own position
+//   slots, position   as for attend.h, one token of each sequence; with ONE: tokens of one
+//             sequence, position is the position of the first token
+//   rows      a cache (kv.h) of one head of `capacity` positions, including the rows of these
+//             tokens; slot s starts at `sequence_bytes` · s
+//   scores    rows of `capacity` f32, for the tokens from `first` on. Elements after a token's
+//             position are not written
 //
 // Share: x of `splits`, y the row.
 //
-// TILE positions at a time are in shared memory as singles, beside the queries of as many heads as
-// fit. LANES threads have EACH heads each; all threads together have several positions at once.
+// TILE positions at a time are in shared memory as f32, beside the queries of as many heads as fit.
+// LANES threads have EACH heads each; all threads together handle several positions.
 //
-// S: HEADS, TILE, ONE, and those of kv.h.
+// S: HEADS, TILE, ONE, and as for kv.h.
 #pragma once
 #include "kv.h"
 
@@ -34,7 +34,7 @@ template <class S> struct KeyScores {
     static constexpr u32 LANES = 16, GROUPS = KJ_BLOCK / LANES, SOME = TILE / GROUPS;
     static constexpr u32 EACH = CEIL_DIV(HEADS, LANES) < 4 ? CEIL_DIV(HEADS, LANES) : 4;
     static constexpr u32 PASS = LANES * EACH, PASSES = CEIL_DIV(HEADS, PASS);
-    static constexpr u32 ROW = HEAD_DIM + 1;  // successive rows begin one bank further on
+    static constexpr u32 ROW = HEAD_DIM + 1;  // successive rows begin in successive banks
     static_assert(SOME * GROUPS == TILE, "whole positions");
     // Bytes of dynamic shared memory.
     static constexpr u32 POOL = ((PASS + TILE) * ROW + PASS) * 4;
@@ -94,7 +94,7 @@ template <class S> struct KeyScores {
                     UNROLL for (u32 i = 0; i < SOME; i++)
                         sum[i] = fma_f32(by, max_f32(dot[h][i], 0.0f), sum[i]);
                 }
-                block_sync();  // all threads have read
+                block_sync();  // all threads have read it
             }
             UNROLL for (u32 i = 0; i < SOME; i++) {
                 float all = group_sum(sum[i], LANES);

@@ -1,14 +1,14 @@
-// kjit.h: the words in which our kernels are written: one dialect for nvrtc, hiprtc, plain clang
-// and the simulated device. Only this file knows which compiler runs. It includes no vendor header
-// and no device library.
+// kjit.h: the vocabulary of all kernels: one dialect for nvrtc, hiprtc, plain clang and the
+// simulated device. Only this file depends on the compiler. It includes no vendor header and no
+// device library.
 //
 // Macros of a compilation:
 //   KJ_WAVE         lanes in a wave: 32 or 64
 //   KJ_BLOCK        threads in a block, a multiple of KJ_WAVE
-//   KJ_MIN_BLOCKS   optional: blocks that must fit a compute unit together; bounds the registers
-//   KJ_BESIDE       optional, NVIDIA: threads of a launched block besides the KJ_BLOCK, which take
-//                   no part in its barriers
-//   KJ_F32          optional, AMD: no instruction that takes or makes halves
+//   KJ_MIN_BLOCKS   optional: blocks that must fit in a compute unit together; limits the registers
+//   KJ_BESIDE       optional, NVIDIA: extra threads of a launched block besides KJ_BLOCK; they do
+//                   not take part in its barriers
+//   KJ_F32          optional, AMD: no instruction with f16 inputs or results
 // The grid is a launch argument; a kernel that needs its size gets it as an argument.
 //
 // Words:
@@ -19,13 +19,13 @@
 //   LDS_DYNAMIC(name)              u8* to the memory given at launch (one per kernel)
 //   UNROLL                         before a loop whose count is a constant
 //
-// A family's work is a *step*: `template <class S> struct Family` with `step(args, share, lds…)`. S
-// is a struct of constants that kernel_src/src/vocabulary/shape.rs renders; a kernel of one step
-// finds it in shape.h as `Shape`. All names of a step are inside the template, so steps of any
-// shapes go into one translation unit and into one kernel. Shared memory belongs to the caller:
-// `Shared` says how much a step needs, and successive steps may use the same memory, with a barrier
-// between them. Arguments go by value: by reference, clang 19 took up to eleven registers more
-// (repack). A kernel is a few lines that read a launch's share and call a step.
+// The work of a family is a *step*: `template <class S> struct Family` with `step(args, share,
+// lds…)`. S is a struct of constants that kernel_src/src/vocabulary/shape.rs generates; a kernel of
+// one step finds it in shape.h as `Shape`. All names of a step are inside the template, so steps of
+// any shapes can be in one translation unit and in one kernel. The caller provides shared memory:
+// `Shared` is the type that a step needs, and successive steps may use the same memory, with a
+// barrier between them. Arguments are passed by value: by reference, clang 19 took up to eleven
+// registers more (repack). A kernel is a few lines that read a launch's share and call a step.
 #pragma once
 
 using u8 = unsigned char;
@@ -36,7 +36,7 @@ using i8 = signed char;
 using i16 = short;
 using i32 = int;
 
-struct f16 { u16 bits; };   // storage only: arithmetic is in f32, or by mma.h
+struct f16 { u16 bits; };   // storage only: arithmetic uses f32 or mma.h
 struct bf16 { u16 bits; };  // the upper half of an f32
 struct alignas(8) u32x2 { u32 x, y; };
 struct alignas(16) u32x4 { u32 x, y, z, w; };
@@ -98,8 +98,8 @@ STEP u64 wave_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 STEP i32 dot4(u32 a, u32 b, i32 c) { return __dp4a((i32)a, (i32)b, c); }
 STEP u32 count_bits(u64 v) { return __popcll(v); }
 
-// For data that is read once: it bypasses the first-level cache. Ordered with other volatile
-// statements, so it stays before wait_for_producer().
+// For data that is read once: it bypasses L1. Ordered with other volatile statements, so it stays
+// before wait_for_producer().
 STEP u32x4 load16_once(const void* p) {
     u32x4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -160,23 +160,23 @@ STEP u32 atomic_load(const u32* p) {
 STEP void lds_add(u32* p, u32 v) { atomicAdd(p, v); }
 STEP u32 lds_take(u32* p) { return atomicAdd(p, 1); }  // returns the previous number
 STEP void lds_add(u64* p, u64 v) { atomicAdd(p, v); }
-// Adds to memory of the device, for all blocks of a launch.
+// Adds to device memory, atomically for all blocks of a launch.
 STEP void global_add(u32* p, u32 v) { atomicAdd(p, v); }
 STEP void global_add(u64* p, u64 v) { atomicAdd(p, v); }
 
-// Each byte of the result is byte `n` of the eight bytes (a low, b high), n the 4 selector nibbles
-// (0–7) of the low 16 bits.
+// Byte i of the result is byte n of the eight bytes (a low, b high); n (0–7) is nibble i of the low
+// 16 bits of `nibbles`.
 STEP u32 kj_prmt(u32 a, u32 b, u32 nibbles) {
     u32 r;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(nibbles));
     return r;
 }
 
-// Eight 4-bit codes of a word (low nibbles of its bytes, then high ones) → eight bytes of a table
-// of sixteen.
+// Looks up eight 4-bit codes of a word (low nibbles of its bytes, then high nibbles) in a table of
+// sixteen bytes.
 STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
     u32 three = codes & 0x77777777u;                       // prmt reads bit 3 as "repeat the sign"
-    // Picks byte i of the first or of the second half's result.
+    // Selects byte i from the result of the first or of the second half.
     u32 top = ((codes & 0x88888888u) >> 1) | 0x32103210u;
     u32 a = kj_prmt(kj_prmt(table.x, table.y, three), kj_prmt(table.z, table.w, three), top);
     u32 b =
@@ -192,7 +192,7 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 #if defined(__GFX8__) || defined(__GFX9__)
 #define KJ_GCN 1  // GCN and CDNA: waves of 64
 #endif
-#ifdef KJ_MIN_BLOCKS  // waves that must fit each of the 4 (GCN, CDNA, gfx1250) or 2 (RDNA) SIMDs
+#ifdef KJ_MIN_BLOCKS  // waves that must fit in each of the 4 (GCN, CDNA, gfx1250) or 2 (RDNA) SIMDs
 #if defined(KJ_GCN) || defined(__gfx1250__)
 #define KJ_SIMDS 4
 #else
@@ -265,7 +265,7 @@ STEP u64 wave_ballot(bool p) {
 #endif
 }
 
-// Through the block's memory: the only way between the halves of a 64-wide wave on gfx10.
+// Uses LDS: the only way between the two halves of a 64-wide wave on gfx10.
 STEP u32 kj_get_by_lds(u32 v, u32 lane) {
     static __attribute__((shared)) u32 slot[KJ_BLOCK];
     u32 t = thread_id();
@@ -282,8 +282,8 @@ STEP u32 kj_get(u32 v, u32 lane) {
     return (u32)__builtin_amdgcn_ds_bpermute((i32)(lane << 2), (i32)v);
 #endif
 }
-// Masks are constants after unrolling. Data-parallel primitives if the family has them (no LDS
-// cycle), otherwise a swizzle.
+// Masks are constants after unrolling. Uses DPP if the family has it (no LDS cycle), and a swizzle
+// if not.
 STEP u32 kj_xor(u32 v, u32 mask) {
     i32 s = (i32)v;
     switch (mask) {
@@ -291,7 +291,7 @@ STEP u32 kj_xor(u32 v, u32 mask) {
         case 2: return (u32)__builtin_amdgcn_mov_dpp(s, 0x4E, 0xf, 0xf, true);  // quad_perm 2 3 0 1
 #if defined(KJ_GCN)
         case 4: return (u32)__builtin_amdgcn_ds_swizzle(s, 0x101F);
-        // row_ror 8: within 16 lanes the same as xor 8.
+        // row_ror 8: within 16 lanes this is xor 8.
         case 8: return (u32)__builtin_amdgcn_mov_dpp(s, 0x128, 0xf, 0xf, true);
 #else
         case 4: return (u32)__builtin_amdgcn_mov_dpp(s, 0x164, 0xf, 0xf, true);  // row_xmask 4
@@ -301,8 +301,8 @@ STEP u32 kj_xor(u32 v, u32 mask) {
 #if defined(__GFX11__) || defined(__GFX12__)
         case 32: {
             // LLVM before its pull request 182162 (2026) moves the instruction, with the
-            // computation of `v`, into a branch that only some lanes take: the values of the other
-            // lanes are then missing. Found by emulating the machine code. An asm statement is
+            // computation of `v`, into a branch that only some lanes take. Then the values of the
+            // other lanes are missing. Found by emulating the machine code. An asm statement is
             // convergent.
             u32 other = __builtin_amdgcn_permlane64(v);
             asm("" : "+v"(other));
@@ -312,7 +312,7 @@ STEP u32 kj_xor(u32 v, u32 mask) {
         default: return kj_get(v, (thread_id() % KJ_WAVE) ^ mask);
     }
 }
-// The target's dot product of bytes, by its row in the engine's table: 1 v_dot4_i32_i8, 2
+// KJ_DOT4, the byte dot product of the target (see the engine's table): 1 v_dot4_i32_i8, 2
 // v_dot4_i32_iu8, 0 none.
 #ifdef KJ_DOT4
 STEP i32 dot4(u32 a, u32 b, i32 c) {
@@ -369,9 +369,9 @@ STEP void global_add(u64* p, u64 v) {
     __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 
-STEP u32 kj_lookup4(u32 codes, u32x4 table) {  // four codes, one a byte, below 16
+STEP u32 kj_lookup4(u32 codes, u32x4 table) {  // four codes below 16, one per byte
     u32 seven = codes & 0x07070707u;
-    // Selector 0–3: the second operand's bytes, 4–7: the first's.
+    // Selector 0–3: bytes of the second operand, 4–7: of the first.
     u32 a = __builtin_amdgcn_perm(table.y, table.x, seven);
     u32 b = __builtin_amdgcn_perm(table.w, table.z, seven);
     u32 second = ((codes >> 3) & 0x01010101u) * 255u;
@@ -464,27 +464,27 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 // ------------------------------------------------------------------- shared by all of the above
 
 // Only for memory that no kernel of the chain writes: weights, biases, tables. A dependent launch
-// runs beside the previous kernel, and a const RESTRICT pointer is read through NVIDIA's
-// non-coherent path, whose lines may be older than that kernel's writes (an H200 gave other logits
-// at every run with quantised rows of 4096, whose activations are read from global memory).
+// overlaps the previous kernel, and a const RESTRICT pointer is read through NVIDIA's non-coherent
+// path, whose lines may be older than that kernel's writes. (An H200 gave different logits in every
+// run with quantised rows of 4096, whose activations are read from global memory.)
 #define RESTRICT __restrict__
 #define CEIL_DIV(a, b) (((a) + (b)-1) / (b))  // a macro, so that constants of a struct may use it
 
 constexpr u32 kj_waves = KJ_BLOCK / KJ_WAVE;
 static_assert(KJ_BLOCK % KJ_WAVE == 0, "a block is a whole number of waves");
 
-// A step's share of its work: the position of this block in the step's grid. In a kernel of one
+// A step's share of its work: the position of this block in the step's grid. In a kernel with one
 // step that is the launch's grid.
 struct Share { u32 x, y, z; };
 STEP Share launched_share() { return Share{block_id(), block_id_y(), block_id_z()}; }
 
-// For steps that prefetch before all of their inputs are written: `release` lets the next launch
-// begin, `wait` returns when all inputs are written. This struct is for a kernel of one step, after
-// the previous launch.
+// For steps that prefetch before all their inputs are written: `release` lets the next launch
+// begin, `wait` returns when all inputs are written. This struct is for a kernel with one step; it
+// waits for the previous launch.
 struct LaunchBefore {
     STEP void release() { launch_dependents(); }
     STEP void wait() { wait_for_producer(); }
-    // The inputs of attention as plain memory (packets.h has others).
+    // Inputs of attention in plain memory (in packets.h they may be packets).
     STEP u32 slot(const u32* at) { return *at; }
     STEP u32 position(const u32* at) { return *at; }
     template <u32 N> STEP const float* head(float*, const float* x, u32) { return x; }
@@ -500,11 +500,12 @@ STEP u32 max_u32(u32 a, u32 b) { return a > b ? a : b; }
 STEP float abs_f32(float x) { return as_f32(as_u32(x) & 0x7fffffffu); }
 
 #ifdef KJ_F32
-// Halves are storage only: integer operations convert to f32 and back, exactly as the instructions
-// do (a NaN stays NaN, with other bits). Neither depends on the hardware's treatment of subnormals.
+// f16 is storage only: integer operations convert to f32 and back, exactly as the instructions do
+// (a NaN stays NaN, with other bits). Both are independent of the hardware's treatment of
+// subnormals.
 STEP float load(f16 h) {
     u32 size = h.bits & 0x7fffu, sign = (u32)(h.bits & 0x8000u) << 16;
-    // The exponent's bias is 15 in a half and 127 in an f32; infinity and NaN have the largest
+    // The bias of the exponent is 15 in f16 and 127 in f32. Infinity and NaN have the largest
     // exponent.
     u32 bits = (size << 13) + ((size >= 0x7c00u ? 224u : 112u) << 23);
     // Subnormal: a multiple of 2^-24
@@ -530,17 +531,16 @@ STEP bf16 round_bf16(float f) {  // to nearest, ties to even; NaN stays NaN
     if ((u & 0x7fffffffu) > 0x7f800000u) return bf16{(u16)((u >> 16) | 64)};
     return bf16{(u16)((u + 0x7fffu + ((u >> 16) & 1)) >> 16)};
 }
-STEP float half_low(u32 pair) { return load(f16{(u16)pair}); }  // the two halves of a word
+STEP float half_low(u32 pair) { return load(f16{(u16)pair}); }  // the two f16 of a word
 STEP float half_high(u32 pair) { return load(f16{(u16)(pair >> 16)}); }
 STEP u32 half_pair(float low, float high) {
     return (u32)round_f16(low).bits | (u32)round_f16(high).bits << 16;
 }
 
-STEP u32x4 load16(const void* p) { return *(const u32x4*)p; }  // p a multiple of 16
+STEP u32x4 load16(const void* p) { return *(const u32x4*)p; }  // p is a multiple of 16
 STEP u32x2 load8(const void* p) { return *(const u32x2*)p; }
 
-// Exchanges between lanes of a wave. All lanes must call them. `mask` is a power of two below
-// KJ_WAVE.
+// Exchange between lanes of a wave. All lanes must call it. `mask` is a power of two below KJ_WAVE.
 STEP u32 wave_xor(u32 v, u32 mask) { return kj_xor(v, mask); }
 STEP i32 wave_xor(i32 v, u32 mask) { return (i32)kj_xor((u32)v, mask); }
 STEP float wave_xor(float v, u32 mask) { return as_f32(kj_xor(as_u32(v), mask)); }
@@ -550,7 +550,7 @@ STEP u64 wave_xor(u64 v, u32 mask) {
 }
 STEP float wave_get(float v, u32 lane) { return as_f32(kj_get(as_u32(v), lane)); }
 
-// Over aligned groups of `lanes` (a power of two up to KJ_WAVE), the same value in all of them.
+// Sum over aligned groups of `lanes` (a power of two up to KJ_WAVE); all lanes of a group get it.
 STEP float group_sum(float v, u32 lanes) {
     UNROLL for (u32 m = KJ_WAVE / 2; m > 0; m /= 2) if (m < lanes) v += wave_xor(v, m);
     return v;
@@ -564,7 +564,7 @@ STEP float group_max(float v, u32 lanes) {
     return v;
 }
 STEP u64 wave_largest(u64 v) {
-// Two operations of all lanes instead of ten from lane to lane.
+// Two wave-wide operations instead of ten exchanges between lanes.
 #if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
     const u32 high = __reduce_max_sync(0xffffffffu, (u32)(v >> 32));
     return (u64)high << 32 | __reduce_max_sync(0xffffffffu, (u32)(v >> 32) == high ? (u32)v : 0u);
@@ -579,7 +579,7 @@ STEP u64 wave_largest(u64 v) {
 STEP float wave_sum(float v) { return group_sum(v, KJ_WAVE); }
 STEP float wave_max(float v) { return group_max(v, KJ_WAVE); }
 
-// Sum over the block, the same value in every thread. Two barriers; one float of LDS a wave.
+// Sum over the block; every thread gets it. Two barriers; one float of LDS per wave.
 STEP float block_sum(float v) {
     LDS_ARRAY(float, part, kj_waves);
     v = wave_sum(v);
@@ -588,7 +588,7 @@ STEP float block_sum(float v) {
     block_sync();
     float sum = 0.0f;
     UNROLL for (u32 w = 0; w < kj_waves; w++) sum += part[w];
-    block_sync();  // all have read part before it is written again
+    block_sync();  // all have read `part` before it is written again
     return sum;
 }
 STEP float block_max(float v) {
@@ -614,8 +614,8 @@ STEP u64 block_largest(u64 v) {
     return v;
 }
 
-// True in all threads of the last of `blocks` blocks to get here, which then sees the earlier
-// writes of all others. The counter starts at 0 and is 0 again afterwards.
+// True in all threads of the last of `blocks` blocks that call it. That block then sees the earlier
+// writes of all others. The counter starts at 0 and returns to 0.
 STEP bool last_block(u32* counter, u32 blocks) {
     LDS_ARRAY(u32, is_last, 1);
     device_fence();
@@ -634,11 +634,11 @@ STEP bool last_block(u32* counter, u32 blocks) {
 // e^x to 2 ulp: Cody and Waite's reduction to |r| ≤ ln2/2, a polynomial of degree 6, the power of
 // two by the exponent's bits.
 STEP float exp_f32(float x) {
-    // 0 from here down; comparisons, not min and max, keep a NaN
+    // 0 from here down. Comparisons keep a NaN; min and max would not.
     x = x < -104.5f ? -104.5f : x;
     x = x > 88.73f ? 88.73f : x;    // infinity from here on
     i32 whole = round_int(x * 1.44269504f);
-    // Ln2 = 0.693359375 − 2.12194440e-4, the first exact with n.
+    // ln2 = 0.693359375 − 2.12194440e-4; the first product with n is exact.
     float r = fma_f32((float)whole, -0.693359375f, x);
     r = fma_f32((float)whole, 2.12194440e-4f, r);
     float p = 1.3888889e-3f;  // 1/720, 1/120 …
@@ -652,11 +652,11 @@ STEP float exp_f32(float x) {
 }
 STEP float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 
-// tanh to 3 ulp: Taylor's polynomial near zero (where 1 − 2/(e^2x + 1) would cancel), otherwise
-// that quotient.
+// tanh to 3 ulp: the Taylor polynomial near zero (where 1 − 2/(e^2x + 1) would cancel), this
+// formula elsewhere.
 STEP float tanh_f32(float x) {
     float a = abs_f32(x);
-    // 1 − s/3 + 2s²/15 − 17s³/315 + 62s⁴/2835 …: off by 9e-9 at ½
+    // 1 − s/3 + 2s²/15 − 17s³/315 + 62s⁴/2835 …: error 9e-9 at ½
     float s = x * x, p = -1.4558344e-3f;
     p = fma_f32(p, s, 3.5921280e-3f);
     p = fma_f32(p, s, -8.8632355e-3f);

@@ -1,7 +1,7 @@
-// kv.h: the cache of keys and values, by element. kernel_src/src/attention/kv.rs describes the
-// layout: rows of HEAD_DIM elements, row = kv_head · capacity + position. For KvStorage::Q8_0
-// (signed bytes with a half for each GROUP of 32, or of 16 where the head is no multiple of 32) the
-// scales of all rows follow the codes of all rows.
+// kv.h: access to elements of the cache of keys and values. kernel_src/src/attention/kv.rs
+// describes the layout: rows of HEAD_DIM elements, row = kv_head · capacity + position. For
+// KvStorage::Q8_0 (signed bytes with an f16 scale for each GROUP of 32, or of 16 if the head is not
+// a multiple of 32) the scales of all rows follow the codes of all rows.
 //
 // S: HEAD_DIM, KV_STORAGE; with pages KV_HEADS.
 #pragma once
@@ -14,17 +14,17 @@ template <class S> struct Kv {
     static constexpr bool BYTES = STORAGE == KvStorage::Q8_0;
     static constexpr u32 GROUP = HEAD_DIM % 32 == 0 ? 32 : 16;
     static_assert(HEAD_DIM % 16 == 0, "a head is a multiple of 16");
-    // Of an element.
+    // Bytes of an element.
     static constexpr u32 SIZE = STORAGE == KvStorage::F32 ? 4 : STORAGE == KvStorage::F16 ? 2 : 1;
-    // Bytes, without scales.
+    // Bytes of a row, without scales.
     static constexpr u32 ROW = SIZE * HEAD_DIM;
-    // a row
+    // scales of a row
     static constexpr u32 SCALES = HEAD_DIM / GROUP;
 
     // Byte offset of the scales in a cache of `rows` rows.
     STEP u64 scales_at(u64 rows) { return rows * ROW; }
 
-    // The page of a position; without pages the whole cache.
+    // The page of a position; without pages it is the whole cache.
     template <class Byte> STEP Byte* page(Byte* cache, Pages pages, u32 position) {
         if constexpr (kj_page != 0) {
             constexpr u64 rows = (u64)S::KV_HEADS * kj_page,
@@ -35,10 +35,10 @@ template <class S> struct Kv {
         }
     }
 
-    // Eight neighbouring elements as they are stored.
+    // Eight neighbouring elements in their stored form.
     struct Eight { u32 word[2 * SIZE]; u32 scale; };
 
-    // Elements 8c … 8c + 7 of a row. `rows` is that of the whole cache.
+    // Loads elements 8c … 8c + 7 of a row. `rows` is the number of rows of the whole cache.
     STEP Eight load(const u8* cache, u64 rows, u64 row, u32 c) {
         Eight r;
         if constexpr (STORAGE == KvStorage::F32) {
@@ -72,7 +72,7 @@ template <class S> struct Kv {
         }
     }
 
-    // Stores a row from any memory, by one wave.
+    // Stores a row from any memory, in one wave.
     STEP void store_row(u8* cache, u64 rows, u64 row, const float* x) {
         if constexpr (STORAGE == KvStorage::F32) {
             for (u32 i = lane_id(); i < HEAD_DIM; i += KJ_WAVE)
@@ -82,7 +82,7 @@ template <class S> struct Kv {
                 ((u32*)(cache + row * ROW))[i] = half_pair(x[2 * i], x[2 * i + 1]);
         } else {
             constexpr u32 passes = CEIL_DIV(HEAD_DIM / 4, KJ_WAVE);
-            // Four elements a lane; 8 (or 4) neighbours share a group.
+            // Four elements per lane; 8 (or 4) neighbours share a group.
             UNROLL for (u32 p = 0; p < passes; p++) {
                 u32 q = lane_id() + p * KJ_WAVE;
                 bool inside = q < HEAD_DIM / 4;

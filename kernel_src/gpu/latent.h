@@ -1,27 +1,27 @@
 // latent: attention of new tokens to latents (DeepSeek-V2, arXiv 2405.04434). A latent is one row
-// for each position: the key of all heads, and up to RANK their value. The kernel also stores the
-// new tokens' rows.
+// for each position. It is the key of all heads; its first RANK elements are the value of all
+// heads. The kernel also stores the new tokens' rows.
 //
 //   q         TOKENS × HEADS × HEAD_DIM f32
 //   row       TOKENS × HEAD_DIM f32
 //   out       TOKENS × HEADS × RANK f32
-//   slots, position   as for attend.h, one token of each sequence; ONE: tokens of one sequence,
-//             position is the first token's
+//   slots, position   as for attend.h, one token of each sequence; with ONE: tokens of one
+//             sequence, position is the position of the first token
 //   rows      a cache (kv.h) of one head of `capacity` positions; slot s starts at
 //             `sequence_bytes` · s
 //   table     pages of each slot (paged.h)
-//   part      TOKENS × HEADS × splits × Slices::EACH f32; null where splits is 1
-//   counters  TOKENS × HEADS / GROUP u32, zero before and after; null where splits is 1
-//   chosen    with KJ_CHOSEN (chosen.h)
+//   part      TOKENS × HEADS × splits × Slices::EACH f32; null if splits is 1
+//   counters  TOKENS × HEADS / GROUP u32, zero before and after a launch; null if splits is 1
+//   chosen    only with KJ_CHOSEN (chosen.h)
 //
 // Share: x of `splits`, y of HEADS / GROUP, z of TOKENS. Slices and their sum as in attend.h.
 //
 // A wave has AT_ONCE positions at a time. Each lane has eight neighbouring elements of a row (and
-// again further on in longer rows): first its part of every score, then, with the same elements as
-// values, its columns of the results of all GROUP heads. Queries are in shared memory. No wave
-// waits for another before the end.
+// eight more further on in longer rows). With these elements it first computes its part of every
+// score. Then it uses them as values for its columns of the results of all GROUP heads. Queries are
+// in shared memory. No wave waits for another before the end.
 //
-// S: HEADS, GROUP, RANK, ONE, and those of kv.h.
+// S: HEADS, GROUP, RANK, ONE, and as for kv.h.
 #pragma once
 #include "chosen.h"
 #include "kv.h"
@@ -48,7 +48,7 @@ template <class S> struct Latent {
     static constexpr u32 HEADS = S::HEADS, HEAD_DIM = S::HEAD_DIM, RANK = S::RANK, GROUP = S::GROUP;
     // positions of a wave, and of a block
     static constexpr u32 AT_ONCE = 4, TILE = kj_waves * AT_ONCE;
-    // Eights of a row, of a row's value, and how many of them a lane has.
+    // Groups of eight elements of a row, of its value, and per lane.
     static constexpr u32 CHUNKS = HEAD_DIM / 8, EACH = CEIL_DIV(CHUNKS, KJ_WAVE);
     static constexpr u32 VALUES = CEIL_DIV(RANK, 8), COLUMNS = CEIL_DIV(VALUES, KJ_WAVE);
     static_assert(HEADS % GROUP == 0 && RANK <= HEAD_DIM, "whole groups");
@@ -62,7 +62,7 @@ template <class S> struct Latent {
         typename Sum::Shared slices;
     };
 
-    // A wave's results for the positions it has seen.
+    // The results of a wave for the positions that it has processed.
     struct Seen {
         float value[GROUP][COLUMNS][8];
         float most[GROUP], sum[GROUP];
@@ -70,7 +70,7 @@ template <class S> struct Latent {
 
     STEP u32 chunk_of(u32 n) { return lane_id() + n * KJ_WAVE; }
 
-    // Rows as stored, and new rows in f32.
+    // Rows in stored form, and new rows in f32.
     template <u32 N> struct Kept { Eight eight[N][EACH]; };
     struct Fresh { float x[EACH][8]; };
     template <u32 N> STEP void values(const Kept<N>& rows, u32 i, u32 n, float (&x)[8]) {
@@ -80,7 +80,7 @@ template <class S> struct Latent {
         UNROLL for (u32 e = 0; e < 8; e++) x[e] = row.x[n][e];
     }
 
-    // N rows, of which the first `count` are seen.
+    // Processes N rows, of which the first `count` are visible.
     template <u32 N, class Rows>
     STEP void see(Shared& lds, Seen& seen, const Rows& rows, u32 count) {
         float score[N][GROUP];
@@ -123,7 +123,8 @@ template <class S> struct Latent {
             }
     }
 
-    // Combines the waves' results to the block's: in `out` if it is alone, else in its part.
+    // Combines the waves' results into the block's result: in `out` if it is the only block, and in
+    // its part if not.
     STEP void together(Shared& lds, Seen& seen, float* out, float* part, u32 each, bool alone) {
         if (lane_id() == 0)
             UNROLL for (u32 h = 0; h < GROUP; h++)
@@ -158,7 +159,7 @@ template <class S> struct Latent {
         const u32 past = a.position[slot], here = past + (S::ONE ? token : 0),
                   end = chosen_of(here + 1);
         const Chosen chosen{CHOSEN(chosen_by(a.chosen, token))};
-        const float* fresh = a.row + (S::ONE ? 0 : (u64)token * HEAD_DIM);  // of position `past`
+        const float* fresh = a.row + (S::ONE ? 0 : (u64)token * HEAD_DIM);  // at position `past`
         const u32 slice = CEIL_DIV(CEIL_DIV(end, a.splits), TILE) * TILE,
                   busy = CEIL_DIV(end, slice);
         if (share.x >= busy) return;
@@ -181,7 +182,7 @@ template <class S> struct Latent {
                 UNROLL for (u32 e = 0; e < 8; e++) seen.value[h][n][e] = 0.0f;
         }
         NO_UNROLL for (u32 at = from + wave_id() * AT_ONCE; at < to; at += TILE) {
-            // Positions rise, so if the last one is in the cache all are. Fresh positions are not
+            // Positions rise, so if the last one is in the cache, all are. New positions are not
             // read from the cache: they may have no page.
             if (chosen_at(chosen, min_u32(at + AT_ONCE, to) - 1) < past) {
                 const u8* rows = K::page(cache, pages, at);

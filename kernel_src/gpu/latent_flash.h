@@ -3,21 +3,21 @@
 //
 //   q         TOKENS × HEADS × HEAD_DIM f32
 //   out       TOKENS × HEADS × RANK f32
-//   rows      a cache (kv.h) of one head of `capacity` positions, these tokens' rows included; or
+//   rows      a cache (kv.h) of one head of `capacity` positions, including these tokens' rows; or
 //             the pages of table (paged.h)
-//   position  u32: tokens before these
-//   chosen    with KJ_CHOSEN (chosen.h)
+//   position  u32: number of tokens before these
+//   chosen    only with KJ_CHOSEN (chosen.h)
 //
 // All heads read the same rows, so the heads of successive tokens are rows of one product: row r of
-// TOKENS·HEADS sees what token r / HEADS sees. A block takes BQ of these rows. A tile of BK
-// positions passes through shared memory as key and value at once. The result has too many columns
-// for one wave. WAVES_N waves have the same MI·MMA_M rows: each makes the scores of some positions
-// and tells the others its rows' maximum; the shares of all positions go through shared memory; and
-// each wave multiplies all of them with its own columns. With chosen positions (chosen.h) a block's
-// rows are one token's.
+// TOKENS·HEADS sees the positions that token r / HEADS sees. A block takes BQ of these rows. A tile
+// of BK positions in shared memory is both key and value. The result has too many columns for one
+// wave. WAVES_N waves have the same MI·MMA_M rows. Each computes the scores of some positions and
+// shares the maximum of its rows with the others. The probabilities of all positions are exchanged
+// through shared memory. Then each wave multiplies all of them with its own columns. With chosen
+// positions (chosen.h) all rows of a block belong to one token.
 //
-// S: HEADS, RANK, MI, BK, WAVES_N, STAGES (1 or 2 tiles in shared memory), and those of kv.h.
-// Share: x of ⌈TOKENS·HEADS / BQ⌉ or more; with chosen positions of TOKENS·⌈HEADS / BQ⌉.
+// S: HEADS, RANK, MI, BK, WAVES_N, STAGES (1 or 2 tiles in shared memory), and as for kv.h. Share:
+// x of ⌈TOKENS·HEADS / BQ⌉ or more; with chosen positions of TOKENS·⌈HEADS / BQ⌉.
 #pragma once
 #include "chosen.h"
 #include "flash_args.h"
@@ -42,11 +42,11 @@ template <class S> struct LatentFlash {
     static constexpr u32 BQ = kj_waves / WAVES_N * MI * MMA_M;
     static constexpr u32 D_BLOCKS = CEIL_DIV(HEAD_DIM, 64), P_BLOCKS = CEIL_DIV(BK, 64);
     static constexpr u32 DK = HEAD_DIM / MMA_K;            // steps of depth of a score
-    // Products side by side: of scores, of a wave's scores, of results.
+    // Products side by side: for scores, for a wave's scores, for results.
     static constexpr u32 SN = BK / MMA_N, SE = CEIL_DIV(SN, WAVES_N);
     static constexpr u32 RN = RANK / MMA_N, ON = CEIL_DIV(RN, WAVES_N);
     static constexpr u32 SCORERS = SN / SE;                // waves that make scores
-    static constexpr u32 TILE = D_BLOCKS * BK * 64;        // halves
+    static constexpr u32 TILE = D_BLOCKS * BK * 64;        // number of f16
     static_assert(kj_waves % WAVES_N == 0 && DK * MMA_K == HEAD_DIM && RN * MMA_N == RANK &&
                       SN * MMA_N == BK && SCORERS * SE == SN && BK % MMA_K == 0,
                   "whole products");
@@ -58,17 +58,17 @@ template <class S> struct LatentFlash {
     STEP void step(LatentFlashArgs a, Share share, u8* pool) {
         u16* qs = (u16*)pool;                     // BQ × HEAD_DIM
         u16* ks = qs + D_BLOCKS * BQ * 64;        // STAGES × BK × HEAD_DIM
-        u16* ps = ks + STAGES * TILE;             // BQ × BK: shares
+        u16* ps = ks + STAGES * TILE;             // BQ × BK: probabilities
         float* told = (float*)(ps + P_BLOCKS * BQ * 64);  // WAVES_N × BQ
 
-        constexpr u32 PER = CEIL_DIV(HEADS, BQ);  // blocks of a token, where positions are chosen
+        constexpr u32 PER = CEIL_DIV(HEADS, BQ);  // blocks of a token, if positions are chosen
         const u32 past = a.position[0], token = share.x / PER;
         const u32 all = kj_chosen != 0 ? (token + 1) * HEADS : a.tokens * HEADS;
         if (kj_chosen != 0 ? token >= a.tokens : share.x >= CEIL_DIV(all, BQ)) return;
-        // The longest rows first: blocks start in order.
+        // The longest rows come first: blocks start in order.
         const u32 q0 = kj_chosen != 0 ? token * HEADS + share.x % PER * BQ
                                       : (CEIL_DIV(all, BQ) - 1 - share.x) * BQ;
-        // Ends of the positions that some row sees, and that the first row sees.
+        // End of the positions that any row sees, and of those that the first row sees.
         const u32 last = kj_chosen != 0 ? chosen_of(past + token + 1)
                                         : past + (min_u32(q0 + BQ, all) - 1) / HEADS + 1;
         const u32 seen = kj_chosen != 0 ? last : past + q0 / HEADS + 1;
@@ -99,7 +99,7 @@ template <class S> struct LatentFlash {
         Tiles::store(fetched, thread_id(), ks, ks);
         NO_UNROLL for (u32 j0 = 0; j0 < last; j0 += BK) {
             copy_wait(0);
-            block_sync();  // this tile is there; all are done with the previous one
+            block_sync();  // this tile has arrived; all waves are done with the previous one
             const u16* kt = ks + stage * TILE;
             u16* next = ks + (STAGES == 2 ? stage ^ 1 : 0) * TILE;
             if (STAGES == 2 && j0 + BK < last)
@@ -192,7 +192,7 @@ template <class S> struct LatentFlash {
             }
         }
 
-        // The sums of all waves of a row, together.
+        // The sums of a row over all waves.
         UNROLL for (u32 i = 0; i < MI; i++)
             UNROLL for (u32 r = 0; r < MMA_ROWS; r++) {
                 float mine = group_sum(sum[i][r], MMA_ROW_LANES);
@@ -220,7 +220,7 @@ template <class S> struct LatentFlash {
         }
     }
 
-    // The first column of a wave's n-th product; after the last, the last one again.
+    // First column of a wave's n-th product; past the last product, that of the last one.
     STEP u32 column(u32 wave_n, u32 n) {
         u32 at = wave_n * ON + n;
         return (RN % WAVES_N != 0 ? min_u32(at, RN - 1) : at) * MMA_N;

@@ -1,5 +1,6 @@
-// linear: attention whose past is one matrix for each head, S of N keys × VALUES values, with decay
-// and, with CORRECTED, a correction (Yang et al. 2024, arXiv 2412.06464; RWKV-7, arXiv 2503.14456):
+// linear: linear attention. The past is one matrix for each head, S of N keys × VALUES values, with
+// decay and, with CORRECTED, a correction (Yang et al. 2024, arXiv 2412.06464; RWKV-7, arXiv
+// 2503.14456):
 //
 //   S'[n][v] = w[n] · S[n][v] + b[n] · Σ_j a[j] · S[j][v] + k[n] · v[v]
 //   y[v]     = Σ_n q[n] · S'[n][v]
@@ -14,7 +15,8 @@
 //   u         HEADS × N f32, only with BONUS
 //   slots, position, state, sequence_bytes   state.h; the state is HEADS × VALUES × N
 //
-// Share: x of HEADS × VALUES / (KJ_BLOCK / LANES); y: with ONE 1, else of the sequences.
+// Share: x of HEADS × VALUES / (KJ_BLOCK / LANES); y: 1 with ONE, and the number of sequences
+// without.
 //
 // LANES threads hold one value's column of S in registers and loop over the tokens.
 //
@@ -38,7 +40,7 @@ template <class S> struct Linear {
     STEP void step(LinearArgs a, Share share) {
         const u32 lane = thread_id() % S::LANES;
         const u32 at = share.x * (KJ_BLOCK / S::LANES) + thread_id() / S::LANES;
-        const bool mine = at < ROWS;  // threads without a row run along: sums need all lanes
+        const bool mine = at < ROWS;  // threads without a row compute too: sums need all lanes
         // Such a thread reads no state: the owner of the last row may have written it meanwhile.
         const bool idle = ROWS % (KJ_BLOCK / S::LANES) != 0 && !mine;
         const u32 row = min_u32(at, ROWS - 1), head = row / S::VALUES;

@@ -1,28 +1,29 @@
-// map: rows made by element, one thread an element (a sum: one block); optionally added to a
-// residual.
+// map: elementwise operations on rows, one thread per element (a sum: one block); a residual may be
+// added.
 //
 //   Map::Act        f(x)
-//   Map::Affine     p0 · a[c / EACH mod WEIGHTS] · x + b[c / EACH mod BIASES]; a or b is left out
-//                   where WEIGHTS or BIASES is 0
-//   Map::Gate       f(a[c / EACH]) · x: gates of COLS / EACH
+//   Map::Affine     p0 · a[c / EACH mod WEIGHTS] · x + b[c / EACH mod BIASES]; without a if WEIGHTS
+//                   is 0, without b if BIASES is 0
+//   Map::Gate       f(a[c / EACH]) · x: COLS / EACH gates
 //   Map::AddChosen  x + b[which[c / EACH]][c mod EACH]: a row of b for each run of a row; `which`
-//                   of COLS / EACH
+//                   has COLS / EACH elements
 //   Map::Spread     a[c / EACH] · x[c mod EACH]: one run times several factors
 //   Map::Sum        Σ of the SLOTS runs of a row
-//   Map::Slice      of each run of RUN elements the TAKE from AT on
-//   Map::Concat     runs of FIRST elements of x, each followed by BEHIND elements of a: those of
-//                   RUNS runs in turn; zeros where RUNS is 0
+//   Map::Slice      of each run of RUN elements: TAKE elements from AT on
+//   Map::Concat     runs of FIRST elements of x, each followed by BEHIND elements of a: a has RUNS
+//                   runs, used in order and repeated; zeros if RUNS is 0
 //   Map::Dot        Σ of x · a over a run of EACH elements
-//   Map::FromTiles  x, halves in tiles: blocks of 64 × 64, the inputs of a GEMM
+//   Map::FromTiles  x, f16 in tiles: blocks of 64 × 64, the inputs of a GEMM
 //   Map::Rotate     heads of HEAD elements rotated by position (rope.h); a has the angles
 //   Map::Temper     x · (1 + p0 · ln(⌊(position + OFFSET) / PERIOD⌋ + 1))
 //
-//   x, residual, y  f32, one row for each of the grid's y; rows of y have COLS elements; y may be x
-//                   or residual where element c depends on element c only
-//   position        u32: row r has the first row's + r; EACH_OWN: row r has that of slot which[r]
-//                   (null: slot r)
+//   x, residual, y  f32, one row for each y of the grid; rows of y have COLS elements; y may be x
+//                   or residual if element c depends on element c only
+//   position        u32: row r has position[0] + r; EACH_OWN: row r has the position of slot
+//                   which[r] (null: slot r)
 //
-// S: OP, COLS, RESIDUAL, and those of the operation. Share: x a block of elements, y the row.
+// S: OP, COLS, RESIDUAL, and the constants of the operation. Share: x a block of elements, y the
+// row.
 #pragma once
 #include "gate.h"
 #include "row_enums.h"
@@ -35,8 +36,7 @@ struct MapArgs {
     float p0, p1, p2, p3;
 };
 
-// ln to 2 ulp, of normal numbers above zero: the power of two, and the series of artanh for the
-// rest.
+// ln to 2 ulp for positive normal numbers: the power of two, and the series of artanh for the rest.
 STEP float ln_f32(float x) {
     u32 bits = as_u32(x) - 0x3f3504f3u;  // √½
     float whole = (float)((i32)bits >> 23);
@@ -49,7 +49,7 @@ STEP float ln_f32(float x) {
     return fma_f32(whole, 0.69314718f, 2.0f * p);
 }
 
-// e^x − 1, precise near zero too.
+// e^x − 1, also precise near zero.
 STEP float expm1_f32(float x) {
     float p = 1.9841270e-4f;  // 1/5040, 1/720 …
     p = fma_f32(p, x, 1.3888889e-3f);
@@ -74,7 +74,8 @@ template <Function F> STEP float function_of(float x, const MapArgs& a) {
     if constexpr (F == Function::Above) return x - a.p0 < 0.0f ? 0.0f : x - a.p0;
     if constexpr (F == Function::Sqrt) return sqrt_f32(x);
     if constexpr (F == Function::ClampedSilu) return clamped_silu(x, a.p0);
-    // p0 the parabola's factor, p1 the exponential's, p2 the slope at zero, p3 the nearest to it.
+    // p0: factor of the parabola; p1: factor of the exponential; p2: slope at zero; p3: largest
+    // argument of the exponential.
     if constexpr (F == Function::Xielu)
         return x > 0.0f ? fma_f32(a.p0 * x, x, a.p2 * x)
                         : fma_f32(expm1_f32(x > a.p3 ? a.p3 : x) - x, a.p1, a.p2 * x);

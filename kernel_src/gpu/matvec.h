@@ -1,19 +1,19 @@
-// matvec: y = W·x for one to three weights that share their input.
+// matvec: y = W·x for one to three weights with the same input.
 //
 //   x         COLUMNS × COLS f32, or (X_GLOBAL) columns in the layout of activations.h, made by
 //             quantize.h
 //   aux       as for activations.h: COLS f32, or COLUMNS × COLS f32
 //   w0..w2    row records (kernel_src/formats/src/layout.rs)
-//   b0..b2    f32 per row, where BIASES has the bit
+//   b0..b2    f32 per row, if BIASES has the bit
 //   y0..y2    COLUMNS × ROWS_s f32
-//   residual  COLUMNS × ROWS_0 f32, where RESIDUAL; may be y0
-//   eps       of the norm
-//   blocks    the grid's size
+//   residual  COLUMNS × ROWS_0 f32, if RESIDUAL; may be y0
+//   eps       epsilon of the norm
+//   blocks    number of blocks in the grid
 //
 //   GATE      w0 is the gate and w1 the other factor, y0 = act(gate) · up, y1 unused
 //
-// S: those of dots.h, SEGMENTS, ROWS_0 … ROWS_2, Run0 … Run2 (formats), RUN_1, RUN_2 (the segment
-// at which Run1, Run2 begins, or SEGMENTS), BIASES, RESIDUAL, X_GLOBAL. Share: x of `blocks`.
+// S: as for dots.h; SEGMENTS, ROWS_0 … ROWS_2, Run0 … Run2 (formats), RUN_1, RUN_2 (the segment at
+// which Run1, Run2 begins, or SEGMENTS), BIASES, RESIDUAL, X_GLOBAL. Share: x of `blocks`.
 #pragma once
 #include "dots.h"
 
@@ -32,23 +32,23 @@ template <class S> struct Matvec {
     using Shared = typename D::Shared;
     using Sums = typename D::Sums;
     template <class W> using Units = typename D::template Units<W>;
-    // that have results
+    // segments that have results
     static constexpr u32 LISTS = D::LISTS, SEGMENTS = LISTS == 2 ? 1 : S::SEGMENTS;
-    // Tiles until a segment's end.
+    // Number of tiles up to the end of a segment.
     static constexpr u32 END_0 = CEIL_DIV(S::ROWS_0, D::TILE);
     static constexpr u32 END_1 = END_0 + (SEGMENTS < 2 ? 0 : CEIL_DIV(S::ROWS_1, D::TILE));
     static constexpr u32 END_2 = END_1 + (SEGMENTS < 3 ? 0 : CEIL_DIV(S::ROWS_2, D::TILE));
     // first tiles
     static constexpr u32 RUN_1 = S::RUN_1 == 1 ? END_0 : S::RUN_1 == 2 ? END_1 : END_2;
     static constexpr u32 RUN_2 = S::RUN_2 == 1 ? END_0 : S::RUN_2 == 2 ? END_1 : END_2;
-    // Of dynamic shared memory.
+    // Bytes of dynamic shared memory.
     static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : D::COLUMNS * X::VECTORS * 16;
 
-    // The place of a tile: its segment, chosen among constants.
+    // The rows of a tile: its segment is chosen among constants.
     struct Rows { const u8* w; const float* bias; float* y; u32 rows, first; };
     STEP Rows rows_of(const MatvecArgs& a, u32 tile) {
-        // Chosen among values. Otherwise compilers choose among the fields' addresses, and hold
-        // them in memory for that: 80 bytes of scratch a lane.
+        // Values are chosen. Otherwise compilers choose among the addresses of the fields, and hold
+        // the fields in memory for that: 80 bytes of scratch per lane.
         const u8 *w0 = a.w0, *w1 = a.w1, *w2 = a.w2;
         const float *b0 = a.b0, *b1 = a.b1, *b2 = a.b2;
         float *y0 = a.y0, *y1 = a.y1, *y2 = a.y2;
@@ -85,7 +85,7 @@ template <class S> struct Matvec {
         }
     }
 
-    // All tiles from `tile` to `end` of this worker; `units` holds the start of the first one, if
+    // All tiles of this worker from `tile` to `end`; `units` holds the start of the first one, if
     // there is one.
     template <class W>
     STEP void run_tiles(Units<W>& units, u32& tile, u32 end, u32 stride, const MatvecArgs& a,

@@ -1,15 +1,15 @@
 // mma.h: one vocabulary for a tile product on every matrix unit: C[M × N] += A[M × K] · B[N × K]ᵀ,
-// with sums in f32.
+// with f32 sums.
 //
-// One wave makes a product: MMA_M × MMA_N results, MMA_K deep. A *fragment* is the part of it that
-// one lane holds. The place of an element is written once per family (`acc_row`, `acc_col` and the
-// loads); loads, epilogues and softmax use only that.
+// One wave makes a product: MMA_M × MMA_N results, depth MMA_K. A *fragment* is the part of an
+// operand that one lane holds. The position of an element is defined once per family (`acc_row`,
+// `acc_col` and the loads); loads, epilogues and softmax use only these.
 //
-// Inputs come from tiles in shared memory: rows of 64 halves (128 bytes). The eight 16-byte chunks
-// of a row are in an order that depends on the row (`tile_at`). So the same chunk of eight rows is
-// in eight different banks, for ldmatrix and for plain loads. It is also wgmma's 128-byte swizzle,
-// if the tile starts at a multiple of 1024 bytes. Tiles in device memory (activations of a GEMM)
-// have the same layout, so a tile is copied byte by byte.
+// Inputs come from tiles in shared memory: rows of 64 f16 (128 bytes). The order of the eight
+// 16-byte chunks of a row depends on the row (`tile_at`). So the same chunk of eight rows is in
+// eight different banks, for ldmatrix and for plain loads. It is also wgmma's 128-byte swizzle, if
+// the tile starts at a multiple of 1024 bytes. Tiles in device memory (activations of a GEMM) have
+// the same layout, so a tile is copied byte by byte.
 //
 // Constants: KJ_MMA, the family:
 //   0  plain FMA (or dot2) on 16 × 32 × 4: gfx8, gfx9 before 908, gfx10, and the simulated device
@@ -18,8 +18,8 @@
 //   2  MFMA 16×16×16, wave 64: gfx908, 90a, 942, 950; CDNA3 ISA, chapter 7
 //   3  WMMA 16×16×16, wave 32, gfx11: lanes 16–31 repeat lanes 0–15; RDNA3 ISA, section 7.9
 //   4  WMMA 16×16×16, wave 32, gfx12: lanes split the depth; RDNA4 ISA, section 7.12
-//   5  WMMA 16×16×32, wave 32, gfx1250: as 4, twice as deep. A place of a lane stands for the same
-//      depth in A and B, and no sum depends on which: here a lane has sixteen neighbouring ones
+//   5  WMMA 16×16×32, wave 32, gfx1250: as 4, but twice as deep. An index in a lane is the same
+//      depth in A and B, and sums do not depend on the choice: here a lane has sixteen neighbours
 // KJ_SIMULATED computes families 2–5 by exchanging fragments through shared memory, each lane in
 // its own layout. KJ_DOT2 (family 0): the target has v_dot2_f32_f16.
 #pragma once
@@ -33,25 +33,26 @@ STEP u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 #define KJ_DOT2 0
 #endif
 
-// Index of an element in a tile of rows of 64: chunk k/8 of a row is at k/8 ^ row%8. Tiles wider
-// than 64 are several, one after another. Written so that it costs one instruction for a constant
-// k; for the same reason sums of a constant and a lane's part of k are written with ^ below.
+// Index of an element in a tile of rows of 64: chunk k/8 of a row is at k/8 ^ row%8. A tile wider
+// than 64 is several tiles, one after another. This form costs one instruction for a constant k;
+// for the same reason sums of a constant and a lane's part of k are written with ^ below.
 STEP u32 tile_at(u32 row, u32 k) { return (row * 64 + row % 8 * 8) ^ k; }
 
-// Index of an element in panels, `steps` of 128 columns: for 8 tokens and 128 columns, four times
-// 32 lanes with eight columns each; lane 4t + p has token t, and of the 32 columns of span p the
-// first eight in the first round (small_gemm.h).
+// Index of an element in panels, `steps` of 128 columns. For 8 tokens and 128 columns there are
+// four rounds of 32 lanes with eight columns each. Lane 4t + p has token t; round r has columns 8r
+// to 8r + 7 of the 32 columns of span p (small_gemm.h).
 STEP u64 panel_at(u32 token, u32 col, u32 steps) {
     return ((u64)(token / 8) * steps + col / 128) * 1024 + col % 32 / 8 * 256 +
            (token % 8 * 4 + col % 128 / 32) * 8 + col % 8;
 }
 
-// MMA_ACC results a lane, in MMA_ROWS distinct rows, which MMA_ROW_LANES neighbouring lanes share.
-// `acc_slot` gives the row of a result among these, `slot_row` and `acc_col` the row and the column
-// in the product.
+// MMA_ACC results per lane, in MMA_ROWS distinct rows, which MMA_ROW_LANES neighbouring lanes
+// share. `acc_slot` gives the index of a result's row among these; `slot_row` and `acc_col` give
+// the row and the column in the product.
 #if KJ_MMA == 0
-// Lanes are 8 across; a lane's rows and columns are spread so that eight neighbours read eight
-// neighbouring rows of a tile, which are in different banks by the padded stride of our tiles.
+// There are 8 lanes per row. A lane's rows and columns are spread so that eight neighbours read
+// eight neighbouring rows of a tile. These are in different banks because the stride of the tiles
+// is padded.
 #define MMA_M 16
 #define MMA_N 32
 #define MMA_K 4
@@ -85,7 +86,7 @@ STEP constexpr u32 acc_slot(u32 i) { return i / 2 % 2; }
 #define MMA_ROW_LANES 16
 #if KJ_MMA == 2
 #define MMA_ACC 4
-#define MMA_WORDS 2  // of a fragment
+#define MMA_WORDS 2  // words of a fragment
 STEP u32 slot_row(u32 s) { return 4 * (lane_id() / 16) + s; }
 #elif KJ_MMA == 3
 #define MMA_ACC 8
@@ -106,8 +107,8 @@ STEP constexpr u32 acc_slot(u32 i) { return i; }
 #endif
 STEP u32 acc_row(u32 i) { return slot_row(acc_slot(i)); }
 
-// Unroll factor of a loop over steps of depth: all of them, or two of family 0's sixteen (all their
-// loads at once took more registers than gfx1010 has).
+// Unroll factor of a loop over steps of depth: all of them, or two of the sixteen of family 0 (all
+// loads together took more registers than gfx1010 has).
 #if KJ_MMA == 0 && !defined(KJ_SIMULATED)
 #define MMA_UNROLL _Pragma("unroll 2")
 #else
@@ -122,8 +123,8 @@ UNROLL for (u32 i = 0; i < MMA_ACC; i++) c.v[i] = 0.0f;
 
 // ----------------------------------------------------------------------------- 16-bit conversions
 
-// To nearest even. Saturates: a large activation must not become infinite, since the next sum would
-// be NaN.
+// Rounds to nearest even. Saturates: a large activation must not become infinite, since the next
+// sum would be NaN.
 STEP float clamp_f16(float f) { return min_f32(max_f32(f, -65504.0f), 65504.0f); }
 STEP u32 pack_input(float lo, float hi) {
 #if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
@@ -137,12 +138,12 @@ STEP u32 pack_input(float lo, float hi) {
 STEP float input_value(u16 bits) { return load(f16{bits}); }
 
 // ----------------------------------------------------------------------------- loads and products
-// load_a(a, tile, row, k): rows row … of a tile, depths k … (row, k multiples of 16; family 0: k of
-//   MMA_K)
-// load_b(b, tile, row, k, swizzle): the same for B, whose rows are the result's columns; row r is
-//   at r ^ swizzle (0 to 7)
-// load_b_t(b, tile, k, col): B from a transposed tile: a row per depth, its elements the result's
-//   columns
+// load_a(a, tile, row, k): rows row … of a tile, depths k … (row, k: multiples of 16; family 0:
+//   k of MMA_K)
+// load_b(b, tile, row, k, swizzle): the same for B, whose rows are the columns of the result; row
+//   r is at r ^ swizzle (0 to 7)
+// load_b_t(b, tile, k, col): B from a transposed tile: one row per depth, with the columns of the
+//   result as elements
 
 #if KJ_MMA == 1
 STEP void ldmatrix4(u32 (&r)[4], const u16* p) {
@@ -153,8 +154,8 @@ STEP void ldmatrix4_t(u32 (&r)[4], const u16* p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_at(p)) : "memory");
 }
-// Lane l names row l%8 of 8×8 matrix l/8. Of A these are (rows 0–7, k 0–7), (8–15, 0–7), (0–7,
-// 8–15), (8–15, 8–15).
+// Lane l gives the address of row l%8 of the 8×8 matrix l/8. For A the matrices are (rows 0–7, k
+// 0–7), (8–15, 0–7), (0–7, 8–15), (8–15, 8–15).
 STEP void load_a(FragA& a, const u16* tile, u32 row, u32 k) {
     ldmatrix4(a.v, tile + tile_at(row + lane_id() % 16, (lane_id() / 16 * 8) ^ k));
 }
@@ -184,8 +185,8 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     mma_m16n8k16(c.v, a.v, b.v);
     mma_m16n8k16(c.v + 4, a.v, b.v + 2);
 }
-// A result becomes an input of the next product without leaving the lane: its columns are that
-// product's depth.
+// A result can be an input of the next product in the same lane: its columns are the depth of that
+// product.
 #define MMA_ACC_IS_A 1
 STEP void acc_to_a(FragA& a, const FragC& c) {
     UNROLL for (u32 i = 0; i < 4; i++) a.v[i] = pack_input(c.v[2 * i], c.v[2 * i + 1]);
@@ -230,7 +231,7 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
 }
 
 #else
-// MFMA and WMMA: a lane holds one row of A, one column of B: successive depths from its first
+// MFMA and WMMA: a lane has one row of A and one column of B, with successive depths
 #define MMA_ACC_IS_A 0
 STEP u32 mma_depth() { return KJ_MMA == 3 ? 0 : lane_id() / 16 * (2 * MMA_WORDS); }
 STEP void load_row(u32 (&v)[MMA_WORDS], const u16* tile, u32 row, u32 k) {
@@ -264,10 +265,10 @@ STEP void input_values(const u16* from, float (&to)[MMA_K]) {
     kjsim::floats<MMA_K>(from, to);
 #endif
 }
-// Computes the instruction from the fragments of all lanes, which go through shared memory, as no
-// lane sees another's registers.
+// Computes the instruction from the fragments of all lanes. They pass through shared memory, as no
+// lane can read another lane's registers.
 STEP void mma(FragC& c, const FragA& a, const FragB& b) {
-    // One array for both: eight waves have room beside 57 KB of a kernel's own.
+    // One array for both: eight waves fit beside 57 KB of a kernel.
     LDS_ARRAY(u16, held, kj_waves * 16 * MMA_K);
     u32 at = wave_id() * 16 * MMA_K;
     u32 own = at + lane_id() % 16 * MMA_K + mma_depth();
@@ -279,7 +280,7 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     wave_sync();
     for (u32 i = 0; i < MMA_WORDS; i++) *(u32*)&held[own + 2 * i] = b.v[i];
     wave_sync();
-    // all of a lane's results are in one column
+    // all results of a lane are in one column
     input_values(&held[at + acc_col(0) * MMA_K], right);
     for (u32 i = 0; i < MMA_ACC; i++) c.v[i] = kjsim::product<MMA_K>(left[i], right, c.v[i]);
 #ifdef KJSIM_WRONG_matrix
@@ -307,10 +308,10 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
 #endif
 #endif
 
-// After a loop of products, before a branch to where they are read. MFMA's result is ready some
-// wait states later, CDNA does not wait for it, and LLVM adds up the states of only one of the two
-// paths: its GCNHazardRecognizer skips blocks that it visited before, by the longer path first.
-// Found by emulating the machine code.
+// Called after a loop of products, before a branch to the code that reads them. MFMA's result is
+// ready some wait states later, and CDNA does not wait for it. LLVM adds up the states of only one
+// of the two paths: its GCNHazardRecognizer skips blocks that it visited before, and visits the
+// longer path first. Found by emulating the machine code.
 STEP void products_settle() {
 #if KJ_MMA == 2 && !defined(KJ_SIMULATED)
 #if defined(__gfx942__)
@@ -326,8 +327,8 @@ STEP void products_settle() {
 // ---------------------------------------------------------------------- copies into shared memory
 // Copies sixteen bytes from device memory to shared memory, both aligned. On sm_80 and later copies
 // are asynchronous: commit closes a group of them, copy_wait(n) waits until at most n groups of
-// this thread are in flight; then the block must synchronise. Elsewhere the copy is done when the
-// call returns.
+// this thread are in flight; then the block must synchronise. On other targets the copy is done
+// when the call returns.
 #if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
 STEP void copy16(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_at(to)), "l"(from)

@@ -1,9 +1,9 @@
-// moe: rows of a prompt grouped by the expert that each (token, slot) pair has chosen, on the
+// moe: groups rows of a prompt by the expert that each (token, slot) pair has chosen, on the
 // device.
 //
 // MoeCount counts. MoePlace gives each expert a run of tiles of BM rows, and each of its pairs a
-// row there, in the order of the pairs. MoeSum adds the experts' rows of each token. In between the
-// rows are gathered (tiles.h) and multiplied (gemm.h).
+// row in these tiles, in the order of the pairs. MoeSum adds the experts' rows of each token.
+// Between MoePlace and MoeSum the rows are gathered (tiles.h) and multiplied (gemm.h).
 //
 //   experts      u32, tokens × TOP
 //   counts       u32, EXPERTS

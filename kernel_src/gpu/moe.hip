@@ -1,4 +1,4 @@
-// moe.h says what the arguments are.
+// The arguments are described in moe.h.
 #include "moe.h"
 #include "shape.h"
 

@@ -1,13 +1,13 @@
 // noise.h: the noise of a draw, one number for each token. A token's score is (logit − largest) /
-// temperature plus noise, −ln(−ln u) of a number u from 0 to 1. The token with the greatest score
-// is drawn, so each token comes as often as the softmax says (Gumbel-max trick). A small change of
-// the logits seldom changes which score is greatest; a place in a sum over the vocabulary would
-// move with every logit before it.
+// temperature plus the noise −ln(−ln u), with u from 0 to 1. The token with the greatest score is
+// drawn, so each token has its softmax probability (Gumbel-max trick). A small change of the logits
+// rarely changes which score is greatest. A draw by cumulative sums would depend on every logit
+// before it.
 //
-// u comes from a counter: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as
-// 1, 2, 3") of the seed, the position of the token, and its id; four ids share a block of four
-// words. The host (kernel_src/src/choice/noise.rs) computes the same bits: integers, conversions,
-// products with powers of two, and fused sums, which no compiler option changes.
+// u is a function of the seed, the position of the token and its id: Philox4x32-10 (Salmon et al.
+// 2011, "Parallel random numbers: as easy as 1, 2, 3"). Four ids share a block of four words. The
+// host (kernel_src/src/choice/noise.rs) computes the same bits: integers, conversions, products
+// with powers of two, and fused sums, which no compiler option changes.
 #pragma once
 #include "kjit.h"
 
@@ -28,7 +28,7 @@ STEP u32 noise_word(u64 seed, u32 position, u32 id) {
     return id & 1 ? odd : even;
 }
 
-// ln(2^e × (1 + f)), f from −0.29 to 0.42 (the polynomial of Cephes' logf).
+// ln(2^e × (1 + f)) for f from −0.29 to 0.42 (the polynomial of Cephes' logf).
 STEP float noise_ln(float e, float f) {
     float p = 7.0376836292e-2f;
     p = fma_f32(p, f, -1.1514610310e-1f);
@@ -42,20 +42,20 @@ STEP float noise_ln(float e, float f) {
     p = fma_f32(f, p, -0.5f);
     return fma_f32(e, 0.693147180559945f, fma_f32(f * f, p, f));
 }
-STEP float noise_ln(float x) {  // of a normal number above 0
-    u32 bits = as_u32(x) - 0x3f3504f3u;  // √½ and above: its own exponent
+STEP float noise_ln(float x) {  // of a positive normal number
+    u32 bits = as_u32(x) - 0x3f3504f3u;  // the exponent changes at √½
     float m = as_f32((bits & 0x007fffffu) + 0x3f3504f3u);
     return noise_ln((float)((i32)bits >> 23), m - 1.0f);
 }
 
-// −ln(−ln u), u = 1 − (word + ½) / 2^32: from −3.2 to 22.9; the smaller the word, the greater.
+// −ln(−ln u), u = 1 − (word + ½) / 2^32: from −3.2 to 22.9; smaller words give greater noise.
 STEP float noise_fraction(u32 word) { return ((float)word + 0.5f) * (1.0f / 4294967296.0f); }
 STEP float noise_of(u32 word) {
     float ln = word < 0x40000000u ? noise_ln(0.0f, -noise_fraction(word))
                                   : noise_ln(noise_fraction(~word));
     return -noise_ln(-ln);
 }
-// An upper bound of that, for less work: −ln t > −ln(−ln(1 − t)), by t's exponent.
+// A cheap upper bound of the noise: −ln t > −ln(−ln(1 − t)), from the exponent of t.
 STEP float noise_bound(u32 word) {
     return -0.6932f * (float)((i32)(as_u32(noise_fraction(word)) >> 23) - 127);
 }

@@ -1,4 +1,4 @@
-// norm_rows: rows of COLS elements, normalised and optionally added to a residual; one block a row.
+// norm_rows: normalises rows of COLS elements, optionally plus a residual; one block per row.
 //
 //   NormKind::Rms    y = x / sqrt(mean(x²) + eps) · weight
 //                    (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4)
@@ -6,9 +6,9 @@
 //                    (Ba et al. 2016, arXiv 1607.06450, equation 3)
 //
 //   x, y      rows × COLS f32; y may be x or residual
-//   weight    WEIGHTS × COLS f32, which rows take in turn; WEIGHTS 0: no factors
+//   weight    WEIGHTS × COLS f32, which rows use in order and repeat; WEIGHTS 0: no factors
 //   bias      COLS f32 (Layer with BIAS)
-//   residual  rows × COLS f32 where RESIDUAL
+//   residual  rows × COLS f32 if RESIDUAL
 //
 // S: COLS, KIND, WEIGHTS, BIAS, RESIDUAL. Share: x the row.
 #pragma once
@@ -38,7 +38,7 @@ template <class S> struct NormRows {
         }
         sum = block_sum(sum);
         float mean = 0.0f;
-        if (LAYER) {  // the variance about the mean: the difference of two sums would cancel
+        if (LAYER) {  // the variance about the mean: a difference of two sums would cancel
             mean = sum / COLS;
             sum = 0.0f;
             UNROLL for (u32 i = 0; i < EACH; i++)

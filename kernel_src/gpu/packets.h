@@ -1,25 +1,26 @@
-// packets.h: vectors of values handed from the blocks that make them to the blocks that multiply
-// with them, inside a kernel of many steps (stream.h). The maker of 16 values quantises them once
-// for all readers. Blocks do not meet: a reader polls what it needs until it is there.
+// packets.h: sends vectors from the blocks that make them to the blocks that multiply with them,
+// inside a kernel of many steps (stream.h). The maker of 16 values quantises them once for all
+// readers. There is no grid barrier: a reader polls its inputs until they arrive.
 //
 // 16 values, a *group*, are three packets of 16 bytes. 16 high bytes, 16 low bytes (activations.h:
 // q = 256 · high + low) and the scale are nine words, three for each packet. The fourth word of a
-// packet is the *epoch*, the number of the launch, which tells whether the packet belongs to this
-// launch. Each vector has memory of its own: packets of the previous launch must not be taken for
-// another vector's. Packet k of all groups is followed by packet k + 1 of all; {sum of squares,
+// packet is the *epoch*, the number of the launch: it shows whether the packet belongs to this
+// launch. Each vector has its own memory: packets of the previous launch must not be read as
+// another vector. Packet k of all groups is followed by packet k + 1 of all; {sum of squares,
 // epoch} of each group follow at the end.
 //
-// A packet must be read whole. To PTX a vector of four words is four atomic accesses; `.b128` is
-// one (PTX ISA 8.3, sm_70 and later), so one epoch serves four words. An epoch in each pair of
-// words, which are atomic everywhere, would take 4.5 bytes a value instead of 3. Compilers before
-// CUDA 12.3 do not know `.b128`; they get the vector, which is the same instruction.
+// A packet must be read in one access. For PTX a vector of four words is four atomic accesses;
+// `.b128` is one (PTX ISA 8.3, sm_70 and later), so one epoch is enough for four words. An epoch in
+// each pair of words, which are atomic on all targets, would take 4.5 bytes per value instead of 3.
+// Compilers before CUDA 12.3 do not know `.b128`; they get the vector, which is the same
+// instruction.
 //
-// With a norm in between, codes are of value times weight of the norm. The norm's scale, one number
-// for all values, is a factor of the product's results. The squares are for that scale.
+// With a norm in between, codes are of the value times the norm's weight. The norm's scale, one
+// number for all values, is a factor of the product's results. The sums of squares give that scale.
 //
-// Values *one by one* are handed over as they are, each with its epoch, {f32, epoch}: heads
+// Values sent *one by one* are not quantised; each has its epoch, {f32, epoch}. These are heads
 // (queries, keys, values), since attention normalises and rotates them and waits for its own heads
-// only; scores of experts and their inputs, since a choice depends on them.
+// only; and scores of experts and their inputs, since a choice depends on them.
 #pragma once
 #include "persist.h"
 
@@ -62,38 +63,39 @@ STEP void packet_store8(u8* p, u64 v) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// Sources and destinations of an instruction's values; null: plain memory.
+// Source and destinations of an instruction's values; null: plain memory.
 struct Links {
-    const u8* in;        // packets, or values one by one: as the step takes them
+    const u8* in;        // packets, or values one by one, depending on the step
     u8* out;             // packets
-    const float* weigh;  // of `out`: the weight of its reader's norm, or null
-    u8* values;          // one by one
+    const float* weigh;  // for `out`: weight of the norm of its reader, or null
+    u8* values;          // values one by one
     u32 epoch;
-    u32 sum;                 // of several devices' results, from 1 (sums.h); 0: none
-    const u64* instruction;  // where they come from, in shared memory
+    u32 sum;                 // number of the sum over several devices, from 1 (sums.h); 0: none
+    const u64* instruction;  // the instruction in shared memory
 };
-// The callee gets the instruction, and with this has the links in registers. Passed by reference
-// they were in local memory, and reads of it after a barrier queued behind all loads of the ring.
+// The callee gets the instruction, and this function loads the links into registers. Passed by
+// reference they were in local memory, and reads of it after a barrier queued behind all loads of
+// the ring.
 STEP Links links_of(const u64* c) {
     return Links{(const u8*)c[4], (u8*)c[5], (const float*)c[6], (u8*)c[7],
                  Meeting::place().epoch, sum_of(c), c};
 }
 
-// A product rounded on its own. In a sum of two products a compiler fuses one of them with the sum,
-// and which one differed between two kernels of the same steps.
+// A product with its own rounding. In a sum of two products a compiler fuses one of them with the
+// sum, and the choice differed between two kernels of the same steps.
 STEP float rounded_product(float scale, i32 sum) { return __fmul_rn(scale, (float)sum); }
 
-// A thread's sums of squares.
+// Sums of squares of a thread.
 template <u32 N> struct Squares { float of[N]; };
 
 struct Packets {
     static constexpr u32 GROUP = 16;
 
-    // Bytes of so many values that are handed over as they are.
+    // Bytes of `values` values that are sent one by one.
     STEP constexpr u32 values_bytes(u32 values) { return values * 8; }
 
-    // Sixteen lanes hand over a group, `v` each; all lanes of a wave must call it. `weight`: the
-    // norm's for this value.
+    // Sixteen lanes send a group, one value `v` each; all lanes of a wave must call it. `weight`:
+    // weight of the norm for this value.
     STEP void give(const Links& to, u32 groups, u32 group, bool active, float v, float weight) {
         Meeting::delay(100);
         const u32 lane = lane_id() % GROUP, first = lane_id() / GROUP * GROUP;
@@ -103,18 +105,18 @@ struct Packets {
         float inverse = most > 0.0f ? 32639.0f / most : 0.0f;
         if (inverse > 3.0e38f) inverse = 3.0e38f;
         const u32 whole = (u32)round_int(x * inverse);
-        // Values that are not finite go into the scale, so the result shows them.
+        // A non-finite value makes the scale non-finite, so the result shows it.
         const bool bad = (u32)(wave_ballot(!(abs_f32(x) <= 3.4e38f)) >> first) & 0xffff;
         const u32 scale = bad ? 0x7fc00000u : as_u32(most / 32639.0f);
-        // The high bytes of four lanes, and their low bytes, as a word.
+        // The high bytes of four lanes as a word, and their low bytes as a word.
         u32 pair = (whole + 128) >> 8 & 0xff | (whole & 0xff) << 16;
         u32 other = wave_xor(pair, 1);
         pair = lane & 1 ? other | pair << 8 : pair | other << 8;
         other = wave_xor(pair, 2);
         const u32 left = lane & 2 ? other : pair, right = lane & 2 ? pair : other;
         const u32 word = lane & 1 ? kj_prmt(left, right, 0x7632) : kj_prmt(left, right, 0x5410);
-        // Word n of nine: high of quad n, low of quad n − 4, the scale. Lanes 0 … 2 have three
-        // each; words of other lanes are not used.
+        // Word n of nine: high bytes of quad n, low bytes of quad n − 4, the scale. Lanes 0 … 2
+        // have three words each; words of other lanes are not used.
         u32 three[3];
         UNROLL for (u32 i = 0; i < 3; i++) {
             const u32 n = 3 * lane + i, quad = n % 4;
@@ -128,11 +130,11 @@ struct Packets {
                           (u64)to.epoch << 32 | as_u32(squares));
     }
 
-    // A value as it is.
+    // Sends one value without quantisation.
     STEP void give_value(u8* to, u32 epoch, u32 at, float v) {
         packet_store8(to + (u64)at * 8, (u64)epoch << 32 | as_u32(v));
     }
-    // N values from number `at` on to shared memory, by a wave.
+    // Receives N values from number `at` on to shared memory, in one wave.
     template <u32 N> STEP void take_values(const u8* in, u32 epoch, u32 at, float* to) {
         constexpr u32 EACH = CEIL_DIV(N, KJ_WAVE);
         Meeting::delay(102);
@@ -155,8 +157,8 @@ struct Packets {
         wave_sync();
     }
 
-    // A group's place in the column: as in activations.h, except the last part, which has for each
-    // 32 values the scales of both sixteens, then the sums of both.
+    // Index of a group's parts in the column: as in activations.h, except for the last part, which
+    // has for each 32 values the scales of both groups, then the sums of both.
     template <bool SPLIT>
     STEP void keep(u32x4* column, u32 groups, u32 group, const u32x4 (&p)[3]) {
         const u32 wide = groups / 2, at = SPLIT ? group % 2 * wide + group / 2 : group;
@@ -172,10 +174,10 @@ struct Packets {
         last[2 + group % 2] = as_u32(rounded_product(as_f32(p[2].z), high * 256 + low));
     }
 
-    // Reads a vector that was handed over value by value, four at a time, into a plain column
-    // (activations.h; COLS of whole units) by the block, times the norm's `weights` if there are
-    // any. Returns the sum of squares of this thread's values. Ends without a barrier. FEW: quads
-    // that a thread polls together.
+    // Receives a vector that was sent value by value, four at a time, into a plain column
+    // (activations.h; COLS is whole units), in the whole block, times the norm's `weights` if there
+    // are any. Returns the sum of squares of this thread's values. Ends without a barrier. FEW:
+    // quads that a thread polls together.
     template <u32 COLS, u32 UNIT, u32 FEW>
     CALLED float take_plain(const u8* in, u32 epoch, const float* weights, u32x4* column) {
         constexpr u32 QUADS = COLS / 4, UNITS = COLS / UNIT;
@@ -220,9 +222,10 @@ struct Packets {
         return sum;
     }
 
-    // Reads a vector of `groups` groups into the block's column, or into COLUMNS columns one after
-    // another. Returns the sums of squares of this thread's values if SUMS is not 0: one for each
-    // column, or one for all. Ends without a barrier. FEW: groups that a thread polls together.
+    // Receives a vector of `groups` groups into the block's column, or into COLUMNS columns one
+    // after another. If SUMS is not 0, returns the sums of squares of this thread's values: one for
+    // each column, or one for all. Ends without a barrier. FEW: groups that a thread polls
+    // together.
     template <bool SPLIT, u32 FEW, u32 COLUMNS, u32 SUMS>
     CALLED Squares<SUMS> take(const u8* in, u32 groups, u32 epoch, bool squares, u32x4* column) {
         static_assert(SUMS == 1 || SUMS == COLUMNS, "sums of columns");
@@ -270,26 +273,26 @@ struct Packets {
     }
 };
 
-// For attention (attend_mma.h): heads come one by one from the previous step if it hands them over,
-// and results go on as packets, from the lanes that have them. (Through device memory another wait
-// would follow: 1 µs and more, queued behind the loads of weights.) S: those of attend_mma.h;
+// For attention (attend_mma.h): heads arrive one by one from the previous step if it sends them,
+// and results are sent as packets by the lanes that have them. (Through device memory another wait
+// would follow: at least 1 µs, queued behind the loads of weights.) S: as for attend_mma.h;
 // SEQUENCES, whose values are one after another.
 template <class S> struct HandedBefore {
-    static constexpr u32 VALUES = S::HEADS * S::HEAD_DIM;  // of a sequence's result
+    static constexpr u32 VALUES = S::HEADS * S::HEAD_DIM;  // values of a sequence's result
     Links links;
     STEP void release() {}
     STEP void wait() { Meeting::wait(); }
     STEP u32 slot(const u32* at) { return Meeting::kept(0, at); }
     STEP u32 position(const u32* at) { return Meeting::kept(1, at); }
-    // The N values at `x`, numbers `at` … of all: at `x`, or copied to `row`, by a wave.
+    // The N values with numbers `at` …, in one wave: in memory at `x`, or received into `row`.
     template <u32 N>
     __device__ __forceinline__ const float* head(float* row, const float* x, u32 at) const {
         if (links.in == nullptr) return x;
         Packets::take_values<N>(links.in, links.epoch, at, row);
         return row;
     }
-    // Result number `at`, if `inside`; sixteen lanes have a group, and all lanes of a wave must
-    // call it.
+    // Result number `at`, if `inside`. Sixteen lanes have a group; all lanes of a wave must call
+    // it.
     __device__ __forceinline__ void made(float* out, u32 at, bool inside, float v) const {
         if (links.out != nullptr)
             Packets::give(links, S::SEQUENCES * VALUES / Packets::GROUP, at / Packets::GROUP,

@@ -1,10 +1,10 @@
-// paged.h: where the positions of a sequence are.
+// paged.h: the location of a sequence's positions in memory.
 //
 // Usually a cache (kv.h) has all positions of a sequence in order. With KJ_PAGE keys and values are
-// pools of pages, each a cache of KJ_PAGE positions, at a fixed distance. A table has the page of
-// each KJ_PAGE positions of a sequence, ⌈capacity / KJ_PAGE⌉ words a slot. It is the last argument
-// of a kernel; the other arguments then do not say where a sequence is. Sequences may share pages:
-// a page that is written must belong to one sequence only.
+// pools of pages at a fixed distance; each page is a cache of KJ_PAGE positions. A table has the
+// page of each KJ_PAGE positions of a sequence, ⌈capacity / KJ_PAGE⌉ words per slot. It is the last
+// argument of a kernel; the other arguments then do not locate a sequence. Sequences may share
+// pages: a page that is written must belong to one sequence only.
 #pragma once
 #include "kjit.h"
 
@@ -23,9 +23,9 @@ struct Pages {};
 STEP u32 page_of(Pages, u32) { return 0; }
 #endif
 
-// Positions of a page, or of a sequence without pages.
+// Number of positions of a page, or of a sequence without pages.
 STEP u32 stretch(u32 capacity) { return kj_page != 0 ? kj_page : capacity; }
-// A position within its page.
+// The index of a position within its page.
 STEP u32 within(u32 position) {
     return kj_page != 0 ? position % (kj_page != 0 ? kj_page : 1) : position;
 }

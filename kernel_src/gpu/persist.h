@@ -1,27 +1,27 @@
-// persist.h: many steps in one launch. All blocks are resident and go from step to step together:
-// between two steps they *meet*, so each sees what the others wrote.
+// persist.h: many steps in one launch. All blocks are resident and go from step to step together: a
+// grid barrier (*meeting*) between two steps makes the writes of all blocks visible to all.
 //
 // A *program* is a list of instructions in device memory, WORDS words of 64 bits each:
-//   - the number of the step; above its 32 bits whether blocks meet after it (one bit), and which
-//     sum over several devices it makes (sums.h; from 1, 0: none)
+//   - the number of the step; above its 32 bits one bit for a grid barrier after it, and the number
+//     of its sum over several devices (sums.h; from 1, 0: no sum)
 //   - the step's grid
-//   - where values that are handed over (packets.h) come from and go to: as packets, with the
-//     weight of the next norm, and one by one
+//   - source and destinations of values that are sent between blocks (packets.h): packets, with the
+//     weight of the next norm, and values one by one
 //   - its arguments in the kernel's order
-// The rendered kernel (kernel_src/src/persistent.rs) has a case for each distinct step. A block
-// takes the shares of a step's grid in turn.
+// The generated kernel (kernel_src/src/persistent.rs) has a case for each distinct step. A block
+// takes the shares of a step's grid in round-robin order.
 //
-// Every wait ends: a block that has waited for `limit` ns says so in `late`, and waits no more. It
-// still goes through all remaining instructions, since every address that steps use comes from
-// their arguments. So nothing hangs, and the host discards the results.
+// Every wait ends. A block that has waited for `limit` ns sets `late` and does not wait again. It
+// still executes all remaining instructions, since all addresses of the steps come from their
+// arguments. So no launch hangs, and the host discards the results.
 #pragma once
 #include "kjit.h"
 
-// Device memory, zero before the first launch. The first two words are zero after every launch; the
+// Device memory, zero before the first launch. The first two words are zero after each launch; the
 // third counts launches. With KJ_STAMPS four times follow for each block and instruction.
 struct MeetingWords { u32 arrived, left, launches, none; };
 
-// Nanoseconds of a clock that does not depend on the block's progress.
+// Nanoseconds of a clock that runs independently of the block.
 STEP u64 clock_ns() {
 #if defined(KJ_NVIDIA)
     u64 t;
@@ -38,9 +38,9 @@ STEP u64 clock_ns() {
 #endif
 }
 
-// Called by the kernel's loop for each instruction, as functions. Inlined, everything that no step
-// changes was computed before the loop for all steps, and held in registers: 123 words spilled on
-// gfx1100, 19 on sm_90.
+// Called as functions by the kernel's loop, for each instruction. When they were inlined, the
+// compiler computed all loop-invariant values of all steps before the loop and held them in
+// registers: 123 words spilled on gfx1100, 19 on sm_90.
 #if defined(KJ_NVIDIA)
 #define CALLED static __device__ __noinline__
 #elif defined(KJ_AMD)
@@ -51,13 +51,13 @@ STEP u64 clock_ns() {
 
 struct MeetingPlace {
     MeetingWords* at;
-    // of the host: 0, or 1 + the number of the instruction at which a wait timed out
+    // host memory: 0, or 1 + the number of the instruction at which a wait timed out
     u32* late;
     u64 limit;
     u32 blocks, count, dead;
     u32 epoch, step;  // the number of this launch, from 1; the number of the current instruction
     struct { const u32* of; u32 word; } kept[2];  // words of device memory: a slot, a position
-    // meetings that each thread arrived at, and that it has waited for
+    // barriers that each thread arrived at, and the last barrier that it waited for
     u32 met[KJ_BLOCK], seen[KJ_BLOCK];
 };
 
@@ -78,14 +78,15 @@ struct Meeting {
         block_sync();
     }
 
-    // The value of `late` if a wait times out from here on.
+    // Sets the value that `late` gets if a wait times out from here on.
     STEP void begin(u32 instruction) {
         if (thread_id() == 0) *(volatile u32*)&place().step = instruction;
     }
 
-    // A sequence's slot, or its position, which no step of a launch writes before the last step
-    // that reads it: read once. From device memory each layer's attention got it after all loads of
-    // the ring. Called by all of the block, which meets before the next call for the same word.
+    // A sequence's slot or position. No step of a launch writes it before the last step that reads
+    // it, so it is read once. From device memory the attention of each layer got it after all loads
+    // of the ring. All threads of the block call it; a barrier must precede the next call for the
+    // same word.
     STEP u32 kept(u32 which, const u32* at) {
         MeetingPlace& m = place();
         if (m.kept[which].of == at) return m.kept[which].word;
@@ -95,7 +96,7 @@ struct Meeting {
         return there;
     }
 
-    // KJ_STAMPS: an instruction begins; has its inputs; has computed; is left by the block.
+    // KJ_STAMPS: an instruction starts; has its inputs; has computed; ends in this block.
     STEP void stamp(u32 which) {
 #ifdef KJ_STAMPS
         MeetingPlace& m = place();
@@ -104,8 +105,8 @@ struct Meeting {
 #endif
     }
 
-    // KJ_DELAYS, for tests: one in eight waves that come by here is delayed by up to 8 µs, in each
-    // launch others. Faults that depend on late waves then show within some launches.
+    // KJ_DELAYS, for tests: delays one of eight waves at this point by up to 8 µs, other waves in
+    // each launch. So faults that depend on late waves show within some launches.
     STEP void delay(u32 where) {
 #ifdef KJ_DELAYS
         MeetingPlace& m = place();
@@ -116,7 +117,7 @@ struct Meeting {
         h = (h ^ h >> 12) * 0x297a2d39u;
         h ^= h >> 15;
         if (h % 8 != 0) return;
-#ifdef KJ_SIMULATED  // a spinning thread keeps all others from running: it yields to them
+#ifdef KJ_SIMULATED  // a spinning thread would keep all others from running, so it yields
         for (u32 turns = h / 8 % 64; turns != 0; turns--) kjsim::yield();
 #else
         for (u64 until = clock_ns() + h / 8 % 8192; clock_ns() < until;) {}
@@ -124,7 +125,7 @@ struct Meeting {
 #endif
     }
 
-    // Whether a wait must end now, asked at each iteration by one thread; both counters begin at 0.
+    // Whether a wait must end now. One thread calls it at each iteration; both counters start at 0.
     STEP bool over(u32& turns, u64& since) {
         if (++turns % 256 != 0) return false;
         MeetingPlace& m = place();
@@ -132,23 +133,23 @@ struct Meeting {
         u64 now = clock_ns();
         if (since == 0) since = now;
         if (now - since < m.limit) return false;
-        // Only the first time-out is recorded: the others follow from it.
+        // Only the first timeout is recorded: it causes the others.
         if (atomic_load(m.late) == 0) atomic_store(m.late, *(volatile u32*)&m.step + 1);
         *(volatile u32*)&m.dead = 1;
         return true;
     }
 
-    // All of the block's writes are done: the others may see them.
+    // All writes of the block are done: makes them visible to the others.
     STEP void arrive() {
         MeetingPlace& m = place();
         m.met[thread_id()]++;
         delay(0);
         block_sync();
-#ifdef KJ_STALL  // for tests: the last block never arrives at the first meeting
+#ifdef KJ_STALL  // for tests: the last block never arrives at the first barrier
         if (block_id() == m.blocks - 1 && m.met[thread_id()] == 1) return;
 #endif
         if (thread_id() == 0) {
-#ifdef KJ_NVIDIA  // an atomic without a result is not waited for
+#ifdef KJ_NVIDIA  // an atomic operation without a result does not block
             asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&m.at->arrived)
                          : "memory");
 #else
@@ -157,7 +158,7 @@ struct Meeting {
         }
     }
 
-    // Returns when all blocks have arrived at this meeting. May be called again.
+    // Returns when all blocks have arrived at this barrier. May be called again.
     STEP void wait() {
         MeetingPlace& m = place();
         u32 met = m.met[thread_id()];
@@ -172,7 +173,7 @@ struct Meeting {
         block_sync();
     }
 
-    // After the last step. The last block to leave makes the words zero again.
+    // After the last step. The last block that leaves resets the words to zero.
     STEP void leave() {
         arrive();
         wait();
@@ -185,17 +186,17 @@ struct Meeting {
     }
 };
 
-// For steps that prefetch: their inputs are those of the step before.
+// For steps that prefetch: all their inputs come from the previous step.
 struct MetBefore {
     STEP void release() {}
     STEP void wait() { Meeting::wait(); }
 };
 
-// An instruction's word as a value of its type.
+// A word of an instruction, converted to a type.
 template <class T> struct Word { STEP T of(u64 w) { return (T)w; } };
 template <> struct Word<float> { STEP float of(u64 w) { return as_f32((u32)w); } };
-// Equal in all lanes: AMD's compilers cannot see that for words in shared memory, and pointers in
-// vector registers take two registers for each argument.
+// A value that is equal in all lanes. AMD's compilers cannot see that for words in shared memory,
+// and pointers in vector registers would take two registers for each argument.
 STEP u64 same_in_all(u64 w) {
 #ifdef KJ_AMD
     const u32 low = (u32)__builtin_amdgcn_readfirstlane((i32)(u32)w),

@@ -1,11 +1,11 @@
-// quantize: columns of activations in the layout of activations.h, into global memory; one block a
-// column.
+// quantize: writes columns of activations in the layout of activations.h to global memory; one
+// block per column.
 //
 //   x    columns × COLS f32
 //   aux  Prologue::Norm: COLS f32; Silu, Gelu: columns × COLS f32
 //   out  columns × VECTORS vectors of 16 bytes
 //
-// S: that of activations.h. Share: x is the column.
+// S: as for activations.h. Share: x is the column.
 #pragma once
 #include "activations.h"
 

@@ -1,5 +1,5 @@
-// read: memory at the highest rate, in vectors of 16 bytes, FLIGHT of them in flight for each
-// thread. It is the bound for decoding; the sums show that all of it was read.
+// read: reads memory at the highest rate, in vectors of 16 bytes, with FLIGHT of them in flight for
+// each thread. This is the limit of decoding. The sums show that all of it was read.
 //
 //   x    `vectors` vectors of 16 bytes
 //   out  a u32 for each thread: the exclusive or of its words

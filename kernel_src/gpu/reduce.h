@@ -1,30 +1,30 @@
-// reduce: the parts of a row that RANKS devices have made become one row on all of them: the sum of
-// the parts in the order of ranks, so all have the same bits; or, with JOIN, the parts one after
-// another.
+// reduce: combines the parts of a row that RANKS devices have made into one row on all devices. The
+// parts are added in the order of ranks, so all devices have the same bits. With JOIN they are
+// concatenated.
 //
-//   x         rows of COLS f32: this device's part
-//   residual  rows as those of y, or null: added; may be y
-//   y         rows of COLS f32; JOIN: of RANKS × COLS
-//   words     u32, of this device: meetings so far; blocks that have read that number (zero before
-//             and after); whether a wait has timed out: then no block waits any more
-//   late      u32 of the host: 1 after a wait of more than `limit` ns
-//   inbox     of this device, written by the others. 2 × RANKS × `room` packets; STRETCHES: as many
-//             f32, then a u32 for each stretch of them
+//   x         rows of COLS f32: the part of this device
+//   residual  rows as in y, added; or null; may be y
+//   y         rows of COLS f32; with JOIN of RANKS × COLS
+//   words     u32, of this device: number of exchanges so far; blocks that have read that number
+//             (zero before and after); whether a wait has timed out: then no block waits again
+//   late      u32 in host memory: 1 after a wait of more than `limit` ns
+//   inbox     on this device, written by the others. 2 × RANKS × `room` packets; with STRETCHES:
+//             as many f32, then a u32 for each stretch
 //   to0 …     the inboxes of ranks rank + 1, rank + 2 … (modulo RANKS); null beyond RANKS
 //
-// A packet is a value below and the meeting's number above (peer.h): one trip over the link, for
-// few values. Many values go in STRETCHES of plain f32, half the bytes, followed by one number.
-// Packets and stretches have inboxes of their own: values of one must not be taken for numbers of
-// the other.
+// A packet has a value in its low word and the number of the exchange in its high word (peer.h):
+// one trip over the link, for few values. Many values are sent in STRETCHES of plain f32 (half the
+// bytes), each followed by one number. Packets and stretches have separate inboxes: values of one
+// must not be read as numbers of the other.
 //
-// Meetings use the two halves of an inbox in turn. A device that writes for meeting n + 2 has seen
-// all that was sent for n + 1, which each device sends after its launch for n has ended. Each block
-// sends all of its share before it waits, and a launch has no more blocks than the device holds. So
-// no order in which blocks start makes two devices wait for each other.
+// Exchanges alternate between the two halves of an inbox. A device that writes for exchange n + 2
+// has received all data of exchange n + 1, which each device sends after its launch for n has
+// ended. Each block sends its whole share before it waits, and a launch has no more blocks than fit
+// on the device together. So two devices never wait for each other, in any order of blocks.
 //
-// GATHERED: a library has brought all parts (devices of several processes): `inbox` has RANKS ×
-// `count` f32, and the kernel neither sends nor waits. The host sees progress in `late`, the sums
-// so far.
+// GATHERED: a library has gathered all parts (devices of several processes): `inbox` has RANKS ×
+// `count` f32, and the kernel neither sends nor waits. The host sees progress in `late`: the number
+// of sums so far.
 //
 // S: RANKS, COLS, JOIN, RESIDUAL, STRETCHES, GATHERED. Share: x a block of `blocks`.
 #pragma once
@@ -51,21 +51,22 @@ template <class S> struct Reduce {
         return i < 4 ? low : i == 4 ? a.to4 : i == 5 ? a.to5 : a.to6;
     }
 
-    // One thread of each block counts it, after all of the block know the meeting's number, and the
-    // last block counts the meeting. Order does not matter: the number has been read.
+    // One thread of each block counts it after all threads of the block have the number of the
+    // exchange. The last block counts the exchange. Memory order does not matter: the number has
+    // been read.
     STEP void counted(const ReduceArgs& a, u32 before, u32 met) {
         if (before != a.blocks - 1) return;
         own_store(a.words + 1, 0);
         own_store(a.words, peer_behind(met, 1));
     }
 
-    // COUNTS: a launch of its own, which reads and counts the meetings; else `met` meetings have
-    // been.
+    // COUNTS: a separate launch, which reads and counts the exchanges. If not, `met` exchanges have
+    // been made.
     template <bool COUNTS>
     STEP void packets(const ReduceArgs& a, Share share, u32 met) {
         const u64 first = (u64)share.x * KJ_BLOCK + thread_id(), stride = (u64)a.blocks * KJ_BLOCK;
-        // All loads of a thread from this device are issued at once: for a token there is one value
-        // for each thread, and a meeting takes hardly longer than the dependent trips to memory.
+        // All loads of a thread from this device are issued together. A token has one value per
+        // thread, and an exchange takes hardly longer than the dependent memory accesses.
         float x0 = 0, residual0 = 0;
         if (first < a.count) x0 = a.x[first];
         if constexpr (S::RESIDUAL && !S::JOIN)
@@ -80,8 +81,8 @@ template <class S> struct Reduce {
         }
         u32 before = 0;
         if constexpr (COUNTS) {
-            block_sync();  // all of the block have the number
-            // tested last: nothing waits for it
+            block_sync();  // all threads of the block have the number
+            // tested last: no other instruction waits for it
             if (thread_id() == 0) before = own_count(a.words + 1);
         }
         PeerWaiting waiting = {0, 0, over != 0};
@@ -108,7 +109,7 @@ template <class S> struct Reduce {
             if (thread_id() == 0) counted(a, before, met);
     }
 
-    // The places in an inbox of a rank's values of this half, and of the numbers of its stretches.
+    // Addresses in an inbox of a rank's values in this half, and of the numbers of its stretches.
     STEP float* values(const ReduceArgs& a, u64* inbox, u32 half, u32 rank) {
         return (float*)inbox + (u64)(half * S::RANKS + rank) * a.room;
     }
@@ -117,7 +118,7 @@ template <class S> struct Reduce {
                (u64)(half * S::RANKS + rank) * (a.room / STRETCH);
     }
 
-    // A thread's quads of a stretch.
+    // Index of quad k of this thread in a stretch.
     STEP u64 quad(u64 stretch, u32 k) { return stretch * QUADS + k * KJ_BLOCK + thread_id(); }
 
     STEP void send(const ReduceArgs& a, u32 half, u64 stretch) {
@@ -136,7 +137,7 @@ template <class S> struct Reduce {
                peer_published(numbers(a, a.inbox, half, rank) + stretch) == number;
     }
 
-    // A stretch that has arrived from all ranks.
+    // Adds a stretch that has arrived from all ranks.
     STEP void add(const ReduceArgs& a, u32 half, u64 stretch) {
         float sum[EACH][4];
         u32x4 r0[EACH] = {};
@@ -179,11 +180,11 @@ template <class S> struct Reduce {
         const u32 met = own_word(a.words), over = own_word(a.words + 2), number = met + 1,
                   half = met & 1;
         const u64 all = CEIL_DIV(a.count, STRETCH);
-        u64 next = share.x;  // to be added
+        u64 next = share.x;  // the next stretch to add
         u32 turn = 0;
         for (u64 s = share.x; s < all; s += a.blocks, turn ^= 1) {
-            // Stretches that have arrived are added after the next sending; for the others there is
-            // no wait yet.
+            // Stretches that have arrived are added after the next one is sent; there is no wait
+            // for the others yet.
             if (thread_id() == 0) {
                 bool came = next < s;
                 for (u32 r = 0; r < S::RANKS; r++) came = came && there(a, half, r, next, number);
@@ -205,7 +206,7 @@ template <class S> struct Reduce {
                     peer_wait_on(waiting, a.words + 2, a.late, a.limit);
             add(a, half, next);
         }
-        block_sync();  // all of the block have the number
+        block_sync();  // all threads of the block have the number
         if (thread_id() == 0) counted(a, own_count(a.words + 1), met);
     }
 
@@ -240,6 +241,6 @@ template <class S> struct Reduce {
         else packets<true>(a, share, 0);
     }
 
-    // As a step of a kernel of many steps, by all blocks, after `met` meetings (sums.h).
+    // As a step of a kernel of many steps: called by all blocks, after `met` exchanges (sums.h).
     STEP void inside(const ReduceArgs& a, Share share, u32 met) { packets<false>(a, share, met); }
 };

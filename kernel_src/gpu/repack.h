@@ -1,13 +1,13 @@
-// repack: rows of a GGUF tensor, as the file has them, into row records
+// repack: converts rows of a GGUF tensor from the file's layout into row records
 // (kernel_src/formats/src/layout.rs).
 //
 //   raw      rows × the file's bytes of a row
 //   records  rows × W::ROW_BYTES
 //
 // A thread makes one group of 32 weights of a record, or 16 bytes of a plain one. The thread that
-// writes the end of a section also writes its padding, as zeros.
+// writes the end of a section also writes zeros to its padding.
 //
-// S: COLS, W (weights.h), Raw (the places in the file's blocks). Share: x of `blocks`.
+// S: COLS, W (weights.h), Raw (offsets in the file's blocks). Share: x of `blocks`.
 #pragma once
 #include "weights.h"
 
@@ -22,12 +22,12 @@ template <class S> struct Repack {
     using W = typename S::W;
     using Raw = typename S::Raw;
     static constexpr u32 COLS = S::COLS;
-    // Of a block.
+    // Bytes of a block's scales.
     static constexpr u32 SCALE_BYTES = W::BLOCKS == Blocks::None       ? 0
                                        : W::BLOCKS == Blocks::HalfE8M0 ? 1
                                        : W::BLOCKS == Blocks::Half     ? 2
                                                                        : 4;
-    // Of a row.
+    // Threads for a row.
     static constexpr u32 THREADS = PLAIN<W> ? W::ROW_BYTES / 16 : COLS / 32;
     static constexpr u64 RAW_ROW = (u64)(COLS / Raw::BLOCK) * Raw::BYTES;
 
@@ -59,7 +59,7 @@ template <class S> struct Repack {
         return (word >> shift) & ((1u << F::BITS) - 1);
     }
 
-    // The sections of a codebook of unit u: as Vectors::pack.
+    // Makes the codebook sections of unit u: as Vectors::pack.
     STEP void repack_vectors(const u8* block, u8* record, u32 u, u32 first) {
         constexpr u32 vectors = 32 / W::VECTOR;
         u32 signs = 0, high = 0;
@@ -100,8 +100,8 @@ template <class S> struct Repack {
         }
     }
 
-    // A word of a section with codes of `bits` bits: 32/bits weights from `first` on, four
-    // neighbours to a shift.
+    // A word of a section with codes of `bits` bits: 32/bits weights from `first` on; four
+    // neighbours have the same shift.
     STEP u32 pack_word(const u8* block, u32 first, u32 at, u32 bits, u32 run) {
         u32 word = 0;
         UNROLL for (u32 i = 0; i < 32 / bits; i++)

@@ -1,9 +1,9 @@
-// rope.h: a head of queries or keys made ready: optional RMS norm over the head, then rotation by
+// rope.h: prepares a head of queries or keys: optional RMS norm over the head, then rotation by
 // position (RoPE).
 //
 // S: HEAD_DIM, QK_NORM, ROPE_DIMS (elements that are rotated, from the head's start; 0: none),
-// ROPE_HALVES (elements i and i + ROPE_DIMS/2 are a pair; else 2i and 2i + 1). The table has
-// ROPE_DIMS/2 pairs (cos, sin) of f32 per position, made on the host.
+// ROPE_HALVES (true: elements i and i + ROPE_DIMS/2 are a pair; false: 2i and 2i + 1). The table,
+// made by the host, has ROPE_DIMS/2 pairs (cos, sin) of f32 per position.
 #pragma once
 #include "kjit.h"
 
@@ -20,8 +20,8 @@ template <class S> struct Rope {
         row[second] = a * s + b * c;
     }
 
-    // By one wave: row[0 … HEAD_DIM) in shared memory becomes the normalised head at `x`, rotated
-    // by the table's row `angles`.
+    // In one wave: row[0 … HEAD_DIM) in shared memory becomes the normalised head at `x`, rotated
+    // by row `angles` of the table.
     STEP void ready_head(float* row, const float* x, const float* norm, float eps,
                          const u32x2* angles) {
         float v[EACH];
@@ -47,15 +47,15 @@ template <class S> struct Rope {
         wave_sync();
     }
 
-    // The weights of a head's norm and the table's row in a wave's registers, loaded before the
-    // head itself is there.
+    // The weights of a head's norm and the row of the table, in a wave's registers, loaded before
+    // the head has arrived.
     struct Asked {
         float weights[S::QK_NORM ? EACH : 1];
         u32x2 angles[TURNS];
     };
     STEP Asked ask(const float* norm, const u32x2* angles) {
         Asked a;
-        // (Without braces nvrtc 13.5 leaves out all that follows where the condition is false.)
+        // (Without braces nvrtc 13.5 omits all following code if the condition is false.)
         if constexpr (S::QK_NORM) {
             UNROLL for (u32 i = 0; i < EACH; i++) {
                 u32 e = lane_id() + i * KJ_WAVE;

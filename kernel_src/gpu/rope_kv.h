@@ -1,15 +1,15 @@
-// rope_kv: the heads of a prompt's tokens normalised and rotated; keys and values stored.
+// rope_kv: normalises and rotates the heads of a prompt's tokens; stores keys and values.
 //
 //   q         tokens × HEADS × HEAD_DIM f32, as projected
 //   k, v      tokens × KV_HEADS × HEAD_DIM f32, as projected
-//   rotated   the rotated queries, tokens × HEADS × HEAD_DIM: f32 (may be q), or f16 where Q_HALF
-//   q_norm, k_norm  HEAD_DIM f32 where QK_NORM
+//   rotated   the rotated queries, tokens × HEADS × HEAD_DIM: f32 (may be q), or f16 if Q_HALF
+//   q_norm, k_norm  HEAD_DIM f32 if QK_NORM
 //   angles    as for rope.h
-//   position  u32: the first token's
+//   position  u32: the position of the first token
 //   keys, values    caches (kv.h) of `capacity` positions
 //   table     the sequence's pages (paged.h)
 //
-// S: HEADS, KV_HEADS, Q_HALF, KEPT_BEFORE (keys and values are in the cache already), and those of
+// S: HEADS, KV_HEADS, Q_HALF, KEPT_BEFORE (keys and values are already in the cache), and as for
 // kv.h and rope.h. Share: x the token, y a block of heads. A wave makes one head; heads are HEADS
 // queries, KV_HEADS keys, KV_HEADS values.
 #pragma once
@@ -32,7 +32,7 @@ template <class S> struct RopeKv {
 
     STEP void step(RopeKvArgs a, Share share, Shared& lds) {
         u32 token = share.x, head = share.y * kj_waves + wave_id();
-        if (head >= HEADS + (S::KEPT_BEFORE ? 0 : 2 * KV_HEADS)) return;  // a wave as a whole
+        if (head >= HEADS + (S::KEPT_BEFORE ? 0 : 2 * KV_HEADS)) return;  // a whole wave returns
         u32 here = a.position[0] + token;
         const u32x2* angles = a.angles + (u64)here * (S::ROPE_DIMS / 2);
         float* row = lds.head + wave_id() * HEAD_DIM;

@@ -1,21 +1,21 @@
-// route: the TOP experts of each token by their gated scores, the largest first; among equals the
-// lower index first.
+// route: the TOP experts of each token by their gated scores, the largest first; among equal scores
+// the lower index first.
 //
 //   Gating::Softmax  shares are the softmax over EXPERTS scores
-//   Gating::Sigmoid  each score's own sigmoid
-//   Gating::Chosen   the softmax of the chosen scores only
+//   Gating::Sigmoid  shares are the sigmoid of each score
+//   Gating::Chosen   shares are the softmax of only the chosen scores
 //
 //   scores   tokens × EXPERTS f32
 //   experts  tokens × TOP u32
 //   shares   tokens × TOP f32
-//   bias     EXPERTS f32 where BIAS: added for the choice, not to the shares
-//   factors  EXPERTS f32 where FACTORS: on the share of each
+//   bias     EXPERTS f32 if BIAS: added for the choice, not to the shares
+//   factors  EXPERTS f32 if FACTORS: one factor for each expert's share
 //
-//   GROUPS       runs of experts (0: none): a run is worth the sum of its two best experts; the
-//                GROUPS_USED best runs stay in the choice
-//   ALIKE        successive scores that stand for one expert: a chosen index is divided by ALIKE,
+//   GROUPS       runs of experts (0: none): the score of a run is the sum of its two best experts;
+//                the GROUPS_USED best runs stay in the choice
+//   ALIKE        number of successive scores for one expert: a chosen index is divided by ALIKE,
 //                so an expert may be chosen several times, with each score's share (and factor)
-//   RENORMALISE  shares of the chosen sum to one; then all are multiplied by `scale`
+//   RENORMALISE  shares of the chosen experts sum to one; then all are multiplied by `scale`
 //
 // S: EXPERTS (scores), TOP, GATING, BIAS, FACTORS, GROUPS, GROUPS_USED, ALIKE, RENORMALISE. Share:
 // x the token; a block is one wave.
@@ -33,17 +33,17 @@ struct RouteArgs {
 template <class S> struct Route {
     static constexpr u32 EXPERTS = S::EXPERTS, TOP = S::TOP, EACH = CEIL_DIV(EXPERTS, KJ_WAVE);
 
-    // A key that orders floats, NaN lowest, and the lower index first among equals.
+    // A key that orders floats: NaN is the lowest, and among equals the lower index is first.
     STEP u64 order_key(float x, u32 index) {
         u32 bits = as_u32(x + 0.0f);  // −0 equals 0
         u32 key = x != x ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
         return (u64)key << 32 | (0xffffffffu - index);
     }
 
-    // Experts of groups that do not stay lose their keys; `choice` is the source of the keys.
+    // Removes the keys of experts in groups that do not stay; `choice` is the source of the keys.
     STEP void leave_groups(u64 (&key)[EACH], const float (&choice)[EACH]) {
         constexpr u32 GROUPS = S::GROUPS > 0 ? S::GROUPS : 1, SIZE = EXPERTS / GROUPS;
-        u64 worth = 0;  // lane n has that of group n: GROUPS ≤ KJ_WAVE
+        u64 worth = 0;  // lane n has the value of group n: GROUPS ≤ KJ_WAVE
         NO_UNROLL for (u32 g = 0; g < GROUPS; g++) {
             u64 first = 0;
             float sum = 0.0f;
@@ -82,7 +82,7 @@ template <class S> struct Route {
         choose(a, share.x, scores);
     }
 
-    // By scores of which a lane has every KJ_WAVE-th.
+    // Chooses by scores, of which a lane has every KJ_WAVE-th.
     STEP void choose(const RouteArgs& a, u64 token, const float (&scores)[EACH]) {
         constexpr bool SOFTMAX = S::GATING == Gating::Softmax;
         float v[EACH];
@@ -113,7 +113,7 @@ template <class S> struct Route {
             if constexpr (S::GROUPS > 0) leave_groups(key, choice);
         }
 
-        u32 mine = 0;  // of the chosen, lane n keeps the n-th: TOP ≤ KJ_WAVE
+        u32 mine = 0;  // lane n keeps the n-th chosen one: TOP ≤ KJ_WAVE
         NO_UNROLL for (u32 n = 0; n < TOP; n++) {
             u64 best = 0;
             UNROLL for (u32 i = 0; i < EACH; i++) best = key[i] > best ? key[i] : best;
@@ -141,9 +141,9 @@ template <class S> struct Route {
         }
     }
 
-    // The first and the last part of `choose`, for code that finds the chosen in another way
-    // (stream_experts.h). First: gates scores, of which a lane has every KJ_WAVE-th; returns their
-    // divisor.
+    // The first and the last part of `choose`, for code that finds the chosen experts in another
+    // way (stream_experts.h). gate: gates scores, of which a lane has every KJ_WAVE-th; returns
+    // their divisor.
     STEP float gate(float (&v)[EACH], const float (&scores)[EACH]) {
         constexpr bool SOFTMAX = S::GATING == Gating::Softmax;
         float most = as_f32(0xff800000u), sum = SOFTMAX ? 0.0f : 1.0f;
@@ -163,7 +163,7 @@ template <class S> struct Route {
         return sum;
     }
 
-    // The shares of the chosen, of which lane n has the n-th: as `choose` makes them.
+    // The shares of the chosen experts, of which lane n has the n-th, computed as in `choose`.
     STEP void share_out(const RouteArgs& a, u64 token, const float (&v)[EACH], float sum,
                         u32 mine) {
         float part = 0.0f;

@@ -1,5 +1,5 @@
-// row_enums.h: enums of kernels that work on rows; Rust enums of the same names (kernel_src/src)
-// are checked against them.
+// row_enums.h: enums of kernels that work on rows. Rust checks its enums with the same names
+// (kernel_src/src) against them.
 #pragma once
 enum class Function : unsigned {
     Identity,

@@ -11,7 +11,8 @@
 //   d         HEADS f32
 //   slots, position, state, sequence_bytes   state.h; the state is HEADS × CHANNELS × N
 //
-// Share: x of HEADS × CHANNELS / (KJ_BLOCK / LANES); y: with ONE 1, else of the sequences.
+// Share: x of HEADS × CHANNELS / (KJ_BLOCK / LANES); y: 1 with ONE, and the number of sequences
+// without.
 //
 // LANES threads hold a channel's numbers in registers and loop over the tokens.
 //
@@ -36,7 +37,7 @@ template <class S> struct Scan {
     STEP void step(ScanArgs a, Share share) {
         const u32 lane = thread_id() % S::LANES;
         const u32 at = share.x * (KJ_BLOCK / S::LANES) + thread_id() / S::LANES;
-        const bool mine = at < ROWS;  // threads without a row run along: sums need all lanes
+        const bool mine = at < ROWS;  // threads without a row compute too: sums need all lanes
         // Such a thread reads no state: the owner of the last row may have written it meanwhile.
         const bool idle = ROWS % (KJ_BLOCK / S::LANES) != 0 && !mine;
         const u32 row = min_u32(at, ROWS - 1), head = row / S::CHANNELS,

@@ -1,8 +1,8 @@
-// slices.h: the results of several slices of a context combined to one.
+// slices.h: combines the results of several slices of a context.
 //
-// A slice leaves for each head, EACH floats apart: WIDTH sums of values, each value times 2^(its
-// score − most); most; the sum of those powers. Heads are `splits` · EACH apart. The last block to
-// finish (last_block) combines them.
+// A slice stores for each head, with distance EACH floats: WIDTH sums of values, each value times
+// 2^(its score − most); most; the sum of those powers. Heads have distance `splits` · EACH. The
+// block that finishes last (last_block) combines them.
 //
 // Loads of sixteen bytes of DEEP slices are in flight together: one after another, 16 heads of 512
 // after 1024 positions took 80 µs on an H200.
@@ -37,7 +37,7 @@ template <u32 HEADS, u32 WIDTH> struct Slices {
         block_sync();
     }
 
-    // Four columns from 4c on of a head, not yet divided by the sum of the powers.
+    // Four columns of a head from 4c on, not yet divided by the sum of the powers.
     STEP u32x4 columns(const Shared& lds, const float* part, u32 splits, u32 busy, u32 h, u32 c) {
         const float* p = part + (u64)h * splits * EACH + 4 * c;
         float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};

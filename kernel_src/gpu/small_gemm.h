@@ -1,28 +1,28 @@
-// small_gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for a few tokens (one more of each of several
-// sequences). W has any block format: the weights go from memory to registers to the matrix units,
+// small_gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for a few tokens (one of each of several sequences).
+// W has any block format: the weights are loaded from memory to registers for the matrix units,
 // never through shared memory. Then bias, residual or a gated unit, as in gemm.h.
 //
-//   x    tokens × COLS halves in *panels* (mma.h's panel_at): for each 8 tokens and 128 columns the
-//        2 KiB that a wave's lanes load in four loads of 16 bytes, lane after lane. Columns after
-//        COLS and tokens after `tokens` may hold anything
+//   x    tokens × COLS f16 in *panels* (mma.h's panel_at): for each 8 tokens and 128 columns the
+//        2 KiB that the lanes of a wave load in four loads of 16 bytes, in the order of lanes.
+//        Columns after COLS and tokens after `tokens` may hold anything
 //   w0…, b0…, residual   as for gemm.h
 //   y0…  Results::Singles: f32, tokens × rows; Results::Panels: panels of the segment's rows
 //   parts     with splits > 1: f32[tiles · splits · BM · BN]
-//   counters  with splits > 1: a u32 a tile, zero before and after
+//   counters  with splits > 1: one u32 per tile, zero before and after a launch
 //
-// The order in which a product sums its columns is free, as long as both factors have the same.
-// Lane l takes a span of 32 neighbouring weights (one 16-byte load of 4-bit codes) of rows l/4 and
-// l/4 + 8; the four lanes of a row take spans side by side, and pair 2j, 2j + 1 of a lane's span is
-// their share of product j. The activations are in that order too. So a block's only traffic
-// besides the weights is the panels, which its waves find in the first-level cache.
+// A product may sum its columns in any order, if both operands have the same order. Lane l takes a
+// span of 32 neighbouring weights (one 16-byte load of 4-bit codes) of rows l/4 and l/4 + 8. The
+// four lanes of a row take adjacent spans; the pair 2j, 2j + 1 of a lane's span is its share of
+// product j. The activations have the same order. So the only other traffic of a block is the
+// panels, which its waves find in L1.
 //
-// A wave has 16·ROW_TILES rows. WAVES_ROWS waves of a block are side by side over BN rows, and the
-// others share the columns: their sums are added in shared memory. Weights are loaded before the
-// wait for the previous launch.
+// A wave has 16·ROW_TILES rows. WAVES_ROWS waves of a block divide BN rows; the others share the
+// columns, and their sums are added in shared memory. Weights are loaded before the wait for the
+// previous launch.
 //
-// S: those of gemm.h without WM, WN, KB, X_STAGES and EXPERTS (there are none); BM (tokens) a
-// multiple of 8, ROW_TILES, WAVES_ROWS, AHEAD (steps of 128 columns in flight). KJ_MMA is 1. Share:
-// x of Σ rows ÷ BN, y of `splits`.
+// S: as for gemm.h without WM, WN, KB, X_STAGES and EXPERTS (there are no experts); BM (tokens) is
+// a multiple of 8, ROW_TILES, WAVES_ROWS, AHEAD (steps of 128 columns in flight). KJ_MMA is 1.
+// Share: x of Σ rows ÷ BN, y of `splits`.
 #pragma once
 #include "dequant.h"
 #include "gemm_common.h"
@@ -36,7 +36,7 @@ template <class S> struct SmallGemm {
                          TOKEN_TILES = BM / 8;
     static_assert(BN == 16 * ROW_TILES * WAVES_ROWS && WAVES_ROWS * WAVES_COLS == kj_waves,
                   "waves tile the block");
-    // Stride of a token's results in shared memory: neighbours use other banks.
+    // Stride of a token's results in shared memory: neighbours are in different banks.
     static constexpr u32 WIDE = BN + 4;
 
     // `stage`: WAVES_COLS × BM × WIDE.

@@ -1,4 +1,4 @@
-// softmax: y = exp(scale·x − largest) / sum, over rows of COLS; a block a row; y may be x.
+// softmax: y = exp(scale·x − largest) / sum, over rows of COLS; one block per row; y may be x.
 //
 // S: COLS. Share: x the row.
 #pragma once

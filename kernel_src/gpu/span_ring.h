@@ -1,14 +1,14 @@
-// span_ring.h: spans of 32 weights (dequant.h) on their way through shared memory, in which each
-// thread has places of its own: asked for many steps ahead by asynchronous copies, whose arrival a
+// span_ring.h: loads spans of 32 weights (dequant.h) through shared memory, in which each thread
+// has its own slots. Spans are requested many steps ahead by asynchronous copies, whose arrival the
 // thread counts. Loads into registers cannot be so far ahead: a warp has six counters for all its
-// loads, and a wait for one of a counter's loads is a wait for all of them.
+// loads, and waiting for one load of a counter means waiting for all of them.
 //
-// A section's part of a span that is smaller than a word comes with the word that has it.
+// If a section's part of a span is smaller than a word, the whole word is copied.
 #pragma once
 #include "dequant.h"
 #include "mma.h"
 
-// Places are addresses of shared memory: what the compiler knows as a pointer it computes anew from
+// Slots are addresses of shared memory as numbers: the compiler would compute a pointer again from
 // the block's base at each use.
 template <u32 BYTES> STEP void copy_to(u32 to, const void* from) {
     if constexpr (BYTES == 16)
@@ -56,7 +56,7 @@ template <class W> struct SpanRing {
                              high_at = V::HIGH_AT;
     };
     using Book = Parts<CODEBOOK<W>, W>;
-    // Bytes of a span's part of each section, as they travel.
+    // Bytes of a span's part of each section in the ring.
     static constexpr u32 BIG = PLAIN<W> || W::C8 != NONE || W::C4 != NONE ? 16 : 0,
                          TWO = !PLAIN<W> && W::C2 != NONE ? 8 : Book::index,
                          ONE = !PLAIN<W> && W::C1 != NONE ? 4 : Book::signs,
@@ -66,11 +66,12 @@ template <class W> struct SpanRing {
     static constexpr u32 TWO_AT = UNITS * BIG, ONE_AT = TWO_AT + TWO, HIGH_AT = ONE_AT + ONE,
                          GROUP_AT = HIGH_AT + HIGH, BLOCK_AT = GROUP_AT + GROUP;
 
-    // Units of 128 columns, four spans, that have one scale of a block: only the first brings it.
+    // Units of 128 columns (four spans) that share one block scale: only the first unit loads it.
     static constexpr u32 BLOCK_UNITS = W::BLOCK_32 >= 8 ? W::BLOCK_32 / 4 : 1;
 
-    // Span p of the row whose record is `row`, to the places at `place` of one of `all` threads: a
-    // section's places of all threads lie together, those of this one at 16, 8 or 4 · `me`.
+    // Copies span p of the row whose record is `row` to the slots at `place` of one of `all`
+    // threads. The slots of a section are contiguous over all threads; those of this thread are at
+    // 16, 8 or 4 · `me`.
     STEP void fetch(u32 place, u32 me, u32 all, const u8* row, u32 p, bool block) {
         if constexpr (BIG != 0) {
             constexpr u32 at = PLAIN<W> ? 0 : W::C8 != NONE ? W::C8 : W::C4;
@@ -95,15 +96,15 @@ template <class W> struct SpanRing {
                            row + W::BLOCKS_AT + (BLOCK_BYTES * (p / W::BLOCK_32) & ~3u));
     }
 
-    // The `bytes` bytes at byte `at` of what `word` is a word of.
+    // The `bytes` bytes from byte offset `at` on, of which `word` is the containing word.
     STEP u32 part(u32 word, u32 bytes, u32 at) {
         if (bytes == 4) return word;
         u32 v = word >> (8 * (at & 3u));
         return bytes == 2 ? v & 0xffffu : v & 0xffu;
     }
 
-    // The span as fetch_span has it, once it has arrived; without `block` its block's scale is the
-    // one that `q` has.
+    // The span in the form of fetch_span, after its arrival. Without `block` the block scale is the
+    // one already in `q`.
     STEP void take(Span<W>& q, u32 place, u32 me, u32 all, u32 p, bool block) {
         const u32 before = q.unit[0].block;
         UNROLL for (u32 u = 0; u < UNITS; u++) {

@@ -1,9 +1,9 @@
-// state.h: the state of a sequence of fixed size, for any number of tokens.
+// state.h: the fixed-size state of a sequence, for any number of tokens.
 //
-//   slots, position   as for attend.h, one token of each sequence; ONE: tokens of one sequence,
-//             position is the first token's
+//   slots, position   as for attend.h, one token of each sequence; with ONE: tokens of one
+//             sequence, position is the position of the first token
 //   state     f32; slot s starts at `sequence_bytes` · s. The state of a sequence at position 0 is
-//             not read: it starts from zeros
+//             not read: it starts with zeros
 #pragma once
 #include "kjit.h"
 

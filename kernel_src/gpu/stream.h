@@ -1,32 +1,32 @@
 // stream.h: products with one vector in a kernel of many steps (persist.h), with streamed weights.
-// One extra warp loads the weights for the block, in the order in which all steps will use them,
-// and never waits for a step to end. So memory is busy while blocks meet, attend and wait for
-// activations.
+// One extra warp loads the weights of the block, in the order in which all steps use them. It never
+// waits for a step to end. So memory is busy even while blocks wait at barriers, compute attention
+// or wait for activations.
 //
-// The *ring* is SLOTS slots of shared memory, each with two barriers: full (its bytes are there)
-// and empty (it was read). A slot takes as many whole rows as fit, at most four for one lane; they
-// are neighbours in device memory: one copy. A slot belongs to a *team* of SHARE waves, the same in
-// each lap. So a team never waits for a slot that another team has not yet read in the lap before
-// (copies end in any order, and a parity does not tell laps apart). One team waits for bytes or
-// adds up while others multiply. A lane has units of all rows of the slot at a time, so it reads
-// the activations in shared memory once for all of them. (In an earlier version all waves shared
-// each row and held the activations in registers. Every slot was waited for, summed and released by
-// all of them: without any copy 8b Q4_K_M made 651 tokens/s; it now makes 827.)
+// The *ring* is SLOTS slots of shared memory, each with two barriers: full (its bytes have arrived)
+// and empty (it was read). A slot takes as many whole rows as fit, at most four for one lane. The
+// rows are contiguous in device memory, so one copy is enough. A slot belongs to a *team* of SHARE
+// waves, the same one in each lap. So a team never waits for a slot that another team has not yet
+// read in the previous lap (copies end in any order, and a parity does not distinguish laps). While
+// one team waits for bytes or sums, others multiply. A lane has units of all rows of the slot at a
+// time, so it reads the activations in shared memory once for all of them. (In an earlier version
+// all waves shared each row and held the activations in registers. All waves waited for every slot,
+// summed it and released it: without any copy 8b Q4_K_M made 651 tokens/s; it now makes 827.)
 //
-// AHEAD bytes are in flight, which is enough to keep memory busy, even if the ring has more room:
-// all other reads of a unit (values of other blocks, keys) queue after them. With the whole ring in
-// flight 8b Q4_K_M made 490 tokens/s on an H100, with 28 KB of it 526; Q8_0 321 and 351.
+// AHEAD bytes are in flight. That is enough to keep memory busy, even if the ring is larger. All
+// other reads of a multiprocessor (values of other blocks, keys) queue after them. With the whole
+// ring in flight 8b Q4_K_M made 490 tokens/s on an H100, with 28 KB of it 526; Q8_0 321 and 351.
 //
-// A block's rows of a step are contiguous, and blocks have as equal shares as possible: in whole
-// groups where the block hands its results over (packets.h), else by bytes over all matrices of the
-// step.
+// A block's rows of a step are contiguous, and all blocks have nearly equal shares. If the block
+// sends its results as packets (packets.h), shares are whole groups. If not, they are equal in
+// bytes over all matrices of the step.
 //
-// Several sequences are COLUMNS columns, one after another in all vectors, also in packets. A row's
+// Several sequences are COLUMNS columns, one after another in all vectors and in packets. A row's
 // weights are read and decoded once for all columns.
 //
-// S: those of matvec.h without TEAM, ROWS, BATCH and X_GLOBAL. R: SLOT (bytes, a multiple of 128),
+// S: as for matvec.h without TEAM, ROWS, BATCH and X_GLOBAL. R: SLOT (bytes, a multiple of 128),
 // SHARE (a power of two), SLOTS (a multiple of the teams), AHEAD. The block has KJ_BLOCK threads
-// and one warp more.
+// and one extra warp.
 #pragma once
 #include "dots.h"
 #include "hopper.h"
@@ -34,8 +34,8 @@
 #include "packets.h"
 #include "sums.h"
 
-// An address in shared memory as a number. A compiler that knows the variable computes the address
-// again in each iteration of a loop, by five dependent instructions.
+// An address in shared memory as a number, kept in a register. Otherwise the compiler computes the
+// address again in each iteration of a loop, with five dependent instructions.
 STEP u32 kept_place(const void* p) {
     u32 at = shared_at(p);
     asm volatile("" : "+r"(at));
@@ -43,8 +43,8 @@ STEP u32 kept_place(const void* p) {
 }
 template <class T> STEP T* at_place(u32 at) { return (T*)__cvta_shared_to_generic(at); }
 
-// A position in the ring, and which of two buffers of sums is next. Passed and returned by value: a
-// reference passed to a function is local memory.
+// A position in the ring, and the index of the next of two buffers of sums. Passed and returned by
+// value: a reference would be in local memory.
 struct RingAt {
     u32 slot, phase, buffer;
 };
@@ -62,7 +62,7 @@ template <class R> struct Ring {
     STEP void next(RingAt& at) {
         if (++at.slot == R::SLOTS) at.slot = 0, at.phase ^= 1;
     }
-    // `n` slots further: up to the number of slots; any number.
+    // Advances by `n` slots; `n` may exceed the number of slots.
     STEP void skip(RingAt& at, u32 slots) {
         at.slot += slots;
         if (at.slot >= R::SLOTS) at.slot -= R::SLOTS, at.phase ^= 1;
@@ -72,7 +72,7 @@ template <class R> struct Ring {
         at.slot = to - laps * R::SLOTS, at.phase ^= laps & 1;
     }
 
-    // Returns when the phase of this parity is complete, or after a time-out.
+    // Returns when the phase of this parity is complete, or after a timeout.
     STEP void await(u32 barrier, u32 parity) {
         u32 turns = 0;
         u64 since = 0;
@@ -89,12 +89,12 @@ template <class R> struct Ring {
         return done;
     }
 
-    // Loads a slot's bytes, by one thread. They have the same place in their line in the slot as in
-    // memory. All loads before it are complete except the last `ahead` − 1.
+    // Loads the bytes of a slot, in one thread. A byte has the same offset in its 128-byte line in
+    // the slot as in memory. All earlier loads except the last `ahead` − 1 are complete.
     STEP void fill(Shared& s, u8* memory, RingAt& at, const u8* from, u32 bytes, u32 ahead) {
         Meeting::delay(2);
         await(shared_at(s.empty + at.slot), at.phase ^ 1);
-        const bool lap = at.slot < ahead;  // the lap before
+        const bool lap = at.slot < ahead;  // the previous lap
         await(shared_at(s.full + (at.slot + (lap ? R::SLOTS : 0) - ahead)),
               at.phase ^ (lap ? 1 : 0));
         barrier_arrive_expect(s.full + at.slot, bytes);
@@ -102,14 +102,14 @@ template <class R> struct Ring {
                        s.full + at.slot);
         next(at);
     }
-    // The slot's beginning. `barriers`, `slots`: addresses (kept_place) of the ring's barriers and
-    // memory.
+    // Waits for a slot; returns its address. `barriers`, `slots`: addresses (kept_place) of the
+    // ring's barriers and memory.
     STEP u32 wait(u32 barriers, u32 slots, const RingAt& at) {
         await(barriers + 8 * at.slot, at.phase);
         Meeting::delay(3 + at.slot);
         return slots + at.slot * R::SLOT;
     }
-    // The wave has read.
+    // Reports that this wave has read the slot.
     STEP void release(u32 barriers, const RingAt& at) {
         wave_sync();
         const u32 empty = barriers + 8 * (R::SLOTS + at.slot);
@@ -118,7 +118,7 @@ template <class R> struct Ring {
     }
 };
 
-// The place of a unit's bytes in a row record.
+// Offsets of the parts of a unit in a row record.
 struct UnitPlace { u32 big, c2, c1, group, block; };
 template <class W> STEP UnitPlace place_of(u32 u) {
     const u32 g = W::UNIT == 16 ? u / 2 : u, b = g / W::BLOCK_32;
@@ -133,7 +133,7 @@ template <class W> STEP UnitPlace place_of(u32 u) {
                                  b;
     return p;
 }
-// The unit at that place, of a row record in shared memory.
+// The unit at these offsets of a row record in shared memory.
 template <class W> STEP Unit<W> kept_unit(const u8* row, const UnitPlace& p) {
     Unit<W> t = zero_unit<W>();
     if constexpr (PLAIN<W> || W::C8 != NONE || W::C4 != NONE) {
@@ -155,7 +155,7 @@ template <class W> STEP Unit<W> kept_unit(const u8* row, const UnitPlace& p) {
     return t;
 }
 
-// A format as a type that is equal for all steps with that format, so they share its code.
+// A format as a type that is equal for all steps with that format: they share its code.
 template <u32 UNIT_, u32 UNITS_, u32 ROW_BYTES_, u32 GROUPS_AT_, u32 BLOCKS_AT_, Groups GROUPS_,
           Blocks BLOCKS_, u32 BLOCK_32_, Encoding ENCODING_, u32 C1_, u32 C2_, u32 C4_, u32 C8_,
           u32 C1_LOW_, u32 C2_LOW_, bool LOOKUP_, u32 T0_, u32 T1_, u32 T2_, u32 T3_,
@@ -181,17 +181,17 @@ using StreamFormatOf =
 template <bool B, class X, class Y> struct StreamPick { using type = X; };
 template <class X, class Y> struct StreamPick<false, X, Y> { using type = Y; };
 
-// A column in the layout of activations.h (scales: packets.h), for any step whose values are not
-// handed over. It has few instructions, since all steps of a layer together do not fit the
-// instruction caches, and code that is used once a step came from the second-level cache each time
-// (an H200: qkv of 8b took 14 µs, of which its weights 3.6).
+// A column in the layout of activations.h (scales: packets.h), for any step whose values do not
+// come as packets. It has few instructions: all steps of a layer together exceed the instruction
+// caches, and code that runs once per step came from L2 each time (an H200: qkv of 8b took 14 µs,
+// its weights 3.6 µs).
 struct StreamColumn {
     const float *x, *aux;
     float eps;
     u32 cols, prologue;  // 0 none, 1 a norm, 2 silu, 3 gelu
 };
-// Waits for the previous step. Up to EIGHT quads of a thread are in flight together, and a norm's
-// weights before the wait.
+// Waits for the previous step. A thread has up to EIGHT quads in flight together, and loads the
+// weights of a norm before the wait.
 template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column) {
     constexpr u32 EIGHT = 8;
     const u32 quads = a.cols / 4, groups = a.cols / 32;
@@ -203,7 +203,7 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
     }
     Meeting::wait();
     float scale = 1.0f;
-    // All lanes of a wave must call it: groups are whole, and eight lanes have one.
+    // All lanes of a wave must call it: groups are whole, and eight lanes share one group.
     NO_UNROLL for (u32 from = 0; from < quads; from += EIGHT * KJ_BLOCK) {
         UNROLL for (u32 i = 0; i < EIGHT; i++) {
             const u32 q = from + i * KJ_BLOCK + thread_id();
@@ -267,7 +267,7 @@ template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column)
     block_sync();
 }
 
-// Each value summed over the block, for all threads.
+// Sums each value over the block; all threads get the sums.
 template <u32 N> STEP void block_sums(float (&v)[N]) {
     if constexpr (N == 1) {
         v[0] = block_sum(v[0]);
@@ -282,57 +282,58 @@ template <u32 N> STEP void block_sums(float (&v)[N]) {
             v[n] = 0.0f;
             UNROLL for (u32 w = 0; w < kj_waves; w++) v[n] += part[n * kj_waves + w];
         }
-        block_sync();  // all have read part before it is written again
+        block_sync();  // all have read `part` before it is written again
     }
 }
 
-// A segment of a step, for the code that all steps of its format share.
+// A segment of a step, as input of the code that all steps with its format share.
 template <u32 COLUMNS> struct StreamSegment {
     const float *bias, *second, *residual;  // null: none
     float* y;                               // null: readers get the results as packets
-    u32 rows, first, end;  // of the matrix; this block's
-    // of values handed over one by one: the first row's number, and all of a column
+    u32 rows, first, end;  // rows of the matrix; first and end row of this block
+    // values sent one by one: the number of the first row, and the length of a column
     u32 values_at, values;
-    u32 gate;               // 0 none, 1 silu, 2 gelu: then of two matrices
-    float factor[COLUMNS];  // of all rows
+    u32 gate;               // 0 none, 1 silu, 2 gelu; a gate needs two matrices
+    float factor[COLUMNS];  // one factor for all rows
 };
 
 // The rows of one format and length, for all steps with such rows. W: StreamFormat; COLS, SPLIT,
-// FORM: of a column. FULL: a slot has as many rows as fit, else as many as its lanes take at once.
+// FORM: as for a column. FULL: a slot has as many rows as fit; otherwise as many as its lanes take
+// together.
 template <class W, u32 COLS, u32 COLUMNS, bool PLAIN_X, bool SPLIT, class R, bool FULL = false>
 struct StreamRows {
     using K = Ring<R>;
     using Segment = StreamSegment<COLUMNS>;
-    static constexpr u32 MOST = 128;  // rows of a round
+    static constexpr u32 MOST = 128;  // rows in a round
     static constexpr u32 TEAMS = kj_waves / R::SHARE;
     static constexpr u32 XGROUPS = COLS / 32, XUNITS = CEIL_DIV(COLS, W::UNIT),
                          HALVES = W::UNIT / 16;
     static constexpr u32 VECTORS = PLAIN_X ? XUNITS * (W::UNIT / 4) : 5 * XGROUPS;  // of a column
     struct Shared { float sum[2][2][COLUMNS][R::SHARE][MOST]; };
-    static constexpr u32 SUM_BYTES = COLUMNS * R::SHARE * MOST * 4;  // of a matrix
+    static constexpr u32 SUM_BYTES = COLUMNS * R::SHARE * MOST * 4;  // of one matrix
     static_assert((TEAMS & (TEAMS - 1)) == 0 && R::SLOTS % TEAMS == 0, "a slot has one team");
 
-    // How rows are cut: a wave has EACH units of a row, which LANES lanes take in DEEP iterations.
-    // SIDE rows are beside each other in a wave, which takes TIMES of them together. A slot has
+    // How rows are divided: a wave has EACH units of a row, which LANES lanes take in DEEP
+    // iterations. A wave has SIDE rows side by side and takes TIMES of them together. A slot has
     // ROWS rows.
     STEP constexpr u32 power_of_two(u32 n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
     static constexpr u32 EACH = CEIL_DIV(W::UNITS, R::SHARE);
     static constexpr u32 WIDE = EACH >= KJ_WAVE ? KJ_WAVE : power_of_two(EACH);
-    // Half as many lanes if otherwise more than a third would be idle at the end.
+    // Uses half as many lanes if otherwise more than a third would be idle at the end.
     static constexpr u32 LANES = WIDE > 8 && 3 * EACH <= 2 * CEIL_DIV(EACH, WIDE) * WIDE ? WIDE / 2
                                                                                          : WIDE;
     static constexpr u32 DEEP = CEIL_DIV(EACH, LANES), SIDE = KJ_WAVE / LANES;
-    // Rows whose length is not whole lines begin anywhere in a line, at a multiple of 16 bytes.
+    // If the length of a row is not a multiple of a line, rows begin at any multiple of 16 bytes.
     static constexpr bool ANYWHERE = W::ROW_BYTES % K::LINE != 0;
     static constexpr u32 FIT = (R::SLOT - (ANYWHERE ? K::LINE - 16 : 0)) / W::ROW_BYTES;
     STEP constexpr u32 least(u32 a, u32 b) { return a < b ? a : b; }
     static constexpr u32 TIMES = FIT < SIDE ? 1 : least(FIT / SIDE, least(4, LANES));
     static constexpr u32 SUMS = TIMES == 3 ? 4 : TIMES;  // a power of two
-    // rows that are taken at once
+    // rows that are taken together
     static constexpr u32 BATCH = FIT < TIMES * SIDE ? FIT : TIMES * SIDE;
     static constexpr u32 ROWS = FULL ? least(FIT / BATCH * BATCH, MOST) : BATCH;
-    // Units of a row whose loads are in flight together: eight over all rows and columns, if they
-    // divide the total.
+    // Units of a row whose loads are in flight together: eight over all rows and columns, if that
+    // divides the total.
     STEP constexpr u32 divisor(u32 n, u32 most) {
         return n % most == 0 ? most : divisor(n, most - 1);
     }
@@ -343,7 +344,7 @@ struct StreamRows {
     static_assert(ROWS > 0 && ROWS <= MOST && LANES % SUMS == 0, "a slot has room for a row");
     static_assert(W::UNITS <= R::SHARE * EACH && EACH <= LANES * DEEP, "every unit has a lane");
 
-    // Loads rows first … end − 1 of one matrix, or of two in turn, round by round.
+    // Loads rows first … end − 1 of one matrix, or of two matrices in alternation, round by round.
     CALLED RingAt feed(const u8* w0, const u8* w1, u32 first, u32 end, typename K::Shared& ring,
                        u8* memory, RingAt at) {
         NO_UNROLL for (u32 r = first; r < end; r += MOST)
@@ -360,7 +361,7 @@ struct StreamRows {
     STEP i32 dot16(u32x4 codes, u32x4 x) {
         return dot4(codes.x, x.x, dot4(codes.y, x.y, dot4(codes.z, x.z, dot4(codes.w, x.w, 0))));
     }
-    // A unit's activations in registers.
+    // The activations of a unit in registers.
     struct Activated {
         u32x4 high[HALVES], low[HALVES];
         float scale[HALVES], sum[HALVES];
@@ -388,7 +389,7 @@ struct StreamRows {
             acc = fma_f32(f.scale[0], dot[0], acc);
         } else if constexpr (sixteens) {
             UNROLL for (u32 i = 0; i < HALVES; i++) {
-                // Multiplying by 0 would not do: the value may be NaN.
+                // Multiplication by 0 would be wrong: the value may be NaN.
                 if constexpr (W::BIAS != 0) dot[i] = fma_f32(-(float)W::BIAS, v.sum[i], dot[i]);
                 acc = fma_f32(f.scale[i], dot[i], acc);
                 if constexpr (offset) acc = fma_f32(f.offset[i], v.sum[i], acc);
@@ -401,8 +402,8 @@ struct StreamRows {
             if constexpr (offset) acc = fma_f32(f.offset[0], all, acc);
         }
     }
-    // Adds the products of unit u of TIMES rows, `apart` bytes from each other, with its
-    // activations. If not `inside`: nothing.
+    // Adds the products of unit u of TIMES rows (distance `apart` bytes) with its activations. If
+    // `inside` is false it adds nothing.
     STEP void dot_unit(const u8* row, u32 apart, u32 u, bool inside, const u32x4* x,
                        float (&acc)[COLUMNS][SUMS]) {
         const UnitPlace at = place_of<W>(u);
@@ -437,9 +438,9 @@ struct StreamRows {
         }
     }
 
-    // Multiplies the first n rows at `rows`; their sums, or this wave's parts of them, go to
-    // `sums`, and those of column c SHARE · MOST · c further. Rows after the n-th give numbers that
-    // are not used, of old contents of the slot.
+    // Multiplies the first n rows at `rows`. Their sums, or this wave's parts of them, go to
+    // `sums`; column c starts SHARE · MOST · c further. Rows after the n-th give unused numbers
+    // from old contents of the slot.
     STEP void take_slot(const u8* rows, u32 n, const u32x4* x, float* sums) {
         if constexpr (FULL) {
             NO_UNROLL for (u32 q = 0; q < n; q += BATCH)
@@ -451,7 +452,7 @@ struct StreamRows {
     STEP void take_batch(const u8* rows, u32 n, const u32x4* x, float* sums) {
         float acc[COLUMNS][SUMS] = {};
         const u32 side = lane_id() / LANES, member = R::SHARE == 1 ? 0 : wave_id() % R::SHARE;
-        // Not after the slot, where shared memory may end.
+        // Not past the slot: shared memory may end there.
         const u8* row = rows + (BATCH < SIDE ? min_u32(side, BATCH - 1) : side) * W::ROW_BYTES;
         NO_UNROLL for (u32 d = 0; d < DEEP; d += TOGETHER) {
             UNROLL for (u32 i = 0; i < TOGETHER; i++) {
@@ -468,7 +469,7 @@ struct StreamRows {
             if (lane_id() % each == 0 && which < n) sums[c * (R::SHARE * MOST) + which] = sum;
         }
     }
-    // Sums over a row's lanes: lane l has sum number (l % LANES) / (LANES / SUMS).
+    // Sums over the lanes of a row: lane l gets sum number (l % LANES) / (LANES / SUMS).
     STEP float add_up(float (&acc)[SUMS]) {
         UNROLL for (u32 m = LANES / 2, k = SUMS; m > 0; m /= 2) {
             if (k > 1) {
@@ -486,10 +487,10 @@ struct StreamRows {
         return acc[0];
     }
 
-    // The place of the row in its slot: matrices begin at whole lines.
+    // The offset of the row in its slot: matrices begin at whole lines.
     STEP u32 off(u32 row) { return ANYWHERE ? row * W::ROW_BYTES % K::LINE : 0; }
 
-    // This wave's team takes its slots of the next `all`: `take(number, place)`.
+    // This wave's team takes its slots among the next `all`: `take(number, place)`.
     template <class Take> STEP RingAt walk(u32 barriers, u32 slots, u32 all, RingAt at, Take take) {
         RingAt mine = at;
         const u32 turn = (wave_id() / R::SHARE - at.slot) % TEAMS;
@@ -505,9 +506,9 @@ struct StreamRows {
 
     CALLED RingAt take(Segment s, const u64* instruction, const u32x4* x, typename K::Shared& ring,
                        const u8* memory, RingAt at, Shared& lds) {
-        // Results of a round that a thread completes: one for each column.
+        // Results of a round that a thread completes: up to one for each column.
         constexpr u32 ALL = COLUMNS * MOST, EACH_ENDS = CEIL_DIV(ALL, KJ_BLOCK);
-        // A thread that waited for one result before it sent the next could wait in a circle
+        // A thread that waits for one result before it sends the next could cause a deadlock
         // (sums.h).
         static_assert(KJ_RANKS == 1 || EACH_ENDS == 1,
                       "a thread sends what it ends before it waits");
@@ -518,7 +519,7 @@ struct StreamRows {
         NO_UNROLL for (u32 r = s.first; r < s.end; r += MOST) {
             const u32 n = min_u32(MOST, s.end - r);
             float add[EACH_ENDS], first[EACH_ENDS], second[EACH_ENDS], weight[EACH_ENDS];
-            // Loaded while the weights are multiplied.
+            // These loads overlap the multiplication.
             UNROLL for (u32 k = 0; k < EACH_ENDS; k++) {
                 const u32 e = thread_id() + k * KJ_BLOCK, row = r + e % MOST;
                 const bool ends = e < ALL && e % MOST < n;
@@ -527,7 +528,7 @@ struct StreamRows {
                 second[k] = ends && s.second ? s.second[row] : 0.0f;
                 weight[k] = ends && links.weigh ? links.weigh[row] : 1.0f;
             }
-            const u32 each = (n + ROWS - 1) / ROWS;  // slots of a matrix, of the round
+            const u32 each = (n + ROWS - 1) / ROWS;  // slots of a matrix in the round
             at = walk(barriers, slots, lists * each, at, [&](u32 i, u32 slot) {
                 const u32 l = i >= each ? 1 : 0, q = (l ? i - each : i) * ROWS;
                 take_slot(at_place<const u8>(slot + off(r + q)), min_u32(ROWS, n - q), x,
@@ -576,7 +577,7 @@ template <class S, class R> struct Stream {
     static constexpr u32 LISTS = S::GATE != Gate::None ? 2 : 1,
                          SEGMENTS = LISTS == 2 ? 1 : S::SEGMENTS;
     static constexpr u32 COLUMNS = S::COLUMNS;
-    // The format of segment I, and its code.
+    // The format of segment I, and the code for it.
     template <u32 I>
     using Format = typename StreamPick<
         (I >= S::RUN_2), typename S::Run2,
@@ -587,16 +588,16 @@ template <class S, class R> struct Stream {
     using Shared = typename Rows<0>::Shared;
     template <u32 I> static constexpr u32 ALL = I == 0 ? S::ROWS_0 : I == 1 ? S::ROWS_1 : S::ROWS_2;
 
-    // This block's rows of a segment, contiguous. Handed over: whole groups. Otherwise blocks have
-    // as equal shares of all segments' bytes as possible, so most blocks have rows of one segment.
-    // Divisions are of 32 bits: two of 64, which this hardware lacks, took a quarter of a
-    // microsecond of each segment.
+    // This block's rows of a segment, contiguous. If results are sent as packets: whole groups.
+    // Otherwise all blocks have nearly equal shares of all segments' bytes, so most blocks have
+    // rows of one segment. Divisions have 32 bits: this hardware has no 64-bit division, and two of
+    // them took 0.25 µs of each segment.
     struct Dealt { u32 first, end; };
     template <u32 I> STEP constexpr u32 rows_before() {
         if constexpr (I == 0) return 0;
         else return rows_before<I - 1>() + ALL<I - 1>;
     }
-    // of a row
+    // 16-byte units of a row
     template <u32 I> static constexpr u32 WEIGHT = StreamFormatOf<Format<I>>::ROW_BYTES / 16;
     template <u32 I> STEP constexpr u32 before() {
         if constexpr (I == 0) return 0;
@@ -661,14 +662,14 @@ template <class S, class R> struct Stream {
                            (typename Rows<I>::Shared&)lds);
     }
 
-    // The factor of results, from the threads' sums of squares.
+    // The factor of the results, from the threads' sums of squares.
     STEP void factors_of(float (&factor)[COLUMNS], float eps) {
         block_sums(factor);
         UNROLL for (u32 c = 0; c < COLUMNS; c++)
             factor[c] = rsqrt_f32(factor[c] / (float)S::COLS + eps);
     }
 
-    // Plain columns; `factor`: the factor of results, if it is not 1.
+    // Columns that do not come as packets; `factor`: the factor of results, if it is not 1.
     STEP void plain_columns(const MatvecArgs& a, const Links& links, u32x4* columns,
                             float (&factor)[COLUMNS]) {
         if constexpr (S::COLS % S::X_UNIT == 0 && !X::GATED) {
@@ -692,7 +693,7 @@ template <class S, class R> struct Stream {
         block_sync();
     }
 
-    // `pool`: all columns.
+    // `pool`: shared memory of all columns.
     STEP void step(MatvecArgs a, u32 block, u32 blocks, const Links& links,
                    typename K::Shared& ring, const u8* memory, RingAt& at, u8* pool, Shared& lds) {
         u32x4* x = (u32x4*)pool;
@@ -713,8 +714,8 @@ template <class S, class R> struct Stream {
                         x + c * X::VECTORS);
                 }
             } else {
-                // All of a thread's polls together, up to four (8b Q4_K_M: 642 tokens/s, with
-                // always two 631).
+                // A thread issues all its polls together, up to four (8b Q4_K_M: 642 tokens/s;
+                // always two: 631).
                 constexpr u32 groups = COLUMNS * S::COLS / Packets::GROUP,
                               each = CEIL_DIV(groups, KJ_BLOCK);
                 constexpr u32 few = each < 3 ? each : 4;

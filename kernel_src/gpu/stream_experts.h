@@ -1,26 +1,26 @@
 // stream_experts.h: products through chosen experts' matrices whose rows come through the ring
 // (stream.h).
 //
-// The rows to load are known once the choice is, so every block makes the choice: it takes the
-// scores one by one (packets.h), chooses, and its extra warp loads the block's rows of the chosen
-// matrices. Blocks do not meet, and no block waits for another's choice. (With the choice made by
-// one wave between two meetings, and rows loaded outside the ring, a layer of qwen3-30b-a3b took
-// 34 µs more than the 31 of its launches.)
+// The rows to load are known only after the choice of experts, so every block makes the choice. It
+// receives the scores one by one (packets.h) and chooses; then its extra warp loads the block's
+// rows of the chosen matrices. There is no grid barrier, and no block waits for another's choice.
+// (With the choice made by one wave between two grid barriers, and rows loaded outside the ring, a
+// layer of qwen3-30b-a3b took 34 µs more than the 31 µs of its launches.)
 //
 // The rows of all chosen matrices are one vector, slot after slot. A block has whole groups of it,
-// which it hands over as packets. With SUM a block has the same rows of all matrices, and the
-// columns are one after another.
+// which it sends as packets. With SUM a block has the same rows of all matrices, and the columns
+// are one after another.
 //
-// S: those of experts.h with TOKENS 1, TOP up to 16, without X_GLOBAL, BIAS, CLAMPED, ALL; ROWS_0 a
-// multiple of 16, a matrix of whole lines. R: as for stream.h.
+// S: as for experts.h with TOKENS 1, TOP up to 16, without X_GLOBAL, BIAS, CLAMPED, ALL; ROWS_0 is
+// a multiple of 16, a matrix has whole lines. R: as for stream.h.
 #pragma once
 #include "experts.h"
 #include "route.h"
 #include "stream.h"
 
-// The choice of a token, for the block. The next choice is made of scores that exist only after
-// this block has handed over the rows that it summed by this choice's shares; a block without such
-// rows does not read them.
+// The choice of a token, for the block. The next choice depends on scores that exist only after
+// this block has sent the rows that it summed with the shares of this choice. A block without such
+// rows does not read the shares.
 struct ChosenExperts {
     u32 experts[32];
     float shares[32];
@@ -30,18 +30,18 @@ STEP ChosenExperts& chosen_here() {
     return only[0];
 }
 
-// The block and its extra warp: experts are chosen. The barrier of all threads, which is not used
-// otherwise after the kernel's beginning.
+// Barrier of the block and its extra warp: experts are chosen. It is the barrier of all threads,
+// which has no other use after the kernel's beginning.
 STEP void choice_sync() { __syncthreads(); }
 
 template <class S> struct StreamRoute {
     using Choice = Route<S>;
     static constexpr u32 EXPERTS = S::EXPERTS, TOP = S::TOP;
-    // The number of scores above an expert's is its rank, so all are compared at once: SIDE threads
-    // have one expert. In rounds of one wave, each of which found the largest of the rest, it took
-    // 3 µs of the layer's 33, and all blocks' memory was idle meanwhile. Code that runs once costs
-    // by its instructions, 8 to 12 clocks each (they come from far), so it is a short loop:
-    // unrolled it took 1.8 µs.
+    // The rank of an expert is the number of scores above its score, so all are compared at the
+    // same time: SIDE threads have one expert. With one wave that found the largest remaining score
+    // in each round, this took 3 µs of the layer's 33 µs, while the memory of all blocks was idle.
+    // Code that runs once costs 8 to 12 clocks per instruction (they come from far caches), so it
+    // is a short loop: unrolled it took 1.8 µs.
     static constexpr bool BY_SCORE = S::GATING != Gating::Sigmoid && !S::BIAS && S::GROUPS == 0;
     STEP constexpr u32 side(u32 n) {
         return n < KJ_WAVE && 2 * n * EXPERTS <= KJ_BLOCK ? side(2 * n) : n;
@@ -78,7 +78,7 @@ template <class S> struct StreamRoute {
         }
     }
 
-    // Scores as handed over.
+    // Receives the scores.
     STEP void take(const Links& links, Shared& lds) {
         NO_UNROLL for (u32 e = thread_id(); e < PADDED; e += KJ_BLOCK) {
             u64 v = (u64)(e < EXPERTS ? ~links.epoch : links.epoch) << 32;
@@ -86,12 +86,12 @@ template <class S> struct StreamRoute {
             u64 since = 0;
             while ((u32)(v >> 32) != links.epoch && !Meeting::over(turns, since))
                 v = packet_load8(links.in + (u64)e * 8);
-            // A key that is no expert's is above none.
+            // A key without an expert is below all others.
             lds.key[e] = e < EXPERTS ? Choice::order_key(as_f32((u32)v), e) : 0;
             if (e < EXPERTS) lds.score[e] = as_f32((u32)v);
         }
     }
-    // The first TOP: larger keys, and among equals the lower number (order_key).
+    // The first TOP in order: larger keys first, and among equals the lower number (order_key).
     STEP void rank(const Shared& lds, u32* experts) {
         NO_UNROLL for (u32 from = 0; from < EXPERTS; from += KJ_BLOCK / SIDE) {
             const u32 e = from + thread_id() / SIDE;
@@ -117,7 +117,7 @@ template <class S, class R> struct StreamExperts {
                          COLUMNS = S::SUM ? TOP : 1;
     static constexpr u32 RESULTS = (S::SUM ? 1 : TOP) * S::ROWS_0;
     static constexpr u64 MATRIX = (u64)S::ROWS_0 * W::ROW_BYTES;
-    // Rows of a round where all slots are summed: their sums use the room of two matrices'.
+    // Rows of a round if all slots are summed: their sums use the memory of two matrices' sums.
     STEP constexpr u32 power_of_two_in(u32 n) { return n < 2 ? n : 2 * power_of_two_in(n / 2); }
     static constexpr u32 MANY = Rows::least(power_of_two_in(2 * Rows::MOST / TOP), Rows::MOST);
     static_assert(!X::PLAIN && !X::GATED && !(S::SUM && X::NORMED), "what streams");
@@ -133,12 +133,12 @@ template <class S, class R> struct StreamExperts {
                      (first + some + (block < more ? 1 : 0)) * Packets::GROUP};
     }
 
-    // The extra warp, all its lanes: its first step after a choice waits for the choice, when all
-    // else is ready.
+    // All lanes of the extra warp: its first step after a choice waits for the choice, after
+    // everything else is ready.
     STEP void await_choice() {
         if constexpr (!S::SUM) choice_sync();
     }
-    // One of its lanes.
+    // Called by one lane of the extra warp.
     STEP void feed(const ExpertsArgs& a, u32 block, u32 blocks, typename K::Shared& ring,
                    u8* memory, RingAt& at) {
         const Dealt d = dealt(block, blocks);
@@ -160,7 +160,7 @@ template <class S, class R> struct StreamExperts {
         }
     }
 
-    // One set of rows of all slots' matrices, each matrix with a column of its own.
+    // One set of rows of all slots' matrices; each matrix has its own column.
     CALLED RingAt take_sum(Segment s, const u64* instruction, const u32x4* x,
                            typename K::Shared& ring, const u8* memory, RingAt at, Shared& lds) {
         const Links links = links_of(instruction);
@@ -203,7 +203,7 @@ template <class S, class R> struct StreamExperts {
         return at;
     }
 
-    // `pool`: COLUMNS columns of shared memory.
+    // `pool`: shared memory of COLUMNS columns.
     STEP void step(ExpertsArgs a, u32 block, u32 blocks, const Links& links,
                    typename K::Shared& ring, const u8* memory, RingAt& at, u8* pool, Shared& lds) {
         constexpr u32 groups = COLUMNS * S::COLS / Packets::GROUP,

@@ -1,19 +1,19 @@
-// sums.h: sums over several devices in a kernel of many steps (persist.h). A token of each device's
-// share of a model is one launch there; inside it the parts of a row become one row on all devices.
+// sums.h: sums over several devices (all-reduce) in a kernel of many steps (persist.h). One launch
+// computes a token of a device's share of a model. Inside it the parts of a row become one row on
+// all devices.
 //
-// The devices meet by the words and inboxes of reduce.h, and count the same meetings: the launch's
-// first meeting has the next number, and the launch adds all of them at its end. So prompts, which
-// are launches, and tokens can follow each other in any order.
+// The devices use the words and inboxes of reduce.h, and count the same exchanges: the launch's
+// first exchange has the next number, and the launch adds all of them at its end. So prompts, which
+// are ordinary launches, and tokens can follow each other in any order.
 //
-// A product that makes a part also hands it over (stream.h): the thread that completes a row sends
-// it to the other devices, waits for theirs, and has the sum, so blocks do not meet for it. Two
-// halves of an inbox are enough: a sender for the meeting after the next has a whole vector that
-// was made of the next meeting's sums, so all that the other devices sent for that meeting had
-// arrived, and its senders had read all of this one. In other steps a sum is a step of its own
-// (Reduce<S>::inside).
+// A product that makes a part also sends it (stream.h). The thread that completes a row sends it to
+// the other devices, waits for their parts, and has the sum, so no grid barrier is needed. Two
+// halves of an inbox are enough. A sender for exchange n + 2 has a whole vector that was made from
+// the sums of exchange n + 1. So all data of exchange n + 1 had arrived, and its senders had read
+// all data of exchange n. For other steps a sum is a separate step (Reduce<S>::inside).
 //
-// Blocks that deal rows differently on two devices do not wait for each other in a circle: each
-// sends a row before it waits for one, in the same order. 8b Q4_K_M on two H200: 1.3 µs for a sum.
+// Blocks that divide rows differently on two devices cannot deadlock: each sends a row before it
+// waits for one, in the same order. 8b Q4_K_M on two H200: 1.3 µs for a sum.
 #pragma once
 #include "peer.h"
 
@@ -34,8 +34,8 @@ struct Sums {
         return only[0];
     }
 
-    // By a block, with a barrier after it. At `p`: words, late, inbox, room, limit, rank, sums of a
-    // launch, then the other KJ_RANKS − 1 inboxes.
+    // Called by a block; a barrier must follow. At `p`: words, late, inbox, room, limit, rank, sums
+    // of a launch, then the other KJ_RANKS − 1 inboxes.
     STEP void open(const u64* p) {
         SumsPlace& s = place();
         if (thread_id() != 0) return;
@@ -45,11 +45,11 @@ struct Sums {
         s.met = own_word(s.words);
     }
 
-    // Meetings before sum number `index` of the launch.
+    // Number of exchanges before sum number `index` of the launch.
     STEP u32 met(u32 index) { return peer_behind(place().met, index); }
 
-    // The sum, in the order of ranks, of each device's value at this place of its row; `v` is this
-    // device's.
+    // The sum, in the order of ranks, of all devices' values at this index of the row; `v` is the
+    // value of this device.
     STEP float sum(u32 index, u32 at, float v) {
         Meeting::delay(105);
         const SumsPlace& s = place();

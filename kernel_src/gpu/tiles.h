@@ -1,11 +1,11 @@
-// tiles: rows of f32 converted into the tiles of halves that gemm.h reads: blocks of 64 rows × 64
-// columns, zeros after COLS.
+// tiles: converts rows of f32 into the f16 tiles that gemm.h reads: blocks of 64 rows × 64 columns,
+// zeros after COLS.
 //
 //   x       f32, rows of COLS
-//   aux     Prologue::Norm: COLS f32, the norm's weight; Silu, Gelu: as x, the other factor
-//   y       tiles of as many rows as the grid has blocks; OUT_PANELS: panels (mma.h), nothing after
-//           COLS; OUT_TURNED: turned tiles (turned.h), zeros up to 128 columns
-//   source  GATHER: the row of x for each row of y, or ~0: nothing to do
+//   aux     Prologue::Norm: COLS f32, the norm's weight; Silu, Gelu: like x, the other factor
+//   y       tiles of as many rows as the grid has blocks; OUT_PANELS: panels (mma.h), not written
+//           after COLS; OUT_TURNED: turned tiles (turned.h), zeros up to 128 columns
+//   source  GATHER: the row of x for each row of y, or ~0: the row of y is not written
 //
 //   Prologue::None  y = x
 //   Norm            y = x / sqrt(mean(x²) + eps) · weight
@@ -25,7 +25,7 @@ struct TilesArgs {
 };
 
 template <class S> struct Tiles {
-    // Of eight columns.
+    // Chunks of eight columns.
     static constexpr u32 COLS = S::COLS,
                          CHUNKS = S::OUT_TURNED ? CEIL_DIV(COLS, 128) * 16 : CEIL_DIV(COLS, 64) * 8;
     static constexpr u32 PASSES = CEIL_DIV(CHUNKS, KJ_BLOCK);

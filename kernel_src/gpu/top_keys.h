@@ -1,6 +1,6 @@
-// top_keys: the TOP best scores (key_scores.h) of the positions that each token sees, as a list of
-// positions in rising order. Among equals the earlier ones are taken; −0 equals 0, NaN is the
-// lowest.
+// top_keys: selects the TOP best scores (key_scores.h) of the positions that each token sees, as a
+// list of positions in rising order. Among equal scores the earlier positions are taken; −0 equals
+// 0, NaN is the lowest.
 //
 //   scores    rows of `capacity` f32, for the tokens from `first` on
 //   slots, position   as for key_scores.h
@@ -8,9 +8,9 @@
 //
 // Share: x the row.
 //
-// The key of the last chosen score is found digit by digit, the highest first, each by counting the
-// scores that have the digits before it: as many readings of a row as a key has bytes. One more
-// reading writes the list.
+// The key of the last chosen score is found digit by digit, highest first: each by counting the
+// scores that have the higher digits. This reads a row once for each byte of a key. One more pass
+// writes the list.
 //
 // S: TOP, ONE.
 #pragma once
@@ -32,7 +32,7 @@ template <class S> struct TopKeys {
         u32 above[kj_waves], same[kj_waves];
     };
 
-    // By one wave: the digit of the `rest`-th key from above, and its rank among the keys with that
+    // In one wave: the digit of the `rest`-th largest key, and its rank among the keys with that
     // digit.
     STEP void find_digit(Shared& lds, u32 rest) {
         const u32 highest = BINS - 1 - lane_id() * EACH;
@@ -78,7 +78,7 @@ template <class S> struct TopKeys {
             rest = lds.rest;
         }
 
-        // filled places; `rest` of those with the last key are still missing
+        // entries written so far; `rest` entries with the last key are still missing
         u32 next = 0;
         NO_UNROLL for (u32 i0 = 0; i0 < seen && next < TOP; i0 += KJ_BLOCK) {
             const u32 i = i0 + thread_id(), bits = i < seen ? order_bits(x[i]) : 0;
@@ -102,7 +102,7 @@ template <class S> struct TopKeys {
             same_here = min_u32(same_here, rest);
             next += above_here + same_here;
             rest -= same_here;
-            block_sync();  // all threads have read
+            block_sync();  // all threads have read it
         }
     }
 };

@@ -1,21 +1,21 @@
 // weights.h: a unit of a row's weights in registers, for any format.
 //
-// A format comes as a rendered struct W of constants (kernel_src/src/vocabulary/weights.rs, from
+// A format is a generated struct W of constants (kernel_src/src/vocabulary/weights.rs makes it from
 // the format's description):
-//   UNIT       weights that a lane takes at a time: 32, or 16 of 8-bit codes, 8 halves, 4 singles
+//   UNIT       weights that a lane takes at a time: 32, or 16 for 8-bit codes, 8 for f16, 4 for f32
 //   UNITS      units in a row
-//   ROW_BYTES  of a row record
-//   C8 C4 C2 C1        offsets of its code sections, or NONE
-//   GROUPS_AT, BLOCKS_AT   offsets of its scales
-//   C2_LOW C1_LOW      the bit of a code at which that section's bits go
-//   ENCODING   Blocks: quantised; else the weights are plain
-//   GROUPS, BLOCKS     the contents of those sections: layout.rs
+//   ROW_BYTES  bytes of a row record
+//   C8 C4 C2 C1        offsets of the code sections, or NONE
+//   GROUPS_AT, BLOCKS_AT   offsets of the scales
+//   C2_LOW C1_LOW      position in a code of the bits from section C2, C1
+//   ENCODING   Blocks: quantised; other values: plain weights
+//   GROUPS, BLOCKS     kinds of the scale sections: layout.rs
 //   BLOCK_32   groups of 32 weights in a block
 //   BIAS       subtracted from a code
 //   LOOKUP     the code indexes the sixteen bytes T0 … T3
 //   OFFSET     None, Plus (+ m), MinusScaled (− m·t)
-// Formats with a codebook also have VECTOR (weights that an index stands for), the places of the
-// sections of layout.rs's Vectors, DOWN (a factor of the block's scale), and grid(), the vectors.
+// Formats with a codebook also have VECTOR (weights of a vector), the offsets of the sections of
+// layout.rs's Vectors, DOWN (a factor of the block's scale), and grid(), the vectors.
 //
 // The formula: w = d·s·(code − BIAS) + offset. Sections and their order as in
 // kernel_src/formats/src/layout.rs.
@@ -34,7 +34,7 @@ template <class W> struct HasVectors<W, decltype((void)W::VECTOR)> {
 };
 template <class W> constexpr bool CODEBOOK = HasVectors<W>::value;
 
-// Whether each 16 weights have a scale; else each 32.
+// True: 16 weights share a scale. False: 32 weights.
 template <class W>
 constexpr bool SIXTEENS = W::GROUPS == Groups::NibblePair || W::GROUPS == Groups::Signed16 ||
                           W::GROUPS == Groups::Odd16 || W::GROUPS == Groups::Ue4m3;
@@ -47,10 +47,10 @@ template <class W> struct SignedCodes<W, true> { static constexpr bool value = W
 template <class W> constexpr bool SIGNED_CODES = SignedCodes<W>::value;
 
 template <class W> struct Unit {
-    u32 big[4];  // c8, c4 or plain elements; a codebook's high bits
-    u32 c2[2];   // or a codebook's indices
-    u32 c1;      // or a codebook's signs
-    u32 group, block;  // scales as they are stored
+    u32 big[4];  // c8, c4 or plain elements; high bits of codebook indices
+    u32 c2[2];   // or low bytes of codebook indices
+    u32 c1;      // or signs of a codebook
+    u32 group, block;  // scales in their stored form
 };
 
 template <class W> STEP Unit<W> zero_unit() { return Unit<W>{{0, 0, 0, 0}, {0, 0}, 0, 0, 0}; }
@@ -76,11 +76,12 @@ template <class W> STEP u32 vector_index(const Unit<W>& t, u32 j) {
     return low | (high & ((1u << W::HIGH_BITS) - 1)) << 8;
 }
 
-// 0xff in the bytes whose bits, of four, are set.
+// Byte i is 0xff if bit i of `bits` is set (4 bits).
 STEP u32 byte_mask(u32 bits) { return ((bits * 0x00204081u) & 0x01010101u) * 255u; }
 
-// The weights of a codebook as bytes: vectors, then signs or a shift of each eight. Magnitudes are
-// never 0, and shifted ones are at least 8, so no byte's sum carries into the next.
+// Decodes vectors of the codebook to bytes, then applies signs or a shift to each group of eight
+// weights. No byte overflows into the next: magnitudes are at least 1, and at least 8 if a shift is
+// added.
 template <class W> STEP void vector_codes(const Unit<W>& t, u32 (&quad)[W::UNIT / 4]) {
     UNROLL for (u32 e = 0; e < 4; e++) {
         u32 low, high;
@@ -93,7 +94,7 @@ template <class W> STEP void vector_codes(const Unit<W>& t, u32 (&quad)[W::UNIT 
         }
         if constexpr (W::SIGN_BITS != 0) {
             u32 s = (t.c1 >> (W::SIGN_BITS * e)) & ((1u << W::SIGN_BITS) - 1);
-            // An even number of signs.
+            // The eighth sign makes the number of negative weights even.
             if constexpr (W::SIGN_BITS == 7) s |= ((0x6996u >> ((s ^ (s >> 4)) & 15u)) & 1u) << 7;
             u32 first = byte_mask(s & 15u), second = byte_mask(s >> 4);
             quad[2 * e] = (low ^ first) + (first & 0x01010101u),
@@ -121,7 +122,7 @@ template <class W> STEP Unit<W> load_unit(const u8* row, u32 u) {
         }
         if constexpr (W::C1 != NONE) t.c1 = load4_once(row + W::C1 + 4 * u);
         if constexpr (CODEBOOK<W>) load_vectors<W>(t, row, u);
-        u32 g = W::UNIT == 16 ? u / 2 : u;  // scales are counted in groups of 32
+        u32 g = W::UNIT == 16 ? u / 2 : u;  // groups of 32 weights, also if a unit has 16
         if constexpr (W::GROUPS == Groups::Signed32 || W::GROUPS == Groups::Odd16)
             t.group = row[W::GROUPS_AT + g];
         else if constexpr (W::GROUPS != Groups::None && W::GROUPS != Groups::InSigns &&
@@ -137,7 +138,7 @@ template <class W> STEP Unit<W> load_unit(const u8* row, u32 u) {
     return t;
 }
 
-// Its codes, four a word, as signed bytes: quad q holds weights 4q … 4q + 3.
+// Decodes the codes of a unit to signed bytes, four per word: quad[q] has weights 4q … 4q + 3.
 template <class W> STEP void unit_codes(const Unit<W>& t, u32 (&quad)[W::UNIT / 4]) {
     if constexpr (CODEBOOK<W>) {
         vector_codes<W>(t, quad);
@@ -168,7 +169,7 @@ template <class W> STEP void unit_codes(const Unit<W>& t, u32 (&quad)[W::UNIT / 
 // 2^(e − 128)
 STEP float half_e8m0(u32 e) { return as_f32(e < 2 ? 0x00200000u << e : (e - 1) << 23); }
 
-// A UE4M3 float; 0x7f, its NaN, is 0.
+// A UE4M3 float; its NaN, 0x7f, becomes 0.
 STEP float ue4m3(u32 e) {
     u32 exponent = (e >> 3) & 15u, mantissa = e & 7u;
     u32 steps = e == 0x7fu ? 0u : exponent == 0 ? mantissa : (8u + mantissa) << (exponent - 1);
@@ -201,13 +202,13 @@ template <class W> STEP Factors unit_factors(const Unit<W>& t) {
         f.scale[0] = f.scale[1] = d * (float)(2 * (t.c1 >> 28) + 1);
     } else if constexpr (W::GROUPS == Groups::InHigh) {
         f.scale[0] = f.scale[1] = d * (float)(2 * ((t.big[0] >> 12) & 7) + 1);
-    } else if constexpr (W::GROUPS == Groups::Ue4m3) {  // halved: the table holds doubled values
+    } else if constexpr (W::GROUPS == Groups::Ue4m3) {  // halved: the table is doubled
         f.scale[0] = 0.5f * ue4m3(t.group & 255), f.scale[1] = 0.5f * ue4m3(t.group >> 8);
     }
     return f;
 }
 
-// The weights themselves.
+// The weights of a unit as f32.
 template <class W> STEP void unit_values(const Unit<W>& t, float (&v)[W::UNIT]) {
     if constexpr (W::ENCODING == Encoding::F32) {
         UNROLL for (u32 i = 0; i < 4; i++) v[i] = as_f32(t.big[i]);

@@ -1,11 +1,11 @@
-//! Whether a compiler copies accumulation registers of gfx908 correctly, read from the machine code
-//! of a small kernel.
+//! Tests whether a compiler copies accumulation registers of gfx908 correctly, from the machine
+//! code of a small kernel.
 //!
 //! gfx908 copies accumulation registers to each other through a vector register. LLVM before July
-//! 2025 (clang 19 among them; pull request 149291) may use a vector register that was never
-//! written: 14 of 16 cases of attention were wrong when their machine code was emulated; those made
-//! by clang 22 were right. The version is no test: vendors' compilers have version numbers of their
-//! own, and distributions' have patches.
+//! 2025 (including clang 19; pull request 149291) may use a vector register that was never written.
+//! 14 of 16 cases of attention were wrong when their machine code was emulated; with clang 22 all
+//! were right. The version is not a reliable test: compilers of vendors have other version numbers,
+//! and those of distributions have patches.
 
 use kjit_engine::{Constants, Job, Options, Source, Target};
 
@@ -19,7 +19,7 @@ pub fn asks(target: &Target) -> Option<Job> {
 }
 
 /// Whether the compiled kernel has such copies, and each reads a register that an earlier
-/// instruction has written. Unknown code is not sound.
+/// instruction has written. Unknown code counts as not sound.
 #[must_use]
 pub fn are_sound(code: &[u8]) -> bool {
     text(code).is_some_and(sound)
@@ -67,19 +67,19 @@ const ACCVGPR_WRITE: u32 = 0xd3d9_0000;
 const ACCVGPR_READ: u32 = 0xd3d8_0000;
 
 /// Vector registers that an instruction of gfx9 writes: the first, and their number. Covers the
-/// instructions that compilers make of the small kernel; any other writes none.
+/// instructions that compilers use for the small kernel; all others write none.
 fn writes(word: u32, next: u32) -> (usize, usize) {
     let (low, high) = ((word & 0xff) as usize, (next >> 24) as usize);
     match (word >> 26, word >> 25) {
-        // VOPC writes no vector register; v_readfirstlane_b32 neither.
+        // VOPC and v_readfirstlane_b32 write no vector register.
         (_, 0x3e) => (0, 0),
         (_, 0x3f) if word >> 9 & 0xff == 2 => (0, 0),
         (0..=0x1f, _) => ((word >> 17 & 0xff) as usize, 1),
         (0x34, _) if word & 0xffff_0000 == ACCVGPR_READ => (low, 1),
-        // VOP3P otherwise: packed arithmetic; matrix instructions write accumulation registers.
+        // Other VOP3P: packed arithmetic. Matrix instructions write accumulation registers.
         (0x34, _) if word >> 23 == 0x1a7 => (low, usize::from(word >> 16 & 0x7f < 0x40)),
-        // VOP3: comparisons come first, v_readlane_b32 is among the others; v_lshlrev_b64 and
-        // v_mad_u64_u32 write two.
+        // VOP3: comparisons come first; v_readlane_b32 is among the others. v_lshlrev_b64 and
+        // v_mad_u64_u32 write two registers.
         (0x34, _) => match word >> 16 & 0x3ff {
             0..0x100 | 0x289 => (0, 0),
             0x1e8 | 0x1e9 | 0x28f..=0x291 => (low, 2),
@@ -102,7 +102,7 @@ fn writes(word: u32, next: u32) -> (usize, usize) {
     }
 }
 
-/// Words of an instruction of gfx9.
+/// Number of words of an instruction of gfx9.
 fn length(word: u32) -> usize {
     const LITERAL: u32 = 255;
     let (first, second) = (word & 0xff, word >> 8 & 0xff);
@@ -111,7 +111,7 @@ fn length(word: u32) -> usize {
         0x17e => first == LITERAL || second == LITERAL, // SOPC
         0x17f => false,                                 // SOPP
         _ => match word >> 26 {
-            // VOP1, VOP2, VOPC: a literal, SDWA, DPP; v_madmk and v_madak have a constant besides.
+            // VOP1, VOP2, VOPC: a literal, SDWA, DPP; v_madmk and v_madak also have a constant.
             0..=0x1f => {
                 let constant = matches!(word >> 25, 0x17 | 0x18 | 0x24 | 0x25);
                 constant || matches!(word & 0x1ff, 249 | 250 | LITERAL)
@@ -133,7 +133,7 @@ mod tests {
         sound(&words.iter().map(|w| w.to_le_bytes()).collect::<Vec<_>>())
     }
 
-    /// `v_accvgpr_write_b32 a7, v11`, and back.
+    /// `v_accvgpr_write_b32 a7, v11`, and the reverse read.
     const WRITE: [u32; 2] = [0xd3d9_4007, 0x1800_010b];
     const READ: [u32; 2] = [0xd3d8_400b, 0x1800_0105];
     /// `v_accvgpr_write_b32 a1, 0`.
@@ -146,8 +146,8 @@ mod tests {
         assert!(!says(&[WRITE, READ].concat()));
         // Code without a copy is not sound.
         assert!(!says(&[READ, ZERO].concat()));
-        // v_mul_f32 v11, v1, v2; v_mov_b32 v11, 1; the same with a literal that looks like one;
-        // ds_read_b64 v[10:11]; global_load_dwordx4 v[8:11].
+        // v_mul_f32 v11, v1, v2; v_mov_b32 v11, 1; the same with a literal that looks like an
+        // instruction; ds_read_b64 v[10:11]; global_load_dwordx4 v[8:11].
         let others: [&[u32]; 5] = [
             &[0x0a16_0501],
             &[0x7e16_0281],

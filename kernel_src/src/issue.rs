@@ -7,8 +7,8 @@ use kjit_engine::arch::issue::Executed;
 /// Architecture, sample, bytes of its code object, counts.
 const COUNTED: &str = include_str!("issue.tsv");
 
-/// The instructions that a launch of the sample of that name executes, if that very code object was
-/// counted.
+/// The instructions that a launch of the sample with this name executes, if the same code object
+/// was counted.
 #[must_use]
 pub fn executed(arch: &str, name: &str, code: u64) -> Option<Executed> {
     all().find(|row| (row.arch, row.name, row.code) == (arch, name, code)).map(|row| row.executed)

@@ -4,10 +4,9 @@
 //! computation and its sizes. A spec and a [`Target`](kjit_engine::Target) give a [`Kernel`]
 //! (source, constants, entry point, block size, LDS) and a launch.
 //!
-//! The modules are in rooms: `vocabulary` (what all families are written in) below, then the
-//! families `products`, `attention`, `rows`, `state` and `choice`, and the registry [`spec`] on
-//! top. Cases with expected results are in `kjit-kernel-cases`. Block formats are re-exported from
-//! `kjit-formats`.
+//! The modules are in folders: `vocabulary` (shared by all families), then the families `products`,
+//! `attention`, `rows`, `state` and `choice`, and the registry [`spec`]. Cases with expected
+//! results are in `kjit-kernel-cases`. Block formats are re-exported from `kjit-formats`.
 //!
 //! ```
 //! use kjit_engine::Target;
@@ -60,7 +59,7 @@ mod state;
 pub mod tuning;
 mod vocabulary;
 
-/// `kjit.h`: the words that kernels are written in, for kernels of other crates.
+/// `kjit.h`: the vocabulary of kernels, for kernels of other crates.
 pub const DIALECT: &str = include_str!("../gpu/kjit.h");
 /// `mma.h`: products of tiles on matrix units, in the dialect. Its macros are
 /// [`matrix_constants`].
@@ -90,7 +89,7 @@ pub use vocabulary::{activations, arguments, kernel, launch, mma, shape, step, v
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-// Unit and integration tests are one program. The latter see the crate as its users do.
+// Unit and integration tests are one program. Integration tests use only the public API.
 #[cfg(test)]
 extern crate self as kjit_kernels;
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! One kernel of many steps: a whole token in one launch. `gpu/persist.h`; with streamed weights
-//! also `gpu/stream.h`.
+//! One kernel of many steps (a persistent kernel): a whole token in one launch. See
+//! `gpu/persist.h`, and `gpu/stream.h` for streamed weights.
 //!
-//! A family's part in such a kernel is [`Family::inside`](crate::Family::inside). This module
-//! renders the kernel's text: the shapes, the shared memory, and a case for each distinct step. The
-//! order of the work is data, a list of instructions in device memory. So a model of a hundred
+//! [`Family::inside`](crate::Family::inside) gives a family's part of such a kernel. This module
+//! generates the kernel's text: the shapes, the shared memory, and a case for each distinct step.
+//! The order of the steps is data, a list of instructions in device memory. So a model of a hundred
 //! layers has no more code than one of its distinct layers.
 
 use crate::attention::kv::KvLayout;
@@ -21,69 +21,70 @@ use std::fmt::Write as _;
 const NAME: &str = "persistent";
 /// Threads of the extra warp that loads weights.
 const BESIDE: u32 = 32;
-/// 64-bit words of an instruction before a step's arguments: the step's number, its grid, the
-/// source of values, the destination of packets, the weight of the norm after them, the destination
-/// of values one by one.
+/// 64-bit words of an instruction before a step's arguments: number of the step, its grid (3
+/// sizes), source of values, destination of packets, weight of the next norm, destination of values
+/// sent one by one.
 pub const HEAD: usize = 8;
-/// Bit of an instruction's first word: the blocks meet after it.
+/// Bit of an instruction's first word: a grid barrier follows it.
 pub const MEETS_BEHIND: u64 = 1 << 32;
-/// Unit of a field of an instruction's first word: the launch's sum over several devices that the
-/// instruction makes, from 1.
+/// Unit of a field of an instruction's first word: the number, from 1, of the all-reduce that the
+/// instruction makes; 0: none.
 pub const SUM: u64 = 1 << 33;
-/// Bytes of static shared memory of a step, at most, without sums: attention's.
+/// Most bytes of static shared memory of a step, without sums. Attention needs the most.
 const STEP: usize = 14 << 10;
-/// Bytes of static shared memory of the kernel: the largest step's, four instructions, the block's
-/// state in meetings, the ring's barriers.
+/// Bytes of static shared memory of the kernel: for the largest step, four instructions, the
+/// block's barrier state, the ring's barriers.
 const FIXED: usize = STEP + (4 << 10);
 /// Bytes of the sums that each wave of a slot makes for a column: two buffers of 128 rows of two
 /// matrices.
 const SUMS: usize = 2 << 10;
-/// Bytes of a line of shared memory, which copies fill whole. Rows of other lengths begin anywhere
+/// Bytes of a line of shared memory. Copies fill whole lines. Rows of other lengths begin anywhere
 /// in a line.
 const LINE: usize = 128;
-/// Least slots of a ring: a team of waves uses one while others are in flight.
+/// Fewest slots of a ring: a team of waves uses one while others are in flight.
 const SLOTS: usize = 4;
 /// Cost of starting and ending a slot for its team, in bytes that it could multiply in that time.
 const SLOT_COSTS: f64 = 700.0;
-/// Cost of a short ring: half of the bytes that arrive while a block waits for others, 0.25 µs of
-/// an H200's 35 KB/µs and unit.
+/// Cost of a short ring: half of the bytes that arrive while a block waits for others: 0.25 µs at
+/// 35 KB/µs per multiprocessor (H200).
 const SHORT_COSTS: f64 = 4200.0;
-/// Waves that share a slot when experts' rows come through the ring (an H100, qwen3-30b-a3b Q4_K_M:
-/// one wave 590 tokens/s, two 600).
+/// Waves that share a slot when experts' rows come through the ring. On an H100 with qwen3-30b-a3b
+/// Q4_K_M one wave gives 590 tokens/s, two give 600.
 const MIXTURES_SHARE: usize = 2;
-/// Bytes of weights in flight for a unit: enough to keep an H100 or an H200 busy. More would delay
-/// all other reads of the unit.
+/// Bytes of weights in flight per multiprocessor: enough to keep an H100 or an H200 busy. More
+/// would delay all other reads.
 const AHEAD: usize = 30 << 10;
 
 /// Instrumentation of a kernel of many steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Probe {
-    /// Nothing.
+    /// No instrumentation.
     #[default]
     None,
     /// Each block stores the times of each instruction, [`Probe::STAMPS`] of 8 bytes, after the
-    /// words in which blocks meet: by block, then by instruction.
+    /// barrier words: by block, then by instruction.
     Stamps,
     /// Random delays of waves, different in each launch: for tests.
     Delays,
-    /// None, but waits time out after an hour: for tools that slow a launch by thousands.
+    /// No instrumentation, but waits time out after an hour: for tools that slow a launch a
+    /// thousandfold.
     Patient,
-    /// One block does not arrive at the first meeting: tests the time limit of waits, which is a
-    /// second here.
+    /// One block does not arrive at the first barrier: tests the time limit of waits, which is one
+    /// second in this mode.
     Stall,
 }
 
 impl Probe {
-    /// Times of an instruction: it begins; its inputs are there; it is computed; the block goes on.
+    /// Times of an instruction: start, inputs have arrived, computed, end.
     pub const STAMPS: usize = 4;
 }
 
 /// A kernel of many steps.
 #[derive(Debug, Clone)]
 pub struct Persistent {
-    /// The kernel: its arguments are [`Persistent::ARGUMENTS`].
+    /// The kernel. Its arguments are [`Persistent::ARGUMENTS`].
     pub kernel: Kernel,
-    /// Its distinct steps, in the order of their numbers.
+    /// Distinct steps, in the order of their numbers.
     pub steps: Vec<Step>,
     /// Threads of a launched block.
     pub block: u32,
@@ -92,24 +93,29 @@ pub struct Persistent {
 }
 
 impl Persistent {
-    /// Bytes in which its blocks meet, zero before the first launch.
+    /// Bytes of the barrier state, zero before the first launch.
     pub const MEETING: usize = 16;
 
-    /// Arguments of a launch: the instructions and their number, [`Persistent::MEETING`] bytes of
-    /// the device, a word that the host reads (not 0: a block has waited longer than the limit),
-    /// the grid's size, the limit in ns.
+    /// Arguments of a launch:
+    ///
+    /// - the instructions, and their number;
+    /// - [`Persistent::MEETING`] bytes of device memory;
+    /// - a word that the host reads (not 0: a block has waited longer than the limit);
+    /// - the number of blocks, and the limit in ns.
     pub const ARGUMENTS: [&'static str; 6] =
         ["program", "count", "words", "late", "blocks", "limit"];
 
-    /// Further argument with several devices, their meeting place: addresses of the words and of
-    /// the host's word of `ReduceArgs`, and of this device's inbox; the inbox's room, the limit in
-    /// ns, the rank, the launch's number of sums; the inboxes of the other ranks in turn.
+    /// Further argument with several devices, a table:
+    ///
+    /// - addresses of the words and of the host word of `ReduceArgs`, and of this device's inbox;
+    /// - the size of an inbox, the limit in ns, the rank, the number of all-reduces in the launch;
+    /// - the inboxes of the other ranks in order.
     pub const SUMS: &'static str = "sums";
 
     /// The kernel for these distinct specs.
     ///
     /// # Errors
-    /// A family without a part in it, by name; more shared memory than a block has.
+    /// A family that has no part in such a kernel, by name; more shared memory than a block has.
     pub fn new(
         specs: &[Spec],
         target: &Target,
@@ -174,7 +180,7 @@ fn dot4(target: &Target) -> i64 {
     }
 }
 
-/// Bytes of a slot before rows that begin anywhere in a line.
+/// Bytes of a slot that rows beginning anywhere in a line need in addition.
 fn anywhere(record: &Record) -> usize {
     if record.bytes.is_multiple_of(LINE) { 0 } else { LINE - 16 }
 }
@@ -184,14 +190,14 @@ fn anywhere(record: &Record) -> usize {
 struct Ring {
     /// Bytes of a slot.
     slot: usize,
-    /// Slots.
+    /// Number of slots.
     slots: usize,
     /// Waves that share a slot.
     share: usize,
 }
 
 /// Cost of a slot's rows for each byte that they fill, as in `StreamRows` of `gpu/stream.h`:
-/// instructions of lanes with work, and the idle time of lanes and rows without.
+/// instructions of working lanes, and the idle time of other lanes and rows.
 fn time(record: &Record, ring: Ring, wave: usize, waves: usize) -> f64 {
     let each = record.units.div_ceil(ring.share);
     let wide = each.next_power_of_two().min(wave);
@@ -203,8 +209,8 @@ fn time(record: &Record, ring: Ring, wave: usize, waves: usize) -> f64 {
     let rows = fit.min(times * side);
     let filled = (rows * record.bytes) as f64;
     let idle = (deep * lanes * times * side) as f64 / (each * rows) as f64;
-    // Reading the activations takes a tenth of the work for one row, and is done once for all rows
-    // of a lane.
+    // Reading the activations takes a tenth of the work of one row. It is done once for all rows of
+    // a lane.
     let activations = 1.0 + 0.1 / times as f64;
     let under_way = filled * (ring.slots - waves / ring.share) as f64;
     idle * activations
@@ -212,7 +218,7 @@ fn time(record: &Record, ring: Ring, wave: usize, waves: usize) -> f64 {
         * (1.0 + SHORT_COSTS / under_way.max(1.0))
 }
 
-/// The ring in `bytes` bytes that takes rows in the least time.
+/// The ring of at most `bytes` bytes that takes rows in the least time.
 fn ring(steps: &[Step], bytes: usize, inside: Inside) -> Result<Ring, SpecError> {
     let records: Vec<&Record> = steps.iter().flat_map(|s| &s.records).collect();
     let largest =
@@ -225,11 +231,11 @@ fn ring(steps: &[Step], bytes: usize, inside: Inside) -> Result<Ring, SpecError>
     };
     let all = |ring: &Ring| -> f64 { records.iter().map(|r| time(r, *ring, wave, waves)).sum() };
     let shares = (0..=waves.ilog2()).map(|n| 1 << n);
-    // In a mixture of experts a block has few rows of each matrix, and one of its router.
+    // In a mixture of experts a block has few rows of each expert's matrix and of the router.
     let shares = shares.filter(|share| !inside.routed || *share == MIXTURES_SHARE);
     let rings = shares
         .flat_map(|share| (largest..=bytes / SLOTS).step_by(LINE).map(move |slot| of(slot, share)));
-    // Above the room that is reserved for a step.
+    // Bytes beyond the memory that is reserved for a step.
     let sums = |r: &Ring| (SUMS * r.share * inside.sequences).saturating_sub(STEP);
     let room = |r: &Ring| r.slot * r.slots + sums(r) <= bytes;
     rings
@@ -334,7 +340,7 @@ fn render(
     text
 }
 
-/// A step's code for an instruction.
+/// The code of a step for an instruction.
 fn work(text: &mut String, i: usize, step: &Step, declared: &[Declared], indent: &str) {
     let _ = writeln!(text, "{indent}{} a;", step.args);
     takes(text, declared, indent);
@@ -357,14 +363,14 @@ fn work(text: &mut String, i: usize, step: &Step, declared: &[Declared], indent:
     }
 }
 
-/// Arguments from an instruction's words.
+/// Reads arguments from an instruction's words.
 fn takes(text: &mut String, declared: &[Declared], indent: &str) {
     for (n, d) in declared.iter().enumerate() {
         let _ = writeln!(text, "{indent}take(a.{}, c[{}]);", d.name, HEAD + n);
     }
 }
 
-/// A family's text with the shape's name.
+/// A family's text with the name of the shape.
 fn named(text: &str, i: usize) -> String {
     text.replace("<S>", &format!("<Shape{i}>")).replace("<S,", &format!("<Shape{i},"))
 }
@@ -396,8 +402,8 @@ limit<takes>) {
 }
 ";
 
-/// The extra warp has instructions of its own in shared memory, the next loaded while one is
-/// executed: from device memory each would queue after all loads of the ring.
+/// The extra warp has its own instructions in shared memory; the next one is loaded while one is
+/// executed. A load from device memory would queue after all loads of the ring.
 const STREAMING: &str = "\
 STEP void ask(const u64* program, u32 count, u32 blocks, u64* fed, Ring<Weights>::Shared& ring, \
 u8* memory, RingAt& at) {

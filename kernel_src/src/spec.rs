@@ -1,5 +1,5 @@
-//! Any family's spec as one value, and the registry of families. A plan is a list of specs; benches
-//! and tuning records name kernels by them.
+//! The spec of any family as one type, and the registry of families. A plan is a list of specs;
+//! benches and tuning records name kernels by them.
 
 use crate::vocabulary::arguments::Declared;
 use crate::vocabulary::family::{Family, Named};
@@ -11,8 +11,8 @@ use crate::vocabulary::variant::Variant;
 use kjit_engine::Target;
 use std::fmt;
 
-/// Gives a macro the row of each family. Specialising, launching, tuning, timing, cases and the
-/// compile matrix all go by this list; there is no other.
+/// Passes the row of each family to a macro. Specialising, launching, tuning, timing, cases and the
+/// compile matrix use this one list.
 #[macro_export]
 macro_rules! families {
     ($then:ident) => {
@@ -23,13 +23,13 @@ macro_rules! families {
             Experts($crate::experts::ExpertsSpec);
             /// Matrix × matrix.
             Gemm($crate::gemm::GemmSpec);
-            /// Matrix × a few rows.
+            /// Matrix × few rows.
             SmallGemm($crate::small_gemm::SmallGemmSpec);
-            /// Matrix × a batch's rows, weights unpacked into registers.
+            /// Matrix × rows of a batch, with weights unpacked into registers.
             BatchGemm($crate::batch_gemm::BatchGemmSpec);
-            /// Attention of new tokens, one a sequence.
+            /// Attention of new tokens, one token per sequence.
             Attend($crate::attend::AttendSpec);
-            /// Attention of new tokens to latents.
+            /// Attention of new tokens to latents (compressed keys and values).
             Latent($crate::latent::LatentSpec);
             /// Attention of a prompt to latents.
             LatentFlash($crate::latent_flash::LatentFlashSpec);
@@ -43,7 +43,7 @@ macro_rules! families {
             Conv($crate::conv::ConvSpec);
             /// Selective state spaces.
             Scan($crate::scan::ScanSpec);
-            /// Attention whose past is one matrix for each head.
+            /// Linear attention: its past is one matrix for each head.
             Linear($crate::linear::LinearSpec);
             /// Decay of a state.
             Decay($crate::decay::DecaySpec);
@@ -53,11 +53,11 @@ macro_rules! families {
             RopeKv($crate::rope_kv::RopeKvSpec);
             /// Columns of activations, quantised.
             Quantize($crate::quantize::QuantizeSpec);
-            /// Activations as halves in tiles.
+            /// Activations as f16 in tiles.
             Tiles($crate::tiles::TilesSpec);
-            /// Tokens counted by expert.
+            /// Counts the tokens of each expert.
             MoeCount($crate::moe::MoeCountSpec);
-            /// Tokens grouped by expert.
+            /// Groups tokens by expert.
             MoeGroup($crate::moe::MoeGroupSpec);
             /// Weighted sums of grouped rows.
             MoeSum($crate::moe::MoeSumSpec);
@@ -71,7 +71,7 @@ macro_rules! families {
             Softmax($crate::softmax::SoftmaxSpec);
             /// Sums and gated units.
             Combine($crate::combine::CombineSpec);
-            /// Rows by element.
+            /// Elementwise operations on rows.
             Map($crate::map::MapSpec);
             /// Copies of rows.
             CopyRows($crate::copy_rows::CopyRowsSpec);
@@ -81,19 +81,19 @@ macro_rules! families {
             ExpertSum($crate::expert_sum::ExpertSumSpec);
             /// Biases, masks and penalties.
             Adjust($crate::adjust::AdjustSpec);
-            /// The likeliest token.
+            /// The most likely token.
             Argmax($crate::argmax::ArgmaxSpec);
-            /// A token at random.
+            /// A token drawn at random.
             Draw($crate::draw::DrawSpec);
             /// Sums over devices.
             Reduce($crate::reduce::ReduceSpec);
-            /// Memory, read at the highest rate.
+            /// Reads memory at the highest rate.
             Read($crate::read::ReadSpec);
         }
     };
 }
 
-/// [`Spec`] and [`Tuning`], from a row for each family.
+/// Defines [`Spec`] and [`Tuning`] from one row per family.
 macro_rules! registry {
     ($($(#[$doc:meta])* $name:ident($spec:ty);)*) => {
         /// A spec of any family.
@@ -102,7 +102,7 @@ macro_rules! registry {
             $($(#[$doc])* $name($spec),)*
         }
 
-        /// How a kernel of any family is cut.
+        /// The division of the work of a kernel of any family.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Tuning {
             $($(#[$doc])* $name(<$spec as Family>::Tuning),)*
@@ -115,7 +115,7 @@ macro_rules! registry {
         }
 
         impl TryFrom<Spec> for $spec {
-            /// The spec, if it is of another family.
+            /// The unchanged spec, if it belongs to another family.
             type Error = Spec;
 
             fn try_from(spec: Spec) -> Result<$spec, Spec> {
@@ -149,14 +149,14 @@ macro_rules! registry {
             /// The specialised kernel.
             ///
             /// # Errors
-            /// As the family's.
+            /// As for the family.
             pub fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
                 match self {
                     $(Spec::$name(spec) => spec.kernel(target),)*
                 }
             }
 
-            /// Whether there is a kernel: renders nothing.
+            /// Whether the target has the kernel; generates no source.
             #[must_use]
             pub fn covered(&self, target: &Target) -> bool {
                 match self {
@@ -164,10 +164,10 @@ macro_rules! registry {
                 }
             }
 
-            /// The launch on a device of `units` compute units: renders nothing.
+            /// The launch on a device of `units` compute units; generates no source.
             ///
             /// # Errors
-            /// As the family's.
+            /// As for the family.
             pub fn launch(
                 &self,
                 target: &Target,
@@ -182,7 +182,7 @@ macro_rules! registry {
             /// The step in a kernel of many steps.
             ///
             /// # Errors
-            /// As the family's.
+            /// As for the family.
             pub fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
                 match self {
                     $(Spec::$name(spec) => spec.inside(target, inside),)*
@@ -197,7 +197,7 @@ macro_rules! registry {
                 }
             }
 
-            /// The size at which it is timed alone, with `depth` tokens in the cache.
+            /// The size at which the kernel is timed alone, with `depth` tokens in the cache.
             #[must_use]
             pub fn timed_at(&self, depth: usize) -> Size {
                 match self {
@@ -205,8 +205,8 @@ macro_rules! registry {
                 }
             }
 
-            /// The tuning in force; none for a family without a choice, or where the spec is not
-            /// covered.
+            /// The tuning in use; `None` for a family without tunings, or if the spec is not
+            /// supported.
             #[must_use]
             pub fn tuning(&self, target: &Target) -> Option<Tuning> {
                 match self {
@@ -214,7 +214,7 @@ macro_rules! registry {
                 }
             }
 
-            /// The tuning in force if this table were the shipped one.
+            /// The tuning in use if this table were the shipped one.
             #[must_use]
             pub fn tuning_by(&self, table: &Table, target: &Target) -> Option<Tuning> {
                 match self {
@@ -224,7 +224,8 @@ macro_rules! registry {
                 }
             }
 
-            /// This spec with another tuning; with none, or another family's, the default.
+            /// This spec with another tuning. With `None`, or a tuning of another family, the
+            /// default is used.
             #[must_use]
             pub fn with(&self, tuning: Option<Tuning>) -> Spec {
                 match self {
@@ -255,7 +256,7 @@ macro_rules! registry {
             }
         }
 
-        /// The fields by name: `wave: 32, block: 512, …`.
+        /// The fields with names: `wave: 32, block: 512, …`.
         impl fmt::Display for Tuning {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
@@ -273,14 +274,14 @@ pub trait Registered: Family + Into<Spec> + TryFrom<Spec> {}
 
 impl<F: Family + Into<Spec> + TryFrom<Spec>> Registered for F {}
 
-/// The tuning, if the family has a choice.
+/// The tuning, if the family has tunings.
 fn choice<T: Variant>(tuning: T) -> Option<T> {
     T::CHOICE.then_some(tuning)
 }
 
 impl Spec {
     /// Tunings worth trying on a device, the default first; each is a kernel for the target. Empty
-    /// for a family without a choice.
+    /// for a family without tunings.
     #[must_use]
     pub fn space(&self, target: &Target) -> Vec<Tuning> {
         let Some(default) = self.with(None).tuning(target) else { return vec![] };
@@ -293,7 +294,7 @@ impl Spec {
         all
     }
 
-    /// The tuning of the space that has this text.
+    /// The tuning that has this text.
     #[must_use]
     pub fn named(&self, target: &Target, text: &str) -> Option<Tuning> {
         let default = self.with(None).tuning(target)?;

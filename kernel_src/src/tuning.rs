@@ -1,9 +1,9 @@
 //! Tuning as data: the best measured choices, and their source.
 //!
-//! A tuned choice is two texts: that of a [`Spec`] and that of a [`Tuning`]. It is valid only if it
-//! is the text of a tuning in the spec's own space. So a file, a cache record or a pack can only
-//! choose among kernels that this code knows. Candidates and defaults are in the family's own
-//! module.
+//! A tuned choice consists of two texts: one of a [`Spec`] and one of a [`Tuning`]. It is valid
+//! only if the second is the text of a tuning in the spec's own space. So a file, a cache record or
+//! a pack can only choose among kernels that this code knows. Candidates and defaults are in the
+//! module of each family.
 
 pub use crate::spec::Tuning;
 pub use crate::vocabulary::shipped;
@@ -14,11 +14,11 @@ use std::fmt;
 
 /// The best measured tuning of a spec, if there is one.
 pub trait Choices: fmt::Debug {
-    /// The tuning for this spec, which has none of its own.
+    /// The tuning for this spec, which does not contain one.
     fn choice(&self, spec: &Spec, target: &Target) -> Option<Tuning>;
 }
 
-/// Only the shipped table.
+/// Choices from the shipped table only.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Shipped;
 

@@ -1,12 +1,12 @@
 // A small model of a ring that one warp fills and the others read, for compute-sanitizer's
-// racecheck. All forms are in order by PTX's memory model.
+// racecheck. All forms are correct by PTX's memory model.
 //
 //   nvcc -arch=sm_90 -lineinfo -o racecheck racecheck.cu
 //   compute-sanitizer --tool racecheck ./racecheck FORM
 //
-// 0: no ring. 1: ordered by mbarriers. 2: by named barriers. 3: as 1; the warp reads the others'
-// choices of each round after a barrier of all threads. 4: as 3, with such a barrier also before
-// each choice.
+// 0: no ring. 1: ordered by mbarriers. 2: ordered by named barriers. 3: as 1, and the warp reads
+// the others' choices of each round after a barrier of all threads. 4: as 3, with such a barrier
+// also before each choice.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-//! A case: a kernel, its launch, its arguments.
+//! A case: a kernel, a launch, its arguments, and the expected results.
 
 use crate::content::Content;
 use crate::expect::{Expect, Storage, Tolerance};
@@ -12,15 +12,15 @@ use kjit_kernels::{Family, Kernel, Size, SpecError};
 /// One launch and its expected results.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// Its name in messages: family, sizes, formats.
+    /// Name in messages: family, sizes, formats.
     pub name: String,
     /// The kernel.
     pub kernel: Kernel,
     /// The launch.
     pub geometry: Geometry,
-    /// Its arguments, in order.
+    /// Arguments in order.
     pub args: Vec<CaseArg>,
-    /// Their declarations.
+    /// Declarations of the arguments.
     pub declared: &'static [Declared],
 }
 
@@ -29,20 +29,20 @@ pub struct Case {
 pub enum CaseArg {
     /// A device buffer.
     Buffer {
-        /// Its name, for messages.
+        /// Name in messages.
         name: &'static str,
-        /// Its contents before the launch.
+        /// Contents before the launch.
         before: Content,
-        /// Its expected contents afterwards.
+        /// Expected contents after the launch.
         expect: Expect,
     },
     /// The null pointer.
     Null,
-    /// A number.
+    /// A u32.
     U32(u32),
-    /// A number.
+    /// A u64.
     U64(u64),
-    /// A number.
+    /// An f32.
     F32(f32),
 }
 
@@ -60,12 +60,11 @@ impl CaseArg {
 }
 
 /// A number that the launch sets ([`Launch::numbers`]). Working memory that the launch sets is
-/// [`CaseArg::Null`] until then.
+/// [`CaseArg::Null`] before.
 pub(crate) const FOLLOWS: CaseArg = CaseArg::U32(0);
 
 impl Case {
-    /// A case of this launch; numbers and memory of the launch take their places among the
-    /// arguments.
+    /// A case of this launch. Numbers and memory of the launch become arguments.
     pub(crate) fn of<F: Family>(
         name: String,
         spec: &F,
@@ -81,11 +80,11 @@ impl Case {
         Ok(case)
     }
 
-    /// Changes this case to one of `spec`, the same computation with another tuning. Working memory
-    /// grows if the variant needs more, and never shrinks.
+    /// Changes this case to `spec`, the same computation with another tuning. Working memory grows
+    /// if the variant needs more, and never shrinks.
     ///
     /// # Errors
-    /// As the family's; a family without variants.
+    /// As for the family; a family without variants.
     pub fn vary(
         &mut self,
         spec: &Spec,
@@ -148,7 +147,7 @@ impl Case {
         self.args.iter().map(host).collect()
     }
 
-    /// This case with bounds `times` times as wide.
+    /// This case with bounds multiplied by `times`.
     #[must_use]
     pub fn with_bounds(mut self, times: f64) -> Case {
         for arg in &mut self.args {
@@ -170,7 +169,7 @@ impl Case {
         self.hold(after.iter().map(|a| Some(a.as_slice())).collect())
     }
 
-    /// As [`Case::check`], with some buffers not read back.
+    /// As [`Case::check`], if some buffers were not read back.
     ///
     /// # Errors
     /// The first difference, as a sentence.
@@ -225,7 +224,7 @@ pub(crate) fn words(name: &'static str, values: &[u32]) -> CaseArg {
     input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
 }
 
-/// An output, poisoned before.
+/// An output, filled with poison before the launch.
 pub(crate) fn output(
     name: &'static str,
     storage: Storage,

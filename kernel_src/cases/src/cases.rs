@@ -20,7 +20,8 @@ pub trait Cases: Family {
         random: &mut Random,
     ) -> Result<Case, SpecError>;
 
-    /// The family's cases at a wave width of the target: small, odd, at every border.
+    /// The family's cases at a wave width of the target: small and odd sizes, and sizes at every
+    /// border.
     ///
     /// # Errors
     /// A kernel that cannot be specialised.

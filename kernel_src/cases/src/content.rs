@@ -3,15 +3,15 @@
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes, or a part that repeats. A matrix of a real model with repeating rows takes only the
-/// memory and time of its distinct rows, until all bytes are requested.
+/// Bytes, or a part that repeats. A matrix of a real model with repeating rows needs memory and
+/// time only for its distinct rows, until all bytes are requested.
 #[derive(Debug, Clone, Default)]
 pub struct Content {
     part: Arc<Vec<u8>>,
-    /// The start in the part; the bytes before it follow its end.
+    /// Offset of the first byte in the part; the bytes before it follow the end of the part.
     from: usize,
     len: usize,
-    /// All bytes, once they were requested.
+    /// All bytes, after they were requested.
     whole: OnceLock<Vec<u8>>,
 }
 
@@ -27,7 +27,7 @@ impl Content {
         Content { part, from, len, whole: OnceLock::new() }
     }
 
-    /// `len` times that byte.
+    /// `len` bytes with this value.
     #[must_use]
     pub fn filled(byte: u8, len: usize) -> Content {
         Content::repeated(vec![byte], len)
@@ -53,20 +53,20 @@ impl Content {
         [part, before.get(..self.len - part.len()).unwrap_or(before)]
     }
 
-    /// The shared part, and the start of these bytes in it.
+    /// The shared part, and the offset of these bytes in it.
     #[must_use]
     pub fn source(&self) -> (&Arc<Vec<u8>>, usize) {
         (&self.part, self.from)
     }
 
-    /// The byte that fills all of it, if it was filled with one.
+    /// The byte that fills the whole buffer, if it was filled with one.
     #[must_use]
     pub fn uniform(&self) -> Option<u8> {
         if let [byte] = **self.part { Some(byte) } else { None }
     }
 
-    /// All bytes, a stretch at a time: a prompt's results have millions, and one by one they took
-    /// 10 ns each.
+    /// All bytes, copied a range at a time: results of a prompt have millions, and copying them one
+    /// by one took 10 ns each.
     fn all(&self) -> Vec<u8> {
         if let Some(byte) = self.uniform() {
             return vec![byte; self.len];
@@ -126,7 +126,7 @@ mod tests {
         let mut filled = Content::filled(7, 2);
         filled.grow(3, 7);
         assert_eq!((filled.uniform(), &*filled), (Some(7), &[7, 7, 7][..]));
-        // From another place on.
+        // From another offset on.
         let part = Arc::new(vec![1, 2, 3, 4]);
         for (from, len, pieces, all) in [
             (3, 6, [&[4][..], &[1, 2, 3]], &[4, 1, 2, 3, 4, 1][..]),

@@ -1,4 +1,4 @@
-//! Seeded random data, and weights of any format with sensible scales.
+//! Seeded random data, and weights of any format with realistic scales.
 
 use crate::content::Content;
 use crate::shared::{DISTINCT_CHEAP, SharedData};
@@ -12,40 +12,41 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
-    /// Data shared by cheap cases.
+    /// Data that cheap cases share.
     shared: Option<Arc<SharedData>>,
     /// The start of the first matrix in the shared rows, and the number of matrices so far.
     begun: Option<(usize, usize)>,
 }
 
 impl Random {
-    /// From a seed.
+    /// A generator with a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Random {
         Random { state: seed, shared: None, begun: None }
     }
 
-    /// For cheap cases: matrices repeat a few rows, which are made once for all cases of `shared`.
+    /// For cheap cases: matrices repeat a few rows, which are made once for all cases that use
+    /// `shared`.
     #[must_use]
     pub fn sharing(self, shared: &Arc<SharedData>) -> Random {
         Random { shared: Some(Arc::clone(shared)), ..self }
     }
 
-    /// The start of the next matrix in the shared rows: no two of a case start alike, since
-    /// otherwise a kernel that reads one for the other would pass.
+    /// The start of the next matrix in the shared rows. All matrices of a case start differently;
+    /// otherwise a kernel that reads one instead of the other would pass.
     fn turn(&mut self, distinct: usize) -> usize {
         let (first, before) = self.begun.unwrap_or_else(|| (self.below(distinct), 0));
         self.begun = Some((first, before + 1));
-        // The number of rows is a prime.
+        // The number of rows is prime.
         (first + before * STEP) % distinct.max(1)
     }
 
-    /// Numbers of this kind, from another seed.
+    /// A generator of the same kind with another seed.
     pub(crate) fn again(&self, seed: u64) -> Random {
         Random { state: seed, shared: self.shared.clone(), begun: self.begun }
     }
 
-    /// Data shared by cheap cases.
+    /// Data that cheap cases share.
     pub(crate) fn shared(&self) -> Option<Arc<SharedData>> {
         self.shared.clone()
     }
@@ -63,18 +64,18 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From `[0, below)`.
+    /// A random integer in `[0, below)`.
     pub fn below(&mut self, below: usize) -> usize {
         (self.bits() >> 11) as usize % below.max(1)
     }
 
-    /// Uniform in `[0, 1)`.
+    /// A random number, uniform in `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Normal, mean 0, deviation 1 (Box & Muller 1958). For cheap cases the sum of four uniform
-    /// numbers, at most 3.5 from the mean.
+    /// A random number, normal with mean 0 and deviation 1 (Box & Muller 1958). In cheap cases it
+    /// is the sum of four uniform numbers, at most 3.5 from the mean.
     pub fn normal(&mut self) -> f64 {
         if self.shared.is_some() {
             let bits = self.bits();
@@ -85,12 +86,12 @@ impl Random {
         (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
     }
 
-    /// Normal f32 values of this deviation.
+    /// Normal f32 values with this deviation.
     pub fn normals(&mut self, n: usize, deviation: f64) -> Vec<f32> {
         (0..n).map(|_| (self.normal() * deviation) as f32).collect()
     }
 
-    /// Activations like those of models: normal, a few of them fifty times as large.
+    /// Activations like those of models: normal; a few are fifty times as large.
     pub fn activations(&mut self, n: usize) -> Vec<f32> {
         (0..n)
             .map(|_| (self.normal() * if self.below(200) == 0 { 50.0 } else { 1.0 }) as f32)
@@ -98,23 +99,24 @@ impl Random {
     }
 }
 
-/// The factor that gives the sum of four uniform numbers of 16 bits a deviation of 1: √3 / 2¹⁶.
+/// The factor with which the sum of four uniform 16-bit numbers has deviation 1: √3 / 2¹⁶.
 const SUM_OF_FOUR: f64 = 1.732_050_807_568_877_2 / 65536.0;
 
-/// A random matrix: in the file's format, in the device's layout, and its values.
+/// A random matrix: in the file's format, in the device's layout, and as values.
 pub struct Matrix {
-    /// The file's bytes.
+    /// Bytes in the file's format.
     pub raw: Content,
-    /// Row records.
+    /// Row records of the device.
     pub records: Content,
-    /// Distinct rows; later rows repeat them in turn.
+    /// Number of distinct rows; later rows repeat them in order.
     pub distinct: usize,
     rows: Arc<Rows>,
-    /// The row that is the first one of the matrix; rows before it follow the last.
+    /// Index of the shared row that is the first one of the matrix; earlier shared rows follow the
+    /// last one.
     first: usize,
 }
 
-/// Random rows: in the file's format, in the device's layout, and their values.
+/// Random rows: in the file's format, in the device's layout, and as values.
 #[derive(Debug)]
 pub(crate) struct Rows {
     raw: Arc<Vec<u8>>,
@@ -123,19 +125,19 @@ pub(crate) struct Rows {
     cols: usize,
 }
 
-/// Distinct rows of a large matrix, since an oracle has no time for all. A prime, so no tile of
-/// rows has its own values when it is read in another's place.
+/// Distinct rows of a large matrix, since an oracle has no time for more. A prime, so that no tile
+/// of rows has correct values if it is read instead of another tile.
 const DISTINCT: usize = 509;
 /// Distance between the starts of successive matrices in the shared rows.
 const STEP: usize = 23;
-/// Up to this number all rows differ.
+/// Up to this number of rows all differ.
 const ALL: usize = 2048;
-/// Threads that lay out rows while a caller waits.
+/// Number of threads that lay out rows while a caller waits.
 const TOGETHER: usize = 4;
 
 impl Rows {
-    /// Random codes and group scales, block scales such that weights have a deviation of about 0.02
-    /// to 0.1.
+    /// Random codes and group scales. Block scales are such that weights have a deviation of about
+    /// 0.02 to 0.1.
     pub(crate) fn random(
         format: &'static Format,
         rows: usize,
@@ -233,7 +235,7 @@ impl Rows {
 }
 
 impl Matrix {
-    /// A matrix of `rows` rows, which repeat if an oracle has no time for that many.
+    /// A matrix of `rows` rows. They repeat if that number takes an oracle too much time.
     pub fn random(
         format: &'static Format,
         rows: usize,

@@ -1,43 +1,43 @@
-//! The expected contents of a buffer after a launch, and the comparison with the actual ones.
+//! The expected contents of a buffer after a launch, and the comparison with the actual contents.
 
 use kjit_kernels::activations::Column;
 
 /// The expected contents of a buffer after the launch.
 #[derive(Debug, Clone)]
 pub enum Expect {
-    /// Unchanged.
+    /// The contents before the launch.
     Same,
-    /// Anything: working memory.
+    /// Not compared: working memory.
     Anything,
     /// Exactly these bytes.
     Bytes(Vec<u8>),
-    /// Real numbers within a tolerance.
+    /// Floating-point numbers within a tolerance.
     Real {
-        /// How they are stored.
+        /// Type of the elements.
         storage: Storage,
-        /// The oracle's values. NaN: the element must still be poisoned. Infinity: the element must
-        /// be a number, and was not computed for lack of time.
+        /// Values of the oracle. NaN: the element must still be poison. Infinity: the element must
+        /// not be NaN; its value was not computed to save time.
         want: Vec<f64>,
         /// The tolerance.
         tolerance: Tolerance,
     },
     /// Prepared columns, with values within a tolerance.
     Columns {
-        /// Their layout.
+        /// Layout of the columns.
         column: Column,
-        /// The oracle's values.
+        /// Values of the oracle.
         want: Vec<f64>,
         /// The tolerance.
         tolerance: Tolerance,
     },
 }
 
-/// How reals are stored.
+/// The type of stored numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Storage {
-    /// Single precision.
+    /// f32.
     F32,
-    /// Half precision.
+    /// f16.
     F16,
 }
 
@@ -46,32 +46,31 @@ pub enum Storage {
 pub struct Tolerance {
     /// Bound on ‖got − want‖₂ / ‖want‖₂.
     pub norm: f64,
-    /// Bound on each |got − want|, in units of the root mean square of the wanted values.
+    /// Bound on each |got − want|, in units of the root mean square of the expected values.
     pub each: f64,
     /// The reason for these bounds.
     pub reason: &'static str,
 }
 
-/// Exact integer dots with 16-bit activations: 2⁻¹⁶ of a group's largest is about 2.2e-5 of its
-/// root mean square.
+/// Exact integer dots with 16-bit activations: 2⁻¹⁶ of a group's largest value is about 2.2e-5 of
+/// its root mean square.
 pub const QUANTISED: Tolerance = Tolerance {
     norm: 1e-4,
     each: 1e-3,
     reason: "activations are rounded to 2^-16 of their group's largest",
 };
 
-/// Sums in f32, in another order than the oracle's.
+/// f32 sums in another order than in the oracle.
 pub const SINGLE: Tolerance =
     Tolerance { norm: 2e-6, each: 4e-5, reason: "sums in single precision" };
 
-/// Results rounded to half precision (2⁻¹¹ of each; one in a million is sixteen times the root mean
-/// square).
+/// Results rounded to f16 (2⁻¹¹ of each; one in a million is sixteen times the root mean square).
 pub const HALF: Tolerance =
     Tolerance { norm: 6e-4, each: 1e-2, reason: "results rounded to half precision" };
 
 impl Expect {
-    /// Compares a buffer after the launch with the expected contents; `before` is its contents
-    /// before.
+    /// Compares a buffer after the launch with the expected contents; `before` is the buffer before
+    /// the launch.
     ///
     /// # Errors
     /// The first difference, as a sentence.
@@ -79,8 +78,8 @@ impl Expect {
         self.held((before.len(), || before), got)
     }
 
-    /// As [`Expect::check`], with the contents before made only for inputs: poisoned outputs do not
-    /// need them.
+    /// As [`Expect::check`]; the contents before the launch are made only for inputs, since
+    /// poisoned outputs do not need them.
     pub(crate) fn held<'b>(
         &self,
         (len, before): (usize, impl FnOnce() -> &'b [u8]),
@@ -160,11 +159,11 @@ impl Storage {
     }
 }
 
-/// Elements that are worth a thread.
+/// The fewest elements for one thread.
 const PIECE: usize = 1 << 16;
 
-/// Results of `part` for 0 … n in pieces, in order, by at most eight threads. A prompt's results
-/// are millions, and one thread that compared those of 8B's kernels took 70 ms of a first start.
+/// Results of `part` for 0 … n in pieces, in order, with at most eight threads. A prompt has
+/// millions of results. For 8B, comparing them in one thread took 70 ms of a first start.
 fn in_pieces<R: Send>(n: usize, part: impl Fn(std::ops::Range<usize>) -> R + Sync) -> Vec<R> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = (n / PIECE).clamp(1, cores.min(8));
@@ -262,8 +261,8 @@ mod tests {
         let right = want.clone();
         let hold = |got: &[f64]| near(got.len(), |i| got[i], &want, &SINGLE);
         hold(&right).unwrap();
-        // Poison where a number should be, a number where poison should be, a number that is off,
-        // in each piece.
+        // Tests in each piece: poison instead of a number, a number instead of poison, a wrong
+        // number.
         for (at, wrong) in
             [(5, 1.0), (n - 2, f64::NAN), (7, f64::NAN), (PIECE + 1, 9e9), (n - 1, -40.0)]
         {
@@ -272,7 +271,7 @@ mod tests {
             let said = hold(&got).unwrap_err();
             assert!(said.starts_with(&format!("element {at} is ")), "{said}");
         }
-        // Each element is off by less than its own bound.
+        // The error of each element is below its bound.
         let off: Vec<f64> = right.iter().map(|v| v + 3e-5).collect();
         assert!(hold(&off).unwrap_err().starts_with("off by "));
         assert!(near(n - 1, |i| right[i], &want, &SINGLE).is_err());

@@ -43,7 +43,7 @@ pub use shared::SharedData;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-// Unit and integration tests are one program. The latter see the crate as its users do.
+// Unit and integration tests are one program. Integration tests use only the public API.
 #[cfg(test)]
 extern crate self as kjit_kernel_cases;
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! One of each kernel at the sizes of real models: the compile matrix, in which no kernel may
-//! spill. Each family chooses its own ([`Cases::samples`](crate::Cases::samples)).
+//! One kernel of each kind at sizes of real models: the compile matrix, in which no kernel may
+//! spill. Each family chooses its samples ([`Cases::samples`](crate::Cases::samples)).
 
 pub use crate::samples::Sample;
 
@@ -8,11 +8,11 @@ use crate::samples::Samples;
 use kjit_engine::Target;
 use kjit_kernels::SpecError;
 
-/// The kernels for a target: every one at its default wave width. If the target has another width,
-/// also those of each family whose geometry depends on it, at that width.
+/// The kernels for a target: every kernel at its default wave width. If the target has another
+/// width, also the kernels of each family whose geometry depends on it, at that width.
 ///
 /// # Errors
-/// One that cannot be specialised: then the list itself is at fault.
+/// A kernel that cannot be specialised: then the list is wrong.
 pub fn representative(target: &Target) -> Result<Vec<Sample>, SpecError> {
     let mut list = Samples { target, all: vec![] };
     registry::samples(&mut list)?;

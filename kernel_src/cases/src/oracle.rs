@@ -1,4 +1,4 @@
-//! Parts of oracles shared by several families, in f64.
+//! Parts of oracles that several families share, in f64.
 
 use crate::case::{CaseArg, floats, input, optional};
 use crate::data::{Matrix, Random};
@@ -54,7 +54,7 @@ pub(crate) fn prologues(p: Prologue, cols: usize, x: &[f32], aux: &[f32]) -> Vec
     x.chunks(cols).enumerate().map(one).collect()
 }
 
-/// The tolerance of products with 16-bit or single activations.
+/// The tolerance of products with 16-bit or f32 activations.
 pub(crate) const fn exact(column: &Column) -> Tolerance {
     match column.form {
         Form::Quantised { .. } => QUANTISED,
@@ -62,7 +62,7 @@ pub(crate) const fn exact(column: &Column) -> Tolerance {
     }
 }
 
-/// Activations as they are, or as quantised columns.
+/// Activations as f32, or as quantised columns.
 pub(crate) fn activations(quantized: bool, column: &Column, x: &[f32]) -> CaseArg {
     match quantized {
         true => input("x", x.chunks(column.cols).flat_map(|x| column.pack(x)).collect::<Vec<u8>>()),
@@ -122,8 +122,9 @@ pub(crate) fn named(segments: &[Segment]) -> String {
     segments.iter().map(|s| format!("{}×{}", s.format, s.rows)).collect::<Vec<_>>().join(" ")
 }
 
-/// The shares of the positions that a head sees from `here`, of `all`, and the first of them. `dot`
-/// is the scaled product of a position's key, `sink` the head's score without a value.
+/// The probabilities of the positions that a head sees from `here`, of `all`, and the first of
+/// these positions. `dot` is the scaled product with the key of a position, `sink` the head's score
+/// without a value.
 pub(crate) fn shares(
     scores: &Scores,
     (head, heads): (usize, usize),
@@ -162,7 +163,7 @@ pub(crate) fn sinks(scores: &Scores, heads: usize, random: &mut Random) -> Vec<f
     if scores.sinks { random.normals(heads, 4.0) } else { vec![] }
 }
 
-/// The epsilon of heads' norms.
+/// The epsilon of the norms of heads.
 pub(crate) const HEADS_EPS: f32 = 1e-6;
 
 /// Norm and rotation of a head, in f64.

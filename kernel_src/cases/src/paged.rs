@@ -1,20 +1,20 @@
-//! Caches in pages for cases: in random order, among unused pages that are poisoned.
+//! Caches in pages for cases: in random order, among unused pages of poison.
 
 use crate::data::Random;
 use kjit_kernels::kv::{KvLayout, PAGE};
 
 /// The pages of the positions of some slots.
 pub(crate) struct Pages {
-    /// Positions of each slot in the table; entries after them name no page.
+    /// Number of positions of each slot in the table; entries after them do not name a page.
     lens: Vec<usize>,
-    /// Slot after slot.
+    /// Page table, slot after slot.
     pub table: Vec<u32>,
-    /// Pages of the pool.
+    /// Number of pages in the pool.
     pages: usize,
 }
 
 impl Pages {
-    /// For slots of `capacity` positions, with `lens` of them in use.
+    /// Pages for slots of `capacity` positions, with `lens` of them in use.
     pub fn new(lens: &[usize], capacity: usize, random: &mut Random) -> Pages {
         let pages = lens.iter().map(|n| n.div_ceil(PAGE)).sum::<usize>() + 2;
         let mut free: Vec<u32> = (0..pages as u32).collect();
@@ -28,7 +28,7 @@ impl Pages {
         Pages { lens: lens.to_vec(), table, pages }
     }
 
-    /// The pool for caches given slot after slot.
+    /// The pool of pages for caches that are given slot after slot.
     pub fn pool(&self, kv: &KvLayout, caches: &[u8], capacity: usize) -> Vec<u8> {
         let (each, page) = (kv.bytes(capacity).unwrap_or(0), kv.page_bytes().unwrap_or(0));
         let mut pool = vec![0xff; self.pages * page];
@@ -44,7 +44,7 @@ impl Pages {
         self.pages * kv.page_bytes().unwrap_or(0) / bytes
     }
 
-    /// The first element of a row of the first slot, for storages without scales.
+    /// Index of the first element of a row of the first slot, for storage types without scales.
     pub fn element(&self, kv: &KvLayout, bytes: usize, head: usize, position: usize) -> usize {
         let page = self.table[position / PAGE] as usize * kv.page_bytes().unwrap_or(0) / bytes;
         page + (head * PAGE + position % PAGE) * kv.head_dim

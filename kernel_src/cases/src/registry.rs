@@ -11,7 +11,7 @@ use kjit_kernels::{Size, SpecError};
 
 macro_rules! of_all {
     ($($(#[$doc:meta])* $name:ident($spec:ty);)*) => {
-        /// All cases for a target at one wave width (which must be one of its own).
+        /// All cases for a target at one of its wave widths.
         ///
         /// # Errors
         /// A kernel that cannot be specialised for the target.
@@ -27,11 +27,11 @@ macro_rules! of_all {
             Ok(())
         }
 
-        /// A case of this spec on a device of `units` compute units: checked before the kernel is
-        /// timed.
+        /// A case of this spec on a device of `units` compute units, for the check before the
+        /// kernel is timed.
         ///
         /// # Errors
-        /// As the family's.
+        /// As for the family.
         pub fn case(
             spec: &Spec,
             target: &Target,

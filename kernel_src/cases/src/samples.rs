@@ -1,4 +1,4 @@
-//! Collects samples; sizes of real models for them.
+//! Collects samples of kernels, at sizes of real models.
 
 use kjit_engine::Target;
 use kjit_formats::format::{ALL, Encoding, Format};
@@ -12,21 +12,21 @@ use kjit_kernels::{Kernel, Size, SpecError};
 /// A kernel at a size of a real model.
 #[derive(Debug, Clone)]
 pub struct Sample {
-    /// Family, formats, sizes.
+    /// Family, formats and sizes.
     pub name: String,
     /// The kernel.
     pub kernel: Kernel,
-    /// Its spec.
+    /// Spec of the kernel.
     pub spec: Spec,
     /// The least work of one launch.
     pub work: Work,
 }
 
-/// Tokens in the context of samples of attention, and of a prompt.
+/// Tokens in the context of attention samples, and in a prompt.
 pub(crate) const CONTEXT: usize = 4096;
 pub(crate) const PROMPT: usize = 2048;
 
-/// Formats with samples: all but those whose rows `scripts/kernel-matrix` has not written yet.
+/// Formats with samples: all except those whose rows `scripts/kernel-matrix` has not yet written.
 pub(crate) fn formats() -> impl Iterator<Item = &'static Format> {
     let unwritten = |f: &Format| {
         matches!(f.ggml_id, 35) || matches!(f.encoding, Encoding::Blocks(b) if b.is_scattered())
@@ -43,7 +43,7 @@ pub struct Samples<'t> {
 }
 
 impl Samples<'_> {
-    /// A sample; its work is that of a launch of this size.
+    /// Adds a sample; its work is that of a launch of this size.
     pub(crate) fn add(
         &mut self,
         name: String,

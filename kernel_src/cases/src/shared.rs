@@ -1,7 +1,7 @@
-//! Data shared by cheap cases: the rows of their matrices, and tiles of activations. A model has
-//! dozens of kernels and matrices of a few formats and widths. Making and laying out rows takes
-//! longer than all else, and tiles of a prompt are 2 to 7 MB each, which must be copied to a
-//! device: 45 MB for Llama 3.1 8B without sharing.
+//! Data that cheap cases share: the rows of their matrices, and tiles of activations. A model has
+//! dozens of kernels, and matrices of a few formats and widths. Making and converting rows takes
+//! longer than all other work. Tiles of a prompt are 2 to 7 MB each and must be copied to a device:
+//! 45 MB for Llama 3.1 8B without sharing.
 
 use crate::data::{Random, Rows};
 use crate::tiled::Tiles;
@@ -12,21 +12,21 @@ use std::convert::Infallible;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Distinct rows of a matrix of such a case. A prime, so no tile of rows has its own values when it
-/// is read in another's place.
+/// Distinct rows of a matrix of a cheap case. A prime, so that no tile of rows has correct values
+/// if it is read instead of another tile.
 pub(crate) const DISTINCT_CHEAP: usize = 61;
 
 /// Values by key, made by the first request.
 type Places<K, V> = Mutex<HashMap<K, Arc<Mutex<Option<Arc<V>>>>>>;
 
-/// Rows by format and width, and tiles by number of rows and width, as requested so far.
+/// Rows by format and width, and tiles by number of rows and width, for all requests so far.
 #[derive(Debug, Default)]
 pub struct SharedData {
     rows: Places<(u32, usize), Rows>,
     tiles: Places<(usize, usize), Tiles>,
 }
 
-/// The value of this key, made if there is none. Requests for other keys do not wait.
+/// The value of this key; it is made if it does not exist. Requests for other keys do not wait.
 fn once<K: Eq + Hash, V, E>(
     places: &Places<K, V>,
     key: K,
@@ -44,7 +44,7 @@ fn once<K: Eq + Hash, V, E>(
 }
 
 impl SharedData {
-    /// The rows of a format and a width: equal for all callers, in any order of requests.
+    /// The rows of a format and a width. All callers get the same rows, in any order of requests.
     pub(crate) fn rows(
         &self,
         format: &'static Format,
@@ -57,7 +57,7 @@ impl SharedData {
         })
     }
 
-    /// The tiles of `rows` rows and a width.
+    /// The tiles of `rows` rows with a width.
     pub(crate) fn tiles(&self, rows: usize, cols: usize, random: &Random) -> Arc<Tiles> {
         let seed = 1 << 63 | (rows as u64) << 32 | cols as u64;
         let made = once(&self.tiles, (rows, cols), || {
@@ -81,7 +81,7 @@ mod tests {
         assert!(!Arc::ptr_eq(&of(1), &tiled(4, 70, &mut Random::new(1).sharing(&shared))));
         let own = |seed| tiled(3, 70, &mut Random::new(seed));
         assert_ne!(*own(1).content(), *own(2).content());
-        // Distinct rows, and poison in those after the last.
+        // Distinct rows, and poison in the rows after the last.
         let (tiles, poison) = (of(1), half::f16::from_le_bytes([0xff, 0xff]));
         assert!(tiles.values.len() == 3 && tiles.values[0] != tiles.values[1] && poison.is_nan());
         let at = |row, col| {

@@ -1,4 +1,4 @@
-//! Activations as halves in tiles, in panels and in turned tiles, and the expected results.
+//! Activations as f16 in tiles, in panels and in turned tiles, and the expected results.
 
 use crate::content::Content;
 use crate::data::Random;
@@ -9,30 +9,30 @@ use kjit_kernels::mma::{
 };
 use std::sync::Arc;
 
-/// Weights and their groups' scales are rounded to halves: 2⁻¹¹ each, more if an offset subtracts
-/// most of a weight (Q2_K, Q4_1).
+/// Weights and their groups' scales are rounded to f16: 2⁻¹¹ each, more if an offset cancels most
+/// of a weight (Q2_K, Q4_1).
 pub(crate) const PRODUCT: Tolerance =
     Tolerance { norm: 1.2e-3, each: 1e-2, reason: "weights and scales rounded to half precision" };
-/// A product of two such results, itself rounded to a half.
+/// A product of two such results, also rounded to f16.
 pub(crate) const GATED: Tolerance = Tolerance {
     norm: 3e-3,
     each: 4e-2,
     reason: "two results of weights rounded to half precision, multiplied",
 };
 
-/// Results rounded to halves: 2⁻¹¹ of each; a few are fifty times as large as most.
+/// Results rounded to f16: 2⁻¹¹ of each; a few are fifty times as large as most.
 pub(crate) const ROUNDED: Tolerance =
     Tolerance { norm: 4e-4, each: 6e-2, reason: "results rounded to half precision" };
 
 /// Distinct tokens of a long prompt.
 const DISTINCT: usize = 61;
 
-/// Random halves as tiles.
+/// Random f16 values as tiles.
 #[derive(Debug)]
 pub(crate) struct Tiles {
-    /// With NaN in the rows after the last.
+    /// The bytes, with NaN in the rows after the last.
     bytes: Arc<Vec<u8>>,
-    /// The distinct rows; later rows repeat them in turn.
+    /// The distinct rows; later rows repeat them in order.
     pub values: Vec<Vec<f64>>,
 }
 
@@ -40,7 +40,7 @@ impl Tiles {
     pub(crate) fn random(rows: usize, cols: usize, random: &mut Random) -> Tiles {
         let mut bytes = vec![0xff; tiled_bytes(rows, cols)];
         let mut all: Vec<Vec<f16>> = vec![];
-        // As for rows of a matrix: many tokens repeat a few.
+        // As for the rows of a matrix: many tokens repeat a few distinct rows.
         for _ in 0..if rows > 256 { DISTINCT } else { rows } {
             all.push(random.activations(cols).iter().map(|&v| f16::from_f32(v)).collect());
         }
@@ -56,13 +56,13 @@ impl Tiles {
         }
     }
 
-    /// As a buffer.
+    /// The bytes as a buffer.
     pub fn content(&self) -> Content {
         Content::turned(Arc::clone(&self.bytes), 0, self.bytes.len())
     }
 }
 
-/// Random halves as tiles; shared by all cheap cases.
+/// Random f16 values as tiles; all cheap cases share them.
 pub(crate) fn tiled(rows: usize, cols: usize, random: &mut Random) -> Arc<Tiles> {
     match random.shared() {
         Some(shared) => shared.tiles(rows, cols, random),
@@ -70,8 +70,8 @@ pub(crate) fn tiled(rows: usize, cols: usize, random: &mut Random) -> Arc<Tiles>
     }
 }
 
-/// Expected contents of a tiled buffer: the rows' values, zeros after a row, nothing (NaN) in other
-/// rows.
+/// Expected contents of a tiled buffer: the rows' values, zeros after a row, NaN (not compared) in
+/// other rows.
 pub(crate) fn want_tiled(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     let mut want = vec![f64::NAN; tiled_bytes(rows.len(), cols) / 2];
     for (row, values) in rows.iter().enumerate() {
@@ -93,7 +93,7 @@ pub(crate) fn want_panels(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     want
 }
 
-/// Random halves as panels, with NaN in places without a token and after the columns, and their
+/// Random f16 values as panels, with NaN for missing tokens and after the last column; also the
 /// values.
 pub(crate) fn panels(rows: usize, cols: usize, random: &mut Random) -> (Vec<u8>, Vec<Vec<f64>>) {
     let mut bytes = vec![0xff; panel_bytes(rows, cols)];
@@ -108,8 +108,8 @@ pub(crate) fn panels(rows: usize, cols: usize, random: &mut Random) -> (Vec<u8>,
     (bytes, all)
 }
 
-/// Expected contents of a buffer of turned tiles: the rows' values, zeros behind a row, nothing
-/// (NaN) in other rows.
+/// Expected contents of a buffer of turned tiles: the rows' values, zeros after a row, NaN (not
+/// compared) in other rows.
 pub(crate) fn want_turned(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     let mut want = vec![f64::NAN; turned_bytes(rows.len(), cols) / 2];
     for (row, values) in rows.iter().enumerate() {
@@ -121,7 +121,7 @@ pub(crate) fn want_turned(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     want
 }
 
-/// Random halves as turned tiles, with NaN wherever no token is, and their values.
+/// Random f16 values as turned tiles, with NaN for missing tokens; also the values.
 pub(crate) fn turned(rows: usize, cols: usize, random: &mut Random) -> (Vec<u8>, Vec<Vec<f64>>) {
     let mut bytes = vec![0xff; turned_bytes(rows, cols)];
     let mut all = vec![];

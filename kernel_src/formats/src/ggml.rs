@@ -1,18 +1,18 @@
-//! Every tensor type that ggml has given an id: its name and block size, nothing about its bits.
+//! Every tensor type that has an id in ggml: name and block size, but not the meaning of its bits.
 //!
-//! A reader needs this to find, bound and list the tensors of any file, also of types that kjit
-//! cannot decode. The meaning of a block's bits is in [`format`](mod@crate::format), for the types
-//! that it knows.
+//! A reader needs this to locate and list the tensors of any file, also tensors of types that kjit
+//! cannot decode. [`format`](mod@crate::format) describes the bits of a block, for the types that
+//! kjit supports.
 
 use crate::format;
 use std::fmt;
 
-/// A tensor type as ggml numbers it: `block_elems` neighbours of a row share `block_bytes` bytes.
+/// A tensor type of ggml: `block_elems` neighbours of a row share `block_bytes` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GgmlType {
-    /// ggml's number for the type, as files store it.
+    /// Number of the type in ggml, as stored in files.
     pub id: u32,
-    /// ggml's name.
+    /// Name of the type in ggml.
     pub name: &'static str,
     /// Elements in a block; a row is a whole number of blocks.
     pub block_elems: u32,
@@ -21,19 +21,19 @@ pub struct GgmlType {
 }
 
 impl GgmlType {
-    /// The type with ggml's number `id`; `None` when ggml has none that is in use (see
+    /// The type with ggml's number `id`; `None` if no type in use has this number (see
     /// [`retired`]).
     pub fn by_id(id: u32) -> Option<&'static GgmlType> {
         ALL.iter().find(|t| t.id == id)
     }
 
-    /// The type with this name, in any case of letters.
+    /// The type with this name, in upper or lower case.
     pub fn by_name(name: &str) -> Option<&'static GgmlType> {
         ALL.iter().find(|t| t.name.eq_ignore_ascii_case(name))
     }
 
-    /// Bytes of a row of `elems` elements; `None` when the row is not a whole number of blocks, or
-    /// too long to say.
+    /// Bytes of a row of `elems` elements; `None` if the row is not a whole number of blocks, or if
+    /// the size overflows.
     pub fn row_bytes(&self, elems: u64) -> Option<u64> {
         let block = u64::from(self.block_elems);
         if !elems.is_multiple_of(block) {
@@ -68,7 +68,7 @@ const fn ty(id: u32, name: &'static str, block_elems: u32, block_bytes: u32) -> 
     GgmlType { id, name, block_elems, block_bytes }
 }
 
-/// The types in use that [`format`] does not describe, by id. Sizes: the structs of ggml's
+/// The types in use that [`format`] does not describe, by id. Sizes are from the structs in ggml's
 /// `ggml-common.h`.
 const OTHERS: &[GgmlType] = &[
     ty(9, "Q8_1", 32, 36),

@@ -1,5 +1,5 @@
-//! The layout of weights on a device: the codes of a row in planes that a lane reads 16 bytes at a
-//! time, with its scales beside them.
+//! The layout of weights on a device: the codes of a row in planes, of which a lane reads 16 bytes
+//! at a time, and the scales of the row.
 //!
 //! A matrix is `experts · rows` *row records* of [`Layout::row_bytes`] bytes each (a multiple of
 //! 16), one after another, so one row is contiguous (a single bulk copy). A record has sections,
@@ -14,18 +14,18 @@
 //! | `groups` | 1 or 2 | group scales, see [`Groups`] |
 //! | `blocks` | 1, 2 or 4, or 2 or 4 for each 256 | block scales, see [`Blocks`] |
 //!
-//! A format with a codebook has, instead of codes, sections `index` (4 or 8 bytes: the low byte of
-//! each vector's index), `signs` (4) and `high` (1 or 2: the other bits of the indices), as
-//! [`Vectors`] describes. The kernel looks the vectors up.
+//! A format with a codebook has other sections instead of codes: `index` (4 or 8 bytes: the low
+//! byte of each vector's index), `signs` (4) and `high` (1 or 2: the other bits of the indices),
+//! see [`Vectors`]. The kernel looks the vectors up.
 //!
-//! So `(word >> 4·h) & 0x0f0f0f0f` is four neighbouring codes, one a byte, ready for a dot product
-//! with four bytes of activations. Codes are those of the file (unsigned; the kernel applies biases
-//! and tables). Plain formats (F32, F16, BF16) have their elements in order, with a row padded with
-//! zeros to a multiple of 16 bytes.
+//! So `(word >> 4·h) & 0x0f0f0f0f` is four neighbouring codes, one per byte, ready for a dot
+//! product with four bytes of activations. Codes are the codes of the file (unsigned; the kernel
+//! applies biases and tables). Plain formats (F32, F16, BF16) have their elements in order; a row
+//! is padded with zeros to a multiple of 16 bytes.
 //!
-//! Bytes per weight are the file's, except for Q4_K and Q5_K (six-bit scale pairs become two bytes:
-//! +2.8 % and +2.3 %), Q3_K (+3.6 %), IQ4_XS (+1.5 %), IQ3_S and IQ1_M (+3.6 %), TQ1_0 (+22 %: two
-//! bits instead of digits of base 3), and up to 15 bytes of padding a section.
+//! Bytes per weight are as in the file, except for Q4_K and Q5_K (six-bit scale pairs become two
+//! bytes: +2.8 % and +2.3 %), Q3_K (+3.6 %), IQ4_XS (+1.5 %), IQ3_S and IQ1_M (+3.6 %), TQ1_0 (+22
+//! %: two bits instead of digits of base 3), and up to 15 bytes of padding per section.
 
 mod groups;
 mod vectors;
@@ -40,18 +40,18 @@ use half::{bf16, f16};
 /// The contents of the `blocks` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Blocks {
-    /// Nothing: a plain format.
+    /// No section: a plain format.
     None,
-    /// The block's scale `d`, a half.
+    /// The block's scale `d`, f16.
     Half,
-    /// `d` and `m`, two halves.
+    /// `d` and `m`, two f16.
     HalfPair,
-    /// An E8M0 byte, halved: 2^(e − 128).
+    /// An E8M0 byte, halved: its value is 2^(e − 128).
     HalfE8M0,
 }
 
 impl Blocks {
-    /// Bytes for each block.
+    /// Bytes of the section for each block.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -63,38 +63,38 @@ impl Blocks {
     }
 }
 
-/// Why a matrix cannot be laid out.
+/// The reasons why a matrix has no layout.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// A row is not a whole number of blocks.
+    /// The length of a row is not a multiple of the block size.
     #[error("a row of {cols} weights is not a whole number of {format} blocks of {block}")]
     PartialBlock {
-        /// The format's name.
+        /// Name of the format.
         format: &'static str,
-        /// Length of a row.
+        /// Weights in a row.
         cols: usize,
         /// Weights in a block.
         block: usize,
     },
-    /// Too large to count.
+    /// The size exceeds the range of addresses.
     #[error("{experts} × {rows} × {cols} weights are more than can be addressed")]
     TooLarge {
-        /// Matrices.
+        /// Number of matrices.
         experts: usize,
-        /// Rows of each.
+        /// Rows of each matrix.
         rows: usize,
-        /// Length of a row.
+        /// Weights in a row.
         cols: usize,
     },
-    /// A host buffer has another length than the layout says.
+    /// The length of a host buffer differs from the layout.
     #[error("{what} has {got} bytes, the layout asks for {want}")]
     Length {
-        /// Which buffer.
+        /// Name of the buffer.
         what: &'static str,
-        /// Its length.
+        /// Length of the buffer in bytes.
         got: usize,
-        /// The length asked for.
+        /// Length by the layout in bytes.
         want: usize,
     },
 }
@@ -106,25 +106,26 @@ pub struct Layout {
     pub format: &'static Format,
     /// Weights in a row.
     pub cols: usize,
-    /// Offsets of the code sections by log2 of their bits (1, 2, 4, 8), where the format has them.
+    /// Offsets of the code sections, indexed by log2 of their bits (1, 2, 4, 8); `None` if the
+    /// format has no such section.
     pub codes: [Option<usize>; 4],
-    /// The sections of a codebook, where the format has one.
+    /// The sections of a codebook; `None` for a format without a codebook.
     pub vectors: Option<Vectors>,
     /// Offset of the group scales.
     pub groups_at: usize,
-    /// Their kind.
+    /// Kind of the group scales.
     pub groups: Groups,
     /// Offset of the block scales.
     pub blocks_at: usize,
-    /// Their kind.
+    /// Kind of the block scales.
     pub blocks: Blocks,
-    /// Size of a record.
+    /// Bytes of a record.
     pub row_bytes: usize,
 }
 
 impl std::hash::Hash for Layout {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (self.format.ggml_id, self.cols).hash(state); // all else follows from these
+        (self.format.ggml_id, self.cols).hash(state); // all other fields follow from these
     }
 }
 
@@ -132,14 +133,14 @@ impl Layout {
     /// The layout of rows of `cols` weights.
     ///
     /// # Errors
-    /// A row that is not a whole number of blocks, or is empty, or too large for 32-bit offsets.
+    /// The row is empty, is not a whole number of blocks, or is too large for 32-bit offsets.
     pub fn new(format: &'static Format, cols: usize) -> Result<Layout, LayoutError> {
         let raw = format.row_bytes(cols).filter(|&b| b > 0).ok_or(LayoutError::PartialBlock {
             format: format.name,
             cols,
             block: format.block_elems(),
         })?;
-        // A record has at most twice the file's bytes, so all sums below stay in range.
+        // A record has at most twice the bytes of the file's row, so all sums below stay in range.
         if raw > 1 << 29 {
             return Err(LayoutError::TooLarge { experts: 1, rows: 1, cols });
         }
@@ -194,7 +195,7 @@ impl Layout {
     /// Bytes of `experts` matrices of `rows` rows.
     ///
     /// # Errors
-    /// [`LayoutError::TooLarge`].
+    /// [`LayoutError::TooLarge`] if the size exceeds the range of addresses.
     pub fn bytes(&self, rows: usize, experts: usize) -> Result<usize, LayoutError> {
         let all = self.row_bytes.checked_mul(rows).and_then(|b| b.checked_mul(experts));
         all.filter(|&b| b <= isize::MAX as usize).ok_or(LayoutError::TooLarge {
@@ -204,8 +205,9 @@ impl Layout {
         })
     }
 
-    /// Weights a lane takes at a time (a *unit*): 32 of the quantised formats with codes below 8
-    /// bits, 16 of 8-bit codes, 8 halves, 4 singles. The largest section of a unit is 16 bytes.
+    /// Weights that a lane takes at a time (a *unit*): 32 for quantised formats with codes below 8
+    /// bits, 16 for 8-bit codes, 8 for f16 and bf16, 4 for f32. A section of a unit has at most 16
+    /// bytes.
     pub fn unit(&self) -> usize {
         match &self.format.encoding {
             Encoding::F32 => 4,
@@ -220,7 +222,7 @@ impl Layout {
         self.cols.div_ceil(self.unit())
     }
 
-    /// The block description, of a quantised format.
+    /// The block description; `None` for a plain format.
     pub fn block(&self) -> Option<&'static BlockFormat> {
         match &self.format.encoding {
             Encoding::Blocks(b) => Some(b),
@@ -231,7 +233,7 @@ impl Layout {
     /// Lays out one row of the file: the reference for the device's `repack` kernel.
     ///
     /// # Errors
-    /// [`LayoutError::Length`] if either slice has not exactly the bytes of a row.
+    /// [`LayoutError::Length`] if the length of a slice is not exactly that of a row.
     pub fn repack_row(&self, raw: &[u8], record: &mut [u8]) -> Result<(), LayoutError> {
         check(
             "a row of the file",
@@ -300,10 +302,10 @@ impl Layout {
         Ok(())
     }
 
-    /// Decodes a row record into f32, bit for bit as [`Format::decode`] decodes the file's row.
+    /// Decodes a row record into f32, with the same bits as [`Format::decode`] of the file's row.
     ///
     /// # Errors
-    /// [`LayoutError::Length`] if the record or the output (in elements) has another length.
+    /// [`LayoutError::Length`] if the record or the output (in elements) has the wrong length.
     pub fn decode_row(&self, record: &[u8], out: &mut [f32]) -> Result<(), LayoutError> {
         check("a row record", record.len(), self.row_bytes)?;
         check("the output (elements)", out.len(), self.cols)?;
@@ -389,16 +391,16 @@ impl Layout {
     }
 }
 
-/// Bits of the code sections of a format, those of a code's low end first.
+/// Bits of the code sections of a format, low bits of a code first.
 fn widths(b: &BlockFormat) -> impl Iterator<Item = u8> {
     let digits = matches!(b.value, Value::Ternary).then_some(2);
     b.planes.iter().map(|p| p.bits).chain(digits)
 }
 
-/// Byte in its section, and shift there, of the `1 << log` bits of weight `i`.
+/// Byte in the section, and shift in that byte, of the `1 << log` bits of weight `i`.
 const fn place(log: usize, i: usize) -> (usize, usize) {
     let bits = 1 << log;
-    let per_word = 32 / bits; // weights a word holds; four neighbours share a shift
+    let per_word = 32 / bits; // weights in a word; four neighbours have the same shift
     (i / per_word * 4 + i % 4, i % per_word / 4 * bits)
 }
 
@@ -445,7 +447,7 @@ mod tests {
         for format in ALL {
             let layout = Layout::new(format, 4096).unwrap();
             let (file, ours) = (format.row_bytes(4096).unwrap() as f64, layout.row_bytes as f64);
-            // Digits of base 3 become two bits each.
+            // Each digit of base 3 becomes two bits.
             let most = if format.name == "TQ1_0" { 1.23 } else { 1.04 };
             assert!((1.0..most).contains(&(ours / file)), "{format}: {file} bytes became {ours}");
         }

@@ -1,7 +1,7 @@
 //! Block formats of GGML: ids, sizes, codes and scales, and the layout of a row on a GPU.
 //!
-//! The crate is data plus arithmetic. It opens no file and depends on no other crate of kjit, so a
-//! reader of GGUF files links no compiler.
+//! The crate consists of data and arithmetic. It opens no file and depends on no other crate of
+//! kjit, so a program that only reads GGUF files does not need a compiler.
 //!
 //! | to … | there is |
 //! |---|---|
@@ -24,7 +24,7 @@ pub mod layout;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-// Unit and integration tests are one program. The latter see the crate as its users do.
+// Unit and integration tests are one program. Integration tests use only the public API.
 #[cfg(test)]
 extern crate self as kjit_formats;
 #[cfg(test)]

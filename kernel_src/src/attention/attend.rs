@@ -19,19 +19,19 @@ use crate::vocabulary::variant::choice;
 use kjit_engine::{Constants, MatrixUnit, Target, Vendor};
 use std::fmt;
 
-/// Decode attention: heads normalised and rotated, the new token's key and value written to the
-/// cache, attention over it.
+/// Decode attention: normalises and rotates heads, writes the new token's key and value to the
+/// cache, and attends to the cache.
 ///
 /// Numerics: f32 throughout; queries are not rounded. On matrix units a query, and a probability,
-/// is the sum of two halves: 22 bits of it. With 8-bit keys and values a query has 15 bits of its
-/// largest element, and a probability times a value's scale is a half.
+/// is the sum of two f16, so 22 bits of it count. With 8-bit keys and values a query has 15 bits
+/// relative to its largest element, and a probability times a value's scale is f16.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AttendSpec {
-    /// Heads.
+    /// Layout, norms and rotation of the heads.
     pub form: HeadsForm,
     /// Options of the scores.
     pub scores: Scores,
-    /// How the work is spread; `None`: the default.
+    /// The division of the work; `None`: the default.
     pub tuning: Option<AttendTuning>,
 }
 
@@ -40,7 +40,7 @@ arguments! {
     AttendArgs {
         /// `sequences × heads × head_dim` f32, as projected.
         q: Pointer,
-        /// `sequences × kv heads × head_dim` f32; null, as `v`, if they are in the cache already.
+        /// `sequences × kv heads × head_dim` f32; null, like `v`, if they are already in the cache.
         k: Pointer,
         /// As `k`.
         v: Pointer,
@@ -48,33 +48,33 @@ arguments! {
         q_norm: Pointer,
         /// As `q_norm`.
         k_norm: Pointer,
-        /// A score for each head, or null.
+        /// An f32 score for each head, or null.
         sinks: Pointer,
-        /// From [`angles`](crate::heads::angles).
+        /// Cosines and sines from [`angles`](crate::heads::angles).
         angles: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
         slots: Pointer,
         /// A u32 per slot: tokens before the new one.
         position: Pointer,
-        /// Per [`KvLayout`], slot `s` at `s · sequence_bytes`.
+        /// Keys in the layout [`KvLayout`], slot `s` at `s · sequence_bytes`.
         keys: Pointer,
-        /// As `keys`.
+        /// Values, as `keys`.
         values: Pointer,
         /// [`AttendSpec::part_bytes`] of working memory.
         part: Pointer,
-        /// [`AttendSpec::counters`] u32, zero before the first launch and after every one.
+        /// [`AttendSpec::counters`] u32, zero before the first launch and after each launch.
         counters: Pointer,
         /// As `q`.
         out: Pointer,
         /// Factor on scores.
         scale: F32,
-        /// The norms' epsilon.
+        /// Epsilon of the norms.
         eps: F32,
-        /// Positions of a slot.
+        /// Number of positions of a slot.
         capacity: U32,
-        /// Slices of the context.
+        /// Number of slices of the context.
         splits: U32,
-        /// Bytes from one slot's keys, or values, to the next one's; 0 with pages.
+        /// Bytes from one slot's keys, or values, to those of the next slot; 0 with pages.
         sequence_bytes: U64,
         /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only
         /// with pages.
@@ -86,17 +86,17 @@ const NAME: &str = "attend";
 const MMA: &str = "attend_mma";
 const WIDE: &str = "attend_wide";
 
-/// Bytes of static shared memory, at most: eight heads of 256 and a rotation in singles, sums.
+/// Most bytes of static shared memory: eight heads of 256 and a rotation in f32, sums.
 const FIXED: usize = 14 << 10;
-/// Elements of a head whose results fit the registers of the other two kernels.
+/// Largest head whose results fit in the registers of the other two kernels.
 const NARROW: usize = 256;
-/// Bytes of tiles and queries in a persistent kernel with streamed weights: they reduce the ring of
-/// weights.
+/// Most bytes of tiles and queries in a persistent kernel with streamed weights: they reduce the
+/// ring of weights.
 const BESIDE_WEIGHTS: usize = 72 << 10;
 
 impl AttendSpec {
-    /// Query heads that a block computes together: all that share a key head, up to eight; of wide
-    /// heads up to four.
+    /// Query heads that a block computes together: all heads that share a key head, up to eight; up
+    /// to four if heads are wide.
     fn group(&self) -> usize {
         let all = (self.form.heads / self.form.kv.heads.max(1)).max(1);
         (1..=all.min(if self.wide() { 4 } else { 8 }))
@@ -124,7 +124,7 @@ impl AttendSpec {
     #[must_use]
     pub fn by_lanes(&self, wave: u32) -> AttendTuning {
         let most = self.most().min(4);
-        // Singles take twice the registers: at a tile of four AMD's 256 are too few.
+        // f32 takes twice as many registers: AMD's 256 are too few for a tile of four.
         let tile = if self.form.kv.storage == KvStorage::F32 { (most / 2).max(1) } else { most };
         AttendTuning::Lanes { wave, block: 4 * wave, tile, blocks_per_unit: 2 }
     }
@@ -161,8 +161,8 @@ impl AttendSpec {
                     && self.group().next_power_of_two() <= self.lanes()
             }
             AttendTuning::Rings { stages, least, .. } => {
-                // sm_80 brought asynchronous copies, products of depth sixteen, and more than 64
-                // KB.
+                // sm_80 has asynchronous copies, products of depth sixteen, and more than 64 KB of
+                // shared memory.
                 let arch = target.arch();
                 matches!(arch.matrix, MatrixUnit::MmaSync | MatrixUnit::Wgmma)
                     && arch.shared_per_block > 64 << 10
@@ -177,11 +177,11 @@ impl AttendSpec {
         }
     }
 
-    /// Blocks that share the work of one launch block when all steps of a token are one kernel with
-    /// a ring of weights. Each has some of its heads, so the next step waits less (an H100, 8b
-    /// Q4_K_M 534 tokens/s with one, 543 with two, 544 with four). At long contexts each block has
-    /// all heads, since otherwise keys would be read several times (16,384 positions: 358, 360, and
-    /// with split heads 315).
+    /// Blocks that share the work of one launch block if all steps of a token are one kernel with a
+    /// ring of weights. Each has some of the heads, so the next step waits less (an H100, 8b
+    /// Q4_K_M: 534 tokens/s with one, 543 with two, 544 with four). At long contexts each block has
+    /// all heads; split heads would read keys several times (16,384 positions: 358, 360, and 315
+    /// with split heads).
     fn parts(&self) -> usize {
         let (group, dim) = (self.group(), self.form.kv.head_dim);
         let fits = |n: &usize| {
@@ -190,20 +190,20 @@ impl AttendSpec {
         [4, 2].into_iter().find(fits).unwrap_or(1)
     }
 
-    /// Blocks that share a sequence's heads.
+    /// Number of blocks that share the heads of a sequence.
     #[must_use]
     pub fn groups(&self) -> u32 {
         (self.form.heads / self.group()) as u32
     }
 
-    /// Slices of the context on `units` compute units: as many as all units hold at once, since all
-    /// would wait for one block more.
+    /// Slices of the context on `units` compute units: as many as all units hold together, since
+    /// one more block would delay the launch.
     fn splits(&self, tuning: &AttendTuning, units: u32, sequences: u32) -> u32 {
         (units.max(1) * tuning.blocks_per_unit() / (self.groups() * sequences.max(1))).clamp(1, 256)
     }
 
-    /// `hold`: queries of small heads stay in registers. `blocks`: blocks that share a group of
-    /// heads.
+    /// `hold`: queries of small heads stay in registers. `blocks`: number of blocks that share a
+    /// group of heads.
     fn shape(&self, tuning: &AttendTuning, hold: bool, blocks: usize) -> Shape {
         let shape = self.scores.shape(self.form.shape().number("GROUP", self.group()));
         match *tuning {
@@ -212,7 +212,7 @@ impl AttendSpec {
                 shape.number("LANES", self.lanes()).number("TILE", tile)
             }
             AttendTuning::Rings { stages, least, .. } => {
-                // Above 128 the queries would take the registers of the result.
+                // Above 128 the queries would need the registers of the result.
                 let hold = hold && self.form.kv.head_dim <= 128;
                 let shape =
                     shape.number("STAGES", stages).number("LEAST", least).flag("HOLD_Q", hold);
@@ -228,7 +228,7 @@ impl AttendSpec {
         self.form.heads * splits as usize * sequences as usize * (self.form.kv.head_dim + 4) * 4
     }
 
-    /// Counters (u32): one for each block of heads, for any number of heads in a block.
+    /// Number of counters (u32): one for each block of heads, for any number of heads in a block.
     #[must_use]
     pub fn counters(&self, sequences: u32) -> usize {
         self.form.heads * sequences as usize
@@ -277,14 +277,14 @@ impl Family for AttendSpec {
         let shape = self.shape(t, true, 1);
         let (entry, macros) = match *t {
             AttendTuning::Lanes { .. } => (NAME, Constants::new()),
-            // Stated, since otherwise nvrtc stops at 128 registers: on sm_90 two spilled.
+            // Explicit, since otherwise nvrtc stops at 128 registers: two spilled on sm_90.
             AttendTuning::Wide { .. } if target.vendor() == Vendor::Nvidia => {
                 (WIDE, Constants::new().set("KJ_MIN_BLOCKS", 1))
             }
             AttendTuning::Wide { .. } => (WIDE, Constants::new()),
             AttendTuning::Rings { .. } => {
-                // Stated, since otherwise the compiler stops at 128 registers and spills one:
-                // blocks that run together have at least those.
+                // Explicit, since otherwise the compiler stops at 128 registers and spills one.
+                // Blocks that run together have at least so many.
                 let together = t.blocks_per_unit().min(512 / block.threads).max(1);
                 (MMA, Product::of(target, 32).macros().set("KJ_MIN_BLOCKS", together))
             }
@@ -315,7 +315,7 @@ impl Family for AttendSpec {
                 })
                 .filter(|t| !streams || t.shared(&self.form.kv) <= BESIDE_WEIGHTS)
                 .collect(),
-            // A tile of four takes all of a lane's registers on gfx1100.
+            // A tile of four needs all registers of a lane on gfx1100.
             AttendTuning::Lanes { .. } => [2, 4]
                 .map(|part| AttendTuning::Lanes {
                     wave,
@@ -351,7 +351,7 @@ impl Family for AttendSpec {
             AttendTuning::Rings { .. } if streams => self.parts(),
             _ => 1,
         };
-        // With queries in registers the kernel of all steps spilled on sm_90.
+        // With queries in registers the kernel of many steps spilled on sm_90.
         let shape = self.shape(&t, false, parts).number("SEQUENCES", sequences);
         let step = Step::of(header, "AttendArgs", call, shape);
         let values = self.form.heads * self.form.kv.head_dim;

@@ -1,4 +1,4 @@
-//! Rows of new tokens stored to a cache of one head: `gpu/keep.h`.
+//! Stores rows of new tokens in a cache of one head: `gpu/keep.h`.
 
 use crate::attention::kv::KvLayout;
 use crate::vocabulary::arguments::{Declared, arguments, with_table};
@@ -9,19 +9,19 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Stores rows of new tokens in the cache's format, where attention itself does not store them.
+/// Stores rows of new tokens in the cache's format, if the attention kernel does not store them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CacheRowsSpec {
-    /// Rows: one head.
+    /// Layout of the rows: one head.
     pub kv: KvLayout,
-    /// Successive tokens of one sequence; otherwise one token of each sequence.
+    /// True: successive tokens of one sequence. False: one token of each sequence.
     pub one: bool,
-    /// Rows are in pages ([`PAGE`](crate::kv::PAGE)).
+    /// Whether rows are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of storing rows.
     CacheRowsArgs {
         /// `tokens × head_dim` f32.
         row: Pointer,
@@ -29,13 +29,13 @@ arguments! {
         slots: Pointer,
         /// A u32 per slot: tokens before the new ones.
         position: Pointer,
-        /// Per [`KvLayout`], slot `s` at `s · sequence_bytes`.
+        /// Rows in the layout [`KvLayout`], slot `s` at `s · sequence_bytes`.
         rows: Pointer,
-        /// New tokens.
+        /// Number of new tokens.
         tokens: U32,
-        /// Positions of a slot.
+        /// Number of positions of a slot.
         capacity: U32,
-        /// Bytes from one slot's rows to the next one's; 0 with pages.
+        /// Bytes from one slot's rows to those of the next slot; 0 with pages.
         sequence_bytes: U64,
         /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only
         /// with pages.

@@ -14,8 +14,8 @@ use std::fmt;
 
 /// Attention of new tokens to all positions of the cache.
 ///
-/// Numerics: queries, keys, values and probabilities are halves in the products; scores, softmax
-/// and sums f32.
+/// Numerics: queries, keys, values and probabilities are f16 in the products; scores, softmax and
+/// sums f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FlashSpec {
     /// Query heads, a multiple of the key heads.
@@ -26,9 +26,9 @@ pub struct FlashSpec {
     pub scale: f32,
     /// Options of the scores.
     pub scores: Scores,
-    /// Keys and values are in pages ([`PAGE`](crate::kv::PAGE)).
+    /// Whether keys and values are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
-    /// How the work is cut; `None`: the default of the target's family.
+    /// The division of the work; `None`: the default of the target's family.
     pub tuning: Option<FlashTuning>,
 }
 
@@ -41,7 +41,7 @@ impl std::hash::Hash for FlashSpec {
     }
 }
 
-/// How the work is cut.
+/// The division of the work among blocks and waves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FlashTuning {
     /// `gpu/flash.h`: each wave has its own tokens.
@@ -50,21 +50,22 @@ pub enum FlashTuning {
         wave: u32,
         /// Waves of a block.
         waves: u32,
-        /// Times sixteen tokens of a wave.
+        /// Tokens of a wave, in units of sixteen.
         tokens: u32,
-        /// Keys of a tile.
+        /// Number of keys in a tile.
         keys: u32,
-        /// Queries stay in registers.
+        /// Whether queries stay in registers.
         hold: bool,
-        /// Tiles of keys and values in shared memory: 1 or 2.
+        /// Number of tiles of keys and values in shared memory: 1 or 2.
         stages: u32,
-        /// Blocks that share a result's columns, if one block has too few registers for all.
+        /// Number of blocks that share the columns of a result, if one block has too few registers
+        /// for all.
         parts: u32,
     },
-    /// `gpu/flash_wgmma.h` (sm_90a, heads of 64, 80, 96, 128 or 256, keys in halves or bytes): two
+    /// `gpu/flash_wgmma.h` (sm_90a, heads of 64, 80, 96, 128 or 256, keys in f16 or bytes): two
     /// groups of four warps with 64 tokens each.
     Groups {
-        /// Keys of a tile: 64 or 128; with heads of 256 half of that.
+        /// Keys of a tile: 64 or 128; with heads of 256: 32 or 64.
         keys: u32,
     },
 }
@@ -75,19 +76,19 @@ arguments! {
         /// `tokens × heads × head_dim` f32, rotated ([`RopeKvSpec`](crate::rope_kv::RopeKvSpec),
         /// which also writes these tokens' keys and values).
         q: Pointer,
-        /// A score for each head, or null.
+        /// An f32 score for each head, or null.
         sinks: Pointer,
-        /// Per [`KvLayout`].
+        /// Keys in the layout [`KvLayout`].
         keys: Pointer,
-        /// As `keys`.
+        /// Values, as `keys`.
         values: Pointer,
-        /// `tokens × heads · head_dim` halves in tiles ([`tiled_bytes`](crate::mma::tiled_bytes)).
+        /// `tokens × heads · head_dim` f16 in tiles ([`tiled_bytes`](crate::mma::tiled_bytes)).
         y: Pointer,
-        /// One u32: the first token's.
+        /// One u32: the position of the first token.
         position: Pointer,
-        /// New tokens.
+        /// Number of new tokens.
         tokens: U32,
-        /// Positions of the cache.
+        /// Number of positions in the cache.
         capacity: U32,
         /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only with pages.
         table: Pointer,
@@ -107,19 +108,19 @@ const ROOMY: &[Row] =
 /// sm_90: more shared memory.
 const ROOMIER: &[Row] =
     &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 4, 1, 64, 1, 1), (512, 4, 1, 32, 1, 2)];
-/// Bytes wait in registers between fetch and store.
+/// 8-bit keys and values wait in registers between load and store.
 const BYTES: &[Row] =
     &[(64, 4, 2, 64, 2, 1), (128, 8, 1, 32, 2, 1), (256, 4, 1, 32, 1, 1), (512, 4, 1, 16, 1, 4)];
-/// sm_75: 64 KB, and products that take more registers.
+/// sm_75: 64 KB of shared memory, and products that need more registers.
 const TURING: &[Row] =
     &[(64, 4, 1, 64, 2, 1), (128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 2), (512, 1, 1, 16, 1, 4)];
-/// WMMA: 64 KB of LDS; columns are shared if a lane's 256 registers would spill.
+/// WMMA: 64 KB of LDS. Blocks share the columns if a lane's 256 registers would spill.
 const WMMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 4), (512, 1, 1, 16, 1, 8)];
-/// MFMA: twice the registers.
+/// MFMA: twice as many registers.
 const MFMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 1), (512, 1, 1, 16, 1, 4)];
-/// gfx1250: products 32 deep, so at least 32 keys, and 1024 registers.
+/// gfx1250: products have depth 32, so a tile has at least 32 keys; 1024 registers.
 const DEEP: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 32, 1, 1), (512, 2, 1, 32, 1, 2)];
-/// Without matrix units: products 32 wide.
+/// Without matrix units: products have 32 columns.
 const PLAIN: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 2, 1, 32, 1, 4)];
 
 impl Variant for FlashTuning {}
@@ -151,7 +152,7 @@ impl FlashTuning {
     }
 
     fn default_for(target: &Target, kv: &KvLayout) -> FlashTuning {
-        // Fits shared memory, and the registers of the threads that fill it.
+        // Fits the shared memory, and the registers of the threads that fill it.
         let keys = match (kv.head_dim, kv.storage) {
             (0..=128, _) => 128,
             (_, KvStorage::Q8_0) => 32,
@@ -161,8 +162,8 @@ impl FlashTuning {
         if groups.fits(target, kv) {
             return groups;
         }
-        // Bytes of keys and values wait in registers: for heads of 256 and two waves of 32 that is
-        // 64 a lane, and without matrix units ROCm 5's compiler then spilled 34 (clang 19: 230
+        // 8-bit keys and values wait in registers. For heads of 256 and two waves of 32 that is 64
+        // per lane; without matrix units ROCm 5's compiler then spilled 34 (clang 19: 230
         // registers). Waves of 64 have half as many: 142.
         let usual = target.default_wave();
         let plain = Product::of_attention(target, usual, kv.head_dim).columns == 32
@@ -191,13 +192,13 @@ impl FlashTuning {
                     && [64, 80, 96, 128, 256].contains(&kv.head_dim)
                     && kv.storage != KvStorage::F32
                     && if kv.head_dim > 128 { [32, 64] } else { [64, 128] }.contains(&keys)
-                    // Bytes wait in the fillers' registers.
+                    // 8-bit keys and values wait in the fillers' registers.
                     && (kv.head_dim <= 128 || kv.storage == KvStorage::F16 || keys == 32)
             }
         }
     }
 
-    /// Tokens of a block.
+    /// Number of tokens of a block.
     #[must_use]
     pub const fn tokens(&self) -> u32 {
         match *self {
@@ -247,12 +248,12 @@ impl FlashTuning {
 }
 
 impl FlashSpec {
-    /// Blocks that share a result's columns.
+    /// Number of blocks that share the columns of a result.
     const fn parts(tuning: &FlashTuning) -> u32 {
         if let FlashTuning::Waves { parts, .. } = *tuning { parts } else { 1 }
     }
 
-    /// Blocks for a tile of tokens: over the heads, and over a result's columns.
+    /// Number of blocks for a tile of tokens: over the heads, and over the columns of a result.
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -278,7 +279,7 @@ impl Family for FlashSpec {
 
     fn usual(&self, target: &Target) -> Result<FlashTuning, SpecError> {
         Ok(match self.scores.around {
-            // The warp groups' kernel is causal.
+            // The kernel with warp groups is always causal.
             Some(_) => FlashTuning::waves(target, target.default_wave(), &self.kv),
             None => FlashTuning::default_for(target, &self.kv),
         })
@@ -301,7 +302,7 @@ impl Family for FlashSpec {
 
     fn candidates(&self, target: &Target) -> Vec<FlashTuning> {
         let groups = [32, 64, 128].map(|keys| FlashTuning::Groups { keys });
-        // With warp groups the other kernel was much slower for the heads that they cover.
+        // For heads that warp groups support, the other kernel was much slower.
         let waves = if target.arch().matrix == MatrixUnit::Wgmma {
             vec![]
         } else {
@@ -339,12 +340,12 @@ impl Family for FlashSpec {
                 (s.number("KV_STAGES", stages).number("OUT_PARTS", parts), macros)
             }
             FlashTuning::Groups { keys } => {
-                // The registers of each role, of 65536 in all; bytes wait in the fillers'
-                // registers.
+                // Registers of each role, 65536 in total. 8-bit keys and values wait in the
+                // fillers' registers.
                 let (fill, multiply) = match (self.kv.storage, keys) {
                     (KvStorage::Q8_0, 128) => (136, 184),
                     (KvStorage::Q8_0, _) => (88, 208),
-                    // Chunks of a row are then divided by ten or twelve.
+                    // The chunks of a row are then divided by ten or twelve.
                     _ if !self.kv.head_dim.is_power_of_two() => (56, 224),
                     _ => (40, 232),
                 };
@@ -375,7 +376,7 @@ impl Family for FlashSpec {
         let (all, width) = (past + tokens, self.heads * self.kv.head_dim);
         let seen = |t: usize| self.scores.seen_to(past + t, all) - self.scores.seen_from(past + t);
         let pairs: usize = (0..tokens).map(seen).sum();
-        // Queries are f32, results halves.
+        // Queries are f32, results f16.
         let kv = 2 * self.kv.bytes(all - self.scores.seen_from(past)).unwrap_or(0);
         Work { bytes: (kv + 6 * tokens * width) as u64, operations: (4 * pairs * width) as u64 }
     }

@@ -1,5 +1,5 @@
-//! How queries, keys and values of a layer are prepared for attention: norms of heads, and rotation
-//! by position (RoPE).
+//! Preparation of a layer's queries, keys and values for attention: norms of heads, and rotation by
+//! position (RoPE).
 
 use crate::attention::kv::KvLayout;
 use crate::vocabulary::kernel::{SpecError, require};
@@ -7,17 +7,17 @@ use crate::vocabulary::shape::Shape;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// Which elements of a head rotate together, by position.
+/// The elements of a head that rotate together, by position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RopeForm {
-    /// Elements that rotate, from the head's start; even, 0 for none.
+    /// Number of elements that rotate, from the head's start; even; 0: no rotation.
     pub dims: usize,
-    /// Elements `i` and `i + dims/2` rotate together; else `2i` and `2i + 1`.
+    /// True: elements `i` and `i + dims/2` rotate together. False: `2i` and `2i + 1`.
     pub halves: bool,
 }
 
-/// The kernels' table of rotations: `positions × dims/2` pairs `(cos, sin)` of f32, from angles in
-/// f64. `frequencies` are angles per position, `magnitude` a factor of both.
+/// The kernels' table of rotations: `positions × dims/2` pairs `(cos, sin)` of f32, computed from
+/// angles in f64. `frequencies` are angles per position; `magnitude` is a factor of both.
 #[must_use]
 pub fn angles(frequencies: &[f64], magnitude: f64, positions: usize) -> Vec<f32> {
     let rotated = |p: usize, f: f64| {
@@ -27,21 +27,21 @@ pub fn angles(frequencies: &[f64], magnitude: f64, positions: usize) -> Vec<f32>
     (0..positions).flat_map(|p| frequencies.iter().flat_map(move |&f| rotated(p, f))).collect()
 }
 
-/// How queries, keys and values of a layer are prepared.
+/// Preparation of a layer's queries, keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HeadsForm {
-    /// Query heads, a multiple of the key heads.
+    /// Number of query heads, a multiple of the key heads.
     pub heads: usize,
-    /// Keys and values.
+    /// Layout of keys and values.
     pub kv: KvLayout,
-    /// Heads of queries and keys get an RMS norm first.
+    /// Whether heads of queries and keys get an RMS norm first.
     pub qk_norm: bool,
-    /// Rotation.
+    /// Rotation of queries and keys.
     pub rope: RopeForm,
-    /// The new tokens' keys and values are in the cache already, from another layer: only queries
-    /// are prepared.
+    /// Whether the new tokens' keys and values are already in the cache, from another layer: then
+    /// only queries are prepared.
     pub kept_before: bool,
-    /// Keys and values are in pages ([`PAGE`](crate::kv::PAGE)).
+    /// Whether keys and values are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
 }
 
@@ -85,22 +85,22 @@ impl fmt::Display for HeadsForm {
 }
 
 /// Options of attention scores: the positions that a token sees, and changes to scores before the
-/// softmax. By default all positions are seen and nothing is changed.
+/// softmax. By default all positions are visible and scores are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Scores {
-    /// Positions that are seen, the own one included; `None`: all.
+    /// Number of visible positions, including the token's own; `None`: all.
     pub window: Option<usize>,
-    /// Only positions of the own chunk of this length are seen.
+    /// Only positions in the same chunk of this length are visible.
     pub chunk: Option<usize>,
     /// `cap · tanh(s / cap)`.
     pub soft_cap: Option<f32>,
     /// The largest exponent of the series of slopes (ALiBi): distance subtracts from scores, by
     /// head.
     pub alibi: Option<f32>,
-    /// A score for each head takes part in the softmax and has no value.
+    /// Whether a score for each head takes part in the softmax without a value (sink).
     pub sinks: bool,
-    /// Later positions are seen too, up to this distance on both sides (encoders); `None`: no later
-    /// position. Only attention of prompts has it.
+    /// Later positions are also visible, up to this distance on both sides (encoders). `None`: no
+    /// later position. Only attention of prompts supports it.
     pub around: Option<usize>,
 }
 
@@ -114,10 +114,10 @@ impl Hash for Scores {
 }
 
 impl Scores {
-    /// Unbounded.
+    /// No limit.
     pub const ALL: usize = 1 << 30;
 
-    /// The position after the last that a token at `here` sees, of `all`.
+    /// The end (exclusive) of the positions that a token at `here` sees, of `all`.
     #[must_use]
     pub fn seen_to(&self, here: usize, all: usize) -> usize {
         all.min(here.saturating_add(self.around.unwrap_or(0)).saturating_add(1))
@@ -154,7 +154,7 @@ impl Scores {
     }
 }
 
-/// As in a spec's text: `, window 1024, cap 50`.
+/// The form in a spec's text: `, window 1024, cap 50`.
 impl fmt::Display for Scores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.window.map_or(Ok(()), |w| write!(f, ", window {w}"))?;

@@ -9,22 +9,22 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Scores of cached keys for new tokens, their own keys included, by small heads of their own: `Σ
-/// over heads of w · max(q · key, 0)` (DeepSeek-V3.2-Exp 2025, the "lightning indexer").
+/// Computes the index score of each cached key for each new token, including the new tokens' keys:
+/// `Σ over index heads of w · max(q · key, 0)` (DeepSeek-V3.2-Exp 2025, the "lightning indexer").
 ///
 /// Numerics: f32 throughout, keys as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KeyScoresSpec {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Keys: one head.
+    /// Layout of the keys: one head.
     pub kv: KvLayout,
-    /// Successive tokens of one sequence; otherwise one token of each sequence.
+    /// True: successive tokens of one sequence. False: one token of each sequence.
     pub one: bool,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of the index scores.
     KeyScoresArgs {
         /// `tokens × heads × head_dim` f32.
         q: Pointer,
@@ -34,36 +34,36 @@ arguments! {
         slots: Pointer,
         /// A u32 per slot: tokens before the new ones.
         position: Pointer,
-        /// Per [`KvLayout`], slot `s` at `s · sequence_bytes`.
+        /// Keys in the layout [`KvLayout`], slot `s` at `s · sequence_bytes`.
         rows: Pointer,
-        /// Out: a row of `capacity` f32 for each token from `first` on, for the rows of the grid.
+        /// Output: one row of `capacity` f32 for each row of the grid; row 0 is for token `first`.
         scores: Pointer,
         /// The token of the first row.
         first: U32,
-        /// New tokens.
+        /// Number of new tokens.
         tokens: U32,
-        /// Positions of a slot.
+        /// Number of positions of a slot.
         capacity: U32,
-        /// Blocks that share a row.
+        /// Number of blocks that share a row.
         splits: U32,
-        /// Bytes from one slot's rows to the next one's.
+        /// Bytes from one slot's rows to those of the next slot.
         sequence_bytes: U64,
     }
 }
 
 const NAME: &str = "key_scores";
 const BLOCK: u32 = 256;
-/// Positions at a time.
+/// Number of positions in a tile.
 const TILE: usize = 32;
 /// Threads that share the heads of a position, and the most heads of each.
 const LANES: usize = 16;
 const EACH: usize = 4;
 
 impl KeyScoresSpec {
-    /// Blocks of a compute unit.
+    /// Blocks per compute unit.
     pub const BLOCKS_PER_UNIT: u32 = 4;
 
-    /// Blocks for a row of `positions` positions.
+    /// Number of blocks for a row of `positions` positions.
     #[must_use]
     pub const fn blocks(&self, positions: u32) -> u32 {
         positions.div_ceil(TILE as u32)

@@ -7,31 +7,32 @@
 //! row(head, position) = head · capacity + position
 //! ```
 //!
-//! so a key head's past is contiguous. `F32` and `F16` rows are `head_dim` elements. `Q8_0` rows
-//! are `head_dim` signed bytes; the scales, a half for each [`KvLayout::group`] elements, row after
-//! row, follow the codes of *all* rows. Rows are multiples of 16 bytes (heads are multiples of 16
-//! elements). Positions are absolute: a layer with a window stores all of them and reads the last
-//! ones. Sequences of a batch have buffers of their own, at a fixed distance ([`KvLayout::bytes`]).
+//! so the past of a key head is contiguous. `F32` and `F16` rows are `head_dim` elements. `Q8_0`
+//! rows are `head_dim` signed bytes. The scales, an f16 for each [`KvLayout::group`] elements, row
+//! after row, follow the codes of *all* rows. Rows are multiples of 16 bytes (heads are multiples
+//! of 16 elements). Positions are absolute: a layer with a window stores all of them and reads the
+//! last ones. Each sequence of a batch has a separate buffer, at a fixed distance
+//! ([`KvLayout::bytes`]).
 //!
-//! Keys and values may also be in *pages* (`gpu/paged.h`): a page is such a buffer of [`PAGE`]
-//! positions, a layer's pages are at a fixed distance ([`KvLayout::page_bytes`]), and a table has
-//! the page of each [`PAGE`] positions of a sequence.
+//! Keys and values may also be in *pages* (`gpu/paged.h`). A page is such a buffer of [`PAGE`]
+//! positions. The pages of a layer are at a fixed distance ([`KvLayout::page_bytes`]), and a table
+//! has the page of each [`PAGE`] positions of a sequence.
 
 use crate::vocabulary::kernel::{SpecError, require};
 use crate::vocabulary::shape::{Shape, gpu_enum};
 use kjit_engine::Constants;
 
-/// Positions of a page.
+/// Number of positions in a page.
 pub const PAGE: usize = 128;
 
-/// Storage of keys and values.
+/// The element type of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvStorage {
-    /// Single precision.
+    /// f32.
     F32,
-    /// Half precision.
+    /// f16.
     F16,
-    /// Signed bytes with a half for each group.
+    /// Signed bytes with an f16 scale for each group.
     Q8_0,
 }
 
@@ -40,19 +41,19 @@ gpu_enum!(ENUMS: KvStorage { F32, F16, Q8_0 });
 /// The layout of a layer's keys, and of its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KvLayout {
-    /// Key heads.
+    /// Number of key heads.
     pub heads: usize,
     /// Elements of a head: a multiple of 16, 16 to [`KvLayout::WIDEST`].
     pub head_dim: usize,
-    /// Storage.
+    /// The element type.
     pub storage: KvStorage,
 }
 
 impl KvLayout {
-    /// The most elements of a head.
+    /// The largest number of elements of a head.
     pub const WIDEST: usize = 512;
 
-    /// Elements that share a scale: 32, or 16 where the head is no multiple of 32.
+    /// Number of elements that share a scale: 32, or 16 if the head is not a multiple of 32.
     #[must_use]
     pub const fn group(&self) -> usize {
         if self.head_dim.is_multiple_of(32) { 32 } else { 16 }
@@ -74,8 +75,8 @@ impl KvLayout {
         self.heads * capacity * self.row_bytes()
     }
 
-    /// Bytes of the keys (or the values) of `capacity` positions, a multiple of 256; `None` if that
-    /// cannot be addressed.
+    /// Bytes of the keys (or the values) of `capacity` positions, a multiple of 256; `None` if the
+    /// size exceeds the range of addresses.
     #[must_use]
     pub fn bytes(&self, capacity: usize) -> Option<usize> {
         let scales = match self.storage {
@@ -92,11 +93,11 @@ impl KvLayout {
         self.bytes(PAGE)
     }
 
-    /// Copies the first `positions` of a cache of `capacity` positions unchanged into the pages of
-    /// `table`.
+    /// Copies the first `positions` positions of a cache of `capacity` positions unchanged into the
+    /// pages of `table`.
     ///
     /// # Panics
-    /// If a buffer is too short, or the table.
+    /// If a buffer or the table is too short.
     pub fn put_in_pages(
         &self,
         cache: &[u8],
@@ -157,7 +158,8 @@ impl KvLayout {
     /// Writes a row, as the kernels do.
     ///
     /// # Panics
-    /// If the buffer is shorter than [`KvLayout::bytes`] or the row not `head_dim` long.
+    /// If the buffer is shorter than [`KvLayout::bytes`] or the row does not have `head_dim`
+    /// elements.
     pub fn write_row(
         &self,
         cache: &mut [u8],

@@ -9,29 +9,30 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target, Vendor};
 use std::fmt;
 
-/// Attention in which a position's row is the key of all heads, and its beginning their value
-/// (DeepSeek-V2, arXiv 2405.04434). The kernel also stores the new tokens' rows. Queries and rows
-/// need no further preparation.
+/// Attention in which the row of a position is the key of all heads, and its beginning is their
+/// value (DeepSeek-V2, arXiv 2405.04434). The kernel also stores the new tokens' rows. Queries and
+/// rows need no further preparation.
 ///
 /// Numerics: f32 throughout, rows as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LatentSpec {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Rows: one head of at most [`LatentSpec::WIDEST`] elements.
+    /// Layout of the rows: one head of at most [`LatentSpec::WIDEST`] elements.
     pub kv: KvLayout,
-    /// Elements of a row that are the value.
+    /// Number of elements of a row that are the value.
     pub rank: usize,
-    /// Successive tokens of one sequence; otherwise one token of each sequence.
+    /// True: successive tokens of one sequence. False: one token of each sequence.
     pub one: bool,
-    /// Rows are in pages ([`PAGE`](crate::kv::PAGE)).
+    /// Whether rows are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
-    /// Positions that a token sees, from a list (`gpu/chosen.h`); `None`: all up to its own.
+    /// Number of positions that a token sees, from a list (`gpu/chosen.h`); `None`: all up to its
+    /// own.
     pub chosen: Option<usize>,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of attention to latents.
     LatentArgs {
         /// `tokens × heads × head_dim` f32.
         q: Pointer,
@@ -41,24 +42,24 @@ arguments! {
         slots: Pointer,
         /// A u32 per slot: tokens before the new ones.
         position: Pointer,
-        /// Per [`KvLayout`], slot `s` at `s · sequence_bytes`.
+        /// Rows in the layout [`KvLayout`], slot `s` at `s · sequence_bytes`.
         rows: Pointer,
         /// [`LatentSpec::part_bytes`] of working memory.
         part: Pointer,
-        /// [`LatentSpec::counters`] u32, zero before the first launch and after every one.
+        /// [`LatentSpec::counters`] u32, zero before the first launch and after each launch.
         counters: Pointer,
         /// `tokens × heads × rank` f32.
         out: Pointer,
         /// Factor on scores.
         scale: F32,
-        /// Positions of a slot.
+        /// Number of positions of a slot.
         capacity: U32,
-        /// Slices of the context.
+        /// Number of slices of the context.
         splits: U32,
-        /// Bytes from one slot's rows to the next one's; 0 with pages.
+        /// Bytes from one slot's rows to those of the next slot; 0 with pages.
         sequence_bytes: U64,
-        /// With pages a u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after
-        /// slot; with chosen positions `tokens × chosen` u32, in rising order
+        /// With pages: a u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after
+        /// slot. With chosen positions: `tokens × chosen` u32, in rising order
         /// ([`TopKeysSpec`](crate::top_keys::TopKeysSpec)).
         table: Pointer,
     }
@@ -79,18 +80,18 @@ impl LatentSpec {
     /// The most elements of a row: the queries of four heads and a value of each wave are in shared
     /// memory.
     pub const WIDEST: usize = 640;
-    /// Blocks of a compute unit.
+    /// Blocks per compute unit.
     pub const BLOCKS_PER_UNIT: u32 = 1;
 
     /// Query heads that a block computes together.
     ///
-    /// Four: a lane has 16 columns of each in registers. With eight, the results of slices would be
-    /// twice as much for the one block that combines them.
+    /// Four: a lane has 16 columns of each head in registers. With eight, the block that combines
+    /// the slices would have twice as many results to combine.
     fn group(&self) -> usize {
         (1..=4).rev().find(|g| self.heads.is_multiple_of(*g)).unwrap_or(1)
     }
 
-    /// Blocks that share a sequence's heads.
+    /// Number of blocks that share the heads of a sequence.
     #[must_use]
     pub fn groups(&self) -> u32 {
         (self.heads / self.group()) as u32
@@ -102,7 +103,7 @@ impl LatentSpec {
         self.heads * splits as usize * sequences as usize * (self.rank + 2).next_multiple_of(4) * 4
     }
 
-    /// Counters (u32).
+    /// Number of counters (u32).
     #[must_use]
     pub fn counters(&self, sequences: u32) -> usize {
         (self.groups() * sequences) as usize
@@ -156,7 +157,7 @@ impl Family for LatentSpec {
             .number("GROUP", self.group())
             .number("RANK", self.rank)
             .flag("ONE", self.one);
-        // Stated, since otherwise nvrtc stops at fewer registers than a block of 256 threads may
+        // Explicit, since otherwise nvrtc uses fewer registers than a block of 256 threads may
         // have, and spills.
         let bounded = match target.vendor() {
             Vendor::Nvidia => Constants::new().set("KJ_MIN_BLOCKS", 1),

@@ -11,70 +11,71 @@ use crate::vocabulary::variant::{Variant, choice};
 use kjit_engine::{Target, Vendor};
 use std::fmt;
 
-/// Attention of one sequence's new tokens to latents ([`LatentSpec`]) in the cache, their own
-/// included.
+/// Attention of one sequence's new tokens to latents ([`LatentSpec`]) in the cache, including those
+/// of the new tokens.
 ///
-/// Numerics: queries, rows and shares are halves in the products; scores, softmax and sums f32.
+/// Numerics: queries, rows and probabilities are f16 in the products; scores, softmax and sums f32.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LatentFlashSpec {
     /// Query heads.
     pub heads: usize,
-    /// Rows: one head of at most [`LatentSpec::WIDEST`] elements.
+    /// Layout of the rows: one head of at most [`LatentSpec::WIDEST`] elements.
     pub kv: KvLayout,
-    /// Elements of a row that are the value.
+    /// Number of elements of a row that are the value.
     pub rank: usize,
-    /// Rows are in pages ([`PAGE`](crate::kv::PAGE)).
+    /// Whether rows are in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
-    /// Positions that a token sees, from a list (`gpu/chosen.h`); `None`: all up to its own.
+    /// Number of positions that a token sees, from a list (`gpu/chosen.h`); `None`: all up to its
+    /// own.
     pub chosen: Option<usize>,
-    /// How the work is cut; `None`: the default of the target's family.
+    /// The division of the work; `None`: the default of the target's family.
     pub tuning: Option<LatentFlashTuning>,
 }
 
-/// How the work is cut.
+/// The division of the work among waves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LatentFlashTuning {
     /// Lanes in a wave.
     pub wave: u32,
-    /// Waves with rows of their own.
+    /// Number of waves with different rows.
     pub waves: u32,
-    /// Times sixteen rows of a wave.
+    /// Rows of a wave, in units of sixteen.
     pub rows: u32,
-    /// Waves that share a result's columns.
+    /// Number of waves that share the columns of a result.
     pub columns: u32,
-    /// Positions of a tile.
+    /// Number of positions in a tile.
     pub keys: u32,
-    /// Tiles in shared memory: 1 or 2.
+    /// Number of tiles in shared memory: 1 or 2.
     pub stages: u32,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of attention to latents.
     LatentFlashArgs {
         /// `tokens × heads × head_dim` f32.
         q: Pointer,
-        /// Per [`KvLayout`].
+        /// Rows in the layout [`KvLayout`].
         rows: Pointer,
-        /// One u32: the first token's.
+        /// One u32: the position of the first token.
         position: Pointer,
         /// `tokens × heads × rank` f32.
         out: Pointer,
         /// Factor on scores.
         scale: F32,
-        /// New tokens.
+        /// Number of new tokens.
         tokens: U32,
-        /// Positions of the cache.
+        /// Number of positions in the cache.
         capacity: U32,
-        /// With pages a u32 for each [`PAGE`](crate::kv::PAGE) positions of the sequence; with
-        /// chosen positions `tokens × chosen` u32, in rising order.
+        /// With pages: a u32 for each [`PAGE`](crate::kv::PAGE) positions of the sequence. With
+        /// chosen positions: `tokens × chosen` u32, in rising order.
         table: Pointer,
     }
 }
 
 const NAME: &str = "latent_flash";
 
-/// `(waves, rows, columns, keys, stages)`; the first that fits is taken. A wave with 32 rows of 128
-/// columns loads a part of a value once for two products; with one tile that took more registers
+/// `(waves, rows, columns, keys, stages)`; the first that fits is used. A wave with 32 rows of 128
+/// columns loads a part of a value once for two products; with one tile that needed more registers
 /// than there are.
 const NVIDIA: &[(u32, u32, u32, u32, u32)] =
     &[(2, 2, 4, 64, 2), (2, 1, 4, 64, 1), (2, 1, 4, 32, 1), (1, 1, 4, 32, 1)];
@@ -86,7 +87,7 @@ const AMD: &[(u32, u32, u32, u32, u32)] = &[(2, 1, 4, 64, 1), (1, 1, 4, 32, 1), 
 impl Variant for LatentFlashTuning {}
 
 impl LatentFlashTuning {
-    /// Rows of a block.
+    /// Number of rows of a block.
     #[must_use]
     pub const fn block_rows(&self) -> u32 {
         self.waves * self.rows * 16
@@ -100,8 +101,8 @@ impl LatentFlashTuning {
         tiles * 128 + (self.columns as usize) * rows * 4
     }
 
-    /// All that fit a target at a wave width, the first is the default. `looked_up`: positions come
-    /// from a list or a table.
+    /// All tunings that fit a target at a wave width; the first is the default. `looked_up`:
+    /// positions come from a list or a table.
     pub fn all(
         target: &Target,
         wave: u32,
@@ -124,10 +125,10 @@ impl LatentFlashTuning {
             stages,
         };
         let kv = *kv;
-        // Bytes wait in registers between memory and a tile. With two tiles they would wait through
-        // the products, and there is no room. 128 threads of gfx11 had none for their share of
-        // bytes (31 spills), nor for the places of chosen positions (41) or of pages (38); on sm_75
-        // bytes in pages spill one.
+        // 8-bit rows wait in registers between memory and a tile. With two tiles they would wait
+        // during the products, and registers do not suffice. With 128 threads gfx11 has too few
+        // registers for a thread's share of 8-bit rows (31 spills), of chosen positions (41) or of
+        // pages (38). On sm_75 8-bit rows in pages spill one.
         let (bytes, amd) = (kv.storage == KvStorage::Q8_0, target.vendor() == Vendor::Amd);
         let few = move |t: &LatentFlashTuning| match amd {
             true => bytes || looked_up && t.wave == 32,
@@ -145,7 +146,7 @@ impl LatentFlashSpec {
         LatentFlashTuning::all(target, wave, &self.kv, self.paged || self.chosen.is_some())
     }
 
-    /// `[tokens, blocks]`: that many tokens take that many blocks.
+    /// `[tokens, blocks]`: so many tokens take so many blocks.
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -154,7 +155,7 @@ impl LatentFlashSpec {
         if self.chosen.is_some() {
             return Ok([1, heads.div_ceil(rows)]);
         }
-        // The first whole number of blocks that ends where a token does.
+        // The smallest whole number of blocks that ends at the end of a token.
         let tokens = (1..=rows).find(|t| (t * heads).is_multiple_of(rows)).unwrap_or(rows);
         Ok([tokens, tokens * heads / rows])
     }

@@ -1,4 +1,4 @@
-//! Heads of a prompt's tokens normalised and rotated, keys and values stored: `gpu/rope_kv.h`.
+//! Normalises and rotates heads of a prompt's tokens, and stores keys and values: `gpu/rope_kv.h`.
 
 use crate::attention::heads::HeadsForm;
 use crate::attention::kv::KvLayout;
@@ -10,24 +10,25 @@ use crate::vocabulary::variant::{Wave, choice_of_wave};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Normalises and rotates queries and keys, and stores keys and values: as
+/// Normalises and rotates queries and keys, and stores keys and values, as
 /// [`AttendSpec`](crate::attend::AttendSpec) does for one token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RopeKvSpec {
-    /// Heads.
+    /// Layout, norms and rotation of the heads.
     pub form: HeadsForm,
-    /// Queries are returned as halves.
+    /// Whether queries are returned as f16.
     pub half: bool,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
 }
 
 arguments! {
-    /// The arguments; others are as for [`AttendArgs`](crate::attend::AttendArgs).
+    /// The arguments; those without a description are as in
+    /// [`AttendArgs`](crate::attend::AttendArgs).
     RopeKvArgs {
         /// `tokens × heads × head_dim` f32, as projected.
         q: Pointer,
-        /// `tokens × kv heads × head_dim` f32; null, as `v`, if they are in the cache already.
+        /// `tokens × kv heads × head_dim` f32; null, like `v`, if they are already in the cache.
         k: Pointer,
         /// As `k`.
         v: Pointer,
@@ -35,19 +36,19 @@ arguments! {
         q_norm: Pointer,
         /// As `q_norm`.
         k_norm: Pointer,
-        /// From [`angles`](crate::heads::angles).
+        /// Cosines and sines from [`angles`](crate::heads::angles).
         angles: Pointer,
-        /// One u32: the first token's.
+        /// One u32: the position of the first token.
         position: Pointer,
-        /// Per [`KvLayout`].
+        /// Keys in the layout [`KvLayout`].
         keys: Pointer,
-        /// As `keys`.
+        /// Values, as `keys`.
         values: Pointer,
-        /// The queries, `tokens × heads × head_dim`, f32 or f16; f32 may be `q` itself.
+        /// The rotated queries, `tokens × heads × head_dim`, f32 or f16; f32 may be `q`.
         rotated: Pointer,
-        /// The norms' epsilon.
+        /// Epsilon of the norms.
         eps: F32,
-        /// Positions of the cache.
+        /// Number of positions in the cache.
         capacity: U32,
         /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only with pages.
         table: Pointer,
@@ -58,7 +59,7 @@ const NAME: &str = "rope_kv";
 const WAVES: u32 = 4;
 
 impl RopeKvSpec {
-    /// Blocks for a token.
+    /// Number of blocks for a token.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         let kept = if self.form.kept_before { 0 } else { 2 * self.form.kv.heads };

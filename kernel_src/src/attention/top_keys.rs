@@ -1,4 +1,4 @@
-//! The positions of the best scores, as a list: `gpu/top_keys.h`.
+//! Selects the positions of the best scores, as a list: `gpu/top_keys.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -9,32 +9,33 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// The positions of the best scores among those that each token sees, in rising order, the earlier
-/// ones first among equals; all of them if it sees no more. −0 equals 0, NaN is the lowest.
+/// The positions of the best scores among those that each token sees, in rising order. Among equal
+/// scores the earlier positions are chosen. If a token sees fewer, all are chosen. −0 equals 0, NaN
+/// is the lowest.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TopKeysSpec {
-    /// Positions chosen.
+    /// Number of chosen positions.
     pub top: usize,
-    /// Successive tokens of one sequence; otherwise one token of each sequence.
+    /// True: successive tokens of one sequence. False: one token of each sequence.
     pub one: bool,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of the selection.
     TopKeysArgs {
-        /// A row of `capacity` f32 for each token from `first` on, for the rows of the grid.
+        /// One row of `capacity` f32 for each row of the grid; row 0 is for token `first`.
         scores: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
         slots: Pointer,
         /// A u32 per slot: tokens before the new ones.
         position: Pointer,
-        /// Out: `tokens × top` u32; [`TopKeysSpec::NONE`] after the last.
+        /// Output: `tokens × top` u32; [`TopKeysSpec::NONE`] after the last.
         chosen: Pointer,
         /// The token of the first row.
         first: U32,
-        /// New tokens.
+        /// Number of new tokens.
         tokens: U32,
-        /// Positions of a row.
+        /// Number of positions of a row.
         capacity: U32,
     }
 }
@@ -43,7 +44,7 @@ const NAME: &str = "top_keys";
 const BLOCK: u32 = 512;
 
 impl TopKeysSpec {
-    /// No position.
+    /// Entry without a position.
     pub const NONE: u32 = u32::MAX;
 }
 

@@ -11,7 +11,7 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Biases, a mask and penalties for rows of logits, from a list in each slot.
+/// Applies biases, a mask and penalties to rows of logits, from a list in each slot.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AdjustSpec {
     /// Size of the vocabulary.
@@ -19,7 +19,7 @@ pub struct AdjustSpec {
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of an adjustment.
     AdjustArgs {
         /// `sequences × vocab` f32, changed in place.
         logits: Pointer,
@@ -27,7 +27,7 @@ arguments! {
         slots: Pointer,
         /// [`changes::stride`] u32 per slot.
         lists: Pointer,
-        /// Blocks of a sequence.
+        /// Number of blocks per sequence.
         blocks: U32,
     }
 }
@@ -36,7 +36,7 @@ const NAME: &str = "adjust";
 const BLOCK: u32 = 256;
 
 impl AdjustSpec {
-    /// Blocks for each sequence: also the last argument.
+    /// Number of blocks per sequence; also the last argument.
     #[must_use]
     pub fn blocks(&self, units: u32) -> u32 {
         (self.vocab as u32).div_ceil(4096).clamp(1, units.max(1))
@@ -75,7 +75,7 @@ impl Family for AdjustSpec {
     }
 
     fn work(&self, size: Size) -> Work {
-        // Counted as if each had a mask.
+        // Counted as if each row had a mask.
         Work::moves(4 * self.vocab * size.tokens)
     }
 }

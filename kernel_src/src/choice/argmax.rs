@@ -1,4 +1,4 @@
-//! The likeliest token, chosen on the device, and the advance of the sequence: `gpu/argmax.h`.
+//! Chooses the most likely token on the device and advances the sequence: `gpu/argmax.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -9,34 +9,34 @@ use crate::vocabulary::variant::{Variant, choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Chooses the largest logit for each sequence, the lower id first among equals. The token is
-/// written after the one that the logits came from, and the position advanced.
+/// Chooses the largest logit for each sequence, and the lowest id among equals. The token is
+/// written after the last token of the sequence, and the position advances by one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ArgmaxSpec {
     /// Size of the vocabulary.
     pub vocab: usize,
-    /// The block; `None`: the family's.
+    /// Threads of the block; `None`: the default of the family.
     pub tuning: Option<ChoiceTuning>,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of a greedy choice.
     ArgmaxArgs {
         /// `sequences × vocab` f32.
         logits: Pointer,
         /// `sequences × blocks` u64 of working memory.
         part: Pointer,
-        /// A u32 per sequence, zero before the first launch and after every one.
+        /// A u32 per sequence, zero before the first launch and after each launch.
         counters: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
         slots: Pointer,
         /// `slots × capacity` u32.
         tokens: Pointer,
-        /// A u32 per slot: the position of the token that the logits came from.
+        /// A u32 per slot: the position of the last token (the source of the logits).
         position: Pointer,
-        /// Positions of a slot.
+        /// Number of positions of a slot.
         capacity: U32,
-        /// Blocks of a sequence.
+        /// Number of blocks per sequence.
         blocks: U32,
     }
 }
@@ -66,7 +66,7 @@ impl ChoiceTuning {
         require(fine, kernel, || format!("{self:?} on {target}"))
     }
 
-    /// Candidates.
+    /// All candidates.
     pub(crate) fn all(target: &Target) -> Vec<ChoiceTuning> {
         let waves = target.waves().iter();
         waves.flat_map(|&wave| [256, 512, 1024].map(|block| ChoiceTuning { wave, block })).collect()
@@ -75,7 +75,7 @@ impl ChoiceTuning {
 
 const NAME: &str = "argmax";
 impl ArgmaxSpec {
-    /// Blocks for each sequence: also the last argument.
+    /// Number of blocks per sequence; also the last argument.
     #[must_use]
     pub fn blocks(&self, units: u32) -> u32 {
         (self.vocab as u32).div_ceil(2048).clamp(1, units.max(1))

@@ -1,32 +1,33 @@
 //! Changes to a sequence's logits before its next token is chosen, as words in a device's memory,
 //! which `gpu/adjust.h` reads.
 
-/// The most tokens of a list: all that OpenAI's clients may bias, and a window of penalties.
+/// The most tokens of a list: as many as OpenAI clients may bias, and a window of penalties.
 pub const MOST: usize = 1024;
-/// Words before the entries: their number, whether there is a mask, the repetition penalty, 0.
+/// Words before the entries: number of entries, whether there is a mask, the repetition penalty, 0.
 pub const HEAD: usize = 4;
 
 /// Changes to one token's logit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Entry {
-    /// The token.
+    /// Id of the token.
     pub id: u32,
-    /// Added first.
+    /// Added to the logit first.
     pub bias: f32,
-    /// Subtracted last.
+    /// Subtracted from the logit last.
     pub minus: f32,
-    /// Divided by the repetition penalty if positive, multiplied if negative.
+    /// Whether the logit is divided by the repetition penalty if positive, and multiplied by it if
+    /// negative.
     pub repeated: bool,
 }
 
-/// Words of a slot's mask.
+/// Number of words of a slot's mask.
 #[must_use]
 pub fn mask(vocab: usize) -> usize {
-    // Two words to each word of the host.
+    // Two words for each word of the host.
     2 * vocab.div_ceil(64)
 }
 
-/// Words of a slot.
+/// Number of words of a slot.
 #[must_use]
 pub fn stride(vocab: usize) -> usize {
     (HEAD + 4 * MOST + mask(vocab)).next_multiple_of(4)

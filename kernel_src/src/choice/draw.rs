@@ -1,4 +1,4 @@
-//! A token drawn at random on the device, and the advance of the sequence: `gpu/draw.h`.
+//! Draws a token at random on the device and advances the sequence: `gpu/draw.h`.
 
 use crate::choice::argmax::ChoiceTuning;
 use crate::vocabulary::arguments::arguments;
@@ -11,47 +11,49 @@ use kjit_engine::{Constants, Dot, Target, Vendor};
 use std::fmt;
 
 /// Draws a token for each sequence: top-k, temperature, top-p, min-p, in this order. The token is
-/// written after the one that the logits came from, and the position advanced. Several blocks share
-/// a sequence's logits and meet in device memory.
+/// written after the last token of the sequence, and the position advances by one. Several blocks
+/// share the logits of a sequence; they synchronise in device memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DrawSpec {
     /// Size of the vocabulary.
     pub vocab: usize,
-    /// The block; `None`: the family's.
+    /// Threads of a block; `None`: the default of the family.
     pub tuning: Option<ChoiceTuning>,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of a draw.
     DrawArgs {
         /// `sequences × vocab` f32.
         logits: Pointer,
         /// A u64 for each slot: the seed of its noise, with the token's position and id
         /// ([`crate::noise`]).
         seeds: Pointer,
-        /// The four arguments below for each slot; null: the arguments hold for all.
+        /// `slots × 4` words: the four arguments below for each slot. Null: the arguments hold for
+        /// all.
         options: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
         slots: Pointer,
         /// `slots × capacity` u32.
         tokens: Pointer,
-        /// A u32 per slot: the position of the token that the logits came from.
+        /// A u32 per slot: the position of the last token (the source of the logits).
         position: Pointer,
-        /// [`WORK`] bytes a sequence, zero before the first launch and after every one.
+        /// [`WORK`] bytes per sequence, zero before the first launch and after each launch.
         work: Pointer,
-        /// [`SAID`] bytes a sequence of working memory.
+        /// [`SAID`] bytes of working memory per sequence.
         said: Pointer,
-        /// Positions of a slot.
+        /// Number of positions of a slot.
         capacity: U32,
-        /// Number of likeliest tokens to draw from; 0: all.
+        /// Number of most likely tokens to draw from; 0: all.
         top_k: U32,
         /// Factor of logits: [`crate::noise::inverse`] of the temperature.
         inverse: F32,
-        /// Draws from the likeliest tokens whose probabilities reach this; 1: all.
+        /// Draws from the most likely tokens whose probabilities reach this sum; 1: all.
         top_p: F32,
-        /// Draws from tokens at least this times as likely as the likeliest; 0: all.
+        /// Draws from tokens with at least this fraction of the largest probability; 0: all.
         min_p: F32,
-        /// Blocks of a sequence. With more than one the launch is cooperative, since they meet.
+        /// Number of blocks per sequence. With more than one the launch is cooperative, because
+        /// blocks wait for each other.
         blocks: U32,
     }
 }
@@ -60,20 +62,20 @@ const NAME: &str = "draw";
 
 /// Threads of a block without a measured tuning.
 pub const THREADS: u32 = 512;
-/// The most blocks for one row of logits: with 32 a thread reads eight logits of a vocabulary of
-/// 128k at once. With many candidates (top-k off, or above 64) sixteen of them draw.
+/// The most blocks for one row of logits: with 32 a thread has eight loads in flight for a
+/// vocabulary of 128k. With many candidates (top-k off, or above 64) sixteen blocks draw.
 const MOST_BLOCKS: u32 = 32;
 
-/// Bytes in which the blocks of one sequence meet: three sets of 2048 weights and counts, two
+/// Bytes of the barrier state and bins of one sequence: three sets of 2048 weights and counts, two
 /// counters (`DrawMeeting` in `gpu/draw.h`).
 pub const WORK: usize = 3 * 2048 * (8 + 4) + 8;
 
-/// Bytes in which they exchange their likeliest tokens, extremes, sums and an id (`DrawSaid`).
+/// Bytes in which blocks exchange their most likely tokens, extremes, sums and an id (`DrawSaid`).
 pub const SAID: usize = MOST_BLOCKS as usize * 64 * 8 + 16 * (16 + 8) + 8;
 
 impl DrawSpec {
-    /// Blocks for each of `sequences` sequences: also the last argument. All must be resident;
-    /// fewer than 2048 logits a block are not worth a meeting.
+    /// Number of blocks for each of `sequences` sequences; also the last argument. All must be
+    /// resident. A block has at least 2048 logits, since a barrier costs time.
     #[must_use]
     pub fn blocks(&self, units: u32, sequences: u32) -> u32 {
         (units / sequences.max(1)).min(MOST_BLOCKS).min((self.vocab as u32).div_ceil(2048)).max(1)
@@ -98,7 +100,7 @@ impl Family for DrawSpec {
         write!(f, "of {}", self.vocab)
     }
 
-    /// With 1024 threads each has 64 registers, and 13 spilled on sm_90.
+    /// With 1024 threads each thread has 64 registers, and 13 spilled on sm_90.
     fn usual(&self, target: &Target) -> Result<ChoiceTuning, SpecError> {
         let wave = target.default_wave();
         Ok(ChoiceTuning { wave, block: THREADS })
@@ -119,12 +121,12 @@ impl Family for DrawSpec {
     fn render(&self, target: &Target, _: &ChoiceTuning, block: Block) -> Result<Kernel, SpecError> {
         let mut macros = Constants::new();
         if target.vendor() == Vendor::Nvidia {
-            // Without this bound ptxas makes room for two blocks a unit on sm_90, and five
-            // registers spill.
+            // Without this bound ptxas reserves registers for two blocks per multiprocessor on
+            // sm_90, and five spill.
             macros = macros.set("KJ_MIN_BLOCKS", 1);
         }
-        // With both ways in one kernel three scalar registers spill on gfx803, gfx900 and
-        // relatives.
+        // With both algorithms in one kernel three scalar registers spill on gfx803, gfx900 and
+        // similar chips.
         let few = target.arch().waves != [64] || target.arch().dot != Dot::None;
         let shape = Shape::new().number("VOCAB", self.vocab).flag("FEW", few);
         Ok(of_shape(NAME, &shape, macros, block.wave, block.threads))

@@ -2,34 +2,34 @@
 //!
 //! A token's score is `(logit − largest) / temperature − ln(−ln u)`, and the token with the
 //! greatest score is drawn. With `u` uniform in 0..1 that is a draw from the softmax (Gumbel-max
-//! trick). `u` comes from a counter, Philox4x32-10 (Salmon et al. 2011), of the seed, the position
-//! of the token, and its id. So a draw does not depend on other draws. A small change of the logits
-//! seldom changes it: if scores move by `d(i)`, the probability is `½ Σ p(i) p(j) |d(i) − d(j)|` to
-//! first order, less than the largest move. A place in a sum over the vocabulary would move with
-//! every logit before it.
+//! trick). `u` is a function of the seed, the position of the token and its id: Philox4x32-10
+//! (Salmon et al. 2011). So a draw does not depend on other draws. A small change of the logits
+//! rarely changes it: if scores change by `d(i)`, the probability is `½ Σ p(i) p(j) |d(i) − d(j)|`
+//! to first order, less than the largest change. A draw by cumulative sums over the vocabulary
+//! would depend on every logit before it.
 
 /// The inputs of a draw's noise, except the token's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Noise {
-    /// The sequence's seed.
+    /// Seed of the sequence.
     pub seed: u64,
-    /// Tokens of the sequence before the one that is drawn.
+    /// Number of tokens of the sequence before the drawn one.
     pub position: u32,
 }
 
-/// No noise is above this: −ln of 2^−33 is 22.874.
+/// The noise is never above this: −ln of 2^−33 is 22.874.
 const MOST: f32 = 22.875;
 
 impl Noise {
-    /// The token drawn from these, each with its logit minus the largest one: the one with the
-    /// greatest score, of equals the lowest id. `None` if all are NaN. In the order of ids four
-    /// tokens share their random words.
+    /// Draws one of these tokens, each given with its logit minus the largest logit: the token with
+    /// the greatest score, and the lowest id among equals. `None` if all are NaN. In the order of
+    /// ids four tokens share their random words.
     #[must_use]
     pub fn draw(self, tokens: impl IntoIterator<Item = (u32, f32)>, inverse: f32) -> Option<u32> {
         let (mut best, mut at, mut words) = (None, u32::MAX, [0; 4]);
         for (id, below) in tokens.into_iter().filter(|(_, below)| !below.is_nan()) {
             let wins = |score: f32| best.is_none_or(|(s, t)| score > s || score == s && id < t);
-            // Most are too far below for any noise.
+            // Most scores are too low for any noise.
             if !wins(below * inverse + MOST) {
                 continue;
             }
@@ -53,8 +53,8 @@ impl Noise {
         best.map(|(_, id)| id)
     }
 
-    /// A number in 0..1 for the whole draw. It depends on seed and position, and no token's noise
-    /// depends on it.
+    /// A number in 0..1 for the whole draw. It depends on seed and position. It is independent of
+    /// the noise of tokens.
     #[must_use]
     pub fn chance(self) -> f32 {
         let key = [self.seed as u32, (self.seed >> 32) as u32];
@@ -68,8 +68,8 @@ impl Noise {
     }
 }
 
-/// The factor of logits: 1 / temperature, neither infinite nor 0. The host computes it for the
-/// device too, as compilers there divide differently.
+/// The factor of logits: 1 / temperature, never infinite or 0. The host computes it also for the
+/// device, as compilers there divide differently.
 #[must_use]
 pub fn inverse(temperature: f32) -> f32 {
     (1.0 / temperature).clamp(1.2e-38, 1e37)
@@ -85,24 +85,24 @@ fn philox([mut a, mut b, mut c, mut d]: [u32; 4], [mut low, mut high]: [u32; 2])
     [a, b, c, d]
 }
 
-/// (word + ½) / 2^32.
+/// The fraction (word + ½) / 2^32.
 fn fraction(word: u32) -> f32 {
     (word as f32 + 0.5) * (1.0 / 4_294_967_296.0)
 }
 
-/// −ln(−ln(1 − fraction)).
+/// The noise −ln(−ln(1 − fraction)).
 fn of_word(word: u32) -> f32 {
     let ln =
         if word < 0x4000_0000 { ln_of_parts(0.0, -fraction(word)) } else { ln_of(fraction(!word)) };
     -ln_of(-ln)
 }
 
-/// An upper bound of that, for less work: −ln t > −ln(−ln(1 − t)), by t's exponent.
+/// A cheap upper bound of the noise: −ln t > −ln(−ln(1 − t)), from the exponent of t.
 fn bound(word: u32) -> f32 {
     -0.6932 * ((fraction(word).to_bits() >> 23) as i32 - 127) as f32
 }
 
-/// ln(2^e × (1 + f)), f from −0.29 to 0.42 (the polynomial of Cephes' logf).
+/// ln(2^e × (1 + f)) for f from −0.29 to 0.42 (the polynomial of Cephes' logf).
 fn ln_of_parts(e: f32, f: f32) -> f32 {
     const P: [f32; 9] = [
         7.037_683_6e-2,
@@ -120,9 +120,9 @@ fn ln_of_parts(e: f32, f: f32) -> f32 {
     e.mul_add(std::f32::consts::LN_2, (f * f).mul_add(p, f))
 }
 
-/// ln of a normal number above 0.
+/// ln of a positive normal number.
 fn ln_of(x: f32) -> f32 {
-    // From √½ on with its own exponent.
+    // The exponent changes at √½.
     let bits = x.to_bits().wrapping_sub(0x3f35_04f3);
     let m = f32::from_bits((bits & 0x007f_ffff) + 0x3f35_04f3);
     ln_of_parts((bits as i32 >> 23) as f32, m - 1.0)
@@ -168,14 +168,13 @@ mod tests {
             let t = (f64::from(word) + 0.5) / 4_294_967_296.0;
             let want = -(-(-t).ln_1p()).ln();
             let got = f64::from(of_word(word));
-            // Four units in the last place of a number up to 23; near one's logarithm both sides
-            // are small.
+            // Four units in the last place of a number up to 23; both sides are small near ln 1.
             assert!((got - want).abs() < 4e-7 * (1.0 + want.abs()), "{word:#x}: {got} for {want}");
             assert!(of_word(word) < bound(word) && of_word(word) < MOST, "{word:#x}");
         }
     }
 
-    /// The draw of all, without the short cuts.
+    /// The draw of all tokens, without the shortcuts.
     fn plain(noise: Noise, logits: &[f32], inverse: f32) -> u32 {
         let largest = logits.iter().copied().fold(f32::MIN, f32::max);
         let score = |(id, x): (u32, &f32)| {
@@ -187,10 +186,10 @@ mod tests {
 
     #[test]
     fn short_cuts_change_no_draw() {
-        // Random words by the generator itself, under another key.
+        // Random words directly from the generator, with another key.
         let words = |i: u32, n: u32| philox([n / 4, i, 0, 0], [36, 36])[n as usize % 4];
         for position in 0..300 {
-            // Differences of two noises: as far from 0 as normal numbers of deviation 4.
+            // Differences of two noises: as large as normal numbers with deviation 4.
             let logit =
                 |n| 2.5 * (of_word(words(position, 2 * n)) - of_word(words(position, 2 * n + 1)));
             let logits: Vec<f32> = (0..1 + position * 7 % 1000).map(logit).collect();

@@ -10,14 +10,14 @@ use crate::vocabulary::variant::{Wave, choice_of_wave};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// How scores become shares.
+/// The conversion of scores to shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gating {
-    /// The softmax over all.
+    /// The softmax over all scores.
     Softmax,
-    /// Each one's own sigmoid.
+    /// The sigmoid of each score.
     Sigmoid,
-    /// The raw scores choose; the shares are the softmax of the chosen.
+    /// The raw scores determine the choice; the shares are the softmax of the chosen scores.
     Chosen,
 }
 
@@ -26,29 +26,30 @@ gpu_enum!(ROW_ENUMS: Gating { Softmax, Sigmoid, Chosen });
 /// Chooses experts for each token by their scores.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RouteSpec {
-    /// Scores of a token, up to 1024: one for each expert, or [`RouteSpec::alike`].
+    /// Number of scores of a token, up to 1024: one for each expert, or [`RouteSpec::alike`] for
+    /// each.
     pub experts: usize,
-    /// Experts chosen, up to 32.
+    /// Number of chosen experts, up to 32.
     pub top: usize,
-    /// Shares of the chosen sum to one before `scale`.
+    /// Whether the shares of the chosen experts sum to one before `scale`.
     pub renormalise: bool,
-    /// How scores become shares.
+    /// The conversion of scores to shares.
     pub gating: Gating,
-    /// An offset for each expert's choice.
+    /// Whether each expert has an offset for the choice.
     pub bias: bool,
-    /// A factor on each expert's share.
+    /// Whether each expert has a factor for its share.
     pub factors: bool,
-    /// (runs of experts, runs that stay in the choice): those whose two best experts are worth most
-    /// stay.
+    /// (number of runs of experts, number of runs that stay in the choice). Runs with the largest
+    /// sums of their two best experts stay.
     pub groups: Option<(usize, usize)>,
-    /// Successive scores that stand for one expert, each with a share of its own.
+    /// Number of successive scores for one expert, each with its own share.
     pub alike: usize,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of routing.
     RouteArgs {
         /// `tokens × experts` f32.
         scores: Pointer,
@@ -56,9 +57,10 @@ arguments! {
         bias: Pointer,
         /// `experts` f32, or null.
         factors: Pointer,
-        /// Out: `tokens × top` u32, in falling order of score, the lower index first among equals.
+        /// Output: `tokens × top` u32, in falling order of score, the lower index first among
+        /// equals.
         experts: Pointer,
-        /// Out: their shares, f32, times `scale`.
+        /// Output: the shares of these experts, f32, times `scale`.
         shares: Pointer,
         /// Factor on shares.
         scale: F32,

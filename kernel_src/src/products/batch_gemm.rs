@@ -16,63 +16,63 @@ use std::fmt;
 
 /// A product with the rows of a batch. Any number of tokens up to the spec's can be launched.
 ///
-/// Numerics: those of [`GemmSpec`](crate::gemm::GemmSpec): weights are rounded to halves (twice:
-/// the group's scale, the product with it), activations are halves, sums f32. The order of a
-/// result's sums follows from the shape of the weights and from the tuning, which differs with the
-/// number of tokens: rows that must have the same bits whatever comes with them are
-/// [`SmallGemmSpec`](crate::small_gemm::SmallGemmSpec)'s.
+/// Numerics: as for [`GemmSpec`](crate::gemm::GemmSpec). Weights are rounded to f16 (twice: the
+/// group's scale, and its product with the code); activations are f16, sums f32. The order of a
+/// result's sum depends on the shape of the weights and on the tuning, which differs with the
+/// number of tokens. If a row must have the same bits for any other rows, use
+/// [`SmallGemmSpec`](crate::small_gemm::SmallGemmSpec).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BatchGemmSpec {
     /// Length of a row; a multiple of 32.
     pub cols: usize,
-    /// Tokens at most: 1 to 256.
+    /// Largest number of tokens: 1 to 256.
     pub tokens: usize,
-    /// The weights: one to three.
+    /// The weight matrices: one to three.
     pub segments: Vec<Segment>,
-    /// The end.
+    /// The last operation: bias, residual or gated unit.
     pub finish: Finish,
-    /// Results are halves in turned tiles, the input of another product.
+    /// Results are f16 in turned tiles, the input of another product.
     pub turned: bool,
-    /// How the work is cut; `None`: the default.
+    /// The division of the work; `None`: the default.
     pub tuning: Option<BatchGemmTuning>,
 }
 
 arguments! {
-    /// The arguments of a product with a batch's rows. Weights are row records of [`Layout`],
-    /// biases f32 per row, results `tokens × rows` f32, or halves in turned tiles (then their
-    /// columns up to a multiple of 128 are zeroed).
+    /// The arguments of a product with the rows of a batch. Weights are row records of [`Layout`],
+    /// biases f32 per row, results `tokens × rows` f32, or f16 in turned tiles (then their columns
+    /// up to a multiple of 128 are zeroed).
     BatchGemmArgs {
-        /// `tokens × cols` halves in turned tiles ([`turned_index`](crate::mma::turned_index)),
-        /// made by [`TilesSpec`](crate::tiles::TilesSpec) or by a product with `turned`.
+        /// `tokens × cols` f16 in turned tiles ([`turned_index`](crate::mma::turned_index)), made
+        /// by [`TilesSpec`](crate::tiles::TilesSpec) or by a product with `turned`.
         x: Pointer,
         /// `tokens × rows` f32, or null.
         residual: Pointer,
     } segments {
         /// [`BatchGemmSpec::part_bytes`] of working memory.
         parts: Pointer,
-        /// [`BatchGemmSpec::counters`] u32, zero before the first launch and after every one.
+        /// [`BatchGemmSpec::counters`] u32, zero before the first launch and after each launch.
         counters: Pointer,
-        /// Tokens at hand.
+        /// Number of tokens.
         tokens: U32,
-        /// Blocks of the grid.
+        /// Number of blocks in the grid.
         blocks: U32,
     }
 }
 
-/// How the work is cut.
+/// The division of the work among blocks and warps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BatchGemmTuning {
     /// Groups of four warps that multiply: 2 to 4.
     pub groups: u32,
     /// Tiles of 64 rows of a group: 1 or 2.
     pub tiles: u32,
-    /// Units of 128 columns that weights are asked for ahead.
+    /// Units of 128 columns by which weights are requested ahead.
     pub ahead: u32,
-    /// Units of X in shared memory.
+    /// Number of units of X in shared memory.
     pub stages: u32,
-    /// Products that are begun together, a batch: 1, 2 or 4.
+    /// Products that are started together, as a batch: 1, 2 or 4.
     pub deep: u32,
-    /// Blocks of a multiprocessor: 1, or 2 with up to 16 tokens.
+    /// Blocks per multiprocessor: 1, or 2 with up to 16 tokens.
     pub blocks_per_unit: u32,
     /// Batches that run while weights for the next are unpacked: 1 or 3.
     pub flight: u32,
@@ -81,15 +81,14 @@ pub struct BatchGemmTuning {
 impl Variant for BatchGemmTuning {}
 
 const NAME: &str = "batch_gemm";
-/// Multiprocessors of the family's usual cards (H100 SXM, H200): on another number of them the
-/// blocks are not all at work at once, or some idle.
+/// Multiprocessors of an H100 SXM or H200, the usual cards of the family. With another number some
+/// blocks wait for others, or some multiprocessors idle.
 const UNITS: u32 = 132;
-/// Time of a tile's end, in units of work: 64 tokens of 4096 × 4096 on an H100.
+/// Time of the end of a tile, in units of work: 64 tokens of 4096 × 4096 on an H100.
 const TILE_COST: usize = 3;
-/// Tokens at most.
+/// Largest number of tokens.
 pub const MOST: usize = 256;
-/// Bytes of shared memory that a block takes beside the dynamic ones: its barriers, and what the
-/// driver keeps of each block.
+/// Bytes of shared memory of a block beside the dynamic ones: its barriers, and the driver's part.
 const BESIDE: usize = 1536;
 
 /// Whether a target has the kernel.
@@ -98,7 +97,7 @@ pub fn covers(target: &Target) -> bool {
     target.arch().matrix == MatrixUnit::Wgmma
 }
 
-/// Where the family starts: what has the least time of those for the fewest tokens that are enough.
+/// Start values of the tuning: of those for the fewest sufficient tokens, the fastest is taken.
 /// Measured on an H100 (`docs/performance.md`).
 const STARTS: [Start; 6] = [
     Start { up_to: 32, unit_ns: 880, tuning: BatchGemmTuning::of([3, 1, 6, 4, 1, 1, 3]) },
@@ -109,16 +108,17 @@ const STARTS: [Start; 6] = [
     Start { up_to: MOST, unit_ns: 1960, tuning: BatchGemmTuning::of([2, 1, 6, 2, 1, 1, 3]) },
 ];
 
-/// A tuning for up to so many tokens.
+/// A tuning, and the largest number of tokens that it is for.
 struct Start {
     up_to: usize,
-    /// A unit of one of its blocks: a product of 28672 × 4096 of Q4_K, divided by its units.
+    /// Nanoseconds of a unit of one of its blocks: a product of 28672 × 4096 in Q4_K, divided by
+    /// its units.
     unit_ns: usize,
     tuning: BatchGemmTuning,
 }
 
 impl BatchGemmTuning {
-    /// Its fields in their order.
+    /// The fields in order.
     #[must_use]
     pub const fn of(
         [groups, tiles, ahead, stages, deep, blocks_per_unit, flight]: [u32; 7],
@@ -131,19 +131,18 @@ impl BatchGemmTuning {
         64 * self.groups * self.tiles
     }
 
-    /// Threads of a block: one group more brings X.
+    /// Threads of a block: one extra group loads X.
     const fn threads(&self) -> u32 {
         128 * (self.groups + 1)
     }
 }
 
-/// Dynamic shared memory that a block has at most.
+/// Largest dynamic shared memory of a block.
 fn room(target: &Target, t: &BatchGemmTuning) -> usize {
     (target.arch().shared_per_block / t.blocks_per_unit.max(1)) as usize - BESIDE
 }
 
-/// Bytes in which `gpu/span_ring.h` has 32 weights: what is smaller than a word comes with its
-/// word.
+/// Bytes of 32 weights in `gpu/span_ring.h`: a section smaller than a word takes a whole word.
 fn span_bytes(layout: &Layout) -> usize {
     let [ones, twos, fours, eights] = layout.codes.map(|at| at.is_some());
     let big = if layout.block().is_none() || fours || eights { 16 * 32 / layout.unit() } else { 0 };
@@ -167,7 +166,7 @@ impl BatchGemmSpec {
         Segments { cols: self.cols, all: &self.segments, finish: self.finish }
     }
 
-    /// Tokens of the products: their widths are those of `gpu/held.h`.
+    /// Tokens of the products: one of the widths in `gpu/held.h`.
     fn width(&self) -> usize {
         self.tokens.next_multiple_of(if self.tokens <= 64 { 8 } else { 32 })
     }
@@ -182,7 +181,7 @@ impl BatchGemmSpec {
     }
 
     /// Dynamic shared memory: stages of X at a multiple of 1024, the ring of weights, results of 32
-    /// tokens (16 where X needs the room) for each group.
+    /// tokens (16 if X needs the memory) for each group.
     fn shared(&self, t: &BatchGemmTuning) -> Result<usize, SpecError> {
         let [groups, tiles, ahead, stages] =
             [t.groups, t.tiles, t.ahead, t.stages].map(|n| n as usize);
@@ -191,14 +190,14 @@ impl BatchGemmSpec {
         Ok(1024 + stages * 256 * self.width() + ring + groups * at_once * 68 * 4)
     }
 
-    /// Tiles of rows.
+    /// Number of row tiles.
     fn row_tiles(&self, t: &BatchGemmTuning) -> usize {
         self.weights().tiles(t.rows() as usize, if self.turned { 128 } else { 1 })
     }
 
-    /// Blocks of a launch, and the units of its time. As many blocks as are at work at once, or
-    /// fewer that share tiles evenly: a tile costs a block that ends in it [`TILE_COST`] units
-    /// beside its own.
+    /// Blocks of a launch, and the units of its time. As many blocks as run at the same time, or
+    /// fewer that share tiles evenly. A tile costs the block that ends in it [`TILE_COST`] units in
+    /// addition.
     fn blocks_and_units(&self, t: &BatchGemmTuning) -> (usize, usize) {
         let (tiles, steps) = (self.row_tiles(t).max(1), self.cols.div_ceil(128).max(1));
         let (all, most) = (tiles.saturating_mul(steps), (UNITS * t.blocks_per_unit) as usize);
@@ -219,8 +218,7 @@ impl BatchGemmSpec {
         self.blocks_and_units(t).0 as u32
     }
 
-    /// Bytes of `parts`: of each block those of two tiles, one that it begins with and one that it
-    /// ends with.
+    /// Bytes of `parts`: two tiles for each block, the tile it begins in and the tile it ends in.
     fn parts_of(&self, t: &BatchGemmTuning) -> usize {
         2 * self.blocks_of(t) as usize * t.rows() as usize * self.width() * 4
     }
@@ -241,7 +239,7 @@ impl BatchGemmSpec {
         Ok(self.parts_of(&self.tuning(target)?))
     }
 
-    /// Counters (u32): one for each tile.
+    /// Number of counters (u32): one for each tile.
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -267,7 +265,7 @@ impl Family for BatchGemmSpec {
         for s in STARTS.iter().filter(|s| Some(s.up_to) == up_to) {
             let mut t = s.tuning;
             let room = room(target, &t);
-            // Wider weights: not so far ahead.
+            // Wider weights: requested fewer units ahead.
             while t.ahead > 2 && self.shared(&t)? > room {
                 t.ahead -= 1;
             }
@@ -305,11 +303,11 @@ impl Family for BatchGemmSpec {
             && (1..=8).contains(&t.stages)
             && [1, 2, 4].contains(&t.deep)
             && [1, 3].contains(&t.flight)
-            // Where a batch's registers are another's only in the next unit, ptxas has all products
-            // wait for each other.
+            // If the registers of a batch are reused only in the next unit, ptxas makes all
+            // products wait for each other.
             && 8 * t.tiles / t.deep > t.flight + 1
             && (1..=2).contains(&t.blocks_per_unit)
-            // Results of a thread, beside some 90 registers.
+            // Results of a thread, in addition to about 90 registers.
             && t.tiles as usize * self.width() / 2 <= [128, 64, 32][t.groups as usize - 2]
             && (t.blocks_per_unit == 1 || self.width() <= 16 && t.groups == 2 && t.tiles == 1);
         require(fine, NAME, || format!("{t:?} on {target}"))

@@ -28,9 +28,9 @@ pub enum ExpertFinish {
     Gelu,
     /// gpt-oss's gated unit, bounded by the argument `limit`, per slot.
     ClampedSilu,
-    /// `y[t] = Σ shares · rows` over slots, plus a residual.
+    /// `y[t] = Σ shares · rows` over slots, plus an optional residual.
     Sum {
-        /// With a residual.
+        /// Whether a residual is added.
         residual: bool,
     },
 }
@@ -45,23 +45,23 @@ pub struct ExpertsSpec {
     pub rows: usize,
     /// Length of a row.
     pub cols: usize,
-    /// The most tokens: 1 to 64; with `all` any number.
+    /// Largest number of tokens: 1 to 64; with `all` any number.
     pub tokens: usize,
-    /// Chosen experts of each.
+    /// Number of chosen experts per token.
     pub top: usize,
-    /// `x` has a row for each slot, not one for each token.
+    /// Whether `x` has a row for each slot instead of one for each token.
     pub per_slot: bool,
     /// Transformation of the activations before the product.
     pub prologue: Prologue,
-    /// `x` has quantised columns; then no prologue.
+    /// Whether `x` has quantised columns; then there is no prologue.
     pub quantized: bool,
-    /// All matrices take part: slot `s` has matrix `s`, nothing is chosen.
+    /// Whether all matrices take part: slot `s` has matrix `s`, without a choice.
     pub all: bool,
-    /// Each expert has offsets for its rows.
+    /// Whether each expert has offsets for its rows.
     pub bias: bool,
     /// The epilogue.
     pub finish: ExpertFinish,
-    /// How the work is spread; `None`: the default.
+    /// The division of the work; `None`: the default.
     pub tuning: Option<MatvecTuning>,
 }
 
@@ -76,12 +76,13 @@ impl std::hash::Hash for ExpertsSpec {
 }
 
 arguments! {
-    /// The arguments. Weights are the experts' matrices one after another.
+    /// The arguments. Weights are the matrices of the experts, one after another.
     ExpertsArgs {
         /// A row of f32 for each token or slot, or columns as
         /// [`QuantizeSpec`](crate::quantize::QuantizeSpec) makes them.
         x: Pointer,
-        /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); else null.
+        /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); null
+        /// without either.
         aux: Pointer,
         /// `tokens × top` u32, or null with `all`.
         chosen: Pointer,
@@ -89,23 +90,23 @@ arguments! {
         shares: Pointer,
         /// `tokens × rows` f32, or null.
         residual: Pointer,
-        /// Row records.
+        /// Row records of the first matrix.
         w0: Pointer,
-        /// Those of a gated unit's other matrix, or null.
+        /// Row records of a gated unit's second matrix, or null.
         w1: Pointer,
         /// An f32 for each row of all experts, or null.
         b0: Pointer,
-        /// Those of the other matrix, or null.
+        /// As `b0` for the second matrix, or null.
         b1: Pointer,
-        /// `tokens × top × rows` f32; summed: `tokens × rows`.
+        /// `tokens × top × rows` f32; if summed, `tokens × rows`.
         y: Pointer,
-        /// The norm's epsilon.
+        /// Epsilon of the norm.
         eps: F32,
         /// The bound of a clamped unit.
         limit: F32,
-        /// Rows in use: the choices of other rows are not read.
+        /// Number of rows in use: choices of other rows are not read.
         tokens: U32,
-        /// Blocks of the grid.
+        /// Number of blocks in the grid.
         blocks: U32,
     }
 }
@@ -126,7 +127,7 @@ impl ExpertsSpec {
     /// The form of the activations.
     ///
     /// # Errors
-    /// Sizes that are not covered.
+    /// Unsupported sizes.
     pub fn column(&self) -> Result<Column, SpecError> {
         Column::shared(&[self.format], self.cols)
     }
@@ -137,7 +138,7 @@ impl ExpertsSpec {
         self.tokens * if self.per_slot { self.top } else { 1 }
     }
 
-    /// Results of a launch: rows that are summed are one.
+    /// Results of a launch: rows that are summed count as one.
     fn results(&self) -> usize {
         self.tokens * if self.sums() { 1 } else { self.top }
     }
@@ -146,7 +147,8 @@ impl ExpertsSpec {
         if self.gated() { 2 } else { 1 }
     }
 
-    /// Blocks to launch on a device of `units` compute units: also the kernel's last argument.
+    /// Number of blocks to launch on a device of `units` compute units; also the kernel's last
+    /// argument.
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -239,7 +241,7 @@ impl Family for ExpertsSpec {
     fn usual(&self, target: &Target) -> Result<MatvecTuning, SpecError> {
         let layout = Layout::new(self.format, self.cols)?;
         let units = (layout.unit(), layout.units());
-        // A sum has the weights of up to four slots in flight: 148 registers of Q6_K.
+        // A sum has the weights of up to four slots in flight: 148 registers for Q6_K.
         let lean = !self.sums();
         Ok(MatvecTuning::usual(target, 1, self.lists(), units, self.rows * self.results(), lean))
     }
@@ -298,7 +300,7 @@ impl Family for ExpertsSpec {
         }
         let call = "Experts<S>::template step<MetBefore>(a, share, pool, lds);";
         let step = Step::of("experts.h", "ExpertsArgs", call, self.shape(&tuning)?);
-        // The rows to read are known only after the choice: they do not come through the ring.
+        // The rows to read are known only after the choice, so they do not come through the ring.
         Ok(Step {
             lds: Some("Experts<S>::Shared"),
             pool,
@@ -321,7 +323,7 @@ impl Family for ExpertsSpec {
     }
 
     fn work(&self, _: Size) -> Work {
-        // Each slot may have another expert.
+        // Each slot may have a different expert.
         let slots = self.tokens * self.top;
         let matrix =
             Layout::new(self.format, self.cols).and_then(|l| l.bytes(self.rows, 1)).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Matrix × matrix: all tokens of a prompt or of some sequences at once, weights of any format read
-//! once. `gpu/gemm.h` on every matrix unit, `gpu/gemm_wgmma.h` on sm_90a.
+//! Matrix × matrix: all tokens of a prompt or of some sequences together; weights of any format are
+//! read once. `gpu/gemm.h` on every matrix unit, `gpu/gemm_wgmma.h` on sm_90a.
 
 mod tuning;
 
@@ -20,34 +20,35 @@ use tuning::GROUP_ROWS;
 
 /// A product of matrices.
 ///
-/// Numerics: weights are rounded to halves (twice: the group's scale, the product with it),
-/// activations are halves, sums f32.
+/// Numerics: weights are rounded to f16 (twice: the group's scale, and its product with the code),
+/// activations are f16, sums f32.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GemmSpec {
     /// Length of a row; a multiple of 32.
     pub cols: usize,
-    /// The weights: one to three.
+    /// The weight matrices: one to three.
     pub segments: Vec<Segment>,
     /// The epilogue.
     pub finish: Finish,
-    /// Results are halves in tiles, the input of another product.
+    /// Whether results are f16 in tiles, the input of another product.
     pub tiled: bool,
-    /// Matrices in each weight; with more than one, every tile of tokens has its own.
+    /// Number of matrices in each weight; with more than one, every tile of tokens has its own
+    /// matrix.
     pub experts: usize,
     /// The expected number of tokens of a launch (with experts: of each expert), which decides the
     /// tile. Any number can be launched.
     pub tokens: usize,
-    /// How the work is cut; `None`: the default of the target's family.
+    /// The division of the work; `None`: the default of the target's family.
     pub tuning: Option<GemmTuning>,
 }
 
 arguments! {
-    /// The arguments of a product of matrices; the last five are [`GemmLaunch`]'s. Weights are row
+    /// The arguments of a product of matrices; [`GemmLaunch`] gives the last five. Weights are row
     /// records of [`Layout`](crate::layout::Layout), with experts one matrix after the other;
-    /// biases f32 per row; results `tokens × rows` f32, or halves in tiles (then their columns up
-    /// to a multiple of 64 are zeroed).
+    /// biases f32 per row; results `tokens × rows` f32, or f16 in tiles (then their columns up to a
+    /// multiple of 64 are zeroed).
     GemmArgs {
-        /// `tokens × cols` halves in tiles ([`tiled_bytes`](crate::mma::tiled_bytes)), made by
+        /// `tokens × cols` f16 in tiles ([`tiled_bytes`](crate::mma::tiled_bytes)), made by
         /// [`TilesSpec`](crate::tiles::TilesSpec), by attention, or by a product with `tiled`
         /// results.
         x: Pointer,
@@ -56,21 +57,21 @@ arguments! {
     } segments {
         /// [`GemmLaunch::parts_bytes`] of working memory; null without splits.
         parts: Pointer,
-        /// [`GemmLaunch::counters`] u32, zero before the first launch and after every one; null
+        /// [`GemmLaunch::counters`] u32, zero before the first launch and after each launch; null
         /// without splits.
         counters: Pointer,
         /// The expert of each tile, by [`MoeGroupSpec`](crate::moe::MoeGroupSpec); null without
         /// experts.
         tile_expert: Pointer,
-        /// Tokens of this launch.
+        /// Number of tokens of this launch.
         tokens: U32,
-        /// Blocks that share a result, each a part of the columns.
+        /// Number of blocks that share a result, each with a part of the columns.
         splits: U32,
-        /// Tiles of tokens.
+        /// Number of tiles of tokens.
         token_tiles: U32,
-        /// All tiles.
+        /// Number of all tiles.
         tiles: U32,
-        /// Blocks of the grid.
+        /// Number of blocks in the grid.
         blocks: U32,
     }
 }
@@ -80,23 +81,23 @@ arguments! {
 pub struct GemmLaunch {
     /// Grid, block, shared memory.
     pub geometry: Geometry,
-    /// Argument: blocks that share a result, each a part of the columns.
+    /// Argument: number of blocks that share a result, each with a part of the columns.
     pub splits: u32,
-    /// Argument: tiles of tokens.
+    /// Argument: number of tiles of tokens.
     pub token_tiles: u32,
-    /// Argument: all tiles.
+    /// Argument: number of all tiles.
     pub tiles: u32,
-    /// Argument: blocks in the grid.
+    /// Argument: number of blocks in the grid.
     pub blocks: u32,
     /// Bytes of `parts`.
     pub parts_bytes: usize,
-    /// Counters.
+    /// Number of counters.
     pub counters: usize,
 }
 
 impl GemmLaunch {
-    /// This launch without splits: a block has all columns of its results, so sums have one order
-    /// for any rows and device.
+    /// This launch without splits: a block has all columns of its results, so the order of sums is
+    /// the same for any rows and device.
     #[must_use]
     pub const fn whole(mut self) -> GemmLaunch {
         self.geometry.grid[2] = 1;
@@ -149,8 +150,8 @@ impl GemmSpec {
         let (token_tiles, row_tiles, tiles) = (token_tiles as u32, row_tiles as u32, tiles as u32);
         let (splits, grid) = match t {
             GemmTuning::Waves { depth, .. } => {
-                // Few tiles: blocks share one, each with at least four steps of the columns, until
-                // each unit has two blocks.
+                // If there are few tiles, blocks share one, each with at least four steps of the
+                // columns, until each compute unit has two blocks.
                 let steps = (self.cols.div_ceil(64) as u32).div_ceil(depth);
                 let wanted = (2 * units.max(1)).div_ceil(tiles);
                 let splits = wanted.clamp(1, 8).min((steps / 4).max(1));
@@ -170,7 +171,7 @@ impl GemmSpec {
         })
     }
 
-    /// [`GemmSpec::launch_rows`] as a grid, with the arguments that follow from it.
+    /// [`GemmSpec::launch_rows`] as a grid, with the arguments that follow from the grid.
     ///
     /// # Errors
     /// As [`GemmSpec::launch_rows`].
@@ -185,7 +186,8 @@ impl GemmSpec {
         Ok(grid.memory("parts", l.parts_bytes).counters("counters", l.counters))
     }
 
-    /// Rows of activations: with experts whole tiles for each of them, for any number of tokens.
+    /// Rows of activations. With experts: whole tiles for each expert, for any distribution of
+    /// tokens.
     #[must_use]
     pub fn rows(&self, tuning: &GemmTuning, tokens: usize) -> usize {
         let tile = tuning.tokens() as usize;
@@ -271,7 +273,7 @@ impl Family for GemmSpec {
                 (s, macros)
             }
             GemmTuning::Groups { tokens, stages, ahead, fillers } => {
-                // The registers of each role, of 65536 in all; multiples of 8.
+                // The registers of each role, 65536 in total; multiples of 8.
                 let (fill, multiply) = if fillers == 1 { (88, 208) } else { (88, 160) };
                 let s =
                     shape.number("WG_N", tokens).number("BN", GROUP_ROWS).number("STAGES", stages);

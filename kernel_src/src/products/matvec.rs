@@ -1,4 +1,4 @@
-//! Matrix × vector: one to three weights with a common input, for one or a few columns of
+//! Matrix × vector: one to three weights with the same input, for one or a few columns of
 //! activations. `gpu/matvec.h`.
 
 mod tuning;
@@ -22,25 +22,25 @@ use std::fmt;
 
 /// A matrix–vector product.
 ///
-/// Numerics: quantised weights meet 16-bit integer activations (a scale for each 32, error 2⁻¹⁶ of
-/// the group's largest) in exact integer dot products; plain weights meet f32 activations. Sums
-/// across groups are f32.
+/// Numerics: quantised weights are multiplied with 16-bit integer activations (one scale for each
+/// 32, error 2⁻¹⁶ of the group's largest value) in exact integer dot products. Plain weights are
+/// multiplied with f32 activations. Sums across groups are f32.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MatvecSpec {
     /// Length of a row.
     pub cols: usize,
-    /// Columns of activations: 1 to 8.
+    /// Number of columns of activations: 1 to 8.
     pub columns: usize,
     /// Transformation of the activations before the product.
     pub prologue: Prologue,
-    /// `x` has quantised columns (made by [`QuantizeSpec`](crate::quantize::QuantizeSpec)) instead
-    /// of f32; then no prologue.
+    /// Whether `x` has quantised columns (made by [`QuantizeSpec`](crate::quantize::QuantizeSpec))
+    /// instead of f32; then there is no prologue.
     pub quantized: bool,
     /// The weights.
     pub segments: Vec<Segment>,
     /// The epilogue.
     pub finish: Finish,
-    /// How the work is spread; `None`: the default of the target's family.
+    /// The division of the work; `None`: the default of the target's family.
     pub tuning: Option<MatvecTuning>,
 }
 
@@ -52,14 +52,14 @@ arguments! {
         /// makes them.
         x: Pointer,
         /// The norm's weight (`cols` f32) or the other factor of a gated unit (`columns × cols`
-        /// f32); else null.
+        /// f32); null without either.
         aux: Pointer,
         /// `columns × rows` f32, or null.
         residual: Pointer,
     } segments {
-        /// The norm's epsilon.
+        /// Epsilon of the norm.
         eps: F32,
-        /// Blocks of the grid.
+        /// Number of blocks in the grid.
         blocks: U32,
     }
 }
@@ -85,15 +85,17 @@ impl MatvecSpec {
         Segments { cols: self.cols, all: &self.segments, finish: self.finish }
     }
 
-    /// The form of the activations: of quantised columns, and of columns made in the block.
+    /// The form of the activations, both for quantised columns and for columns that the block
+    /// makes.
     ///
     /// # Errors
-    /// Weights that cannot share one.
+    /// Weights that need different forms.
     pub fn column(&self) -> Result<Column, SpecError> {
         Column::shared(&self.segments.iter().map(|s| s.format).collect::<Vec<_>>(), self.cols)
     }
 
-    /// Blocks to launch on a device of `units` compute units: also the kernel's last argument.
+    /// Number of blocks to launch on a device of `units` compute units; also the kernel's last
+    /// argument.
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -111,8 +113,8 @@ impl MatvecSpec {
         tuning.blocks(target, units, self.weights().results().iter().map(|s| s.rows), 1)
     }
 
-    /// The largest unit of the weights, which decides since it takes the most registers, and the
-    /// most units of a row.
+    /// The largest unit of the weights, which needs the most registers, and the most units of a
+    /// row.
     fn units(&self) -> Result<(usize, usize), SpecError> {
         let mut units = (0, 0);
         for s in &self.segments {
@@ -123,9 +125,9 @@ impl MatvecSpec {
     }
 }
 
-/// The most columns that a block quantises itself. Without a byte dot product, whose sums take
-/// registers of their own, eight did not fit beside the weights: 20 bytes of each lane were spilled
-/// on gfx900, 1276 on gfx803 (where 260 remain with eight quantised columns).
+/// The most columns that a block quantises itself. Without a byte dot product the sums need more
+/// registers, and eight columns did not fit beside the weights: 20 bytes of each lane spilled on
+/// gfx900, 1276 on gfx803 (260 remain there with eight quantised columns).
 fn most_made(target: &Target) -> usize {
     if target.vendor() == Vendor::Amd && target.arch().dot == Dot::None { 4 } else { 8 }
 }
@@ -247,7 +249,7 @@ impl Family for MatvecSpec {
         };
         let hands_values =
             streams.then(|| self.weights().results().iter().map(|r| r.rows * columns).sum());
-        // A plain column takes values unchanged.
+        // A plain column uses values unchanged.
         let plain = matches!(column.form, Form::Plain { .. }) && self.cols.is_multiple_of(8);
         let takes_values = (streams && alone && plain).then_some(self.cols * columns);
         let feed = "if (lane_id() == 0) Stream<S, Weights>::feed(a, block_id(), blocks, c[5] != \

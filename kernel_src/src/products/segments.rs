@@ -1,5 +1,5 @@
-//! Weights that one launch multiplies with one input, a *segment* each, and the epilogue: shared by
-//! all families of products (`gpu/matvec.h`, `gpu/small_gemm.h`, `gpu/gemm.h`).
+//! Weights that one launch multiplies with one input, one *segment* each, and the epilogue. All
+//! families of products share them (`gpu/matvec.h`, `gpu/small_gemm.h`, `gpu/gemm.h`).
 
 use crate::vocabulary::kernel::{SpecError, require};
 use crate::vocabulary::launch::Work;
@@ -12,9 +12,9 @@ use std::fmt;
 /// One of the weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Segment {
-    /// Its format.
+    /// Format of the weights.
     pub format: &'static Format,
-    /// Its rows.
+    /// Number of rows.
     pub rows: usize,
     /// Whether an f32 is added to each row.
     pub bias: bool,
@@ -47,22 +47,22 @@ impl fmt::Display for Listed<'_> {
 pub enum Finish {
     /// The results of each segment go to its own output.
     Store,
-    /// A residual is added; one segment. The residual may be the output.
+    /// A residual is added; only with one segment. The residual may be the output.
     Add,
-    /// `silu(first) · second`, to the first output; two segments of one layout.
+    /// `silu(first) · second` goes to the first output; needs two segments with one layout.
     Silu,
-    /// `gelu(first) · second`, in the same way.
+    /// `gelu(first) · second` goes to the first output; needs two segments with one layout.
     Gelu,
 }
 
 impl Finish {
-    /// Whether it is a gated unit: two weights make one result.
+    /// Whether it is a gated unit: two weights give one result.
     #[must_use]
     pub const fn gated(self) -> bool {
         matches!(self, Finish::Silu | Finish::Gelu)
     }
 
-    /// The function of its gate.
+    /// The function of the gate.
     pub(crate) const fn gate(self) -> Gate {
         match self {
             Finish::Store | Finish::Add => Gate::None,
@@ -75,11 +75,11 @@ impl Finish {
 /// The function of a gated unit: `act(gate) · up`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gate {
-    /// There is no gate.
+    /// No gate.
     None,
     /// `x · sigmoid(x)`.
     Silu,
-    /// The tanh form.
+    /// GELU in the tanh form.
     Gelu,
 }
 
@@ -90,9 +90,9 @@ gpu_enum!(ENUMS: Gate { None, Silu, Gelu });
 pub enum Results {
     /// Rows of f32.
     Singles,
-    /// Tiles of halves: the input of a GEMM.
+    /// f16 in tiles: the input of a GEMM.
     Tiles,
-    /// Panels of halves: the input of a small-batch GEMM.
+    /// f16 in panels: the input of a small-batch GEMM.
     Panels,
 }
 
@@ -110,25 +110,25 @@ pub(crate) struct Segments<'a> {
 }
 
 impl Segments<'_> {
-    /// Matrices of a result.
+    /// Number of matrices for one result.
     pub fn lists(&self) -> usize {
         if self.finish.gated() { 2 } else { 1 }
     }
 
-    /// Segments whose rows are results: of a gated unit's two the first.
+    /// Segments whose rows are results: for a gated unit only the first of two.
     pub fn results(&self) -> &[Segment] {
         if self.finish.gated() { self.all.get(..1).unwrap_or_default() } else { self.all }
     }
 
-    /// Blocks that take `rows` rows of one segment each, a gated unit's from both; results are
-    /// rounded up to a multiple of `whole`.
+    /// Number of blocks that take `rows` rows of one segment each, or of both segments of a gated
+    /// unit. Results are rounded up to a multiple of `whole`.
     pub fn tiles(&self, rows: usize, whole: usize) -> usize {
         let part = (rows / self.lists()).max(1);
         self.results().iter().map(|s| s.rows.next_multiple_of(whole).div_ceil(part)).sum()
     }
 
     /// The least work of a launch with `tokens` rows of activations: `experts` matrices of each
-    /// weight, `input` and `output` bytes an element.
+    /// weight, `input` and `output` bytes per element.
     pub fn work(&self, experts: usize, tokens: usize, input: usize, output: usize) -> Work {
         let bytes = |s: &Segment| {
             Layout::new(s.format, self.cols).and_then(|l| l.bytes(s.rows, experts)).unwrap_or(0)
@@ -143,7 +143,7 @@ impl Segments<'_> {
         }
     }
 
-    /// Whether the segments can be combined, and laid out.
+    /// Whether the segments can be combined and have a layout.
     pub fn check(&self, kernel: &'static str, experts: usize) -> Result<(), SpecError> {
         let n = self.all.len();
         require((1..=MOST).contains(&n), kernel, || format!("{n} weights, it takes 1 to {MOST}"))?;
@@ -161,7 +161,7 @@ impl Segments<'_> {
         Ok(())
     }
 
-    /// The constants of the segments, with a struct for each *run* of neighbours of one format.
+    /// The constants of the segments, with a struct for each *run* of neighbours with one format.
     pub fn shape(&self) -> Result<Shape, SpecError> {
         const RUNS: [&str; MOST] = ["Run0", "Run1", "Run2"];
         let mut shape = Shape::new()

@@ -1,6 +1,6 @@
-//! Matrix × a few rows of activations on the matrix units (a small-batch GEMM), with weights
-//! straight from memory to registers: `gpu/small_gemm.h`. For one more token of each of several
-//! sequences; for prompts there is [`GemmSpec`](crate::gemm::GemmSpec).
+//! Matrix × a few rows of activations on the matrix units (a small-batch GEMM). Weights are loaded
+//! from memory directly to registers: `gpu/small_gemm.h`. It is for one token of each of several
+//! sequences; [`GemmSpec`](crate::gemm::GemmSpec) is for prompts.
 
 use crate::products::segments::{Finish, Listed, Results, Segment, Segments};
 use crate::vocabulary::arguments::arguments;
@@ -15,33 +15,34 @@ use kjit_formats::format::Format;
 use kjit_formats::layout::Layout;
 use std::fmt;
 
-/// A product with a few rows. Any number of tokens up to the spec's can be launched.
+/// A product with a few rows. A launch may have any number of tokens up to the spec's number.
 ///
-/// Numerics: those of [`GemmSpec`](crate::gemm::GemmSpec): weights are rounded to halves (twice:
-/// the group's scale, the product with it), activations are halves, sums f32.
+/// Numerics: as for [`GemmSpec`](crate::gemm::GemmSpec). Weights are rounded to f16 (twice: the
+/// group's scale, and its product with the code); activations are f16, sums f32.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SmallGemmSpec {
     /// Length of a row; a multiple of 32.
     pub cols: usize,
-    /// The most tokens: 1 to 64.
+    /// Largest number of tokens: 1 to 64.
     pub tokens: usize,
-    /// The weights: one to three.
+    /// The weight matrices: one to three.
     pub segments: Vec<Segment>,
     /// The epilogue.
     pub finish: Finish,
-    /// Results are halves in panels, the input of another product.
+    /// Whether results are f16 in panels, the input of another product.
     pub panels: bool,
-    /// Each result has the same bits for any `tokens`: one order of sums for a shape of weights.
+    /// Whether each result has the same bits for any `tokens`: one order of sums for a shape of
+    /// weights.
     pub fixed: bool,
-    /// How the work is cut; `None`: the default.
+    /// The division of the work; `None`: the default.
     pub tuning: Option<SmallGemmTuning>,
 }
 
 arguments! {
     /// The arguments of a product with a few rows. Weights are row records of [`Layout`], biases
-    /// f32 per row, results `tokens × rows` f32, or halves in panels.
+    /// f32 per row, results `tokens × rows` f32, or f16 in panels.
     SmallGemmArgs {
-        /// `tokens × cols` halves in panels ([`panel_index`](crate::mma::panel_index)), made by
+        /// `tokens × cols` f16 in panels ([`panel_index`](crate::mma::panel_index)), made by
         /// [`TilesSpec`](crate::tiles::TilesSpec) or by a product with `panels`.
         x: Pointer,
         /// `tokens × rows` f32, or null.
@@ -49,39 +50,39 @@ arguments! {
     } segments {
         /// [`SmallGemmSpec::part_bytes`] of working memory; null without splits.
         parts: Pointer,
-        /// [`SmallGemmSpec::counters`] u32, zero before the first launch and after every one; null
-        /// without splits.
+        /// [`SmallGemmSpec::counters`] u32, zero before the first launch and after each launch;
+        /// null without splits.
         counters: Pointer,
-        /// Tokens of this launch.
+        /// Number of tokens of this launch.
         tokens: U32,
-        /// Blocks that share a result, each a part of the columns.
+        /// Number of blocks that share a result, each with a part of the columns.
         splits: U32,
     }
 }
 
-/// How the work is cut.
+/// The division of the work among blocks and waves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SmallGemmTuning {
-    /// Waves of a block.
+    /// Number of waves in a block.
     pub waves: u32,
-    /// Waves side by side over the rows; the others share the columns.
+    /// Number of waves in the direction of the rows; the others share the columns.
     pub rows: u32,
-    /// Times sixteen rows of a wave: 1 or 2.
+    /// Rows of a wave, in units of sixteen: 1 or 2.
     pub tiles: u32,
     /// Steps of 128 columns by which weights are prefetched.
     pub ahead: u32,
-    /// Blocks of a compute unit, which bounds registers.
+    /// Blocks per compute unit. It limits the registers.
     pub blocks_per_unit: u32,
 }
 
 impl Variant for SmallGemmTuning {}
 
 const NAME: &str = "small_gemm";
-/// Wanted blocks: two for each multiprocessor of the family's usual cards (H100 SXM, H200). Another
-/// number costs a few percent.
+/// Desired number of blocks: two for each multiprocessor of an H100 SXM or H200, the usual cards of
+/// the family. Another number costs a few percent.
 const BLOCKS_WANTED: usize = 264;
 
-/// Rows of weights are multiples of this.
+/// The number of rows is a multiple of this.
 pub const WHOLE: usize = 32;
 
 /// Whether a target has the kernel: it needs `mma.sync`, whose lanes hold pairs of neighbouring
@@ -111,29 +112,30 @@ impl SmallGemmSpec {
         Segments { cols: self.cols, all: &self.segments, finish: self.finish }
     }
 
-    /// Tokens of a block.
+    /// Number of tokens in a block.
     fn block_tokens(&self) -> usize {
         self.tokens.next_multiple_of(8)
     }
 
-    /// Steps of 128 columns.
+    /// Number of steps of 128 columns.
     fn steps(&self) -> usize {
         self.cols.div_ceil(128)
     }
 
-    /// Measured on an H200 (`docs/performance.md`).
+    /// The default, measured on an H200 (`docs/performance.md`).
     fn start(&self) -> SmallGemmTuning {
         let wide = |rows: u32| self.weights().tiles(16 * rows as usize, 1) >= BLOCKS_WANTED;
-        // Two tiles of rows share the panels; wider weights of both do not fit the registers.
+        // Two tiles of rows share the panels; wider weights of both tiles do not fit in the
+        // registers.
         let narrow = self
             .segments
             .iter()
             .all(|s| Layout::new(s.format, self.cols).is_ok_and(|l| l.unit() == 32));
-        // Many rows: many small blocks, so that none remains alone at the end. Few rows: the waves
-        // of a block share 16 rows.
+        // Many rows: many small blocks, so that no single block remains at the end. Few rows: the
+        // waves of a block share 16 rows.
         let (waves, rows, tiles, blocks_per_unit) = match (self.block_tokens(), wide(2)) {
-            // For a shape the number of waves that share the columns is fixed: two, or eight (with
-            // a gate four).
+            // The number of waves that share the columns is fixed for a shape: two, or eight (four
+            // with a gate).
             (8, true) if self.fixed => (4, 2, 1, 7),
             (16 | 24 | 32, true) if self.fixed => (4, 2, 1, 4),
             (_, true) if self.fixed => (8, 4, 1, 2),
@@ -149,24 +151,24 @@ impl SmallGemmSpec {
         SmallGemmTuning { waves, rows, tiles, ahead: 1, blocks_per_unit }
     }
 
-    /// Blocks over the rows.
+    /// Number of blocks in the direction of the rows.
     fn tiles(&self, t: &SmallGemmTuning) -> usize {
         self.weights().tiles((16 * t.tiles * t.rows) as usize, 1)
     }
 
-    /// Blocks that share a result.
+    /// Number of blocks that share a result.
     fn splits(&self, t: &SmallGemmTuning) -> u32 {
-        // With many rows blocks have different sizes, and do not share results.
+        // With many rows blocks have different sizes and do not share results.
         if self.fixed && self.weights().tiles(32, 1) >= BLOCKS_WANTED {
             return 1;
         }
-        // At least two steps for each wave.
+        // Each wave has at least two steps.
         let most = self.steps() / (2 * (t.waves / t.rows) as usize);
         (BLOCKS_WANTED / self.tiles(t).max(1)).clamp(1, most.clamp(1, 8)) as u32
     }
 
-    /// Blocks: over the rows, and those that share a result, each with a part of the columns, which
-    /// is also the kernel's last argument.
+    /// Numbers of blocks: in the direction of the rows, and of those that share a result, each with
+    /// a part of the columns. The second is also the kernel's last argument.
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -183,7 +185,7 @@ impl SmallGemmSpec {
         Ok(self.shared_sums(&self.tuning(target)?).0)
     }
 
-    /// Counters (u32).
+    /// Number of counters (u32).
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -191,7 +193,7 @@ impl SmallGemmSpec {
         Ok(self.shared_sums(&self.tuning(target)?).1)
     }
 
-    /// Bytes of parts, and counters.
+    /// Bytes of parts, and number of counters.
     fn shared_sums(&self, t: &SmallGemmTuning) -> (usize, usize) {
         let (tiles, splits) = (self.tiles(t), self.splits(t) as usize);
         let each = self.block_tokens() * (16 * t.tiles * t.rows) as usize * 4;
@@ -303,7 +305,7 @@ impl Family for SmallGemmSpec {
 mod tests {
     use super::*;
 
-    /// The order of sums: waves over the columns, and blocks that share them.
+    /// The order of sums: number of waves over the columns, and of blocks that share them.
     fn order(spec: &SmallGemmSpec, target: &Target) -> [u32; 2] {
         let t = spec.tuning(target).unwrap();
         [t.waves / t.rows, spec.blocks(target).unwrap()[1]]

@@ -1,4 +1,4 @@
-//! Sums and gated units, by element: `gpu/combine.h`.
+//! Elementwise sums and gated units: `gpu/combine.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -16,7 +16,7 @@ pub enum Combine {
     Add,
     /// `silu(a) · b`.
     Silu,
-    /// `gelu(a) · b`, the tanh form.
+    /// `gelu(a) · b`, in the tanh form.
     Gelu,
 }
 
@@ -30,7 +30,7 @@ pub struct CombineSpec {
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of an operation on two values.
     CombineArgs {
         /// f32.
         a: Pointer,
@@ -38,9 +38,9 @@ arguments! {
         b: Pointer,
         /// f32; may be `a` or `b`.
         y: Pointer,
-        /// Elements.
+        /// Number of elements.
         n: U64,
-        /// Blocks of the grid.
+        /// Number of blocks in the grid.
         blocks: U32,
     }
 }
@@ -51,17 +51,17 @@ const BLOCK: u32 = 256;
 pub const ROW: usize = 4096;
 
 impl CombineSpec {
-    /// Blocks of a compute unit.
+    /// Blocks per compute unit.
     pub const BLOCKS_PER_UNIT: u32 = 8;
 
-    /// Blocks for `n` elements: also the kernel's last argument.
+    /// Number of blocks for `n` elements; also the kernel's last argument.
     #[must_use]
     pub fn blocks(n: u64, units: u32) -> u32 {
         n.div_ceil(u64::from(BLOCK))
             .clamp(1, u64::from(units.max(1)) * u64::from(Self::BLOCKS_PER_UNIT)) as u32
     }
 
-    /// The grid of `blocks` blocks, and the argument that follows from it.
+    /// The grid of `blocks` blocks, and the argument that depends on it.
     #[must_use]
     pub fn grid_of(blocks: u32) -> Grid {
         Grid::of([blocks, 1, 1]).number("blocks", blocks)

@@ -9,15 +9,15 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// `out[r] = x[which[r]]`, rows of 32-bit words. All widths have one kernel.
+/// `out[r] = x[which[r]]`, rows of 32-bit words. One kernel is for all widths.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CopyRowsSpec {
-    /// Words of a row.
+    /// Number of words in a row.
     pub words: usize,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of copying.
     CopyRowsArgs {
         /// Rows of words.
         x: Pointer,
@@ -25,7 +25,7 @@ arguments! {
         which: Pointer,
         /// Rows of words.
         out: Pointer,
-        /// Words of a row.
+        /// Number of words in a row.
         words: U32,
     }
 }
@@ -34,7 +34,7 @@ const NAME: &str = "rows";
 const BLOCK: u32 = 256;
 
 impl CopyRowsSpec {
-    /// Blocks for a row.
+    /// Number of blocks for a row.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         (self.words as u32).div_ceil(BLOCK)

@@ -1,4 +1,4 @@
-//! Rows of the embedding, for token ids on the device: `gpu/embed.h`.
+//! Copies rows of the embedding, for token ids on the device: `gpu/embed.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -14,32 +14,34 @@ use kjit_formats::layout::Layout;
 use std::fmt;
 
 /// `out[r] = scale · table[token of r]`. Rows are the tokens of one sequence from its position on,
-/// or one token of each sequence, at its position.
+/// or one token of each sequence, at that sequence's position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EmbedSpec {
-    /// The table's layout.
+    /// Layout of the table.
     pub layout: Layout,
-    /// A row per sequence instead of a row per token of one sequence.
+    /// True: one row per sequence. False: one row per token of one sequence.
     pub each_own: bool,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of an embedding.
     EmbedArgs {
         /// Row records of the layout.
         table: Pointer,
-        /// u32: the ids of a whole context, slot after slot. Ids must be below the table's rows.
+        /// u32: the ids of a whole context, slot after slot. Ids must be below the number of rows
+        /// of the table.
         tokens: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`. Not read for tokens of
         /// one sequence.
         slots: Pointer,
-        /// A u32 per slot: the position of the row's token; for one sequence that of the first.
+        /// A u32 per slot: the position of the row's token; for one sequence the position of the
+        /// first token.
         position: Pointer,
         /// `rows × cols` f32.
         out: Pointer,
         /// Factor on the rows.
         scale: F32,
-        /// Positions of a slot.
+        /// Number of positions of a slot.
         capacity: U32,
     }
 }
@@ -47,7 +49,7 @@ arguments! {
 const NAME: &str = "embed";
 const BLOCK: u32 = 128;
 impl EmbedSpec {
-    /// Blocks for a row.
+    /// Number of blocks for a row.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         (self.layout.units() as u32).div_ceil(BLOCK)

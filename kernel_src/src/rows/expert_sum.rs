@@ -14,14 +14,14 @@ use std::fmt;
 pub struct ExpertSumSpec {
     /// Width of a row.
     pub cols: usize,
-    /// Slots.
+    /// Number of slots.
     pub top: usize,
-    /// A residual is added.
+    /// Whether a residual is added.
     pub residual: bool,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of the sum.
     ExpertSumArgs {
         /// `tokens × top × cols` f32.
         x: Pointer,
@@ -38,7 +38,7 @@ const NAME: &str = "expert_sum";
 const BLOCK: u32 = 128;
 
 impl ExpertSumSpec {
-    /// Blocks for a token.
+    /// Number of blocks for a token.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         (self.cols as u32).div_ceil(BLOCK)

@@ -1,4 +1,4 @@
-//! Rows by element: `gpu/map.h`.
+//! Elementwise operations on rows: `gpu/map.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -16,7 +16,7 @@ pub enum Function {
     Identity,
     /// `x · sigmoid(x)`.
     Silu,
-    /// The tanh form.
+    /// GELU in the tanh form.
     GeluTanh,
     /// `max(x, 0)`.
     Relu,
@@ -28,14 +28,14 @@ pub enum Function {
     Tanh,
     /// `ln(1 + e^x)`.
     Softplus,
-    /// `x` no further from zero than `p0`.
+    /// `x` limited to the range from `−p0` to `p0`.
     Clamp,
     /// `p0 · tanh(x / p0)`.
     SoftCap,
-    /// `g · sigmoid(1.702 g)`, `g` at most `p0`; as a gate: times `u + 1`, `u` no further from
-    /// zero.
+    /// `g · sigmoid(1.702 g)` with `g` limited to at most `p0`. As a gate: times `u + 1`, with `u`
+    /// limited to `−p0` to `p0`.
     ClampedSilu,
-    /// `p0 · x² + p2 · x` above zero, else `(e^min(x, p3) − 1 − x) · p1 + p2 · x`.
+    /// `p0 · x² + p2 · x` if `x` is above zero; if not, `(e^min(x, p3) − 1 − x) · p1 + p2 · x`.
     Xielu,
     /// `max(x − p0, 0)`.
     Above,
@@ -58,18 +58,18 @@ pub enum Map {
     },
     /// `p0 · a[c / each mod weights] · x + b[c / each mod biases]`.
     Affine {
-        /// Factors; 0: none.
+        /// Number of factors; 0: none.
         weights: usize,
-        /// Offsets; 0: none.
+        /// Number of offsets; 0: none.
         biases: usize,
-        /// Neighbours that share them.
+        /// Number of neighbours that share a factor and an offset.
         each: usize,
     },
     /// `f(a[c / each]) · x`.
     Gate {
         /// The gate's function.
         function: Function,
-        /// Neighbours that share a gate.
+        /// Number of neighbours that share a gate.
         each: usize,
     },
     /// `x + b[which[c / each]][c mod each]`: a row of `b` for each run of the row.
@@ -77,32 +77,32 @@ pub enum Map {
         /// Elements of a run.
         each: usize,
     },
-    /// `a[c / each] · x[c mod each]`: one run for several factors.
+    /// `a[c / each] · x[c mod each]`: one run with several factors.
     Spread {
         /// Elements of the run.
         each: usize,
     },
     /// The sum of a row's runs.
     Sum {
-        /// Runs.
+        /// Number of runs.
         slots: usize,
     },
-    /// Of each run of a row some elements.
+    /// Some elements of each run of a row.
     Slice {
         /// Elements of a run.
         run: usize,
-        /// The first that is taken.
+        /// Index of the first element that is taken.
         at: usize,
-        /// Their number.
+        /// Number of elements that are taken.
         take: usize,
     },
     /// Each run of a row followed by some elements of `a`, or by zeros.
     Concat {
         /// Elements of a run.
         first: usize,
-        /// Elements after it.
+        /// Number of elements after it.
         behind: usize,
-        /// Runs of `a`, taken in turn; 0: zeros.
+        /// Runs of `a`, used in order and repeated; 0: zeros.
         runs: usize,
     },
     /// The sum of `x · a` over each run.
@@ -110,18 +110,18 @@ pub enum Map {
         /// Elements of a run.
         each: usize,
     },
-    /// `x`, which is halves in tiles.
+    /// `x`, which is f16 in tiles.
     FromTiles,
     /// Heads rotated by position, without a norm.
     Rotate {
         /// Elements of a head.
         head: usize,
-        /// Elements that rotate, from its start; even.
+        /// Number of elements that rotate, from the start of the head; even.
         dims: usize,
-        /// Elements `i` and `i + dims/2` rotate together; else `2i` and `2i + 1`.
+        /// True: elements `i` and `i + dims/2` rotate together. False: `2i` and `2i + 1`.
         halves: bool,
-        /// Each row belongs to a sequence, at its own position; else rows are successive tokens of
-        /// one sequence.
+        /// True: each row belongs to a sequence, at its own position. False: rows are successive
+        /// tokens of one sequence.
         each_own: bool,
     },
     /// `x · (1 + p0 · ln(⌊(position + offset) / period⌋ + 1))`.
@@ -130,7 +130,7 @@ pub enum Map {
         period: usize,
         /// Added to the position.
         offset: usize,
-        /// As for a rotation.
+        /// As for `Rotate`.
         each_own: bool,
     },
 }
@@ -146,14 +146,14 @@ pub struct MapSpec {
     pub map: Map,
     /// Elements of a row of `y`.
     pub cols: usize,
-    /// A residual is added.
+    /// Whether a residual is added.
     pub residual: bool,
 }
 
 arguments! {
     /// The arguments; null or 0 if the map does not use one.
     MapArgs {
-        /// f32 rows, or tiles of halves.
+        /// f32 rows, or f16 tiles.
         x: Pointer,
         /// f32: factors, gates, or pairs of cosine and sine.
         a: Pointer,
@@ -182,7 +182,7 @@ const NAME: &str = "map";
 const BLOCK: u32 = 256;
 
 impl MapSpec {
-    /// Blocks for a row.
+    /// Number of blocks for a row.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         if let Map::Dot { .. } = self.map {

@@ -1,4 +1,4 @@
-//! Tokens of a prompt grouped by expert, on the device, and the sum of the experts' results: three
+//! Groups the tokens of a prompt by expert, on the device, and sums the experts' results: three
 //! kernels of `gpu/moe.h`.
 
 use crate::vocabulary::arguments::arguments;
@@ -14,9 +14,9 @@ use std::fmt;
 /// Experts of a layer, for prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MoeSpec {
-    /// Experts.
+    /// Number of experts.
     pub experts: usize,
-    /// Experts of a token.
+    /// Number of chosen experts of a token.
     pub top: usize,
     /// Tokens of a tile: [`GemmTuning::tokens`](crate::gemm::GemmTuning::tokens) of the products.
     pub tile: usize,
@@ -35,7 +35,7 @@ impl MoeSpec {
         if pairs < spread { pairs } else { spread }
     }
 
-    /// Rows of the gathered activations.
+    /// Number of rows of the gathered activations.
     #[must_use]
     pub const fn rows(&self, tokens: usize) -> usize {
         self.tiles(tokens) * self.tile
@@ -72,7 +72,7 @@ arguments! {
     MoeCountArgs {
         /// `tokens × top` u32.
         experts: Pointer,
-        /// A u32 an expert, written.
+        /// Output: a u32 per expert, its number of tokens.
         counts: Pointer,
         /// `tokens · top`.
         pairs: U32,
@@ -84,17 +84,17 @@ arguments! {
     MoeGroupArgs {
         /// `tokens × top` u32.
         experts: Pointer,
-        /// A u32 an expert.
+        /// A u32 per expert.
         counts: Pointer,
-        /// Written, a u32 a tile: its expert, or `u32::MAX`.
+        /// Output: a u32 per tile, its expert or `u32::MAX`.
         tile_expert: Pointer,
-        /// Written, a u32 a row: its token, or `u32::MAX`.
+        /// Output: a u32 per row, its token or `u32::MAX`.
         source: Pointer,
-        /// Written, a u32 a pair: its row.
+        /// Output: a u32 per pair, its row.
         row_of: Pointer,
         /// `tokens · top`.
         pairs: U32,
-        /// Tiles of `tile_expert`.
+        /// Number of tiles of `tile_expert`.
         max_tiles: U32,
     }
 }
@@ -104,9 +104,9 @@ arguments! {
     MoeSumArgs {
         /// Rows of `cols` f32.
         y: Pointer,
-        /// A u32 a pair.
+        /// A u32 per pair.
         row_of: Pointer,
-        /// An f32 a pair.
+        /// An f32 per pair.
         shares: Pointer,
         /// `tokens × cols` f32, or null.
         residual: Pointer,
@@ -115,7 +115,7 @@ arguments! {
     }
 }
 
-/// The three families differ only in these.
+/// The three families differ only in these arguments.
 macro_rules! step {
     ($(#[$doc:meta])* $spec:ident, $args:ident, $name:literal, $entry:literal, $grid:expr,
      $work:expr) => {

@@ -10,38 +10,38 @@ use crate::vocabulary::variant::{Wave, choice_of_wave};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Which norm.
+/// The kind of norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NormKind {
     /// `x / sqrt(mean(x²) + eps) · weight`.
     Rms,
-    /// `(x − mean) / sqrt(var + eps) · weight`, and a bias.
+    /// `(x − mean) / sqrt(var + eps) · weight`, plus an optional bias.
     Layer {
-        /// With a bias.
+        /// Whether there is a bias.
         bias: bool,
     },
 }
 
 gpu_enum!(ENUMS: NormKind { Rms, Layer });
 
-/// Normalises rows of `cols`, a block each. With a weight narrower than a value groups are
-/// normalised: a row is then a group.
+/// Normalises rows of `cols` elements, one block per row. If the weight is narrower than a value,
+/// groups are normalised: then a row is one group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NormSpec {
     /// Width of a row, up to 65536.
     pub cols: usize,
-    /// Which norm.
+    /// The kind of norm.
     pub kind: NormKind,
-    /// Rows of factors, which the rows take in turn: 1 for all, 0 for none.
+    /// Number of rows of factors, which the rows use in order and repeat: 1 for all, 0 for none.
     pub weights: usize,
-    /// A residual is added.
+    /// Whether a residual is added.
     pub residual: bool,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of a norm.
     NormArgs {
         /// `rows × cols` f32.
         x: Pointer,
@@ -53,7 +53,7 @@ arguments! {
         residual: Pointer,
         /// `rows × cols` f32; may be `x` or `residual`.
         y: Pointer,
-        /// Added under the root.
+        /// Epsilon, added under the root.
         eps: F32,
     }
 }
@@ -62,7 +62,7 @@ const NAME: &str = "norm_rows";
 /// The most elements of a row: each of 1024 threads has 64 in registers.
 pub(crate) const WIDEST: usize = 65536;
 
-/// Threads for a row of `cols` elements in registers.
+/// Number of threads for a row of `cols` elements in registers.
 pub(crate) fn threads(cols: usize, wave: u32) -> u32 {
     let threads = (cols as u32).div_ceil(4).next_multiple_of(wave).next_power_of_two();
     threads.clamp(wave, if cols > 16384 { 1024 } else { 512 })

@@ -1,4 +1,4 @@
-//! Activations quantised once for all blocks of the products that follow: `gpu/quantize.h`.
+//! Quantises activations once for all blocks of the following products: `gpu/quantize.h`.
 
 use crate::vocabulary::activations::{Column, First, Prologue};
 use crate::vocabulary::arguments::arguments;
@@ -9,27 +9,27 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Columns of activations quantised (for plain weights: reordered) in global memory, if they are
-/// too many or too long for each block of a product to do it. One block a column.
+/// Quantises columns of activations (for plain weights: reorders them) in global memory, if they
+/// are too many or too long to do it in each block of a product. One block per column.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QuantizeSpec {
-    /// The form.
+    /// Form of the columns.
     pub column: Column,
-    /// Transformation of the activations before that.
+    /// Transformation of the activations before quantisation.
     pub prologue: Prologue,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of quantisation.
     QuantizeArgs {
         /// `columns × cols` f32.
         x: Pointer,
         /// The norm's weight (`cols` f32) or the other factor of a gated unit (`columns × cols`
-        /// f32); else null.
+        /// f32); null without either.
         aux: Pointer,
         /// [`Column::bytes`] for each column.
         out: Pointer,
-        /// The norm's epsilon.
+        /// Epsilon of the norm.
         eps: F32,
     }
 }

@@ -1,4 +1,4 @@
-//! Memory read at the highest rate: the bound for other kernels. `gpu/read.h`.
+//! Reads memory at the highest rate: the limit of other kernels. `gpu/read.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -18,15 +18,15 @@ pub struct ReadSpec {
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of reading.
     ReadArgs {
         /// Vectors of 16 bytes.
         x: Pointer,
         /// A u32 for each thread.
         out: Pointer,
-        /// Vectors.
+        /// Number of vectors.
         vectors: U64,
-        /// Blocks of the grid.
+        /// Number of blocks in the grid.
         blocks: U32,
     }
 }
@@ -34,11 +34,11 @@ arguments! {
 const NAME: &str = "read";
 const ENTRY: &str = "read_all";
 const BLOCK: u32 = 512;
-/// MiB that are read when it is timed.
+/// MiB that are read for timing.
 const READ: Size = Size { tokens: 1024, past: 0 };
 
 impl ReadSpec {
-    /// The grid for `vectors` vectors, and the argument that follows from it.
+    /// The grid for `vectors` vectors, and the argument that depends on it.
     #[must_use]
     pub fn grid_of(vectors: usize, units: u32) -> Grid {
         let blocks = vectors.div_ceil(BLOCK as usize).clamp(1, 2 * units.max(1) as usize) as u32;

@@ -1,4 +1,4 @@
-//! Rows whose parts are on several devices, summed or joined on all of them: `gpu/reduce.h`.
+//! Rows whose parts are on several devices: all-reduce or all-gather (`gpu/reduce.h`).
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -10,44 +10,46 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// The most devices.
+/// The largest number of devices.
 pub const RANKS: usize = 8;
 
-/// `y = residual + Σ over devices of x`, or the devices' `x` one after another.
+/// `y = residual + Σ over devices of x`, or the concatenation of the devices' `x`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReduceSpec {
-    /// Devices.
+    /// Number of devices.
     pub ranks: usize,
     /// Elements of a row of `x`.
     pub cols: usize,
-    /// Rows are joined; else they are added.
+    /// True: rows are concatenated. False: rows are added.
     pub join: bool,
-    /// A residual is added.
+    /// Whether a residual is added.
     pub residual: bool,
-    /// For many rows: values go in stretches, each followed by one number; else each value has its
-    /// own.
+    /// True (for many rows): values are sent in stretches, each followed by one number. False: each
+    /// value is sent with a number.
     pub stretches: bool,
-    /// All parts are in the inbox already, one after another: the devices are of several processes.
+    /// Whether all parts are already in the inbox, one after another: the devices belong to several
+    /// processes.
     pub gathered: bool,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of a reduction.
     ReduceArgs {
-        /// `rows × cols` f32: this device's part.
+        /// `rows × cols` f32: the part of this device.
         x: Pointer,
-        /// Rows as those of `y`, or null.
+        /// Rows as in `y`, or null.
         residual: Pointer,
         /// `rows × cols` f32, `ranks` times as many with `join`; may be `residual`.
         y: Pointer,
         /// [`WORDS`] u32 of this device, zero before the first launch; shared by all launches.
         words: Pointer,
-        /// u32 of the host: not 0 after a wait has timed out; gathered, the sums so far.
+        /// u32 in host memory: not 0 after a wait has timed out. If gathered: the number of sums so
+        /// far.
         late: Pointer,
         /// `2 × ranks × room` u64 of this device, zero before the first launch; shared by all
-        /// launches. Gathered: `ranks × count` f32.
+        /// launches. If gathered: `ranks × count` f32.
         inbox: Pointer,
-        /// The inboxes of the ranks after this one, in turn; null beyond `ranks`.
+        /// The inboxes of the ranks after this one, in order; null beyond `ranks`.
         to0: Pointer,
         /// As `to0`.
         to1: Pointer,
@@ -63,23 +65,24 @@ arguments! {
         to6: Pointer,
         /// `rows · cols`.
         count: U64,
-        /// Packets, or values (then a multiple of [`STRETCH`]), that an inbox has for each rank.
+        /// Number of packets, or values (then a multiple of [`STRETCH`]), that an inbox has for
+        /// each rank.
         room: U64,
         /// The longest wait in nanoseconds.
         limit: U64,
-        /// This device, below `ranks`.
+        /// Rank of this device, below `ranks`.
         rank: U32,
-        /// Blocks: at most as many as the device holds at once.
+        /// Number of blocks: at most as many as the device holds together.
         blocks: U32,
     }
 }
 
-/// Words of a device: meetings so far, blocks that have read that number, whether a wait has timed
-/// out.
+/// Words of a device: number of exchanges so far, blocks that have read that number, whether a wait
+/// has timed out.
 pub const WORDS: usize = 3;
-/// Values of a stretch.
+/// Number of values in a stretch.
 pub const STRETCH: usize = 4 * EACH * BLOCK as usize;
-/// Blocks that a compute unit holds at once in any case.
+/// Blocks that a compute unit always holds together.
 pub const BLOCKS_PER_UNIT: u32 = 2;
 
 const NAME: &str = "reduce";
@@ -87,14 +90,14 @@ const BLOCK: u32 = 256;
 /// Quads of a stretch for each thread, as in `gpu/reduce.h`.
 const EACH: usize = 4;
 
-/// u32 of an inbox for `room` values of each rank, in stretches: values, then numbers.
+/// Number of u32 in an inbox for `room` values of each rank, in stretches: values, then numbers.
 #[must_use]
 pub fn words_of_stretches(ranks: usize, room: usize) -> usize {
     2 * ranks * (room + room.div_ceil(STRETCH))
 }
 
 impl ReduceSpec {
-    /// Blocks with work for `rows` rows.
+    /// Number of blocks with work for `rows` rows.
     #[must_use]
     pub fn blocks(&self, rows: usize) -> u32 {
         let each = if self.stretches { STRETCH } else { BLOCK as usize };
@@ -159,10 +162,10 @@ impl Family for ReduceSpec {
     }
 
     fn work(&self, size: Size) -> Work {
-        // Its own part, the parts sent to and received from each other device, the row.
+        // The part of this device, the parts sent to and received from each other device, the row.
         let wide = if self.join { self.ranks } else { 1 };
         let residual = if self.residual { wide } else { 0 };
-        // Gathered, all parts are read; the library's transfers are not counted.
+        // If gathered, all parts are read; the library's transfers are not counted.
         let sent = match (self.gathered, self.stretches) {
             (true, _) => 4,
             (_, true) => 8,

@@ -1,4 +1,4 @@
-//! The file's rows into row records, on the device. `gpu/repack.h`.
+//! Converts rows of the file into row records, on the device: `gpu/repack.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -19,27 +19,27 @@ pub struct RepackSpec {
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of repacking.
     RepackArgs {
-        /// The file's rows; may start at any byte.
+        /// Rows in the file's layout; may start at any byte.
         raw: Pointer,
-        /// [`Layout::bytes`].
+        /// [`Layout::bytes`] bytes of row records.
         records: Pointer,
-        /// Rows, of all experts together.
+        /// Number of rows, of all experts together.
         rows: U64,
-        /// Blocks of the grid.
+        /// Number of blocks in the grid.
         blocks: U32,
     }
 }
 
 const NAME: &str = "repack";
 const BLOCK: u32 = 256;
-/// Rows of the matrix when it is timed: enough for every compute unit.
+/// Rows of the matrix for timing: enough for every compute unit.
 pub const ROWS: usize = 4096;
 
 impl RepackSpec {
-    /// Blocks for `rows` rows on a device of `units` compute units: also the kernel's last
-    /// argument.
+    /// Number of blocks for `rows` rows on a device of `units` compute units; also the kernel's
+    /// last argument.
     #[must_use]
     pub fn blocks(&self, rows: u64, units: u32) -> u32 {
         let each = if self.layout.block().is_some() {

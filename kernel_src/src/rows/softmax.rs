@@ -10,7 +10,7 @@ use crate::vocabulary::variant::{Wave, choice_of_wave};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Softmax of rows, a block each.
+/// Softmax of rows, one block per row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SoftmaxSpec {
     /// Width of a row, up to 65536.
@@ -20,11 +20,11 @@ pub struct SoftmaxSpec {
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of a softmax.
     SoftmaxArgs {
         /// `rows × cols` f32.
         x: Pointer,
-        /// As `x`; may be it.
+        /// As `x`; may be `x`.
         y: Pointer,
         /// Factor on `x`.
         scale: F32,

@@ -1,4 +1,4 @@
-//! Rows of f32 converted into the tiles, panels or turned tiles of halves that products take:
+//! Converts rows of f32 into the tiles, panels or turned tiles of f16 that products read:
 //! `gpu/tiles.h`.
 
 use crate::vocabulary::activations::{First, Prologue};
@@ -12,7 +12,7 @@ use crate::vocabulary::variant::{Wave, choice_of_wave};
 use kjit_engine::Target;
 use std::fmt;
 
-/// How halves lie that a product of many rows takes.
+/// The layout of the f16 input of a product of many rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
     /// [`tiled_index`](crate::mma::tiled_index): for [`GemmSpec`](crate::gemm::GemmSpec).
@@ -26,7 +26,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// In texts of specs and names of cases.
+    /// The name in texts of specs and names of cases.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -37,35 +37,36 @@ impl Form {
     }
 }
 
-/// Rows as halves in tiles, a block a row.
+/// Converts rows to f16 in tiles, one block per row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TilesSpec {
     /// Length of a row.
     pub cols: usize,
     /// Transformation of the values.
     pub prologue: Prologue,
-    /// `source` picks the rows.
+    /// Whether `source` selects the rows.
     pub gather: bool,
-    /// The layout of the halves.
+    /// The layout of the f16 values.
     pub form: Form,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of the conversion.
     TilesArgs {
         /// Rows of `cols` f32.
         x: Pointer,
-        /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); else null.
+        /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); null
+        /// without either.
         aux: Pointer,
         /// [`tiled_bytes`](crate::mma::tiled_bytes), [`panel_bytes`](crate::mma::panel_bytes) or
         /// [`turned_bytes`](crate::mma::turned_bytes).
         y: Pointer,
-        /// A u32 for each row of `y`: the row of `x`, or `u32::MAX`: the row stays as it is. Null
-        /// without `gather`.
+        /// A u32 for each row of `y`: the row of `x`, or `u32::MAX` if the row stays unchanged.
+        /// Null without `gather`.
         source: Pointer,
-        /// The norm's epsilon.
+        /// Epsilon of the norm.
         eps: F32,
     }
 }
@@ -90,8 +91,8 @@ impl Family for TilesSpec {
     }
 
     fn block(&self, _: &Target, &Wave { wave }: &Wave) -> Result<Block, SpecError> {
-        // A thread has its part of the row in registers: eight elements up to rows of 2048, at most
-        // 64.
+        // A thread has its part of the row in registers: eight elements for rows up to 2048, at
+        // most 64.
         let threads = match self.cols {
             0..=2048 => 256,
             2049..=8192 => 512,

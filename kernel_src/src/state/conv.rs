@@ -15,22 +15,22 @@ use std::fmt;
 /// Numerics: f32 throughout.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvSpec {
-    /// Channels.
+    /// Number of channels.
     pub channels: usize,
-    /// Tokens of a result, its own included: from 2 to [`ConvSpec::MOST`].
+    /// Number of tokens of a result, including its own: 2 to [`ConvSpec::MOST`].
     pub taps: usize,
-    /// Each token has a factor; else the result is the oldest of them.
+    /// True: each token has a factor. False: the result is the oldest token.
     pub weights: bool,
-    /// Offsets are added.
+    /// Whether offsets are added.
     pub bias: bool,
-    /// With silu.
+    /// Whether silu is applied.
     pub silu: bool,
-    /// Successive tokens of one sequence; otherwise one token of each sequence.
+    /// True: successive tokens of one sequence. False: one token of each sequence.
     pub one: bool,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of a convolution.
     ConvArgs {
         /// `tokens × channels` f32.
         x: Pointer,
@@ -46,9 +46,9 @@ arguments! {
         state: Pointer,
         /// `tokens × channels` f32.
         y: Pointer,
-        /// Tokens of this launch.
+        /// Number of tokens of this launch.
         tokens: U32,
-        /// Bytes from one slot's state to the next one's.
+        /// Bytes from one slot's state to that of the next slot.
         sequence_bytes: U64,
     }
 }
@@ -59,16 +59,16 @@ const BLOCK: u32 = 256;
 impl ConvSpec {
     /// The most tokens of a result.
     pub const MOST: usize = 16;
-    /// Tokens of one sequence that a block takes.
+    /// Number of tokens of one sequence that a block takes.
     pub const SLAB: u32 = 64;
 
-    /// Numbers of a sequence's state.
+    /// Number of f32 in the state of a sequence.
     #[must_use]
     pub fn state(&self) -> usize {
         (self.taps - 1) * self.channels
     }
 
-    /// Blocks that share a row.
+    /// Number of blocks that share a row.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         (self.channels as u32).div_ceil(BLOCK)

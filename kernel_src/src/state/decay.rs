@@ -15,20 +15,20 @@ use std::fmt;
 /// Numerics: f32 throughout.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DecaySpec {
-    /// Elements of a row.
+    /// Number of elements in a row.
     pub cols: usize,
     /// `f`: the identity, softplus or sigmoid.
     pub function: Function,
-    /// Factors, used in turn; 0: none.
+    /// Number of factors, used in order and repeated; 0: none.
     pub factors: usize,
-    /// Neighbours that share one.
+    /// Number of neighbours that share a factor.
     pub each: usize,
-    /// There is an offset for each element.
+    /// Whether there is an offset for each element.
     pub offsets: bool,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of a decay.
     DecayArgs {
         /// `tokens × cols` f32.
         x: Pointer,
@@ -38,7 +38,7 @@ arguments! {
         b: Pointer,
         /// `tokens × cols` f32.
         y: Pointer,
-        /// A factor for all.
+        /// One factor for all elements.
         p: F32,
     }
 }
@@ -47,7 +47,7 @@ const NAME: &str = "decay";
 const BLOCK: u32 = 256;
 
 impl DecaySpec {
-    /// Blocks for a row.
+    /// Number of blocks for a row.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         (self.cols as u32).div_ceil(BLOCK)

@@ -1,7 +1,7 @@
-//! How threads share a row of a sequence's state (`gpu/state.h`).
+//! The number of threads that share a row of a sequence's state (`gpu/state.h`).
 
-/// Threads that hold a row of `n` numbers in registers: with more of them a sum takes more steps,
-/// with fewer each has more registers.
+/// Threads that hold a row of `n` numbers in registers: with more threads a sum takes more steps,
+/// with fewer each thread needs more registers.
 pub(crate) fn lanes(n: usize) -> usize {
     n.next_power_of_two().min(16)
 }

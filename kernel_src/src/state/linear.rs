@@ -1,4 +1,4 @@
-//! Attention whose past is one matrix for each head: `gpu/linear.h`.
+//! Linear attention: the past is one matrix for each head (`gpu/linear.h`).
 
 use crate::state::lanes::{LONGEST, lanes};
 use crate::vocabulary::arguments::arguments;
@@ -12,29 +12,29 @@ use std::fmt;
 
 /// Linear attention with decay, and with a correction (the delta rule, Yang et al. 2024, arXiv
 /// 2412.06464; RWKV-7, arXiv 2503.14456) or a bonus (RWKV-6, arXiv 2404.05892). Each head's matrix
-/// is a state, which is read and written: value after value, each with its keys side by side.
+/// is a state, which is read and written: one row per value, with the keys as columns.
 ///
 /// Numerics: f32 throughout.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LinearSpec {
-    /// Heads.
+    /// Number of heads.
     pub heads: usize,
     /// Elements of a head's key.
     pub keys: usize,
     /// Elements of a head's value.
     pub values: usize,
-    /// Each element of a key has its own decay; else each head.
+    /// True: each element of a key has its own decay. False: each head has one.
     pub each: bool,
-    /// The state is corrected.
+    /// Whether the state is corrected (delta rule).
     pub corrected: bool,
-    /// A token's own key and value have a weight, and enter the state after its result.
+    /// Whether a token's own key and value have a weight, and enter the state after its result.
     pub bonus: bool,
-    /// Successive tokens of one sequence; otherwise one token of each sequence.
+    /// True: successive tokens of one sequence. False: one token of each sequence.
     pub one: bool,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of linear attention.
     LinearArgs {
         /// `tokens × heads · keys` f32.
         q: Pointer,
@@ -58,9 +58,9 @@ arguments! {
         state: Pointer,
         /// `tokens × heads · values` f32.
         y: Pointer,
-        /// Tokens of this launch.
+        /// Number of tokens of this launch.
         tokens: U32,
-        /// Bytes from one slot's state to the next one's.
+        /// Bytes from one slot's state to that of the next slot.
         sequence_bytes: U64,
     }
 }
@@ -69,13 +69,13 @@ const NAME: &str = "linear";
 const BLOCK: u32 = 256;
 
 impl LinearSpec {
-    /// Numbers of a sequence's state.
+    /// Number of f32 in the state of a sequence.
     #[must_use]
     pub fn state(&self) -> usize {
         self.heads * self.keys * self.values
     }
 
-    /// Blocks for a sequence.
+    /// Number of blocks for a sequence.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         ((self.heads * self.values * lanes(self.keys)) as u32).div_ceil(BLOCK)

@@ -1,4 +1,4 @@
-//! Families whose sequences carry a state of fixed size: convolutions, scans, linear attention.
+//! Families whose sequences have a state of fixed size: convolutions, scans, linear attention.
 
 pub mod conv;
 pub mod decay;

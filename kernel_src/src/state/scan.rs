@@ -10,28 +10,28 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// A selective state space (Gu & Dao 2023, arXiv 2312.00752; Dao & Gu 2024, arXiv 2405.21060). Its
-/// channels have a state, which is read and written.
+/// A selective state space (Gu & Dao 2023, arXiv 2312.00752; Dao & Gu 2024, arXiv 2405.21060). Each
+/// channel has a state, which is read and written.
 ///
 /// Numerics: f32 throughout.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScanSpec {
-    /// Heads, each with a step of its own.
+    /// Number of heads, each with its own step.
     pub heads: usize,
-    /// Channels of a head.
+    /// Number of channels in a head.
     pub channels: usize,
-    /// Numbers of a channel's state.
+    /// Number of f32 in the state of a channel.
     pub n: usize,
-    /// Groups of neighbouring heads that share `b` and `c`.
+    /// Number of groups of neighbouring heads that share `b` and `c`.
     pub groups: usize,
-    /// Each of the `n` numbers has its own decay; else each head.
+    /// True: each of the `n` numbers has its own decay. False: each head has one.
     pub each: bool,
-    /// Successive tokens of one sequence; otherwise one token of each sequence.
+    /// True: successive tokens of one sequence. False: one token of each sequence.
     pub one: bool,
 }
 
 arguments! {
-    /// The arguments.
+    /// The arguments of a scan.
     ScanArgs {
         /// `tokens × heads · channels` f32.
         x: Pointer,
@@ -53,9 +53,9 @@ arguments! {
         state: Pointer,
         /// `tokens × heads · channels` f32.
         y: Pointer,
-        /// Tokens of this launch.
+        /// Number of tokens of this launch.
         tokens: U32,
-        /// Bytes from one slot's state to the next one's.
+        /// Bytes from one slot's state to that of the next slot.
         sequence_bytes: U64,
     }
 }
@@ -64,13 +64,13 @@ const NAME: &str = "scan";
 const BLOCK: u32 = 256;
 
 impl ScanSpec {
-    /// Numbers of a sequence's state.
+    /// Number of f32 in the state of a sequence.
     #[must_use]
     pub fn state(&self) -> usize {
         self.heads * self.channels * self.n
     }
 
-    /// Blocks for a sequence.
+    /// Number of blocks for a sequence.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         ((self.heads * self.channels * lanes(self.n)) as u32).div_ceil(BLOCK)

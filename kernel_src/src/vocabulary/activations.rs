@@ -9,19 +9,19 @@ use std::fmt;
 /// Transformation of activations before a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Prologue {
-    /// Nothing.
+    /// No transformation.
     None,
     /// RMS norm over the column, times a weight.
     Norm,
     /// `silu(x) · other`.
     Silu,
-    /// `gelu(x) · other`, the tanh form.
+    /// `gelu(x) · other`, in the tanh form.
     Gelu,
 }
 
 gpu_enum!(ENUMS: Prologue { None, Norm, Silu, Gelu });
 
-/// The prologue in a spec's text: `, Norm`; nothing for none. Quantised columns have none.
+/// The prologue in a spec's text: `, Norm`; empty without a prologue. Quantised columns have none.
 pub(crate) struct First(pub Prologue, pub bool);
 
 impl fmt::Display for First {
@@ -34,17 +34,18 @@ impl fmt::Display for First {
     }
 }
 
-/// The form of a column; weights that share one must agree on it.
+/// The form of a column; weights that share a column need the same form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
     /// Two planes of signed bytes with a scale for each 32.
     Quantised {
-        /// The two vectors of a group are apart (all weights take 32 at a time).
+        /// Whether the two vectors of a group are in separate halves of a plane (if all weights
+        /// take 32 at a time).
         split: bool,
     },
-    /// Single precision, in units of this many.
+    /// f32, in units of this many elements.
     Plain {
-        /// 8 for halves, 4 for singles.
+        /// Elements of a unit: 8 for f16 weights, 4 for f32 weights.
         unit: usize,
     },
 }
@@ -54,9 +55,9 @@ gpu_enum!(ENUMS: Form { Quantised, Plain });
 /// A column of `cols` activations in a form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Column {
-    /// Elements.
+    /// Number of elements.
     pub cols: usize,
-    /// Form.
+    /// Form of the column.
     pub form: Form,
 }
 
@@ -64,7 +65,7 @@ impl Column {
     /// The column that matrices of these formats can share.
     ///
     /// # Errors
-    /// None given; quantised and plain formats, or singles and halves, together.
+    /// No formats; quantised and plain formats, or f32 and f16, together.
     pub fn shared(formats: &[&'static Format], cols: usize) -> Result<Column, SpecError> {
         let form = |f: &&'static Format| -> Result<Form, SpecError> {
             Ok(match f.encoding {
@@ -106,7 +107,7 @@ impl Column {
         }
     }
 
-    /// The vector of 16 values, half `half` of a group, in the first plane.
+    /// Index in the first plane of a vector of 16 values, which is half `half` of a group.
     fn vector(&self, group: usize, half: usize) -> usize {
         match self.form {
             Form::Quantised { split: true } => half * (self.cols / 32) + group,
@@ -114,7 +115,7 @@ impl Column {
         }
     }
 
-    /// Index of the f32 of an element of a plain column.
+    /// Index of the f32 of an element in a plain column.
     fn quad(&self, unit: usize, i: usize) -> usize {
         let quad = i / 4;
         let at = if unit == 8 { quad % 2 * self.cols.div_ceil(8) + quad / 2 } else { quad };

@@ -6,36 +6,37 @@ pub const MOST_SEGMENTS: usize = 3;
 /// The type of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A pointer, perhaps null.
+    /// A pointer, which may be null.
     Pointer,
     /// 32 bits.
     U32,
     /// 64 bits.
     U64,
-    /// Single precision.
+    /// f32.
     F32,
 }
 
 /// An argument's declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Declared {
-    /// Its name.
+    /// Name of the argument.
     pub name: &'static str,
-    /// Its type.
+    /// Type of the argument.
     pub kind: Kind,
 }
 
-/// The arguments of a launch, generic over the argument: a plan's bindings, a case's data, an
-/// embedder's buffers. Declared once, by `arguments!`.
+/// The arguments of a launch, generic over their type: a plan's bindings, a case's data, an
+/// embedder's buffers. `arguments!` declares them once.
 pub trait Arguments<A>: Sized {
     /// The arguments in the kernel's order.
     const DECLARED: &'static [Declared];
 
-    /// Their values in that order.
+    /// The values in that order.
     fn list(self) -> Vec<A>;
 }
 
-/// The arguments of a family with optional pages: without pages all but the last, a table of pages.
+/// The arguments of a family with optional pages. Without pages the last one, a table of pages, is
+/// absent.
 pub(crate) fn with_table<A: Arguments<()>>(paged: bool) -> &'static [Declared] {
     let all = A::DECLARED;
     all.get(..all.len() - usize::from(!paged)).unwrap_or(all)
@@ -48,13 +49,13 @@ pub struct SegmentArgs<A> {
     pub w: A,
     /// An f32 for each row, or null.
     pub b: A,
-    /// Its results; null for the second weight of a gated unit.
+    /// Results of the weight; null for the second weight of a gated unit.
     pub y: A,
 }
 
-/// Declares the arguments of a kernel family: a struct with a field for each, generic over what an
-/// argument is. `segments` between two lists stands for the weights of a product, `w0, b0, y0, w1,
-/// …`, three times.
+/// Declares the arguments of a kernel family: a struct with a field for each argument, generic over
+/// the type of its fields. `segments` between two lists means the weights of a product, `w0, b0,
+/// y0, w1, …`, three times.
 macro_rules! arguments {
     ($(#[$doc:meta])* $name:ident { $($(#[$d:meta])* $field:ident: $kind:ident,)* }) => {
         $(#[$doc])*
@@ -81,7 +82,7 @@ macro_rules! arguments {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct $name<A> {
             $($(#[$d])* pub $field: A,)*
-            /// The weights, their biases and their results; null after the last.
+            /// The weights, their biases and their results; null after the last one.
             pub segments: [
                 $crate::vocabulary::arguments::SegmentArgs<A>;
                 $crate::vocabulary::arguments::MOST_SEGMENTS

@@ -1,8 +1,8 @@
 //! A family of kernels: one module that implements [`Family`], and one row of the registry in
 //! [`spec`](crate::spec).
 //!
-//! Specialising, launching, tuning and timing go through this trait; cases and samples through
-//! `Cases` of `kjit-kernel-cases`. A family in the registry has all of them.
+//! Specialising, launching, tuning and timing use this trait; cases and samples use `Cases` of
+//! `kjit-kernel-cases`. Every family in the registry implements both.
 
 use crate::vocabulary::arguments::{Arguments, Declared};
 use crate::vocabulary::kernel::{Kernel, SpecError};
@@ -14,41 +14,41 @@ use kjit_engine::Target;
 use std::fmt::{self, Debug};
 use std::hash::Hash;
 
-/// A family of kernels. A value of it is a *spec*: a computation, its sizes, and optionally a
-/// tuning.
+/// A family of kernels. A value of this type is a *spec*: a computation, its sizes, and optionally
+/// a tuning.
 pub trait Family: Clone + Eq + Hash + Debug + 'static {
-    /// Its name: the first word of a spec's text.
+    /// Name of the family: the first word of a spec's text.
     const NAME: &'static str;
-    /// How the work is cut; it does not change the result.
+    /// The division of the work; it does not change the result.
     type Tuning: Variant;
     /// The arguments of a launch, in the kernel's order.
     type Args<A>: Arguments<A>;
 
-    /// The computation and its sizes, without the name and the tuning. Tuning records are keyed by
-    /// it: specs of one computation have one text, and different texts are different kernels.
+    /// The computation and its sizes, without the name and the tuning. It is the key of tuning
+    /// records: specs of one computation have one text, and different texts mean different kernels.
     ///
     /// # Errors
-    /// Only the formatter's.
+    /// Only errors of the formatter.
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 
-    /// The tuning that the spec names itself.
+    /// The tuning in the spec, if there is one.
     fn own(&self) -> Option<Self::Tuning>;
 
-    /// This spec with another tuning of its own; `None`: the best measured one, else the family's
-    /// default.
+    /// This spec with the given tuning. `None`: the best measured tuning, or the family's default
+    /// if there is no measurement.
     #[must_use]
     fn with(self, tuning: Option<Self::Tuning>) -> Self;
 
     /// The family's default for this spec, without measurements.
     ///
     /// # Errors
-    /// Sizes that it does not cover.
+    /// Unsupported sizes.
     fn usual(&self, target: &Target) -> Result<Self::Tuning, SpecError>;
 
     /// Whether the target can run the spec with this tuning.
     ///
     /// # Errors
-    /// Sizes that are not covered, a tuning that the target cannot run.
+    /// Unsupported sizes, or a tuning that the target cannot run.
     fn check(&self, _target: &Target, _tuning: &Self::Tuning) -> Result<(), SpecError> {
         Ok(())
     }
@@ -57,16 +57,16 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// fit the target.
     fn candidates(&self, target: &Target) -> Vec<Self::Tuning>;
 
-    /// The block of a launch: renders no source.
+    /// The block of a launch; generates no source.
     ///
     /// # Errors
     /// More LDS than the target has.
     fn block(&self, target: &Target, tuning: &Self::Tuning) -> Result<Block, SpecError>;
 
-    /// The kernel: text, constants, entry. The tuning was checked.
+    /// The kernel: text, constants, entry point. The tuning has been checked.
     ///
     /// # Errors
-    /// Weights that cannot be laid out.
+    /// Weights without a layout.
     fn render(
         &self,
         target: &Target,
@@ -74,12 +74,12 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
         block: Block,
     ) -> Result<Kernel, SpecError>;
 
-    /// The arguments of a launch: the last one of [`Family::Args`] may exist for some specs only.
+    /// The arguments of a launch. The last one of [`Family::Args`] may exist for some specs only.
     fn declared(&self) -> &'static [Declared] {
         <Self::Args<()> as Arguments<()>>::DECLARED
     }
 
-    /// The grid on a device of `units` compute units, and the arguments that follow from it.
+    /// The grid on a device of `units` compute units, and the arguments that depend on it.
     ///
     /// # Errors
     /// More blocks than a grid has.
@@ -94,7 +94,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// The step in a kernel of many steps, for one token of one sequence.
     ///
     /// # Errors
-    /// The family has no such step.
+    /// The family does not have such a step.
     fn inside(&self, _target: &Target, _inside: Inside) -> Result<Step, SpecError> {
         Err(SpecError::Unsupported {
             kernel: Self::NAME,
@@ -105,15 +105,16 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// The least work of a launch.
     fn work(&self, size: Size) -> Work;
 
-    /// The size at which it is timed alone, with `depth` tokens in the cache.
+    /// The size at which the kernel is timed alone, with `depth` tokens in the cache.
     fn timed_at(&self, depth: usize) -> Size {
         Size { tokens: 1, past: depth }
     }
 
-    /// The tuning in force: the spec's own, else the shipped one, else the family's default.
+    /// The tuning in use: the spec's own; without one the shipped tuning; without both the family's
+    /// default.
     ///
     /// # Errors
-    /// Sizes that are not covered, a tuning that the target cannot run.
+    /// Unsupported sizes, or a tuning that the target cannot run.
     fn tuning(&self, target: &Target) -> Result<Self::Tuning, SpecError> {
         self.tuning_by(shipped::table(), target)
     }
@@ -134,19 +135,19 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     /// The specialised kernel.
     ///
     /// # Errors
-    /// Sizes or targets that the family does not cover.
+    /// Unsupported sizes or target.
     fn kernel(&self, target: &Target) -> Result<Kernel, SpecError> {
         let tuning = self.tuning(target)?;
         let block = self.block(target, &tuning)?;
         self.render(target, &tuning, block)
     }
 
-    /// Whether there is a kernel: renders nothing.
+    /// Whether the target has the kernel; generates no source.
     fn covered(&self, target: &Target) -> bool {
         self.tuning(target).and_then(|t| self.block(target, &t)).is_ok()
     }
 
-    /// The launch on a device of `units` compute units: renders nothing.
+    /// The launch on a device of `units` compute units; generates no source.
     ///
     /// # Errors
     /// As [`Family::kernel`]; more blocks than a grid has.
@@ -158,7 +159,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
 }
 
 impl Table {
-    /// The tuning of this spec's space that the table names.
+    /// The tuning in the table for this spec.
     pub fn choice<F: Family>(&self, spec: &F, target: &Target) -> Option<F::Tuning> {
         let specs = self.choices.get(target.id())?;
         let choice = specs.get(&Named(spec).to_string())?;
@@ -168,7 +169,7 @@ impl Table {
     }
 }
 
-/// A spec's text with its family's name: the key of tuning records.
+/// The text of a spec with the family's name: the key of tuning records.
 #[derive(Debug, Clone, Copy)]
 pub struct Named<'a, F>(pub &'a F);
 

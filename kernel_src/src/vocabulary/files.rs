@@ -8,14 +8,14 @@ macro_rules! files {
     };
 }
 
-/// The enums that Rust and the GPU's code both have.
+/// The enums that exist both in Rust and in the GPU's code.
 pub(crate) const ENUMS: &str = include_str!("../../gpu/enums.h");
-/// The enums of kernels that work on rows: a file of its own, since all headers of a kernel are
-/// part of its key.
+/// The enums of kernels that work on rows. They are in a separate file, since all headers of a
+/// kernel are part of its key.
 pub(crate) const ROW_ENUMS: &str = include_str!("../../gpu/row_enums.h");
 
 /// The kernels' files by name. A `.hip` file is a main file, a `.h` file a header; `shape.h` is
-/// rendered.
+/// generated.
 const FILES: &[(&str, &str)] = files! {
     "activations.h"
     "adjust.h"
@@ -135,13 +135,13 @@ pub(crate) fn main_of(name: &str) -> &'static str {
     FILES.iter().find(|f| of(f)).map_or("", |(file, _)| file)
 }
 
-/// The source with all headers available; only those that it includes count.
+/// The source with all headers available; only headers that it includes count.
 pub(crate) fn with_headers(source: Source) -> Source {
     let headers = FILES.iter().filter(|(f, _)| f.ends_with(".h"));
     headers.fold(source, |s, (f, text)| s.file(*f, *text))
 }
 
-/// The source whose main file is `file`, with all headers available.
+/// The source with `file` as its main file, and all headers available.
 pub(crate) fn source(name: &'static str, file: &'static str) -> Source {
     let text = FILES.iter().find(|(f, _)| *f == file).map_or("", |(_, text)| *text);
     debug_assert!(!text.is_empty(), "{file} is not among the files");

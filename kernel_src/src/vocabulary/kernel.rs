@@ -5,8 +5,8 @@ use crate::vocabulary::shape::Shape;
 use kjit_engine::{Constants, Job, Options, Source, Target};
 use kjit_formats::layout::LayoutError;
 
-/// A specialised kernel: everything that compiling and launching needs, for one target. Nothing in
-/// it depends on a live device.
+/// A specialised kernel: everything that compiling and launching needs, for one target. It does not
+/// depend on a live device.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     /// The text, with the headers that it includes.
@@ -24,7 +24,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The engine's job for a target (the one that the kernel was specialised for).
+    /// The engine's job for a target. It must be the target for which the kernel was specialised.
     #[must_use]
     pub fn job(&self, target: &Target) -> Job {
         let constants = self.constants.clone();
@@ -35,7 +35,7 @@ impl Kernel {
 }
 
 /// A kernel of one step with one entry point, which has the name of its file. Its shape becomes
-/// `shape.h`; `macros` are those of the compilation (`gpu/kjit.h`). Block and LDS as in [`Kernel`].
+/// `shape.h`; `macros` are for the compilation (`gpu/kjit.h`). Block and LDS as in [`Kernel`].
 pub(crate) fn of_shape(
     name: &'static str,
     shape: &Shape,
@@ -55,25 +55,25 @@ pub(crate) fn of_shape(
     }
 }
 
-/// Why a kernel cannot be specialised as asked.
+/// The reasons why a kernel cannot be specialised for a target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// The weights cannot be laid out.
+    /// The weights do not have a layout.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// A size or a combination that the family does not cover.
+    /// A size or a combination that the family does not support.
     #[error("{kernel}: {why}")]
     Unsupported {
-        /// The family.
+        /// Name of the family.
         kernel: &'static str,
-        /// The fault.
+        /// The unsupported property.
         why: String,
     },
-    /// The block has too little memory.
+    /// The kernel needs more LDS than a block has.
     #[error("{kernel}: {need} bytes of LDS are needed in a block, {target} has {have}: {hint}")]
     Shared {
-        /// The family.
+        /// Name of the family.
         kernel: &'static str,
         /// Bytes needed.
         need: usize,
@@ -81,12 +81,12 @@ pub enum SpecError {
         have: u32,
         /// The target.
         target: String,
-        /// The advice.
+        /// Advice for the user.
         hint: &'static str,
     },
 }
 
-/// `Unsupported`, unless `fine`.
+/// `Unsupported`, unless `fine` is true.
 pub fn require(
     fine: bool,
     kernel: &'static str,
@@ -95,7 +95,7 @@ pub fn require(
     if fine { Ok(()) } else { Err(SpecError::Unsupported { kernel, why: why() }) }
 }
 
-/// Checks the dynamic LDS of a block; `fixed` bytes more are declared by the kernel itself.
+/// Checks the dynamic LDS of a block; the kernel declares `fixed` more bytes.
 pub fn shared_bytes(
     kernel: &'static str,
     target: &Target,

@@ -1,4 +1,4 @@
-//! A launch: its size, its least work, its block, its grid and the arguments that follow from them.
+//! A launch: its size, its least work, its block, its grid and the arguments that depend on them.
 
 use kjit_engine::Geometry;
 
@@ -8,23 +8,23 @@ pub struct Size {
     /// New tokens, or rows: one for each sequence in decoding. For kernels without a width, rows of
     /// 4096 elements; for kernels that only read, MiB.
     pub tokens: usize,
-    /// Tokens that are in the cache before them.
+    /// Number of tokens that are in the cache before them.
     pub past: usize,
 }
 
 impl Size {
-    /// One token, or row.
+    /// One token or row.
     pub const ONE: Size = Size { tokens: 1, past: 0 };
-    /// A prompt's tokens when a kernel is timed alone.
+    /// Number of prompt tokens if a kernel is timed alone.
     pub const CHUNK: Size = Size { tokens: 512, past: 0 };
 }
 
 /// The least work of a launch: the inputs of a roofline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Work {
-    /// Bytes of memory that must be read or written, each once.
+    /// Bytes of memory that must be read or written, each counted once.
     pub bytes: u64,
-    /// Multiplications and additions of products.
+    /// Multiplications and additions in products.
     pub operations: u64,
 }
 
@@ -41,14 +41,14 @@ impl Work {
     }
 }
 
-/// A block.
+/// The size of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     /// Lanes in a wave.
     pub wave: u32,
-    /// Threads.
+    /// Number of threads.
     pub threads: u32,
-    /// Dynamic LDS, in bytes.
+    /// Bytes of dynamic LDS.
     pub shared: u32,
 }
 
@@ -59,16 +59,17 @@ impl Block {
     }
 }
 
-/// Blocks in x, y, z, and the arguments that follow from them.
+/// Blocks in x, y, z, and the arguments that depend on them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grid {
-    /// Blocks.
+    /// Number of blocks in x, y, z.
     pub blocks: [u32; 3],
     /// Arguments by name.
     pub numbers: Vec<(&'static str, u32)>,
     /// Working memory.
     pub memory: Vec<Memory>,
-    /// Blocks wait for each other: all must be resident, and the previous launch must have ended.
+    /// Whether blocks wait for each other. Then all must be resident, and the previous launch must
+    /// have ended.
     pub cooperative: bool,
 }
 
@@ -83,30 +84,30 @@ impl Grid {
         }
     }
 
-    /// With an argument.
+    /// Adds an argument.
     pub fn number(mut self, name: &'static str, value: u32) -> Grid {
         self.numbers.push((name, value));
         self
     }
 
-    /// With blocks that wait for each other, or not.
+    /// Sets whether blocks wait for each other.
     pub const fn cooperative(mut self, on: bool) -> Grid {
         self.cooperative = on;
         self
     }
 
-    /// With `bytes` bytes of working memory; none for 0.
+    /// Adds `bytes` bytes of working memory; no memory for 0.
     pub fn memory(mut self, name: &'static str, bytes: usize) -> Grid {
         self.memory.push(Memory { name, bytes, zeroed: false });
         self
     }
 
-    /// With `count` counters: u32, zero before the first launch and after every one.
+    /// Adds `count` counters: u32, zero before the first launch and after each launch.
     pub fn counters(self, name: &'static str, count: usize) -> Grid {
         self.zeroed(name, 4 * count)
     }
 
-    /// With `bytes` bytes that are zero before the first launch and after every one.
+    /// Adds `bytes` bytes that are zero before the first launch and after each launch.
     pub fn zeroed(mut self, name: &'static str, bytes: usize) -> Grid {
         self.memory.push(Memory { name, bytes, zeroed: true });
         self
@@ -116,11 +117,11 @@ impl Grid {
 /// Working memory of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// Its argument.
+    /// Name of its argument.
     pub name: &'static str,
-    /// Bytes; 0: the argument is null.
+    /// Number of bytes; 0: the argument is null.
     pub bytes: usize,
-    /// Zero before the first launch and after every one.
+    /// Whether it is zero before the first launch and after each launch.
     pub zeroed: bool,
 }
 
@@ -129,7 +130,7 @@ pub struct Memory {
 pub struct Launch {
     /// Grid, block, shared memory.
     pub geometry: Geometry,
-    /// Arguments that follow from the grid, by name.
+    /// Arguments that depend on the grid, by name.
     pub numbers: Vec<(&'static str, u32)>,
     /// Working memory.
     pub memory: Vec<Memory>,
@@ -137,7 +138,7 @@ pub struct Launch {
 
 impl Launch {
     /// A launch of this block and grid. It may start before the previous kernel has ended: all
-    /// kernels here wait for their inputs, except those whose blocks wait for each other.
+    /// kernels wait for their inputs, except those whose blocks wait for each other.
     pub fn of(block: Block, grid: Grid) -> Launch {
         let Grid { blocks, numbers, memory, cooperative } = grid;
         let geometry = Geometry::of(blocks, [block.threads, 1, 1]).shared(block.shared);

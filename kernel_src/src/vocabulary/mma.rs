@@ -8,22 +8,22 @@ use kjit_engine::{Constants, Dot, MatrixUnit, Target, Vendor};
 pub(crate) struct Product {
     /// `KJ_MMA`.
     family: i64,
-    /// `v_dot2_f32_f16` is used without a matrix instruction.
+    /// Whether `v_dot2_f32_f16` is used instead of a matrix instruction.
     dot2: bool,
-    /// Columns of one product: of rows of weights, or of keys.
+    /// Columns of one product: rows of weights, or keys.
     pub columns: u32,
-    /// Its depth (`MMA_K`).
+    /// Depth of one product (`MMA_K`).
     pub depth: u32,
-    /// Results become inputs without passing through LDS.
+    /// Whether results become inputs without passing through LDS.
     pub stays: bool,
 }
 
 impl Product {
     /// The instructions for attention of prompts. Its results stay in registers from tile to tile.
-    /// On gfx908 these are AGPRs that are copied to each other, which some compilers do wrong.
-    /// There attention uses no matrix instructions unless the compiler was tested (`copies.rs`:
-    /// `gfx908:sound-copies`). The same holds for heads that are not a whole number of products
-    /// deep (of 80, where products are 32 deep).
+    /// On gfx908 these are AGPRs that are copied to each other, and some compilers copy them
+    /// wrongly. There attention uses no matrix instructions unless the compiler was tested
+    /// (`copies.rs`: `gfx908:sound-copies`). Attention also uses none if the head is not a multiple
+    /// of the depth (heads of 80 with depth 32).
     pub fn of_attention(target: &Target, wave: u32, head_dim: usize) -> Product {
         let product = Product::of(target, wave);
         let whole = head_dim.is_multiple_of(product.depth as usize);
@@ -47,7 +47,7 @@ impl Product {
     }
 
     fn family(target: &Target, family: i64) -> Product {
-        // gfx1250 has the byte dot product but not this one.
+        // gfx1250 has the byte dot product but not v_dot2_f32_f16.
         let pairs = target.arch().dot != Dot::None && target.arch().matrix != MatrixUnit::Wmma1250;
         let dot2 = family == 0 && target.vendor() == Vendor::Amd && pairs;
         let depth = match family {
@@ -82,7 +82,7 @@ pub const fn panel_bytes(rows: usize, cols: usize) -> usize {
 }
 
 /// Index of an element in panels: for each 8 rows and 128 columns, four rounds of 32 lanes with
-/// eight neighbouring columns each; lane `4 · row + chunk` has in each round a quarter of the 32
+/// eight neighbouring columns each. Lane `4 · row + chunk` has in each round a quarter of the 32
 /// columns of its chunk.
 #[must_use]
 pub const fn panel_index(row: usize, col: usize, cols: usize) -> usize {
@@ -90,11 +90,11 @@ pub const fn panel_index(row: usize, col: usize, cols: usize) -> usize {
     block * 1024 + col % 32 / 8 * 256 + (row % 8 * 4 + col % 128 / 32) * 8 + col % 8
 }
 
-/// Rows (tokens) and columns of the blocks of a tiled matrix of halves.
+/// Rows (tokens) and columns of the blocks of a tiled f16 matrix.
 pub const TILE: usize = 64;
 
-/// Bytes of `rows × cols` activations in tiles (`gpu/mma.h`): rows rounded up to 256, the most that
-/// a kernel reads at once, columns to 64.
+/// Bytes of `rows × cols` activations in tiles (`gpu/mma.h`): rows are rounded up to 256, the most
+/// that a kernel reads together, columns to 64.
 #[must_use]
 pub const fn tiled_bytes(rows: usize, cols: usize) -> usize {
     rows.next_multiple_of(256) * cols.next_multiple_of(TILE) * 2
@@ -108,16 +108,16 @@ pub const fn tiled_index(row: usize, col: usize, cols: usize) -> usize {
     block * TILE * TILE + (((row % TILE) * TILE + row % 8 * 8) ^ (col % TILE))
 }
 
-/// Bytes of `rows × cols` activations in turned tiles (`gpu/turned.h`): rows rounded up to 64,
+/// Bytes of `rows × cols` activations in turned tiles (`gpu/turned.h`): rows are rounded up to 64,
 /// columns to 128.
 #[must_use]
 pub const fn turned_bytes(rows: usize, cols: usize) -> usize {
     rows.next_multiple_of(TILE) * cols.next_multiple_of(128) * 2
 }
 
-/// Index of an element in turned tiles: those of [`tiled_index`], two for each 128 columns, which
-/// lie in the order in which lanes unpack weights. Of the span of 32 that a column is in, its quad
-/// says which sixteen places, and its place in the quad says which eight of them.
+/// Index of an element in turned tiles: tiles as in [`tiled_index`], two for each 128 columns, in
+/// the order in which lanes unpack weights. A span has 32 columns. The quad of a column in its span
+/// selects sixteen indices, and its index in the quad selects eight of them.
 #[must_use]
 pub const fn turned_index(row: usize, col: usize, cols: usize) -> usize {
     let in_steps = cols.next_multiple_of(128);

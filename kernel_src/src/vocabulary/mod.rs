@@ -1,5 +1,5 @@
 //! The vocabulary of all families: arguments, launches, tunings, constants for the GPU's code,
-//! sources. Nothing here depends on a family.
+//! sources. It does not depend on any family.
 
 pub mod activations;
 pub mod arguments;

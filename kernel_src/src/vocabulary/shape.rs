@@ -1,5 +1,5 @@
 //! Constants for the GPU's code: structs, over which its steps are templates, and enums that both
-//! sides name.
+//! sides define.
 
 use kjit_engine::{Constants, Value as Constant};
 use kjit_formats::format::grids::Grid;
@@ -38,7 +38,7 @@ pub(crate) const fn declares(header: &str, declaration: &str) -> bool {
 }
 
 /// Makes an enum a [`GpuEnum`] of a header of `kernel_src/gpu`. It does not compile if a variant is
-/// left out, or if the header declares other variants or another order.
+/// missing, or if the header declares other variants or another order.
 macro_rules! gpu_enum {
     ($header:ident: $type:ident { $($variant:ident),* $(,)? }) => {
         impl $crate::vocabulary::shape::GpuEnum for $type {
@@ -102,7 +102,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// An empty one.
+    /// An empty struct.
     #[must_use]
     pub fn new() -> Shape {
         Shape::default()
@@ -114,71 +114,71 @@ impl Shape {
         self
     }
 
-    /// A comment above the struct.
+    /// Adds a comment above the struct.
     #[must_use]
     pub fn note(mut self, text: String) -> Shape {
         self.note = text;
         self
     }
 
-    /// A `u32`.
+    /// Adds a `u32`.
     #[must_use]
     pub fn number(self, name: &'static str, value: impl TryInto<i64>) -> Shape {
-        // No spec has sizes beyond i64. Saturating keeps the text valid, and the compiler refuses
+        // Specs have no sizes beyond i64. Saturation keeps the text valid, and the compiler rejects
         // it as a u32.
         self.with(name, Field::Number(value.try_into().unwrap_or(i64::MAX)))
     }
 
-    /// An `i32`.
+    /// Adds an `i32`.
     #[must_use]
     pub fn signed(self, name: &'static str, value: impl Into<i32>) -> Shape {
         self.with(name, Field::Signed(value.into()))
     }
 
-    /// A `bool`.
+    /// Adds a `bool`.
     #[must_use]
     pub fn flag(self, name: &'static str, value: bool) -> Shape {
         self.with(name, Field::Flag(value))
     }
 
-    /// A `float`; must be finite.
+    /// Adds a `float`; it must be finite.
     #[must_use]
     pub fn real(self, name: &'static str, value: f32) -> Shape {
         self.with(name, Field::Real(value))
     }
 
-    /// A variant of an enum.
+    /// Adds a variant of an enum.
     #[must_use]
     pub fn choice(self, name: &'static str, value: &impl GpuEnum) -> Shape {
         self.with(name, Field::Choice(value.name()))
     }
 
-    /// A struct inside, `Shape::NAME` to the GPU's code.
+    /// Adds a nested struct, `Shape::NAME` in the GPU's code.
     #[must_use]
     pub fn inner(self, name: &'static str, shape: Shape) -> Shape {
         self.with(name, Field::Inner(shape))
     }
 
-    /// Another name of an earlier struct inside.
+    /// Adds another name for an earlier nested struct.
     #[must_use]
     pub fn alias(self, name: &'static str, of: &'static str) -> Shape {
         self.with(name, Field::Alias(of))
     }
 
-    /// A function of this name that returns the vectors of a codebook: words, the first weight's
-    /// byte lowest.
+    /// Adds a function with this name that returns the vectors of a codebook: words with the first
+    /// weight in the lowest byte.
     #[must_use]
     pub fn grid(self, name: &'static str, grid: &'static Grid) -> Shape {
         self.with(name, Field::Grid(grid))
     }
 
-    /// Followed by all fields of another shape.
+    /// Appends all fields of another shape.
     #[must_use]
     pub fn and(self, other: Shape) -> Shape {
         other.fields.into_iter().fold(self, |shape, (name, field)| shape.with(name, field))
     }
 
-    /// The struct's text.
+    /// The text of the struct.
     #[must_use]
     pub fn render(&self, name: &str) -> String {
         let mut text = String::new();
@@ -234,7 +234,7 @@ impl Shape {
         )
     }
 
-    /// The tables that the struct's functions return, each once; they come before it.
+    /// The tables that the functions of the struct return, each once; they are placed before it.
     #[must_use]
     pub fn tables(&self) -> String {
         let mut grids = Vec::new();

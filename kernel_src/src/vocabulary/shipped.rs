@@ -1,5 +1,5 @@
-//! Choices that were measured on real cards and are shipped: `kernel_src/tuning/measured.tsv`, one
-//! a line, by architecture and spec. They override the family's default
+//! Tunings that were measured on real cards and are shipped: `kernel_src/tuning/measured.tsv`, one
+//! per line, by architecture and spec. They override the family's default
 //! ([`Family::usual`](super::family::Family::usual)). `kjit bench MODEL --kernels --tune --rows
 //! FILE` writes such lines.
 
@@ -15,22 +15,22 @@ const TEXT: &str = include_str!("../../tuning/measured.tsv");
      between"
 )]
 pub struct BadLine {
-    /// Counted from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// The fault.
+    /// The fault of the line.
     pub why: &'static str,
 }
 
-/// A shipped choice.
+/// A shipped tuning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row<'a> {
-    /// `sm_90`.
+    /// Architecture, such as `sm_90`.
     pub arch: &'a str,
-    /// The [`Spec`](crate::spec::Spec)'s text.
+    /// Text of the [`Spec`](crate::spec::Spec).
     pub spec: &'a str,
-    /// The [`Tuning`](crate::spec::Tuning)'s text.
+    /// Text of the [`Tuning`](crate::spec::Tuning).
     pub tuning: &'a str,
-    /// The card, the day, and the gain.
+    /// The card, the date, and the gain.
     pub measured: &'a str,
 }
 
@@ -51,14 +51,14 @@ pub fn all() -> impl Iterator<Item = Result<Row<'static>, BadLine>> {
     rows(TEXT)
 }
 
-/// A choice of the table, and its place in its family's space, once it was looked up.
+/// A tuning of the table, and its index in the family's list after the first look-up.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) text: String,
     pub(super) place: OnceLock<Option<usize>>,
 }
 
-/// Choices by architecture, then by spec. A test checks every shipped line; a wrong one has no
+/// Tunings by architecture, then by spec. A test checks every shipped line; a wrong line has no
 /// effect.
 #[derive(Debug, Default)]
 pub struct Table {
@@ -66,7 +66,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// The choices of a text.
+    /// The tunings in a text.
     #[must_use]
     pub fn of(text: &str) -> Table {
         let mut table = Table::default();

@@ -15,18 +15,19 @@ pub struct Inside {
     pub wave: u32,
     /// Threads of a block that compute.
     pub threads: u32,
-    /// Weights come through a ring in shared memory.
+    /// Whether weights come through a ring in shared memory.
     pub streams: bool,
-    /// Chosen experts' weights also do, and each block makes the choice.
+    /// Whether weights of chosen experts also come through the ring, and each block makes the
+    /// choice.
     pub routed: bool,
-    /// Sequences, with a token each.
+    /// Number of sequences, with one token each.
     pub sequences: usize,
-    /// Devices, each of which has such a launch for its share of the model.
+    /// Number of devices, each of which has such a launch for its share of the model.
     pub ranks: usize,
 }
 
 impl Inside {
-    /// The default of a target, for a token of each of `sequences` sequences, on `ranks` devices.
+    /// The default of a target, for one token of each of `sequences` sequences, on `ranks` devices.
     #[must_use]
     pub fn of(target: &Target, sequences: usize, ranks: usize) -> Inside {
         let streams = target.arch().matrix == MatrixUnit::Wgmma;
@@ -48,18 +49,18 @@ pub struct Record {
     pub bytes: usize,
     /// Units of a row.
     pub units: usize,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
 }
 
 /// A family's work in a kernel of many steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// Its header.
+    /// Header of the family.
     pub header: &'static str,
-    /// The struct of its arguments.
+    /// Struct of the arguments.
     pub args: &'static str,
-    /// The call: `S` is the step's shape, `a` its arguments, `share` the share, `lds` and `pool`
+    /// The call. `S` is the step's shape, `a` its arguments, `share` the share, `lds` and `pool`
     /// its shared memory.
     pub call: &'static str,
     /// The type of `lds`, if it has one.
@@ -68,35 +69,35 @@ pub struct Step {
     pub shape: Shape,
     /// Bytes of `pool`.
     pub pool: u32,
-    /// The first size of the step's grid; `None`: that of its launch.
+    /// First size of the step's grid; `None`: as in its launch.
     pub shares: Option<u32>,
     /// The grid's second size, and the range of its first size, are multiplied by this.
     pub parts: u32,
-    /// Each block has one share; the argument `blocks` is their number.
+    /// Whether each block has one share; the argument `blocks` is their number.
     pub of_all_blocks: bool,
-    /// Weights that come through the ring.
+    /// Rows of weights that come through the ring.
     pub records: Vec<Record>,
-    /// Values of `x`, if it may come as packets; here and below for all sequences.
+    /// Number of values of `x`, if it may come as packets. Here and below for all sequences.
     pub takes: Option<usize>,
-    /// The argument whose values it can hand over as packets, and their number.
+    /// The argument whose values it can send as packets, and their number.
     pub hands: Option<(&'static str, usize)>,
-    /// Values that it may receive one by one: queries, keys and values of attention, else its `x`
-    /// or scores.
+    /// Number of values that it may receive one by one: queries, keys and values of attention; for
+    /// other steps its `x` or scores.
     pub takes_values: Option<usize>,
-    /// Values of all of its results, which it can hand over one by one.
+    /// Number of its results, if it can send them one by one.
     pub hands_values: Option<usize>,
-    /// The extra warp's code for it, all its lanes: loads weights.
+    /// Code of the extra warp for this step, in all its lanes: loads weights.
     pub beside: Option<&'static str>,
-    /// It is a function of its own: only its call saves the extra registers, not all steps.
+    /// Whether it is a separate function: then only its call saves the extra registers, not all
+    /// steps.
     pub apart: bool,
-    /// Keys and values are in pages.
+    /// Whether keys and values are in pages.
     pub paged: bool,
-    /// It is a sum over several devices: each such instruction has a number of its own.
+    /// Whether it is a sum over several devices: each such instruction has its own number.
     pub sums: bool,
 }
 
-/// Values handed from makers to readers one by one, instead of a meeting of all blocks:
-/// `gpu/packets.h`.
+/// Values sent from makers to readers as packets, instead of a grid barrier: `gpu/packets.h`.
 pub mod packets {
     /// Values that share a scale.
     pub const GROUP: usize = 16;
@@ -107,7 +108,7 @@ pub mod packets {
         values / GROUP * (3 * 16 + 8)
     }
 
-    /// Bytes of `values` values one by one.
+    /// Bytes of `values` values that are sent one by one.
     #[must_use]
     pub const fn values_bytes(values: usize) -> usize {
         values * 8
@@ -147,7 +148,7 @@ impl Step {
     }
 }
 
-/// Whether such a kernel covers these weights: no codebook, and scales that `gpu/stream.h` loads.
+/// Whether such a kernel supports these weights: no codebook, and scales that `gpu/stream.h` loads.
 pub(crate) fn covered(kernel: &'static str, layout: &Layout) -> Result<(), SpecError> {
     let plain =
         [Groups::None, Groups::BytePair, Groups::NibblePair, Groups::Signed16, Groups::Signed32];

@@ -1,4 +1,4 @@
-//! Tunings: how a family's work is cut, as data.
+//! Tunings as data: the division of a family's work.
 
 use crate::vocabulary::kernel::{SpecError, require};
 use kjit_engine::Target;
@@ -7,10 +7,10 @@ use std::hash::Hash;
 
 /// A tuning.
 pub trait Variant: Copy + Eq + Hash + Debug + 'static {
-    /// Whether there is a choice.
+    /// Whether the family has several tunings.
     const CHOICE: bool = true;
 
-    /// The fields by name, `wave: 32, block: 512, …`; of an enum with the variant's name.
+    /// The fields with names, `wave: 32, block: 512, …`; for an enum with the variant's name first.
     fn text(&self) -> String {
         let text = format!("{self:?}");
         let name = std::any::type_name::<Self>().rsplit("::").next().unwrap_or_default();
@@ -21,7 +21,7 @@ pub trait Variant: Copy + Eq + Hash + Debug + 'static {
     }
 }
 
-/// The tuning of a family without a choice.
+/// The tuning of a family with only one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fixed;
 
@@ -39,7 +39,7 @@ pub struct Wave {
 impl Variant for Wave {}
 
 impl Wave {
-    /// The target's own.
+    /// The default wave width of the target.
     pub(crate) fn usual(target: &Target) -> Wave {
         Wave { wave: target.default_wave() }
     }
@@ -50,7 +50,7 @@ impl Wave {
         })
     }
 
-    /// All widths.
+    /// All wave widths.
     pub(crate) fn all(target: &Target) -> Vec<Wave> {
         target.waves().iter().map(|&wave| Wave { wave }).collect()
     }
@@ -89,7 +89,7 @@ macro_rules! choice_of_wave {
 }
 pub(crate) use choice_of_wave;
 
-/// The items of [`Family`] without a choice.
+/// The items of [`Family`] for a family with only one tuning.
 macro_rules! no_choice {
     () => {
         type Tuning = $crate::vocabulary::variant::Fixed;

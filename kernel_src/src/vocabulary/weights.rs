@@ -47,7 +47,7 @@ pub fn records(layout: &Layout) -> Shape {
         Some(Value::Codebook(book)) => (book.bias() as i8, None),
         Some(Value::Signed) | None => (0, None),
     };
-    // A doubled code has its bits one place higher.
+    // The bits of a doubled code are one position higher.
     let doubled = i64::from(matches!(block.map(|b| b.value), Some(Value::Doubled(_))));
     shape = shape
         .number("C1_LOW", low(1) + doubled)
@@ -84,7 +84,7 @@ fn vectors(v: &Vectors) -> Shape {
         .grid("grid", v.book.grid)
 }
 
-/// The constants of `gpu/repack.h`: the places of all parts in the file's blocks.
+/// The constants of `gpu/repack.h`: offsets of all parts in the file's blocks.
 #[must_use]
 pub fn blocks(layout: &Layout) -> Shape {
     let format = layout.format;
@@ -116,10 +116,10 @@ pub fn blocks(layout: &Layout) -> Shape {
     let scale = match b.scale {
         BlockScale::F16(at) | BlockScale::HalfE8M0(at) => at,
         BlockScale::F16Down(at, _) | BlockScale::SplitF16Down(at, _) => at,
-        BlockScale::Down(_) => 0, // not read: the layout has none
+        BlockScale::Down(_) => 0, // not used: the layout has no block scale
     };
     let offset = match b.offset {
-        Offset::None => 0, // not read: the layout has none
+        Offset::None => 0, // not used: the layout has no offset
         Offset::Plus(at) | Offset::MinusScaled(at) => at,
     };
     let shape = shape

@@ -131,7 +131,7 @@ fn mixture() -> Vec<Spec> {
     ]
 }
 
-/// These steps for a token of each of `sequences` sequences, with keys and values in pages.
+/// These steps for one token of each of `sequences` sequences, with keys and values in pages.
 fn side_by_side(mut steps: Vec<Spec>, sequences: usize) -> Vec<Spec> {
     for step in &mut steps {
         match step {
@@ -144,7 +144,7 @@ fn side_by_side(mut steps: Vec<Spec>, sequences: usize) -> Vec<Spec> {
     steps
 }
 
-/// A device's share of 8b on two devices: products make the sums, and logits are joined.
+/// A device's share of 8b on two devices: products include the sums, and logits are concatenated.
 fn share_of_two() -> Vec<Spec> {
     let Sizes { wide, inner, heads, kv, head_dim, vocab } = LLAMA_8B;
     let share =
@@ -159,7 +159,7 @@ const LLAMA_8B: Sizes =
     Sizes { wide: 4096, inner: 14336, heads: 32, kv: 8, head_dim: 128, vocab: 128_256 };
 const SMOLLM: Sizes = Sizes { wide: 576, inner: 1536, heads: 9, kv: 3, head_dim: 64, vocab: 49152 };
 
-/// `some`, or with `KJIT_TEST_ALL=compile` all of a vendor: those take minutes.
+/// `some`, or all of a vendor with `KJIT_TEST_ALL=compile`, which takes minutes.
 fn archs(vendor: Vendor, some: &[&'static str]) -> Vec<&'static str> {
     let all = std::env::var("KJIT_TEST_ALL").unwrap_or_default();
     match all.split(',').any(|one| one == "compile") {
@@ -199,8 +199,8 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             ("8b q4_k_m of two devices", 1, share_of_two()),
             ("135m q4_k_m", 1, llama(&SMOLLM, ["Q5_0", "Q8_0"], KvStorage::F16)),
         ] {
-            // Rows of 14336 singles do not fit a block on AMD: the plan quantises them in a launch,
-            // and has no such kernel. All formats of all targets would take minutes.
+            // Rows of 14336 f32 do not fit in a block on AMD: the plan quantises them in a separate
+            // launch and has no such kernel. All formats of all targets would take minutes.
             if vendor == Vendor::Amd
                 && [
                     "2 of 8b q4_k_m",
@@ -217,7 +217,7 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
                 "135m q4_k_m" => Probe::Delays,
                 _ => Probe::None,
             };
-            // A share of two devices has a step that joins logits.
+            // A share of two devices has a step that concatenates logits.
             let ranks = if name.contains("of two devices") { 2 } else { 1 };
             let inside = Inside::of(&target, sequences, ranks);
             let made = match name.ends_with("routed") {
@@ -247,12 +247,12 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
                 k.local,
                 code.bytes().len()
             );
-            // The loop around the steps saves registers over its calls: on sm_90 eleven words at
-            // most, and three of the position in the ring, which no step of attention uses and all
-            // pass on (with keys of eight bits). The steps themselves spill nothing (ptxas, for
-            // each function), except experts, which hold more of a row than any other step. On AMD
-            // a called function must preserve 112 of the 256 registers (v40 to v47, v56 to v63 …):
-            // 448 bytes; more would be spills (444 are the most that clang 19 makes on any target).
+            // The loop around the steps saves registers over its calls. On sm_90 these are at most
+            // eleven words, and three more for the position in the ring, which attention does not
+            // use but passes on (with 8-bit keys). The steps spill nothing (according to ptxas, per
+            // function), except experts, which hold more of a row than any other step. On AMD a
+            // called function must preserve 112 of the 256 registers (v40 to v47, v56 to v63 …):
+            // 448 bytes; more would be spills (the maximum of clang 19 over all targets is 444).
             let loops = if vendor == Vendor::Nvidia { 14 } else { 0 };
             let local = if vendor == Vendor::Amd || name == "30b-a3b q4_k_m" { 448 } else { 256 };
             eprintln!("{said}");

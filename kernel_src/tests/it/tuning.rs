@@ -50,7 +50,7 @@ fn every_space_begins_with_its_default_and_each_text_in_it_names_one_variant() {
             for tuning in space.iter().step_by(17) {
                 assert_eq!(spec.named(&target, &tuning.to_string()), Some(*tuning));
                 assert_eq!(spec.with(Some(*tuning)).tuning(&target), Some(*tuning));
-                // A computation has one name for all tunings.
+                // A computation has the same name with all tunings.
                 assert_eq!(spec.with(Some(*tuning)).to_string(), spec.to_string());
             }
             assert_eq!(spec.named(&target, "block: 7"), None);

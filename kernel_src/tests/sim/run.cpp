@@ -1,11 +1,11 @@
-// run.cpp: runs one kernel's library on the simulated device (tests/hipsim describes it). Arguments
-// come from a file, buffers go to another. For tests without a runtime. Every buffer ends at an
-// unmapped page.
+// run.cpp: runs the library of one kernel on the simulated device (see tests/hipsim). Arguments are
+// read from a file, buffers are written to another. For tests without a runtime. Every buffer ends
+// at an unmapped page.
 //
 //   run KERNEL.so IN OUT
 //
-// Compiled once, not with every kernel: the headers of C++'s library take more than 1 s of a core,
-// a kernel alone 0.2 s.
+// Compiled once, not with every kernel: the headers of the C++ library take more than 1 s of a
+// core, a kernel alone 0.2 s.
 #include <dlfcn.h>
 #include "../../../tests/hipsim/exec.h"
 
@@ -21,8 +21,8 @@ inline void untouched(const Guarded& g) {
             stop("a write beside a buffer");
 }
 
-// The file: u32 grid[3], u32 dynamic LDS, u64 seed, u32 count; then for each argument: u32 kind
-// (0 value, 1 buffer, 2 null), u64 bytes, the bytes.
+// The input file: u32 grid[3], u32 dynamic LDS, u64 seed, u32 count. Then for each argument: u32
+// kind (0 value, 1 buffer, 2 null), u64 bytes, the bytes.
 inline int run(const Library& library, const char* from, const char* to) {
     FILE* in = fopen(from, "rb");
     if (!in) stop("no argument file");

@@ -1,15 +1,15 @@
-//! The device that a user asks for, parsed from text, and the device that was taken.
+//! The requested device, parsed from text, and the device that was opened.
 
 use kjit_engine::Vendor;
 use std::fmt;
 use std::str::FromStr;
 
 /// A requested device: `auto`, `cpu`, `cpu:0`, `cuda:1`, `rocm:0`, or a list `cuda:0,cuda:1`.
-/// `cuda` and `rocm` alone name that vendor's first device.
+/// `cuda` and `rocm` without a number mean the first device of that vendor.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
-    /// The first NVIDIA GPU, else the first AMD one, else the CPU.
+    /// The first NVIDIA GPU; without one the first AMD GPU; without any GPU the CPU.
     #[default]
     Auto,
     /// The CPU.
@@ -21,7 +21,8 @@ pub enum DeviceChoice {
         /// The device's number.
         ordinal: u32,
     },
-    /// Several devices share the model. They get its layers in this order; the CPU's come first.
+    /// Several devices share the model. They get its layers in this order; the CPU's layers come
+    /// first.
     Several(Devices),
 }
 
@@ -52,11 +53,11 @@ impl Devices {
     }
 }
 
-/// The error of a text that names no device.
+/// The error for a text that does not name a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The text after the colon is no number.
+    /// The text after the colon is not a number.
     #[error("'{0}' is no device number")]
     Number(String),
     /// A CPU number other than 0.
@@ -71,7 +72,7 @@ pub enum DeviceError {
     /// `auto` among others.
     #[error("auto is one device: name several explicitly, as in cuda:0,cuda:1")]
     AutoAmong,
-    /// Anything else.
+    /// Any other text.
     #[error("give auto, cpu, cuda:N or rocm:N, or several of them: cuda:0,cuda:1")]
     Unknown,
 }
@@ -136,25 +137,25 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// The device that a model was opened on.
+/// The device on which a model was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceTaken {
     /// The label, such as `cuda:0` or `cpu`.
     pub label: String,
     /// `cuda`, `rocm` or `cpu`.
     pub kind: &'static str,
-    /// The product name.
+    /// Product name of the device.
     pub name: String,
-    /// The code's target: `sm_90`, `gfx1100`, `x86_64 avx512`.
+    /// Target of the code: `sm_90`, `gfx1100`, `x86_64 avx512`.
     pub arch: String,
-    /// Threads of the CPU; `None` on a GPU.
+    /// Number of CPU threads; `None` on a GPU.
     pub threads: Option<usize>,
-    /// The reason for the CPU if [`DeviceChoice::Auto`] took it.
+    /// The reason why [`DeviceChoice::Auto`] chose the CPU.
     pub why: Option<String>,
-    /// Remarks about the choice, such as devices that were passed over or a chip without a row of
-    /// its own in kjit's table.
+    /// Warnings about the choice, such as devices that were skipped or a chip that is not in kjit's
+    /// table.
     pub remarks: Vec<String>,
-    /// The layers of each device if there are several. The other fields describe the last one.
+    /// The layers of each device if there are several. The other fields describe the last device.
     pub stages: Vec<StageTaken>,
 }
 
@@ -165,7 +166,7 @@ pub struct StageTaken {
     pub label: String,
     /// The product name.
     pub name: String,
-    /// The code's target, as in [`DeviceTaken::arch`].
+    /// Target of the code, as in [`DeviceTaken::arch`].
     pub arch: String,
     /// The first layer and the number of layers.
     pub layers: (usize, usize),
@@ -189,7 +190,7 @@ impl fmt::Display for StageTaken {
 }
 
 impl DeviceTaken {
-    /// Whether it is a GPU.
+    /// Whether the device is a GPU.
     pub fn is_gpu(&self) -> bool {
         self.threads.is_none()
     }

@@ -1,15 +1,14 @@
-//! The errors of a session.
+//! Errors of a session.
 
 use kjit_engine::Error;
 use kjit_graph::GraphError;
 
-/// The error of opening or using a session. After any of them no sequence has more tokens than
-/// before.
+/// The error of opening or using a session. After an error no sequence has more tokens than before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// Kernels give wrong results on this device in every variant that it can run: one line for
-    /// each. The verdicts are kept.
+    /// Kernels give wrong results on this device in every variant that it supports: one line for
+    /// each. The verdicts are cached.
     #[error("{}; --device cpu computes without it, kjit doctor --run --report FILE says which \
         kernels are wrong", .0.join("; "))]
     Wrong(Vec<String>),
@@ -25,7 +24,7 @@ pub enum SessionError {
     /// A token outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {n_vocab}")]
     Token {
-        /// The id.
+        /// Id of the token.
         id: u32,
         /// Size of the vocabulary.
         n_vocab: usize,
@@ -36,15 +35,15 @@ pub enum SessionError {
          shorter prompt"
     )]
     Context {
-        /// Tokens requested, with those already there.
+        /// Requested tokens, including those already in the sequence.
         tokens: usize,
-        /// The context's size.
+        /// Tokens that fit in the context.
         context: usize,
     },
     /// Every sequence slot is in use.
     #[error("all {sequences} sequence slots are in use: remove one, or open the model with more")]
     Full {
-        /// Sequence slots.
+        /// Number of sequence slots.
         sequences: usize,
     },
     /// Not enough free pages for keys and values.
@@ -64,13 +63,13 @@ pub enum SessionError {
     /// A step names one sequence twice.
     #[error("a sequence is named twice in one step")]
     Twice,
-    /// Logits or a token were requested without a token to compute them from.
+    /// Logits or a token were requested, but the sequence has no tokens.
     #[error("no token to go on from")]
     NoTokens,
     /// The mask and the biases forbid every token.
     #[error("no token is allowed: the mask or the biases forbid every one")]
     NothingAllowed,
-    /// Memory was refused.
+    /// An allocation failed.
     #[error("{what} needs {bytes} bytes, more than available: {hint}")]
     Memory {
         /// The purpose of the memory.
@@ -88,11 +87,11 @@ pub enum SessionError {
     Scores {
         /// The first such token.
         id: usize,
-        /// Its logit.
+        /// The logit of this token.
         score: f32,
     },
-    /// A device fault after which nothing on the device can be trusted. This session is unusable. A
-    /// new one needs a fresh context on the device, or a fresh process if the driver gives none.
+    /// A device fault after which no data on the device is reliable. This session is unusable. A
+    /// new one needs a new context on the device, or a new process if the driver cannot create one.
     #[error("{0}")]
     Lost(String),
     /// The device or its compiler failed.
@@ -100,10 +99,10 @@ pub enum SessionError {
     Device(String),
 }
 
-/// Checks that all logits are finite: otherwise a choice would be meaningless.
+/// Checks that all logits are finite: otherwise a choice has no meaning.
 ///
 /// # Errors
-/// [`SessionError::Scores`] with the first that is not.
+/// [`SessionError::Scores`] with the first logit that is not finite.
 pub fn check_scores(row: &[f32]) -> Result<(), SessionError> {
     // No early exit, so that the loop is vectorised: 49,152 logits take a few µs.
     if row.iter().fold(true, |all, score| all & score.is_finite()) {
@@ -123,7 +122,7 @@ impl From<Error> for SessionError {
                 bytes: asked,
                 hint: format!("{free} of {total} bytes are free"),
             },
-            // A call that the driver refuses leaves the context in an unknown state.
+            // A call that fails leaves the context in an unknown state.
             lost @ (Error::Driver { .. } | Error::DeviceLost { .. }) => {
                 SessionError::Lost(lost.to_string())
             }

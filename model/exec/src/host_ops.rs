@@ -1,24 +1,24 @@
-//! Operations that the CPU computes in the midst of a GPU's pass.
+//! Operations that the CPU computes within a GPU's pass.
 
 use super::{OpenOptions, SessionError};
 use kjit_gguf::Gguf;
 use kjit_graph::Graph;
 use std::sync::Arc;
 
-/// Runs single operations of a graph on the CPU. None of them keeps a state.
+/// Runs single operations of a graph on the CPU. These operations have no state.
 pub trait HostOps: Send {
     /// The graph whose operations are run.
     fn graph(&self) -> &Graph;
 
-    /// Positions that rows may have.
+    /// Number of positions that rows may have.
     fn context(&self) -> usize;
 
-    /// Runs the operation of this index. `inputs` are the rows of its
-    /// [`reads`](kjit_graph::Op::reads), for `tokens` at positions from `first` on; the results
-    /// are those of its [`writes`](kjit_graph::Op::writes).
+    /// Runs the operation with this index. `inputs` are the rows of its
+    /// [`reads`](kjit_graph::Op::reads), for `tokens` tokens at positions from `first` on; the
+    /// results are the rows of its [`writes`](kjit_graph::Op::writes).
     ///
     /// # Errors
-    /// No such operation, inputs of another number or size, positions past the context.
+    /// No such operation, a wrong number or size of inputs, positions past the context.
     fn run_op(
         &mut self,
         op: usize,
@@ -28,6 +28,6 @@ pub trait HostOps: Send {
     ) -> Result<Vec<Vec<f32>>, SessionError>;
 }
 
-/// Sets the CPU up for the operations of a graph. A GPU's runner is given it when it is opened, so
-/// that it names no code of the CPU's.
+/// Sets the CPU up for the operations of a graph. The runner of a GPU gets this function when it is
+/// opened, so that it does not depend on the CPU's code.
 pub type OpenHostOps = fn(Arc<Gguf>, Graph, &OpenOptions) -> Result<Box<dyn HostOps>, SessionError>;

@@ -1,7 +1,7 @@
-//! The contract of a runner, which computes a model's layers on a device: what a step is asked for
-//! and gives ([`Want`], [`Given`]), how a model is opened ([`OpenOptions`]), what fails
-//! ([`SessionError`]), and how a token is chosen ([`sample::Sampler`]). A session talks to its
-//! device through [`Runner`] alone.
+//! The contract of a runner, which computes a model's layers on a device: the requests and results
+//! of a step ([`Want`], [`Given`]), the options of opening a model ([`OpenOptions`]), errors
+//! ([`SessionError`]), and the choice of tokens ([`sample::Sampler`]). A session uses its device
+//! only through [`Runner`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

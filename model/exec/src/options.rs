@@ -7,11 +7,11 @@ pub use kjit_kernels::persistent::Probe;
 /// The storage type of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum KvType {
-    /// Single precision, the reference (`--precise`).
+    /// f32, the reference (`--precise`).
     F32,
-    /// Half precision, the default.
+    /// f16, the default.
     F16,
-    /// Blocks of 32 signed bytes with a half-precision scale.
+    /// Blocks of 32 signed bytes with an f16 scale.
     Q8_0,
 }
 
@@ -27,39 +27,39 @@ impl KvType {
     }
 }
 
-/// The most tokens of context if none was requested, so that memory use is no surprise.
+/// The largest context if none was requested: it limits memory use.
 const USUAL_CONTEXT: usize = 8192;
 /// Tokens of a prompt in one pass on a GPU: matrix units need many rows.
 const CHUNK_ON_GPU: usize = 2048;
 /// Tokens of a prompt in one pass on the CPU: more would not fit its caches.
 const CHUNK_ON_CPU: usize = 512;
 
-/// The most drafted tokens of a step. With the current token they make 8 rows, which cost a
-/// memory-bound device hardly more than one row.
+/// The most drafted tokens of a step. With the current token they make 8 rows. On a memory-bound
+/// device 8 rows take hardly longer than one.
 pub const DRAFTS: usize = 7;
 
-/// The result that a model is opened for.
+/// The output that a model is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum Output {
-    /// The model's own: logits of the next token, or an encoder's vector.
+    /// The default output of the model: logits of the next token, or an encoder's vector.
     #[default]
     Own,
-    /// One vector of a text with this pooling, else with the file's
+    /// One vector per text, with this pooling or with the pooling of the file
     /// ([`Runner::embed`](super::Runner::embed)).
     Vector(Option<Pooling>),
 }
 
-/// Whether one launch of a persistent kernel, rendered for the model, computes a whole token of one
-/// or two sequences.
+/// Whether one launch of a persistent kernel, generated for the model, computes a whole token of
+/// one or two sequences.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Persistence {
-    /// When measured to be faster: on Hopper cards, for dense models that are mostly Q4_0, Q4_1,
-    /// Q4_K, Q5_K, Q6_K or Q8_0, with heads of at most 128 and at least 50 MiB of weights a layer
-    /// (100 MiB of each card's share if two compute a layer together, and only for one sequence).
-    /// Ordinary launches if the kernel cannot be compiled.
+    /// If it was measured to be faster. That is on Hopper cards, for dense models that are mostly
+    /// Q4_0, Q4_1, Q4_K, Q5_K, Q6_K or Q8_0. Heads have at most 128 elements, and layers at least
+    /// 50 MiB of weights. (If two cards compute a layer together: 100 MiB of each card's share, and
+    /// only for one sequence.) If the kernel cannot be compiled, ordinary launches are used.
     #[default]
     Auto,
-    /// If possible; else launches, and the plan says why.
+    /// If possible. If not, ordinary launches are used and the plan says why.
     On,
     /// Never.
     Off,
@@ -69,26 +69,27 @@ pub enum Persistence {
 /// single tokens ([`OpenOptions::host_experts`], [`OpenOptions::host_ffn`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum HostPrompts {
-    /// The faster one for each prompt length, by rates measured when the model is opened: the CPU,
-    /// or the GPU after copying the weights.
+    /// The faster one for each prompt length: the CPU, or the GPU after copying the weights. Rates
+    /// are measured when the model is opened.
     #[default]
     Measured,
     /// Always the CPU. Nothing is copied and no GPU memory is reserved.
     Compute,
-    /// The GPU, from two tokens on.
+    /// The GPU, for prompts of at least two tokens.
     Copy,
 }
 
 /// The division of a model among several devices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Split {
-    /// By layers: each device has a range of them, and hidden states pass from one to the next.
+    /// By layers: each device has a range of layers, and hidden states pass from one device to the
+    /// next.
     #[default]
     Layers,
     /// By heads and rows: all devices compute each layer together.
     Tensor,
-    /// As `Tensor`, with one device in each of several processes. The launcher's variables tell
-    /// this process's rank (`kjit_ranks::Ranks`).
+    /// As `Tensor`, with one device in each of several processes. The launcher's variables give the
+    /// rank of this process (`kjit_ranks::Ranks`).
     Ranks,
 }
 
@@ -100,18 +101,19 @@ pub struct OpenOptions {
     pub device: DeviceChoice,
     /// The division among several devices.
     pub split: Split,
-    /// Number of first layers on the CPU; a GPU computes the others. `None`: those that do not fit
-    /// if the CPU is among the devices, else 0.
+    /// Number of first layers on the CPU; a GPU computes the others. `None`: the layers that do not
+    /// fit if the CPU is among the devices, 0 if it is not.
     pub host_layers: Option<usize>,
-    /// Number of first MoE layers whose experts run on the CPU within a GPU's pass; more than exist
-    /// means all.
+    /// Number of first MoE layers whose experts run on the CPU within a GPU's pass. A number above
+    /// the number of layers means all.
     pub host_experts: usize,
     /// Number of layers, spread evenly, whose feed-forward part runs on the CPU within a GPU's
-    /// pass; more than exist means all. `None`: chosen by measured rates for a model that one GPU
-    /// cannot hold, opened for one sequence without [`OpenOptions::stream`]; else 0.
+    /// pass. A number above the number of layers means all. `None`: chosen by measured rates for a
+    /// model that exceeds one GPU's memory, opened for one sequence without
+    /// [`OpenOptions::stream`]; 0 in all other cases.
     pub host_ffn: Option<usize>,
-    /// GPU bytes for an expert cache: it holds the most used of the host's experts, and the GPU
-    /// computes those. `None`: no expert cache.
+    /// GPU bytes for an expert cache. It holds the most used experts of the host, and the GPU
+    /// computes them. `None`: no expert cache.
     pub hot_experts: Option<u64>,
     /// The device that computes host experts and host FFN for prompts.
     pub host_prompts: HostPrompts,
@@ -123,27 +125,27 @@ pub struct OpenOptions {
     /// with `reproducible`.
     /// Their state is allocated when the model is opened.
     pub sequences: usize,
-    /// On a GPU: halves `sequences`, down to [`OpenOptions::FEW`], while their state takes memory
-    /// that the weights need.
+    /// On a GPU: halves `sequences`, down to [`OpenOptions::FEW`], until their state and the
+    /// weights fit.
     pub fewer: bool,
     /// On one GPU: tokens that all sequences share, in pages. Sequences with a common prefix share
-    /// its pages; each has at most one context. `None`: every sequence has a full context. The CPU
-    /// needs no pages: it allocates as tokens come.
+    /// its pages; each sequence has at most one context. `None`: every sequence has a full context.
+    /// The CPU needs no pages: it allocates memory as tokens arrive.
     pub paged: Option<usize>,
     /// The storage type of keys and values.
     pub kv: KvType,
     /// Prefers accuracy to speed.
     pub precise: bool,
-    /// A sequence's logits have the same bits whatever else runs: other sequences, prompt pieces,
-    /// cached prefixes, drafts, threads. Slower. Opening fails if this cannot be guaranteed.
+    /// The bits of a sequence's logits do not depend on other sequences, prompt chunks, cached
+    /// prefixes, drafts or threads. Slower. Opening fails if this cannot be guaranteed.
     pub reproducible: bool,
-    /// Threads of the CPU.
+    /// Number of CPU threads.
     pub threads: usize,
     /// Tokens of a prompt in one pass. `None`: the device's default.
     pub prefill_chunk: Option<usize>,
-    /// On a GPU: opening returns once single tokens can be decoded. Missing prompt kernels are
-    /// compiled in the background and take over between tokens, so two runs may differ in
-    /// near-ties.
+    /// On a GPU: opening returns as soon as single tokens can be decoded. Missing prompt kernels
+    /// are compiled in the background and used from a later token on. So two runs may choose
+    /// different tokens if logits are nearly equal.
     pub early: bool,
     /// On a GPU: has a program for a few tokens of one sequence, to verify drafts
     /// ([`Want::Drafted`]).
@@ -152,7 +154,7 @@ pub struct OpenOptions {
     pub drafts: bool,
     /// On a GPU: whether one launch computes a whole token.
     pub persistent: Persistence,
-    /// Extra work of the persistent kernel, for tests. Not serialised.
+    /// Instrumentation of the persistent kernel, for tests. Not serialised.
     #[serde(skip)]
     pub probe: Probe,
     /// On a GPU: the most bytes of weights, state and working memory. `None`: the free memory.
@@ -160,8 +162,8 @@ pub struct OpenOptions {
     pub memory: Option<u64>,
     /// On a GPU: streams all layers, even if they fit.
     pub stream: bool,
-    /// On a GPU: names of values to keep in memory after a step, except those that a fused step has
-    /// only in registers.
+    /// On a GPU: names of values to keep in memory after a step. A value that a fused step has only
+    /// in registers is not kept.
     pub keep: Vec<String>,
     #[doc(hidden)]
     #[serde(skip)]
@@ -169,8 +171,8 @@ pub struct OpenOptions {
 }
 
 impl Default for OpenOptions {
-    /// The first GPU, else the CPU with every core; one sequence; keys and values in half
-    /// precision.
+    /// The first GPU, or the CPU with every core if there is no GPU; one sequence; keys and values
+    /// in f16.
     fn default() -> OpenOptions {
         OpenOptions {
             device: DeviceChoice::Auto,
@@ -209,8 +211,7 @@ impl OpenOptions {
         OpenOptions { context: Some(context), ..OpenOptions::default() }
     }
 
-    /// Tokens that fit in a sequence of this model: at most its number of learned positions, if
-    /// they are learned.
+    /// Tokens that fit in a sequence of this model. If positions are learned, at most their number.
     pub fn context_of(&self, graph: &Graph) -> usize {
         let context = self.context.unwrap_or_else(|| graph.context.min(USUAL_CONTEXT));
         graph.positions.map_or(context, |n| n.min(context))
@@ -222,7 +223,7 @@ impl OpenOptions {
     /// Whether [`OpenOptions::paged`] works with this model and these devices.
     ///
     /// # Errors
-    /// The reason against it.
+    /// The reason why pages cannot be used.
     pub fn may_page(&self, graph: &Graph) -> Result<(), String> {
         match (&self.device, self.host_layers) {
             (DeviceChoice::Cpu, _) => {

@@ -6,19 +6,19 @@ use kjit_kernels::kv::PAGE;
 /// Counts of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageCount {
-    /// All pages.
+    /// Number of all pages.
     pub total: usize,
-    /// Pages in use.
+    /// Number of pages in use.
     pub used: usize,
-    /// Pages with several users.
+    /// Number of pages with several users.
     pub shared: usize,
 }
 
 impl PageCount {
-    /// Positions of a page.
+    /// Number of positions in a page.
     pub const POSITIONS: usize = PAGE;
 
-    /// Free pages.
+    /// Number of free pages.
     pub fn free(&self) -> usize {
         self.total - self.used
     }
@@ -32,7 +32,7 @@ pub trait KvPages {
     /// The number of pages needed to append positions up to `end` to a slot's first `len` tokens.
     fn needed(&self, slot: usize, len: usize, end: usize) -> usize;
 
-    /// Whether a slot's recurrent states are those after its first `len` tokens.
+    /// Whether a slot's recurrent states are the states after its first `len` tokens.
     fn reaches(&self, slot: usize, len: usize) -> bool;
 
     /// The number of references to a page.
@@ -47,8 +47,8 @@ pub trait KvPages {
     /// Drops one reference to each of these pages.
     fn release(&mut self, pages: &[u32]);
 
-    /// Starts an empty slot with `tokens`, whose keys and values are in `pages`; `copy` has the
-    /// saved recurrent states, if the model has any.
+    /// Starts an empty slot with `tokens`, whose keys and values are in `pages`; `copy` contains
+    /// the saved recurrent states, if the model has any.
     ///
     /// # Errors
     /// A device fault.

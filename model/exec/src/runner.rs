@@ -12,36 +12,36 @@ pub struct Piece<'a> {
     pub slot: usize,
     /// The first token's position.
     pub first: usize,
-    /// The tokens.
+    /// Token ids.
     pub tokens: &'a [u32],
 }
 
 /// Hidden states that a stage computed.
 pub enum Made<'a> {
-    /// In host memory.
+    /// Hidden states in host memory.
     Host(&'a [f32]),
-    /// On a device, valid after all work that is in the stream now. Later work in that stream may
-    /// overwrite them.
+    /// Hidden states on a device, valid after all work that is in the stream now. Later work in
+    /// that stream may overwrite them.
     Device(&'a Stream, DeviceBuffer<f32>),
 }
 
-/// Receives hidden states with the number of the first one among all requested.
+/// Receives hidden states, with the index of the first one among all requested states.
 pub type Sink<'a> = dyn FnMut(usize, Made<'_>) -> Result<(), SessionError> + 'a;
 
-/// Computes all layers of a model, or one stage's layers: then [`Runner::before`] is the stage
-/// whose hidden states it continues with. A sequence is a *slot* here. The session checks all
+/// Computes all layers of a model, or the layers of one stage: then [`Runner::before`] is the stage
+/// whose hidden states are its input. A sequence is a *slot* here. The session checks all
 /// arguments.
 pub trait Runner: Any + Send {
     /// The graph that is run.
     fn graph(&self) -> &Graph;
 
-    /// The stage before.
+    /// The previous stage.
     fn before(&self) -> Option<&dyn Runner>;
 
-    /// Allocates a sequence's state in this slot, here and in all stages before.
+    /// Allocates a sequence's state in this slot, here and in all previous stages.
     ///
     /// # Errors
-    /// [`SessionError::Memory`].
+    /// [`SessionError::Memory`] if memory does not suffice.
     fn add(&mut self, slot: usize) -> Result<(), SessionError>;
 
     /// Removes a slot's sequence.
@@ -54,18 +54,18 @@ pub trait Runner: Any + Send {
     /// A device fault.
     fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError>;
 
-    /// Removes a slot's tokens from position `len` on; it has `now`. Returns the number of tokens
-    /// left: fewer than `len` if a state cannot go back to that position.
+    /// Removes a slot's tokens from position `len` on; it has `now` tokens. Returns the number of
+    /// remaining tokens: fewer than `len` if a state cannot return to that position.
     fn truncate(&mut self, slot: usize, len: usize, now: usize) -> usize;
 
-    /// After a failed step: restores a slot's first `len` tokens. Returns the number of tokens
-    /// left.
+    /// After a failed step: restores a slot's first `len` tokens. Returns the number of remaining
+    /// tokens.
     fn undo(&mut self, _slot: usize, len: usize) -> usize {
         len
     }
 
-    /// Runs these tokens and passes their hidden states on in the order of the pieces. The
-    /// sequence's tokens from a piece's first position on are removed before.
+    /// Runs these tokens and passes their hidden states on in the order of the pieces. Before that,
+    /// tokens of the sequence from a piece's first position on are removed.
     ///
     /// # Errors
     /// A device fault.
@@ -104,30 +104,30 @@ pub trait Runner: Any + Send {
         None
     }
 
-    /// The same, to change them.
+    /// Mutable access to the pages.
     fn pages_mut(&mut self) -> Option<&mut dyn KvPages> {
         None
     }
 
-    /// Whether more slots can be added than the model was opened with: a sequence's memory is
-    /// allocated as its tokens come.
+    /// Whether more slots can be added than the model was opened with: memory of a sequence is
+    /// allocated when its tokens arrive.
     fn grows(&self) -> bool {
         false
     }
 
-    /// Saves a slot's recurrent states. Returns whether there are any.
+    /// Saves a slot's recurrent states. Returns whether the model has any.
     fn checkpoint(&mut self, _slot: usize) -> bool {
         false
     }
 
-    /// Adds a line to the device's remarks.
+    /// Adds a warning to the device's warnings.
     fn remark(&mut self, _line: String) {}
 }
 
 /// Chooses tokens on the device, which runs ahead of the host.
 pub trait Ahead {
-    /// Feeds each task's tokens, then chooses, passes to `sink` and feeds token by token. Returns
-    /// each sequence's length, also after an error.
+    /// Computes each task's tokens, then chooses a token, passes it to `sink` and computes it,
+    /// repeatedly. Returns each sequence's length, also after an error.
     fn decode(
         &mut self,
         tasks: &mut [Task<'_>],

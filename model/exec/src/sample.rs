@@ -23,7 +23,7 @@ pub struct TokenMask {
 }
 
 impl TokenMask {
-    /// Allows these tokens of a vocabulary of `n_vocab`. Ids outside it are ignored.
+    /// Allows these tokens of a vocabulary of `n_vocab`. Larger ids are ignored.
     pub fn new(n_vocab: usize, allowed: impl IntoIterator<Item = u32>) -> TokenMask {
         let mut words = vec![0u64; n_vocab.div_ceil(64)];
         for id in allowed.into_iter().filter(|&id| (id as usize) < n_vocab) {
@@ -62,10 +62,10 @@ impl TokenMask {
 
 /// Chooses tokens. Options, position, logits and history determine the token on every machine;
 /// earlier draws have no influence. A draw adds noise to each token's score and takes the largest
-/// sum; the noise is computed from the seed, the position and the token's id
-/// ([`kjit_kernels::noise`]). So scores that differ in their last bits, such as those of a
-/// cached prompt, seldom change a token: with differences up to `d` at temperature 1, less than `d`
-/// of all draws change.
+/// sum. The noise is computed from the seed, the position and the token's id
+/// ([`kjit_kernels::noise`]). So scores that differ in their last bits, such as those after a
+/// cached prompt, rarely change a token: with differences up to `d` at temperature 1, less than a
+/// fraction `d` of all draws changes.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     options: SampleOptions,
@@ -77,13 +77,13 @@ pub struct Sampler {
     candidates: Vec<Candidate>,
     /// Occurrences of each recent token, sorted by token.
     counts: Vec<(u32, u32)>,
-    /// The last tokens, the prompt's too. Empty without DRY.
+    /// The last tokens, including the prompt. Empty without DRY.
     history: History,
-    /// Mirostat's limit of surprise.
+    /// Mirostat's current limit of surprise.
     mu: f32,
 }
 
-/// A sampler's history, to return to.
+/// A saved state of a sampler's history.
 #[derive(Debug, Clone)]
 pub struct Mark {
     recent: Vec<u32>,
@@ -115,7 +115,7 @@ impl Sampler {
         }
     }
 
-    /// Adds the tokens before the answer. DRY looks for repetitions in them, too; penalties do not
+    /// Adds the tokens before the answer. DRY also finds repetitions of them; penalties do not
     /// count them.
     pub fn read(&mut self, prompt: &[u32]) {
         let dry = &self.options.dry;
@@ -134,15 +134,15 @@ impl Sampler {
         self.mask = mask;
     }
 
-    /// Whether the choice depends on the logits by temperature, top-k, top-p and min-p alone (no
-    /// penalties, biases, mask, or options that only the CPU applies).
+    /// Whether the choice depends on the logits only through temperature, top-k, top-p and min-p
+    /// (no penalties, biases, mask, or options that only the CPU supports).
     pub fn takes_logits_as_they_are(&self) -> bool {
         let o = &self.options;
         !o.penalises() && o.bias.is_empty() && self.mask.is_none() && !o.needs_host()
     }
 
     /// Penalties and biases as a list for the device, each token below `n_vocab` once. `None` if
-    /// the list may exceed `most` tokens, or an option needs the CPU: then the host adjusts.
+    /// the list may exceed `most` tokens, or if an option needs the CPU: then the host adjusts.
     pub fn adjustments(&self, n_vocab: usize, most: usize) -> Option<Vec<Entry>> {
         let o = &self.options;
         let recent: &[u32] = if o.penalises() { &self.recent } else { &[] };
@@ -179,7 +179,7 @@ impl Sampler {
         self.mask.as_ref().map(|mask| mask.words.as_slice())
     }
 
-    /// Whether biases and the mask let a token through.
+    /// Whether biases and the mask allow a token.
     pub fn may_choose(&self, token: u32) -> bool {
         let forbidden = |(id, bias): &(u32, f32)| *id == token && *bias == f32::NEG_INFINITY;
         self.mask.as_ref().is_none_or(|mask| mask.allows(token))
@@ -198,7 +198,8 @@ impl Sampler {
         self.history.back_to(mark.history);
     }
 
-    /// Returns to a mark, then accepts `chosen` again: the first of the tokens accepted since.
+    /// Returns to a mark, then accepts the tokens `chosen` again, which are the first ones accepted
+    /// since the mark.
     pub fn back_to_after(&mut self, mark: Mark, chosen: &[u32]) {
         self.back_to(mark);
         chosen.iter().for_each(|&id| self.accept(id));
@@ -250,14 +251,14 @@ impl Sampler {
 
     /// Chooses a token and accepts it. `position` is the number of tokens before it in the
     /// sequence. `logits` has one element for each token of the vocabulary; biases, mask and
-    /// penalties change it. Among equal logits the lowest id wins; NaN is never chosen. The result
-    /// is 0 if no logit is a number or no token is allowed.
+    /// penalties change it. Among equal logits the lowest id is chosen; NaN is never chosen. The
+    /// result is 0 if all logits are NaN or no token is allowed.
     pub fn sample(&mut self, position: usize, logits: &mut [f32]) -> u32 {
         self.restrict(logits);
         self.choose(position, logits)
     }
 
-    /// [`Sampler::sample`] for logits that went through [`Sampler::restrict`].
+    /// [`Sampler::sample`] for logits that [`Sampler::restrict`] has processed.
     pub fn choose(&mut self, position: usize, logits: &mut [f32]) -> u32 {
         self.penalise(logits);
         if self.options.dry.penalises() {
@@ -303,12 +304,12 @@ impl Sampler {
                 weight: 0.0,
             }),
         );
-        // −0 equals 0, as in the greedy choice and on a GPU. There is no NaN here.
+        // −0 equals 0, as in the greedy choice and on a GPU. NaN does not occur here.
         let likeliest_first = |a: &Candidate, b: &Candidate| {
             b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
         };
         if o.needs_host() {
-            // Forbidden tokens count in no entropy and no deviation.
+            // Forbidden tokens do not count in the entropy or the deviation.
             c.retain(|c| c.logit > f32::NEG_INFINITY);
         }
         if o.mirostat.is_none() {
@@ -340,8 +341,8 @@ impl Sampler {
         if let Some(mirostat) = o.mirostat {
             mirostat.cut(c, self.mu);
         } else if weighed {
-            // Top-p goes first because its sum is over all candidates. The most likely token has
-            // weight 1, which min-p compares with.
+            // Top-p is computed first because its sum is over all candidates. The most likely token
+            // has weight 1; min-p compares with it.
             let sum: f64 = c.iter().map(|c| c.weight).sum();
             keep_top_p(c, f64::from(o.top_p), sum, likeliest_first);
             c.retain(|c| c.weight >= f64::from(o.min_p));
@@ -454,7 +455,7 @@ mod tests {
         assert_ne!(draw(1), draw(2));
     }
 
-    /// Draws over many seeds at one position, and over many positions with one seed.
+    /// Compares draws over many seeds at one position with draws over many positions with one seed.
     #[test]
     fn draws_pass_a_chi_square_test_against_the_softmax_of_what_cuts_leave() {
         let logits: Vec<f32> =
@@ -512,7 +513,8 @@ mod tests {
             if rest.0 > 0.0 {
                 (chi, cells) = (chi + (rest.1 - rest.0).powi(2) / rest.0, cells + 1);
             }
-            // The limit: the mean of chi-square with this freedom plus four standard deviations.
+            // The limit: the mean of chi-square with this number of degrees of freedom plus four
+            // standard deviations.
             let freedom = f64::from(cells - 1).max(1.0);
             assert!(
                 chi < freedom + 4.0 * (2.0 * freedom).sqrt(),
@@ -521,9 +523,9 @@ mod tests {
         }
     }
 
-    /// Scores of a cached prompt differ from a recomputed one's by some 1e-3. To first order a draw
-    /// changes with probability ½ Σ p(i) p(j) |d(i) − d(j)|, at most σ / √π for differences d with
-    /// standard deviation σ.
+    /// Scores after a cached prompt differ from recomputed scores by about 1e-3. To first order a
+    /// draw changes with probability ½ Σ p(i) p(j) |d(i) − d(j)|, at most σ / √π for differences d
+    /// with standard deviation σ.
     #[test]
     fn a_small_change_of_the_scores_seldom_changes_a_draw() {
         const DRAWS: usize = 30_000;
@@ -547,7 +549,7 @@ mod tests {
             differ += usize::from(s.sample(at, &mut logits.clone()) != s.sample(at, &mut moved));
         }
         // Expected: 0.56e-3 of 30000, which is 17. Sampling by a cumulative sum over the vocabulary
-        // changes far more draws, because one draw can cross any of its borders.
+        // changes many more draws, because a draw can cross any border of the sum.
         assert!((1..30).contains(&differ), "{differ} of {DRAWS}");
     }
 
@@ -572,7 +574,7 @@ mod tests {
         s.set_mask(Some(TokenMask::new(4, [1, 2, 77])));
         assert_eq!(s.sample(0, &mut [0.5, 1.0, 9.0, 2.0]), 1);
         assert!(!s.restrict(&mut [1.0]) && s.restrict(&mut [0.0, 1.0]));
-        // Draws obey the mask at any temperature.
+        // Draws respect the mask at any temperature.
         let mut warm = sampler(|o| o.temperature = 100.0);
         warm.set_mask(Some(TokenMask::new(100, [63, 64])));
         let drawn: std::collections::BTreeSet<u32> =
@@ -589,7 +591,7 @@ mod tests {
             window: 3,
             ..SampleOptions::default()
         });
-        [4, 0, 1, 1].into_iter().for_each(|t| s.accept(t)); // 4 has left the window
+        [4, 0, 1, 1].into_iter().for_each(|t| s.accept(t)); // 4 is no longer in the window
         let mut logits = [2.0, -2.0, 0.0, 0.0, 0.25];
         assert_eq!(s.sample(0, &mut logits), 0);
         assert_eq!(logits, [2.0 / 2.0 - 0.25 - 0.5, -2.0 * 2.0 - 0.25 - 1.0, 0.0, 0.0, 0.25]);

@@ -5,18 +5,18 @@ use super::{Sampler, SessionError, check_scores};
 /// The result that a step returns for a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
-    /// Nothing. The tokens only enter the state.
+    /// No result. The tokens only enter the state.
     Nothing,
     /// The logits after the last token.
     Last,
     /// The logits after every token, in order.
     All,
-    /// A token chosen by the sequence's [`Sampler`] after the last one. It is not fed; the next
-    /// step may feed it.
+    /// A token chosen by the sequence's [`Sampler`] after the last one. It is not appended; the
+    /// next step may append it.
     Choose,
     /// The last N tokens are drafts. A token is chosen after the token before them and after each
     /// draft, until a choice differs from its draft. Rejected drafts are removed; the session's
-    /// `len` tells the new length.
+    /// `len` gives the new length.
     Drafted(usize),
 }
 
@@ -29,8 +29,8 @@ pub enum Given {
     Logits(Vec<f32>),
     /// The chosen token.
     Token(u32),
-    /// The chosen tokens, at least one. All but the last are accepted drafts, which are fed
-    /// already.
+    /// The chosen tokens, at least one. All but the last are accepted drafts, which are already in
+    /// the sequence.
     Tokens(Vec<u32>),
 }
 
@@ -41,7 +41,7 @@ pub enum After {
     Go,
     /// The sequence ends; the others continue.
     End,
-    /// All sequences stop. They can be started again with the last token of each.
+    /// All sequences stop. They can continue later with the last token of each.
     Pause,
 }
 
@@ -66,7 +66,7 @@ impl Task<'_> {
     }
 }
 
-/// Sets masks that become known while the step runs.
+/// Sets masks that are determined while the step runs.
 pub type Late<'a> = &'a mut dyn FnMut(&mut [Task<'_>]);
 
 /// Verifies drafts: chooses from the rows of logits (after the token before the drafts, then after
@@ -96,8 +96,8 @@ pub fn follow(
     if chosen.is_empty() { Err(SessionError::NoTokens) } else { Ok(chosen) }
 }
 
-/// Chooses a token from each row of logits. All rows are checked before any sampler advances, so an
-/// error advances none.
+/// Chooses a token from each row of logits. All rows are checked before any sampler advances, so
+/// after an error no sampler has advanced.
 ///
 /// # Errors
 /// Logits that are not finite; a mask that allows no token.

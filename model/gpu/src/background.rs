@@ -2,28 +2,30 @@
 //!
 //! A model has few kernels for single tokens and many, slower to compile, for prompts: 15 and 16
 //! for Llama 3.1 8B Q4_K_M on sm_90a, 2.7 and 4.3 s of one core. The first kind can run a prompt
-//! token by token. So if prompt kernels are missing, a model opens as soon as the others are there.
-//! The missing ones are compiled in the background, and take over between two tokens of a prompt or
-//! at the next prompt. Decoding does not change then: no captured graph is made anew.
+//! token by token. So if prompt kernels are missing, a model opens as soon as the others are ready.
+//! The missing kernels are compiled in the background, and used from between two tokens of a prompt
+//! or from the next prompt on. Decoding does not change then: no graph is captured again.
 //!
 //! The exception is a persistent kernel (`--persistent on`), the longest compile of all. Until it
-//! is there, tokens are launches; it takes over between two tokens, and the token's graph is
-//! captured once more (`runner/takeover.rs`).
+//! is ready, ordinary launches compute tokens. It takes over between two tokens, and the token's
+//! graph is captured again (`runner/takeover.rs`).
 //!
 //! On an H200 with 16 cores the first token of a cold start came after 0.82 s instead of 1.19; with
 //! two cores, after 1.59 s instead of 3.77 (docs/run.md#the-first-token).
 //!
-//! The two ways differ in the last bits, and the time of the change depends on the clock. For
+//! The two methods differ in the last bits, and the time of the change depends on the clock. For
 //! reproducible tokens opening must wait for all kernels: leave
 //! [`OpenOptions::early`](kjit_exec::OpenOptions::early) off.
 //!
-//! Rejected, by cost (nvrtc 13.5, that model; all 31 kernels take 7.0 s of one core):
+//! Rejected alternatives, with their cost (nvrtc 13.5, the same model; all 31 kernels take 7.0 s of
+//! one core):
 //!
-//! - *Compile the same sources fast first*: `-O1` 6.7 s, `-O0` 7.1; `--Ofast-compile=min` and
-//!   higher reject matvec ("unsupported operation"). clang's `-O1` on gfx1100 takes 90 % of `-O3`'s
-//!   time, most of which is start-up and linking.
-//! - *Kernels with run-time shapes*, compiled once for all models: a second set of every kernel to
-//!   write, tune and check on every card, to save a second at the first start with a new shape.
+//! - *Compile the same sources fast first*: `-O1` 6.7 s, `-O0` 7.1 s; `--Ofast-compile=min` and
+//!   higher reject matvec ("unsupported operation"). clang's `-O1` on gfx1100 takes 90 % of the
+//!   time of `-O3`, most of which is start-up and linking.
+//! - *Kernels with run-time shapes*, compiled once for all models: every kernel would need a second
+//!   version to write, tune and check on every card, to save a second at the first start with a new
+//!   shape.
 
 use super::plan::{Job, JobId, Launch, PersistentKernel, Plan};
 use super::verify::Proofs;
@@ -33,24 +35,24 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How an early start went.
+/// The course of an early start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EarlyStatus {
-    /// Prompt kernels that had to be compiled and were not waited for.
+    /// Prompt kernels that were compiled in the background.
     pub late: usize,
-    /// Prompt tokens that ran one by one meanwhile.
+    /// Prompt tokens that ran one by one before the kernels were ready.
     pub single: usize,
-    /// Tokens in the sequence when the prompt kernels took over; `None` before.
+    /// Tokens in the sequence when the prompt kernels took over; `None` before that.
     pub swapped_at: Option<usize>,
-    /// The persistent kernel had to be compiled and was not waited for.
+    /// Whether the persistent kernel was compiled in the background.
     pub one_launch_late: bool,
-    /// Tokens in the sequence when the persistent kernel took over; `None` before.
+    /// Tokens in the sequence when the persistent kernel took over; `None` before that.
     pub one_launch_at: Option<usize>,
-    /// The reason why the persistent kernel was not used once it was there.
+    /// The reason why the persistent kernel was not used after its compile.
     pub one_launch_refused: Option<String>,
 }
 
-/// The background compiles of an open model and their status. Clones share them.
+/// The background compiles of an open model and their state. Clones share them.
 #[derive(Clone)]
 pub struct Early(Arc<Mutex<BackgroundState>>);
 
@@ -62,16 +64,18 @@ struct BackgroundState {
     /// The persistent kernels, for one sequence and for more.
     one_launch: Vec<(kjit_engine::Job, &'static str)>,
     whole: Stage,
-    /// The persistent kernel was requested: its failure is an error. Otherwise launches continue.
+    /// Whether the persistent kernel was requested: then its failure is an error. If not, ordinary
+    /// launches continue.
     asked: bool,
     status: EarlyStatus,
 }
 
 enum Stage {
     Compiling(Behind),
-    /// Loaded, or nothing was missing.
+    /// All kernels are loaded, or none was missing.
     Done,
-    /// A kernel does not compile or load. Later calls fail, as opening would have.
+    /// A kernel does not compile or load. Later calls fail with this text, as opening would have
+    /// failed.
     Failed(String),
 }
 
@@ -85,14 +89,15 @@ impl Early {
         ones: &[PersistentKernel],
         asked: bool,
     ) -> Result<Option<Early>, SessionError> {
-        // A kernel that cannot be compiled here at all is not late: the caller that needs it fails.
+        // A kernel that cannot be compiled on this machine does not count as missing: the caller
+        // that needs it fails.
         let missing = |job: &kjit_engine::Job| matches!(engine.cached(job), Ok(None));
         let jobs: Vec<_> = for_prompts_alone(plan)
             .into_iter()
             .filter_map(|id| Some((id, plan.jobs.get(id.0 as usize)?.clone())))
             .filter(|(_, job)| missing(&job.job))
             .collect();
-        // Persistent kernels take over together.
+        // All persistent kernels are loaded together.
         let mut one_launch: Vec<_> = ones.iter().map(|one| (one.job.clone(), one.entry)).collect();
         if !one_launch.iter().any(|(job, _)| missing(job)) {
             one_launch.clear();
@@ -121,7 +126,7 @@ impl Early {
         Ok(Some(Early(Arc::new(Mutex::new(state)))))
     }
 
-    /// The status so far.
+    /// The current state.
     pub fn status(&self) -> EarlyStatus {
         self.lock().status.clone()
     }
@@ -136,7 +141,7 @@ impl Early {
     }
 
     /// Starts no further compile, and waits up to `at_most` for the running ones, so that the next
-    /// start finds them. The model must not be used afterwards.
+    /// start finds them in the cache. The model must not be used afterwards.
     ///
     /// # Errors
     /// A kernel that does not compile.
@@ -167,7 +172,7 @@ impl Early {
         failed.map_or(Ok(()), |why| Err(SessionError::Device(why)))
     }
 
-    /// The missing prompt kernels' jobs.
+    /// The jobs of the missing prompt kernels.
     pub(super) fn jobs(&self) -> HashSet<JobId> {
         self.lock().jobs.iter().map(|(id, _)| *id).collect()
     }
@@ -177,7 +182,7 @@ impl Early {
         !self.lock().one_launch.is_empty()
     }
 
-    /// The loaded prompt kernels once all are compiled; `None` before.
+    /// The loaded prompt kernels when all are compiled; `None` before.
     pub(super) fn arrived(
         &self,
         device: &Device,
@@ -198,7 +203,7 @@ impl Early {
         }
     }
 
-    /// The loaded persistent kernels once all are compiled; `None` before.
+    /// The loaded persistent kernels when all are compiled; `None` before.
     pub(super) fn one_launch(&self, device: &Device) -> Result<Option<Vec<Kernel>>, SessionError> {
         let mut state = self.lock();
         let Some(codes) = state.whole.codes()? else { return Ok(None) };
@@ -229,7 +234,7 @@ impl Early {
         }
     }
 
-    /// Counts a prompt token that ran alone.
+    /// Counts a prompt token that ran as a single token.
     pub(super) fn count_single(&self) {
         self.lock().status.single += 1;
     }
@@ -240,7 +245,7 @@ impl Early {
 }
 
 impl Stage {
-    /// The results once all compiles are done.
+    /// The results when all compiles have ended; `None` before.
     fn codes(&self) -> Result<Option<Vec<kjit_engine::Result<CodeObject>>>, SessionError> {
         match self {
             Stage::Compiling(behind) => Ok(behind.take()),
@@ -261,7 +266,7 @@ impl BackgroundState {
         let jobs: Vec<&Job> = self.jobs.iter().map(|(_, job)| job).collect();
         match proofs.load(&jobs, codes) {
             Ok((kernels, _)) => Ok(self.jobs.iter().map(|(id, _)| *id).zip(kernels).collect()),
-            // The verdict is kept: the next start uses another variant.
+            // The verdict is cached: the next start uses another variant.
             Err(SessionError::Wrong(why)) => Err(SessionError::Wrong(
                 why.iter()
                     .map(|why| format!("{why}; the next start uses another variant"))

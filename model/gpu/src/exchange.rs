@@ -1,8 +1,8 @@
-//! Exchange buffers of devices that compute one model together: the memory of
-//! `kjit_kernels::reduce`.
+//! Exchange buffers of devices that compute one model together: memory for `kjit_kernels::reduce`.
 //!
-//! Devices with peer access have an inbox each in their own memory. Others share one inbox in
-//! page-locked host memory. Each device has its own place in every inbox, so writes never collide.
+//! With peer access each device has an inbox in its own memory. Other devices share one inbox in
+//! page-locked host memory. Each device has a separate part of every inbox, so writes never
+//! collide.
 
 use super::plan::{Meeting, Room};
 use kjit_engine::{Device, DeviceBuffer, PinnedBuffer};
@@ -13,18 +13,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a device waits for the others. An exchange takes microseconds; a kernel's first launch
-/// or another process on the device may come between.
+/// Time limit of a device's wait for the others. An exchange takes microseconds, but a kernel's
+/// first launch or another process on the device may delay it.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The memory of the inboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Each device's own, written by the others.
+    /// Memory of each device, written by the others.
     Devices,
-    /// The host's.
+    /// Host memory.
     Host,
-    /// This device's only: the vendor's library brings the parts of other processes.
+    /// Memory of this device only: the vendor's library transfers the parts of other processes.
     Own,
 }
 
@@ -35,7 +35,7 @@ pub struct Exchange {
     late: PinnedBuffer<u32>,
     /// Inboxes by rank.
     inboxes: Vec<DeviceBuffer<u64>>,
-    /// Buffers for prompts' rows by rank.
+    /// Buffers for rows of prompts, by rank.
     rows: Vec<DeviceBuffer<u32>>,
     rank: usize,
     room: Room,
@@ -43,7 +43,7 @@ pub struct Exchange {
     /// With several processes: the gathered parts in the order of ranks, and the connection to the
     /// other ranks.
     far: Option<(DeviceBuffer<f32>, Arc<Far>)>,
-    /// Shared by all: a device has failed, and the others must not wait.
+    /// Shared by all devices: a device has failed, and the others must not wait.
     over: Arc<AtomicBool>,
 }
 
@@ -53,7 +53,7 @@ impl Exchange {
         let words = room.words(devices.len());
         let (packets, values) = words
             .ok_or_else(|| SessionError::Device(format!("exchange buffers too large: {room:?}")))?;
-        // A model without a prompt program has no rows.
+        // A model without prompt programs has no rows.
         let (packets, values) = (packets.max(1), values.max(1));
         let (mut inboxes, mut rows) = (vec![], vec![]);
         match way {
@@ -95,8 +95,8 @@ impl Exchange {
         devices.iter().enumerate().map(place).collect()
     }
 
-    /// The exchange buffers of a device with other processes. `far` opens the connection to the
-    /// ranks, with the word in which the device counts its sums.
+    /// The exchange buffers of a device whose peers are in other processes. `far` opens the
+    /// connection to the ranks; it gets the word in which the device counts its sums.
     pub fn of_rank(
         device: &Device,
         (rank, ranks): (usize, usize),
@@ -130,7 +130,7 @@ impl Exchange {
         self.far.as_ref().map(|(_, far)| &**far)
     }
 
-    /// Marks a call as waiting for the library's work while the result lives.
+    /// Marks a call as waiting for the library's work while the returned value exists.
     pub fn waiting(&self) -> Option<Waiting> {
         self.far().map(Far::waiting)
     }
@@ -150,7 +150,7 @@ impl Exchange {
         self.room
     }
 
-    /// The buffer for a kernel's argument, if it is a buffer.
+    /// The buffer for an argument of the kernel, if the argument is a buffer.
     pub fn memory(&self, what: Meeting) -> Option<DeviceBuffer<u8>> {
         let place = |behind: usize| (self.rank + behind) % self.ranks().max(1);
         let inbox = |behind| self.inboxes.get(place(behind))?.cast().ok();
@@ -167,7 +167,7 @@ impl Exchange {
         }
     }
 
-    /// The number for a kernel's argument, if it is a number.
+    /// The number for an argument of the kernel, if the argument is a number.
     pub fn number(&self, what: Meeting) -> u64 {
         match what {
             Meeting::Limit => LIMIT.as_nanos() as u64,
@@ -189,8 +189,8 @@ impl Exchange {
         self.over.load(Ordering::Acquire) || self.far().is_some_and(Far::is_over)
     }
 
-    /// Replaces a call's error by the reason why the ranks are no longer waited for, if there is
-    /// one: the library was aborted for it, which is all that the call reports.
+    /// Replaces the error of a call by the reason why the wait for the ranks ended, if there is
+    /// one: then the library was aborted, and the call reports only the abort.
     pub fn instead(&self, device: &Device, said: SessionError) -> SessionError {
         self.far().and_then(|far| far.check(device).err()).unwrap_or(said)
     }

@@ -1,13 +1,13 @@
 //! The expert cache: the most used host experts are also in GPU memory.
 //!
-//! The device computes the routing, the host looks up the chosen experts, and both compute at once:
-//! the device the cached experts, the CPU the others. Choices are counted; an expert chosen more
-//! often than a cached one replaces it. A loader thread copies it through page-locked memory on a
-//! stream of its own while tokens are decoded. Until the copy is done the CPU computes both
-//! experts.
+//! The device computes the routing and the host looks up the chosen experts. Then both compute at
+//! the same time: the device the cached experts, the CPU the others. Choices are counted; an expert
+//! chosen more often than a cached one replaces it. A loader thread copies it through page-locked
+//! memory on a separate stream while tokens are decoded. Until the copy is done the CPU computes
+//! both experts.
 //!
-//! A chosen expert that runs on the CPU gets a share of 0 and some valid cache slot on the device.
-//! That slot is never one being written, so its product is finite.
+//! A chosen expert that runs on the CPU gets share 0 and some valid cache slot on the device. That
+//! slot is never one that is being written, so its product is finite.
 
 use super::plan::expert_places::layers;
 use super::plan::{JobId, Plan};
@@ -22,13 +22,13 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// The most experts being loaded. An expert of Qwen3 30B-A3B has 2.7 MB. So many keep the loader
-/// busy during a token, and the CPU computes few more experts meanwhile.
+/// The most experts that are being loaded. An expert of Qwen3 30B-A3B has 2.7 MB. This number keeps
+/// the loader busy during a token, and the CPU computes only few more experts meanwhile.
 const UNDER_WAY: usize = 16;
-/// An expert replaces another one if it was chosen a quarter more often and at least this many
-/// times more.
+/// An expert replaces another one if it was chosen at least 25 % more often and at least this
+/// number of times more.
 const MARGIN: u32 = 2;
-/// All counts are halved after so many tokens, so that recent choices weigh more.
+/// All counts are halved after this number of tokens, so that recent choices weigh more.
 const FADE: u64 = 1024;
 
 /// Counts of the expert cache.
@@ -38,19 +38,19 @@ pub struct ExpertCacheCounts {
     pub layers: usize,
     /// Cache slots of each layer.
     pub places: usize,
-    /// Experts of each layer, the most of all layers.
+    /// Largest number of experts of a layer.
     pub experts: usize,
-    /// Chosen experts.
+    /// Number of chosen experts.
     pub chosen: u64,
-    /// Chosen experts that were cached.
+    /// Number of chosen experts that were cached.
     pub hit: u64,
-    /// Experts loaded since the model was opened.
+    /// Number of experts loaded since the model was opened.
     pub brought: u64,
-    /// Times that all chosen experts of a layer were cached.
+    /// Number of times that all chosen experts of a layer were cached.
     pub whole: u64,
-    /// Times that experts were chosen in a layer.
+    /// Number of times that experts were chosen in a layer.
     pub times: u64,
-    /// The reason why no more experts are loaded, if so.
+    /// The reason why no more experts are loaded; `None` if they are.
     pub stopped: Option<String>,
 }
 
@@ -88,10 +88,10 @@ impl Table {
         Table { place, expert, counts: vec![0; experts] }
     }
 
-    /// The expert to load and the cache slot to load it into, if worthwhile. The slot's old expert
-    /// is dropped.
+    /// The expert to load and the cache slot to load it into, if it is used often enough. The old
+    /// expert of the slot is dropped.
     fn replace(&mut self) -> Option<(u32, u32)> {
-        // One at a time, so that another slot is always valid.
+        // Loads one at a time, so that another slot is always valid.
         if self.expert.iter().any(Option::is_none) {
             return None;
         }
@@ -126,7 +126,7 @@ pub(super) struct HostShare {
     /// Expert ids; below 0 if the device computes the expert.
     pub experts: Vec<f32>,
     pub shares: Vec<f32>,
-    /// Whether the CPU has any expert to compute.
+    /// Whether the CPU has at least one expert to compute.
     pub any: bool,
 }
 
@@ -135,7 +135,7 @@ struct CacheState {
     counts: ExpertCacheCounts,
     /// Tokens since the counts were halved.
     since: u64,
-    /// The layer to look at next.
+    /// The next layer to check.
     next: usize,
     under_way: usize,
     mine: Option<HostShare>,
@@ -144,7 +144,8 @@ struct CacheState {
 /// The expert cache and its loader.
 pub(super) struct ExpertCache {
     state: Mutex<CacheState>,
-    /// Page-locked words: chosen experts and shares from the device; cache slots and shares to it.
+    /// Page-locked words: chosen experts and shares from the device, then cache slots and shares to
+    /// the device.
     out: [PinnedBuffer<u32>; 2],
     back: [PinnedBuffer<u32>; 2],
     porter: Loader,
@@ -222,7 +223,8 @@ impl ExpertCache {
         1.0 - places as f64 / experts.max(1) as f64
     }
 
-    /// Divides a layer's chosen experts: keeps the CPU's part, and sends the device its own.
+    /// Divides a layer's chosen experts: keeps the CPU's part, and sends the device's part to the
+    /// device.
     pub fn divide(
         &self,
         (stream, layer, rows): (&Stream, usize, usize),
@@ -300,9 +302,9 @@ impl ExpertCache {
 /// The matrices of a layer's experts, in the file and on the device.
 struct Stack {
     part: usize,
-    /// Offset of the first one in the file part.
+    /// Offset of the first expert in the file part.
     start: usize,
-    /// Bytes from one to the next.
+    /// Bytes from one expert to the next.
     step: usize,
     bytes: usize,
     rows: usize,
@@ -317,7 +319,7 @@ struct LoadRequest {
     layer: usize,
     expert: u32,
     place: u32,
-    /// Signals that the slot is no longer read.
+    /// Signals that no work reads the slot.
     after: Event,
 }
 
@@ -329,7 +331,7 @@ struct Loader {
     parcels: Option<Sender<LoadRequest>>,
     arrived: Mutex<Receiver<Arrived>>,
     thread: Option<JoinHandle<()>>,
-    /// The results are no longer needed.
+    /// Set when the results are no longer needed.
     ended: Arc<AtomicBool>,
 }
 
@@ -398,7 +400,8 @@ impl Loader {
                 (Err(lost @ (Error::Driver { .. } | Error::DeviceLost { .. })), _) => {
                     return Err(lost);
                 }
-                // The slot's content is invalid: it stays unused, and the CPU computes the expert.
+                // The slot's content is invalid: the slot stays unused, and the CPU computes the
+                // expert.
                 (Err(other), _) => state.counts.stopped = Some(other.to_string()),
                 (Ok(()), None) => {}
             }
@@ -451,7 +454,7 @@ fn bring(
         let bytes = gguf.part_bytes(s.part).and_then(|b| b.get(at..at + s.bytes));
         let bytes =
             bytes.ok_or_else(|| Error::Buffer("an expert is not in the file".to_owned()))?;
-        // Waits until the previous copy has read it.
+        // Waits until the previous copy has read the buffer.
         let here = staging.slice(..bytes.len())?;
         here.write(|to| to.copy_from_slice(bytes))?;
         let place = parcel.place as usize * s.each;
@@ -483,7 +486,7 @@ mod tests {
         table.arrived(4, 1);
         assert_eq!(table.place, [Some(0), None, None, None, Some(1)]);
         assert_eq!(table.expert, [Some(0), Some(4)]);
-        // An expert chosen hardly more often does not replace another.
+        // An expert chosen only slightly more often does not replace another.
         table.counts = vec![4, 3, 1, 6, 6];
         assert_eq!(table.replace(), None);
         table.counts = vec![4, 3, 1, 7, 6];

@@ -16,30 +16,31 @@ use kjit_graph::{Graph, Op, State, StateKind, WeightId};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The most bytes of a timed copy, and its largest fraction (one part in `OF_FREE`) of the budget.
+/// The most bytes of a timed copy, and its largest part of the budget (`1 / OF_FREE`).
 const PIECE: usize = 32 << 20;
 const OF_FREE: u64 = 16;
 /// Copies that are timed first: 2.3 ms at 55 GB/s.
 const COPIES: usize = 4;
-/// Rounds in which both run at once; the best counts. Single rounds gave 57 to 67 GB/s on one
-/// machine.
+/// Rounds in which both run at the same time; the best round counts. Single rounds gave 57 to 67
+/// GB/s on one machine.
 const ROUNDS: usize = 2;
-/// The fewest bytes of parts that the CPU is timed with, if there are so many: more than any L3
+/// The fewest bytes of parts that the CPU is timed with, if the model has so many: more than any L3
 /// cache holds.
 const ENOUGH: u64 = 1 << 30;
-/// The largest fraction of a token's time at which the CPU takes part. The CPU rounds hidden states
-/// to eight bits, so tokens may differ from the device's alone. The estimate counts bytes only: a
-/// 70B model reached 4.34 of 5.1 estimated tokens/s (85 %), while copies alone reach 99 %.
+/// The CPU takes part only if the estimated time is at most this fraction of the time without it.
+/// The CPU rounds hidden states to eight bits, so tokens may differ from the device's tokens. The
+/// estimate counts bytes only: a 70B model reached 4.34 of 5.1 estimated tokens/s (85 %), while
+/// copies alone reach 99 %.
 const WORTH: f64 = 0.75;
 
 /// Measured rates in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
-    /// Copies from page-locked memory, alone.
+    /// Copies from page-locked memory, with an idle CPU.
     pub copy: f64,
-    /// Weights that the CPU multiplies with one hidden state, alone.
+    /// Weights that the CPU multiplies with one hidden state, without copies.
     pub host: f64,
-    /// CPU and copies at the same time.
+    /// The rates of CPU and copies that run at the same time.
     pub both: [f64; 2],
 }
 
@@ -56,7 +57,7 @@ impl std::fmt::Display for Rates {
 }
 
 impl Rates {
-    /// Seconds of a token for which the CPU reads `host` bytes and `copied` bytes are copied.
+    /// Seconds per token if the CPU reads `host` bytes and `copied` bytes are copied.
     fn seconds(&self, host: u64, copied: u64) -> f64 {
         let (host, copied) = (host as f64, copied as f64);
         match (host > 0.0, copied > 0.0) {
@@ -105,7 +106,7 @@ impl Rates {
         let (stream, from) = (device.stream()?, device.pinned_for_writing::<u8>(piece)?);
         from.write(|to| to.fill(1))?;
         let to = device.buffer::<u8>(piece)?;
-        // Puts copies into the stream between two events.
+        // Enqueues copies between two events.
         let copies = |count: usize| -> Result<_, SessionError> {
             let (start, end) = (device.timed_event()?, device.timed_event()?);
             stream.record(&start)?;
@@ -133,12 +134,12 @@ impl Rates {
             beside = beside.min(all()?.max(1e-9));
             copied = copied.max(rate(count, took(&between)?));
         }
-        // A disturbed measurement must not exceed the rate alone.
+        // A disturbed measurement must not exceed the rate measured without the other.
         Ok(Rates { copy, host, both: [(bytes / beside).min(host), copied.min(copy)] })
     }
 }
 
-/// The division of a model that one device may not hold.
+/// The division of a model between CPU and device.
 pub struct HostFfn {
     /// The graph with host parts, and the rates that decided. `None` if everything fits, if
     /// streaming alone is about as fast, or if no part can be on the CPU.
@@ -160,7 +161,7 @@ fn worth(
 ) -> Option<usize> {
     let seconds = |host: u64, copied: u64| rates.seconds(host, copied);
     let (n, takes) = whole.share(graph, room, parts, &seconds)?;
-    // Without host parts: the time of copies alone, if that fits at all.
+    // The time of streaming alone, if it fits.
     let copied = whole.share(graph, room, &[], &seconds).map_or(f64::INFINITY, |(_, takes)| takes);
     (n > 0 && takes < WORTH * copied).then_some(n)
 }
@@ -173,8 +174,8 @@ fn parts_of(apart: &Graph) -> Vec<Vec<WeightId>> {
     apart.ops.iter().filter_map(of).collect()
 }
 
-/// The error of a kernel that a plan needs besides those of another, and that is neither cached nor
-/// can be compiled. `None` if all are available.
+/// The error of a kernel that a plan needs in addition to another plan, and that is not in the
+/// cache and cannot be compiled. `None` if all are available.
 pub fn lacks(engine: &Engine, plan: &Plan, beside: Option<&Plan>) -> Option<Error> {
     let known: Vec<_> = beside.into_iter().flat_map(Plan::compiled).collect();
     plan.compiled().filter(|job| !known.contains(job)).find_map(|job| engine.cached(job).err())
@@ -200,23 +201,23 @@ pub fn divide_with_host(
         return alone(whole, None);
     }
     let Ok(all) = HostFfnGraph::of(graph, usize::MAX) else { return alone(whole, None) };
-    // A model warmed without --memory has no kernels for parts, but all for streaming.
+    // A model warmed without --memory has all kernels for streaming, but none for host parts.
     let missing = |part: &Plan| {
         let why = lacks(engine, part, Some(&whole))?;
         Some(format!(
             "a host part needs one more kernel: {why}; kjit warm --memory SIZE compiles it"
         ))
     };
-    // A model whose parts no plan supports is only streamed.
+    // If no plan supports its parts, a model is only streamed.
     let Ok(parts) = plan(&Request { graph: &all.graph, ..request }) else {
         return alone(whole, None);
     };
     if let Some(why) = missing(&parts) {
         return copies(whole, why);
     }
-    // Weights of host parts are copied for prompts from the file's own pages only. Without locked
-    // pages the CPU would compute them for all prompts: 2048 tokens of a 70B model would take
-    // minutes instead of 0.7 s. An explicit `host_ffn` accepts that.
+    // Weights of host parts are copied for prompts only from locked pages of the file. Without
+    // locked pages the CPU would compute them for all prompts: 2048 tokens of a 70B model would
+    // take minutes instead of 0.7 s. An explicit `host_ffn` accepts that.
     let first = parts_of(&all.graph).into_iter().flatten().next();
     if let Some(why) = first.and_then(|weight| cannot_lock(device, source.gguf, &all.graph, weight))
     {
@@ -224,7 +225,7 @@ pub fn divide_with_host(
     }
     let rates = match Rates::measure(device, source, &all.graph, options) {
         Ok(rates) => rates,
-        // A failed measurement must not fail the opening: everything is streamed instead.
+        // A failed measurement must not prevent opening: everything is streamed instead.
         Err(why) if device.memory().is_ok() => {
             return copies(
                 whole,
@@ -237,8 +238,8 @@ pub fn divide_with_host(
     let Some(n) = worth(&whole, graph, room, &parts_of(&all.graph), &rates) else {
         return alone(whole, None);
     };
-    // The extra program for long prompts, and shorter chunks, change the memory from the whole
-    // model's plan.
+    // The extra program for long prompts and shorter chunks need other memory than the plan of the
+    // whole model.
     let Ok(apart) = HostFfnGraph::of(graph, n) else { return alone(whole, None) };
     let Ok(part) = plan(&Request { graph: &apart.graph, ..request }) else {
         return alone(whole, None);
@@ -289,8 +290,8 @@ mod tests {
             few > 3 && few < many && many < 32,
             "{few} of a slower one, {many} of a faster one"
         );
-        // 65 GB/s together are not a quarter better than 55, nor are 73 without mutual slowdown; 80
-        // are.
+        // 65 GB/s together are less than a quarter more than 55; 73 without mutual slowdown also
+        // are; 80 are more.
         assert_eq!(chosen(20.0, [15.0, 50.0]), None);
         assert_eq!(chosen(18.0, [18.0, 55.0]), None);
         assert!(chosen(25.0, [25.0, 55.0]).is_some());
@@ -298,7 +299,7 @@ mod tests {
         // much faster than copies.
         assert_eq!(chosen(60.0, [30.0, 25.0]), None);
         assert!(chosen(120.0, [30.0, 25.0]).is_some_and(|n| n > many));
-        // Nothing is chosen if even all parts leave too little room.
+        // Nothing is chosen if the model does not fit even with all parts on the CPU.
         let rates = Rates { copy: 55e9, host: 120e9, both: [100e9, 50e9] };
         assert_eq!(worth(&whole, &graph, 1 << 20, &parts, &rates), None);
     }

@@ -3,10 +3,10 @@
 //!
 //! In each layer the host waits for the device, then the device waits for the host.
 //!
-//! For a prompt the device can compute everything if it has a staging ring that experts are copied
-//! through (`streamed.rs`). A copy takes the same time for any number of tokens, and the CPU needs
-//! time for each. The number of tokens from which copying is faster follows from both rates, which
-//! are measured when the model is opened.
+//! For a prompt the device can compute everything if it has a staging ring through which experts
+//! are copied (`streamed.rs`). A copy takes the same time for any number of tokens; the CPU's time
+//! grows with the tokens. The number of tokens from which copying is faster follows from both
+//! rates, which are measured when the model is opened.
 
 use super::expert_cache::{ExpertCache, HostShare};
 use super::plan::{BufferId, HostWork, Pause, Plan, Program, Streaming};
@@ -19,30 +19,30 @@ use kjit_graph::{Graph, Op, State, StateKind, Weight};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// About how long measuring the CPU's rates may take: rows are doubled until they take as long as
-/// the copies, and no measurement begins after this time. Of a 70B model's feed-forward parts a row
-/// took 6 ms of 16 cores, eight rows 24 ms.
+/// Approximate limit for measuring the CPU's rates. The number of rows doubles until they take as
+/// long as the copies, and no measurement begins after this time. For a 70B model's feed-forward
+/// parts one row took 6 ms on 16 cores, eight rows 24 ms.
 const BOUND: Duration = Duration::from_millis(200);
-/// The most rows measured: these reach all experts of most mixtures.
+/// The most rows measured: so many reach all experts of most mixtures.
 const ROWS: usize = 64;
 
 /// The prompts for which experts or feed-forward weights are copied to the device, if the CPU
 /// computes them for single tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PromptCopy {
-    /// The fewest tokens of a prompt piece that is copied for.
+    /// The fewest tokens of a prompt chunk for which weights are copied.
     pub from: usize,
-    /// Bytes copied for a piece.
+    /// Bytes copied for a chunk.
     pub bytes: u64,
     /// Bytes per second of these copies.
     pub rate: f64,
-    /// `(rows, seconds)` of the CPU for one token and for the most rows measured; `None` if not
-    /// measured.
+    /// `(rows, seconds)` of the CPU for one token and for the most rows that were measured; `None`
+    /// if not measured.
     pub computed: Option<[(usize, f64); 2]>,
 }
 
 impl PromptCopy {
-    /// Decides by measured rates or by the option. `None` if no prompt piece is long enough.
+    /// Decides by measured rates or by the option. `None` if no prompt chunk is long enough.
     pub(super) fn of(
         aside: &HostPart,
         plan: &Plan,
@@ -53,13 +53,13 @@ impl PromptCopy {
         let rate = ring.streamed.rate;
         Ok(match asked {
             HostPrompts::Compute => None,
-            // If pieces have one token, no program copies.
+            // If chunks have one token, no program copies weights.
             HostPrompts::Copy => {
                 plan.copying().map(|_| PromptCopy { from: 2, bytes, rate, computed: None })
             }
             HostPrompts::Measured => {
-                // The CPU does not compute cached experts. Which ones will be chosen is unknown, so
-                // the share of absent ones counts.
+                // The CPU does not compute cached experts. The choices are not known in advance, so
+                // the fraction of experts that are not cached is used.
                 let missed = aside.hot.as_ref().map_or(1.0, ExpertCache::absent);
                 let (parts, copy) = (plan.host_layers() as f64 * missed, bytes as f64 / rate);
                 let mut rows = aside.seconds_of_rows(plan, copy / parts)?;
@@ -67,16 +67,16 @@ impl PromptCopy {
                 let from = even(copy, &rows);
                 let most = plan.copying().map_or(0, |p| p.tokens as usize);
                 let computed = rows.first().zip(rows.last()).map(|(one, many)| [*one, *many]);
-                // Longer pieces do not occur.
+                // Longer chunks do not occur.
                 (from <= most).then_some(PromptCopy { from, bytes, rate, computed })
             }
         })
     }
 }
 
-/// The fewest tokens, at least two, for which copying takes no longer than computing by the
-/// measured rows. Few rows share a pass over the weights: eight rows of a 70B model's parts take
-/// four times as long as one.
+/// The fewest tokens, at least two, for which copying takes no longer than computing, according to
+/// the measured rows. Few rows share a pass over the weights: eight rows of a 70B model's parts
+/// take four times as long as one.
 fn even(copy: f64, rows: &[(usize, f64)]) -> usize {
     let mut before = (0, 0.0);
     let mut tokens = f64::INFINITY;
@@ -112,7 +112,7 @@ impl std::fmt::Display for PromptCopy {
 pub(super) struct HostPart {
     host: Mutex<Box<dyn HostOps>>,
     rows: PinnedBuffer<f32>,
-    /// Rows that the CPU computes at once.
+    /// Rows that the CPU computes together.
     chunk: usize,
     /// The expert cache, if there is one.
     pub hot: Option<ExpertCache>,
@@ -135,7 +135,7 @@ impl HostPart {
         let tokens = plan.programs().iter().map(|p| p.tokens as usize).max().unwrap_or(1);
         let states =
             graph.states.iter().map(|s| State { kind: StateKind::Remote, ..s.clone() }).collect();
-        // The CPU has all experts, even if a weight stands for the device's cache slots.
+        // The CPU has all experts, even if the device's weight has only cache slots.
         let all = |w: &Weight| {
             let same =
                 |o: &&Weight| o.experts > w.experts && (&o.tensor, o.at) == (&w.tensor, w.at);
@@ -144,7 +144,7 @@ impl HostPart {
         let weights = graph.weights.iter().map(all).collect();
         let part =
             Graph { ops, states, weights, ropes: vec![], feeds_next_stage: true, ..graph.clone() };
-        // The context is a piece's length: an operation without a state has no other positions.
+        // The context is the length of a chunk: an operation without state has no other positions.
         let options = OpenOptions { context: Some(tokens), ..options.clone() };
         let host = (source.host)(Arc::clone(source.gguf), part, &options)?;
         let (rows, chunk) = (device.pinned(tokens * width)?, options.chunk_on_cpu());
@@ -168,7 +168,7 @@ impl HostPart {
             (seed >> 40) as f32 / (1 << 23) as f32 - 1.0
         });
         let x: Vec<f32> = x.take(most * width).collect();
-        // If the routing is an input: each row gets experts of its own.
+        // If the routing is an input, each row gets different experts.
         let with = match host.graph().ops.get(pause.op) {
             Some(Op::Offload(rest)) if !rest.with.is_empty() => rest.clone(),
             _ => Offload {
@@ -203,7 +203,7 @@ impl HostPart {
                 done.map_err(|e| Error::Buffer(e.to_string()))?;
                 Ok::<_, Error>(now.elapsed())
             };
-            // The minimum of two runs: the first touches new pages, and any may be disturbed.
+            // The minimum of two runs: the first touches new pages, and any run may be disturbed.
             let took = once()?.min(once()?).as_secs_f64();
             seen.push((rows, took));
             if took >= enough || start.elapsed() >= BOUND {
@@ -213,7 +213,7 @@ impl HostPart {
         Ok(seen)
     }
 
-    /// Computes a pause's host part for `rows` rows. `part` returns a buffer's rows.
+    /// Computes the host part of a pause for `rows` rows. `part` returns the rows of a buffer.
     pub fn compute(
         &self,
         stream: &Stream,
@@ -293,7 +293,7 @@ impl HostPart {
     }
 }
 
-/// The part of a buffer with a program's rows that has `rows` rows.
+/// The first `rows` rows of a buffer that has the rows of a program.
 pub(super) fn rows_of(
     program: &Program,
     buffer: &DeviceBuffer<f32>,
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_prompt_is_copied_from_where_that_takes_no_longer() {
-        // 17 GB of experts at 55 GB/s; 14.4 ms a token.
+        // 17 GB of experts at 55 GB/s; 14.4 ms per token.
         assert_eq!(even(0.31, &[(1, 0.0144), (16, 0.2304)]), 22);
         assert_eq!(even(0.31, &[(1, 0.31)]), 2);
         assert_eq!(even(0.0, &[(1, 0.1)]), 2);
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(even(0.245, &[(1, 0.24), (2, 0.25)]), 2);
         // A disturbed measurement must not divide by zero.
         assert_eq!(even(0.3, &[(1, 0.2), (2, 0.1), (4, 0.3)]), 4);
-        // A rate that could not be measured.
+        // A rate that could not be measured is infinite here.
         assert_eq!(even(f64::INFINITY, &[(1, 0.1)]), usize::MAX);
         assert_eq!(even(0.1, &[]), usize::MAX);
     }

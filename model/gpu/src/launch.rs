@@ -1,12 +1,12 @@
-//! The crate's only kernel launches: all of kernels from its own specs.
+//! The only kernel launches of the crate: all launch kernels of kjit's own specs.
 #![allow(unsafe_code, reason = "our own kernels, whose specs define what they access")]
 
 use kjit_engine::{Arg, Geometry, HostArg, Kernel, Result, Stream};
 
-/// Launches one of our kernels in the stream.
+/// Launches a kernel of kjit in the stream.
 ///
 /// # Errors
-/// Those of [`Stream::launch`].
+/// As for [`Stream::launch`].
 pub(super) fn launch(
     stream: &Stream,
     kernel: &Kernel,
@@ -16,15 +16,15 @@ pub(super) fn launch(
     // SAFETY: kernel, geometry, arguments and buffer sizes come from one spec, whose cases ran with
     // every access checked. A plan sizes its buffers for the most tokens of a program, keeps
     // positions and slots below the sizes that they index, and orders streams so that no other work
-    // touches the buffers. A bundle's launches were written by `export` from such specs; its user
-    // vouches for the file.
+    // touches the buffers. `export` wrote the launches of a bundle from such specs; its user is
+    // responsible for the file.
     unsafe { stream.launch(kernel, shape, args) }
 }
 
-/// Runs one of our kernels on a case's values.
+/// Runs a kernel of kjit on the values of a case.
 ///
 /// # Errors
-/// Those of [`Stream::call`].
+/// As for [`Stream::call`].
 pub(super) fn call(
     stream: &Stream,
     kernel: &Kernel,
@@ -32,7 +32,7 @@ pub(super) fn call(
     args: &[HostArg<'_>],
 ) -> Result<Vec<Vec<u8>>> {
     // SAFETY: kernel, geometry and arguments are one case of a spec, whose kernels ran with every
-    // access checked. The case sizes each buffer for its geometry; `Stream::call` gives each its
-    // own allocation, which nothing else uses.
+    // access checked. The case sizes each buffer for its geometry; `Stream::call` allocates each
+    // buffer separately, and no other work uses it.
     unsafe { stream.call(kernel, shape, args) }
 }

@@ -2,8 +2,8 @@
 //!
 //! `fuse` groups operations. [`plan`](mod@plan) chooses kernels and lays out memory, without a
 //! device, so that `kjit warm` can do it on a laptop. `open` compiles and uploads. [`GpuRunner`]
-//! launches what a session requests. Nothing here names a vendor:
-//! differences are in the engine and, as a target, in the kernels' specs.
+//! launches the work that a session requests. This crate does not depend on a vendor: differences
+//! are in the engine and, as a target, in the kernels' specs.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -16,7 +16,7 @@
         clippy::indexing_slicing
     )
 )]
-// Hidden modules are for this project's command, tests and benches; they may change at any time.
+// Hidden modules are for kjit's command, tests and benches; they may change at any time.
 mod background;
 #[doc(hidden)]
 pub mod bundle;

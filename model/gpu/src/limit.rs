@@ -1,15 +1,16 @@
-//! Measures a device's memory bandwidth by copying, the limit that decoding is compared with.
+//! Measures a device's memory bandwidth by copying: the limit for decoding.
 
 use kjit_engine::{Device, DeviceBuffer, Error};
 
-/// Bytes of a copy: larger than any cache, and a small part of any card.
+/// Bytes of a copy: larger than any cache, and small compared with the memory of any card.
 const BYTES: usize = 1 << 30;
 
-/// Bytes per second that a copy on the device reads and writes together, the best of five. A kernel
+/// Bytes per second that a copy on the device reads and writes in total, the best of five. A kernel
 /// that only reads is a few percent faster (H200: 4297 GB/s here, 4637 for reading).
 ///
 /// # Errors
-/// Memory refused (two buffers of 1 GiB, or of an eighth of the free memory each), a device fault.
+/// An allocation failed (two buffers of 1 GiB, or of an eighth of the free memory each); a device
+/// fault.
 pub fn copy_bandwidth(device: &Device) -> Result<f64, Error> {
     let (free, _) = device.memory()?;
     let bytes = BYTES.min(usize::try_from(free / 8).unwrap_or(BYTES)).max(1);

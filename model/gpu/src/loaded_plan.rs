@@ -16,7 +16,7 @@ use kjit_graph::{StateId, ValueId, WeightId};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// A word without a token yet: no vocabulary has this id.
+/// A ring word without a token: no vocabulary has this id.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Everything that launches bind.
@@ -29,7 +29,7 @@ pub(super) struct LoadedPlan {
     /// The plan's persistent kernels, or empty.
     pub persistent: Vec<Persistent>,
     /// Whether cooperative launches are used: the device supports them, and its runtime has not
-    /// refused one.
+    /// failed to launch one.
     pub cooperative: bool,
     pub matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     pub vectors: HashMap<WeightId, DeviceBuffer<f32>>,
@@ -37,12 +37,12 @@ pub(super) struct LoadedPlan {
     pub ropes: Vec<DeviceBuffer<f32>>,
     /// Caches by [`kjit_graph::StateId`]: keys and values, slot after slot or page after page.
     pub caches: Vec<(DeviceBuffer<u8>, DeviceBuffer<u8>)>,
-    /// Memory shared by launches; programs use it in turn.
+    /// Memory shared by launches; programs use it one after another.
     pub arena: DeviceBuffer<u8>,
     pub control: ControlWords,
     /// The staging ring of streamed layers; `None` if all are resident.
     pub ring: Option<Ring>,
-    /// Exchange buffers with other devices that compute this model; `None` if it computes alone.
+    /// Exchange buffers with other devices that compute this model; `None` with one device.
     pub meeting: Option<Exchange>,
     /// The host parts, if there are any.
     pub aside: Option<HostPart>,
@@ -64,7 +64,7 @@ pub struct Timeline {
 const LIMIT: Duration = Duration::from_secs(10);
 /// Added to the limit if other devices take part.
 const LATER: Duration = Duration::from_secs(2);
-/// The limit under a tool that slows launches a thousandfold.
+/// The limit for tools that slow launches a thousandfold.
 const PATIENT: Duration = Duration::from_secs(3600);
 
 const fn limit(probe: Probe) -> Duration {
@@ -104,7 +104,7 @@ impl Persistent {
             .collect()
     }
 
-    /// Builds them again for changed exchange buffers.
+    /// Builds them again after the exchange buffers have changed.
     pub fn again(r: &mut LoadedPlan) -> std::result::Result<(), SessionError> {
         let kernels = r.persistent.iter().map(|one| one.kernel.clone()).collect();
         r.persistent = Persistent::all(r, kernels)?;
@@ -204,7 +204,7 @@ impl Persistent {
         let first = times.iter().step_by(Probe::STAMPS).min().copied().unwrap_or(0);
         let ns = times.chunks_exact(Probe::STAMPS).map(|of| {
             let mut latest = 0;
-            // Steps that wait inside do not record when their inputs are ready.
+            // Steps that wait in the middle do not record when their inputs are ready.
             std::array::from_fn(|i| {
                 latest = latest.max(of.get(i).map_or(0, |t| t.saturating_sub(first)) as u32);
                 latest
@@ -214,7 +214,7 @@ impl Persistent {
         Ok(Timeline { names, blocks: self.shape.grid[0] as usize, ns: ns.collect() })
     }
 
-    /// Whether every block reached every grid barrier so far.
+    /// Whether every block has reached every grid barrier so far.
     fn check(&self, one: &PersistentKernel) -> std::result::Result<(), SessionError> {
         match self.late.peek(0)? {
             0 => Ok(()),
@@ -235,9 +235,9 @@ impl Persistent {
 /// The owner of the control words and caches that launches get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlotScope {
-    /// Those of one slot.
+    /// Words and caches of one slot.
     Slot(usize),
-    /// Those of all slots.
+    /// Words and caches of all slots.
     All,
 }
 
@@ -293,7 +293,7 @@ impl LoadedPlan {
         self.stream.device().info().units
     }
 
-    /// Puts the launches of a decoding step into the stream, or its persistent kernel.
+    /// Enqueues the launches of a decoding step, or its persistent kernel.
     pub fn issue_rows(&self, program: &Program, now: &Now, whose: SlotScope) -> Result<()> {
         let mut ready = self.plan.persistent.iter().zip(&self.persistent);
         match ready.find(|(one, _)| std::ptr::eq(program, self.plan.program_of(one))) {
@@ -302,7 +302,7 @@ impl LoadedPlan {
         }
     }
 
-    /// Whether results so far are valid.
+    /// Checks whether the results so far are valid.
     pub fn check(&self) -> std::result::Result<(), SessionError> {
         if let Some(meeting) = &self.meeting {
             meeting.check(self.stream.device())?;
@@ -313,8 +313,8 @@ impl LoadedPlan {
             .try_for_each(|(ready, one)| ready.check(one))
     }
 
-    /// Puts a program's launches from index `from` on into the stream, with the copies of streamed
-    /// layers. Waits at pauses for the CPU.
+    /// Enqueues a program's launches from index `from` on, with the copies of streamed layers.
+    /// Waits at pauses for the CPU.
     pub fn issue(&self, program: &Program, from: usize, now: &Now, whose: SlotScope) -> Result<()> {
         let launches = program.launches.get(from..).unwrap_or_default();
         let mut pauses = program.pauses.iter().filter(|p| from == 0 || p.at > from).peekable();
@@ -349,7 +349,7 @@ impl LoadedPlan {
         aside.compute(&self.stream, pause, rows, &part)
     }
 
-    /// Captures the work that `f` puts into the stream, with the copies of streamed layers.
+    /// Captures the work that `f` enqueues, with the copies of streamed layers.
     pub fn capture(&self, f: impl FnOnce() -> Result<()>) -> Result<Graph> {
         match &self.ring {
             None => self.stream.capture(f),
@@ -427,7 +427,7 @@ impl LoadedPlan {
         launch::launch(&self.stream, kernel, &shape, &args)
     }
 
-    /// Gathers this device's part and those of other processes by the vendor's library.
+    /// Gathers the part of this device and those of other processes with the vendor's library.
     fn gather(
         &self,
         program: &Program,
@@ -460,7 +460,7 @@ impl LoadedPlan {
         whose: SlotScope,
     ) -> Result<Option<DeviceBuffer<u8>>> {
         let lost = |what| lost(what, launch);
-        // A slot's part of memory with equal parts.
+        // The part of one slot, in memory with equal parts for all slots.
         let part = |all: DeviceBuffer<u8>| match whose {
             SlotScope::All => Ok(all),
             SlotScope::Slot(slot) => {
@@ -553,14 +553,14 @@ impl LoadedPlan {
             }
             spins += 1;
             match spins {
-                // Some tens of µs: as long as the fastest token takes.
+                // Some tens of µs: the time of the fastest token.
                 0..2000 => std::hint::spin_loop(),
                 _ => {
                     std::thread::yield_now();
                     if let Some(meeting) = self.meeting.as_ref().filter(|m| m.is_over()) {
                         meeting.check(self.stream.device())?;
                     }
-                    // A device that has stopped writes nothing more; its error is reported.
+                    // A device that has stopped writes nothing more; then its error is reported.
                     if spins.is_multiple_of(1024)
                         && self.stream.is_idle()?
                         && words.peek(index)? == NONE
@@ -608,7 +608,7 @@ impl LoadedPlan {
     }
 }
 
-/// A plan binds something that it lacks: an internal fault, reported as an error.
+/// The error for a plan that binds something it does not have: an internal fault.
 fn lost(what: &str, launch: &str) -> Error {
     Error::Buffer(format!("launch '{launch}' binds a {what} that the plan does not have"))
 }

@@ -32,7 +32,7 @@ use std::time::Instant;
 /// The compile jobs of opening this graph on a target with this engine's cache, for `kjit warm`.
 ///
 /// # Errors
-/// Names what no kernel covers; too many sequences.
+/// An operation without a kernel, by name; too many sequences.
 pub fn jobs_for(
     engine: &Engine,
     graph: &Graph,
@@ -47,7 +47,7 @@ pub fn jobs_for(
 /// The plan of a session of this graph on a target with this engine's cache.
 ///
 /// # Errors
-/// Those of [`jobs_for`].
+/// As [`jobs_for`].
 pub fn plan_for(
     engine: &Engine,
     graph: &Graph,
@@ -59,7 +59,8 @@ pub fn plan_for(
 }
 
 impl GpuRunner {
-    /// Opens a model on a device. Kernels are compiled or found while the weights are uploaded.
+    /// Opens a model on a device. Kernels are compiled or found in the cache while weights are
+    /// uploaded.
     pub fn open(
         engine: &Engine,
         device: &Device,
@@ -70,7 +71,7 @@ impl GpuRunner {
         GpuRunner::open_planned(engine, device, source, graph, options, None)
     }
 
-    /// The same with the plan, where it was made before.
+    /// As [`GpuRunner::open`], with a plan that was made before.
     ///
     /// # Errors
     /// As [`GpuRunner::open`].
@@ -85,8 +86,8 @@ impl GpuRunner {
         GpuRunner::open_at(engine, device, source, graph, options, (None, planned))
     }
 
-    /// As [`GpuRunner::open`], with exchange buffers if devices compute together, and with a plan
-    /// if there is one already.
+    /// As [`GpuRunner::open`], with exchange buffers if devices compute together, and with an
+    /// optional existing plan.
     pub(crate) fn open_at(
         engine: &Engine,
         device: &Device,
@@ -112,7 +113,7 @@ impl GpuRunner {
                 }
                 Err(SessionError::Wrong(lines)) => lines,
                 Err(other) if remarks.is_empty() => return Err(other),
-                // The remarks say first why an alternative was tried.
+                // The first warning says why an alternative was tried.
                 Err(other) => {
                     remarks.push(other.to_string());
                     return Err(SessionError::Wrong(remarks));
@@ -126,8 +127,8 @@ impl GpuRunner {
         Err(SessionError::Wrong(remarks))
     }
 
-    /// Opens a model for one of the targets that the device supports. Kernels with wrong results
-    /// are [`SessionError::Wrong`].
+    /// Opens a model for one of the targets that the device supports. The error for kernels with
+    /// wrong results is [`SessionError::Wrong`].
     fn open_as(
         engine: &Engine,
         (device, target): (&Device, &Target),
@@ -141,7 +142,8 @@ impl GpuRunner {
         let (kept, keep) = (Kept::of(engine), kept_values(graph, options)?);
         let request = Request { graph, target, options, keep: &keep, tuned: &kept };
         let mut asked = planned.map_or_else(|| plan(&request), Ok)?;
-        // Memory for copies of experts is no reason to refuse a model.
+        // Missing memory for copies of experts must not prevent opening: the CPU computes prompts
+        // instead.
         let computing = OpenOptions { host_prompts: HostPrompts::Compute, ..options.clone() };
         let mut request = request;
         let mut left_out = None;
@@ -174,7 +176,7 @@ impl GpuRunner {
         Ok(runner)
     }
 
-    /// Opens a model with a plan that should fit.
+    /// Opens a model with a plan whose estimate fits.
     fn open_plan(
         engine: &Engine,
         device: &Device,
@@ -185,24 +187,25 @@ impl GpuRunner {
     ) -> Result<GpuRunner, SessionError> {
         let (graph, options) = (request.graph, request.options);
         let context = options.context_of(graph);
-        // Free memory for proofs during the upload: state and working memory are allocated later.
+        // Free memory for verification during the upload: state and working memory are allocated
+        // later.
         let room = free_memory(device)?.0.saturating_sub(plan.memory.weights);
         let target = plan.target.clone();
         let proofs = Proofs::of(engine, device, &target, room);
         let stream = device.urgent_stream()?;
         let copies = device.stream()?;
-        // All sides run at once. The uploader's few kernels are compiled first.
+        // All parts run at the same time. The few kernels of the uploader are compiled first.
         let (kernels, weights, tables) = std::thread::scope(|scope| {
             let uploading = scope.spawn(|| {
                 let done = upload(engine, &copies, source.gguf, graph, (&plan, &proofs));
                 (done, start.elapsed().as_secs_f64())
             });
             let tables = scope.spawn(|| tables(source.gguf, graph, context));
-            // No early start with streamed layers, which would be copied for every prompt token,
-            // nor for bidirectional attention, which cannot run token by token.
+            // No early start with streamed layers (they would be copied for every prompt token) or
+            // with bidirectional attention (it cannot run token by token).
             let early = options.early && plan.streaming.is_none() && !graph.is_bidirectional();
-            // A persistent kernel that was not requested is skipped if it is neither cached nor can
-            // be compiled.
+            // A persistent kernel that was not requested is skipped if it is not in the cache and
+            // cannot be compiled.
             let asked = options.persistent == Persistence::On;
             let ones = if device.info().cooperative { plan.persistent.as_slice() } else { &[] };
             let can = asked || ones.iter().all(|one| engine.cached(&one.job).is_ok());
@@ -260,7 +263,7 @@ impl GpuRunner {
                 seconds: after.seconds - before.seconds,
             },
             weights: loaded.plan.memory.weights,
-            // Experts copied only for prompts are no part of a step.
+            // Experts that are copied only for prompts are not part of a step.
             streamed: loaded.ring.as_ref().map(|ring| ring.streamed).filter(|s| s.layers > 0),
             kv: loaded.plan.memory.kv,
             peak: total.saturating_sub(free),
@@ -294,9 +297,9 @@ fn system_memory() -> u64 {
     line.and_then(|l| l.trim().split(' ').next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }
 
-/// Bytes for a model, free and total. For an integrated GPU drivers often report only the memory
-/// that the firmware reserved. How much of the rest it can use is found by allocating; all
-/// available system memory is the bound.
+/// Free and total bytes for a model. For an integrated GPU drivers often report only the memory
+/// that the firmware reserved. The usable part of the rest is known only by allocation; the limit
+/// is the available system memory.
 pub fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
     let (free, total) = device.memory()?;
     let system = if device.info().integrated { system_memory() } else { 0 };
@@ -309,8 +312,8 @@ pub(super) fn budget(device: &Device, options: &OpenOptions) -> Result<u64, Sess
     Ok(options.memory.unwrap_or(free).min(free))
 }
 
-/// The budget with streamed layers: minus the rounding of allocations, because a promised size must
-/// fit.
+/// The budget with streamed layers: minus the rounding of allocations, because a plan for this size
+/// must fit.
 pub(super) fn room_in(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
     let free = free_memory(device)?.0;
     let room = free.saturating_sub((free / 256).max(1 << 20));
@@ -338,20 +341,20 @@ fn as_many_as_fit(
     }
     Ok(match fewer {
         Some(fewer) if fewer.memory.total() <= budget => (options, fewer),
-        // Layers are streamed in any case, so all sequences share the copies.
+        // Layers are streamed in any case, and all sequences share the copies.
         _ => (request.options.clone(), asked),
     })
 }
 
-/// Checks before any allocation that the plan fits the budget, with streamed layers if needed.
-/// Otherwise the error says what would fit.
+/// Checks before any allocation that the plan fits the budget, with streamed layers if needed. If
+/// it does not fit, the error suggests options that would.
 fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(), SessionError> {
     let (free, total) = free_memory(device)?;
     let OpenOptions { memory, stream, .. } = *request.options;
     if plan.memory.total() <= memory.unwrap_or(free).min(free) && !stream {
         return Ok(());
     }
-    // The number of host experts is explicit and decides what stays resident.
+    // The number of host experts is explicit and determines which weights stay resident.
     if !plan.decode.pauses.is_empty() && !is_ffn_apart(request.graph) {
         let (need, room) = (plan.memory.total(), memory.unwrap_or(free).min(free) >> 20);
         let hint = match stream {
@@ -399,8 +402,8 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
     Err(SessionError::Memory { what, bytes: need, hint })
 }
 
-/// Flags with which a plan that needs at least `need` bytes would fit the budget. `None` if no
-/// context fits.
+/// Flags with which a plan that needs at least `need` bytes would fit the budget. `None` if even
+/// the smallest context does not fit.
 fn what_would_fit(
     request: &Request,
     plan: &Plan,
@@ -434,8 +437,8 @@ fn what_would_fit(
         // Not even one context fits: the context must be smaller.
         need = least(&OpenOptions { paged: Some(context as usize), ..options.clone() })?;
     }
-    // Bytes for each token: keys, values, a row of each rotation table. Planning half the context
-    // separates them from fixed sizes.
+    // Bytes for each token: keys, values, a row of each rotation table. A plan with half the
+    // context separates them from fixed sizes.
     let half = (context / 2) as usize;
     let fewer =
         least(&OpenOptions { context: Some(half), paged: pages.map(|_| half), ..options.clone() })?;
@@ -453,7 +456,7 @@ fn what_would_fit(
     })
 }
 
-/// Flags that need less device memory beside host parts.
+/// Flags that reduce the device memory of a model with host parts.
 fn less_aside(graph: &Graph, options: &OpenOptions) -> String {
     let more = graph.ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_)));
     let kept = if options.paged.is_some() { "a smaller --kv-memory" } else { "a smaller -c" };
@@ -463,7 +466,7 @@ fn less_aside(graph: &Graph, options: &OpenOptions) -> String {
     if more { format!("a larger --host-experts, or {kept},") } else { kept.to_owned() }
 }
 
-/// Adds to a refused allocation the flag that needs less memory.
+/// Adds to an allocation error the flag that reduces memory.
 fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> SessionError {
     let SessionError::Memory { what, bytes, hint } = error else { return error };
     let mib = |n: u64| n >> 20;
@@ -493,8 +496,8 @@ fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> S
     SessionError::Memory { what, bytes, hint }
 }
 
-/// Loads kernels by job. `None` for kernels that come later and for those of the upload, which
-/// loads its own.
+/// Loads kernels by job. `None` for kernels that come later and for the upload's kernels (the
+/// upload loads them).
 fn load(
     engine: &Engine,
     plan: &Plan,
@@ -545,7 +548,7 @@ struct Uploaded {
     ring: Option<Ring>,
     /// Kernels that repack experts loaded later.
     repackers: HashMap<JobId, Repacker>,
-    /// A remark about how streamed layers are kept.
+    /// A warning about the host memory of streamed layers.
     remark: Option<String>,
 }
 
@@ -589,7 +592,7 @@ fn upload(
             .map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
         let to = arena.buffer::<u8>(bytes)?;
         let raw_row = w.format.row_bytes(w.cols).unwrap_or(0);
-        // A slice of every expert's matrix is in separate pieces.
+        // A slice of every expert's matrix consists of separate pieces.
         let pieces = if w.is_whole() { 1 } else { w.experts };
         let each = w.bytes() / pieces.max(1);
         for piece in 0..pieces {
@@ -621,14 +624,15 @@ fn upload(
         }
         matrices.insert(id, to);
     }
-    // The only wait. After it the file's pages are unlocked, and all streams see the weights.
+    // The only wait. After it the file's pages are unlocked, and the weights are visible to all
+    // streams.
     stream.synchronize()?;
     drop(uploader);
     let (mut ring, mut remark, later) = (None, None, repackers.clone());
     if let Some(streaming) = &plan.streaming {
         let _span = device.trace().map(|t| t.span("upload", "lock streamed layers"));
         // A second copy of all experts in host memory would only speed up prompts: the CPU computes
-        // those instead.
+        // prompts instead.
         let stock = match streaming.prompt.is_some() && streaming.steps() == 0 {
             true => Staging::locked(device, gguf, graph, streaming),
             false => Staging::new(device, gguf, graph, streaming).map(Ok),
@@ -676,7 +680,8 @@ fn repackers(
     ids.into_iter().zip(picked).zip(kernels).map(repacker).collect()
 }
 
-/// The table of each rotation: a device's sine is accurate for small angles only.
+/// The table of each rotation. The host computes it: a device's sine is accurate for small angles
+/// only.
 fn tables(gguf: &Gguf, graph: &Graph, context: usize) -> Result<Vec<Vec<f32>>, SessionError> {
     let table = |rope: &Rope| {
         let factors = rope.factors_for(context).map(|id| vector(gguf, graph, id)).transpose()?;
@@ -714,7 +719,7 @@ fn assemble(
     }
     let ropes = tables.iter().map(|t| stream.upload(t)).collect::<Result<_, _>>()?;
     let arena: DeviceBuffer<u8> = device.buffer(bytes(plan.arena())?)?;
-    // Only counters are zeroed: zeros elsewhere once hid a row whose token nothing had written.
+    // Only counters are zeroed: zeros elsewhere once hid a read of a row that was never written.
     for program in plan.programs() {
         for b in program.buffers.iter().filter(|b| b.zeroed) {
             let at = program.base + b.offset;

@@ -3,10 +3,10 @@
 use kjit_engine::{Engine, Target};
 use kjit_kernels::copies;
 
-/// The target with what is known about the compiler of its kernels. A small kernel, compiled once
-/// and cached like any other, tells it. If a compiler is present, its own result counts, not a
-/// pack's, since it would compile what the pack lacks. Without one the pack's counts. Without
-/// either the target is unchanged.
+/// The target, with known properties of the compiler of its kernels. They come from a small kernel,
+/// which is compiled once and cached like any other. If a compiler is present, its own result is
+/// used, not that of a pack, since it would compile the kernels that the pack lacks. Without a
+/// compiler the pack's result is used. Without both the target is unchanged.
 #[must_use]
 pub fn settled(engine: &Engine, target: &Target) -> Target {
     let Some(job) = copies::asks(target) else { return target.clone() };

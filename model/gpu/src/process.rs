@@ -17,7 +17,7 @@ pub(super) struct Process<Answer> {
     said: Arc<Mutex<Vec<u8>>>,
 }
 
-/// The most bytes kept of a child's standard error.
+/// The most bytes that are kept of a child's standard error.
 const SAID: usize = 4096;
 
 impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
@@ -38,7 +38,7 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines() {
                 let line = line.map_err(|e| e.to_string());
-                // Other lines (a library's greeting, a test harness) are ignored.
+                // Other lines (the banner of a library, a test harness) are ignored.
                 let answer = line.map(|l| serde_json::from_str::<Answer>(&l));
                 let known = match answer {
                     Ok(Ok(answer)) => Ok(answer),
@@ -67,7 +67,7 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
     /// Sends a request and waits for its answer.
     pub fn exchange(&mut self, ask: &impl Serialize, patience: Duration) -> Result<Answer, String> {
         let line = serde_json::to_string(ask).map_err(|e| e.to_string())? + "\n";
-        // If the child is gone, reading the answer tells how it ended.
+        // If the child has ended, reading the answer reports how it ended.
         let sent = self.questions.write_all(line.as_bytes()).and_then(|()| self.questions.flush());
         match self.answers.recv_timeout(if sent.is_ok() {
             patience
@@ -84,7 +84,7 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
 
     /// Ends the child. Returns how it ended, as text.
     pub fn end(mut self, why: &str) -> String {
-        // Its own exit status is more telling than the kill's.
+        // The child's own exit status is more informative than that of the kill.
         let status = match self.child.try_wait() {
             Ok(Some(status)) => Some(status),
             _ => {
@@ -104,7 +104,7 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
 
 impl<Answer> Drop for Process<Answer> {
     fn drop(&mut self) {
-        // The child may be gone already. Waiting avoids a zombie.
+        // The child may have ended already. Waiting avoids a zombie.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

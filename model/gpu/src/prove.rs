@@ -20,8 +20,8 @@ pub struct Verdict {
     pub failure: Option<String>,
 }
 
-/// The cases of a target whose names contain a filter, at every wave width; the same list in every
-/// process.
+/// The cases of a target whose names contain a filter, at every wave width. The list is the same in
+/// every process.
 struct Cases {
     all: Vec<(u32, Case)>,
 }
@@ -66,7 +66,7 @@ enum Answer {
     Lost(String),
 }
 
-/// The time limit of making the cases, all of which the oracle computes in f64.
+/// The time limit for making the cases; the oracle computes all of them in f64.
 const START: Duration = Duration::from_secs(180);
 /// The time limit of a case, with its compilation if the child has no cache.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -74,11 +74,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Runs every case whose name contains `filter` at every wave width of the device. Missing kernels
 /// are compiled first. Cases run in child processes that `spawn` starts and that call [`serve`] on
 /// their standard input and output. A kernel that faults, hangs or kills its process is one failed
-/// case, and the next child continues after it. `progress` gets the cases done and their number.
+/// case, and the next child continues after it. `progress` gets the number of finished cases and
+/// the total.
 ///
 /// # Errors
-/// Text of the cause: cases that cannot be made for this target, no case with that name, children
-/// that do not start. A case's own failure is in its verdict.
+/// The cause as text: cases that cannot be made for this target, no case with that name, children
+/// that do not start. The failure of a case is in its verdict.
 pub fn run_all(
     engine: &Engine,
     target: &Target,
@@ -130,7 +131,7 @@ fn begin(spawn: &dyn Fn() -> Command) -> Result<Process<Answer>, String> {
 /// until the input ends or the device is lost.
 ///
 /// # Errors
-/// Broken pipes, cases that cannot be made.
+/// A broken pipe; cases that cannot be made.
 pub fn serve(
     engine: &Engine,
     device: &Device,
@@ -178,7 +179,7 @@ fn run(device: &Device, module: &Module, case: &Case) -> Result<(), String> {
 }
 
 /// Tests the vendor's matrix library with one product (AMD: rocBLAS). Returns the library and the
-/// sizes, or the failure. `None` without a library: nothing depends on it.
+/// sizes, or the failure. `None` if there is no library: kjit does not need it.
 #[must_use]
 pub fn library(device: &Device) -> Option<Result<String, String>> {
     let blas = match device.blas() {
@@ -209,7 +210,7 @@ pub fn library(device: &Device) -> Option<Result<String, String>> {
     };
     let want = x.chunks(k).flat_map(|x| w.chunks(k).map(move |w| dot((w, x)))).collect();
     let bytes: Vec<u8> = got.iter().flat_map(|v| v.to_le_bytes()).collect();
-    // Some of its kernels round sums to half precision in between.
+    // Some of its kernels round intermediate sums to f16.
     let expect = Expect::Real { storage: Storage::F32, want, tolerance: HALF };
     let verdict = expect.check(&vec![0; bytes.len()], &bytes);
     Some(verdict.map(|()| format!("{}: a product of {m} × {n} × {k} is right", blas.library())))

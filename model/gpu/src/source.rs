@@ -1,10 +1,10 @@
-//! A model's file, and the CPU for what a graph leaves to it.
+//! A model's file, and the CPU for operations that a graph assigns to it.
 
 use kjit_exec::OpenHostOps;
 use kjit_gguf::Gguf;
 use std::sync::Arc;
 
-/// A model's file, and the CPU for the operations that a graph leaves to it.
+/// A model's file, and the CPU for operations that a graph assigns to it.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     /// The file.

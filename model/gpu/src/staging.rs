@@ -1,8 +1,8 @@
 //! Host memory of streamed layers: the file's own pages, locked in place while the model is open
-//! (0.05 s per GB on an H200's host). If the system refuses that, copies in page-locked memory. If
-//! it refuses these too, opening fails with an error: copies from unlocked memory wait for the host
-//! and cannot be captured. Weights of host parts, which are copied for long prompts only, are not
-//! duplicated: they would be in host memory twice, just to speed up prompts.
+//! (0.05 s per GB on an H200's host). If the system cannot lock them, they are copied into
+//! page-locked memory. If that fails as well, opening fails: copies from unlocked memory wait for
+//! the host and cannot be captured. Weights of host parts that are copied only for long prompts
+//! have no second copy in host memory.
 
 use super::plan::{StreamedLayer, Streaming};
 use super::upload::{CHUNK, Pages};
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A range of host memory that is copied at once.
+/// A range of host memory that one operation copies.
 #[derive(Clone)]
 pub(super) enum Piece {
     Mapped(HostMap, Range<usize>),
@@ -37,9 +37,9 @@ impl Piece {
     }
 }
 
-/// The place of a matrix's bytes in the file.
+/// The location of a matrix's bytes in the file.
 struct Found {
-    /// Offset in its layer's slot.
+    /// Offset in the slot of its layer.
     lands: u64,
     part: usize,
     range: Range<usize>,
@@ -49,9 +49,9 @@ struct Found {
 pub(super) struct Staging {
     /// The pieces of each layer number, with their offsets in the slot.
     layers: HashMap<usize, Vec<(u64, Piece)>>,
-    /// Whether layers that are copied for prompts only are included.
+    /// Whether layers that are copied only for prompts are included.
     pub prompts: bool,
-    /// The reason if there are copies instead of locked pages.
+    /// The reason why there are copies instead of locked pages.
     pub remark: Option<String>,
 }
 
@@ -91,7 +91,8 @@ impl Staging {
         Ok(Staging { layers, prompts, remark: Some(remark) })
     }
 
-    /// Locks the weights that a plan streams; the inner error says why that is impossible.
+    /// Locks the weights that a plan streams. The inner error is the reason why the system cannot
+    /// lock them.
     pub fn locked(
         device: &Device,
         gguf: &Arc<Gguf>,
@@ -115,8 +116,7 @@ impl Staging {
 /// The most bytes locked for a test.
 const TRIED: usize = 1 << 20;
 
-/// The error of locking the file's pages, tested with the first ones around a matrix; `None` if
-/// they can be locked.
+/// Tries to lock the first pages around a matrix. Returns the error, or `None` if locking works.
 pub(super) fn cannot_lock(
     device: &Device,
     gguf: &Arc<Gguf>,
@@ -143,7 +143,7 @@ fn found(gguf: &Gguf, graph: &Graph, layer: &StreamedLayer) -> Result<Vec<Found>
         let missing = || Error::Buffer(format!("tensor '{}' is not in the file", w.tensor));
         let info = gguf.tensor_info(&w.tensor).ok_or_else(missing)?;
         let data = usize::try_from(info.data_offset()).map_err(|_| missing())?;
-        // A slice of every expert's matrix is in separate pieces.
+        // A slice of every expert's matrix consists of separate pieces.
         let pieces = if w.is_whole() { 1 } else { w.experts };
         let each = w.bytes() / pieces.max(1);
         for piece in 0..pieces {
@@ -164,7 +164,7 @@ fn found(gguf: &Gguf, graph: &Graph, layer: &StreamedLayer) -> Result<Vec<Found>
 
 type Layers = HashMap<usize, Vec<(u64, Piece)>>;
 
-/// Locks the file's pages in chunks; a matrix across two chunks becomes two pieces.
+/// Locks the file's pages in chunks. A matrix across two chunks becomes two pieces.
 fn locked(device: &Device, gguf: &Arc<Gguf>, all: &[(usize, Vec<Found>)]) -> Result<Layers> {
     let mut chunks: HashMap<(usize, usize), HostMap> = HashMap::new();
     let mut layers = HashMap::new();

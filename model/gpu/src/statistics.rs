@@ -12,7 +12,7 @@ pub struct Statistics {
     pub weights: u64,
     /// Bytes of keys and values of full contexts.
     pub kv: u64,
-    /// Bytes in use on the device, of all programs.
+    /// Bytes in use on the device, by all programs.
     pub peak: u64,
     /// Streamed layers; `None` if all are resident.
     pub streamed: Option<Streamed>,
@@ -20,7 +20,7 @@ pub struct Statistics {
     pub upload_s: f64,
     /// Seconds until the last kernel was loaded.
     pub kernels_s: f64,
-    /// Time and counts of kernel proofs, if they ran.
+    /// Time and counts of kernel verification, if it ran.
     pub proven: Proven,
 }
 
@@ -31,7 +31,7 @@ pub struct Streamed {
     pub layers: usize,
     /// Layers of the model.
     pub of: usize,
-    /// Layers with a part on the CPU; that part is copied for long prompts only.
+    /// Layers with a part on the CPU; that part is copied only for long prompts.
     pub apart: usize,
     /// Bytes copied in each step.
     pub bytes: u64,
@@ -40,7 +40,7 @@ pub struct Streamed {
 }
 
 impl Streamed {
-    /// The most steps per second that the copies allow: tokens of one sequence.
+    /// The most steps per second that the copies allow, as tokens per second of one sequence.
     pub fn most(&self) -> f64 {
         self.rate / self.bytes.max(1) as f64
     }

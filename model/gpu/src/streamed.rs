@@ -2,13 +2,13 @@
 //! it.
 //!
 //! Two events of each slot order the streams. *there* is recorded after a layer's copies; the
-//! launches that read it wait for it. *free* is recorded after the last of these; the next copy
-//! into the slot waits for it. Everything else is fixed: each matrix has one address, and launches
-//! are those of a resident model. So a step is captured with its copies as graph nodes, and
-//! replayed by one call.
+//! launches that read the layer wait for it. *free* is recorded after the last of these launches;
+//! the next copy into the slot waits for it. Everything else is fixed: each matrix has one address,
+//! and launches are the same as for a resident model. So a step is captured with its copies as
+//! graph nodes, and replayed by one call.
 //!
 //! Launches that may start early (`dependent`) prefetch weights before they wait. The first launch
-//! that reads a layer never is one, and later launches start after it.
+//! that reads a layer is never such a launch, and later launches start after it.
 
 use super::launch;
 use super::plan::{JobId, Launch, Plan, SLOTS, StreamedLayer, Stretch};
@@ -98,7 +98,7 @@ pub(super) struct Ring {
 /// The address at which each streamed matrix is read.
 pub(super) type Places = HashMap<WeightId, DeviceBuffer<u8>>;
 
-/// The events before and after some work.
+/// The events before and after an operation.
 type Between = (Event, Event);
 
 /// Timestamps of a pass, for a trace.
@@ -109,8 +109,8 @@ struct Seen {
 }
 
 impl Ring {
-    /// Allocates the ring in an arena with room for it. Returns also the address of each streamed
-    /// matrix.
+    /// Allocates the ring in an arena that is large enough. Also returns the address of each
+    /// streamed matrix.
     pub fn new(
         (plan, graph): (&Plan, &Graph),
         arena: &Arena,
@@ -182,13 +182,13 @@ impl Ring {
         &self.copies
     }
 
-    /// Makes reads before a copy visible, for tests.
+    /// Fills slots with NaN before each copy (tests detect reads before a copy).
     pub fn poison(&self, on: bool) {
         self.poison.set(on);
     }
 
-    /// Measures the bytes per second of copies, after all sources were locked and the slots written
-    /// once: the best of two rounds.
+    /// Measures the bytes per second of copies, after all sources were locked and the slots were
+    /// written once: the best of two rounds.
     fn rate(&self) -> Result<f64> {
         let device = self.copies.device();
         let mut best = 0.0f64;
@@ -217,10 +217,10 @@ impl Ring {
         layer.pieces.iter().try_for_each(|(from, to)| from.copy(&self.copies, to))
     }
 
-    /// Puts launches into `compute`, and the copies of their layers into the copy stream. `launch`
-    /// adds one; its second argument says whether it must wait for all before it. `pause` is called
-    /// before the launch with that index and returns whether the host waited there; copies continue
-    /// meanwhile while slots are free.
+    /// Enqueues launches in `compute`, and the copies of their layers in the copy stream. `launch`
+    /// adds one; its second argument tells whether it must wait for all earlier work. `pause` is
+    /// called before the launch with that index and returns whether the host waited there; copies
+    /// continue meanwhile while slots are free.
     pub fn issue(
         &self,
         stretches: &[Stretch],
@@ -275,7 +275,7 @@ impl Ring {
         }
     }
 
-    /// Adds the copies and layers of a pass to the trace, in rows of their own.
+    /// Adds the copies and layers of a pass to the trace, in separate rows.
     fn tell(&self, seen: &Seen, compute: &Stream) -> Result<()> {
         self.copies.synchronize()?;
         compute.synchronize()?;
@@ -297,7 +297,7 @@ fn recorded(stream: &Stream) -> Result<Event> {
     Ok(event)
 }
 
-/// The sources of a layer's bytes, and the place of each piece in the slot.
+/// The sources of a layer's bytes, and the offset of each piece in the slot.
 fn pieces(
     stock: &Staging,
     layer: &StreamedLayer,
@@ -311,7 +311,7 @@ fn pieces(
     stock.pieces(layer)?.into_iter().map(place).collect()
 }
 
-/// A pass while it is put into the streams.
+/// A pass while its work is enqueued.
 struct Pass<'a> {
     ring: &'a Ring,
     stretches: &'a [Stretch],

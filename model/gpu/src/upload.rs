@@ -1,13 +1,13 @@
-//! Uploads weights from the file to the device, once, through page-locked memory, on a stream of
-//! its own.
+//! Uploads weights from the file to the device, once, through page-locked memory, on a separate
+//! stream.
 //!
 //! The file's pages are locked in place, one chunk at a time, so that the device reads them
 //! directly. (For 2 GiB on an H200's host, locking takes 0.1 s and a copy to new page-locked memory
-//! 0.9 s.) If the system refuses to lock them, bytes go through two page-locked staging slots; if
-//! it refuses these too, from unlocked memory. Matrices with another layout on the device are
-//! copied into a slot there, and a `repack` kernel converts them piece by piece in stream order.
-//! Besides the weights an upload needs 64 MiB. An integrated GPU reads the host's slot directly,
-//! without a copy.
+//! 0.9 s.) If the system cannot lock them, bytes are copied through two page-locked staging slots.
+//! If these fail as well, they are copied from unlocked memory. Matrices with another layout on the
+//! device are copied into a slot there, and a `repack` kernel converts them piece by piece in
+//! stream order. Besides the weights an upload needs 64 MiB. An integrated GPU reads the host's
+//! slot directly, without a copy.
 
 use super::plan::PlanError;
 use kjit_engine::{Device, DeviceBuffer, Error, HostMap, PinnedBuffer, Result, Stream};
@@ -43,13 +43,13 @@ impl AsRef<[u8]> for Pages {
     }
 }
 
-/// The way from the file to the device.
+/// The method of copying from the file to the device.
 enum Way {
     /// Locked chunks `(part, index, pages)`, newest last.
     Locked(VecDeque<(usize, usize, HostMap)>),
-    /// Two staging slots, alternating.
+    /// Two staging slots, used in alternation.
     Staged([PinnedBuffer<u8>; 2]),
-    /// Unlocked memory; each copy is waited for.
+    /// Unlocked memory; the host waits for each copy.
     Plain,
 }
 
@@ -67,7 +67,7 @@ pub struct Uploader {
     shared: Option<[PinnedBuffer<u8>; 2]>,
 }
 
-/// Launches the repack kernel for a number of rows, from a slot to their place.
+/// Launches the repack kernel for a number of rows, from a slot to their destination.
 pub type Repack<'a> =
     dyn FnMut(&Stream, &DeviceBuffer<u8>, &DeviceBuffer<u8>, usize) -> Result<()> + 'a;
 
@@ -90,11 +90,11 @@ pub struct Matrix<'a> {
 }
 
 impl Uploader {
-    /// An uploader that copies in `stream` and uses up to `piece` bytes of the device besides the
-    /// weights.
+    /// An uploader that copies in `stream` and uses up to `piece` bytes of device memory besides
+    /// the weights.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if even the slot is refused.
+    /// [`Error::OutOfMemory`] if memory does not suffice for the slot.
     pub fn new(stream: &Stream, gguf: Arc<Gguf>, piece: usize) -> Result<Uploader> {
         let device = stream.device().clone();
         let shared = if device.info().integrated { slots(&device)? } else { None };
@@ -112,7 +112,8 @@ impl Uploader {
     }
 
     /// Uploads a matrix. `repack` launches the kernel that converts rows from a slot to their
-    /// place; `None` if the device uses the file's layout. `pause` is called before each piece.
+    /// destination; `None` if the device uses the file's layout. `pause` is called before each
+    /// piece.
     ///
     /// # Errors
     /// Errors of the engine.
@@ -160,7 +161,7 @@ impl Uploader {
                         let slot = self.device.buffer(gathered.len())?;
                         self.stream.write(&slot, &gathered)?;
                         repack(&self.stream, &slot, &place, count)?;
-                        // The slot must outlive its use.
+                        // The slot must exist until the kernel has read it.
                         self.stream.synchronize()?;
                     }
                 }
@@ -174,7 +175,7 @@ impl Uploader {
                     repack(&self.stream, &slot, &place, count)?;
                 }
                 Some(repack) => {
-                    // A single row larger than a slot: no model has one, but a file may.
+                    // A single row larger than a slot: models do not have one, but a file may.
                     let slot = match from.len() <= self.slot.len() {
                         true => self.slot.slice(..from.len())?,
                         false => self.device.buffer(from.len())?,
@@ -200,7 +201,7 @@ impl Uploader {
         Ok(all)
     }
 
-    /// A tensor's part of the file, its offset there, and its size.
+    /// The file part of a tensor, its offset in that part, and its size.
     fn place(&self, name: &str) -> Result<(usize, usize, usize)> {
         let missing = || Error::Buffer(format!("tensor '{name}' is not in the file"));
         let info = self.gguf.tensor_info(name).ok_or_else(missing)?;
@@ -210,7 +211,7 @@ impl Uploader {
     }
 
     /// Copies a range of a part into one of the shared slots, and returns its device address. The
-    /// kernel that reads it keeps the slot in use until it is done.
+    /// slot is in use until the kernel that reads it is done.
     fn filled(&mut self, part: usize, range: Range<usize>) -> Result<DeviceBuffer<u8>> {
         let bytes = self.gguf.part_bytes(part).and_then(|b| b.get(range.clone()));
         let none = || Error::Buffer(format!("bytes {range:?} of part {part} are not in the file"));
@@ -222,7 +223,7 @@ impl Uploader {
         Ok(slot.on_device())
     }
 
-    /// Copies a range of a part in pieces that do not cross a chunk.
+    /// Copies a range of a part in pieces, each within one chunk.
     fn copy(
         &mut self,
         part: usize,
@@ -255,8 +256,8 @@ impl Uploader {
             let pages = Pages::new(&self.gguf, part, chunk * CHUNK..end);
             match self.device.register(Arc::new(pages)) {
                 Ok(map) => {
-                    // Dropping the oldest chunk waits for its copies while the newer one's are in
-                    // flight.
+                    // Dropping the oldest chunk waits for its copies, while copies of the newer
+                    // chunk are in flight.
                     chunks.push_back((part, chunk, map));
                     if chunks.len() > CHUNKS {
                         chunks.pop_front();
@@ -290,7 +291,7 @@ impl Uploader {
                     Error::Buffer(format!("bytes {range:?} of part {part} are not in the file"))
                 })?;
                 for (i, piece) in bytes.chunks(SLOT).enumerate() {
-                    // Alternating: one slot is filled while the other is copied.
+                    // The slots alternate: one is filled while the other is copied.
                     let [slot, other] = slots;
                     std::mem::swap(slot, other);
                     let slot = slot.slice(..piece.len())?;
@@ -303,7 +304,7 @@ impl Uploader {
     }
 }
 
-/// Two page-locked slots; `None` if the system refuses them.
+/// Two page-locked slots; `None` if the system has no such memory.
 fn slots(device: &Device) -> Result<Option<[PinnedBuffer<u8>; 2]>> {
     let two =
         device.pinned_for_writing(SLOT).and_then(|one| Ok([one, device.pinned_for_writing(SLOT)?]));

@@ -1,15 +1,17 @@
-//! Proofs of kernels: before a code object is first used on a device, it runs there once, at its
-//! own sizes on a few rows of chosen numbers, and the result is compared with the host's.
+//! Verification (*proofs*) of kernels: before a code object is first used on a device, it runs
+//! there once, with its own sizes on a few rows of pseudo-random numbers, and the result is
+//! compared with the host's.
 //!
-//! Verdicts are cached by device, driver and build: a start that finds all of them runs nothing. A
-//! kernel with wrong results is reported, and the model is planned for the next variant of the
-//! device ([`ladder`]). A kernel is recorded before it runs, so one that kills the process is known
-//! at the next start. Only AMD devices are proven by default ([`Engine::proves`]).
+//! Verdicts are cached by device, driver and build: if all are cached, no kernel is run at startup.
+//! A kernel with wrong results is reported, and the model is planned for the next variant of the
+//! device ([`ladder`]). A kernel is recorded before it runs, so a kernel that kills the process is
+//! known at the next start. By default only the kernels of AMD devices are verified
+//! ([`Engine::proves`]).
 //!
-//! What the host must compute is made by some threads for all kernels of an opening, from rows that
-//! all of its matrices share ([`SharedData`]). One copy brings what buffers begin with to the
-//! device, which makes all of them itself ([`Sources`]). Runs are one after the other, in one
-//! stretch of memory; no further matrix sets out meanwhile ([`Proofs::give_way`]).
+//! Several threads compute the host's results for all kernels of an opening, from rows that all
+//! matrices share ([`SharedData`]). One copy uploads the source data, and the device makes the
+//! initial contents of all buffers from it ([`Sources`]). Kernels run one after another in one
+//! allocation; the upload starts no further matrix meanwhile ([`Proofs::give_way`]).
 
 use super::measure::{Placed, Sources};
 use super::plan::Job;
@@ -25,56 +27,56 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The most tokens of a proof: few rows.
+/// The most tokens of a verification: few rows are enough.
 const TOKENS: usize = 3;
-/// The seed of the chosen numbers.
+/// The seed of the input numbers.
 const SEED: u64 = 0x6b6a_6974;
-/// A proof's tolerances are this many times those of the kernels' cases. It looks for instructions
-/// that compute something else, which differ by a tenth or more, and must reject no correct kernel.
-/// Over the sizes of all models some results are just outside the cases' tolerances (1.1e-4 of the
-/// norm, with 1e-4 allowed).
+/// Tolerances are those of the kernels' cases times this factor. Verification looks for
+/// instructions that compute something else (errors of a tenth or more), and must not reject a
+/// correct kernel. Over the sizes of all models some results are slightly outside the cases'
+/// tolerances (1.1e-4 of the norm, with 1e-4 allowed).
 const BOUNDS: f64 = 16.0;
-/// The most threads that make cases: a model has some dozens.
+/// The most threads that make cases: a model has a few dozen cases.
 const THREADS: usize = 16;
 const RIGHT: &str = "right";
 
-/// Counts and times of the proofs of one opening.
+/// Counts and times of the verification of one opening.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Proven {
     /// Kernels that were run.
     pub run: usize,
     /// Kernels with a cached verdict.
     pub known: usize,
-    /// Seconds during which any proof was in progress.
+    /// Seconds during which any thread was verifying.
     pub seconds: f64,
-    /// Of these, summed over loading threads: making the host's cases, bringing sources to the
-    /// device, and the runs.
+    /// Parts of these, summed over loading threads: the host's cases, upload of sources, and the
+    /// runs.
     pub parts: [f64; 3],
-    /// Of the runs: placing inputs, the kernels, reading back, comparing. The rest is recording
-    /// kernels before they run.
+    /// Parts of the runs: preparing inputs, the kernels, reading back, comparing. The rest is
+    /// recording kernels before they run.
     pub runs: [f64; 4],
     /// Seconds of the longest run.
     pub longest: f64,
 }
 
-/// The proofs of one opening.
+/// The verification of one opening.
 pub(super) struct Proofs<'e> {
     engine: &'e Engine,
     device: &'e Device,
     target: &'e Target,
-    /// Bytes of device memory for proofs, besides the model's.
+    /// Bytes of device memory for verification, besides the model's memory.
     room: u64,
     /// Rows that all cases share.
     few: Arc<SharedData>,
-    /// `None` if kernels are not proven. Runs take turns, because one kernel at a time is recorded
-    /// as running.
+    /// `None` if kernels are not verified. Runs are serial, because one kernel at a time is
+    /// recorded as running.
     state: Option<Mutex<VerifyState>>,
     clock: Clock,
 }
 
 struct VerifyState {
     verdicts: Verdicts,
-    /// The stream of the runs, once there was one.
+    /// The stream of the runs, created by the first run.
     stream: Option<Stream>,
     memory: Option<DeviceBuffer<u8>>,
     /// Bytes of the largest case that fits.
@@ -82,11 +84,11 @@ struct VerifyState {
     proven: Proven,
 }
 
-/// Measures the time during which any thread was proving.
+/// Measures the time during which any thread was verifying.
 #[derive(Default)]
 struct Clock {
     ticks: Mutex<Ticks>,
-    /// Signals that no thread is proving.
+    /// Signals that no thread is verifying.
     free: Condvar,
 }
 
@@ -97,25 +99,31 @@ struct Ticks {
     seconds: f64,
 }
 
-/// Counts a thread as proving while it lives.
+/// Counts a thread as verifying while this value exists.
 struct Ticking<'c>(&'c Clock);
 
-/// The result of a proof.
+/// The result of a verification.
 enum Verdict {
     /// The kernel may be used.
     Right,
-    /// The kernel may be used without a proof, for this reason.
+    /// The kernel may be used without verification, for this reason.
     Unproven(String),
     /// The kernel must not be used, for this reason.
     Wrong(String),
 }
 
-/// A kernel's case, or why it cannot be made.
+/// A kernel's case, or the reason why it cannot be made.
 type Made = Result<Case, String>;
 
-/// The variants that a device is tried as, best first: as it is; without knowledge of its compiler;
-/// with its other wave width; without its matrix unit; without its byte dot product; without
-/// either; with f32 arithmetic only.
+/// The variants of a device that are tried, best first:
+///
+/// - unchanged;
+/// - without knowledge of its compiler;
+/// - with its other wave width;
+/// - without its matrix unit;
+/// - without its byte dot product;
+/// - without both;
+/// - with f32 arithmetic only.
 pub(super) fn ladder(target: &Target) -> Vec<Target> {
     let mut all = vec![target.clone()];
     let target = &target.without_sound_copies();
@@ -143,7 +151,7 @@ pub(super) fn ladder(target: &Target) -> Vec<Target> {
 }
 
 impl<'e> Proofs<'e> {
-    /// Proofs for a plan's kernels on `target`.
+    /// The verification of a plan's kernels on `target`.
     pub(super) fn of(
         engine: &'e Engine,
         device: &'e Device,
@@ -160,11 +168,11 @@ impl<'e> Proofs<'e> {
         Proofs { engine, device, target, room, few: Arc::default(), state, clock: Clock::default() }
     }
 
-    /// Loads compiled jobs and proves those without a verdict. Returns the kernels and remarks
-    /// about those that could not be proven.
+    /// Loads compiled jobs and verifies kernels without a verdict. Returns the kernels and warnings
+    /// about kernels that could not be verified.
     ///
     /// # Errors
-    /// [`SessionError::Wrong`] at the first kernel with wrong results; the rest of this variant is
+    /// [`SessionError::Wrong`] for the first kernel with wrong results; the rest of this variant is
     /// skipped. A kernel that does not compile or load; a lost device.
     pub(super) fn load(
         &self,
@@ -181,8 +189,8 @@ impl<'e> Proofs<'e> {
         Ok((loaded.into_iter().map(|(_, _, kernel)| kernel).collect(), remarks))
     }
 
-    /// Waits while another thread proves kernels: on an H200 runs beside an upload took as long as
-    /// the upload, however short they were.
+    /// Waits while another thread verifies kernels: on an H200 even short runs took as long as the
+    /// upload if both ran at the same time.
     pub(super) fn give_way(&self) {
         let mut now = self.clock.lock();
         while now.at_it > 0 {
@@ -190,8 +198,8 @@ impl<'e> Proofs<'e> {
         }
     }
 
-    /// Saves the verdicts now: the upload may take minutes, and a process ended during it should
-    /// not lose them.
+    /// Saves the verdicts now: the upload may take minutes, and they must not be lost if the
+    /// process ends during it.
     pub(super) fn keep(&self) {
         if let Some(mut state) = self.lock() {
             let _ticking = Ticking::of(&self.clock);
@@ -199,7 +207,7 @@ impl<'e> Proofs<'e> {
         }
     }
 
-    /// Ends the proofs: saves the verdicts and frees the memory.
+    /// Ends the verification: saves the verdicts and frees the memory.
     pub(super) fn end(self) -> Proven {
         let Some(state) = self.state else { return Proven::default() };
         let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -214,8 +222,8 @@ impl<'e> Proofs<'e> {
         self.state.as_ref().map(|state| state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Proves kernels without a verdict. Returns remarks about those that could not be proven. A
-    /// kernel known to be wrong ends this variant before anything is run.
+    /// Verifies kernels without a verdict. Returns warnings about kernels that could not be
+    /// verified. If a kernel is known to be wrong, this variant ends before any run.
     fn prove(&self, loaded: &[(&Job, Module, Kernel)]) -> Result<Vec<String>, SessionError> {
         let Some(mut state) = self.lock() else { return Ok(vec![]) };
         let ticking = Ticking::of(&self.clock);
@@ -269,7 +277,8 @@ impl<'e> Proofs<'e> {
         made.map(|made| made.unwrap_or_else(none)).collect()
     }
 
-    /// Runs the kernels one after another. Returns remarks about those that could not be proven.
+    /// Runs the kernels one after another. Returns warnings about kernels that could not be
+    /// verified.
     fn run(
         &self,
         state: &mut VerifyState,
@@ -352,7 +361,7 @@ impl<'e> Proofs<'e> {
             Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
             Err(why) => return Ok(Verdict::Unproven(why.to_string())),
         };
-        // Faults before the launch are not the kernel's.
+        // Faults before the launch are not caused by the kernel.
         match placed.settle() {
             Ok(()) => {}
             Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
@@ -364,7 +373,7 @@ impl<'e> Proofs<'e> {
             let verdict = match &judged {
                 Ok(Ok(())) => Some(RIGHT.to_owned()),
                 Ok(Err(why)) => Some(why.clone()),
-                // A fault is the kernel's; a launch refused for lack of memory is not.
+                // A fault is caused by the kernel; a launch that fails for lack of memory is not.
                 Err(fault) => self.device.memory().is_err().then(|| fault.to_string()),
             };
             (judged, verdict)
@@ -395,15 +404,15 @@ impl VerifyState {
         Ok(self.stream.insert(stream).clone())
     }
 
-    /// The stream and at least `bytes` of memory. The first allocation fits the largest case, since
-    /// allocations wait for work in flight.
+    /// The stream and at least `bytes` of memory. The first allocation is large enough for the
+    /// largest case, since allocations wait for work in flight.
     fn memory(
         &mut self,
         device: &Device,
         bytes: usize,
     ) -> Result<(Stream, DeviceBuffer<u8>), Error> {
         let stream = self.stream(device)?;
-        // Too small a buffer is freed first: there may be no room for both.
+        // A buffer that is too small is freed first: memory may not suffice for both.
         let memory = match self.memory.take().filter(|memory| memory.len() >= bytes) {
             Some(memory) => memory,
             None => device.buffer(bytes.max(self.most)).or_else(|_| device.buffer(bytes))?,

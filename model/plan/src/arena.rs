@@ -5,11 +5,11 @@
 /// A buffer's lifetime in launches, both ends included, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
-    /// First launch that writes it.
+    /// First launch that writes the buffer.
     pub first: usize,
-    /// Last launch that uses it.
+    /// Last launch that uses the buffer.
     pub last: usize,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
@@ -20,12 +20,12 @@ impl Life {
     }
 }
 
-/// Alignment of buffers: that of drivers' allocations, and a multiple of any vector load.
+/// Alignment of buffers, as in allocations of drivers: a multiple of any vector load.
 pub const ALIGN: u64 = 256;
 
-/// The offset of each buffer and the arena's size. The largest are placed first, each in the lowest
-/// gap that is free during its life. For transformers, where a few sizes repeat, the result is
-/// within a few percent of the largest sum of live buffers.
+/// The offset of each buffer, and the size of the arena. The largest buffers are placed first, each
+/// in the lowest gap that is free during its lifetime. For transformers, where a few sizes repeat,
+/// the result is within a few percent of the largest sum of live buffers.
 pub fn place(lives: &[Life]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first));

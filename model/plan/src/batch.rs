@@ -1,9 +1,10 @@
 //! Lowers steps for one token of each of several sequences.
 //!
-//! Every matrix is read once for all sequences: by matrix-unit products (with few rows or a batch's
-//! if the target has those kernels, else in prompt tiles), or for the fewest sequences by the
-//! decode kernels with one column for each. Attention is the decode kernel with a sequence in the
-//! grid's third dimension, so a program takes any number of sequences up to its size, in any slots.
+//! Every matrix is read once for all sequences, with matrix-unit products: products for few rows or
+//! for a batch if the target has those kernels, prompt tiles if not. For very few sequences the
+//! decode kernels are used, with one column for each. Attention is the decode kernel with a
+//! sequence in the grid's third dimension, so a program takes any number of sequences up to its
+//! size, in any slots.
 
 use super::PlanError;
 use super::fuse::{Segment, Step};
@@ -21,15 +22,15 @@ use kjit_kernels::{Family, batch_gemm, small_gemm};
 /// 30B-A3B on an H200 takes 1.86 ms for one sequence and 5.32 ms for eight: 0.43 ms for each
 /// further sequence, so 13.8 ms for 28. Grouped by expert, 16 sequences take 11.1 ms, 32 take 14.5.
 const EXPERT_ROWS: u32 = 28;
-/// Rows from which a batch's product takes less time than that of a few rows: 8b Q4_K_M on an H100
-/// makes 8,910 tokens/s by either with 40 rows, and 11,087 against 10,222 with 64.
+/// From this number of rows on a product for a batch is faster than one for few rows. 8b Q4_K_M on
+/// an H100: with 40 rows both make 8,910 tokens/s; with 64 rows 11,087 and 10,222.
 const BATCH_ROWS: u32 = 41;
-/// Weights up to which the product of few rows takes less time with 64 rows as well: 4096 × 4096 of
-/// Q4_K on an H100 takes 13.1 µs by it and 14.7 by a batch's. SmolLM2, all of whose products but the
-/// last are smaller, made 48.9k tokens/s by a batch's products with 64 rows, 53.2k with 32 by few's.
+/// The most weights for which the product of few rows is also faster with 64 rows: 4096 × 4096 of
+/// Q4_K on an H100 takes 13.1 µs, and 14.7 µs by the product for a batch. SmolLM2, whose products
+/// except the last are smaller, made 48.9k tokens/s with 64 rows by the latter.
 const SMALL: usize = 4096 * 4096;
-/// Tokens of one sequence in a step with drafts, the current one included. So many take hardly more
-/// time than one.
+/// Tokens of one sequence in a step with drafts, including the current one. They take hardly more
+/// time than one token.
 pub const DRAFTED: u32 = 1 + kjit_exec::DRAFTS as u32;
 /// The most concurrent sequences.
 pub const SEQUENCES: usize = 256;
@@ -38,10 +39,9 @@ pub const SEQUENCES: usize = 256;
 pub const FEW_ROWS: usize = 64;
 const FEW: u32 = FEW_ROWS as u32;
 
-/// Program sizes in rows for up to `sequences` sequences, so that no number of sequences takes
-/// longer than with a program of its own. The experts kernel has no idle rows, so with experts
-/// there is a program for each number up to 8, and for every second number above, which costs at
-/// most 5 %.
+/// Program sizes in rows for up to `sequences` sequences, such that no other size would be faster.
+/// The experts kernel has no idle rows, so with experts there is a program for each number up to 8,
+/// and for every second number above, which costs at most 5 %.
 pub(super) fn sizes(graph: &Graph, target: &Target, sequences: usize) -> Vec<u32> {
     let experts = graph.ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_)));
     let exact = if experts { EXPERT_ROWS } else { 0 };
@@ -53,8 +53,9 @@ pub(super) fn sizes(graph: &Graph, target: &Target, sequences: usize) -> Vec<u32
     sizes
 }
 
-/// Numbers of rows that are worth a kernel; other numbers take the next one's time. The products
-/// of a batch have widths in steps of 8 up to 64, then of 32; prompt tiles have steps of 64.
+/// Numbers of rows for which a separate kernel is faster; other numbers take the time of the next
+/// one. The products of a batch have widths in steps of 8 up to 64, then of 32; prompt tiles have
+/// steps of 64.
 fn few(target: &Target) -> &'static [u32] {
     if batch_gemm::covers(target) {
         &[1, 8, 16, 24, 32, 40, 48, 56, 64, 96, 128, 160, 192, 224, 256]
@@ -66,9 +67,9 @@ fn few(target: &Target) -> &'static [u32] {
 }
 
 impl Lower<'_> {
-    /// Whether these weights take the batch's product with so many rows: the target has it, its
-    /// shared memory holds them (256 rows of f32 weights are too much), and up to 64 rows they are
-    /// more than [`SMALL`].
+    /// Whether these weights use the product for a batch: the target has it, its shared memory
+    /// holds them (256 rows of f32 weights are too large), and up to 64 rows they are more than
+    /// [`SMALL`].
     fn batch_fits(&self, segments: &[Segment], rows: u32) -> bool {
         let (cols, weights) = self.weights(segments);
         let all: usize = weights.iter().map(|s| s.rows * cols).sum();

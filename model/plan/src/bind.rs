@@ -9,9 +9,9 @@ use kjit_graph::{RopeId, StateId, WeightId};
 #[doc(hidden)]
 pub struct BufferId(pub u32);
 
-/// Control words in device memory that drive sequences: written by the host at the start of a call,
-/// and by the sampler for each token. Each slot has its own; programs for one sequence get one
-/// slot's, batches those of all slots.
+/// Control words in device memory that drive sequences. The host writes them at the start of a
+/// call, and the sampler for each token. Each slot has its own; programs for one sequence get those
+/// of one slot, batches those of all slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(hidden)]
 pub enum Control {
@@ -34,7 +34,8 @@ pub enum Control {
     Pages,
     /// `u32`s: the position of each drafted token's row. Shared by all slots.
     Places,
-    /// `u32`s: the position of each prompt token, if each attends alone. Shared by all slots.
+    /// `u32`s: the position of each prompt token, if attention is computed separately for each.
+    /// Shared by all slots.
     Each,
     /// `u32`s, initially zero: counters for choices after drafts. Shared by all slots.
     Turns,
@@ -94,13 +95,13 @@ pub enum Bind {
     Null,
     /// A size, as `u32`.
     Dim(Dim),
-    /// A number.
+    /// A `u32`.
     U32(u32),
-    /// A number.
+    /// A `u64`.
     U64(u64),
-    /// A number.
+    /// An `f32`.
     F32(f32),
-    /// This many for each token, as `u64`.
+    /// This number of elements for each token, as `u64`.
     Elements(u64),
     /// An argument of the choice.
     Chosen(Chosen),

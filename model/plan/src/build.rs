@@ -45,9 +45,9 @@ impl Jobs {
         JobId(at as u32)
     }
 
-    /// The result of a spec made before. All jobs have one target and layers are alike, so few
-    /// specs are new; rendering one, finding its includes and comparing it with the others takes
-    /// most of a plan's time.
+    /// The result for a spec that was made before. All jobs have one target and layers are alike,
+    /// so few specs are new. Generating a kernel, finding its includes and comparing it with the
+    /// others takes most of a plan's time.
     pub fn known(&self, spec: &Spec) -> Option<Made> {
         self.known.get(spec).copied()
     }
@@ -85,7 +85,7 @@ enum Until {
     End,
     /// Always: counters that stay zero between runs.
     Ever,
-    /// From before the first launch to the last one that binds it.
+    /// From before the first launch to the last launch that binds it.
     Given,
 }
 
@@ -154,13 +154,14 @@ impl<'g> Builder<'g> {
         self.step = index;
     }
 
-    /// Working memory of this step, alive from the first to the last launch that binds it.
+    /// Working memory of this step; its lifetime is from the first to the last launch that binds
+    /// it.
     pub fn scratch(&mut self, name: impl Into<String>, bytes: u64) -> Bind {
         self.add(name.into(), bytes, Until::Bound)
     }
 
-    /// Counters that are zero before and after each launch that uses them. All launches that use
-    /// this name share them.
+    /// Counters that are zero before and after each launch that uses them. All launches with this
+    /// name share them.
     pub fn counters(&mut self, name: &str, bytes: u64) -> Bind {
         match self.buffers.iter().position(|b| b.until == Until::Ever && b.name == name) {
             Some(at) => {
@@ -199,13 +200,13 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// As [`Builder::make`], for a value stored as half-precision tiles.
+    /// As [`Builder::make`], for a value stored as f16 tiles.
     pub fn make_tiled(&mut self, v: ValueId, bytes: u64) -> Bind {
         self.tiled.push(v);
         self.make_sized(v, bytes)
     }
 
-    /// Whether a value is stored as half-precision tiles.
+    /// Whether a value is stored as f16 tiles.
     pub fn is_tiled(&self, v: ValueId) -> bool {
         self.tiled.contains(&v)
     }
@@ -222,7 +223,7 @@ impl<'g> Builder<'g> {
         made
     }
 
-    /// A buffer for a sum: its operand's, if nothing reads the operand afterwards.
+    /// A buffer for a sum: the buffer of its operand, if no later step reads the operand.
     pub fn make_over(&mut self, v: ValueId, operand: ValueId, others: &[ValueId]) -> Bind {
         let free = self.last_read.get(operand.0 as usize) == Some(&self.step)
             && !self.keep.contains(&operand)
@@ -304,7 +305,8 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// Lays out memory. `head` is the input of the logits' steps, which start at step `first`.
+    /// Lays out memory. `head` is the input of the steps that make logits, which start at step
+    /// `first`.
     pub fn finish(self, products: Vec<GemmUse>, head: BufferId, first: usize) -> Program {
         let end = self.launches.len().saturating_sub(1);
         let mut lives: Vec<Life> = self
@@ -312,7 +314,7 @@ impl<'g> Builder<'g> {
             .iter()
             .map(|b| match b.until {
                 Until::Ever => Life { first: 0, last: end, bytes: b.bytes },
-                // In no launch yet.
+                // No launch uses it yet.
                 Until::End => Life { first: usize::MAX, last: end, bytes: b.bytes },
                 Until::Bound => Life { first: usize::MAX, last: 0, bytes: b.bytes },
                 Until::Given => Life { first: 0, last: 0, bytes: b.bytes },
@@ -329,7 +331,7 @@ impl<'g> Builder<'g> {
             }
         }
         for pause in &self.pauses {
-            // A pause reads after the launch before it and writes before the next one.
+            // A pause reads after the previous launch and writes before the next one.
             let reads = pause.what.reads().iter().map(|id| (id, pause.at.saturating_sub(1)));
             let makes = pause.what.makes().iter().map(|id| (id, pause.at.min(end)));
             for (id, at) in reads.chain(makes) {

@@ -1,6 +1,6 @@
 //! The choice of a token, and its arguments.
 
-/// The way to choose the next token from the logits.
+/// How the next token is chosen from the logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[doc(hidden)]
 pub enum Choice {
@@ -8,13 +8,13 @@ pub enum Choice {
     Greedy,
     /// A random token.
     Draw {
-        /// Among the `top_k` most likely; 0 for all.
+        /// Draws among the `top_k` most likely tokens; 0 for all.
         top_k: u32,
-        /// Multiplies logits: 1 / temperature.
+        /// Factor of logits: 1 / temperature.
         inverse: f32,
-        /// Among the most likely tokens up to this sum of probabilities.
+        /// Draws among the most likely tokens up to this sum of probabilities.
         top_p: f32,
-        /// Among tokens at least this times as likely as the most likely one.
+        /// Draws among tokens with at least this fraction of the largest probability.
         min_p: f32,
     },
 }

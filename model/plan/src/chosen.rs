@@ -8,7 +8,8 @@ use kjit_kernels::cache_rows::{CacheRowsArgs, CacheRowsSpec};
 use kjit_kernels::key_scores::{KeyScoresArgs, KeyScoresSpec};
 use kjit_kernels::top_keys::{TopKeysArgs, TopKeysSpec};
 
-/// The most bytes of scores at a time: in a long context a prompt's tokens are processed in groups.
+/// The most bytes of scores in memory: in a long context the tokens of a prompt are processed in
+/// groups.
 const SCORES: u64 = 64 << 20;
 /// The fewest tokens of a group, enough to fill a device in a long context.
 const TOGETHER: u32 = 16;

@@ -1,4 +1,4 @@
-//! Lowers steps for one token or a few: every matrix is read once, its rows multiplied with the few
+//! Lowers steps for one token or a few tokens: every matrix is read once and multiplied with a few
 //! columns of activations.
 
 use super::fuse::{Attend, Finish, Input, Segment, Step};
@@ -49,7 +49,7 @@ impl Lower<'_> {
     }
 
     /// A projection. Segments that cannot share a launch (different forms of activations, or too
-    /// many) get their own.
+    /// many) get separate launches.
     pub(super) fn project(
         &mut self,
         input: &Input,
@@ -306,7 +306,7 @@ impl Lower<'_> {
     /// The last three launches: adjust the logits (biases, mask, penalties); choose greedily; draw.
     pub(super) fn choices(&mut self) -> Result<(), PlanError> {
         let (logits, vocab) = (self.value(self.graph.logits)?, self.graph.n_vocab());
-        // Tokens chosen after drafts are stored apart from the id ring, which holds the drafts.
+        // Tokens chosen after drafts are not stored in the id ring: it holds the drafts.
         let (tokens, position, capacity) = match self.drafted {
             false => (Control::Tokens, Control::Position, self.context + 1),
             true => (Control::Picks, Control::Turns, PICK as u32),
@@ -367,17 +367,17 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Prepares heads, writes the cache, attends and sums the slices, in one launch.
+    /// Prepares heads, writes the cache, computes attention and sums the slices, in one launch.
     pub(super) fn attend(&mut self, a: &Attend) -> Result<(), PlanError> {
         let name = self.graph.value(a.out).name.clone();
         let (mut form, norms, eps) = self.heads(a)?;
         if self.apart && a.kv.is_some() {
-            // A row reads keys of earlier rows, which other blocks would write at the same time:
-            // they are written by a launch before.
+            // A row reads keys of earlier rows, which other blocks would write at the same time: an
+            // earlier launch writes them.
             self.heads_of_rows(a)?;
             form.kept_before = true;
         }
-        // Tunings were measured without pages and hold with them.
+        // Tunings were measured without pages and also apply with pages.
         let mut spec = self.tuned(AttendSpec { form, scores: self.scores(a), tuning: None });
         spec.form.paged = self.paged;
         let sequences = self.program.tokens();
@@ -429,14 +429,14 @@ impl Lower<'_> {
         if whole { Ok(()) } else { self.cut(out, [form.kv.head_dim, size], a.out) }
     }
 
-    /// Writes a latent and attends to latents, in one launch.
+    /// Writes a latent and computes attention to latents, in one launch.
     pub(super) fn latent(&mut self, step: &Step) -> Result<(), PlanError> {
         let &Step::Latent { q, row, cache, heads, scale, only, out } = step else { return Ok(()) };
         let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
         let (rank, chosen) =
             (self.graph.state(cache).value_size(), only.map(|v| self.graph.value(v).width));
         if self.apart {
-            // A row reads earlier rows from the cache, and its own from its input.
+            // A row reads earlier rows from the cache, and the new row from its input.
             self.keep(format!("{name}.keep"), row, cache)?;
         }
         let spec = LatentSpec {
@@ -470,12 +470,13 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The lists of visible positions, if attention is sparse; else the page tables, if any.
+    /// The lists of visible positions if attention is sparse; the page tables, if any, if it is
+    /// not.
     pub(super) fn listed(&self, only: Option<ValueId>) -> Result<Bind, PlanError> {
         only.map_or(Ok(self.table()), |v| self.value(v))
     }
 
-    /// Bytes from one slot's rows to the next one's, if rows belong to several slots.
+    /// Bytes from one slot's rows to those of the next slot, if rows belong to several slots.
     pub(super) fn sequence_bytes(&self, name: &str, cache: StateId) -> Result<Bind, PlanError> {
         Ok(Bind::U64(if self.own_slots() && !self.paged {
             self.slot_bytes(name, cache)?
@@ -484,7 +485,7 @@ impl Lower<'_> {
         }))
     }
 
-    /// Each row's slot; null for one sequence.
+    /// The slot of each row; null for one sequence.
     pub(super) fn slots(&self) -> Bind {
         if self.own_slots() { Bind::Control(Control::Slots) } else { Bind::Null }
     }
@@ -499,13 +500,13 @@ impl Lower<'_> {
         Bind::Control(if self.drafted { Control::Places } else { Control::Position })
     }
 
-    /// The position of each row that attends alone.
+    /// The position of each row with separate attention.
     fn places(&self) -> Bind {
         if self.apart && !self.drafted { Bind::Control(Control::Each) } else { self.position() }
     }
 
-    /// Positions of a slot. With pages it locates a slot's table; rows of one sequence that attend
-    /// alone share one table.
+    /// Positions of a slot. With pages it locates a slot's table. Rows of one sequence with
+    /// separate attention share one table.
     fn capacity(&self) -> Bind {
         Bind::U32(if self.paged && self.apart { 0 } else { self.context })
     }
@@ -514,7 +515,7 @@ impl Lower<'_> {
     /// to fill the device.
     fn slices(&self, per_unit: u32, groups: u32) -> (Dim, u32) {
         if self.reproducible {
-            // The number of slices decides each slice's content, and so the order of sums.
+            // The number of slices determines the content of each slice, and so the order of sums.
             let slices = self.slices_always(groups);
             return (Dim::Is(slices), slices);
         }
@@ -528,7 +529,7 @@ impl Lower<'_> {
         if self.paged { Bind::Control(Control::Pages) } else { Bind::Null }
     }
 
-    /// Bytes from one slot's keys or values to the next one's.
+    /// Bytes from one slot's keys or values to those of the next slot.
     fn slot_bytes(&self, name: &str, cache: StateId) -> Result<u64, PlanError> {
         let bytes = self.kv(cache).bytes(self.context as usize);
         bytes.map(|b| b as u64).ok_or_else(|| unsupported(name, "its cache cannot be addressed"))
@@ -584,5 +585,5 @@ pub(super) fn rope_form(rope: &Rope) -> RopeForm {
     RopeForm { dims: rope.dims, halves: rope.pairing == Pairing::Halves }
 }
 
-/// The most context slices over all sequences, which bounds working memory on any device.
+/// The most context slices over all sequences. It limits working memory on any device.
 const SPLITS: u32 = 256;

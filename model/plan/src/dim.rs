@@ -6,7 +6,7 @@ use kjit_kernels::SpecError;
 use kjit_kernels::gemm::{GemmLaunch, GemmSpec};
 use kjit_kernels::moe::MoeSpec;
 
-/// One for each token; in a batch, for each sequence.
+/// One for each token, or in a batch for each sequence.
 pub(super) const TOKENS: Dim = Dim::Tokens { per: 1, each: 1 };
 
 pub(super) const ONE: Dim = Dim::Is(1);
@@ -19,9 +19,9 @@ pub enum Dim {
     Is(u32),
     /// `tokens / per`, rounded up, times `each`.
     Tokens {
-        /// Tokens a block takes.
+        /// Tokens per group of blocks.
         per: u32,
-        /// Blocks for those.
+        /// Blocks per group.
         each: u32,
     },
     /// `min(units * per_unit, most)`.
@@ -59,7 +59,7 @@ pub struct GemmUse {
     pub spec: GemmSpec,
     /// With experts: how the rows of tokens are grouped.
     pub group: Option<MoeSpec>,
-    /// Each block has all columns of its results ([`GemmLaunch::whole`]).
+    /// Whether each block has all columns of its results ([`GemmLaunch::whole`]).
     pub whole: bool,
 }
 
@@ -67,7 +67,7 @@ impl GemmUse {
     /// The launch for a number of tokens.
     ///
     /// # Errors
-    /// Those of [`GemmSpec::launch_rows`].
+    /// As for [`GemmSpec::launch_rows`].
     pub fn launch(
         &self,
         target: &Target,
@@ -101,8 +101,8 @@ pub enum GemmPart {
     GridZ,
 }
 
-/// The values that a [`Dim`] is evaluated with: the device, the tokens, and the products' launches
-/// that follow from both.
+/// The values with which a [`Dim`] is evaluated: the device, the tokens, and the products'
+/// launches, which depend on both.
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct Now {
@@ -110,7 +110,7 @@ pub struct Now {
     pub units: u32,
     /// The number of tokens.
     pub tokens: u32,
-    /// The way to choose the next token.
+    /// How the next token is chosen.
     pub choice: Choice,
     /// Launches by index of [`Program::products`](crate::Program::products).
     pub products: Vec<GemmLaunch>,
@@ -146,5 +146,6 @@ impl Dim {
     }
 }
 
-/// The most compute units that partial results are sized for; launches do not split work further.
+/// The most compute units for which partial results have memory; launches do not split work
+/// further.
 pub const UNITS: u32 = 256;

@@ -77,11 +77,11 @@ pub fn needs(graph: &Graph, layers: &Layers, options: &OpenOptions) -> Vec<Layer
     (0..layers.len()).map(|layer| of(layers.ops(graph, layer..layer + 1))).collect()
 }
 
-/// Divides layers among devices in order, so that all are filled to the same fraction of their room
-/// as nearly as whole layers allow. Each device gets at least one.
+/// Divides layers among devices in order, such that all devices are filled to nearly the same
+/// fraction. Each device gets at least one layer.
 ///
 /// # Errors
-/// Fewer layers than devices, or less room than they need.
+/// Fewer layers than devices, or less memory than the layers need.
 pub fn divide(needs: &[LayerNeed], rooms: &[Room]) -> Result<Vec<usize>, DivideError> {
     let (layers, devices) = (needs.len(), rooms.len());
     if layers < devices || devices == 0 {
@@ -93,8 +93,8 @@ pub fn divide(needs: &[LayerNeed], rooms: &[Room]) -> Result<Vec<usize>, DivideE
     let (mut first, mut filled, mut behind) = (0, 0u128, 0u128);
     for (i, r) in rooms.iter().enumerate() {
         behind += u128::from(r.bytes);
-        // The target: the layers so far are the same fraction of the model as the devices so far
-        // are of all room.
+        // The target: the fraction of the model in the layers so far equals the fraction of the
+        // memory in the devices so far.
         let want = u128::from(need) * behind / u128::from(room.max(1));
         let most = layers - (devices - i - 1);
         let mut end = if i + 1 == devices { layers } else { first };

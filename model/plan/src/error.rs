@@ -28,7 +28,7 @@ pub enum PlanError {
     },
 }
 
-/// The error of a step that no kernel covers.
+/// The error for a step without a kernel.
 pub(super) fn unsupported(what: &str, why: impl ToString) -> PlanError {
     PlanError::Unsupported { what: format!("'{what}'"), why: why.to_string() }
 }

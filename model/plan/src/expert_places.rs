@@ -12,7 +12,7 @@ use kjit_kernels::layout::Layout;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The fewest slots of a layer: one may be loading, and then the other is usable.
+/// The fewest slots of a layer: while one is being loaded, the other is usable.
 pub const FEWEST: usize = 2;
 
 /// A graph with the experts of some layers on the CPU.
@@ -26,12 +26,12 @@ pub struct Apart {
     pub of: usize,
     /// Cache slots on the device in each of those layers; 0 without an expert cache.
     pub places: usize,
-    /// Experts of such a layer, the most of all layers.
+    /// Largest number of experts of such a layer.
     pub experts: usize,
 }
 
 impl Apart {
-    /// Divides a graph as [`OpenOptions::host_experts`] and [`OpenOptions::hot_experts`] ask.
+    /// Divides a graph according to [`OpenOptions::host_experts`] and [`OpenOptions::hot_experts`].
     ///
     /// # Errors
     /// See [`ExpertsError`] for the reasons.
@@ -65,14 +65,14 @@ struct Mixture<'g> {
     route: &'g Route,
     /// The norm of the experts' input, if there is one.
     norm: Option<&'g Op>,
-    /// The CPU's input: before the norm.
+    /// Input of the CPU: the value before the norm.
     x: ValueId,
     /// The operations of the chosen experts; the sum is last.
     set: Vec<&'g Op>,
     sum: ValueId,
 }
 
-/// The first `taken` MoE layers with as many cache slots as `bytes` of the device hold.
+/// The first `taken` MoE layers with as many cache slots as fit in `bytes` of device memory.
 fn with_places(
     graph: &Graph,
     (taken, of): (usize, usize),
@@ -128,8 +128,8 @@ fn bytes_of(graph: &Graph, weight: WeightId) -> Option<u64> {
     Layout::new(w.format, w.cols).ok()?.bytes(w.rows, 1).ok().map(|n| n as u64)
 }
 
-/// The mixture of a layer if a device can compute a part of it: one routing, experts without
-/// biases, summed by their shares.
+/// The mixture of a layer if a device can compute a part of it: one routing, and experts without
+/// biases that are summed by their shares.
 fn mixture(graph: &Graph, range: Range<usize>) -> Option<Mixture<'_>> {
     let ops = graph.ops.get(range.clone())?;
     let mut routes = ops.iter().enumerate().filter_map(|(i, op)| match op {
@@ -164,7 +164,7 @@ fn mixture(graph: &Graph, range: Range<usize>) -> Option<Mixture<'_>> {
         }
     }
     let &Op::ExpertSum(ExpertSum { out: sum, .. }) = ops.get(end)? else { return None };
-    // Nothing else may read the routing or an expert's result.
+    // No other operation may read the routing or the result of an expert.
     let inside = |op: &Op| set.iter().any(|s| std::ptr::eq(*s, op));
     let others = graph.ops.iter().filter(|op| !inside(op)).flat_map(Op::reads);
     if others.into_iter().any(|v| v != sum && made.contains(&v)) || made.contains(&graph.logits) {
@@ -245,7 +245,7 @@ fn divided(graph: &Graph, m: &Mixture<'_>, places: usize, new: &mut Graph) -> Ve
     std::iter::once(first.into()).chain(behind).collect()
 }
 
-/// The layers that have places, with the products of what lies there.
+/// The layers that have cache slots, with the products of the cached experts.
 pub fn layers(graph: &Graph) -> Vec<(&Placed, Vec<&ExpertMatMul>)> {
     let mut all = vec![];
     for (at, op) in graph.ops.iter().enumerate() {
@@ -261,8 +261,8 @@ pub fn layers(graph: &Graph) -> Vec<(&Placed, Vec<&ExpertMatMul>)> {
     all
 }
 
-/// Bytes of the device beside the weights, where experts are brought to it: room for a matrix as
-/// the file has it.
+/// Bytes of device memory besides the weights, if experts are loaded to it: enough for a matrix in
+/// the file's layout.
 pub fn room(graph: &Graph) -> u64 {
     let products = layers(graph).into_iter().flat_map(|(_, products)| products);
     let bytes =

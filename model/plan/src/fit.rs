@@ -1,5 +1,5 @@
-//! Checks that kernels exist for every operation of a graph. The rest of the GPU side relies on
-//! this; what is missing is refused by name.
+//! Checks that kernels exist for every operation of a graph. The rest of the GPU code relies on
+//! this; the error names the missing feature.
 
 use super::PlanError;
 use super::map::function_of;
@@ -9,14 +9,14 @@ use kjit_graph::{Activation, Graph, Op, ValueId};
 /// Checks a graph for missing kernels.
 ///
 /// # Errors
-/// Names the first unsupported state, weight or operation, and the architecture.
+/// The first unsupported state, weight or operation, by name, and the architecture.
 pub fn check(graph: &Graph) -> Result<(), PlanError> {
     let refuse = |why: String| PlanError::Unsupported {
         what: format!("architecture '{}'", graph.arch),
         why,
     };
-    // A recurrent state is recomputed from the start; stages before and after would have to go back
-    // too.
+    // A recurrent state is recomputed from the start. The previous and next stages would have to go
+    // back too.
     let part = graph.feeds_next_stage || graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
     if part && graph.is_recurrent() {
         return Err(refuse("its recurrent states need one device: no split by layers".to_owned()));

@@ -1,4 +1,4 @@
-//! A plan: all that a GPU does for a model, as data (kernels to compile, memory to allocate,
+//! A plan: all work of a GPU for a model, as data (kernels to compile, memory to allocate,
 //! launches).
 //!
 //! A [`Plan`] depends on the graph, the target and the options, not on a device. So it can be

@@ -1,4 +1,4 @@
-//! The shared parts of all lowerings: jobs, weights, values, finishes of projections, and errors
+//! The shared parts of all lowerings: jobs, weights, values, epilogues of projections, and errors
 //! that name the step.
 
 use super::build::{Builder, Jobs, Made, Shape};
@@ -33,14 +33,15 @@ pub(super) struct Lower<'g> {
     pub matrices: &'g mut Vec<WeightId>,
     pub vectors: &'g mut Vec<WeightId>,
     pub program: Builder<'g>,
-    /// Rows are sequences, each in a slot of its own; otherwise one sequence's tokens.
+    /// True: rows are sequences, each in its own slot. False: rows are tokens of one sequence.
     pub batch: bool,
-    /// A row's results have the same bits whatever other rows run.
+    /// Whether the bits of a row's results do not depend on other rows.
     pub reproducible: bool,
-    /// Rows are one sequence's tokens, each of which attends alone, as in decoding.
+    /// Whether rows are tokens of one sequence, but attention is computed separately for each, as
+    /// in decoding.
     pub apart: bool,
-    /// Rows are drafted tokens of one sequence, each treated as a slot with its own position; set
-    /// with `batch`.
+    /// Whether rows are drafted tokens of one sequence, each treated as a slot with its own
+    /// position; only with `batch`.
     pub drafted: bool,
     /// Products whose launches depend on the number of tokens, with the most bytes of their partial
     /// results and counters.
@@ -135,7 +136,7 @@ impl Lower<'_> {
         Ok(Ready { job, block, shared, arguments, family: PhantomData })
     }
 
-    /// The name of a projection: the value that it ends in.
+    /// The name of a projection: the value of its result.
     pub fn name_of(&self, segments: &[Segment], finish: &Finish) -> String {
         let named = finish.out().or(segments.first().map(|s| s.out));
         named.map_or(String::new(), |v| self.graph.value(v).name.clone())

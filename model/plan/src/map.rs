@@ -131,7 +131,7 @@ impl Lower<'_> {
         self.run_map(name, &o, residual, &op.reads(), out)
     }
 
-    /// Rotates heads by position, if attention does not.
+    /// Rotates heads by position, if the attention kernel does not.
     pub(super) fn rotate(
         &mut self,
         x: ValueId,
@@ -190,7 +190,7 @@ impl Lower<'_> {
         self.run_map(name, &Operands::of(Map::Slice { run, at: 0, take }, x), None, &[], out)
     }
 
-    /// Rows of `cols` elements from half-precision tiles, for this step only.
+    /// Rows of `cols` elements from f16 tiles, for this step only.
     pub(super) fn scratch_of_tiles(
         &mut self,
         name: &str,
@@ -209,14 +209,14 @@ impl Lower<'_> {
         Ok(y)
     }
 
-    /// A value in rows, from half-precision tiles.
+    /// A value in rows, from f16 tiles.
     pub(super) fn rows_of_tiles(&mut self, tiles: Bind, out: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.rows", self.graph.value(out).name);
         self.run_map(name, &Operands::of(Map::FromTiles, tiles), None, &[], out)
     }
 
-    /// A value that the CPU computed. A kernel fetches it from host memory: a copy would queue
-    /// behind copies of streamed layers, each of which takes milliseconds.
+    /// A value that the CPU computed. A kernel reads it from host memory: a copy would queue behind
+    /// copies of streamed layers, each of which takes milliseconds.
     pub(super) fn take_rows(&mut self, out: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.from the CPU", self.graph.value(out).name);
         let o = Operands::of(Map::Act { function: Function::Identity }, Bind::HostParts);

@@ -42,15 +42,15 @@ pub struct Plan {
     pub greedy: Option<Launch>,
     /// Draws a token, in the same buffers.
     pub draw: Option<Launch>,
-    /// Persistent kernels for one token of each of some sequences, fewest sequences first; the one
-    /// for one sequence replaces [`Plan::decode`]. Empty if not wanted or not possible.
+    /// Persistent kernels for one token of each of some sequences, fewest sequences first. The
+    /// kernel for one sequence replaces [`Plan::decode`]. Empty if not wanted or not possible.
     pub persistent: Vec<PersistentKernel>,
-    /// The reason if persistent kernels were requested and there are none.
+    /// The reason why there are no persistent kernels although they were requested.
     pub no_persistent: Option<String>,
-    /// Prompt programs without logits, smallest first. Empty if the prompt kernels do not cover the
-    /// model: tokens then run one by one.
+    /// Prompt programs without logits, smallest first. Empty if there are no prompt kernels for the
+    /// model: then tokens run one by one.
     pub prompts: Vec<Program>,
-    /// The reason why there are none.
+    /// The reason why there are no prompt programs.
     pub no_prompts: Option<String>,
     /// Sequence slots, whose keys and values are side by side in the caches; at least one.
     pub slots: usize,

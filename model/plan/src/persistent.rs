@@ -1,24 +1,23 @@
-//! The persistent kernel: all launches of a token as one. It is rendered for the model
+//! The persistent kernel: all launches of a token as one. It is generated for the model
 //! (`kjit_kernels::persistent`) and runs the steps of the one-token program in order. The launches
 //! stay in the plan, for devices where the persistent kernel cannot run.
 //!
-//! One token of each of a few sequences can be such a launch too. Its program has a column for each
-//! sequence in the one-token products. Its launches are never used (batches are faster on the
-//! matrix units), so only its kernels after the last layer are compiled.
+//! One token of each of a few sequences can also be such a launch. Its program has a column for
+//! each sequence in the one-token products. Its separate launches are never used (batches are
+//! faster on the matrix units), so only its kernels after the last layer are compiled.
 //!
 //! A grid barrier separates two steps, unless the second one reads only packets of the first
-//! (`gpu/packets.h`). Packets also order the reuse of memory: a block that has a whole vector of
-//! packets knows that the blocks that made it have read their inputs, and so on backwards.
-//! Attention waits for its own heads only. It writes nothing that is read before every block that
-//! waits for all its results has continued. A value passed as packets that has no other reader is
-//! not stored.
+//! (`gpu/packets.h`). Packets also order the reuse of memory: if a block has a whole vector of
+//! packets, the blocks that made it have read their inputs, and so on backwards. Attention waits
+//! for its own heads only. It writes only memory that is not read until every block that waits for
+//! all its results has continued. A value passed as packets that has no other reader is not stored.
 //!
-//! In a mixture each block has the scores, chooses the experts, and takes their input from packets
+//! In a mixture each block gets the scores, chooses the experts, and takes their input from packets
 //! of three steps before. A program does this for all of its mixtures or for none.
 //!
-//! With tensor split each device has such a launch for its share. A projection whose rows are
-//! summed over devices sends each finished row to the others and takes theirs, if weights stream:
-//! the reduction becomes a part of it (`parts`). Other reductions are steps of their own.
+//! With tensor split each device has such a launch for its share. If weights stream, a projection
+//! whose rows are summed over devices sends each finished row to the others and receives theirs:
+//! the reduction becomes a part of it (`parts`). Other reductions are separate steps.
 
 use super::arena::ALIGN;
 use super::{Batch, Bind, Dim, Job, Launch, Now, Program};
@@ -31,11 +30,11 @@ use kjit_kernels::segments::Finish;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::step::{Inside, Step, packets};
 
-/// The fewest bytes of a layer's weights for which one launch is worth its compilation.
+/// The fewest bytes of a layer's weights for which one launch is the default.
 const WORTH: usize = 50 << 20;
-/// Formats whose products gain; at least half of a layer's bytes must have one of these.
+/// Formats whose products are faster; at least half of a layer's bytes must have one of these.
 const GAIN: [&str; 6] = ["Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0"];
-/// The most elements of a head for which it is worth it.
+/// The largest head for which one launch is the default.
 const HEAD: usize = 128;
 
 /// The fewest sequences for which a token is one launch by default; `None` for never.
@@ -58,7 +57,7 @@ pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
         return None;
     }
     let (mut bytes, mut gaining) = (0, 0);
-    // Only weights that operations read: a shard's graph also lists the whole model's.
+    // Only weights that operations read: a shard's graph also lists the weights of the whole model.
     let mut read: Vec<_> = graph.ops.iter().flat_map(|op| op.weights()).collect();
     read.sort_unstable();
     read.dedup();
@@ -88,9 +87,9 @@ pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
 }
 
 /// The most sequences with a token in one launch. H100, 8b Q4_K_M, tokens/s with one launch and
-/// with launches: one sequence 545 and 484, two 930 and 764, three 1165 and 1144 (not worth a
-/// kernel), four 1228 and 1511. Here each column's products use vector units; launches use matrix
-/// units.
+/// with separate launches: one sequence 545 and 484, two 930 and 764, three 1165 and 1144 (too
+/// little gain for a kernel), four 1228 and 1511. In one launch the products of each column use
+/// vector units; separate launches use matrix units.
 pub(super) const SIDE_BY_SIDE: usize = 2;
 
 /// One launch for all steps of a token of one or more sequences, except for choosing the next
@@ -104,7 +103,7 @@ pub struct PersistentKernel {
     pub own: Option<Box<Batch>>,
     /// The compile job.
     pub job: kjit_engine::Job,
-    /// The kernel.
+    /// The kernel's entry point.
     pub entry: &'static str,
     /// Threads of a block.
     pub block: u32,
@@ -120,29 +119,29 @@ pub struct PersistentKernel {
     pub among: (usize, usize),
     /// Sums over these devices.
     pub sums: u32,
-    /// Extra work of the kernel, for tests.
+    /// Instrumentation of the kernel, for tests.
     pub probe: Probe,
-    /// The reason why one block chooses experts for all, between two grid barriers, and experts'
-    /// rows are not prefetched. `None` if each block chooses, or without experts.
+    /// The reason why one block chooses experts for all blocks, between two grid barriers, and rows
+    /// of experts are not prefetched. `None` if each block chooses, or without experts.
     pub one_chooses: Option<String>,
 }
 
 /// A step of the kernel with its arguments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Instruction {
-    /// The launch that it replaces.
+    /// Name of the launch that it replaces.
     pub name: String,
     /// Index of the kernel's step.
     pub step: u32,
     /// The step's grid.
     pub shares: [Number; 3],
-    /// Its arguments in the kernel's order.
+    /// The arguments of the step in the kernel's order.
     pub args: Vec<Number>,
-    /// Offset of the packets that it reads instead of values in memory.
+    /// Offset of the packets that replace its input in memory.
     pub takes: Option<u64>,
     /// Offset of the packets that it writes, and the weight of the norm that their reader applies.
     pub hands: Option<(u64, Bind)>,
-    /// Offset of its results as single values.
+    /// Offset of its results as values sent one by one.
     pub values: Option<u64>,
     /// Whether a grid barrier follows, because packets do not carry all that the next step reads.
     pub meets: bool,
@@ -166,7 +165,7 @@ impl PersistentKernel {
     /// Merges a program's launches.
     ///
     /// # Errors
-    /// Names a step that such a kernel does not support.
+    /// Step that such a kernel does not support, by name.
     pub fn of(
         program: &Program,
         jobs: &[Job],
@@ -188,8 +187,7 @@ impl PersistentKernel {
         let inside = Inside::of(target, rows, among.0);
         let made = |routed| Persistent::new(&specs, target, probe, Inside { routed, ..inside });
         let kept: Vec<Bind> = program.kept.iter().map(|kept| Bind::Buffer(kept.buffer)).collect();
-        // Tries the choice of experts in each block, which must cover all of the program's
-        // mixtures.
+        // Tries the choice of experts in each block. It must work for all mixtures of the program.
         let routed = || -> Result<Result<PersistentKernel, String>, String> {
             let made = match made(true) {
                 Ok(made) => made,
@@ -331,7 +329,7 @@ fn parts<'p>(program: &'p Program, jobs: &[Job], target: &Target) -> Result<Vec<
     Ok(all)
 }
 
-/// A product merged with the reduction that follows it, if nothing else reads this device's part.
+/// A product merged with the reduction after it, if no other step reads this device's part.
 fn summed<'p>(program: &'p Program, product: &Part<'p>, sum: &Part<'p>) -> Option<Part<'p>> {
     let (Spec::Matvec(matvec), Spec::Reduce(reduce)) = (&product.spec, &sum.spec) else {
         return None;
@@ -357,8 +355,8 @@ fn summed<'p>(program: &'p Program, product: &Part<'p>, sum: &Part<'p>) -> Optio
     }
     let (y, residual) =
         (named(&sum.spec, &sum.args, "y")?, named(&sum.spec, &sum.args, "residual")?);
-    // A launch may write where the previous one read. A merged step may not, while its other blocks
-    // still read there.
+    // A launch may write where the previous one read. A merged step must not, because its other
+    // blocks may still read there.
     let place = |bind: Bind| match bind {
         Bind::Buffer(id) => {
             program.buffers.get(id.0 as usize).map(|b| b.offset..b.offset + b.bytes)
@@ -389,7 +387,7 @@ fn named(spec: &Spec, args: &[Bind], name: &str) -> Option<Bind> {
     args.get(spec.arguments().iter().position(|d| d.name == name)?).copied()
 }
 
-/// The parts as instructions that pass no packets yet.
+/// The parts as instructions without packets.
 fn instructions(
     parts: &[Part<'_>],
     made: &Persistent,
@@ -401,7 +399,7 @@ fn instructions(
         let (Some(step), Some(spec)) = (made.steps.get(at), specs.get(at)) else { continue };
         let shares = match (step.of_all_blocks, step.shares) {
             (true, _) => [Number::Blocks, Number::Bind(Bind::U32(1)), Number::Bind(Bind::U32(1))],
-            // The blocks of a row.
+            // All blocks of a row.
             (false, Some(shares)) => {
                 let [_, y, z] = launch.grid;
                 [Dim::Is(shares), y, z].map(|d| Number::Bind(Bind::Dim(d)))
@@ -438,8 +436,8 @@ fn instructions(
     all
 }
 
-/// A size spread over blocks, if there are `parts` times as many blocks: the total must not grow,
-/// since the memory does not.
+/// A size spread over blocks, if there are `parts` times as many blocks. The total must not grow,
+/// since the memory is fixed.
 fn spread(dim: Dim, parts: u32) -> Dim {
     match dim {
         Dim::Spread { per_unit, over, most } => {
@@ -515,7 +513,7 @@ fn chosen(
 }
 
 /// Assigns packets to values that are passed on, and returns their bytes. `None` if a mixture's
-/// values cannot be passed so.
+/// values cannot be passed as packets.
 fn link(
     instructions: &mut [Instruction],
     steps: &[Step],
@@ -534,8 +532,8 @@ fn link(
     for &n in &found {
         let Some([from, to]) = instructions.get_mut(n - 1..=n) else { continue };
         from.meets = false;
-        // In a mixture: scores go to the choice, values to the scores. The step after the choice
-        // gets nothing, since each block chooses.
+        // In a mixture scores go to the choice, and values go to the scores. The step after the
+        // choice gets no packets, since each block chooses.
         let of = mixtures.iter().map(|m| n.wrapping_sub(m.0)).find(|at| (1..=3).contains(at));
         if of == Some(3) {
             continue;
@@ -606,7 +604,7 @@ fn argument(specs: &[Spec], i: &Instruction, name: &str) -> Option<Bind> {
         .and_then(|number| if let Number::Bind(bind) = number { Some(*bind) } else { None })
 }
 
-/// The instructions that read the packets of the one before and need nothing else from it.
+/// The instructions that read the packets of the previous one and need no other result of it.
 fn linked(
     instructions: &[Instruction],
     steps: &[Step],
@@ -617,7 +615,8 @@ fn linked(
     let step = |n: usize| instructions.get(n).and_then(|i| steps.get(i.step as usize));
     let arg = |n: usize, name: &str| instructions.get(n).and_then(|i| argument(specs, i, name));
     let hands = |n: usize| step(n).and_then(|s| s.hands);
-    // Whether a buffer is only this argument of a step and that result of the step before.
+    // Whether a buffer is used only as this argument of a step and that result of the previous
+    // step.
     let alone = |n: usize, (mine, made): (&str, &str)| {
         let mut others = instructions.iter().enumerate().filter(|(m, _)| *m != n && m + 1 != n);
         arg(n, mine).is_some_and(|bind| {
@@ -627,9 +626,9 @@ fn linked(
                 && others.all(|(_, i)| !i.args.contains(&Number::Bind(bind)))
         })
     };
-    // A block with its heads attends and writes while other blocks still read the projection's
-    // input. That input must stay until all have continued, so it needs a reader after attention (a
-    // residual; a separate norm's result has none).
+    // A block that has its heads computes attention and writes results while other blocks still
+    // read the projection's input. That input must stay until all have continued, so it needs a
+    // reader after attention (a residual; the result of a separate norm has none).
     let heads = |n: usize| {
         let attends = instructions.get(n).and_then(|i| specs.get(i.step as usize));
         let all = step(n)
@@ -661,12 +660,12 @@ fn linked(
         })
         .collect();
     // A residual must come from before a grid barrier, or from the same block and rows: rows of
-    // vectors passed as packets are always distributed alike.
+    // vectors passed as packets always have the same distribution over blocks.
     let writes = |n: usize, b: Bind| {
         ["y0", "y1", "y2", "y", "out"].iter().any(|name| arg(n, name) == Some(b))
     };
     let rows = |n: usize, found: &[usize]| {
-        // Experts' results are distributed alike for any reader; scores are not.
+        // Results of experts have the same distribution for any reader; scores do not.
         let experts = mixtures.iter().any(|m| n == m.0 + 4);
         let packets = found.contains(&(n + 1)) && !mixtures.iter().any(|m| n == m.0 + 1);
         let dealt = (packets || experts) && step(n).is_some_and(|s| s.of_all_blocks);

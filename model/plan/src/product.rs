@@ -1,8 +1,8 @@
 //! Lowers projections of many rows to matrix-unit products, which read every matrix once for all
 //! rows.
 //!
-//! Products take half-precision activations in one of three layouts. Attention and gated units
-//! write them so; any other input is converted by a launch, once for all products that read it.
+//! Products take f16 activations in one of three layouts. Attention and gated units write these
+//! layouts. A launch converts any other input, once for all products that read it.
 
 use super::fuse::{Finish, Input, Segment, Step};
 use super::lower::{Lower, finish_of};
@@ -22,12 +22,12 @@ use kjit_kernels::tiles::{self, TilesArgs, TilesSpec};
 /// The layout of activations, and so the kernel that multiplies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// That of [`GemmSpec`], for any number of rows.
+    /// The layout of [`GemmSpec`], for any number of rows.
     Tiles,
-    /// That of [`SmallGemmSpec`], for few rows: weights go from memory straight to the matrix
-    /// units.
+    /// The layout of [`SmallGemmSpec`], for few rows: weights are loaded from memory directly to
+    /// the matrix units.
     Panels,
-    /// That of [`BatchGemmSpec`], for a batch's rows: weights are unpacked into registers.
+    /// The layout of [`BatchGemmSpec`], for rows of a batch: weights are unpacked into registers.
     Turned,
 }
 
@@ -40,8 +40,8 @@ impl Form {
         }
     }
 
-    /// Whether the layout's product supports rows of this length; otherwise another kernel reads
-    /// f32. (Prompts have only tiles: a prompt plan needs that product.)
+    /// Whether the product of this layout supports rows of this length. If not, another kernel
+    /// reads f32. (Prompts have only tiles: a prompt plan needs that product.)
     const fn takes(self, cols: usize) -> bool {
         match self {
             Form::Tiles => true,
@@ -58,7 +58,7 @@ impl Form {
         }
     }
 
-    /// As the kernel that makes it has it.
+    /// The layout for the kernel that makes it.
     const fn made(self) -> tiles::Form {
         match self {
             Form::Tiles => tiles::Form::Tiles,
@@ -93,8 +93,8 @@ impl Lower<'_> {
         {
             let (cols, weights) = self.weights(segments);
             let residual = self.residual(finish)?;
-            // A gated unit's result is only read by the next product, so it is written in its
-            // layout.
+            // Only the next product reads the result of a gated unit, so it is written in the
+            // layout of that product.
             let (y, stays) = match *finish {
                 Finish::Glu { out, .. }
                     if self.takes(form, self.graph.value(out).width)
@@ -148,8 +148,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Whether rows of this length are read by the layout's product. Prompt plans always have it,
-    /// except reproducible ones, which use one-token products for the other lengths.
+    /// Whether the product of this layout reads rows of this length. Prompt plans always have it,
+    /// except reproducible ones, which use one-token products for other lengths.
     fn takes(&self, form: Form, cols: usize) -> bool {
         form.takes(cols) && (!self.reproducible || cols.is_multiple_of(WHOLE))
     }
@@ -163,7 +163,7 @@ impl Lower<'_> {
         bind
     }
 
-    /// Whether only products read a value later, without a norm.
+    /// Whether only products, without a norm, read a value later.
     pub(super) fn only_products_read(&self, v: ValueId) -> bool {
         v != self.graph.logits
             && self.later.iter().filter(|s| s.reads().contains(&v)).all(|s| {

@@ -29,14 +29,14 @@ pub struct JobId(pub u32);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Buffer {
-    /// The value in it, or its purpose.
+    /// The value in the buffer, or its purpose.
     pub name: String,
     /// Bytes for the program's most tokens.
     pub bytes: u64,
     /// Bytes from the start of the arena, a multiple of 256.
     pub offset: u64,
-    /// Counters: zero before the first run and after each launch that uses them. Nothing overlaps
-    /// them.
+    /// Whether it holds counters: zero before the first run and after each launch that uses them.
+    /// No other buffer overlaps them.
     pub zeroed: bool,
 }
 
@@ -44,13 +44,13 @@ pub struct Buffer {
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct Launch {
-    /// The value that it ends in, or its purpose.
+    /// The value of its result, or its purpose.
     pub name: String,
     /// Index of its step.
     pub step: usize,
     /// The kernel.
     pub job: JobId,
-    /// Its arguments, in order.
+    /// Arguments of the kernel, in order.
     pub args: Vec<Bind>,
     /// Blocks.
     pub grid: [Dim; 3],
@@ -58,10 +58,10 @@ pub struct Launch {
     pub block: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared: u32,
-    /// May start before the previous launch has ended; the kernel itself waits.
+    /// Whether it may start before the previous launch has ended; the kernel waits for its inputs.
     pub dependent: bool,
-    /// Its blocks wait for each other: all must be resident. A device that cannot guarantee that
-    /// runs one block for each sequence.
+    /// Whether its blocks wait for each other: all must be resident. A device that cannot guarantee
+    /// that runs one block for each sequence.
     pub cooperative: bool,
 }
 
@@ -84,9 +84,9 @@ pub struct Program {
     pub kept: Vec<Kept>,
     /// Products whose launches depend on the number of tokens.
     pub products: Vec<GemmUse>,
-    /// The input of the logits' steps: one f32 row for each token.
+    /// The input of the steps that make logits: one f32 row for each token.
     pub head: BufferId,
-    /// The first launch of those steps.
+    /// The first launch of these steps.
     pub head_from: usize,
     /// Input buffer of f32 hidden states; `None` if the program starts from token ids.
     pub given: Option<BufferId>,
@@ -116,8 +116,8 @@ pub enum HostWork {
         /// The input.
         from: BufferId,
     },
-    /// The host divides the chosen experts: it keeps the CPU's, and tells the device the cache
-    /// slots of the others.
+    /// The host divides the chosen experts: it keeps those for the CPU, and sends the device the
+    /// cache slots of the others.
     Divide {
         /// The input, the chosen experts, their shares.
         from: [BufferId; 3],
@@ -157,9 +157,9 @@ impl HostWork {
 pub struct Kept {
     /// The value.
     pub value: ValueId,
-    /// Its buffer.
+    /// The buffer of the value.
     pub buffer: BufferId,
-    /// Stored as half-precision tiles; otherwise rows of 32-bit elements.
+    /// True: stored as f16 tiles. False: rows of 32-bit elements.
     pub tiled: bool,
 }
 
@@ -172,7 +172,7 @@ impl Program {
     /// The values that launches are evaluated with on a device of `units` compute units.
     ///
     /// # Errors
-    /// Those of [`GemmUse::launch`].
+    /// As for [`GemmUse::launch`].
     pub fn now(
         &self,
         target: &Target,

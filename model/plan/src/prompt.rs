@@ -36,13 +36,13 @@ impl Lower<'_> {
         }
     }
 
-    /// Prepares heads, writes the cache, and attends for all tokens.
+    /// Prepares heads, writes the cache, and computes attention for all tokens.
     fn flash(&mut self, a: &Attend) -> Result<(), PlanError> {
         let name = self.graph.value(a.out).name.clone();
         let (form, ..) = self.heads(a)?;
         let tokens = self.program.tokens();
         let capacity = Bind::U32(self.context);
-        // Tunings were measured without pages and hold with them.
+        // Tunings were measured without pages and also apply with pages.
         let (paged, table) = (self.paged, self.table());
         let sinks = a.sinks.map_or(Bind::Null, |w| self.vector(w));
         let (size, width) = (self.value_size(a), a.heads * form.kv.head_dim);
@@ -57,7 +57,8 @@ impl Lower<'_> {
         let job = self.job(&name, spec)?;
         let each = self.spec(&name, spec.tuning(&self.target))?.tokens();
         let [heads, parts] = self.spec(&name, spec.blocks(&self.target))?;
-        // In the products' layout; if other kernels read it, a launch converts it to rows.
+        // The result has the layout of products; if other kernels read it, a launch converts it to
+        // rows.
         let direct = size == form.kv.head_dim && self.only_products_read(a.out);
         let y = match direct {
             true => self.make_as(a.out, Form::Tiles),
@@ -93,12 +94,12 @@ impl Lower<'_> {
         }
     }
 
-    /// Prepares the heads of one sequence's tokens and writes the cache. Returns the queries'
-    /// buffer.
+    /// Prepares the heads of the tokens of one sequence and writes the cache. Returns the buffer of
+    /// the queries.
     pub(super) fn heads_of_rows(&mut self, a: &Attend) -> Result<Bind, PlanError> {
         let name = self.graph.value(a.out).name.clone();
         let (form, [q_norm, k_norm], eps) = self.heads(a)?;
-        // Tunings were measured without pages and hold with them.
+        // Tunings were measured without pages and also apply with pages.
         let (paged, table) = (self.paged, self.table());
         let mut heads = self.tuned(RopeKvSpec { form, half: false, tuning: None });
         heads.form.paged = paged;
@@ -129,13 +130,14 @@ impl Lower<'_> {
         Ok(rotated)
     }
 
-    /// Writes latents and attends to them for all tokens; without matrix units as for one token.
+    /// Writes latents and computes attention to them for all tokens; without matrix units as for
+    /// one token.
     fn latents(&mut self, step: &Step) -> Result<(), PlanError> {
         let &Step::Latent { q, row, cache, heads, scale, only, out } = step else { return Ok(()) };
         let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
         let (rank, chosen) =
             (self.graph.state(cache).value_size(), only.map(|v| self.graph.value(v).width));
-        // Tunings were measured without pages and hold with them.
+        // Tunings were measured without pages and also apply with pages.
         let spec =
             self.tuned(LatentFlashSpec { heads, kv, rank, paged: false, chosen, tuning: None });
         let spec = LatentFlashSpec { paged: self.paged, ..spec };
@@ -165,8 +167,8 @@ impl Lower<'_> {
             return each.try_for_each(|s| self.expert_product(input, experts, s, finish));
         }
         let Some(first) = segments.first() else { return Ok(()) };
-        // The tiles' product has neither a bias nor other gated units: these are separate launches
-        // after it.
+        // The product in tiles supports neither a bias nor other gated units: these are separate
+        // launches after it.
         let bounded = matches!(finish, Finish::Glu { act: Activation::ClampedSilu(_), .. });
         if *finish != Finish::Store && (bounded || first.bias.is_some()) {
             self.expert_product(input, experts, segments, &Finish::Store)?;
@@ -207,8 +209,8 @@ impl Lower<'_> {
             tuning: None,
         });
         let tile = self.spec(&name, spec.tuning(&self.target))?.tokens() as usize;
-        // A gated unit's result is in the groups' order; other inputs have a row for each token or
-        // slot.
+        // The result of a gated unit has the order of the groups; other inputs have a row for each
+        // token or slot.
         let grouped = self.program.is_tiled(input.value());
         let slots = !grouped && self.graph.value(input.value()).slots > 1;
         let group = match self.groups.get(&(experts, slots)) {

@@ -7,7 +7,7 @@ use kjit_graph::op::Reduce;
 use kjit_kernels::reduce::{BLOCKS_PER_UNIT, ReduceArgs, ReduceSpec, STRETCH, words_of_stretches};
 pub use kjit_kernels::reduce::{RANKS, WORDS};
 
-// A graph is divided among as many devices as its kernels can add up.
+// A graph is divided among at most as many devices as its kernels can sum over.
 const _: () = assert!(kjit_graph::RANKS == RANKS);
 use kjit_kernels::spec::Spec;
 
@@ -23,7 +23,7 @@ impl Lower<'_> {
         let from = self.graph.value(reduce.x);
         let &Reduce { ranks, join, gathered, .. } = reduce;
         let cols = from.slots * from.width;
-        // A prompt's rows have many values; a decoding step's hardly fill one range.
+        // Rows of a prompt have many values; rows of a decoding step have less than one range.
         let stretches = !gathered
             && !self.batch
             && self.program.tokens() > 1
@@ -79,11 +79,11 @@ impl Lower<'_> {
 /// Sizes of the exchange buffers for each device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Room {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Values of prompt rows, a multiple of a range.
+    /// Number of values of prompt rows, a multiple of a range.
     pub values: u64,
-    /// Values that a library gathers.
+    /// Number of values that a library gathers.
     pub gathered: u64,
 }
 
@@ -107,7 +107,7 @@ impl Room {
 
 impl Launch {
     /// The gather that a library does before this launch: this device's part, the buffer for all
-    /// parts, and elements for each token.
+    /// parts, and the number of elements for each token.
     pub fn gathers(&self) -> Option<(&Bind, &Bind, u64)> {
         let (x, inbox) = (self.args.first()?, self.args.get(INBOX)?);
         match (inbox, self.args.get(COUNT)?) {
@@ -123,7 +123,7 @@ const COUNT: usize = 13;
 
 /// A launch that sums rows over devices.
 pub struct Sum<'p> {
-    /// Its program.
+    /// Program of the launch.
     pub program: &'p Program,
     /// The launch.
     pub launch: &'p Launch,

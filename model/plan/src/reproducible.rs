@@ -2,20 +2,20 @@
 //! `OpenOptions::reproducible`.
 //!
 //! One lowering makes all programs: decoding, batches, prompts and drafts. The order of a row's
-//! sums depends only on its shape:
+//! sums depends only on the shape of the operation:
 //!
-//! - Products are those for few rows (`small_gemm.h`), with a number of waves and of blocks over
-//!   the columns that depends on the weights' shape only. On targets without that kernel they are
+//! - Products are those for few rows (`small_gemm.h`). Their numbers of waves and of blocks over
+//!   the columns depend only on the shape of the weights. On targets without that kernel they are
 //!   tiles with all columns in one block. Rows that neither supports, and chosen experts, use the
 //!   one-column products (`dots.h`) with the teams of a single row, after a launch that quantises
 //!   each row separately.
-//! - Attention is that of one token for each row, in prompts too, after their keys and values were
-//!   written. The number of slices is constant, so a slice's content depends only on the token's
-//!   position.
+//! - Attention is computed as for one token in each row, also in prompts, after their keys and
+//!   values were written. The number of slices is constant, so the content of a slice depends only
+//!   on the token's position.
 //! - All other steps are row by row, and states token by token.
 //!
-//! Measured tunings are not used (`Lower::tuned`), since one may exist for one number of rows and
-//! not for another.
+//! Measured tunings are not used (`Lower::tuned`), since there may be one for one number of rows
+//! and none for another.
 
 use super::PlanError;
 use super::fuse::Step;
@@ -32,7 +32,7 @@ use kjit_kernels::small_gemm;
 /// Blocks of a token's attention that fill a device: the multiprocessors of an H100.
 const BLOCKS: u32 = 128;
 
-/// Names a feature that is not reproducible.
+/// The error for a feature that is not reproducible.
 pub(super) fn check(graph: &Graph) -> Result<(), PlanError> {
     let no =
         |what: &str| Err(unsupported("--reproducible", format!("{what} is not reproducible yet")));
@@ -75,7 +75,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Tiles for single waves: every row is multiplied by the same instruction in the order of
+    /// Tiles of one wave each: every row is multiplied by the same instruction in the order of
     /// columns.
     pub(super) fn of_waves(&self, spec: GemmSpec) -> GemmSpec {
         let tuning = GemmSpec::waves(spec.tokens, &self.target, self.target.default_wave());
@@ -96,7 +96,7 @@ impl Lower<'_> {
         Ok(spec.with(Some(MatvecTuning { wave, team, block: all.block.max(team), ..all })))
     }
 
-    /// The tuning of experts' products: measured, or that of one token.
+    /// The tuning of experts' products: the measured one, or that of a single token.
     pub(super) fn experts_spread(
         &self,
         name: &str,

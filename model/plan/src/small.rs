@@ -1,4 +1,4 @@
-//! Lowers the steps that are equal for one token and for many: embedding rows, norms, routing,
+//! Lowers the steps that are the same for one token and for many: embedding rows, norms, routing,
 //! sums.
 
 use super::lower::Lower;
@@ -21,7 +21,7 @@ pub(super) struct Form {
     pub kind: NormKind,
     /// Elements of a group.
     pub group: usize,
-    /// Factors of one group, or of all.
+    /// Factors for one group, or for all.
     pub weight: Option<WeightId>,
     /// Offsets of a group.
     pub bias: Option<WeightId>,
@@ -40,7 +40,7 @@ impl Lower<'_> {
             .map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
         let spec = EmbedSpec { layout, each_own: self.batch };
         let job = self.job(&name, spec.clone())?;
-        // A position's id is the position, from a list that all sequences share.
+        // For position embeddings the id is the position, from a list that all sequences share.
         let (ids, capacity) = match by {
             // Drafted rows share one id ring.
             By::Token => (Control::Tokens, if self.drafted { 0 } else { self.context + 1 }),
@@ -161,7 +161,7 @@ impl Lower<'_> {
                     None => Ok(()),
                 }
             }
-            // Dividing by the length equals dividing by the root mean square and √n.
+            // Dividing by the length is the same as dividing by the root mean square and √n.
             Op::Norm(Norm { x, kind: Kind::Length, group, weight: None, bias: None, eps, out }) => {
                 let n = group as f32;
                 let form = Form { kind: NormKind::Rms, group, weight: None, bias: None };

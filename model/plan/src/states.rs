@@ -1,8 +1,8 @@
 //! Lowers recurrent states: short convolutions, scans, linear attention. A sequence's state is in
-//! its slot, like keys and values; at position 0 it counts as zero, whatever the memory holds.
+//! its slot, like keys and values. At position 0 kernels do not read the memory: the state is zero.
 //!
-//! The same kernel does one token, one token of each of several sequences, and a prompt. For a
-//! prompt it walks the tokens with its part of the state in registers.
+//! The same kernel computes one token, one token of each of several sequences, or a prompt. For a
+//! prompt it iterates over the tokens with its part of the state in registers.
 
 use super::arena::ALIGN;
 use super::fuse::Decay;

@@ -7,15 +7,15 @@
 //!
 //! Copies are the file's own bytes, so that its pages can be locked in place: opening copies
 //! nothing in host memory and repacks nothing. Matrices with another layout on the device are
-//! repacked there after each copy, into memory that all streamed layers share. That takes some 5 %
-//! of the copy's time on a card of 4 TB/s at 55 GB/s, and overlaps the next copy. The slot of such
-//! a layer is free at once; one with matrices that are read in the slot keeps it until it is
-//! computed.
+//! repacked there after each copy, into memory that all streamed layers share. That takes about 5 %
+//! of the copy's time on a card with 4 TB/s and copies of 55 GB/s, and overlaps the next copy. The
+//! slot of such a layer is free immediately after. A slot whose matrices are read in place is free
+//! when the layer is computed.
 //!
-//! Weights of host parts (experts or feed-forward parts of single tokens) are streamed the same way
-//! for long prompts, where one copy serves all tokens. That is a separate program. Beside host FFN
-//! other layers may be streamed in every pass: they alternate slots among themselves, so that for a
-//! token, too, the next one is copied while one is read.
+//! Weights of host parts (experts or feed-forward parts of single tokens) are also streamed for
+//! long prompts: one copy serves all tokens. That is a separate program. Beside host FFN other
+//! layers may be streamed in every pass. They alternate slots among themselves, so that also for a
+//! single token the next layer is copied while one is read.
 
 use super::arena::ALIGN;
 use super::{JobId, MemoryNeed, Plan, Program};
@@ -30,7 +30,7 @@ fn layer(tensor: &str) -> Option<usize> {
     tensor.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// A matrix and its sizes.
+/// A matrix and its sizes in bytes.
 struct One {
     weight: WeightId,
     job: Option<JobId>,
@@ -82,7 +82,7 @@ impl Plan {
         self.streaming = Some(Streaming { prompt: Some(program), ..streaming });
     }
 
-    /// The memory and the streaming with `k` of the layers without a host part streamed.
+    /// The memory and the streaming if `k` of the layers without a host part are streamed.
     fn with_streamed(
         &self,
         graph: &Graph,
@@ -93,7 +93,7 @@ impl Plan {
         let room = |s: &Streaming| {
             s.layers.iter().flat_map(|l| &l.matrices).map(|m| self.room_of(graph, m)).sum::<u64>()
         };
-        // The memory if all layers were resident.
+        // The memory if all layers are resident.
         let all = self
             .streaming
             .as_ref()
@@ -145,7 +145,7 @@ impl Plan {
         best
     }
 
-    /// Bytes of a matrix if it is resident.
+    /// Bytes that a matrix takes if it is resident.
     fn room_of(&self, graph: &Graph, m: &StreamedMatrix) -> u64 {
         match m.job {
             Some(_) => room(m.laid.end - m.laid.start),

@@ -30,9 +30,9 @@ pub struct StreamedLayer {
     pub number: usize,
     /// The slot of its bytes.
     pub slot: usize,
-    /// Its matrices.
+    /// Matrices of the layer.
     pub matrices: Vec<StreamedMatrix>,
-    /// The CPU computes with these matrices, except for long prompts.
+    /// Whether the CPU computes with these matrices, except for long prompts.
     pub for_prompts: bool,
 }
 

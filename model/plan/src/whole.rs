@@ -34,23 +34,23 @@ pub struct Request<'a> {
     pub options: &'a OpenOptions,
     /// Values to keep after each run.
     pub keep: &'a [ValueId],
-    /// The measured tunings ([`Shipped`](kjit_kernels::tuning::Shipped) for the shipped ones only).
+    /// The measured tunings ([`Shipped`](kjit_kernels::tuning::Shipped): only the shipped ones).
     pub tuned: &'a dyn Choices,
 }
 
 /// The purpose of a program.
 #[derive(Clone, Copy, PartialEq)]
 enum For {
-    /// One token of one sequence, and its logits.
+    /// One token of one sequence, with its logits.
     Token,
     /// Tokens of one sequence.
     Prompt(u32),
-    /// One token of each of N sequences, and their logits.
+    /// One token of each of N sequences, with their logits.
     Batch(u32),
-    /// As `Batch`, with one-token products that have a column for each sequence: for a persistent
-    /// kernel.
+    /// As `Batch`, with one-token products that have a column for each sequence: the program of a
+    /// persistent kernel.
     Columns(u32),
-    /// A few tokens of one sequence, and the logits of each.
+    /// A few tokens of one sequence, with the logits of each.
     Drafts,
 }
 
@@ -65,7 +65,7 @@ impl Request<'_> {
 /// in a slot with its own context.
 ///
 /// # Errors
-/// Names what no kernel covers; too many sequences.
+/// An operation without a kernel, by name; too many sequences.
 pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let &Request { graph, target, options, .. } = request;
     let sequences = options.sequences.max(1);
@@ -88,14 +88,14 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let mut decode = planner.program(For::Token)?;
     let [adjust, greedy, draw] = choices(graph, &mut decode)?;
     let (mut persistent, no_persistent) = match options.persistent {
-        // The persistent kernel sums in another order.
+        // The persistent kernel has another order of sums.
         Persistence::On if options.reproducible => {
             (vec![], Some("--reproducible needs separate launches".to_owned()))
         }
         Persistence::Auto if options.reproducible => (vec![], None),
         Persistence::On => planner.one_launches(&decode, 1, sequences)?,
-        // Used where it was measured to be faster. It was not requested, so its absence is not
-        // reported.
+        // Used if it was measured to be faster. It was not requested, so the plan does not report
+        // its absence.
         Persistence::Auto => match gains(graph, target) {
             Some(from) => (planner.one_launches(&decode, from, sequences)?.0, None),
             None => (vec![], None),
@@ -109,8 +109,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     // More rows would use another kernel.
     let chunk = if options.reproducible { chunk.min(FEW_ROWS) } else { chunk };
     let mut copying = planner.copying(chunk)?;
-    // If experts are copied for long prompts, the CPU's prompt programs have the CPU's chunk size
-    // at most.
+    // If experts are copied for long prompts, the other prompt programs compute them on the CPU,
+    // with at most the CPU's chunk size.
     let chunk = if copying.is_some() { chunk.min(options.chunk_on_cpu()) } else { chunk };
     let (mut prompts, no_prompts) = planner.prompts(chunk)?;
     if let Some(why) = no_prompts.as_ref().filter(|_| graph.is_bidirectional()) {
@@ -174,8 +174,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     Ok(plan)
 }
 
-/// With pages: the number of saved recurrent states besides those of `slots` slots. One for each
-/// slot's prompt, and at least eight for the conversations of a few slots.
+/// With pages: the number of saved recurrent states besides those of `slots` slots. There is one
+/// for each slot's prompt, and at least eight for the conversations of a few slots.
 pub const fn copies_beside(slots: usize) -> usize {
     if slots < 8 { 8 } else { slots }
 }
@@ -213,9 +213,9 @@ fn pages(request: &Request) -> Result<Option<usize>, PlanError> {
 struct Source<'a> {
     graph: &'a Graph,
     steps: &'a [Step],
-    /// The input of the logits' steps.
+    /// The input of the steps that make logits.
     head: ValueId,
-    /// Index of the first of those steps.
+    /// Index of the first of these steps.
     first: usize,
 }
 
@@ -226,7 +226,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// State shared by the programs of a plan.
+/// State that all programs of a plan share.
 struct Planner<'a> {
     request: &'a Request<'a>,
     source: Source<'a>,
@@ -245,7 +245,7 @@ impl<'a> Planner<'a> {
         let options = request.options;
         let context = request.context();
         let context = u32::try_from(context).map_err(|_| PlanError::Context(context))?;
-        // `--precise` promises half precision on a GPU: its prompts go through it.
+        // On a GPU `--precise` means f16: prompts use f16 products.
         let storage = match options.kv_stored() {
             KvType::F32 | KvType::F16 => KvStorage::F16,
             KvType::Q8_0 => KvStorage::Q8_0,
@@ -261,7 +261,8 @@ impl<'a> Planner<'a> {
     fn program_of(&mut self, source: Source<'_>, what: For) -> Result<Program, PlanError> {
         let &Request { target, keep, tuned, .. } = self.request;
         let Source { graph, steps: all, head, first } = source;
-        // The input of the logits' steps must be kept: in prompt programs nothing else reads it.
+        // The input of the steps that make logits must be kept: in prompt programs no other step
+        // reads it.
         let (tokens, steps, kept) = match what {
             For::Token => (1, all, keep.to_vec()),
             For::Batch(n) | For::Columns(n) => (n, all, keep.to_vec()),
@@ -310,7 +311,7 @@ impl<'a> Planner<'a> {
         Ok(lower.program.finish(products, head, first))
     }
 
-    /// The persistent kernels for `from` to at most two sequences, or why there are none.
+    /// The persistent kernels for `from` to two sequences, or the reason why there are none.
     fn one_launches(
         &mut self,
         decode: &Program,
@@ -330,7 +331,7 @@ impl<'a> Planner<'a> {
             match one {
                 Ok(one) => all.push(one),
                 Err(why) if n == from => return Ok((vec![], Some(why))),
-                // No room for this many columns.
+                // Shared memory does not suffice for this number of columns.
                 Err(_) => break,
             }
         }
@@ -353,7 +354,7 @@ impl<'a> Planner<'a> {
             Ok(one) => one,
             Err(why) => return Ok(Err(why)),
         };
-        // The logits of a prompt's last row, and the choice, are still launches.
+        // The logits of a prompt's last row and the choice are still separate launches.
         program.launches.drain(..program.head_from.min(program.launches.len()));
         program.head_from = 0;
         for launch in
@@ -367,7 +368,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The prompt program for which experts are copied, if the CPU computes them for single tokens.
-    /// `None` if not requested, or if kernels do not cover them.
+    /// `None` if it was not requested, or if there are no kernels for it.
     fn copying(&mut self, chunk: usize) -> Result<Option<Program>, PlanError> {
         let &Request { graph, options, .. } = self.request;
         let whole = experts_here(graph).filter(|_| options.host_prompts != HostPrompts::Compute);
@@ -388,7 +389,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The prompt programs, or why there are none; then no prompt kernel is compiled.
+    /// The prompt programs, or the reason why there are none; then no prompt kernel is compiled.
     fn prompts(&mut self, chunk: usize) -> Result<(Vec<Program>, Option<String>), PlanError> {
         let before = self.jobs.clone();
         let (mut prompts, mut none) = (vec![], None);
@@ -406,8 +407,8 @@ impl<'a> Planner<'a> {
         Ok((prompts, none))
     }
 
-    /// The program that verifies drafts. Models have none if a state is written while it is read
-    /// (latents) or cannot drop rejected tokens, and neither has a stage of several.
+    /// The program that verifies drafts. There is none for a model whose state is written while it
+    /// is read (latents) or that cannot drop rejected tokens, and none for one of several stages.
     fn drafts(&mut self) -> Result<Option<Batch>, PlanError> {
         let graph = self.request.graph;
         let apart = |s: &Step| matches!(s, Step::Latent { .. });
@@ -429,7 +430,8 @@ impl<'a> Planner<'a> {
             }
             Err(other) => return Err(other),
         };
-        // It only chooses greedily; the host chooses for sequences that draw or adjust logits.
+        // The program chooses greedily only. The host chooses for sequences that draw or adjust
+        // logits.
         let [_, greedy, _] = choices(graph, &mut program)?;
         Ok(Some(Batch { program, adjust: None, greedy, draw: None }))
     }
@@ -477,10 +479,10 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The first of the logits' steps, a projection, and its input. Only element-wise steps may follow:
-/// factors, a cap.
+/// The first of the steps that make logits, a projection, and its input. Only element-wise steps
+/// may follow: factors, a cap.
 fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError> {
-    // A stage before the last makes no logits.
+    // Only the last stage makes logits.
     if graph.makes_rows() {
         return Ok((steps.len(), graph.logits));
     }

@@ -1,5 +1,5 @@
-//! Cases and samples of attention: positions at the ends of tiles and slices, all storages, groups
-//! and head sizes.
+//! Cases and samples of attention: positions at the ends of tiles and slices, all storage types,
+//! groups and head sizes.
 
 use crate::case::{Case, CaseArg, FOLLOWS, floats, optional, output, words};
 use crate::cases::Cases;
@@ -14,14 +14,14 @@ use kjit_kernels::heads::{HeadsForm, RopeForm, Scores, angles};
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::{Family, Size, SpecError};
 
-/// Exponentials of the hardware and sums in f32.
+/// Exponentials of the hardware, and f32 sums.
 const ATTENTION: Tolerance =
     Tolerance { norm: 1e-5, each: 1e-4, reason: "scores and exponentials in single precision" };
 
 fn storage_tolerance(storage: KvStorage) -> Tolerance {
     match storage {
         KvStorage::F32 => ATTENTION,
-        // One new key and value are rounded; a tie may round differently from the oracle's.
+        // The new key and value are rounded; a tie may be rounded differently from the oracle.
         KvStorage::F16 => Tolerance {
             norm: 5e-4,
             each: 2e-3,
@@ -43,7 +43,7 @@ fn singles(v: &[f64]) -> Vec<f32> {
 struct Sizes {
     /// Positions of the cache.
     capacity: usize,
-    /// Tokens before the new one, a number per sequence.
+    /// Tokens before the new one, a number for each sequence.
     positions: Vec<usize>,
     /// Compute units.
     units: u32,
@@ -78,8 +78,8 @@ fn case(
         [vec![], vec![]]
     };
     let sinks = sinks(&spec.scores, form.heads, random);
-    // Several sequences are in slots of another order, with one slot free. Positions after the end
-    // are poisoned: reading them is detected.
+    // Several sequences are in slots in another order, with one free slot. Positions after the end
+    // contain poison, so reads of them are detected.
     let places = if n > 1 { n + 1 } else { n };
     let slots: Vec<usize> = (0..n).map(|s| places - 1 - s).collect();
     let mut before = [vec![0xffu8; places * bytes], vec![0xffu8; places * bytes]];
@@ -135,8 +135,8 @@ fn case(
             want.extend(out);
         }
     }
-    // Earlier rows are unchanged, the new ones are the oracle's, everything else stays poisoned.
-    // Bytes with scales are checked through the results: the oracle may round differently.
+    // Earlier rows are unchanged, new rows are the oracle's, everything else stays poison. 8-bit
+    // rows with scales are checked through the results: the oracle may round differently.
     let ([keys, values], [keys_after, values_after]) = (before, after);
     let cache = |name, before, after: &[u8]| {
         let real = |storage: Storage, tolerance| Expect::Real {
@@ -245,8 +245,8 @@ impl Cases for AttendSpec {
         // Heads without rotation, or already rotated.
         let unturned = |form| HeadsForm { rope: RopeForm { dims: 0, halves: false }, ..form };
         let tries = [
-            // form, scores, positions, splits, tile; singles at the tiles of plans, since
-            // more spill on AMD
+            // form, scores, positions, splits, tile; f32 with the tiles of plans, since larger
+            // tiles spill on AMD
             (form(4, 2, 64, F16, false, false), all, vec![0, 1, 30], 3, 4),
             (form(9, 3, 64, F16, false, false), all, vec![97], 2, 2),
             (form(14, 2, 64, F16, false, true), all, vec![64], 4, 1),
@@ -265,7 +265,7 @@ impl Cases for AttendSpec {
             (form(2, 1, 80, Q8_0, false, true), all, vec![20], 1, 4),
             (form(16, 1, 64, F32, false, false), all, vec![200], 7, 1),
             (unturned(form(4, 2, 64, F16, true, false)), all, vec![45], 2, 2),
-            // A score without a value: one slice and several, a window, sequences that end in a
+            // A score without a value: one slice and several; a window; sequences that end in a
             // full and in a partial tile.
             (form(8, 2, 64, F16, false, true), sinks, vec![0, 150, 9], 3, 2),
             (
@@ -275,8 +275,8 @@ impl Cases for AttendSpec {
                 2,
                 2,
             ),
-            // Slopes: head counts that are a power of two, and not; parts of a group; several
-            // slices.
+            // Slopes: numbers of heads that are and are not powers of two; parts of a group;
+            // several slices.
             (unturned(form(8, 8, 64, F16, false, false)), alibi(8.0), vec![200], 4, 4),
             (
                 unturned(form(12, 4, 32, F32, false, false)),
@@ -292,14 +292,14 @@ impl Cases for AttendSpec {
                 3,
                 4,
             ),
-            // Chunks: in the first, at the first position of one, after it.
+            // Chunks: positions in the first chunk, at the start of a chunk, and after it.
             (form(4, 2, 64, F16, false, false), chunk(32), vec![30, 64, 97], 2, 2),
             (form(4, 2, 64, Q8_0, false, false), chunk(50), vec![149], 3, 4),
             // Keys and values come from another layer.
             (kept(form(4, 2, 64, F16, true, true)), window(20), vec![0, 33], 2, 2),
             (kept(form(4, 1, 96, Q8_0, false, true)), all, vec![70], 3, 4),
-            // Pages: the first position of one, the last, several of them; slices that end within
-            // one; windows.
+            // Pages: the first position of a page, the last, several pages; slices that end within
+            // a page; windows.
             (paged(form(8, 4, 64, F16, false, false)), all, vec![0, 127, 128, 129, 300], 3, 4),
             (paged(form(8, 2, 128, Q8_0, true, true)), window(33), vec![131, 400], 2, 2),
             (paged(form(9, 3, 64, F16, false, false)), all, vec![391], 4, 2),
@@ -317,12 +317,12 @@ impl Cases for AttendSpec {
             let spec = AttendSpec { form, scores, tuning };
             let capacity = positions.iter().max().unwrap_or(&0) + 3;
             let scale = 1.0 / (form.kv.head_dim as f32).sqrt();
-            // As many units as give this number of slices.
+            // The number of units that gives this number of slices.
             let units = splits * spec.groups() * positions.len() as u32;
             into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
         }
-        // Wide heads: one part of a block and several, chunks for all lanes and not, ends of tiles
-        // and of slices.
+        // Wide heads: one part of a block and several; chunks for all lanes and for some; ends of
+        // tiles and slices.
         let wide = [
             (form(4, 1, 512, F16, true, true), all, vec![0, 31, 32, 70], 2),
             (
@@ -336,8 +336,8 @@ impl Cases for AttendSpec {
             (unturned(form(2, 1, 400, F16, false, false)), alibi(8.0), vec![64], 1),
             (kept(form(4, 2, 512, Q8_0, true, true)), chunk(50), vec![149], 4),
             (paged(form(4, 2, 512, F16, true, true)), all, vec![0, 127, 128, 300], 3),
-            // More slices than are added up at once (more than a wave has lanes: cases of
-            // `latent`).
+            // More slices than are added together (cases of `latent` have more than a wave has
+            // lanes).
             (form(2, 1, 272, F16, false, false), all, vec![287], 9),
         ];
         for (form, scores, positions, splits) in wide {
@@ -351,9 +351,9 @@ impl Cases for AttendSpec {
             let units = splits * spec.groups() * positions.len() as u32;
             into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
         }
-        // Rings: contexts around a tile of sixteen, around a round of all waves, with blocks that
-        // have no tile for some waves; groups of one to eight, and of two blocks; scales at odd
-        // halves.
+        // Rings: contexts around a tile of sixteen and around a round of all waves; blocks in which
+        // some waves have no tile; groups of one to eight, and of two blocks; scales at odd f16
+        // offsets.
         let rings = [
             // form, scores, positions, splits, waves, stages, least
             (form(4, 2, 64, F16, false, false), all, vec![0, 1, 15, 16, 17], 3, 2, 2, 1),
@@ -459,7 +459,7 @@ impl Cases for AttendSpec {
             }
             let capacity = positions.iter().max().unwrap_or(&0) + 3;
             let scale = 1.0 / (form.kv.head_dim as f32).sqrt();
-            // As many units as give this number of slices.
+            // The number of units that gives this number of slices.
             let units = splits * spec.groups() * positions.len() as u32;
             into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
         }

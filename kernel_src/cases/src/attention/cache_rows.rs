@@ -23,7 +23,7 @@ impl Cases for CacheRowsSpec {
         let capacity = size.past + n + 3;
         let bytes = kv.bytes(capacity).unwrap_or(0);
         let row = random.normals(n * dim, 1.0);
-        // Several sequences are in slots of another order, with one slot free; unwritten memory is
+        // Several sequences are in slots in another order, with one free slot; unwritten memory is
         // poison.
         let places = if self.one { 1 } else { n + 1 };
         let slots: Vec<u32> =
@@ -58,7 +58,7 @@ impl Cases for CacheRowsSpec {
                 want: Storage::F16.read(&after),
                 tolerance: HALF,
             },
-            // A quotient of two roundings may be the neighbouring code.
+            // After two roundings the quotient may give the neighbouring code.
             KvStorage::Q8_0 => Expect::Anything,
         };
         let args = CacheRowsArgs {

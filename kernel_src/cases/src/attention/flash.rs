@@ -14,14 +14,14 @@ use kjit_kernels::heads::Scores;
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::{Family, Size, SpecError};
 
-/// Queries, keys, values, probabilities and results are halves.
+/// Queries, keys, values, probabilities and results are f16.
 const ATTENTION: Tolerance = Tolerance {
     norm: 1.5e-3,
     each: 1.5e-2,
     reason: "queries, keys, values and probabilities are halves",
 };
 
-/// A case of `spec` of this size; of more than 256 tokens the oracle computes some.
+/// A case of `spec` with this size; above 256 tokens the oracle computes some of them.
 fn case(
     spec: &FlashSpec,
     target: &Target,
@@ -106,7 +106,7 @@ fn case(
     Case::of(name, spec, target, spec.launch(target, units, size)?, args)
 }
 
-/// Cases on the targets that have warp groups' products.
+/// Cases on targets that have products of warp groups.
 fn groups(
     spec: &FlashSpec,
     target: &Target,
@@ -149,8 +149,8 @@ impl Cases for FlashSpec {
         let alibi = |most: f32| Scores { alibi: Some(most), ..all };
         let around = |n: usize| Scores { around: Some(n), ..all };
         let chunk = |n: usize| Scores { chunk: Some(n), ..all };
-        // Head sizes, storages, one token and many, a past that is no multiple of a tile, windows
-        // shorter and longer than a tile.
+        // Head sizes, storage types, one token and many, a past that is not a multiple of a tile,
+        // windows shorter and longer than a tile.
         let shapes = [
             (64, F16, 4, 2, 1, 0, all),
             (64, Q8_0, 4, 2, 65, 31, all),
@@ -176,8 +176,8 @@ impl Cases for FlashSpec {
             (512, Q8_0, 1, 1, 9, 100, window(64)),
             (320, F16, 2, 2, 17, 40, cap(30.0)),
         ];
-        // In pages: a past that ends at a page's end, in the middle of one, none; a window that
-        // begins in another.
+        // In pages: a past that ends at the end of a page, in the middle of one, and none; a window
+        // that begins in another page.
         let in_pages = [
             (64, F16, 8, 4, 65, 128, all),
             (64, Q8_0, 2, 1, 37, 260, all),
@@ -197,14 +197,14 @@ impl Cases for FlashSpec {
             let scale = 1.0 / (dim as f32).sqrt();
             let tuning = Some(FlashTuning::waves(target, wave, &kv));
             let spec = FlashSpec { heads, kv, scale, scores, paged, tuning };
-            // Without matrix units wide heads do not fit a block's memory.
+            // Without matrix units wide heads do not fit in the memory of a block.
             if dim <= 256 || spec.covered(target) {
                 into.push(case(&spec, target, 1, Size { tokens, past }, random)?);
             }
             groups(&spec, target, tokens, past, random, into)?;
         }
-        // More tokens than the warp groups' 128, at lengths and pasts that are no multiple of
-        // anything, for every head size they have.
+        // More tokens than the 128 of warp groups, with lengths and pasts that are not multiples of
+        // a tile, for every head size that warp groups support.
         let more = [
             (64, F16, 4, 2, 257, 77, window(100)),
             (64, Q8_0, 2, 2, 131, 0, cap(30.0)),

@@ -31,8 +31,8 @@ impl Cases for KeyScoresSpec {
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
         use KvStorage::{F16, F32, Q8_0};
-        // Heads of one pass and of several, full and not; ends of tiles; one block for a row and
-        // several; rows from a later token on.
+        // Heads of one pass and of several, full and partial; ends of tiles; one block for a row
+        // and several; rows from a later token on.
         for (heads, head_dim, storage, units, positions, first, one) in [
             (64, 128, F16, 1, vec![70], 0, false),
             (4, 64, F16, 1, vec![0, 31, 32, 45], 0, false),
@@ -60,7 +60,7 @@ impl Cases for KeyScoresSpec {
 }
 
 /// Expected results, in f64, of sequences with these numbers of tokens before the new one, or of
-/// one sequence with as many new tokens; rows are those from the token `first` on.
+/// one sequence with this number of new tokens; rows are from token `first` on.
 fn case(
     spec: &KeyScoresSpec,
     target: &Target,
@@ -73,7 +73,7 @@ fn case(
     let capacity = positions.iter().max().unwrap_or(&0) + n + 3;
     let bytes = kv.bytes(capacity).unwrap_or(0);
     let (q, w) = (random.normals(n * heads * dim, 1.0), random.normals(n * heads, 1.0));
-    // Several sequences are in slots of another order, with one slot free; unwritten memory is
+    // Several sequences are in slots in another order, with one free slot; unwritten memory is
     // poison.
     let places = if spec.one { 1 } else { n + 1 };
     let slots: Vec<u32> =

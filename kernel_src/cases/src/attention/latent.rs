@@ -30,16 +30,16 @@ impl Cases for LatentSpec {
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
         use KvStorage::{F16, F32, Q8_0};
-        // Groups of four, of fewer, of a number that is no power of two; ranks around a block's
-        // threads; one slice and several; the first token, ends of tiles. In pages: the first
-        // position of one, the last, several of them.
+        // Groups of four, of fewer, of a number that is not a power of two; ranks around the number
+        // of threads of a block; one slice and several; the first token, ends of tiles. In pages:
+        // the first position of a page, the last, several pages.
         for (heads, head_dim, rank, storage, splits, positions, one, paged, chosen) in [
             (16, 576, 512, F16, 3, vec![70], false, false, None),
             (4, 80, 64, F16, 2, vec![0, 7, 8, 33], false, false, None),
             (5, 96, 96, Q8_0, 4, vec![50], false, false, None),
             (3, 272, 257, F32, 1, vec![23, 40], false, false, None),
             (8, 320, 256, Q8_0, 5, vec![100], false, false, None),
-            // More slices than are added up at once, than a wave has lanes.
+            // More slices than are added together, and than a wave has lanes.
             (4, 80, 64, F16, 40, vec![1290], false, false, None),
             (2, 80, 64, F16, 70, vec![2239], false, true, None),
             (4, 80, 64, F16, 1, vec![0; 11], true, false, None),
@@ -48,8 +48,8 @@ impl Cases for LatentSpec {
             (4, 80, 64, F16, 2, vec![0, 127, 128, 143], false, true, None),
             (5, 96, 96, Q8_0, 4, vec![255], false, true, None),
             (4, 80, 64, F16, 1, vec![120; 11], true, true, None),
-            // Chosen positions: fewer than there are, as many, more; of one sequence, its own new
-            // tokens among them.
+            // Chosen positions: fewer than there are, as many, more; of one sequence, including its
+            // new tokens.
             (16, 576, 512, F16, 3, vec![70], false, false, Some(33)),
             (4, 80, 64, F16, 2, vec![0, 11, 12, 40], false, false, Some(12)),
             (5, 96, 96, Q8_0, 1, vec![50], false, false, Some(20)),
@@ -84,8 +84,7 @@ impl Cases for LatentSpec {
     }
 }
 
-/// A list for each token of the positions that it sees: as many as it has places for, in rising
-/// order.
+/// A list for each token of the positions that it sees: as many as the list holds, in rising order.
 pub(crate) fn lists(
     chosen: usize,
     seen: impl Iterator<Item = usize>,
@@ -103,8 +102,8 @@ pub(crate) fn lists(
     seen.flat_map(of).collect()
 }
 
-/// Expected results, in f64, of sequences with these numbers of tokens before the new one; of one
-/// sequence, as many tokens.
+/// Expected results, in f64, of sequences with these numbers of tokens before the new one, or of
+/// one sequence with this number of tokens.
 fn case(
     spec: &LatentSpec,
     target: &Target,
@@ -116,7 +115,7 @@ fn case(
     let capacity = positions.iter().max().unwrap_or(&0) + n + 3;
     let (bytes, scale) = (kv.bytes(capacity).unwrap_or(0), 1.0 / (dim as f32).sqrt());
     let (q, new) = (random.normals(n * spec.heads * dim, 1.5), random.normals(n * dim, 1.0));
-    // Several sequences are in slots of another order, with one slot free; unwritten memory is
+    // Several sequences are in slots in another order, with one free slot; unwritten memory is
     // poison.
     let places = if n > 1 && !spec.one { n + 1 } else { 1 };
     let slots: Vec<u32> =
@@ -130,14 +129,14 @@ fn case(
         let at = slots[s] as usize * bytes;
         by_place[slots[s] as usize] = here as u32;
         let (cache, all) = (&mut before[at..at + bytes], &mut after[at..at + bytes]);
-        // New rows are used unrounded.
+        // New rows are used without rounding.
         let first = if spec.one { 0 } else { s };
         if first == s {
             (0..here).for_each(|p| kv.write_row(cache, capacity, 0, p, &random.normals(dim, 1.0)));
             all.copy_from_slice(cache);
         }
         kv.write_row(all, capacity, 0, here + s - first, &new[s * dim..][..dim]);
-        // Of many tokens the oracle computes some.
+        // If there are many tokens, the oracle computes some of them.
         if n > 128 && s % 61 > 0 && s + 1 < n {
             want.resize(want.len() + spec.heads * spec.rank, f64::INFINITY);
             continue;

@@ -35,7 +35,7 @@ impl Cases for LatentFlashSpec {
         let all =
             self.chosen.map_or(vec![], |n| lists(n, (0..tokens).map(|t| past + t + 1), random));
         let mut want = vec![];
-        // Of many tokens the oracle computes some.
+        // If there are many tokens, the oracle computes some of them.
         let step = if tokens > 128 { 61 } else { 1 };
         for t in 0..tokens {
             if t % step > 0 && t + 1 < tokens {
@@ -101,9 +101,9 @@ impl Cases for LatentFlashSpec {
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
         use KvStorage::{F16, F32, Q8_0};
-        // Heads that divide a block's rows and that do not, ranks that the waves share evenly and
-        // unevenly, one token and many, a past that is no multiple of a tile; in pages, one that
-        // ends with a page and one that ends before.
+        // Heads that do and do not divide the rows of a block, ranks that the waves share evenly
+        // and unevenly, one token and many, a past that is not a multiple of a tile. In pages: a
+        // past that ends with a page and one that ends before.
         for (heads, head_dim, rank, storage, tokens, past, paged, chosen) in [
             (16, 576, 512, F16, 9, 70, false, None),
             (3, 96, 80, F16, 47, 5, false, None),
@@ -113,8 +113,8 @@ impl Cases for LatentFlashSpec {
             (6, 576, 512, Q8_0, 7, 64, false, None),
             (16, 576, 512, F16, 9, 120, true, None),
             (5, 160, 128, Q8_0, 13, 256, true, None),
-            // Chosen positions: fewer than there are, as many, more; of one sequence, its own new
-            // tokens among them.
+            // Chosen positions: fewer than there are, as many, more; of one sequence, including its
+            // new tokens.
             (128, 320, 256, F16, 2, 150, false, Some(100)),
             (5, 96, 80, F16, 20, 4, false, Some(12)),
             (3, 160, 128, Q8_0, 6, 70, false, Some(33)),

@@ -52,8 +52,8 @@ fn case(
             ));
         }
     }
-    // Keys and values, in a cache of singles or halves, straight from the oracle; rows of other
-    // positions stay poisoned.
+    // Keys and values in a cache of f32 or f16, directly from the oracle; rows of other positions
+    // stay poison.
     let (storage, each, tolerance) = match kv.storage {
         KvStorage::F32 => (Storage::F32, 4, SINGLE),
         KvStorage::F16 | KvStorage::Q8_0 => (Storage::F16, 2, HALF),
@@ -64,8 +64,8 @@ fn case(
     let elements = bytes / each;
     let mut want = [vec![f64::NAN; elements], vec![f64::NAN; elements]];
     for t in 0..tokens {
-        // Bytes with scales are compared with the oracle in the cases of attention, which reads
-        // them.
+        // 8-bit rows with scales are compared with the oracle in the cases of attention, which
+        // reads them.
         for head in 0..if kv.storage == KvStorage::Q8_0 || form.kept_before { 0 } else { kv.heads }
         {
             let at = (t * kv.heads + head) * dim;
@@ -157,7 +157,7 @@ impl Cases for RopeKvSpec {
             };
             let spec = RopeKvSpec { form, half, tuning: Some(Wave { wave }) };
             into.push(case(&spec, target, 2, (size, 11), random)?);
-            // Over the end of a page.
+            // Across the end of a page.
             let spec = RopeKvSpec { form: HeadsForm { paged: true, ..form }, ..spec };
             into.push(case(&spec, target, 2, (Size { tokens: 5, past: 125 }, 133), random)?);
         }

@@ -29,7 +29,8 @@ impl Cases for TopKeysSpec {
         random: &mut Random,
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
-        // Fewer positions than are chosen, as many, one more; one; more than a block reads at once.
+        // Fewer positions than are chosen, as many, one more; one; more than a block reads
+        // together.
         for (top, positions, first, one) in [
             (12, vec![3, 10, 11, 12, 40], 0, false),
             (1, vec![700, 0], 0, false),
@@ -49,8 +50,8 @@ impl Cases for TopKeysSpec {
     }
 }
 
-/// Sequences with these numbers of tokens before the new one, or one with as many new tokens; rows
-/// are those from the token `first` on.
+/// Sequences with these numbers of tokens before the new one, or one sequence with this number of
+/// new tokens; rows are from token `first` on.
 fn case(
     spec: &TopKeysSpec,
     target: &Target,
@@ -72,8 +73,8 @@ fn case(
             continue;
         }
         let seen = past + 1 + if spec.one { t } else { 0 };
-        // Every second row is coarse, so there are equals at the border; zeros of both signs, a
-        // NaN; after the seen positions the largest of all.
+        // Every second row is coarse, so that there are equal scores at the border. There are zeros
+        // of both signs and a NaN; after the visible positions there is the largest score.
         let mut row = random.normals(seen, 3.0);
         if t % 2 == 0 {
             row.iter_mut().for_each(|v| *v = v.round());
@@ -91,7 +92,7 @@ fn case(
     }
     let mut launch = spec.launch(target, units, Size { tokens: n, past: capacity - n })?;
     launch.geometry.grid[0] = (n - first) as u32;
-    // Nothing is written for tokens before the first row's.
+    // Nothing is written for tokens before that of the first row.
     let mut before = vec![0xddu8; 4 * n * top];
     let mut after: Vec<u8> = lists.iter().flat_map(|v| v.to_le_bytes()).collect();
     before[..4 * first * top].fill(0xee);
@@ -113,7 +114,7 @@ fn case(
     Case::of(name, spec, target, launch, args)
 }
 
-/// A key with the kernel's order.
+/// A key in the kernel's order.
 fn order(x: f32) -> u32 {
     let bits = (x + 0.0).to_bits();
     if x.is_nan() { 0 } else { bits ^ if bits >> 31 == 1 { u32::MAX } else { 1 << 31 } }

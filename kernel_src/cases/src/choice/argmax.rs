@@ -73,8 +73,8 @@ fn of(
     )
 }
 
-/// Logits of four sequences: coarse, so that there are equals everywhere; a NaN, zeros of both
-/// signs, an infinity.
+/// Logits of four sequences: coarse, so that many are equal; a NaN, zeros of both signs, an
+/// infinity.
 pub(crate) fn coarse(vocab: usize, random: &mut Random) -> Vec<f32> {
     let mut logits: Vec<f32> =
         random.normals(4 * vocab, 3.0).iter().map(|v| (v * 4.0).round() / 4.0).collect();

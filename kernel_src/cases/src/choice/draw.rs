@@ -40,8 +40,8 @@ impl Cases for DrawSpec {
         let spec = |vocab| DrawSpec { vocab, tuning: Some(ChoiceTuning { wave, block: 2 * wave }) };
         let vocab = 1009;
         let logits = coarse(vocab, random);
-        // Blocks that meet must all be resident: seven blocks for each of four sequences fit any
-        // device, the simulated one included.
+        // Blocks that wait for each other must all be resident: seven blocks for each of four
+        // sequences fit on any device, including the simulated one.
         let all = [
             (0, 1.0, 1.0, 0.0),
             (40, 0.8, 1.0, 0.0),
@@ -52,8 +52,9 @@ impl Cases for DrawSpec {
         for options in all {
             into.push(of(&spec(vocab), target, (2, 9), (&logits, options, false), random)?);
         }
-        // Small top-k: one, the largest, one more; equals at the border of top-k and of top-p; by
-        // one block that reads its logits in several rounds, and by more than fit into a wave.
+        // Small top-k: one, the largest, one more; equal logits at the border of top-k and of
+        // top-p; one block that reads its logits in several rounds, and more blocks than lanes of a
+        // wave.
         for (blocks, options) in [
             (1, (64, 0.9, 1.0, 0.0)),
             (7, (64, 1.1, 0.9, 0.0)),
@@ -98,8 +99,8 @@ impl Cases for DrawSpec {
             (&[0.5, 0.5, -1.0, 0.5, 0.25], (2, 1.0, 0.9, 0.0), false),
             random,
         )?);
-        // A vocabulary that is read four at a time, with few equals; and logits at infinite
-        // distance from the rest.
+        // A vocabulary that is read four at a time, with few equal logits; and logits at infinite
+        // distance from the others.
         let vocab = 2052;
         let mut logits = random.normals(3 * vocab, 5.0);
         logits[..vocab].iter_mut().step_by(3).for_each(|v| *v = f32::NEG_INFINITY);
@@ -152,10 +153,10 @@ impl Cases for DrawSpec {
     }
 }
 
-/// Top-k, temperature, top-p, min-p.
+/// Top-k, temperature, top-p and min-p.
 type Chances = (u32, f32, f32, f32);
 
-/// The host's definition: cuts in f64, the draw as in [`kjit_kernels::noise`].
+/// The reference of the host: cuts in f64, the draw as in [`kjit_kernels::noise`].
 fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Chances, noise: Noise) -> u32 {
     let mut order: Vec<usize> = (0..row.len()).filter(|&i| !row[i].is_nan()).collect();
     let best_first = |&a: &usize, &b: &usize| {
@@ -185,7 +186,8 @@ fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Chances, noise: Noise
         .unwrap_or(order[0] as u32)
 }
 
-/// A case of these logits with `blocks` blocks for each sequence; with options by slot if `own`.
+/// A case of these logits with `blocks` blocks for each sequence. If `own`, each slot has its own
+/// options.
 fn of(
     spec: &DrawSpec,
     target: &Target,
@@ -196,7 +198,7 @@ fn of(
     let n = logits.len() / spec.vocab;
     let seeds: Vec<u64> = (0..n).map(|_| random.bits()).collect();
     let positions: Vec<u32> = (0..n as u32).map(|s| s % 8).collect();
-    // With options by slot, every second slot is greedy.
+    // With options per slot, every second slot is greedy.
     let of = |slot: u32| if own && slot % 2 == 1 { (1, 1.0, 1.0, 0.0) } else { options };
     let chosen: Vec<u32> = logits
         .chunks(spec.vocab)
@@ -215,7 +217,7 @@ fn of(
         .collect();
     let halves: Vec<u32> = seeds.iter().flat_map(|s| [*s as u32, (s >> 32) as u32]).collect();
     let [slots, tokens, position] = moved(&positions, capacity, &chosen);
-    // The shared options are poisoned: with options by slot the kernel must not read them.
+    // The shared options are poison: with options per slot the kernel must not read them.
     let (top_k, temperature, top_p, min_p) =
         if own { (1, f32::NAN, f32::NAN, f32::NAN) } else { options };
     let tuning = spec.tuning(target)?;

@@ -21,7 +21,7 @@ impl Cases for RouteSpec {
     ) -> Result<Case, SpecError> {
         let (n, scale) = (self.experts, 1.5f32);
         let mut scores = random.normals(size.tokens * n, 2.0);
-        // Ties, also across lanes: the lower index must come first.
+        // Equal scores, also in different lanes: the lower index must come first.
         let most = scores[..n].iter().fold(f32::MIN, |a, &b| a.max(b)) + 1.0;
         scores[n - 1] = most;
         scores[n / 2] = most;
@@ -87,7 +87,7 @@ impl Cases for RouteSpec {
             (160, 6, false, Softmax, false, false, Some((8, 3)), 1),
             (96, 8, true, Sigmoid, true, false, Some((8, 4)), 1),
             (6, 3, true, Sigmoid, true, true, Some((6, 4)), 1),
-            // Scores in several lanes' registers, an expert chosen by each of its scores.
+            // Scores in the registers of several lanes; an expert chosen by each of its scores.
             (128, 8, true, Softmax, false, false, None, 2),
             (9, 6, true, Sigmoid, true, true, None, 3),
             (64, 32, false, Chosen, false, false, None, 4),
@@ -134,7 +134,7 @@ impl Cases for RouteSpec {
     }
 }
 
-/// The basis of each expert's share and of its choice, in f64.
+/// The basis of each expert's share and of the choice, in f64.
 fn gate(spec: &RouteSpec, row: &[f32], bias: &[f32]) -> (Vec<f64>, Vec<f64>) {
     let raw: Vec<f64> = row.iter().map(|&v| f64::from(v)).collect();
     let most = raw.iter().copied().fold(f64::MIN, f64::max);

@@ -1,5 +1,5 @@
-//! Cases and samples of products with a batch's rows: every format, every width of the products,
-//! rows and columns that fill no tile and no unit, tiles that several blocks share.
+//! Cases and samples of products with rows of a batch: every format, every width of the products,
+//! rows and columns that do not fill a tile or a unit, tiles that several blocks share.
 
 use crate::case::{Case, CaseArg, FOLLOWS, input, optional, output};
 use crate::cases::Cases;
@@ -22,14 +22,14 @@ fn case(
     tokens: usize,
     random: &mut Random,
 ) -> Result<Case, SpecError> {
-    // A product's tokens are read whole.
+    // A product reads all its tokens.
     let (mut x, values) = turned(tokens, spec.cols, random);
     x.resize(turned_bytes(spec.tokens, spec.cols), 0xff);
     let matrices = matrices(&spec.segments, spec.cols, 1, random)?;
     let first = spec.segments[0].rows;
     let residual =
         if spec.finish == Finish::Add { random.normals(tokens * first, 1.0) } else { vec![] };
-    // Of each token each weight's products with each different row.
+    // For each token, the products of each weight with each distinct row.
     let dots: Vec<Vec<Vec<f64>>> =
         values.iter().map(|x| matrices.iter().map(|(m, _)| m.dots(x)).collect()).collect();
     let result = |s: usize| -> Vec<Option<Vec<f64>>> {
@@ -98,7 +98,7 @@ impl Cases for BatchGemmSpec {
         if !covers(target) {
             return Ok(());
         }
-        // Every format; numbers of tokens that are no width of a product.
+        // Every format; numbers of tokens that are not a width of a product.
         for (i, f) in ALL.iter().enumerate() {
             let cols =
                 if f.block_elems() > 32 { 128.max(f.block_elems()) } else { 96 + 64 * (i % 2) };
@@ -125,7 +125,7 @@ impl Cases for BatchGemmSpec {
         for (j, &(most, tuning)) in tunings.iter().enumerate() {
             let with = |spec: BatchGemmSpec| BatchGemmSpec { tuning, ..spec };
             let specs = [
-                // Three weights of two layouts, as Q, K and V of a mixed file.
+                // Three weights of two layouts, like Q, K and V of a mixed file.
                 with(BatchGemmSpec {
                     segments: vec![
                         segment("Q4_K", 330, true),
@@ -139,7 +139,7 @@ impl Cases for BatchGemmSpec {
                     finish: Finish::Add,
                     ..BatchGemmSpec::new(format("Q8_0"), 67, 5152, most)
                 }),
-                // Blocks that end and begin in the midst of tiles.
+                // Blocks that end and begin in the middle of tiles.
                 with(BatchGemmSpec {
                     finish: Finish::Add,
                     ..BatchGemmSpec::new(format("Q4_K"), 9000, 768, most)

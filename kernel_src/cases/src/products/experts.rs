@@ -1,4 +1,4 @@
-//! Cases and samples of the experts' matrices.
+//! Cases and samples of products with experts' matrices.
 
 use crate::case::{Case, CaseArg, FOLLOWS, floats, input, optional, output, words};
 use crate::cases::Cases;
@@ -14,8 +14,8 @@ use kjit_kernels::matvec::MatvecTuning;
 use kjit_kernels::{Family, Size, SpecError};
 
 /// A case with `stack` experts' matrices on a device of `units` compute units. The last `idle` of
-/// the spec's tokens are not in use: their activations, choices and shares are poison, and nothing
-/// is written for them.
+/// the spec's tokens are not in use: their activations, choices and shares are poison, and no
+/// results are written for them.
 fn case(
     spec: &ExpertsSpec,
     target: &Target,
@@ -78,7 +78,7 @@ fn case(
             }
         }
     }
-    // Never written: poison as an index is far after the matrices.
+    // Never written: used as an index, poison is far beyond the matrices.
     chosen[used * spec.top..].fill(u32::MAX);
     shares[used * spec.top..].fill(f32::NAN);
     x[spec.columns() / spec.tokens * used * cols..].fill(f32::NAN);
@@ -130,7 +130,7 @@ impl Cases for ExpertsSpec {
         _: Size,
         random: &mut Random,
     ) -> Result<Case, SpecError> {
-        // Twice as many matrices as are chosen: others must not be read.
+        // Twice as many matrices as are chosen, so that reads of other matrices are detected.
         case(self, target, (units, 2 * self.top * self.tokens + 1, 0), random)
     }
 
@@ -327,7 +327,7 @@ impl Cases for ExpertsSpec {
             };
             into.push(case(&spec, target, (2, 5, idle), random)?);
             if prologue == Prologue::None && !bias {
-                // With all of `top` matrices.
+                // With all `top` matrices.
                 let spec = ExpertsSpec { all: true, finish: ExpertFinish::Store, ..spec };
                 into.push(case(&spec, target, (2, top, idle), random)?);
             }

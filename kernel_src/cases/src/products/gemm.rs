@@ -14,8 +14,8 @@ use kjit_kernels::launch::Launch;
 use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::{Family, Size, SpecError};
 
-/// A case of `spec` with `tokens` tokens on a device of `units` compute units; with experts, the
-/// expert of each tile (`None`: nothing to do) instead of tokens.
+/// A case of `spec` with `tokens` tokens on a device of `units` compute units. With experts, the
+/// expert of each tile (`None`: no work) instead of tokens.
 fn case(
     spec: &GemmSpec,
     target: &Target,
@@ -32,7 +32,7 @@ fn case(
     let residual =
         if spec.finish == Finish::Add { random.normals(tokens * first, 1.0) } else { vec![] };
     let tile_expert: Vec<u32> = experts.iter().map(|e| e.map_or(u32::MAX, |e| e as u32)).collect();
-    // For each weight, each distinct token's products with each distinct row.
+    // For each weight, the products of each distinct token with each distinct row.
     let dots: Vec<Vec<Vec<f64>>> =
         matrices.iter().map(|(m, _)| values.iter().map(|token| m.dots(token)).collect()).collect();
     let result = |s: usize| -> Vec<Option<Vec<f64>>> {
@@ -126,14 +126,14 @@ impl Cases for GemmSpec {
             }
         }
         let groups = |t: &GemmTuning| matches!(t, GemmTuning::Groups { .. });
-        // Every format, numbers of tokens and rows that fill no tile, rows whose last step is half
-        // a step.
+        // Every format; numbers of tokens and rows that do not fill a tile; rows whose last step is
+        // half a step.
         for (i, f) in ALL.iter().enumerate() {
             let cols =
                 if f.block_elems() > 32 { 128.max(f.block_elems()) } else { 96 + 64 * (i % 2) };
             for (j, t) in tunings.iter().enumerate() {
-                // Simulated products are slow: each format in one of the shapes of waves, and in
-                // all others on a device that has them.
+                // Simulated products are slow: each format is tested in one wave shape, and in all
+                // others only on a device that has them.
                 if j < 2 && i % 2 != j || groups(t) && f.name == "F32" {
                     continue;
                 }
@@ -145,7 +145,7 @@ impl Cases for GemmSpec {
         for (j, &t) in tunings.iter().enumerate() {
             let with = |spec: GemmSpec| GemmSpec { tuning: Some(t), ..spec };
             let specs = [
-                // Three weights of two layouts, as Q, K and V of a mixed file.
+                // Three weights of two layouts, like Q, K and V of a mixed file.
                 with(GemmSpec {
                     segments: vec![
                         segment("Q4_K", 130, true),
@@ -160,7 +160,7 @@ impl Cases for GemmSpec {
                     tiled: true,
                     ..GemmSpec::new(format("Q5_1"), 1, 160, 1)
                 }),
-                // Few tiles and many columns: split.
+                // Few tiles and many columns, so blocks share tiles.
                 with(GemmSpec {
                     finish: Finish::Add,
                     ..GemmSpec::new(format("Q8_0"), 67, 1056, 1)
@@ -212,7 +212,7 @@ impl Cases for GemmSpec {
             list.add(format!("gemm {q} {k} {v}"), spec, prompt)?;
         }
         for name in ["Q4_K", "Q8_0"] {
-            // Every token has eight of them.
+            // Every token has eight experts.
             let gated = GemmSpec {
                 segments: vec![weight(name, 768), weight(name, 768)],
                 finish: Finish::Silu,

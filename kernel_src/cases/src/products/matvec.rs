@@ -38,7 +38,7 @@ fn case(
     let matrices = matrices(&spec.segments, cols, 1, random)?;
     let rows = spec.segments[0].rows;
     let residual = if spec.finish == Finish::Add { random.normals(n * rows, 1.0) } else { vec![] };
-    // For each column, each weight's products with each distinct row.
+    // For each column, the products of each weight with each distinct row.
     let dots: Vec<Vec<Vec<f64>>> =
         columns.iter().map(|c| matrices.iter().map(|(m, _)| m.dots(c)).collect()).collect();
     let all = |s: usize| -> Vec<f64> {
@@ -131,7 +131,7 @@ impl Cases for MatvecSpec {
         }
         let segment = |name, rows, bias| Segment { format: format(name), rows, bias };
         let mut specs = [
-            // Three weights of two layouts after a norm, as Q, K and V of a mixed file.
+            // Three weights of two layouts after a norm, like Q, K and V of a mixed file.
             MatvecSpec {
                 prologue: Prologue::Norm,
                 segments: vec![
@@ -199,7 +199,7 @@ impl Cases for MatvecSpec {
                 into.push(case(spec, target, 2, random)?);
             }
         }
-        // Blocks of 1024, whose waves have one row, two or none.
+        // Blocks of 1024, whose waves have one row, two rows or none.
         if takes_1024(target) {
             let team = wave;
             let wide = MatvecSpec {

@@ -1,5 +1,5 @@
-//! Cases and samples of products with a few rows: every format, numbers of tokens that fill no
-//! block, rows and columns that fill no step.
+//! Cases and samples of products with a few rows: every format, numbers of tokens that do not fill
+//! a block, rows and columns that do not fill a step.
 
 use crate::case::{Case, CaseArg, FOLLOWS, input, optional, output};
 use crate::cases::Cases;
@@ -22,14 +22,14 @@ fn case(
     tokens: usize,
     random: &mut Random,
 ) -> Result<Case, SpecError> {
-    // A block's tokens are read whole.
+    // A block reads all its tokens.
     let (mut x, values) = panels(tokens, spec.cols, random);
     x.resize(panel_bytes(spec.tokens, spec.cols), 0xff);
     let matrices = matrices(&spec.segments, spec.cols, 1, random)?;
     let first = spec.segments[0].rows;
     let residual =
         if spec.finish == Finish::Add { random.normals(tokens * first, 1.0) } else { vec![] };
-    // For each token, each weight's products with each distinct row.
+    // For each token, the products of each weight with each distinct row.
     let dots: Vec<Vec<Vec<f64>>> =
         values.iter().map(|x| matrices.iter().map(|(m, _)| m.dots(x)).collect()).collect();
     let result = |s: usize| -> Vec<Option<Vec<f64>>> {
@@ -117,7 +117,7 @@ impl Cases for SmallGemmSpec {
             let with = |spec: SmallGemmSpec| SmallGemmSpec { tuning, ..spec };
             let gated = tuning.is_none_or(|t| t.rows * t.tiles >= 2);
             let specs = [
-                // Three weights of two layouts, as Q, K and V of a mixed file.
+                // Three weights of two layouts, like Q, K and V of a mixed file.
                 with(SmallGemmSpec {
                     segments: vec![
                         segment("Q4_K", 130, true),
@@ -126,7 +126,7 @@ impl Cases for SmallGemmSpec {
                     ],
                     ..SmallGemmSpec::new(format("Q4_K"), 1, 512, [8, 16, 24, 64][j])
                 }),
-                // Few rows and many columns: split.
+                // Few rows and many columns, so blocks share results.
                 with(SmallGemmSpec {
                     finish: Finish::Add,
                     ..SmallGemmSpec::new(format("Q8_0"), 67, 5152, 8)
@@ -159,8 +159,8 @@ impl Cases for SmallGemmSpec {
             return Ok(());
         }
         for name in ["Q4_K", "Q6_K", "Q8_0", "Q4_0", "IQ4_XS", "F16"] {
-            // From 40 rows on a lane spills up to a dozen words, which was the fastest variant
-            // (`docs/performance.md`): exempt from the rule here.
+            // From 40 rows on a lane spills up to a dozen words. This was the fastest variant
+            // (`docs/performance.md`), so it is exempt from the rule here.
             for tokens in [8, 16, 32] {
                 let spec = SmallGemmSpec {
                     finish: Finish::Add,

@@ -52,8 +52,8 @@ fn of(
     blocks: u32,
     random: &mut Random,
 ) -> Result<Case, SpecError> {
-    // Inputs from where the activation vanishes to where it is the identity, and infinities that
-    // must not become NaN.
+    // Inputs for which the activation vanishes to inputs for which it is the identity, and
+    // infinities that must not become NaN.
     let mut a = random.normals(n, 6.0);
     a[0] = 0.0;
     a[1] = 90.0;

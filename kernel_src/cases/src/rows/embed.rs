@@ -62,7 +62,7 @@ fn of(
     let tokens: Vec<u32> = (0..capacity * rows).map(|_| random.below(vocab) as u32).collect();
     let position: Vec<u32> =
         if spec.each_own { (0..rows as u32).map(|p| (8 + p) % 9).collect() } else { vec![4] };
-    // Another order than the rows'.
+    // Another order than that of the rows.
     let slots: Vec<u32> = (0..rows as u32).map(|r| (r + rows as u32 - 1) % rows as u32).collect();
     let scale = 1.75f32;
     let mut want = vec![];
@@ -91,7 +91,7 @@ fn of(
     Case::of(name, spec, target, spec.launch(target, 1, Size { tokens: rows, past: 0 })?, args)
 }
 
-/// Rows of the table when it is timed: enough for every compute unit.
+/// Rows of the table for timing: enough for every compute unit.
 const ROWS: usize = 4096;
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ mod oracle {
         }
     }
 
-    /// Parameters of the function with a visible effect.
+    /// Parameters of the function that have a visible effect.
     fn numbers(map: Map) -> [f32; 4] {
         match map {
             Map::Act { function: Function::Xielu }
@@ -159,8 +159,8 @@ mod oracle {
         random: &mut Random,
     ) -> Result<Case, SpecError> {
         let (cols, map, p) = (spec.cols, spec.map, numbers(spec.map));
-        // Inputs from where the functions vanish to where they grow, and inputs that must not
-        // become NaN.
+        // Inputs for which the functions vanish to inputs for which they grow, and inputs that must
+        // not become NaN.
         let mut x = random.normals(rows * spec.x_cols(), 2.0);
         for (v, edge) in x.iter_mut().zip([0.0, 60.0, -60.0, 1e-6, -1e-4]) {
             *v = edge;
@@ -185,7 +185,7 @@ mod oracle {
             Map::AddChosen { each } => (vec![], random.normals(experts * each, 1.0)),
             Map::Rotate { dims, .. } => {
                 let frequencies: Vec<f64> = (0..dims / 2).map(|i| 0.7f64.powi(i as i32)).collect();
-                // Rows are from the fourth position on, or anywhere in the first sixteen.
+                // Rows are at the fourth position and later, or anywhere in the first sixteen.
                 (angles(&frequencies, 1.1, 16.max(rows + 4)), vec![])
             }
             _ => (vec![], vec![]),

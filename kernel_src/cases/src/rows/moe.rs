@@ -12,14 +12,14 @@ use kjit_kernels::moe::{
 use kjit_kernels::variant::Wave;
 use kjit_kernels::{Family, Size, SpecError};
 
-/// Sizes with uneven tiles, some with experts without a token; tokens.
+/// Sizes with uneven tiles, some with experts without tokens; numbers of tokens.
 const SIZES: [(MoeSpec, usize); 3] = [
     (MoeSpec { experts: 5, top: 2, tile: 16, cols: 70 }, 33),
     (MoeSpec { experts: 131, top: 8, tile: 64, cols: 33 }, 65),
     (MoeSpec { experts: 3, top: 1, tile: 32, cols: 300 }, 1),
 ];
 
-/// Those of a real model.
+/// Sizes of a real model.
 const SAMPLE: MoeSpec = MoeSpec { experts: 128, top: 8, tile: 64, cols: 2048 };
 const SAMPLE_SIZE: Size = Size { tokens: PROMPT, past: 0 };
 
@@ -30,13 +30,14 @@ struct Groups {
     tile_expert: Vec<u32>,
     source: Vec<u32>,
     row: Vec<u32>,
-    /// Rows after the last tile: unchanged.
+    /// Number of rows after the last tile, which are unchanged.
     untouched: usize,
 }
 
 fn groups(spec: &MoeSpec, tokens: usize, random: &mut Random) -> Groups {
     let MoeSpec { experts, top, tile, .. } = *spec;
-    // The first expert is the second choice of all, so tiles are uneven and some experts have none.
+    // The first expert is the second choice of all tokens, so tiles are uneven and some experts
+    // have no tokens.
     let chosen: Vec<u32> = (0..tokens)
         .flat_map(|_| {
             let first = random.below(experts) as u32;

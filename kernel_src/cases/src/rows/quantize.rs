@@ -74,9 +74,9 @@ impl Cases for QuantizeSpec {
     }
 }
 
-/// The tolerance for columns of these values. Half a step of the largest group is the bound on
-/// each: a group with an outlier of 170 among values of 2.6 was 2.6e-3 off, as expected, and failed
-/// a bound by the root mean square alone.
+/// The tolerance for columns of these values. The bound on each element is half a step of the
+/// largest group. A group with an outlier of 170 among values of 2.6 had an error of 2.6e-3, as
+/// expected, and failed a bound by the root mean square alone.
 fn rounded(column: &Column, want: &[f64]) -> Tolerance {
     let usual = exact(column);
     if !matches!(column.form, Form::Quantised { .. }) {

@@ -40,7 +40,7 @@ impl Cases for ReadSpec {
     }
 }
 
-/// MiB that are read when it is timed.
+/// MiB that are read for timing.
 const READ: Size = Size { tokens: 1024, past: 0 };
 
 /// A case of `vectors` vectors.

@@ -40,7 +40,7 @@ impl Cases for ReduceSpec {
         add(3, 65, true, false, (2, 4), (1, 2))?;
         add(8, 33, false, true, (1, 2), (5, u32::MAX - 1))?;
         add(4, 130, true, true, (3, 1), (3, 1))?;
-        // Whole stretches and parts of one; one, two and four for a block; a block that has none.
+        // Whole stretches and parts of one; one, two and four per block; a block without any.
         let mut stretches = |ranks, cols, residual, (blocks, rows), at| -> Result<(), SpecError> {
             let spec =
                 ReduceSpec { ranks, cols, join: false, residual, stretches: true, gathered: false };
@@ -79,7 +79,7 @@ impl Cases for ReduceSpec {
     }
 }
 
-/// A case with `blocks` blocks, at this meeting: the other ranks' parts are there already.
+/// A case with `blocks` blocks, at this exchange: the other ranks' parts have already arrived.
 fn of(
     spec: &ReduceSpec,
     target: &Target,
@@ -88,7 +88,7 @@ fn of(
     random: &mut Random,
 ) -> Result<Case, SpecError> {
     let (ranks, count) = (spec.ranks, rows * spec.cols);
-    // More room than is used.
+    // The inbox is larger than needed.
     let room = match (spec.gathered, spec.stretches) {
         (true, _) => 0,
         (_, true) => (count + 5).next_multiple_of(STRETCH),
@@ -177,8 +177,8 @@ fn of(
     )
 }
 
-/// The words of an inbox without parts of this meeting: leftovers of the meeting before the last
-/// must not be taken for this one's.
+/// The words of an inbox without parts of this exchange: data of two exchanges ago must not be read
+/// as data of this one.
 fn empty(spec: &ReduceSpec, room: usize, number: u32) -> Vec<u32> {
     let (all, left) = (2 * spec.ranks * room, number.wrapping_sub(2));
     match spec.stretches {
@@ -189,7 +189,7 @@ fn empty(spec: &ReduceSpec, room: usize, number: u32) -> Vec<u32> {
     }
 }
 
-/// Puts a part into an inbox, at the place of a rank of a half.
+/// Stores a part in an inbox, at the offset of a rank in a half.
 fn put(spec: &ReduceSpec, inbox: &mut [u32], room: usize, place: usize, part: &[f32], number: u32) {
     let mut set = |at: usize, word: u32| inbox.iter_mut().skip(at).take(1).for_each(|w| *w = word);
     for (i, v) in part.iter().enumerate() {

@@ -78,7 +78,7 @@ impl Cases for TilesSpec {
     }
 }
 
-/// A case with `rows` rows of values, from which `source` picks.
+/// A case with `rows` rows of values, from which `source` selects.
 fn of(
     spec: &TilesSpec,
     target: &Target,

@@ -27,8 +27,8 @@ impl Cases for ConvSpec {
         random: &mut Random,
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
-        // Fewer tokens than the state holds, a whole slab and more; channels around a block; the
-        // first tokens of a sequence, and later ones; all epilogues.
+        // Fewer tokens than the state has, a whole slab and more; channels around the size of a
+        // block; the first tokens of a sequence, and later ones; all epilogues.
         for (channels, taps, ends, sequences) in [
             (5, 2, 0b001, Sequences::One { past: 0, tokens: 1 }),
             (257, 4, 0b111, Sequences::One { past: 9, tokens: 2 }),
@@ -73,7 +73,7 @@ fn case(
     let past = Before::of(sequences, spec.state(), random);
     let (mut want, mut after) = (vec![f64::NAN; rows * channels], past.poison());
     for s in past.each() {
-        // Tokens from the oldest in the state on.
+        // Tokens are counted from the oldest one in the state.
         let token = |at: usize, c: usize| match at.checked_sub(before) {
             None => s.kept.get(at * channels + c).map_or(0.0, |&v| f64::from(v)),
             Some(t) => f64::from(x[(s.first + t) * channels + c]),

@@ -19,7 +19,7 @@ impl Cases for DecaySpec {
         random: &mut Random,
     ) -> Result<Case, SpecError> {
         let rows = size.tokens.max(1);
-        // Decay from none to complete, and far beyond on both sides.
+        // Decay from none to complete, and much larger inputs on both sides.
         let mut x = random.normals(rows * self.cols, 2.0);
         for (v, edge) in x.iter_mut().zip([0.0, 40.0, -80.0, 1e-6]) {
             *v = edge;

@@ -27,8 +27,8 @@ impl Cases for LinearSpec {
         random: &mut Random,
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
-        // Keys around the threads of a row; values of other sizes; with each variant; beginnings
-        // and later tokens.
+        // Numbers of keys around the threads of a row; values of other sizes; each variant;
+        // beginnings and later tokens.
         for (heads, keys, values, ends, sequences) in [
             (4, 32, 32, 0b010, Sequences::One { past: 0, tokens: 7 }),
             (2, 128, 20, 0b010, Sequences::One { past: 5, tokens: 19 }),
@@ -74,7 +74,7 @@ fn case(
     let &LinearSpec { heads, keys, values, each, corrected, bonus, .. } = spec;
     let rows = sequences.rows();
     let mut numbers = |count: usize, by: f64| random.normals(count, by);
-    // Keys of about unit length, as models make them: otherwise the correction grows without bound.
+    // Keys of about unit length, as in models: otherwise the correction grows without bound.
     let by = 1.0 / (keys as f64).sqrt();
     let (q, k) = (numbers(rows * heads * keys, 1.0), numbers(rows * heads * keys, by));
     let v = numbers(rows * heads * values, 1.0);

@@ -27,8 +27,8 @@ impl Cases for ScanSpec {
         random: &mut Random,
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
-        // A channel a head and many; numbers around the threads of a row; groups; beginnings and
-        // later tokens.
+        // One channel per head and many; numbers around the threads of a row; groups; beginnings
+        // and later tokens.
         for (heads, channels, n, groups, each, sequences) in [
             (37, 1, 16, 1, true, Sequences::One { past: 0, tokens: 5 }),
             (19, 1, 24, 1, true, Sequences::One { past: 3, tokens: 11 }),
@@ -69,7 +69,7 @@ fn case(
         numbers(rows * groups * n, 1.0),
         numbers(rows * groups * n, 1.0),
     );
-    // Steps above zero and rates below, with decay from none to complete.
+    // Positive steps and negative rates, with decay from none to complete.
     let dt: Vec<f32> = numbers(rows * heads, 1.0).iter().map(|v| v.abs() + 1e-3).collect();
     let a: Vec<f32> =
         numbers(heads * if each { n } else { 1 }, 1.5).iter().map(|v| -v.abs()).collect();

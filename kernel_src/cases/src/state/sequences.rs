@@ -1,17 +1,18 @@
-//! Sequences of a case: in slots of another order, some with an earlier state and some without.
+//! Sequences of a case. They are in slots in another order; some have an earlier state, some have
+//! none.
 
 use crate::case::{CaseArg, words};
 use crate::data::Random;
 use kjit_kernels::Size;
 
-/// The owners of a launch's tokens.
+/// The sequences to which the tokens of a launch belong.
 #[derive(Debug, Clone)]
 pub(crate) enum Sequences {
     /// One sequence.
     One {
-        /// Tokens before.
+        /// Number of tokens before the launch.
         past: usize,
-        /// Tokens.
+        /// Number of tokens in the launch.
         tokens: usize,
     },
     /// One token of each sequence, with the number of tokens before it.
@@ -19,7 +20,7 @@ pub(crate) enum Sequences {
 }
 
 impl Sequences {
-    /// The sequences of a size.
+    /// The sequences of a launch size.
     pub(crate) fn of(one: bool, size: Size) -> Sequences {
         let tokens = size.tokens.max(1);
         if one {
@@ -29,7 +30,7 @@ impl Sequences {
         }
     }
 
-    /// Tokens of all sequences.
+    /// Number of tokens of all sequences.
     pub(crate) fn rows(&self) -> usize {
         match self {
             Sequences::One { tokens, .. } => *tokens,
@@ -40,23 +41,24 @@ impl Sequences {
 
 /// A sequence.
 pub(crate) struct One<'a> {
-    /// Its slot.
+    /// Slot of the sequence.
     pub slot: usize,
-    /// Its first row.
+    /// First row of the sequence.
     pub first: usize,
-    /// Its rows.
+    /// Number of rows of the sequence.
     pub tokens: usize,
-    /// Its state; empty at the beginning.
+    /// State of the sequence; empty at its beginning.
     pub kept: &'a [f32],
 }
 
-/// The states of slots before a launch. An unused slot, and one whose sequence begins, is poison.
+/// The states of slots before a launch. Unused slots, and slots whose sequence begins, contain
+/// poison.
 pub(crate) struct Before {
     each: usize,
     one: bool,
     rows: usize,
     slot_of: Vec<usize>,
-    /// By slot.
+    /// Position of each slot.
     pub positions: Vec<u32>,
     kept: Vec<Vec<f32>>,
 }
@@ -88,7 +90,7 @@ impl Before {
         })
     }
 
-    /// The expected contents of unwritten states.
+    /// The expected contents of states that are not written.
     pub(crate) fn poison(&self) -> Vec<f64> {
         vec![f64::NAN; self.each * self.positions.len()]
     }
@@ -102,7 +104,7 @@ impl Before {
         self.kept.iter().flat_map(of).collect()
     }
 
-    /// The list of slots; null for one.
+    /// The list of slots; null for one sequence.
     pub(crate) fn slots(&self) -> CaseArg {
         let slots: Vec<u32> = self.slot_of.iter().map(|&s| s as u32).collect();
         if slots.len() > 1 { words("slots", &slots) } else { CaseArg::Null }

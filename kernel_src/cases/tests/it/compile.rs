@@ -1,11 +1,12 @@
-//! Every kernel, at the sizes of real models, compiles for every family without spills: read from
-//! the code objects.
+//! Every kernel, at the sizes of real models, compiles for every family without spills, according
+//! to the code objects.
 //!
-//! NVIDIA by nvrtc, if it is found (`pip install nvidia-cuda-nvrtc`); a part of AMD by the real
-//! hiprtc (by clang: the command's test `kernel_matrix`). Without a compiler the test says that it
-//! was skipped. `KJIT_TEST_ALL=compile`: every architecture instead of one a family, every kernel.
-//! (Then by `cargo test`: nextest ends a test after its time limit.) `KJIT_TEST_OUT=FILE` writes
-//! the measurements, `KJIT_TEST_ONLY=a,b` takes kernels whose names begin so.
+//! NVIDIA with nvrtc, if it is found (`pip install nvidia-cuda-nvrtc`); a part of AMD with the real
+//! hiprtc (with clang: the command's test `kernel_matrix`). Without a compiler the test reports
+//! that it was skipped. `KJIT_TEST_ALL=compile`: every architecture instead of one per family,
+//! every kernel. (Then use `cargo test`: nextest ends a test after its time limit.)
+//! `KJIT_TEST_OUT=FILE` writes the measurements, `KJIT_TEST_ONLY=a,b` selects kernels whose names
+//! begin with these texts.
 
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Config, Engine, Isolation, Job, Target, Vendor};
@@ -23,8 +24,8 @@ fn write_table(lines: &[String]) {
     }
 }
 
-/// Compiles by one kind of compiler: for the architectures in `few` each n-th kernel, or everything
-/// if asked.
+/// Compiles with one kind of compiler: for the architectures in `few` every n-th kernel, or all if
+/// requested.
 fn none_spills(vendor: Vendor, kind: &str, isolation: Isolation, few: &[(&str, usize)]) {
     let folder =
         std::env::temp_dir().join(format!("compile-{kind}-{}-{}", few[0].0, std::process::id()));

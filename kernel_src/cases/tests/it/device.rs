@@ -1,7 +1,7 @@
 //! Every case on a real device (`KJIT_TEST_DEVICE`, by default any), compared with the same oracles
 //! as on the simulated one.
 //!
-//! And sums in the host's memory, with both ends on one device.
+//! Also sums in host memory, with both ranks on one device.
 //!
 //! Without a device the test says that it was skipped; `KJIT_REQUIRE_GPU=1` forbids that.
 
@@ -17,7 +17,7 @@ fn run(engine: &Engine, device: &Device, case: &Case) -> Result<(), String> {
     let module = engine.load(device, &case.kernel.job(device.target()));
     let called = module.and_then(|module| {
         let (stream, kernel) = (device.stream()?, module.kernel(case.kernel.entry)?);
-        // SAFETY: the case's own kernel, with buffers of the sizes that its spec says.
+        // SAFETY: the kernel of the case, with buffers of the sizes of its spec.
         unsafe { stream.call(&kernel, &case.geometry, &case.host_args()) }
     });
     case.check(&called.map_err(|e| format!("{}: {e}", case.name))?)
@@ -58,7 +58,7 @@ fn every_case_is_right_on_the_device() {
         for case in &cases {
             failed.extend(run(&engine, &device, case).err());
             if let Err(Error::DeviceLost { .. }) = device.memory() {
-                // Later cases need a device that is opened again.
+                // Later cases need the device to be opened again.
                 drop(device);
                 device = engine
                     .device(&asked)
@@ -71,8 +71,8 @@ fn every_case_is_right_on_the_device() {
     assert!(failed.is_empty(), "seed {seed}: {} failed:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// Two ranks in two streams of one device, `rounds` sums each in a recording; µs of a sum, the
-/// least of some replays. Inboxes by rank.
+/// Two ranks in two streams of one device, with `rounds` sums each in a captured graph. Returns µs
+/// per sum, the minimum of some replays. Inboxes by rank.
 fn sums(
     engine: &Engine,
     device: &Device,
@@ -107,7 +107,7 @@ fn sums(
                 args.extend([Arg::Null; 6]);
                 args.extend([count as u64, count as u64, 10_000_000_000].map(Arg::from));
                 args.extend([rank as u32, blocks].map(Arg::from));
-                // SAFETY: the buffers have as many values as the counts say.
+                // SAFETY: the buffers have as many values as the counts.
                 unsafe { stream.launch(&ready, &Geometry::new(blocks, kernel.block), &args)? };
             }
             Ok(())
@@ -163,7 +163,7 @@ fn two_streams_of_the_device_add_up_in_its_memory_and_in_the_hosts() {
         let [a, b] = &own;
         let near = [[a.clone(), b.clone()], [b.clone(), a.clone()]];
         let near = sums(&engine, &device, (rows, stretches, rounds), near).unwrap();
-        // One inbox for both, as for devices that do not reach each other.
+        // One inbox for both, as for devices without peer access.
         let views =
             Device::shared_in_host::<u32>(&[device.clone(), device.clone()], words).unwrap();
         let [a, b] = &views[..] else { panic!("a view for each") };

@@ -11,7 +11,7 @@ use kjit_kernels::{Kernel, Size};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Together these targets have every kernel.
+/// These targets together have every kernel.
 const TARGETS: [&str; 3] = ["sm_90a", "gfx1100", "gfx942"];
 
 fn samples() -> Vec<(Target, Sample)> {
@@ -106,8 +106,8 @@ fn parameters(kernel: &Kernel) -> Vec<(Kind, Option<String>)> {
     let text = kernel.source.main_text();
     let text: String =
         text.lines().map(|l| l.split("//").next().unwrap_or_default().to_owned() + " ").collect();
-    // Only kernels with pages or with chosen positions have these parameters, and no first sample
-    // of a family is one of those.
+    // Only kernels with pages or with chosen positions have these parameters, and the first sample
+    // of a family never is such a kernel.
     let text =
         text.replace("PAGED(, const u32* table)", "").replace("CHOSEN(, const u32* chosen)", "");
     let begin = format!("KERNEL {}(", kernel.entry);
@@ -168,9 +168,9 @@ fn every_family_has_cases_whose_arguments_are_as_declared() {
     }
 }
 
-/// The places that choose kernels, and so name families: plans; the upload, which lays out weights;
-/// the ring, which does so for each streamed layer; the limits of a card, which use the times of
-/// two kernels.
+/// The modules that choose kernels, and so name families: plans; the upload, which converts weights
+/// to the device's layout; the ring, which does that for each streamed layer; the limits of a card,
+/// which use the times of two kernels.
 const CHOOSERS: [&str; 4] = [
     "model/plan/src",
     "model/gpu/src/open.rs",
@@ -213,7 +213,7 @@ fn outside_its_own_module_one_place_names_a_family_its_row_in_the_registry() {
         rust_files(&root.join(folder), &mut files);
     }
     let own = |path: &Path| {
-        // The family's file, or its cases in the folder of the same name.
+        // The file of the family, or its cases in the folder with the same name.
         let of = |folder: &str| path.strip_prefix(root.join(folder)).ok();
         let path = of("kernel_src/src").or_else(|| of("kernel_src/cases/src"))?;
         let module = path.components().nth(1)?.as_os_str().to_str()?.trim_end_matches(".rs");
@@ -241,7 +241,7 @@ fn outside_its_own_module_one_place_names_a_family_its_row_in_the_registry() {
                         w.contains(&format!("kjit_kernels::{module}")) && w.contains("::");
                     type_of || variant || through && w.split("::").nth(1) == Some(module)
                 };
-                // A string quoted by a test of lengths or headings is no family.
+                // A string that a test of lengths or headings quotes is not a family.
                 let quoted = path.starts_with(root.join("kernel_src"))
                     && line.contains(&format!("\"{module}\""));
                 if quoted || words.into_iter().any(names) {

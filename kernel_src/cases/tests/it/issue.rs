@@ -1,4 +1,4 @@
-//! The table of counted instructions compared with the samples that it was made of.
+//! Compares the table of counted instructions with the samples from which it was made.
 
 use kjit_engine::Target;
 use kjit_kernel_cases::matrix::representative;

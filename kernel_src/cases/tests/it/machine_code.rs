@@ -1,5 +1,5 @@
-//! Faults found by emulating the machine code, which no other test can see: a compiler moves an
-//! instruction. Simulated devices run the source, which is right.
+//! Compiler faults found by emulating the machine code: a compiler moves an instruction. No other
+//! test can detect them: simulated devices run the source, which is correct.
 
 use kjit_engine::{Config, Constants, Engine, Isolation, Job, Options, Source, Target, Vendor};
 use kjit_kernels::Family;
@@ -8,7 +8,7 @@ use kjit_kernels::heads::Scores;
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use std::path::PathBuf;
 
-/// A sum over a wave that only some lanes use: as attention does with its parts.
+/// A sum over a wave that only some lanes use, as attention does with its parts.
 const SUM: &str = r#"
 #include "kjit.h"
 KERNEL sum(float* p) {
@@ -40,7 +40,7 @@ fn permlane64(word: u32) -> bool {
     word & 0xfe01_fe00 == 0x7e00_ce00
 }
 
-/// Leaves lanes out: `v_cmpx_…` (VOPC, operations from 0x80 on) or `s_and_saveexec_b64` (SOP1,
+/// Disables lanes: `v_cmpx_…` (VOPC, operations from 0x80 on) or `s_and_saveexec_b64` (SOP1,
 /// operation 0x21).
 fn leaves_lanes_out(word: u32) -> bool {
     (word >> 25 == 0x3e && word >> 24 & 1 == 1) || word & 0xff80_ff00 == 0xbe80_2100
@@ -73,7 +73,7 @@ fn clang_19_does_not_copy_gfx908s_accumulation_registers_rightly() {
     let _ = std::fs::remove_dir_all(&folder);
 }
 
-/// Attention does not use them if the compiler was not tested (`Product::of_attention`).
+/// Attention does not use such copies if the compiler was not tested (`Product::of_attention`).
 #[test]
 fn attention_on_gfx908_leaves_accumulation_registers_alone() {
     let Some((engine, folder)) = clang("gfx908") else { return };
@@ -106,10 +106,10 @@ fn attention_on_gfx908_leaves_accumulation_registers_alone() {
 enum Mark {
     /// `buffer_wbl2` (MUBUF, operation 0x28).
     WritesBack,
-    /// `s_waitcnt` with vmcnt(0), for stores and for the writing back.
+    /// `s_waitcnt` with vmcnt(0), for stores and for the write-back.
     Waits,
-    /// `global_atomic_…`, `flat_atomic_…` (operations from 0x40 on), `s_barrier`: tell others that
-    /// earlier stores are there.
+    /// `global_atomic_…`, `flat_atomic_…` (operations from 0x40 on), `s_barrier`: signal to others
+    /// that earlier stores are visible.
     Tells,
 }
 
@@ -123,11 +123,11 @@ fn mark(word: u32) -> Option<Mark> {
     }
 }
 
-/// A wave of gfx942 writes its stores back to memory that all dies see, waits until they are there,
-/// and only then arrives at the barrier after which one thread tells the other blocks. LLVM before
-/// 2026 omits that wait if it knows of no store of this thread, as for the write-backs after that
-/// barrier, of a thread whose own stores have all been waited for. Before it the wait is present,
-/// because the stores are.
+/// A wave of gfx942 writes its stores back to memory that all dies see, waits for completion, and
+/// only then arrives at the barrier after which one thread signals the other blocks. LLVM before
+/// 2026 omits that wait if this thread has no store in flight, as for the write-backs after that
+/// barrier: the thread has already waited for its stores. Before the barrier the wait is present,
+/// because there are stores.
 #[test]
 fn blocks_of_gfx942_wait_for_what_they_write_back_before_they_tell_of_it() {
     let Some((engine, folder)) = clang("gfx942") else { return };

@@ -1,4 +1,4 @@
-//! Cases at the sizes at which kernels are timed.
+//! Cases at the sizes that are used for timing kernels.
 
 use kjit_engine::Target;
 use kjit_kernel_cases::matrix;
@@ -29,7 +29,7 @@ use kjit_kernels::tiles::{Form, TilesSpec};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// One of each family that has a choice, at sizes with a fast oracle.
+/// One spec of each family that has a choice, at sizes with a fast oracle.
 fn specs() -> Vec<Spec> {
     let q4 = Format::by_name("Q4_K").unwrap();
     let kv = KvLayout { heads: 2, head_dim: 64, storage: KvStorage::F16 };
@@ -117,7 +117,7 @@ fn specs() -> Vec<Spec> {
 
 const MOE: MoeSpec = MoeSpec { experts: 5, top: 2, tile: 16, cols: 64 };
 
-/// Everything of a launch except the data.
+/// All of a launch except the data.
 fn shape(case: &Case) -> String {
     let arg = |a: &CaseArg| match a {
         CaseArg::Buffer { name, .. } => format!("{name} "),
@@ -199,7 +199,7 @@ fn every_kernel_of_the_common_set_has_a_case_at_a_small_size() {
     }
 }
 
-/// Their rows are made once, by the first request; no two matrices begin with the same row.
+/// Rows of matrices are made once, by the first request; all matrices begin with different rows.
 #[test]
 fn cases_that_cost_little_are_the_same_in_whatever_order_they_are_made() {
     let target = Target::parse("gfx1100").unwrap();

@@ -1,24 +1,24 @@
-//! Formats whose codes stand for several weights at once: an index names a vector of magnitudes,
-//! and signs or a shift of each eight turn it into weights.
+//! Formats whose codes represent several weights: an index selects a vector of magnitudes, and
+//! signs or a shift for each eight weights convert it to weights.
 
 use super::grids::Grid;
 
-/// Bits of a block for element `i`: `bits` bits, at bit `shift + (i % per) · each` of the
-/// little-endian word that starts at byte `at + i / per · step`. At most 9 bits, so they are in two
-/// bytes.
+/// A field of a block for each element `i`: `bits` bits at bit `shift + (i % per) · each` of the
+/// little-endian word that starts at byte `at + i / per · step`. It has at most 9 bits, so it is in
+/// two bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
     /// Byte offset in the block.
     pub at: u16,
     /// Bytes from one word to the next.
     pub step: u16,
-    /// Elements of a word.
+    /// Number of elements in a word.
     pub per: u16,
     /// Bit of the first element in the word.
     pub shift: u16,
-    /// Bits from one element to the next.
+    /// Number of bits from one element to the next.
     pub each: u16,
-    /// Bits of an element.
+    /// Number of bits of an element.
     pub bits: u16,
 }
 
@@ -37,15 +37,15 @@ impl Field {
     }
 }
 
-/// The change to vectors of eight weights.
+/// The change of the vectors of eight weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// A weight whose bit is set is negative; for each eight. With 7 bits, the eighth makes the
-    /// number of bits even.
+    /// One sign bit per weight, for each eight weights; a set bit means negative. With 7 bits the
+    /// eighth makes the number of set bits even.
     Signs(Field),
-    /// Minus one if the bit is set, plus one if not; for each eight.
+    /// One shift bit for each eight weights: minus one if it is set, plus one if not.
     ShiftEach(Field),
-    /// The same, for each 32.
+    /// One shift bit for each 32 weights.
     ShiftAll(Field),
 }
 
@@ -56,16 +56,16 @@ pub struct Codebook {
     pub grid: &'static Grid,
     /// The low bits of the index of each vector.
     pub low: Field,
-    /// The bits above, if there are more.
+    /// The high bits of the index, if it has more bits.
     pub high: Option<Field>,
-    /// The change.
+    /// The change of the vectors.
     pub turn: Turn,
 }
 
-/// One in each byte.
+/// 1 in each byte.
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// 0xff in the bytes whose bits are set.
+/// Byte i of entry n is 0xff if bit i of n is set.
 const MASKS: [u64; 256] = {
     let mut masks = [0; 256];
     let mut i = 0;
@@ -77,7 +77,7 @@ const MASKS: [u64; 256] = {
 };
 
 impl Codebook {
-    /// Subtracted from the bytes of [`Codebook::eight`]: with a shift, vectors are stored 16 too
+    /// Subtracted from the bytes of [`Codebook::eight`]: with a shift, stored vectors are 16 too
     /// large.
     pub const fn bias(&self) -> u8 {
         if matches!(self.turn, Turn::Signs(_)) { 0 } else { 16 }
@@ -94,7 +94,7 @@ impl Codebook {
         self.low.of(block, i) | self.high.map_or(0, |high| high.of(block, i) << self.low.bits)
     }
 
-    /// The signs of eight `e` of a block, or its shift.
+    /// The sign bits of eight `e` of a block, or its shift.
     #[inline(always)]
     pub fn turn_bits(&self, block: &[u8], e: usize) -> usize {
         match self.turn {
@@ -103,8 +103,8 @@ impl Codebook {
         }
     }
 
-    /// Weights 8e … 8e + 7 of a block as signed bytes, the first lowest, [`Codebook::bias`] too
-    /// large.
+    /// Weights 8e … 8e + 7 of a block as signed bytes, the first in the lowest byte; all are
+    /// [`Codebook::bias`] too large.
     #[inline(always)]
     pub fn eight(&self, block: &[u8], e: usize) -> u64 {
         let bits = self.turn_bits(block, e);
@@ -123,7 +123,7 @@ impl Codebook {
         (eight >> (8 * i)) as u8 as i8 as i32 - self.bias() as i32
     }
 
-    /// A vector.
+    /// The vector at an index.
     #[inline(always)]
     pub fn entry(&self, index: usize) -> u64 {
         self.grid.entries[index]
@@ -136,7 +136,7 @@ impl Codebook {
             Turn::Signs(f) => {
                 let odd = if f.bits == 7 { (bits.count_ones() as usize & 1) << 7 } else { 0 };
                 let mask = MASKS[(bits | odd) & 255];
-                // No magnitude is 0, so no byte's sum carries into the next.
+                // No magnitude is 0, so no byte overflows into the next.
                 (vector ^ mask) + (mask & ONES)
             }
             Turn::ShiftEach(_) | Turn::ShiftAll(_) => {

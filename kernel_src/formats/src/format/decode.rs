@@ -1,10 +1,12 @@
-//! The host's dequantiser for any format, from its description, with ggml's results bit for bit.
+//! The host's dequantiser for any format, from its description. Results have the same bits as
+//! ggml's.
 
 use super::{BlockFormat, BlockScale, DecodeError, Encoding, Format, GroupScale, Offset, Value};
 use half::{bf16, f16};
 
 impl Format {
-    /// Decodes whole blocks into f32. `out` has exactly as many elements as the blocks hold.
+    /// Decodes whole blocks into f32. The length of `out` must be the number of weights in the
+    /// blocks.
     ///
     /// # Errors
     /// [`DecodeError::PartialBlock`], [`DecodeError::WrongLength`].
@@ -42,12 +44,12 @@ fn each<const N: usize>(bytes: &[u8], out: &mut [f32], read: impl Fn([u8; N]) ->
     bytes.as_chunks::<N>().0.iter().zip(out).for_each(|(b, o)| *o = read(*b));
 }
 
-/// The scale and offset that a group's weights share: `w = scale · value + offset`.
+/// The scale and offset that the weights of a group share: `w = scale · value + offset`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupFactors {
     /// `d · s[g]`.
     pub scale: f32,
-    /// `± m · t[g]`, the sign included.
+    /// `± m · t[g]`, including the sign.
     pub offset: f32,
 }
 
@@ -62,7 +64,7 @@ impl BlockFormat {
             let f = self.factors(block, g);
             for (j, out) in out.iter_mut().enumerate() {
                 let scaled = f.scale * self.value_of(block, g * self.group + j) as f32;
-                // Without an offset nothing is added: −0 stays −0, as in ggml.
+                // Without an offset there is no addition: −0 stays −0, as in ggml.
                 *out = if matches!(self.offset, Offset::None) { scaled } else { scaled + f.offset };
             }
         }
@@ -70,8 +72,9 @@ impl BlockFormat {
 
     /// The code of weight `i`: its bits from all planes, or its digit of base 3.
     ///
-    /// Byte `b` holds digits `⌊b · 3^k / 256 mod 1 · 3⌋`; the first 32 bytes have five for weights
-    /// 32 apart, the next 16 five for weights 16 apart, the last four four for weights 4 apart.
+    /// Byte `b` holds digits `⌊b · 3^k / 256 mod 1 · 3⌋`. The first 32 bytes have five digits, for
+    /// weights 32 apart; the next 16 have five, for weights 16 apart; the last four have four, for
+    /// weights 4 apart.
     #[inline(always)]
     pub fn code(&self, block: &[u8], i: usize) -> u32 {
         if matches!(self.value, Value::Ternary) {
@@ -100,7 +103,7 @@ impl BlockFormat {
         }
     }
 
-    /// The block's own scale `d`.
+    /// The scale `d` of the block.
     #[inline(always)]
     pub fn block_scale(&self, block: &[u8]) -> f32 {
         match self.scale {
@@ -114,8 +117,8 @@ impl BlockFormat {
         }
     }
 
-    /// Stores a block's scale, multiplied by the power of two that the format divides by. Formats
-    /// without a stored half are not changed. For code that makes blocks.
+    /// Stores a block's scale, multiplied by the power of two by which the format divides. Formats
+    /// without a stored f16 scale are not changed. For code that makes blocks.
     pub fn set_block_scale(&self, block: &mut [u8], scale: f16) {
         let bytes = scale.to_le_bytes();
         match self.scale {
@@ -145,7 +148,8 @@ impl BlockFormat {
         GroupFactors { scale, offset }
     }
 
-    /// The integer scale `s` and offset factor `t` of group `g`; 1 where the format has none.
+    /// The integer scale `s` and offset factor `t` of group `g`; 1 if the format does not have
+    /// them.
     #[inline(always)]
     pub fn group_codes(&self, block: &[u8], g: usize) -> (i32, i32) {
         match self.group_scale {
@@ -162,8 +166,8 @@ impl BlockFormat {
                 (b & 15, b >> 4)
             }
             GroupScale::SixBitPairs(at) => {
-                // Groups 0..4 have their six bits in one byte; of 4..8 the low four are in bytes
-                // 8..12 and the high two in the top of the first eight.
+                // Groups 0..4 have their six bits in one byte. Groups 4..8 have the low four in
+                // bytes 8..12 and the high two in the top bits of the first eight bytes.
                 let b = |i: usize| i32::from(block[at as usize + i]);
                 match g {
                     0..4 => (b(g) & 63, b(g + 4) & 63),
@@ -197,14 +201,14 @@ pub const fn down(by: u8) -> f32 {
     f32::from_bits((127 - by as u32) << 23)
 }
 
-/// The half whose nibbles are the highest of four words at `at`.
+/// The f16 whose nibbles are the highest nibbles of four words at `at`.
 #[inline]
 pub(crate) fn split_half(block: &[u8], at: u16) -> u16 {
     let nibble = |i: usize| u16::from(block[at as usize + 2 * i + 1] >> 4) << (4 * i);
     nibble(0) | nibble(1) | nibble(2) | nibble(3)
 }
 
-/// 512 times a UE4M3 float. 0x7f, its NaN, is 0, as in ggml.
+/// 512 times a UE4M3 float. 0x7f (NaN) becomes 0, as in ggml.
 #[inline]
 pub(crate) const fn ue4m3(e: u8) -> i32 {
     let (exponent, mantissa) = (e >> 3 & 15, (e & 7) as i32);

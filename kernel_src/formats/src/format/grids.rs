@@ -1,21 +1,21 @@
 //! The codebooks of the IQ formats: the vectors of eight or four weights for each index.
 //!
 //! The numbers are ggml's (`ggml-common.h`), packed as in its Python package, under ggml's licence,
-//! which is in this folder (`LICENSE-ggml`) and in `THIRD-PARTY`. They were found by k-means over
-//! weights and cannot be computed.
+//! which is in this folder (`LICENSE-ggml`) and in `THIRD-PARTY`. They are the result of k-means
+//! over weights and cannot be computed.
 
-/// Vectors of a codebook, as bytes, the first weight's lowest.
+/// Vectors of a codebook as bytes, with the first weight in the lowest byte.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// Its name in the GPU's code.
+    /// Name in the GPU's code.
     pub name: &'static str,
-    /// Weights of a vector: 8 or 4.
+    /// Number of weights in a vector: 8 or 4.
     pub vector: usize,
     /// The vectors.
     pub entries: &'static [u64],
 }
 
-/// Eight codes of two bits each, as bytes by a map.
+/// Converts eight 2-bit codes to bytes by a map.
 const fn eights<const N: usize>(packed: &[u16; N], map: [u8; 4]) -> [u64; N] {
     let mut entries = [0; N];
     let mut i = 0;
@@ -27,7 +27,7 @@ const fn eights<const N: usize>(packed: &[u16; N], map: [u8; 4]) -> [u64; N] {
     entries
 }
 
-/// Four codes of four bits each, as bytes by a map.
+/// Converts four 4-bit codes to bytes by a map.
 const fn fours<const N: usize>(packed: &[u16; N], map: [u8; 8]) -> [u64; N] {
     let mut entries = [0; N];
     let mut i = 0;
@@ -42,25 +42,25 @@ const fn fours<const N: usize>(packed: &[u16; N], map: [u8; 8]) -> [u64; N] {
 /// Magnitudes of the two-bit formats.
 const TWO_BITS: [u8; 4] = [8, 25, 43, 0];
 
-/// IQ2_XXS.
+/// Vectors of IQ2_XXS.
 pub const IQ2_XXS: Grid =
     Grid { name: "IQ2_XXS", vector: 8, entries: &eights(&IQ2_XXS_CODES, TWO_BITS) };
-/// IQ2_XS.
+/// Vectors of IQ2_XS.
 pub const IQ2_XS: Grid =
     Grid { name: "IQ2_XS", vector: 8, entries: &eights(&IQ2_XS_CODES, TWO_BITS) };
-/// IQ2_S.
+/// Vectors of IQ2_S.
 pub const IQ2_S: Grid = Grid { name: "IQ2_S", vector: 8, entries: &eights(&IQ2_S_CODES, TWO_BITS) };
-/// IQ3_XXS.
+/// Vectors of IQ3_XXS.
 pub const IQ3_XXS: Grid = Grid {
     name: "IQ3_XXS",
     vector: 4,
     entries: &fours(&IQ3_XXS_CODES, [4, 12, 20, 28, 36, 44, 52, 62]),
 };
-/// IQ3_S.
+/// Vectors of IQ3_S.
 pub const IQ3_S: Grid =
     Grid { name: "IQ3_S", vector: 4, entries: &fours(&IQ3_S_CODES, [1, 3, 5, 7, 9, 11, 13, 15]) };
-/// IQ1_S and IQ1_M: −1, 0 and 1 eight times as large, with 16 added, so that an eighth more or less
-/// is a unit and no byte is negative.
+/// Vectors of IQ1_S and IQ1_M: −1, 0 and 1, multiplied by eight, plus 16. So a shift of an eighth
+/// is one unit and no byte is negative.
 pub const IQ1: Grid = Grid { name: "IQ1", vector: 8, entries: &eights(&IQ1_CODES, [8, 16, 24, 0]) };
 
 #[rustfmt::skip]

@@ -8,14 +8,14 @@
 //! ```
 //!
 //! where `d` is the block's scale, `s` the optional scale of a group of weights, `v` subtracts a
-//! constant or looks up a table, and `m · t` is the optional offset. In a format with a codebook,
-//! `v` is an element of a vector that an index names for several weights at once ([`Codebook`]).
+//! constant or looks up a table, and `m · t` is the optional offset. In a format with a codebook
+//! `v` is an element of a vector of several weights, which an index selects ([`Codebook`]).
 //! The host's dequantiser ([`BlockFormat::decode`]), its dot products, and the GPU's layout and
 //! code follow from this one description. A new GGML type is one constant in `table.rs`, and its id
 //! below.
 //!
-//! The order of roundings (f32, no contraction: `d · s` first, then `· v`, then `± m · t`) is
-//! ggml's, so values agree bit for bit.
+//! The order of roundings (f32, no contraction: `d · s` first, then `· v`, then `± m · t`) is that
+//! of ggml, so the bits of values are equal.
 
 mod codebook;
 mod decode;
@@ -27,8 +27,8 @@ pub use decode::{GroupFactors, down};
 pub(crate) use decode::{half_e8m0, split_half, ue4m3};
 pub use table::ALL;
 
-/// The place of a code's bits: `8 / bits` codes share each byte, `run` neighbours are in
-/// neighbouring bytes.
+/// Position of a code's bits: each byte has bits of `8 / bits` codes; `run` neighbouring codes are
+/// in neighbouring bytes.
 ///
 /// Code `i` is at byte `at + (i / (run · n)) · run + i % run`, shifted right by `bits · ((i / run)
 /// % n)`, with `n = 8 / bits`. (Q4_0, run 16: weights 0..16 are the low nibbles of 16 bytes,
@@ -37,9 +37,10 @@ pub use table::ALL;
 pub struct Plane {
     /// Byte offset in the block.
     pub at: u16,
-    /// Bits this plane gives to each code: 1, 2, 4 or 8.
+    /// Bits of each code in this plane: 1, 2, 4 or 8.
     pub bits: u8,
-    /// Successive codes in successive bytes, before the next bits of the same bytes follow.
+    /// Number of successive codes in successive bytes; the next codes have the next bits of the
+    /// same bytes.
     pub run: u16,
 }
 
@@ -52,7 +53,7 @@ impl Plane {
         (byte, (self.bits as usize * (i / run % per_byte)) as u32)
     }
 
-    /// The bits of code `i`, in the low end.
+    /// The bits of code `i`, shifted to bit 0.
     #[inline]
     pub const fn bits_of(&self, block: &[u8], i: usize) -> u32 {
         let (byte, shift) = self.locate(i);
@@ -63,65 +64,65 @@ impl Plane {
 /// The value of a code before scaling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value {
-    /// `code − bias`, the code unsigned.
+    /// `code − bias`; the code is unsigned.
     Biased(i8),
     /// The code is a signed byte.
     Signed,
     /// `table[code]`, sixteen entries.
     Table(&'static [i8; 16]),
-    /// `2 · code − bias`: a step of one bit goes from −1 to 1.
+    /// `2 · code − bias`: a code of one bit gives −1 or 1.
     Doubled(i8),
-    /// `code − 1`, the code a digit of base 3, five to a byte; there are no planes. See
+    /// `code − 1`: the code is a digit of base 3, five digits per byte; there are no planes. See
     /// [`BlockFormat::code`].
     Ternary,
     /// An element of a vector of a codebook; there are no planes.
     Codebook(&'static Codebook),
 }
 
-/// A number stored once a block.
+/// A number stored once per block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockScale {
-    /// IEEE half at this byte offset.
+    /// f16 at this byte offset.
     F16(u16),
-    /// An exponent byte (E8M0) at this offset, halved: 2^(e − 128), because MXFP4's table holds
+    /// An exponent byte (E8M0) at this offset, halved: 2^(e − 128), because MXFP4's table has
     /// doubled values.
     HalfE8M0(u16),
-    /// IEEE half at this byte offset, times 2 to the power of minus the second number.
+    /// f16 at this byte offset, times 2 to the power of minus the second number.
     F16Down(u16, u8),
-    /// IEEE half whose nibbles, lowest first, are the highest of four 16-bit words at this offset;
-    /// times 2 to the power of minus the second number.
+    /// f16 whose nibbles, lowest first, are the highest nibbles of four 16-bit words at this
+    /// offset; times 2 to the power of minus the second number.
     SplitF16Down(u16, u8),
-    /// Not stored: 2 to the power of minus this number.
+    /// No stored scale: 2 to the power of minus this number.
     Down(u8),
 }
 
 /// The scale (and offset) of each group of weights in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupScale {
-    /// None: there is only the block's scale.
+    /// No group scale: only the block has a scale.
     One,
     /// An integer per group, its low bits in the first plane and its high bits in the second, minus
     /// `bias`; signed bytes if `signed`.
     Planes {
-        /// Low bits.
+        /// Low bits of the integer.
         low: Plane,
-        /// High bits, if the scale has more than the first plane's.
+        /// High bits, if the integer has more bits than the first plane.
         high: Option<Plane>,
         /// Subtracted from the unsigned integer.
         bias: i8,
-        /// The one plane holds signed bytes.
+        /// Whether the first plane holds signed bytes.
         signed: bool,
     },
-    /// A scale and an offset of 4 bits each in one byte per group at this offset (low nibble the
+    /// A 4-bit scale and a 4-bit offset in one byte per group at this offset (the low nibble is the
     /// scale): Q2_K.
     NibblePair(u16),
     /// Eight scales and eight offsets of 6 bits packed into the 12 bytes at this offset: Q4_K and
     /// Q5_K.
     SixBitPairs(u16),
-    /// Twice the field of the group, plus one.
+    /// Two times the field of the group, plus one.
     Odd(Field),
-    /// A float of 4 exponent and 3 mantissa bits (UE4M3) per group at this offset, as 2^9 times its
-    /// value; 0x7f is 0, as in ggml.
+    /// A float with 4 exponent and 3 mantissa bits (UE4M3) per group at this offset, as 2^9 times
+    /// its value; 0x7f is 0, as in ggml.
     Ue4m3(u16),
 }
 
@@ -130,24 +131,24 @@ pub enum GroupScale {
 pub enum Offset {
     /// No offset.
     None,
-    /// `+ m`, an IEEE half at this byte offset: Q4_1, Q5_1.
+    /// `+ m`, f16 at this byte offset: Q4_1, Q5_1.
     Plus(u16),
-    /// `− m · t[g]`, `m` an IEEE half at this byte offset: Q2_K, Q4_K, Q5_K.
+    /// `− m · t[g]`, `m` is f16 at this byte offset: Q2_K, Q4_K, Q5_K.
     MinusScaled(u16),
 }
 
-/// A quantised block, described.
+/// The description of a quantised block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockFormat {
     /// Weights in a block.
     pub elems: usize,
     /// Bytes of a block.
     pub bytes: usize,
-    /// The bit planes of a code, lowest bits first; none for a codebook or base 3.
+    /// The bit planes of a code, lowest bits first; empty for a codebook or base 3.
     pub planes: &'static [Plane],
     /// The value of a code.
     pub value: Value,
-    /// Weights that share a group scale (`elems` if there is only the block's).
+    /// Weights that share a group scale (`elems` if only the block has a scale).
     pub group: usize,
     /// The block's scale.
     pub scale: BlockScale,
@@ -158,8 +159,7 @@ pub struct BlockFormat {
 }
 
 impl BlockFormat {
-    /// Whether neighbouring codes are neither in runs of sixteen bytes nor, as single bits, in one
-    /// word.
+    /// Whether neighbouring codes are neither in runs of sixteen bytes nor single bits of one word.
     pub const fn is_scattered(&self) -> bool {
         if matches!(self.value, Value::Ternary | Value::Codebook(_)) {
             return true;
@@ -179,17 +179,17 @@ impl BlockFormat {
 /// How the weights of a tensor are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// IEEE single.
+    /// f32.
     F32,
-    /// IEEE half.
+    /// f16.
     F16,
-    /// The upper half of an IEEE single.
+    /// The upper 16 bits of an f32.
     BF16,
     /// Blocks of integer codes with scales.
     Blocks(BlockFormat),
 }
 
-/// A format that kjit can compute with.
+/// A format that kjit supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Format {
     /// ggml's name, in its spelling (`Q4_K`).
@@ -234,28 +234,28 @@ impl std::fmt::Display for Format {
     }
 }
 
-/// Why bytes could not be decoded.
+/// The reasons why bytes cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The input is not a whole number of blocks.
+    /// The length of the input is not a multiple of the block size.
     #[error("{got} bytes are not a whole number of {format} blocks of {block} bytes")]
     PartialBlock {
-        /// The format's name.
+        /// Name of the format.
         format: &'static str,
-        /// Bytes given.
+        /// Bytes of the input.
         got: usize,
         /// Bytes of one block.
         block: usize,
     },
-    /// The output has not exactly as many elements as the input's blocks hold.
+    /// The length of the output differs from the number of weights in the input's blocks.
     #[error("{blocks} {format} blocks hold {holds} weights, the output has room for {room}")]
     WrongLength {
-        /// The format's name.
+        /// Name of the format.
         format: &'static str,
-        /// Blocks given.
+        /// Blocks of the input.
         blocks: usize,
-        /// Weights they hold.
+        /// Weights in these blocks.
         holds: usize,
         /// Length of the output.
         room: usize,

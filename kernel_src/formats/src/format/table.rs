@@ -1,7 +1,8 @@
-//! The formats. Sources of the layouts: the GGUF specification's type list and ggml's published
-//! block layouts. MXFP4 is the OCP Microscaling specification's with ggml's nibble order. Q2_0 has
-//! ggml's size: a fork that published files before ggml had the type used blocks of 128 in 34 bytes
-//! under the same number; in such a file tensors overlap or end early, which is an error.
+//! The formats. Sources of the layouts: the type list of the GGUF specification and ggml's
+//! published block layouts. MXFP4 is defined by the OCP Microscaling specification, with ggml's
+//! nibble order. Q2_0 has ggml's size. A fork that published files before ggml had the type used
+//! blocks of 128 in 34 bytes under the same number; in such a file tensors overlap or end early,
+//! which is an error.
 
 use super::{
     BlockFormat, BlockScale, Codebook, Encoding, Field, Format, GroupScale, Offset, Plane, Turn,
@@ -15,11 +16,11 @@ const fn plane(at: u16, bits: u8, run: u16) -> Plane {
 /// Non-linear 4-bit values of IQ4_NL and IQ4_XS.
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// FP4 (E2M1) values, doubled so that they are integers; [`BlockScale::HalfE8M0`] takes the factor
-/// back.
+/// FP4 (E2M1) values, doubled so that they are integers; [`BlockScale::HalfE8M0`] has the factor ½.
 const FP4_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// A block of 32 with nibbles at `at` and the scale before them: the shape of the legacy formats.
+/// A block of 32 with nibbles at `at` and the scale before them: the structure of the legacy
+/// formats.
 const fn small(bytes: usize, planes: &'static [Plane], value: Value, offset: Offset) -> Encoding {
     Encoding::Blocks(BlockFormat {
         elems: 32,
@@ -33,7 +34,7 @@ const fn small(bytes: usize, planes: &'static [Plane], value: Value, offset: Off
     })
 }
 
-/// A super-block of 256 with group scales: the shape of the K formats.
+/// A super-block of 256 with group scales: the structure of the K formats.
 const fn super_block(
     bytes: usize,
     planes: &'static [Plane],
@@ -55,7 +56,7 @@ const fn super_block(
     })
 }
 
-/// A codebook's format of 256 weights.
+/// A format of 256 weights with a codebook.
 const fn vectors(
     bytes: usize,
     book: &'static Codebook,
@@ -76,7 +77,7 @@ const fn vectors(
     })
 }
 
-/// A format with a block's scale and no others.
+/// A format with only a block scale.
 const fn one_scale(
     elems: usize,
     bytes: usize,
@@ -108,12 +109,12 @@ const fn packed(at: u16, step: u16, per: u16, shift: u16, bits: u16) -> Field {
     Field { at, step, per, shift, each: bits, bits }
 }
 
-/// Nibbles, of which `bits` bits from `shift` on count.
+/// Fields of a nibble each, of which `bits` bits from bit `shift` on are used.
 const fn nibbles(at: u16, shift: u16, bits: u16) -> Field {
     Field { at, step: 1, per: 2, shift, each: 4, bits }
 }
 
-/// Four indices in one word, four times seven signs and a scale of four bits in the next.
+/// A word with four indices, then a word with four times seven signs and a 4-bit scale.
 const IQ2_XXS: Codebook = Codebook {
     grid: &grids::IQ2_XXS,
     low: Field { at: 2, step: 8, per: 4, shift: 0, each: 8, bits: 8 },
@@ -150,7 +151,7 @@ const IQ3_S: Codebook = Codebook {
     turn: Turn::Signs(bytes(74)),
 };
 
-/// Four times three bits of index, three of scale and a shift in each word of two bytes.
+/// Each word of two bytes has four times three index bits, three scale bits and a shift.
 const IQ1_S: Codebook = Codebook {
     grid: &grids::IQ1,
     low: bytes(2),
@@ -166,7 +167,7 @@ const IQ1_M: Codebook = Codebook {
     turn: Turn::ShiftEach(nibbles(32, 3, 1)),
 };
 
-/// Every format that kjit computes with, in the order of their ids.
+/// Every format that kjit supports, in the order of ids.
 pub const ALL: &[Format] = &[
     Format { name: "F32", ggml_id: 0, encoding: Encoding::F32 },
     Format { name: "F16", ggml_id: 1, encoding: Encoding::F16 },
@@ -413,20 +414,20 @@ pub const ALL: &[Format] = &[
 ];
 
 impl Format {
-    /// The format with this GGUF type id, if kjit can compute with it.
+    /// The format with this GGUF type id, if kjit supports it.
     pub fn by_id(ggml_id: u32) -> Option<&'static Format> {
         ALL.iter().find(|f| f.ggml_id == ggml_id)
     }
 
-    /// The format of this name, in any case (`q4_k`, `Q4_K`).
+    /// The format with this name, in upper or lower case (`q4_k`, `Q4_K`).
     pub fn by_name(name: &str) -> Option<&'static Format> {
         ALL.iter().find(|f| f.name.eq_ignore_ascii_case(name))
     }
 }
 
-/// Gives a macro the ids of the block formats whose codes are in runs of sixteen bytes, or in a
-/// word of 32 bits, after its other arguments: for code that takes a format as a type, written once
-/// and made for each.
+/// Passes to a macro, after its other arguments, the ids of the block formats whose codes are in
+/// runs of sixteen bytes or in a word of 32 bits. It is for code that has the format as a type:
+/// written once, instantiated for each.
 #[macro_export]
 macro_rules! block_format_ids {
     ($then:ident!($($given:tt)*)) => {
@@ -434,8 +435,8 @@ macro_rules! block_format_ids {
     };
 }
 
-/// As `block_format_ids!`, with the ids of the other block formats: with a codebook, digits of base
-/// 3, codes of neighbours in one byte, runs of eight.
+/// As `block_format_ids!`, with the ids of the other block formats: codebooks, digits of base 3,
+/// neighbouring codes in one byte, runs of eight.
 #[macro_export]
 macro_rules! scattered_format_ids {
     ($then:ident!($($given:tt)*)) => {
@@ -443,7 +444,7 @@ macro_rules! scattered_format_ids {
     };
 }
 
-/// The ids above are exactly those of the table, each in the list of its kind.
+/// The ids above are exactly those of the table, each in the right list.
 const _: () = {
     macro_rules! list {
         ($($id:literal)*) => { [$($id),*] };

@@ -3,28 +3,28 @@
 /// The contents of the `groups` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Groups {
-    /// Nothing: there is only the block's scale.
+    /// No section: only the block has a scale.
     None,
-    /// A byte `s` and a byte `t` for each group of 32.
+    /// One byte `s` and one byte `t` for each group of 32.
     BytePair,
-    /// A byte for each group of 16, `s` in its low nibble and `t` in its high one.
+    /// One byte for each group of 16, with `s` in the low nibble and `t` in the high nibble.
     NibblePair,
-    /// A signed byte for each group of 16, with the bias subtracted.
+    /// A signed byte for each group of 16, after subtraction of the bias.
     Signed16,
-    /// A signed byte for each group of 32, with the bias subtracted.
+    /// A signed byte for each group of 32, after subtraction of the bias.
     Signed32,
-    /// A nibble `n` for each group of 16, the first of two in the low one: `s = 2n + 1`.
+    /// A nibble `n` for each group of 16, the first of two in the low nibble: `s = 2n + 1`.
     Odd16,
-    /// Nothing: `n` is in the top nibble of the 32's signs, `s = 2n + 1`.
+    /// No section: `n` is in the top nibble of the signs of 32 weights, `s = 2n + 1`.
     InSigns,
-    /// Nothing: `n` is in bits 12 to 14 of the 32's high bits, `s = 2n + 1`.
+    /// No section: `n` is in bits 12 to 14 of the high bits of 32 weights, `s = 2n + 1`.
     InHigh,
     /// A UE4M3 byte for each group of 16.
     Ue4m3,
 }
 
 impl Groups {
-    /// Bytes for each 32 weights.
+    /// Bytes of the section for each 32 weights.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {

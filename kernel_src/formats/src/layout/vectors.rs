@@ -1,30 +1,32 @@
-//! The sections of a row record of a format with a codebook.
+//! Sections of a row record of a format with a codebook.
 
 use super::groups::Groups;
 use crate::format::{BlockFormat, Codebook, Turn};
 
 /// The sections of a format with a codebook; all offsets in bytes. `V` vectors (4 or 8) are 32
-/// weights.
+/// weights. An *eight* is a group of eight neighbouring weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vectors {
     /// The codebook.
     pub book: &'static Codebook,
-    /// Offset of `index`: a byte for each vector.
+    /// Offset of `index`: one byte for each vector.
     pub index: usize,
-    /// Offset of `signs`, if there are any: a word for each 32 weights, the signs of eight after
-    /// eight.
+    /// Offset of `signs`, if the format has signs: a word for each 32 weights, with the signs of
+    /// four eights in order.
     pub signs: Option<usize>,
-    /// Bits of an eight's signs: 8; or 7, and the word's top four bits are free for other data.
+    /// Sign bits of an eight: 8, or 7. With 7, the top four bits of the word are free for other
+    /// data.
     pub sign_bits: usize,
-    /// The top four bits of the signs are the eighth bits of the indices.
+    /// Whether the top four bits of the signs are the eighth bits of the indices.
     pub index_in_signs: bool,
-    /// Offset of `high`, if there is such a section.
+    /// Offset of `high`, if the format has this section.
     pub high: Option<usize>,
-    /// Its bytes for each 32 weights.
+    /// Bytes of `high` for each 32 weights.
     pub high_bytes: usize,
-    /// Bits from one vector's high bits to the next's.
+    /// Number of bits between the high bits of successive vectors.
     pub high_step: usize,
-    /// In `high`, the bit of the first eight's shift, and bits to the next eight's.
+    /// Position in `high` of the first eight's shift bit, and the distance to that of the next
+    /// eight.
     pub shift: (usize, usize),
 }
 
@@ -65,7 +67,7 @@ impl Vectors {
         }
     }
 
-    /// The place of the groups' scales.
+    /// Kind of the groups' scales.
     pub(super) fn groups(&self, group: usize) -> Groups {
         match self.book.turn {
             _ if group == 16 => Groups::Odd16,
@@ -75,8 +77,8 @@ impl Vectors {
         }
     }
 
-    /// Writes the record's part for the 32 weights number `unit`: `first` is the first of them in
-    /// `block`.
+    /// Writes the parts of the record for the 32 weights number `unit`; `first` is the index in
+    /// `block` of the first of them.
     pub(super) fn pack(
         &self,
         b: &BlockFormat,
@@ -148,7 +150,7 @@ impl Vectors {
             Turn::Signs(_) => signs >> (self.sign_bits * e) & ((1 << self.sign_bits) - 1),
             Turn::ShiftEach(_) | Turn::ShiftAll(_) => high >> (self.shift.0 + self.shift.1 * e) & 1,
         };
-        // The vector at its place in its eight: signs belong to eights.
+        // The vector at its position in its eight, because signs belong to eights.
         let eight = self.book.entry(low | rest << 8) << if each == 4 { 32 * (j % 2) } else { 0 };
         let eight = if each == 4 { eight | 0x0101_0101 << (32 * (1 - j % 2)) } else { eight };
         self.book.element(self.book.turned(eight, bits as usize), i % 8)

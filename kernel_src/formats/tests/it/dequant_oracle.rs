@@ -1,4 +1,4 @@
-//! The dequantiser against values from an independent implementation, bit for bit.
+//! Compares the dequantiser with values of an independent implementation; all bits must be equal.
 
 use kjit_formats::format::{ALL, Format};
 use serde_json::Value;

@@ -1,13 +1,13 @@
-//! How decode attention is spread, and candidates.
+//! Tunings of decode attention, and candidates.
 
 use crate::attention::kv::{KvLayout, KvStorage};
 use crate::vocabulary::variant::Variant;
 use kjit_engine::{MatrixUnit, Target};
 
-/// How the work is spread.
+/// The division of the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttendTuning {
-    /// `gpu/attend.h`, everywhere: a lane has eight elements of a position.
+    /// `gpu/attend.h`, on all targets: a lane has eight elements of a position.
     Lanes {
         /// Lanes in a wave.
         wave: u32,
@@ -18,20 +18,20 @@ pub enum AttendTuning {
         /// Blocks launched for each compute unit, over all heads and sequences.
         blocks_per_unit: u32,
     },
-    /// `gpu/attend_mma.h` (sm_80 and later, keys in halves or bytes): sixteen positions at a time
-    /// through the matrix units.
+    /// `gpu/attend_mma.h` (sm_80 and later, keys in f16 or bytes): sixteen positions at a time on
+    /// the matrix units.
     Rings {
         /// Waves of a block.
         waves: u32,
         /// Tiles of sixteen positions in flight for each wave.
         stages: u32,
-        /// Tiles that are worth a block: shorter contexts have fewer blocks, and one block below
+        /// Tiles that justify a block: shorter contexts have fewer blocks, and one block below
         /// three times this number.
         least: u32,
         /// Blocks launched for each compute unit, over all heads and sequences.
         blocks_per_unit: u32,
     },
-    /// `gpu/attend_wide.h`, everywhere, for heads wider than 256: a lane has some elements of a
+    /// `gpu/attend_wide.h`, on all targets, for heads wider than 256: a lane has some elements of a
     /// position, then eight columns of the result.
     Wide {
         /// Lanes in a wave.
@@ -41,16 +41,16 @@ pub enum AttendTuning {
     },
 }
 
-/// `(largest head, waves, stages, least, blocks per unit)`.
+/// `(largest head, waves, stages, least, blocks per compute unit)`.
 pub(super) type Row = (usize, u32, u32, u32, u32);
 
-/// Halves: measured on an H200 (docs/performance.md).
+/// For f16: measured on an H200 (docs/performance.md).
 pub(super) const RINGS: &[Row] = &[(64, 12, 2, 16, 1), (128, 8, 2, 8, 1), (256, 8, 1, 4, 1)];
 
-/// Bytes: half of the memory, and more work for each byte.
+/// For 8-bit keys and values: half of the memory, and more work per byte.
 pub(super) const RINGS_BYTES: &[Row] = &[(64, 12, 2, 16, 1), (128, 8, 2, 8, 1), (256, 8, 1, 4, 1)];
 
-/// Candidates: waves, stages, blocks per unit.
+/// Candidates: waves, stages, blocks per compute unit.
 const BLOCKS: [(u32, u32, u32); 10] = [
     (8, 2, 1),
     (8, 1, 1),
@@ -83,7 +83,7 @@ impl AttendTuning {
         }
     }
 
-    /// Tunings worth trying on a device; those that a shape does not fit are no kernels.
+    /// Tunings worth trying on a device. Those that do not fit a shape have no kernel.
     pub(super) fn all(target: &Target) -> Vec<AttendTuning> {
         let mut all = vec![];
         for (waves, stages, blocks_per_unit) in BLOCKS {
@@ -126,7 +126,7 @@ impl AttendTuning {
         }
     }
 
-    /// Bytes of a wave's ring: of tiles of keys and of values.
+    /// Bytes of a wave's ring: tiles of keys and of values.
     pub(super) fn ring(&self, kv: &KvLayout) -> usize {
         let AttendTuning::Rings { stages, .. } = *self else { return 0 };
         let scales = if kv.storage == KvStorage::Q8_0 { kv.head_dim / kv.group() } else { 0 };
@@ -142,8 +142,8 @@ impl AttendTuning {
         128 + waves as usize * self.ring(kv) + kv.head_dim.div_ceil(64) * POSITIONS * 128
     }
 
-    /// Whether the results of `group` heads fit in place of a wave's ring: its own, and four
-    /// elements of a slice for each lane.
+    /// Whether the results of `group` heads fit in the memory of a wave's ring: results of the
+    /// wave, and four elements of a slice for each lane.
     pub(super) fn results_fit(&self, kv: &KvLayout, group: usize) -> bool {
         group * 4 * kv.head_dim.max(128) <= self.ring(kv)
     }

@@ -6,7 +6,7 @@ use crate::vocabulary::variant::Variant;
 use kjit_engine::{MatrixUnit, Target, Vendor};
 use kjit_formats::format::Encoding;
 
-/// How the work is cut.
+/// The division of the work among blocks and waves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GemmTuning {
     /// `gpu/gemm.h`: a block is a grid of waves.
@@ -17,24 +17,24 @@ pub enum GemmTuning {
         tokens: u32,
         /// Rows of a block.
         rows: u32,
-        /// Waves side by side over the tokens, and over the rows.
+        /// Waves in the direction of the tokens, and of the rows.
         waves: (u32, u32),
         /// Steps of 64 columns between barriers.
         depth: u32,
         /// Steps between fetching and expanding weights.
         ahead: u32,
-        /// Tiles of activations in shared memory.
+        /// Number of activation tiles in shared memory.
         stages: u32,
     },
-    /// `gpu/gemm_wgmma.h`: groups of four warps fill and multiply.
+    /// `gpu/gemm_wgmma.h`: groups of four warps; some fill tiles, others multiply.
     Groups {
         /// Tokens of a block: 16, 32, 64, 128 or 256.
         tokens: u32,
-        /// Tiles in shared memory.
+        /// Number of tiles in shared memory.
         stages: u32,
         /// Stages between fetching and expanding weights.
         ahead: u32,
-        /// Groups that fill; one with 256 tokens, whose products need the registers.
+        /// Number of groups that fill; one with 256 tokens, whose products need the registers.
         fillers: u32,
     },
 }
@@ -64,8 +64,8 @@ impl GemmTuning {
             GemmTuning::Waves { tokens, rows, depth, stages, .. } => {
                 depth * (stages * tokens + 2 * rows) * 128
             }
-            // Stages at a multiple of 1024; then results of 32 tokens for each group that
-            // multiplies.
+            // Stages start at a multiple of 1024. After them there are results of 32 tokens for
+            // each group that multiplies.
             GemmTuning::Groups { tokens, stages, .. } => {
                 let at_once = if tokens < 32 { tokens } else { 32 };
                 1024 + stages * (tokens + GROUP_ROWS) * 128 + 2 * at_once * 68 * 4
@@ -81,34 +81,34 @@ pub(super) const GROUP_ROWS: u32 = 128;
 /// A block of `gpu/gemm.h`.
 #[derive(Debug, Clone, Copy)]
 pub struct Waves {
-    /// The most tokens.
+    /// The most tokens of a launch with this block.
     pub up_to: usize,
     /// Tokens of a block.
     pub tokens: u32,
     /// Rows of a block.
     pub rows: u32,
-    /// Waves side by side over the tokens, and over the rows.
+    /// Waves in the direction of the tokens, and of the rows.
     pub waves: (u32, u32),
     /// Steps of 64 columns between barriers.
     pub depth: u32,
     /// Steps between fetching and expanding weights.
     pub ahead: u32,
-    /// Tiles of activations in shared memory.
+    /// Number of activation tiles in shared memory.
     pub stages: u32,
 }
 
 /// The default blocks of a vendor's cards, for few tokens first.
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
-    /// Whose cards.
+    /// Vendor of the cards.
     pub vendor: Vendor,
-    /// With more than 64 KB of shared memory for a block.
+    /// Whether a block has more than 64 KB of shared memory.
     pub roomy: bool,
     /// Lanes in a wave.
     pub wave: u32,
-    /// Its blocks; the last one takes any number of tokens.
+    /// The blocks; the last one is for any number of tokens.
     pub blocks: &'static [Waves],
-    /// Their source.
+    /// Source of the measurement.
     pub from: &'static str,
 }
 
@@ -124,7 +124,7 @@ const fn waves(
 const ANY: usize = usize::MAX;
 
 /// sm_80 and later: 4096 columns on an H200, 230 to 264 TFLOP/s at 2048 tokens, any format. AMD has
-/// 64 KB of LDS, two blocks a unit wanted.
+/// 64 KB of LDS, and two blocks per compute unit are wanted.
 pub const STARTS: [Start; 4] = [
     Start {
         vendor: Vendor::Nvidia,
@@ -191,29 +191,31 @@ fn start(target: &Target, wave: u32, tokens: usize) -> &'static Waves {
 struct Groups {
     /// Tokens of a block.
     tokens: u32,
-    /// Tiles in shared memory.
+    /// Number of tiles in shared memory.
     stages: u32,
     /// Stages between fetching and expanding weights.
     ahead: u32,
-    /// Groups that fill.
+    /// Number of groups that fill.
     fillers: u32,
 }
 
-/// Warp groups, from an H200 on 2026-11-21.
+/// Warp groups, measured on an H200 on 2026-11-21.
 const GROUPS: [Groups; 3] = [
     Groups { tokens: 64, stages: 6, ahead: 2, fillers: 2 },
     Groups { tokens: 128, stages: 6, ahead: 2, fillers: 2 },
     Groups { tokens: 256, stages: 4, ahead: 2, fillers: 1 },
 ];
-/// Fewer tokens than this use [`STARTS`] also on sm_90a: there the weights take the time (H200,
-/// 28672 × 4096 of Q4_K: 54 µs at 16 tokens against 61, 61 against 63 at 32, 88 against 69 at 64).
+/// Fewer tokens than this use [`STARTS`] also on sm_90a: there reading the weights is the limit.
+/// (H200, 28672 × 4096 of Q4_K, `gemm.h` against warp groups: 54 and 61 µs at 16 tokens, 61 and 63
+/// at 32, 88 and 69 at 64.)
 const GROUPS_FROM: usize = 33;
-/// Cost of a round of tiles of N tokens is `GROUP_COST + N`: from products of 128 to 2048 tokens
-/// with 4096 to 28672 rows on an H200 (64: 31, 128: 45, 256: 58 µs for 4096 columns). At 256 tokens
-/// a tile it multiplies at 500 to 590 TFLOP/s, at 128 at 380, where fillers are the bound.
+/// The cost of a round of tiles of N tokens is `GROUP_COST + N`. From products of 128 to 2048
+/// tokens with 4096 to 28672 rows on an H200 (4096 columns: 31 µs with N = 64, 45 with 128, 58 with
+/// 256). With 256 tokens per tile it multiplies at 500 to 590 TFLOP/s. With 128 it reaches 380: the
+/// fillers are the limit.
 const GROUP_COST: usize = 160;
-/// Multiprocessors of the family's usual cards (H100 SXM, H200), for that estimate only: another
-/// number costs a few percent.
+/// Multiprocessors of an H100 SXM or H200, only for that estimate. Another number costs a few
+/// percent.
 const GROUP_UNITS: usize = 132;
 
 impl GemmSpec {
@@ -223,7 +225,7 @@ impl GemmSpec {
 
     /// The default.
     pub(super) fn start(&self, target: &Target) -> GemmTuning {
-        // F32 pieces take all of a filler's registers.
+        // F32 pieces need all registers of a filler.
         let plain = self.has(Encoding::F32);
         if target.arch().matrix == MatrixUnit::Wgmma && self.tokens >= GROUPS_FROM && !plain {
             let row_tiles = self.weights().tiles(GROUP_ROWS as usize, 1);
@@ -231,13 +233,13 @@ impl GemmSpec {
                 let tiles = row_tiles * self.tokens.div_ceil(n as usize);
                 tiles.div_ceil(GROUP_UNITS) * (GROUP_COST + n as usize)
             };
-            // Experts' tiles are mostly not full, so 64 tokens (128 experts of 2048 × 768, 2048
-            // tokens: 0.95 ms against 1.04 with 128).
+            // Tiles of experts are mostly not full, so 64 tokens are better (128 experts of 2048 ×
+            // 768, 2048 tokens: 0.95 ms; with 128 tokens 1.04).
             let usable = GROUPS.iter().filter(|g| self.experts == 1 || g.tokens == 64);
             let &Groups { tokens, stages, mut ahead, fillers } =
                 usable.min_by_key(|g| cost(g.tokens)).unwrap_or(&GROUPS[0]);
             if self.has(Encoding::BF16) {
-                ahead = 1; // two stages of them in registers spill
+                ahead = 1; // two stages in registers spill
             }
             return GemmTuning::Groups { tokens, stages, ahead, fillers };
         }
@@ -294,7 +296,7 @@ impl GemmSpec {
             let groups = matches!(t, GemmTuning::Groups { .. });
             // From 33 tokens on the other kernel was much slower than warp groups.
             let kind = target.arch().matrix != MatrixUnit::Wgmma || groups || tokens <= 32;
-            // Experts' tiles are those of the grouping: all products of a layer have the same.
+            // Tiles of experts are fixed by the grouping: all products of a layer have the same.
             let tile = if self.experts > 1 {
                 start.tokens() == t.tokens()
             } else {
@@ -305,7 +307,7 @@ impl GemmSpec {
         GemmSpec::all(target).into_iter().filter(fits).collect()
     }
 
-    /// Whether the target can run it so.
+    /// Whether the target can run this tuning.
     pub(super) fn fits(&self, target: &Target, t: &GemmTuning) -> bool {
         match *t {
             GemmTuning::Waves {

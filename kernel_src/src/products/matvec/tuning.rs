@@ -6,7 +6,7 @@ use crate::vocabulary::variant::Variant;
 use kjit_engine::arch::Dot;
 use kjit_engine::{Constants, Target, Vendor};
 
-/// How the work is spread.
+/// The division of the work among lanes and blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatvecTuning {
     /// Lanes in a wave.
@@ -22,9 +22,9 @@ pub struct MatvecTuning {
     pub in_flight: u32,
     /// Blocks launched for each compute unit.
     pub blocks_per_unit: u32,
-    /// A block has its compute unit alone, by asking for more than half of the LDS. Blocks of the
-    /// next launch, which may start before this one has ended, then cannot share the first free
-    /// units.
+    /// A block has its compute unit alone: it requests more than half of the LDS. Then blocks of
+    /// the next launch, which may start before this one has ended, cannot share the first free
+    /// compute units.
     pub alone: bool,
 }
 
@@ -33,35 +33,35 @@ impl Variant for MatvecTuning {}
 /// The defaults of a vendor's cards, for all sizes.
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
-    /// Whose cards.
+    /// Vendor of the cards.
     pub vendor: Vendor,
-    /// For weights whose unit is little more than the 16 bytes of its codes (plain elements, 8-bit
-    /// codes); else for those of fewer bits.
+    /// True: for weights whose unit is little more than the 16 bytes of its codes (plain elements,
+    /// 8-bit codes). False: for weights with fewer bits.
     pub wide: bool,
-    /// For one column and rows that fill the card, on units whose SIMDs have one file of 512
-    /// registers, so 1024 threads have 128 each; else for all.
+    /// True: for one column and rows that fill the card, on compute units whose SIMDs have a file
+    /// of 512 registers, so 1024 threads have 128 each. False: for all other cases.
     pub roomy: bool,
     /// Threads of a block.
     pub block: u32,
     /// Blocks launched for each compute unit.
     pub blocks_per_unit: u32,
-    /// Units that a lane has in flight, over rows, lists and columns.
+    /// Units that a lane has in flight, in total over rows, lists and columns.
     pub in_flight: u32,
-    /// Rows that share them where there are plenty.
+    /// Rows that share these units if there are many rows.
     pub rows: u32,
-    /// Its source.
+    /// Source of the measurement.
     pub from: &'static str,
 }
 
-/// 512 threads on each SM reached twice the rate of 1024 blocks of 128 on an H200. A second block
-/// helps if a byte needs few instructions, and costs a fifth of the rate on 4-bit codes. There two
-/// rows at a time share the reads of the activations. On AMD two units in flight leave a lane below
-/// 96 registers on every family, so a SIMD has five waves or more.
+/// 512 threads on each multiprocessor reached twice the rate of 1024 blocks of 128 on an H200. A
+/// second block helps if a byte needs few instructions, and costs a fifth of the rate on 4-bit
+/// codes. With 4-bit codes two rows at a time share the reads of the activations. On AMD two units
+/// in flight keep a lane below 96 registers on every family, so a SIMD has five waves or more.
 ///
-/// Every block makes the column of activations. On the 304 units of an MI300X four blocks of 256
-/// did that 1024 times for 4096 rows, three quarters of all instructions, and with a column of
-/// 14336 (35 KB of LDS) a unit had only one block of four waves. One block of 1024 has as many
-/// waves with one column.
+/// Every block makes the column of activations. On the 304 compute units of an MI300X four blocks
+/// of 256 did that 1024 times for 4096 rows: three quarters of all instructions. With a column of
+/// 14336 (35 KB of LDS) a compute unit had only one block of four waves. One block of 1024 has as
+/// many waves with one column.
 pub const STARTS: [Start; 6] = [
     Start {
         vendor: Vendor::Nvidia,
@@ -125,7 +125,7 @@ pub const STARTS: [Start; 6] = [
     },
 ];
 
-/// The row of a target's cards, a roomy one if asked for and available.
+/// The start values for a target's cards; `roomy` ones if requested and available.
 fn start(target: &Target, wide: bool, roomy: bool) -> &'static Start {
     let [first, ..] = &STARTS;
     let rows = || STARTS.iter().filter(|f| f.vendor == target.vendor() && f.wide == wide);
@@ -133,8 +133,8 @@ fn start(target: &Target, wide: bool, roomy: bool) -> &'static Start {
     rows().find(|f| f.roomy == roomy).or_else(|| rows().next()).unwrap_or(first)
 }
 
-/// Whether 128 registers a lane are enough for a product with one column, and a SIMD has four waves
-/// of them. Without a byte dot product (on a card whose own computes wrong) 30 more were spilled.
+/// Whether 128 registers per lane are enough for a product with one column, and a SIMD has four
+/// such waves. Without a byte dot product (if that of the card is wrong) 30 more registers spilled.
 pub fn takes_1024(target: &Target) -> bool {
     target.arch().one_register_file() && target.arch().dot == Dot::Sdot4
 }
@@ -142,7 +142,7 @@ pub fn takes_1024(target: &Target) -> bool {
 /// Lanes that must work on a matrix to keep the memory system busy (132 SMs × 512).
 const LANES_WANTED: usize = 65536;
 
-/// Candidate blocks: threads, blocks a unit, alone.
+/// Candidate blocks: threads, blocks per compute unit, alone.
 const BLOCKS: [(u32, u32, bool); 6] = [
     (256, 2, false),
     (256, 4, false),
@@ -163,8 +163,8 @@ fn nvidia_team(units: usize, wave: u32) -> u32 {
     if team > 16 && busy < 0.6 { team / 2 } else { team }
 }
 
-/// As many lanes as the matrix has work for: wider than a wave only for few rows; narrower for
-/// many, so that fewer idle.
+/// As many lanes as the matrix has work for. Teams are wider than a wave only for few rows; for
+/// many rows they are narrower, so that fewer lanes idle.
 fn amd_team(units: usize, rows: usize, wave: u32, block: u32) -> u32 {
     let widest = (units.next_power_of_two() as u32).clamp(1, block);
     let mut team = widest.min(wave);
@@ -179,8 +179,8 @@ fn amd_team(units: usize, rows: usize, wave: u32, block: u32) -> u32 {
 }
 
 impl MatvecTuning {
-    /// The default for `rows` rows of `units` units of `unit` weights; `lean`: a lane never has
-    /// more of them in flight than `in_flight`.
+    /// The default for `rows` rows of `units` units of `unit` weights. `lean`: a lane never has
+    /// more than `in_flight` units in flight.
     #[must_use]
     pub fn usual(
         target: &Target,
@@ -202,13 +202,12 @@ impl MatvecTuning {
         let family = start(target, wide, lean && columns == 1 && fills);
         let plenty = 4 * rows * team as usize / family.rows as usize >= 3 * LANES_WANTED;
         let shared = if plenty && columns == 1 && lists == 1 { family.rows } else { 1 };
-        // Every column takes registers of its own: with four in flight, two columns of Q6_K spilled
-        // at 128 registers.
+        // Every column needs registers: with four units in flight, two columns of Q6_K spilled at
+        // 128 registers.
         let in_flight = (family.in_flight / (lists * columns) as u32 / shared).clamp(1, steps);
         let (block, blocks_per_unit) = match columns {
             1 => (family.block, family.blocks_per_unit),
-            // 64 registers, the share with a second block of 512 threads, are too few for several
-            // columns,
+            // 64 registers (with a second block of 512 threads) are too few for several columns,
             2..=4 if vendor == Vendor::Nvidia => (family.block, 1),
             2..=4 => (family.block, family.blocks_per_unit),
             // and 128 too few for eight.
@@ -218,13 +217,12 @@ impl MatvecTuning {
         MatvecTuning { wave, block, team, rows: shared, in_flight, blocks_per_unit, alone: false }
     }
 
-    /// Dynamic LDS to ask for if a block uses `bytes` of it.
+    /// Dynamic LDS to request if a block uses `bytes` of it.
     pub(crate) fn shared(&self, target: &Target, bytes: usize) -> usize {
         if self.alone { bytes.max(target.arch().unit.shared as usize / 2) } else { bytes }
     }
 
-    /// Candidates for rows of `units` units, with `times` lists or columns in flight in a lane at
-    /// once.
+    /// Candidates for rows of `units` units; a lane has `times` lists or columns in flight.
     pub(crate) fn candidates(target: &Target, units: usize, times: usize) -> Vec<MatvecTuning> {
         let mut all = vec![];
         for &wave in target.waves() {
@@ -240,8 +238,8 @@ impl MatvecTuning {
                         continue;
                     }
                     for (rows, in_flight) in LOADS {
-                        // At most the row's units in flight, and at most eight, since more was
-                        // never best.
+                        // At most the units of a row in flight, and at most eight: more was never
+                        // best.
                         if in_flight > steps.next_power_of_two()
                             || (rows * in_flight) as usize * times > 8
                         {
@@ -294,18 +292,18 @@ impl MatvecTuning {
         Constants::new().set("KJ_MIN_BLOCKS", self.min_blocks(target, columns)).set("KJ_DOT4", dot4)
     }
 
-    /// Blocks that must fit a unit together. Without this bound nvrtc limited 512 threads to 64
-    /// registers and spilled.
+    /// Blocks that must fit in a compute unit together. Without this bound nvrtc limited 512
+    /// threads to 64 registers and spilled.
     fn min_blocks(&self, target: &Target, columns: usize) -> u32 {
-        // AMD's compiler decides: with four blocks of 256 on a CU a lane has 64 registers, and most
-        // spill.
+        // AMD's compiler decides: with four blocks of 256 on a compute unit a lane has 64
+        // registers, and most spill.
         if columns > 4 || target.vendor() == Vendor::Amd {
             return 1;
         }
         self.blocks_per_unit.min((1024 / self.block).max(1)).min(target.arch().unit.waves_per_simd)
     }
 
-    /// Blocks for weights of these numbers of rows, `times` times.
+    /// Number of blocks for weights with these numbers of rows, `times` times.
     pub(crate) fn blocks(
         &self,
         target: &Target,
@@ -317,8 +315,8 @@ impl MatvecTuning {
         let tile = (worker / self.team * self.rows) as usize;
         let tiles: usize = rows.into_iter().map(|r| r.div_ceil(tile)).sum::<usize>() * times;
         let full = tiles.div_ceil((self.block / worker) as usize);
-        // One block for each unit, even if not all of its waves have a tile: 4096 rows are 14 on
-        // each of 304 units, or 16 on 256 of them while the others idle.
+        // One block for each compute unit, even if some of its waves have no tile: 4096 rows are 14
+        // on each of 304 units, or 16 on 256 of them while the others idle.
         let spread = target.vendor() == Vendor::Amd && self.blocks_per_unit == 1;
         let most =
             if spread { full.max(tiles.min(units as usize)) } else { full }.min(1 << 20) as u32;

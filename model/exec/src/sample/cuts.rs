@@ -1,30 +1,30 @@
 //! Cuts of the candidates besides top-k, top-p and min-p: top-nσ, typical, XTC; and the dynamic
-//! temperature. The CPU applies them.
+//! temperature. Only the CPU supports them.
 
 use super::Candidate;
 use std::cmp::Ordering;
 
-/// "Exclude top choices": removes all likely candidates but the least likely of them, in some of
-/// the draws (p-e-w, text-generation-webui #6335).
+/// "Exclude top choices": in some of the draws it removes all likely candidates except the least
+/// likely of them (p-e-w, text-generation-webui #6335).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Xtc {
     /// Probability that a draw is cut; 0 cuts none.
     pub probability: f32,
-    /// Candidates at least this probable are likely ones. Above 0.5 nothing is cut.
+    /// Candidates with at least this probability are likely ones. Above 0.5 nothing is removed.
     pub threshold: f32,
 }
 
 impl Default for Xtc {
-    /// Off.
+    /// No cuts.
     fn default() -> Xtc {
         Xtc { probability: 0.0, threshold: 0.1 }
     }
 }
 
-/// A temperature that follows the entropy of the candidates (kalomaze's dynamic temperature; as
-/// llama.cpp computes it): from `temperature − range` where one is certain to `temperature + range`
-/// where all are equally likely.
+/// A temperature that follows the entropy of the candidates (kalomaze's dynamic temperature,
+/// computed as in llama.cpp). It is `temperature − range` if one candidate is certain, and
+/// `temperature + range` if all are equally likely.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct DynamicTemperature {
@@ -35,7 +35,7 @@ pub struct DynamicTemperature {
 }
 
 impl Default for DynamicTemperature {
-    /// Constant.
+    /// A constant temperature.
     fn default() -> DynamicTemperature {
         DynamicTemperature { range: 0.0, exponent: 1.0 }
     }
@@ -58,7 +58,7 @@ impl DynamicTemperature {
 }
 
 /// Top-nσ (Tang et al. 2024, arXiv 2411.07641): keeps the candidates whose logit is at most `n`
-/// standard deviations below the largest. Forbidden ones (−∞) do not count.
+/// standard deviations below the largest. Forbidden candidates (−∞) do not count.
 pub(super) fn top_n_sigma(c: &mut Vec<Candidate>, n: f32) {
     let finite = || c.iter().map(|c| f64::from(c.logit)).filter(|x| x.is_finite());
     let count = finite().count() as f64;
@@ -100,7 +100,7 @@ impl Xtc {
         self.probability > 0.0 && self.threshold <= 0.5
     }
 
-    /// Removes the likely candidates but the least likely one of them. Their weights are set.
+    /// Removes the likely candidates except the least likely of them. Their weights are set.
     pub(super) fn cut(self, c: &mut Vec<Candidate>) {
         let sum: f64 = c.iter().map(|c| c.weight).sum();
         let likely = |c: &Candidate| c.weight >= f64::from(self.threshold) * sum;
@@ -137,12 +137,12 @@ mod tests {
             Xtc { probability: 1.0, threshold }.cut(&mut c);
             tokens(c)
         };
-        // By hand.
+        // Computed by hand.
         assert_eq!(cut(0.09, &[0.4, 0.3, 0.2, 0.1]), [3]);
         assert_eq!(cut(0.19, &[0.4, 0.3, 0.2, 0.1]), [2, 3]);
         assert_eq!(cut(0.29, &[0.4, 0.3, 0.2, 0.1]), [1, 2, 3]);
         assert_eq!(cut(0.39, &[0.4, 0.3, 0.2, 0.1]), [0, 1, 2, 3]);
-        // Nothing is likely, and one alone is.
+        // No candidate is likely; only one is.
         assert_eq!(cut(0.5, &[0.4, 0.3, 0.2, 0.1]), [0, 1, 2, 3]);
     }
 
@@ -153,7 +153,7 @@ mod tests {
             typical(&mut c, p);
             tokens(c)
         };
-        // By hand.
+        // Computed by hand.
         assert_eq!(cut(0.5, &[0.97, 0.01, 0.01, 0.01]), [0]);
         assert_eq!(cut(0.5, &[0.4, 0.2, 0.2, 0.2]), [1, 2, 3]);
         assert_eq!(cut(1.0, &[0.4, 0.2, 0.2, 0.2]), [0, 1, 2, 3]);

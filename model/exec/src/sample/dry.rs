@@ -1,6 +1,6 @@
-//! DRY ("don't repeat yourself", p-e-w, text-generation-webui #5677): tokens that would continue a
-//! repetition of what came before lose `multiplier × base^(length − allowed)`. The history has the
-//! prompt, too.
+//! DRY ("don't repeat yourself", p-e-w, text-generation-webui #5677): the logit of a token that
+//! would continue a repetition is reduced by `multiplier × base^(length − allowed)`. The history
+//! includes the prompt.
 
 /// Options of DRY. Off by default.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -10,33 +10,33 @@ pub struct Dry {
     pub multiplier: f32,
     /// Base of the penalty's exponential.
     pub base: f32,
-    /// Repetitions up to one token less than this are free.
+    /// Repetitions shorter than this have no penalty.
     pub allowed_length: usize,
-    /// The number of last tokens in which repetitions are looked for.
+    /// The number of last tokens that are searched for repetitions.
     pub window: usize,
-    /// Tokens that no repetition goes across, ascending.
+    /// Tokens that end a repetition, ascending.
     pub breakers: Vec<u32>,
 }
 
 impl Default for Dry {
-    /// Off; llama.cpp's values besides.
+    /// DRY is off; the other values are those of llama.cpp.
     fn default() -> Dry {
         Dry { multiplier: 0.0, base: 1.75, allowed_length: 2, window: 1 << 16, breakers: vec![] }
     }
 }
 
-/// Longest repetition that counts. Its penalty is far beyond any logit.
+/// Longest repetition that counts. Its penalty is much larger than any logit.
 const LONGEST: usize = 512;
 
 /// The last tokens of a sequence.
 #[derive(Debug, Clone, Default)]
 pub(super) struct History {
     tokens: Vec<u32>,
-    /// Tokens before them that were dropped.
+    /// Number of earlier tokens that were dropped.
     dropped: usize,
 }
 
-/// Tokens kept beyond the window, so that drafts can be taken back.
+/// Number of tokens kept beyond the window, so that drafts can be removed.
 const SPARE: usize = 64;
 
 impl History {
@@ -81,15 +81,16 @@ impl Dry {
                 continue;
             }
             let Some(x) = logits.get_mut(token as usize) else { continue };
-            // Infinite at last: the token is then forbidden.
+            // The penalty may be infinite: then the token is forbidden.
             let power = f64::from(self.base).powf((length - self.allowed_length) as f64);
             *x -= (f64::from(self.multiplier) * power).min(f64::from(f32::MAX)) as f32;
         }
     }
 }
 
-/// The tokens that would continue a repetition, each once, with the length of the longest: of the
-/// end of `tokens` and an earlier place that this token followed. No repetition has a breaker.
+/// The tokens that would continue a repetition, each once, with the length of the longest
+/// repetition: the end of `tokens` equals the tokens before an earlier occurrence of this token. A
+/// repetition does not contain a breaker.
 fn repeated(tokens: &[u32], breakers: &[u32]) -> Vec<(u32, usize)> {
     let breaks = |token: &u32| breakers.binary_search(token).is_ok();
     let most = tokens.iter().rev().take(LONGEST).take_while(|t| !breaks(t)).count();
@@ -97,7 +98,7 @@ fn repeated(tokens: &[u32], breakers: &[u32]) -> Vec<(u32, usize)> {
         return vec![];
     }
     // The Z function of the reversed tokens (Gusfield 1997): lengths[i] is the number of tokens
-    // that end i before the end and equal those at the end. Linear in time.
+    // ending i before the end that equal those at the end. Linear in time.
     let reversed: Vec<u32> = tokens.iter().rev().copied().collect();
     let n = reversed.len();
     let at = |i: usize| reversed.get(i).copied();
@@ -120,7 +121,7 @@ fn repeated(tokens: &[u32], breakers: &[u32]) -> Vec<(u32, usize)> {
         if i + length > right {
             (left, right) = (i, i + length);
         }
-        // Of the tokens in order, the one at i − 1 in the reversed ones followed the place.
+        // The token at i − 1 in the reversed order follows this position.
         if length > 0
             && let Some(next) = at(i - 1).filter(|next| !breaks(next))
         {
@@ -135,7 +136,7 @@ fn repeated(tokens: &[u32], breakers: &[u32]) -> Vec<(u32, usize)> {
 mod tests {
     use super::*;
 
-    /// The definition, in quadratic time.
+    /// The definition, computed in quadratic time.
     fn slowly(tokens: &[u32], breakers: &[u32]) -> Vec<(u32, usize)> {
         let mut longest = std::collections::BTreeMap::new();
         let n = tokens.len();
@@ -175,7 +176,7 @@ mod tests {
     fn the_penalty_grows_with_the_repetition_and_what_was_taken_back_does_not_count() {
         let dry = Dry { multiplier: 0.5, base: 2.0, allowed_length: 2, ..Dry::default() };
         let mut history = History::default();
-        // 1 2 3 came before, and 1 2 again: 3 would make a repetition of two go on.
+        // 1 2 3 occurred before, and 1 2 again: 3 would continue a repetition of two.
         [1, 2, 3, 9, 1, 2].into_iter().for_each(|t| history.push(t, dry.window));
         let mut logits = [0.0f32; 10];
         dry.penalise(&history, &mut logits);

@@ -6,24 +6,25 @@ use super::Candidate;
 /// Options of mirostat.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Mirostat {
-    /// The algorithm of the paper, or its simpler second version, which needs no estimate.
+    /// The algorithm of the paper, or its simpler second version, which does not estimate an
+    /// exponent.
     pub version: Version,
     /// The target: surprise of a token in bits.
     pub tau: f32,
-    /// Rate at which the limit follows.
+    /// Learning rate of the limit.
     pub eta: f32,
 }
 
 /// The version of mirostat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Version {
-    /// Top-k, with k by an estimate of Zipf's exponent.
+    /// Top-k, where k depends on an estimate of Zipf's exponent.
     One,
     /// Candidates whose surprise is above the limit are removed.
     Two,
 }
 
-/// Likeliest candidates from which the exponent is estimated.
+/// Number of most likely candidates from which the exponent is estimated.
 const ESTIMATED: usize = 100;
 
 impl Mirostat {
@@ -32,7 +33,7 @@ impl Mirostat {
         2.0 * self.tau
     }
 
-    /// Cuts candidates, whose weights are set, at the limit `mu`. At least one is left.
+    /// Cuts candidates, whose weights are set, at the limit `mu`. At least one remains.
     pub(super) fn cut(self, c: &mut Vec<Candidate>, mu: f32) {
         c.sort_unstable_by(|a, b| b.weight.total_cmp(&a.weight).then(a.token.cmp(&b.token)));
         let sum: f64 = c.iter().map(|c| c.weight).sum();
@@ -85,7 +86,7 @@ fn top(c: &[Candidate], mu: f64) -> usize {
 mod tests {
     use super::*;
 
-    /// Candidates whose probabilities fall as Zipf's law says, in mixed order.
+    /// Candidates whose probabilities follow Zipf's law, in mixed order.
     fn zipf(n: u32, s: f64) -> Vec<Candidate> {
         let one = |i: u32| {
             let rank = f64::from(i * 7919 % n + 1);
@@ -131,7 +132,7 @@ mod tests {
             .zip(0..)
             .map(|(&weight, token)| Candidate { token, logit: 0.0, weight })
             .collect();
-        // One bit: less than the target, so that the limit rises.
+        // One bit is below the target, so the limit rises.
         assert_eq!(mirostat.after(4.0, &c, 0), 4.5);
         assert_eq!(mirostat.after(4.0, &c, 1), 4.0);
     }

@@ -3,7 +3,7 @@
 use super::{Dry, DynamicTemperature, Mirostat, Xtc};
 use crate::NonExhaustive;
 
-/// Options of a sampler. It applies, in this order: biases and the mask, penalties, DRY, then
+/// Options of a sampler. They apply in this order: biases and the mask, penalties, DRY, then
 /// (unless greedy) top-nσ, top-k, temperature, top-p, min-p, typical, XTC, and a draw. [`Mirostat`]
 /// replaces all cuts from top-nσ on.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -15,7 +15,7 @@ pub struct SampleOptions {
     pub top_k: usize,
     /// Keeps the most likely tokens up to this sum of probabilities; 1 keeps all.
     pub top_p: f32,
-    /// Keeps tokens at least `min_p` times as likely as the most likely one; 0 keeps all.
+    /// Keeps tokens with at least `min_p` times the largest probability; 0 keeps all.
     pub min_p: f32,
     /// Divides positive logits of recent tokens, multiplies negative ones (Keskar et al. 2019,
     /// arXiv 1909.05858); 1 changes none.
@@ -31,7 +31,7 @@ pub struct SampleOptions {
     /// Added to the logits of these tokens first; −∞ forbids a token.
     pub bias: Vec<(u32, f32)>,
     /// Keeps tokens whose logit is at most this many standard deviations below the largest (top-nσ,
-    /// arXiv 2411.07641); 0 keeps all. As all fields below, the CPU applies it.
+    /// arXiv 2411.07641); 0 keeps all. Only the CPU supports this field and all fields below.
     pub top_n_sigma: f32,
     /// Keeps the tokens whose surprise is nearest to the entropy, up to this sum of probabilities
     /// (locally typical sampling, arXiv 2202.00666); 1 keeps all.
@@ -55,7 +55,7 @@ impl SampleOptions {
         self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    /// Whether the CPU must choose, for options that no device applies.
+    /// Whether the CPU must choose, because an option is not supported on a device.
     pub fn needs_host(&self) -> bool {
         let drawn = self.temperature > 0.0
             && (self.top_n_sigma > 0.0

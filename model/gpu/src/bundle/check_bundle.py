@@ -13,7 +13,7 @@ import hashlib, json, math, struct, sys
 from pathlib import Path
 
 EM_AMDGPU, NT_AMDGPU_METADATA = 224, 32
-MOST_LDS = 65536  # of a block, on all of these architectures
+MOST_LDS = 65536  # bytes per block, on all of these architectures
 
 
 # ------------------------------------------------------------------------------------------------------------ MessagePack
@@ -98,7 +98,7 @@ class CodeObject:
         image = bytearray()
         for i in range(count):
             kind, _, at, address, _, length, whole, _ = struct.unpack_from("<IIQQQQQQ", self.bytes, offset + i * size)
-            if kind == 1:  # to be loaded
+            if kind == 1:  # a loaded segment
                 image.extend(bytes(max(0, address + whole - len(image))))
                 image[address:address + length] = self.bytes[at:at + length]
         return bytes(image)
@@ -111,7 +111,7 @@ class CodeObject:
         lds, scratch, arguments = struct.unpack_from("<III", self.bytes, at)
         entry, = struct.unpack_from("<q", self.bytes, at + 16)
         rsrc1, rsrc2, properties, preload = struct.unpack_from("<IIHH", self.bytes, at + 48)
-        # Scalar registers that are set before the first instruction, in this order, where the bit of `properties` is set.
+        # Scalar registers that are set before the first instruction, in this order, if their bit of `properties` is set.
         users = [("private segment buffer", 4), ("dispatch pointer", 2), ("queue pointer", 2), ("argument pointer", 2), ("dispatch id", 2),
                  ("flat scratch", 2), ("private segment size", 1)]
         place, pointer, others = 0, None, []
@@ -163,7 +163,7 @@ class Bundle:
             if hashlib.sha256(b).hexdigest() != entry["sha256"]:
                 self.say(where, "its SHA-256 is another")
             if self.manifest["arch"].startswith("sm_"):
-                continue  # a cubin says less of itself, and no part of that is claimed here
+                continue  # a cubin has less metadata, and the manifest makes no claims about it
             try:
                 code = self.code[i] = CodeObject(b)
             except (ValueError, IndexError, struct.error) as e:

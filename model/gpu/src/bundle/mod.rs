@@ -1,4 +1,4 @@
-//! Proof bundles: the kernels' cases for an architecture as files, for someone who has the card or
+//! Proof bundles: the kernels' cases for an architecture as files, for users who have the card or
 //! an emulator but not kjit.
 //!
 //! A bundle is a folder:
@@ -6,12 +6,12 @@
 //! - `manifest.json`: the cases; `data.bin`: the buffers' bytes,
 //! - `code/*.co`: code objects, each once,
 //! - `README.txt`: how to run it by hand,
-//! - `check_bundle.py`: checks the bundle and a run's results without kjit,
-//! - `run_bundle.py`: passes its launches to an emulator of the machine code,
+//! - `check_bundle.py`: checks the bundle and the results of a run without kjit,
+//! - `run_bundle.py`: runs its launches in an emulator of the machine code,
 //! - `SHA256SUMS` over all of these, written last.
 //!
-//! [`export`] makes one without a device; [`Bundle::open`] checks every byte, and [`Bundle::run`]
-//! runs it.
+//! [`export`] writes a bundle without a device; [`Bundle::open`] checks every byte, and
+//! [`Bundle::run`] runs it.
 
 mod read;
 mod write;
@@ -50,39 +50,39 @@ pub enum BundleError {
     /// The target folder is not empty.
     #[error("{}: the folder is not empty; give a new or empty one", .0.display())]
     NotEmpty(PathBuf),
-    /// The folder is no bundle.
+    /// The folder is not a bundle.
     #[error("{}: no proof bundle: it has no {SUMS}; kjit doctor --export DIR --arch A makes one", .0.display())]
     NoBundle(PathBuf),
-    /// The content is not what was written. Nothing of it is run.
+    /// The content was changed after writing. No kernel of it is run.
     #[error("{}: {why}; get the bundle again", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// The place and the difference.
+        /// The location and the difference.
         why: String,
     },
-    /// An intact bundle that this build does not understand.
+    /// The bundle is intact, but this build does not support it.
     #[error("{}: {why}", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// The version found, and the one expected.
+        /// The version of the bundle, and the supported one.
         why: String,
     },
     /// The bundle is for another architecture.
     #[error("the bundle is for {bundle}, {label} is a {device}: export one with --arch {device}")]
     Arch {
-        /// The bundle's architecture.
+        /// Architecture of the bundle.
         bundle: String,
-        /// The device at hand.
+        /// Label of the device.
         label: String,
-        /// Its architecture.
+        /// Architecture of the device.
         device: String,
     },
     /// A case does not fit the code object that was compiled for it.
     #[error("case {case}: {why}")]
     Case {
-        /// The case.
+        /// Name of the case.
         case: String,
         /// The mismatch.
         why: String,
@@ -124,7 +124,7 @@ pub(super) struct Manifest {
 pub(super) struct Code {
     pub file: String,
     pub sha256: String,
-    /// The kernels' family.
+    /// Name of the kernel family.
     pub name: String,
     /// The compiler's arguments.
     pub compiled_for: String,
@@ -145,16 +145,17 @@ pub(super) struct Entry {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_lds: u32,
-    /// Shared memory that the code object declares.
+    /// Bytes of shared memory that the code object declares.
     pub static_lds: u32,
-    /// Bytes of the argument block with hidden arguments, if the code object says.
+    /// Bytes of the argument block including hidden arguments; `None` if the code object does not
+    /// give it.
     pub kernarg_bytes: Option<u32>,
     pub cooperative: bool,
     pub arguments: Arguments,
     pub buffers: Vec<Buffer>,
 }
 
-/// The argument block: its bytes with 0 for addresses, and the arguments' places.
+/// The argument block: its bytes, with 0 for addresses, and the offsets of the arguments.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Arguments {
     pub hex: String,

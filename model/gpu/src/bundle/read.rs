@@ -1,4 +1,4 @@
-//! Reads a bundle with every byte checked, and runs it.
+//! Reads a bundle, checks every byte, and runs it.
 
 use super::{
     After, BundleError, CHECK, Content, DATA, Entry, FORMAT, MANIFEST, Manifest, README, SUMS,
@@ -13,9 +13,9 @@ use std::collections::hash_map::Entry as Slotted;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The most bytes of a file; all of a bundle is below [`super::LIMIT`].
+/// The most bytes of a file; a whole bundle is below [`super::LIMIT`].
 const MOST_BYTES: u64 = 64 << 20;
-/// The most bytes of a buffer; filled ones take no space in the bundle.
+/// The most bytes of a buffer; filled buffers take no space in the bundle.
 const MOST_BUFFER: u64 = 1 << 30;
 
 /// A bundle whose files match their checksums.
@@ -48,7 +48,7 @@ impl Bundle {
         take(CHECK)?;
         let (data, text) = (take(DATA)?, take(MANIFEST)?);
         let foreign = |why: String| BundleError::Foreign { path: path.clone(), why };
-        // The version first: other fields may differ in another version.
+        // Checks the version first: other fields may differ in another version.
         let value: serde_json::Value =
             serde_json::from_slice(&text).map_err(|e| foreign(e.to_string()))?;
         let (format, version) =
@@ -97,10 +97,10 @@ impl Bundle {
         self.manifest.cases.len()
     }
 
-    /// Runs every case on a device. `progress` gets the cases done and the number of cases.
+    /// Runs every case on a device. `progress` gets the number of finished cases and the total.
     ///
     /// # Errors
-    /// [`BundleError::Arch`]. A case's own failure is in its verdict.
+    /// [`BundleError::Arch`]. The failure of a case is in its verdict.
     pub fn run(
         &self,
         device: &Device,

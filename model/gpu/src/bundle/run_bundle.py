@@ -18,11 +18,11 @@ Exit 0: every case that ran is right, and some did. 1: one is wrong, or none ran
 import argparse, json, math, os, selectors, shutil, struct, subprocess, sys, time
 from pathlib import Path
 
-sys.dont_write_bytecode = True  # nothing is to appear beside the bundle's files
+sys.dont_write_bytecode = True  # no files may be added to the bundle
 from check_bundle import Bundle
 
 PAGE = 4096
-FIRST, GAP = 0x1_0000_0000, 0x10_0000  # where memory starts; between two regions nothing is mapped
+FIRST, GAP = 0x1_0000_0000, 0x10_0000  # start of memory, and unmapped bytes between two regions
 
 
 def places(sizes):
@@ -51,7 +51,7 @@ def lay_out(bundle, n, folder):
     code, arch = bundle.code[case["code"]], bundle.manifest["arch"]
     start = code.descriptor(code.kernels[case["symbol"]])
     image, buffers = code.image(), case["buffers"]
-    # The image begins at a page: its instructions reach its constants relative to the program counter.
+    # The image begins at a page: instructions address constants relative to the program counter.
     base = FIRST - GAP - (len(image) + PAGE - 1) // PAGE * PAGE
     *at, arguments_at = places([b["bytes"] for b in buffers] + [case["kernarg_bytes"]])
     arguments = bytearray(bytes.fromhex(case["arguments"]["hex"]).ljust(case["kernarg_bytes"], b"\0"))
@@ -103,7 +103,7 @@ class Command:
     def ask(self, path, seconds):
         """Its answer to a launch, or why there is none."""
         if self.process is None:
-            # Its standard error is ours.
+            # It inherits the standard error of this process.
             self.process = subprocess.Popen(self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
             self.process.stdin.write(f"{path}\n".encode())

@@ -10,7 +10,7 @@ use kjit_kernel_cases::{self as cases, Case, CaseArg, Expect};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// The most bytes of a bundle, so that it can be mailed.
+/// The most bytes of a bundle, so that it can be sent by mail.
 pub const LIMIT: u64 = 50_000_000;
 
 /// Options of [`export`].
@@ -20,7 +20,7 @@ pub struct Wish {
     pub seed: u64,
     /// Only cases whose name contains this text; empty for all.
     pub filter: String,
-    /// The most bytes of the folder. The largest cases are left out, and listed, until the rest
+    /// The most bytes of the folder. The largest cases are omitted, and listed, until the rest
     /// fits.
     pub limit: u64,
 }
@@ -34,13 +34,13 @@ pub struct Exported {
     pub code: usize,
     /// Bytes of all files.
     pub bytes: u64,
-    /// Cases left out because of their size.
+    /// Cases that were omitted because of their size.
     pub left_out: Vec<String>,
 }
 
 /// Compiles every case's kernel for `target` at each of its wave widths, and writes a bundle into
-/// `folder`, which is created if needed. No device is needed. `progress` gets the code objects done
-/// and their number.
+/// `folder`, which is created if needed. No device is needed. `progress` gets the number of
+/// finished code objects and the total.
 ///
 /// # Errors
 /// [`BundleError::NotEmpty`], [`BundleError::NoCase`], [`BundleError::Io`]. One kernel that does
@@ -62,7 +62,7 @@ pub fn export(
     let mut seen = HashSet::new();
     for &wave in target.waves() {
         for case in cases::all(target, wave, wish.seed)? {
-            // Some cases are equal at every width.
+            // Some cases are the same at every width.
             let name = format!("{} at wave {}", case.name, case.kernel.options.wave);
             if name.contains(&wish.filter) && seen.insert(name.clone()) {
                 all.push((name, case));
@@ -76,7 +76,7 @@ pub fn export(
     let codes = compile(engine, target, &all, progress)?;
     let always = ALWAYS.iter().map(|(_, content)| content.len() as u64).sum();
     let mut writer = Writer { limit: wish.limit, other: always, ..Writer::default() };
-    // Smallest first, so that the largest are left out.
+    // Smallest first, so that the largest cases are omitted.
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(|&i| all.get(i).map_or(0, |(_, case)| weight(case)));
     let mut taken: Vec<(usize, Entry)> = vec![];
@@ -92,7 +92,7 @@ pub fn export(
         version: VERSION,
         kjit: env!("CARGO_PKG_VERSION").to_owned(),
         kernel_abi: kjit_engine::KERNEL_ABI,
-        // Facts about the compiler do not concern a card or an emulator.
+        // Properties of the compiler do not matter to a card or an emulator.
         arch: target.without_sound_copies().to_string(),
         seed: wish.seed,
         code: writer.listed,
@@ -253,7 +253,7 @@ impl Writer {
     fn after(&mut self, expect: &Expect) -> After {
         match expect {
             Expect::Same => After::Unchanged,
-            // Columns have no form in a bundle. No bundled case uses them.
+            // A bundle has no format for columns. No bundled case uses them.
             Expect::Anything | Expect::Columns { .. } => After::Anything,
             Expect::Bytes(want) => After::Exactly { content: self.content(want) },
             Expect::Real { storage, want, tolerance } => {
@@ -312,7 +312,7 @@ fn arguments(case: &Case, info: &KernelInfo) -> Result<Arguments, String> {
     Ok(Arguments { hex, slots })
 }
 
-/// Writes the files, the checksums last: a folder without them is no bundle.
+/// Writes the files, checksums last: a folder without them is not a bundle.
 fn publish(
     folder: &Path,
     manifest: &Manifest,

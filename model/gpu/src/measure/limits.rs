@@ -1,4 +1,4 @@
-//! A device's limits, measured with our own kernels in the same run: reading memory, and
+//! Limits of a device, measured with kjit's kernels in the same run: reading memory, and
 //! multiplying matrices.
 
 use super::Placed;
@@ -28,7 +28,7 @@ pub struct Product {
     pub what: String,
 }
 
-/// A launch of this many seconds is long enough for a rate.
+/// The fewest seconds of a launch from which a rate is computed.
 const ENOUGH: f64 = 0.2e-3;
 
 impl Limits {
@@ -43,7 +43,7 @@ impl Limits {
             if (mebibytes as u64) << 20 > free / 4 {
                 break;
             }
-            // The best depth depends on the memory's latency.
+            // The best number of loads in flight depends on the memory latency.
             let mut longest = 0.0f64;
             let mut here = 0.0f64;
             for in_flight in [4, 8] {
@@ -52,7 +52,8 @@ impl Limits {
                 longest = longest.max(seconds);
                 here = here.max((mebibytes << 20) as f64 / seconds);
             }
-            // A larger buffer's rate replaces a smaller one's, which a cache may have served.
+            // The rate of a larger buffer replaces that of a smaller one, which a cache may have
+            // served.
             read = here;
             if longest > ENOUGH {
                 break;

@@ -1,9 +1,10 @@
 //! Measures kernels on the current device: each is checked against its oracle, then timed in a
 //! captured graph and compared with the device's limits from the same run.
 //!
-//! Launches of a chain use different buffers, as far as memory allows, so that caches do not serve
-//! what a model reads from memory. They depend on each other as in a token. A launch's time is the
-//! chain's divided by its launches: the median of some replays, and the interquartile range.
+//! The launches of a chain use different buffers, as far as memory allows: caches must not serve
+//! data that a model reads from memory. The launches depend on each other as in a token. The time
+//! of a launch is the time of the chain divided by its launches: the median of some replays, and
+//! the interquartile range.
 
 mod content;
 mod limits;
@@ -33,24 +34,24 @@ pub struct Measured {
     pub report: Option<KernelReport>,
     /// Bytes of dynamic LDS for a block.
     pub shared: u32,
-    /// The time, or why there is none. A kernel with wrong results is not timed.
+    /// The time, or the reason why there is none. A kernel with wrong results is not timed.
     pub outcome: Result<Timed, String>,
 }
 
-/// The time of a kernel whose result is right.
+/// The time of a kernel with correct results.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timed {
     /// The time of one launch.
     pub timing: Timing,
-    /// Bytes it must move and operations it must compute.
+    /// Bytes that it must move and operations that it must compute.
     pub work: Work,
-    /// Whether its buffers may have fitted in the L2 cache.
+    /// Whether its buffers may fit in the L2 cache.
     pub cached: bool,
 }
 
 impl Timed {
-    /// The fraction of the limit that it reaches, and whether memory is the limit: the larger of
-    /// the times for its bytes and its operations at full rate.
+    /// The fraction of the limit that it reaches, and whether memory is the limit. The limit is the
+    /// larger of the times for its bytes and for its operations at full rate.
     #[must_use]
     pub fn of_limit(&self, limits: &Limits) -> Option<(f64, bool)> {
         let memory = self.work.bytes as f64 / limits.read;
@@ -64,7 +65,7 @@ impl Timed {
 /// Checks and times each subject; `done` is called for each.
 ///
 /// # Errors
-/// None as a whole: a subject's failure is in its outcome.
+/// No error as a whole: the failure of a subject is in its outcome.
 pub fn measure(
     engine: &Engine,
     device: &Device,

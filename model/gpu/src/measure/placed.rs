@@ -1,4 +1,4 @@
-//! A case in device memory, in one or many copies: checked and timed.
+//! A case in device memory, in one or many copies, for checks and timings.
 
 use super::content::{aligned, content, put};
 use super::sources::Sources;
@@ -45,7 +45,7 @@ pub struct Placed {
     took: [f64; 3],
 }
 
-/// Larger inputs are not checked for changes unless everything is.
+/// Larger inputs are checked for changes only if `all` is set.
 const GLANCE: usize = 64 << 10;
 /// The most launches of a chain.
 const CHAIN: usize = 512;
@@ -55,14 +55,14 @@ const CHAIN_SECONDS: f64 = 2e-3;
 const ALL_SECONDS: f64 = 0.25;
 /// The number of measured replays.
 const REPLAYS: usize = 11;
-/// Bytes of the L2 cache if the driver does not say.
+/// Bytes of the L2 cache if the driver does not report it.
 const CACHE: u64 = 64 << 20;
 
 impl Placed {
     /// Uploads a case.
     ///
     /// # Errors
-    /// Memory was refused.
+    /// An allocation failed.
     pub fn new(device: &Device, case: Case) -> Result<Placed> {
         let stream = device.stream()?;
         let mut placed = Placed {
@@ -92,10 +92,10 @@ impl Placed {
         contents.fold(0, |bytes, content| bytes.saturating_add(aligned(content.len())))
     }
 
-    /// Puts a case into given memory, by copies and fills on the device alone.
+    /// Writes a case to given memory, by copies and fills on the device alone.
     ///
     /// # Errors
-    /// Memory of fewer than [`Placed::bytes`], a case without its sources, errors of the device.
+    /// Too little memory (see [`Placed::bytes`]), a case without its sources, errors of the device.
     pub fn within(
         stream: &Stream,
         memory: &DeviceBuffer<u8>,
@@ -165,7 +165,7 @@ impl Placed {
         self.judge(kernel, all).map_err(|e| e.to_string())?
     }
 
-    /// As [`Placed::check`], with device errors apart from wrong results.
+    /// As [`Placed::check`], with device errors separate from wrong results.
     ///
     /// # Errors
     /// Errors of the device.
@@ -196,7 +196,7 @@ impl Placed {
                 _ => None,
             })
         };
-        // Outputs are poisoned again: an earlier kernel has written them.
+        // Outputs are filled with poison again: an earlier kernel has written them.
         for (before, expect, buffer) in buffers().filter(|_| !self.fresh) {
             if !matches!(expect, Expect::Same) {
                 put(&self.stream, buffer, before)?;
@@ -222,10 +222,10 @@ impl Placed {
     }
 
     /// Makes copies until a chain of launches exceeds the L2 cache, within `most` bytes. Returns
-    /// whether it does.
+    /// whether the chain exceeds it.
     ///
     /// # Errors
-    /// Those of [`Placed::new`].
+    /// As for [`Placed::new`].
     pub fn spread_out(&mut self, launches: usize, most: u64) -> Result<bool> {
         let (each, cache) = (
             self.room()?,
@@ -280,7 +280,7 @@ impl Placed {
     /// Launches in a stream being captured, as part of a chain.
     ///
     /// # Errors
-    /// Those of [`Stream::launch`].
+    /// As for [`Stream::launch`].
     pub fn chain(&mut self, stream: &Stream, kernel: &Kernel) -> Result<()> {
         self.fresh = false;
         let copy = self.next;
@@ -288,8 +288,8 @@ impl Placed {
         self.launch_into(stream, kernel, &self.case, self.case.geometry.dependent, copy)
     }
 
-    /// Times a chain of launches of this kernel. The flag says whether its copies may have fitted
-    /// in the L2 cache.
+    /// Times a chain of launches of this kernel. The flag tells whether its copies may fit in the
+    /// L2 cache.
     ///
     /// # Errors
     /// Errors of the device.
@@ -328,7 +328,7 @@ impl Placed {
     /// Switches to another variant of the kernel; the buffers stay.
     ///
     /// # Errors
-    /// Those of [`Case::vary`]; a variant that needs more working memory.
+    /// As for [`Case::vary`]; a variant that needs more working memory.
     pub fn vary(
         &mut self,
         spec: &Spec,

@@ -7,10 +7,10 @@ use kjit_kernel_cases::{Case, Content};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The bytes that some cases' buffers begin with, each once.
+/// The initial bytes of the buffers of some cases, each once.
 pub struct Sources {
     memory: DeviceBuffer<u8>,
-    /// Offsets by host address. The bytes are held, so that an address is not reused.
+    /// Offsets by host address. The bytes are kept, so that an address is not reused.
     places: HashMap<usize, (Arc<Vec<u8>>, usize)>,
 }
 
@@ -18,7 +18,7 @@ impl Sources {
     /// Uploads the sources of some cases.
     ///
     /// # Errors
-    /// Memory was refused; errors of the device.
+    /// An allocation failed; errors of the device.
     pub fn of<'c>(stream: &Stream, cases: impl Iterator<Item = &'c Case>) -> Result<Sources> {
         let (mut places, mut all) = (HashMap::new(), vec![]);
         for content in cases.flat_map(|case| case.args.iter().filter_map(content)) {

@@ -1,4 +1,4 @@
-//! The subjects of measurements: every kernel of a model's plan, or one of each kernel at common
+//! The subjects of measurements: every kernel of a model's plan, or one of each kernel at typical
 //! sizes.
 
 use kjit_engine::Target;
@@ -7,16 +7,16 @@ use kjit_kernels::spec::Spec;
 use kjit_kernels::{Size, SpecError};
 use kjit_plan::{JobId, Launch, Plan, Program};
 
-/// A kernel at a size.
+/// A kernel with a size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subject {
-    /// Its name: of the first launch in a plan, or among the common sizes.
+    /// Name: of the first launch in a plan, or among the typical sizes.
     pub name: String,
     /// The kernel.
     pub spec: Spec,
-    /// The size that its launches depend on.
+    /// The size that determines its launches.
     pub size: Size,
-    /// Launches in one run of its program; 0 without a program.
+    /// Number of launches in one run of its program; 0 without a program.
     pub launches: usize,
     /// The program: `decode`, `prompt 512`, `load`; empty without one.
     pub program: String,
@@ -25,7 +25,7 @@ pub struct Subject {
 /// A program with its name, its launches' size, and the launches that choose the next token.
 type Named<'p> = (&'p Program, String, Size, Vec<&'p Launch>);
 
-/// The programs of a plan by number of rows, with `depth` tokens in the cache of those that decode.
+/// The programs of a plan by number of rows. Those that decode have `depth` tokens in the cache.
 fn programs(plan: &Plan, depth: usize) -> Vec<Named<'_>> {
     let decode = Size { tokens: 1, past: depth };
     let mut all = vec![(
@@ -55,8 +55,8 @@ fn all_of(launches: [&Option<Launch>; 3]) -> Vec<&Launch> {
     launches.into_iter().flatten().collect()
 }
 
-/// The kernels of a plan, once for each program that launches them: a kernel may serve one token
-/// and many.
+/// The kernels of a plan, once for each program that launches them: a kernel may be used for one
+/// token and for many.
 #[must_use]
 pub fn of_plan(plan: &Plan, depth: usize) -> Vec<Subject> {
     let (mut all, programs) = (vec![], programs(plan, depth));
@@ -89,10 +89,10 @@ pub fn of_plan(plan: &Plan, depth: usize) -> Vec<Subject> {
     all
 }
 
-/// One of each kernel at the sizes of real models.
+/// One kernel of each kind, at sizes of real models.
 ///
 /// # Errors
-/// A fault of the list.
+/// An unsupported spec in the list.
 pub fn representative(target: &Target, depth: usize) -> Result<Vec<Subject>, SpecError> {
     let subject = |s: matrix::Sample| {
         let size = s.spec.timed_at(depth);

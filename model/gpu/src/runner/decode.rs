@@ -1,42 +1,42 @@
-//! Decoding in which the device chooses every token and runs ahead of the host.
+//! Decoding on the device: it chooses every token and runs ahead of the host.
 
 use super::{GpuRunner, choice_of};
 use kjit_engine::Trace;
 use kjit_exec::{After, SessionError, Task};
 use kjit_plan::Choice;
 
-/// The most tokens that the device is ahead of the host. Those left at an end are discarded but
-/// must be waited for: with 16, an answer of 128 tokens took 14 % longer. Four tokens take 1.6 ms
-/// on the smallest model, in which the host polls a hundred times.
+/// The most tokens that the device is ahead of the host. Those left at an end are discarded, but
+/// the host must wait for them: with 16, an answer of 128 tokens took 14 % longer. Four tokens take
+/// 1.6 ms on the smallest model; the host polls a hundred times in that time.
 const AHEAD: usize = 4;
 
 /// The progress of a sequence.
 struct Running {
     slot: usize,
-    /// The position of the token that the next step feeds.
+    /// Position of the token that the next step computes.
     next: usize,
-    /// The position of the token that is passed on next.
+    /// Position of the next token that the sink gets.
     read: usize,
-    /// The sequence's length: tokens before the last one passed on.
+    /// Length of the sequence: tokens before the last one that the sink got.
     len: usize,
     /// The position after the last one that the device may write.
     written: usize,
-    /// Tokens fed.
+    /// Number of computed tokens.
     fed: usize,
-    /// Whether it takes part in steps.
+    /// Whether the sequence takes part in steps.
     live: bool,
 }
 
 impl Running {
-    /// Launched steps whose token was not passed on yet.
+    /// Number of launched steps whose token has not yet been passed to the sink.
     fn ahead(&self) -> usize {
         (self.next + 1).saturating_sub(self.read)
     }
 }
 
 impl GpuRunner {
-    /// Feeds each task's tokens, then repeats: choose a token, pass it on, feed it. Returns each
-    /// sequence's length, even after an error.
+    /// Computes each task's tokens, then repeats: choose a token, pass it on, compute it. Returns
+    /// each sequence's length, even after an error.
     pub(super) fn decode(
         &mut self,
         tasks: &mut [Task<'_>],
@@ -71,12 +71,12 @@ impl GpuRunner {
             .and_then(|()| self.run(tasks, &mut running, choice, sink));
         let done = done.map_err(|error| self.instead(error));
         if self.far.is_some() {
-            // If another rank stopped earlier, the steps ahead may never complete. Tokens passed on
-            // are valid. Without this wait the next driver call would block forever.
+            // If another rank stopped earlier, the launched steps may never complete. Tokens passed
+            // on are valid. Without this wait the next driver call would block forever.
             let _ = self.loaded.settle();
         }
         for r in &running {
-            // Records what the states hold when the device stops: the tokens fed.
+            // Records the tokens in the states when the device stops: the computed ones.
             self.note(r.slot, |s| {
                 (s.at, s.used, s.held) = (None, s.used.max(r.written), Some(r.fed))
             });
@@ -88,8 +88,8 @@ impl GpuRunner {
         (running.iter().map(|r| r.len).collect(), done)
     }
 
-    /// Prepares all sequences up to their last token. A single prompt is fed whole and its first
-    /// token chosen.
+    /// Prepares all sequences up to their last token. A single prompt is computed as a whole, and
+    /// its first token is chosen.
     fn begin(
         &mut self,
         tasks: &[Task<'_>],
@@ -128,14 +128,14 @@ impl GpuRunner {
         sink: &mut dyn FnMut(usize, u32) -> After,
     ) -> Result<(), SessionError> {
         let (context, ring) = (self.context, self.context + 1);
-        // One step ahead only: for recurrent states, which cannot drop a token that is discarded;
-        // for host parts, which are waited for; and for streamed layers, whose discarded copies of
-        // a 70B model took 1.2 s after an answer.
+        // Only one step ahead in three cases: recurrent states, which cannot drop a discarded
+        // token; host parts, because the host must wait; and streamed layers, because discarded
+        // copies of a 70B model took 1.2 s after an answer.
         let alone =
             self.graph.is_recurrent() || self.loaded.aside.is_some() || self.loaded.ring.is_some();
         let ahead = if alone { 1 } else { AHEAD };
         let mut came = self.loaded.stream.device().trace().map_or(0.0, Trace::now_us);
-        // The recorded step for the current sequences; `None` after these have changed.
+        // The captured step for the current sequences; `None` after these have changed.
         let mut recording = None;
         loop {
             while running.iter().any(|r| r.live)
@@ -146,7 +146,7 @@ impl GpuRunner {
                 for r in running.iter_mut().filter(|r| r.live && r.next == context) {
                     (r.live, recording) = (false, None);
                 }
-                // Without free pages all sequences wait for the launched steps, and pause.
+                // Without free pages all sequences wait for the launched steps, then pause.
                 let mut place = true;
                 for r in running.iter().filter(|r| r.live) {
                     place = place && self.make_place(r.slot, r.next, r.next + 1)?;
@@ -192,12 +192,12 @@ impl GpuRunner {
                 t.sampler.accept(token);
                 match sink(index, token) {
                     After::Go => {}
-                    // A state that cannot go back already holds the tokens of the other sequences:
-                    // these are passed on too.
+                    // A state that cannot go back already has the tokens of the other sequences:
+                    // they are passed on too.
                     After::Pause if self.graph.is_recurrent() => pause = true,
                     After::Pause => return Ok(()),
                     After::End => {
-                        // Steps launched for it are discarded.
+                        // Steps already launched for this sequence are discarded.
                         (r.live, r.next, recording) = (false, r.read - 1, None);
                     }
                 }

@@ -1,8 +1,8 @@
-//! Verifies drafts: a few tokens of one sequence in one step, all but the first drafted. They have
-//! a program of their own, recorded like a token's.
+//! Verifies drafts: a few tokens of one sequence in one step; all but the first are drafted. They
+//! have a separate program, captured like that of a token.
 //!
-//! Each row has its own position, and keys and values are written before any row reads them, so a
-//! row sees the drafts before it and none after. The token chosen after each draft is known when
+//! Each row has its own position, and keys and values are written before any row reads them. So a
+//! row sees the drafts before it and none after it. The token chosen after each draft is known when
 //! the step ends.
 
 use super::Drafted;
@@ -11,12 +11,12 @@ use crate::loaded_plan::{NONE, SlotScope};
 use kjit_exec::{SessionError, Task, Want, follow};
 use kjit_plan::{Choice, DRAFTED, Now, PICK};
 
-/// The most recordings kept. A recording names a slot's memory, so each slot has its own; the
-/// oldest is dropped.
+/// The most captured graphs that are kept. A graph contains addresses of a slot's memory, so each
+/// slot has its own; the oldest is dropped.
 const KEPT: usize = 64;
 
 impl GpuRunner {
-    /// Whether all of this task can run in the draft program.
+    /// Whether the whole task can run in the draft program.
     pub(super) fn takes_drafts(&self, t: &Task<'_>) -> bool {
         let few = 2..=DRAFTED as usize;
         let drafted = matches!(t.want, Want::Drafted(n) if n + 1 == t.tokens.len());
@@ -26,7 +26,7 @@ impl GpuRunner {
             && self.loaded.plan.drafts.is_some()
     }
 
-    /// Runs a task's tokens, whose ids are in place. Returns the tokens chosen after them, up to
+    /// Runs a task's tokens, whose ids are in the ring. Returns the tokens chosen after them, up to
     /// the first that differs from its draft.
     pub(super) fn draft(&mut self, t: &mut Task<'_>) -> Result<Vec<u32>, SessionError> {
         let plain = choice_of(t.sampler.options()) == Choice::Greedy
@@ -69,7 +69,7 @@ impl GpuRunner {
         Ok(chosen)
     }
 
-    /// Index of a recording, which is made if missing.
+    /// Index of the captured graph for this key; captured if missing.
     fn record_drafted(&mut self, what: Drafted) -> Result<usize, SessionError> {
         if let Some(at) = self.drafts.iter().position(|(w, _)| *w == what) {
             return Ok(at);

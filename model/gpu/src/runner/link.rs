@@ -1,4 +1,4 @@
-//! The link from the stage before.
+//! The link from the previous stage.
 
 use kjit_engine::{Crossing, DeviceBuffer, PinnedBuffer, Stream};
 use kjit_exec::{Made, Piece, Runner, SessionError};
@@ -6,7 +6,7 @@ use kjit_exec::{Made, Piece, Runner, SessionError};
 /// Elements of the page-locked staging memory.
 pub(super) const STAGING: usize = 4 << 20;
 
-/// The stage before, and the link from it.
+/// The previous stage, and the link from it.
 pub(super) struct Before {
     pub stage: Box<dyn Runner>,
     pub(super) way: Way,
@@ -14,20 +14,20 @@ pub(super) struct Before {
     pub(super) width: usize,
     /// Staging memory of this device, if the link is through the host.
     pub(super) here: PinnedBuffer<f32>,
-    /// Staging memory of the device before, if the link is through the host.
+    /// Staging memory of the previous device, if the link is through the host.
     pub(super) there: Option<PinnedBuffer<f32>>,
 }
 
-/// The link from the stage before.
+/// The link from the previous stage.
 pub(super) enum Way {
-    /// Device-to-device copies.
+    /// Copies from device to device.
     Peer(Crossing),
-    /// Through the host.
+    /// Copies through host memory.
     Host,
 }
 
 impl Before {
-    /// Runs tokens in the stage before and copies their hidden states to `to`.
+    /// Runs tokens in the previous stage and copies their hidden states to `to`.
     pub(super) fn rows(
         &mut self,
         pieces: &[Piece<'_>],

@@ -1,14 +1,15 @@
 //! Runs the sequences of a session on a GPU.
 //!
 //! Each sequence has a *slot*: a part of the states, a ring of ids in page-locked memory, a
-//! position and sampling options. The ring has the ids of all tokens by position: the host writes
-//! the prompt's, the device's sampler the answer's, and the embedding reads both in place. So a
-//! token needs no copy in either direction: the host polls the ids while the device continues. The
-//! position is a word on the device, which the sampler advances.
+//! position and sampling options. The ring has the ids of all tokens by position. The host writes
+//! the ids of the prompt, the device's sampler writes the ids of the answer, and the embedding
+//! reads both in place. So a token needs no copy in either direction: the host polls the ids while
+//! the device continues. The position is a word on the device, which the sampler advances.
 //!
-//! Single tokens run as *rows*: one token of each of some sequences, with every matrix read once
-//! for all. The list of their slots is in device memory, so sequences of any lengths run together
-//! and come and go. A model opened for one sequence has one row, and launches with a fixed slot.
+//! Single tokens run as *rows*: one token of each of some sequences; every matrix is read once for
+//! all rows. The list of their slots is in device memory, so sequences of any lengths run together,
+//! and can start and end at any step. A model opened for one sequence has one row, and its launches
+//! have a fixed slot.
 
 mod decode;
 mod device_sharing;
@@ -45,17 +46,17 @@ use pages::Pages;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A draw by the options in each slot.
+/// A draw that reads the options of each slot from device memory.
 const DRAW: Choice = Choice::Draw { top_k: 1, inverse: 1.0, top_p: 1.0, min_p: 0.0 };
 
-/// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step:
-/// nothing is allocated, compiled, copied or waited for in between.
+/// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step,
+/// without any allocation, compile, copy or wait between steps.
 pub struct GpuRunner {
-    /// The other devices of a tensor split; first, because fields are dropped in order.
+    /// The other devices of a tensor split. The first field, because fields are dropped in order.
     others: Others,
     /// Detects other models on the devices of a tensor split.
     sole: Option<Arc<shared_devices::SharedDevices>>,
-    /// The wait at the end if other ranks are in other processes.
+    /// Waits for the ranks of other processes at shutdown.
     far: Option<rank_shutdown::RankShutdown>,
     loaded: LoadedPlan,
     graph: Graph,
@@ -67,34 +68,36 @@ pub struct GpuRunner {
     listed: Vec<usize>,
     /// Staging for rows of logits.
     logits: PinnedBuffer<f32>,
-    /// Captured launches by purpose, recorded when first needed.
+    /// Captured launches by key, captured when first needed.
     recordings: Vec<(Recorded, Again)>,
     /// Captured draft steps.
     drafts: Vec<(Drafted, Again)>,
-    /// Whether launches are captured; if the runtime refuses that, they are issued each time.
+    /// Whether launches are captured. If the runtime cannot capture, they are issued for each
+    /// token.
     captures: bool,
     /// The last program that ran.
     last: Last,
     statistics: Statistics,
-    /// The status of an early start.
+    /// The state of the background compiles; `None` if nothing was missing.
     early: Option<Early>,
-    /// Remarks about kernels that could not be proven and variants that were rejected.
+    /// Warnings about kernels that could not be verified and variants that were rejected.
     remarks: Vec<String>,
     /// Whether the prompt kernels are loaded.
     prompts_ready: bool,
     /// Whether the persistent kernel is still being compiled.
     one_launch_late: bool,
-    /// The stage before, on another device.
+    /// The previous stage of a layer split, on another device.
     before: Option<link::Before>,
-    /// The prompts for which experts are copied, if the CPU computes them for single tokens.
+    /// The prompts whose experts are copied to the GPU. Only set if the CPU computes the experts of
+    /// single tokens.
     copied: Option<PromptCopy>,
-    /// The owners of pages, and each page's number as a source of copies. `None` without pages.
+    /// The owners of pages, and the page numbers as a source of copies. `None` without pages.
     pages: Option<(Pages, PinnedBuffer<u32>)>,
-    /// A seed that all ranks share, for choosing random seeds.
+    /// A seed that all ranks share, from which random seeds are chosen.
     common_seed: Option<u64>,
 }
 
-/// The known state of a slot's control words.
+/// The state of a slot's control words, as far as the host knows it.
 #[derive(Debug, Clone, Default)]
 struct Slot {
     /// The device's position; `None` if unknown.
@@ -111,14 +114,14 @@ struct Slot {
     held: Option<usize>,
 }
 
-/// The key of a recording: the number of rows, and the choice after them.
+/// The key of a captured graph: the number of rows, and how the next tokens are chosen.
 type Recorded = (usize, Option<Chosen>);
 
-/// The choice of tokens after rows.
+/// How tokens are chosen after rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Chosen {
     choice: Choice,
-    /// Whether a slot has biases, a mask or penalties; otherwise no adjustment is launched.
+    /// Whether a slot has biases, a mask or penalties. If not, no adjustment is launched.
     adjusted: bool,
 }
 
@@ -128,11 +131,11 @@ impl From<Choice> for Chosen {
     }
 }
 
-/// A recording, or what is needed to issue its launches again.
+/// A captured graph, or the values for issuing its launches again.
 enum Again {
     /// A captured graph.
     Replay(Recording),
-    /// The evaluation of launches that are issued one by one.
+    /// The values for launches that are issued one by one.
     Launch(Now),
 }
 
@@ -143,7 +146,7 @@ enum Last {
     Rows(usize),
 }
 
-/// The launches for some rows.
+/// The launches for a number of rows.
 struct Rows<'a> {
     program: &'a Program,
     adjust: Option<&'a Launch>,
@@ -153,7 +156,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The launch of this choice.
+    /// The launch that chooses tokens in this way.
     fn choosing(&self, choice: Choice) -> kjit_engine::Result<&'a Launch> {
         let launch = if choice == Choice::Greedy { self.greedy } else { self.draw };
         launch.ok_or_else(|| {
@@ -191,10 +194,10 @@ impl GpuRunner {
     ) -> Result<GpuRunner, SessionError> {
         let device = loaded.stream.device();
         let (logits, rows) = (device.pinned(graph.n_vocab())?, device.pinned(loaded.plan.slots)?);
-        // The rings have never been written.
+        // The rings were never written.
         let slots =
             vec![Slot { used: context + 1, adjusted: true, ..Slot::default() }; loaded.plan.slots];
-        // A trace of streamed layers must show each copy, which a replay does not.
+        // A trace of streamed layers must show each copy; a replayed graph does not.
         let shown = loaded.ring.is_none() || loaded.stream.device().trace().is_none();
         // Host parts cannot be captured.
         let captures = shown && loaded.aside.is_none();
@@ -236,13 +239,13 @@ impl GpuRunner {
         Ok(runner)
     }
 
-    /// Captures a token at once, so that a refusal of the runtime shows before anything is
-    /// computed. On refusal tries without cooperative launches, which some runtimes do not record,
-    /// and then without captures.
+    /// Captures one token when the model is opened, so that an error of the runtime shows before
+    /// any computation. After an error it tries again without cooperative launches (some runtimes
+    /// cannot capture them), and then without captures.
     fn try_capture(&mut self) -> Result<(), SessionError> {
         let refused = match self.records() {
             Ok(()) => return Ok(()),
-            // A lost device is not tried again.
+            // After a lost device there is no second try.
             Err(lost) if self.opened().memory().is_err() => return Err(lost),
             Err(refused) => refused,
         };
@@ -269,23 +272,24 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Remarks: kernels with wrong results that are not used, and kernels that could not be proven.
+    /// Warnings: kernels that are not used because of wrong results, and kernels that could not be
+    /// verified.
     pub fn remarks(&self) -> &[String] {
         &self.remarks
     }
 
-    /// Adds lines to them.
+    /// Adds warnings.
     pub fn remark(&mut self, lines: Vec<String>) {
         self.remarks.extend(lines);
     }
 
-    /// Background compiles at opening and their status; `None` if nothing was missing.
+    /// The background compiles of opening and their state; `None` if nothing was missing.
     pub fn early(&self) -> Option<&Early> {
         self.early.as_ref()
     }
 
-    /// The prompts for which experts are copied, if the CPU computes them for single tokens; `None`
-    /// if never.
+    /// The prompts whose experts are copied to the GPU, if the CPU computes the experts of single
+    /// tokens. `None` if experts are never copied.
     pub fn copied(&self) -> Option<PromptCopy> {
         self.copied
     }
@@ -304,8 +308,8 @@ impl GpuRunner {
         self.statistics
     }
 
-    /// Fills staging slots with NaN before each copy, so that reads before the copy show: for
-    /// tests. Call it before the first step.
+    /// Fills staging slots with NaN before each copy, so that tests detect reads before the copy.
+    /// Call it before the first step.
     pub fn poison_ring(&self) {
         if let Some(ring) = &self.loaded.ring {
             ring.poison(true);
@@ -327,8 +331,8 @@ impl GpuRunner {
         &self.loaded.plan
     }
 
-    /// `(steps, sequences)` of persistent kernels: the steps merged in the first one, and the most
-    /// sequences of any. `None` without one.
+    /// `(steps, sequences)` of persistent kernels: the steps merged in the first kernel, and the
+    /// largest number of sequences of any. `None` without a persistent kernel.
     pub fn persistent(&self) -> Option<(usize, usize)> {
         let ready = self.loaded.plan.persistent.iter().zip(&self.loaded.persistent);
         let mut steps = ready.map(|(one, _)| (one.instructions.len(), one.rows));
@@ -336,8 +340,8 @@ impl GpuRunner {
         Some((first.0, steps.next_back().unwrap_or(first).1))
     }
 
-    /// Timestamps of the last token's persistent kernel. `None` without one, or if opened without
-    /// [`Probe::Stamps`].
+    /// Timestamps of the last token's persistent kernel. `None` without such a kernel, or if opened
+    /// without [`Probe::Stamps`].
     ///
     /// # Errors
     /// A device fault.
@@ -358,8 +362,8 @@ impl GpuRunner {
         self.context
     }
 
-    /// Rows of a kept value from the last program: a prompt chunk's tokens, or one token of each
-    /// sequence. `None` if a fused step does not store it.
+    /// Rows of a kept value from the last program: one row per token of a prompt chunk, or one per
+    /// sequence. `None` if a fused step does not store the value.
     ///
     /// # Errors
     /// No value with this name; a device fault.
@@ -384,7 +388,7 @@ impl GpuRunner {
         Ok(Some((0..rows * cols).map(|i| f16::from_bits(at(i)).to_f32()).collect()))
     }
 
-    /// Fills the programs' memory with NaN, so that reads before writes show: for tests.
+    /// Fills the programs' memory with NaN, so that tests detect reads before writes.
     ///
     /// # Errors
     /// A device fault.
@@ -398,7 +402,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Whether the prompt kernels are loaded. If their compiles have ended, they take over here,
+    /// Whether the prompt kernels are loaded. If their compiles have ended, they are loaded here,
     /// between two tokens. `at` is the number of tokens in the sequence.
     fn prompts_ready(&mut self, at: usize) -> Result<bool, SessionError> {
         if !self.prompts_ready
@@ -432,7 +436,7 @@ impl GpuRunner {
             let (program, greedy, draw) = (&plan.decode, plan.greedy.as_ref(), plan.draw.as_ref());
             return Ok(Rows { program, adjust, greedy, draw, whose: SlotScope::Slot(0) });
         }
-        // The persistent kernel if there is one.
+        // Takes the persistent kernel if there is one.
         let mut ready = plan.persistent.iter().zip(&self.loaded.persistent).map(|(one, _)| one);
         let own = ready.find(|one| one.rows == n).and_then(|one| one.own.as_deref());
         let found = own.or_else(|| plan.batches.iter().find(|b| b.program.tokens as usize >= n));
@@ -443,14 +447,14 @@ impl GpuRunner {
         Ok(Rows { program: &batch.program, adjust, greedy, draw, whose: SlotScope::All })
     }
 
-    /// The values that a program's launches are evaluated with.
+    /// The values for evaluating a program's launches.
     fn now(&self, program: &Program, tokens: usize, choice: Choice) -> Result<Now, SessionError> {
         let r = &self.loaded;
         let now = program.now(&r.plan.target, r.units(), tokens as u32, choice);
         now.map_err(|e| SessionError::Device(e.to_string()))
     }
 
-    /// Index of the recording of rows and their choice, which is made if missing.
+    /// Index of the captured graph for this key; captured if missing.
     fn record(&mut self, what: Recorded) -> Result<usize, SessionError> {
         if let Some(at) = self.recordings.iter().position(|(w, _)| *w == what) {
             return Ok(at);
@@ -462,7 +466,7 @@ impl GpuRunner {
             true => Again::Replay(r.capture(|| self.issue(what, &now))?),
             false => Again::Launch(now),
         };
-        // If options are launch arguments, each choice is a separate recording; the last one of
+        // If options are launch arguments, each set of options has its own graph. The last graph of
         // each kind is kept.
         let same = |(w, _): &(Recorded, Again)| {
             let drawn = |c: &Chosen| c.choice != Choice::Greedy;
@@ -485,7 +489,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Tests whether a token can be recorded, with adjustments and a draw.
+    /// Tests whether a token with adjustments and a draw can be captured.
     fn records(&mut self) -> Result<(), SessionError> {
         let chooses = self.rows_of(1)?.greedy.is_some();
         self.record((1, chooses.then_some(Choice::Greedy.into())))?;
@@ -500,7 +504,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Issues rows and their choice.
+    /// Issues the launches of rows and of the choice of tokens.
     fn issue(&self, (n, choice): Recorded, now: &Now) -> kjit_engine::Result<()> {
         let r = &self.loaded;
         let rows = self.rows_of(n).map_err(|e| kjit_engine::Error::Buffer(e.to_string()))?;
@@ -508,7 +512,7 @@ impl GpuRunner {
         choice.map_or(Ok(()), |chosen| self.issue_choice(&rows, chosen, now))
     }
 
-    /// Issues the choice after rows.
+    /// Issues the launches that choose tokens after rows.
     fn issue_choice(&self, rows: &Rows<'_>, chosen: Chosen, now: &Now) -> kjit_engine::Result<()> {
         let r = &self.loaded;
         if let Some(adjust) = rows.adjust.filter(|_| chosen.adjusted) {
@@ -517,7 +521,8 @@ impl GpuRunner {
         r.launch(rows.program, rows.choosing(chosen.choice)?, now, rows.whose)
     }
 
-    /// The choice to record after rows. If each slot has its own options, one draw serves all.
+    /// The choice to capture. If the slots have their options in device memory, one captured draw
+    /// works for all of them.
     fn recorded_choice(&self, choices: impl Iterator<Item = Choice>) -> Choice {
         let drawn =
             choices.fold(Choice::Greedy, |all, c| if c == Choice::Greedy { all } else { c });
@@ -534,13 +539,13 @@ impl GpuRunner {
         }
     }
 
-    /// Writes ids after a sequence's first tokens, and clears the later words, so that tokens
+    /// Writes ids after the first tokens of a sequence and clears the later words, so that tokens
     /// chosen by the device can be recognised.
     fn put(&mut self, slot: usize, first: usize, tokens: &[u32]) -> Result<(), SessionError> {
         let (ring, end) = (slot * (self.context + 1), first + tokens.len());
         let used = self.slot(slot).used.max(end);
         let ids = &self.loaded.control.tokens;
-        // A token that the device chose is in place already; writing it would wait for the device.
+        // A token that the device chose is already there; writing it would wait for the device.
         let there = matches!(*tokens, [id] if used == end && ids.peek(ring + first)? == id);
         if !there {
             ids.slice(ring + first..ring + used)?.write(|to| {
@@ -553,12 +558,12 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Makes a slot's keys and values those of another, in the order of the stream. All that a slot
-    /// has room for: one copy for each layer's, whatever their layout; 8b's 4096 tokens are half a
-    /// gigabyte, some 0.3 ms of an H200's memory, as much as 8 tokens of a prompt.
+    /// Copies the keys and values of one slot to another, in stream order. It copies the whole slot
+    /// with one copy per layer, in any layout. For 8b with 4096 tokens these are 0.5 GB: about 0.3
+    /// ms on an H200, the time of 8 prompt tokens.
     fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
         if let Some(before) = &mut self.before {
-            // Tokens missing there are recomputed when their hidden states are requested.
+            // Tokens that are missing there are recomputed when their hidden states are requested.
             before.stage.copy(from, to, len)?;
         }
         self.copy_others(from, to, len)?;
@@ -589,7 +594,7 @@ impl GpuRunner {
         Ok(len)
     }
 
-    /// Copies what is known about a slot's states, and the ids needed to recompute them.
+    /// Copies the known state of a slot, and the ids needed to recompute its tokens.
     fn copy_known(&mut self, from: usize, to: usize, len: usize) -> Result<(), SessionError> {
         let (ring, ids) = (self.context + 1, &self.loaded.control.tokens);
         let known = ids.slice(from * ring..from * ring + len)?.read(<[u32]>::to_vec)?;
@@ -601,12 +606,12 @@ impl GpuRunner {
 
     /// Whether a slot's states hold exactly its first `len` tokens.
     fn reaches(&self, slot: usize, len: usize) -> bool {
-        // At position 0 states count as zero.
+        // At position 0 the kernels treat states as zero.
         len == 0 || !self.graph.is_recurrent() || self.slot(slot).held == Some(len)
     }
 
     /// Makes a slot's states hold exactly its first `len` tokens, whose ids are in the ring.
-    /// Recurrent states are recomputed from the start if they hold others.
+    /// Recurrent states that hold other tokens are recomputed from the start.
     fn reach(&mut self, slot: usize, len: usize) -> Result<(), SessionError> {
         if self.reaches(slot, len) {
             return Ok(());
@@ -666,7 +671,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Sets the adjustments of a slot's logits: those of a sampler, or none.
+    /// Sets or removes the adjustments of a slot's logits.
     fn put_adjustments(
         &mut self,
         slot: usize,
@@ -701,7 +706,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Forgets all that is known of these slots, after a failed call.
+    /// Marks the states of these slots as unknown, after a failed call.
     fn doubt(&mut self, slots: &[usize]) {
         self.listed.clear();
         let used = self.context + 1;
@@ -711,12 +716,12 @@ impl GpuRunner {
     }
 }
 
-/// The key of a recording.
+/// The key of a captured draft step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Drafted {
     pub(super) slot: usize,
     pub(super) rows: usize,
-    /// The device chooses greedily after each row; otherwise the host reads the logits.
+    /// True: the device chooses greedily after each row. False: the host reads the logits.
     pub(super) chosen: bool,
 }
 
@@ -736,7 +741,7 @@ impl Others {
 
 impl Drop for Others {
     fn drop(&mut self) {
-        // Work in flight on one device writes to the others' memory.
+        // Work in flight on one device writes to the memory of other devices.
         let end = Instant::now() + PATIENCE;
         for stream in &self.streams {
             while matches!(stream.is_idle(), Ok(false)) {
@@ -751,6 +756,6 @@ impl Drop for Others {
     }
 }
 
-/// The time limit of launched work when the model is closed: longer than devices wait for each
-/// other.
+/// The time limit for launched work when the model is closed. It is longer than devices wait for
+/// each other.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);

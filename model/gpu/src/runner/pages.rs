@@ -3,8 +3,8 @@
 //! A page has the keys and values of [`PAGE`] positions of all layers. Each slot has a table of
 //! pages by position. Sequences with a common prefix share its pages, and the prefix cache may also
 //! hold pages. A slot that writes to a shared page first gets a copy of the part before that
-//! position. Nothing here uses a device: the work is returned as [`Change`]s to be done in stream
-//! order, so that a page freed here can be reused at once.
+//! position. This module does not use a device. It returns the work as [`Change`]s in stream order,
+//! so a page freed here can be reused immediately.
 
 use kjit_exec::PageCount;
 use kjit_kernels::kv::PAGE;
@@ -55,8 +55,8 @@ impl Pages {
             .count()
     }
 
-    /// Gives a slot its own pages for positions `first..end`. Returns the work on the device;
-    /// `None`, with nothing changed, if too few pages are free.
+    /// Gives a slot exclusive pages for positions `first..end`. Returns the work on the device.
+    /// `None`, without any change, if too few pages are free.
     pub fn reserve(&mut self, slot: usize, first: usize, end: usize) -> Option<Vec<Change>> {
         if self.need(slot, first, end) > self.free.len() {
             return None;
@@ -96,7 +96,7 @@ impl Pages {
         self.release(&gone);
     }
 
-    /// Starts a slot without pages with `pages`.
+    /// Starts an empty slot with `pages`.
     pub fn begin(&mut self, slot: usize, pages: &[u32]) -> Vec<Change> {
         self.truncate(slot, 0);
         self.hold(pages);
@@ -153,7 +153,7 @@ mod tests {
             (pages.count().used, pages.count().shared, pages.need(1, PAGE + 1, PAGE + 2)),
             (2, 2, 1)
         );
-        // Writing nothing needs no page, even in a shared one.
+        // Writing no positions needs no page, even in a shared one.
         assert_eq!(
             (pages.need(1, PAGE + 1, PAGE + 1), pages.reserve(1, PAGE + 1, PAGE + 1)),
             (0, Some(vec![]))
@@ -177,8 +177,8 @@ mod tests {
         assert_eq!(pages.count().used, 0);
     }
 
-    /// Random writes, shared prefixes and truncations: each slot must read its own tokens and those
-    /// of its prefix.
+    /// Random writes, shared prefixes and truncations: each slot must read its own tokens and the
+    /// tokens of its prefix.
     #[test]
     fn whatever_is_shared_and_written_each_reads_its_own() {
         let mut state = 7u64;

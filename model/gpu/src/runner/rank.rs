@@ -1,6 +1,6 @@
 //! A runner with one device of several processes that compute each layer together. All ranks make
-//! the same calls, like the devices of one process (`tensor_parallel.rs`), but without messages
-//! about them: the calls follow from the tokens, which all ranks are given and choose alike.
+//! the same calls, like the devices of one process (`tensor_parallel.rs`), but send no messages
+//! about them: the calls follow from the tokens, and all ranks get and choose the same tokens.
 
 use super::GpuRunner;
 use super::rank_shutdown::RankShutdown;
@@ -16,7 +16,7 @@ use kjit_ranks::{Far, Hello, Links, Ranks, RanksError, Waiting, meet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// The time limit of joining the library's group once all ranks are there.
+/// The time limit for joining the library's group after all ranks are connected.
 const JOIN: Duration = Duration::from_secs(60);
 impl GpuRunner {
     /// Opens this process's share of a model; `share` is the graph's shard for its rank.
@@ -95,7 +95,7 @@ impl GpuRunner {
         }
     }
 
-    /// Adds a further input that must be equal on all ranks, because it decides when a rank ends.
+    /// Adds another input that must be equal on all ranks, because it decides when a rank ends.
     pub fn given_besides(&self, what: &impl Hash) {
         if let Some(far) = self.loaded.meeting.as_ref().and_then(Exchange::far) {
             let mut all = DefaultHasher::new();
@@ -112,8 +112,8 @@ impl GpuRunner {
         }
     }
 
-    /// Announces this call's inputs, which must be equal on all ranks. The ranks are waited for
-    /// while the result lives. `None` with one process.
+    /// Announces this call's inputs, which must be equal on all ranks. Ranks wait for each other
+    /// while the returned value exists. `None` with one process.
     pub(super) fn given(&self, tasks: &[Task<'_>]) -> Option<Waiting> {
         let far = self.loaded.meeting.as_ref().and_then(Exchange::far)?;
         let mut all = DefaultHasher::new();
@@ -128,7 +128,7 @@ impl GpuRunner {
     }
 }
 
-/// Exchanges one word before any rank loads a model, so that a broken link shows at once.
+/// Exchanges one word before any rank loads a model, so that a broken link is detected early.
 fn first_word(
     device: &Device,
     far: &Far,
@@ -174,9 +174,10 @@ fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32, size
     ]
 }
 
-/// Bytes at a file's start that are hashed whole: a model's metadata with the vocabulary.
+/// Bytes at the start of a file that are all hashed: the metadata of a model with the vocabulary.
 const START: usize = 8 << 20;
-/// Samples hashed after them, and bytes of each: with 400 tensors every large one has some.
+/// Number of samples hashed after them, and bytes of each: with 400 tensors every large one has
+/// some.
 const PLACES: usize = 1024;
 const PLACE: usize = 64;
 
@@ -190,8 +191,8 @@ fn sampled(bytes: &[u8]) -> u64 {
     all.finish()
 }
 
-/// A hash of this program's file, which tells builds of one version apart; "unknown" if the file is
-/// gone.
+/// A hash of this program's file, which distinguishes builds of one version; "unknown" if the file
+/// does not exist.
 fn build() -> String {
     std::fs::read("/proc/self/exe")
         .map(|bytes| sampled(&bytes))
@@ -208,7 +209,7 @@ mod tests {
             (0..20_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let first = sampled(&bytes);
         assert_eq!(sampled(&bytes), first);
-        // Change a thousandth of the file, as fine-tuning would, then one byte of metadata.
+        // Changes a thousandth of the file, as fine-tuning would, then one byte of metadata.
         bytes[15_000_000..15_020_000].iter_mut().for_each(|b| *b ^= 1);
         let tuned = sampled(&bytes);
         bytes[1000] ^= 1;

@@ -4,13 +4,13 @@ use crate::exchange::Exchange;
 use kjit_engine::Stream;
 use std::time::{Duration, Instant};
 
-/// The time limit of the device to become idle after an abort. The library's kernels poll for it;
-/// ending the library's group may take seconds. After that the device is abandoned.
+/// The time limit for a device to become idle after an abort. The library's kernels poll for it;
+/// ending the library's group may take seconds. After the limit the device is abandoned.
 pub(super) const REST: Duration = Duration::from_secs(8);
 
-/// The end of a rank's runner. All ranks launch the same steps ahead of the last token, except a
-/// rank that was interrupted one token earlier. Then the device would wait for a sum that never
-/// completes, and so would freeing memory.
+/// Shuts down a rank's runner. All ranks launch the same steps after the last token, except a rank
+/// that was interrupted one token earlier. Then the device would wait for a sum that never
+/// completes, and freeing memory would wait too.
 pub(super) struct RankShutdown(pub(super) Exchange, pub(super) Stream);
 
 impl Drop for RankShutdown {
@@ -30,7 +30,7 @@ impl Drop for RankShutdown {
             }
             std::thread::sleep(Duration::from_micros(200));
         }
-        // Recorded work of the library would be returned to a group that no longer exists.
+        // Captured work of the library would be returned to a group that no longer exists.
         if meeting.is_over() {
             stream.device().leave();
         }

@@ -1,4 +1,4 @@
-//! The devices of a tensor split, and who else uses them.
+//! The devices of a tensor split, and other models that use them.
 
 use kjit_engine::{Device, Stream};
 use kjit_exec::SessionError;
@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// How long opening a model waits until another leaves its persistent kernel. It does so between
-/// two tokens, but the receiver of these may be slow, or be the caller that opens.
+/// Time limit of opening a model while another model still uses its persistent kernel. That model
+/// stops using it between two tokens, but the receiver of its tokens may be slow, or may be the
+/// caller that opens.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A tensor-split model of this process.
 pub(super) struct SharedDevices {
     /// Device labels: two engines of a process have two handles of one device.
     devices: Vec<String>,
-    /// The streams of its launches, once it is open.
+    /// The streams of its launches, after opening.
     streams: OnceLock<Vec<Stream>>,
     state: Mutex<SharingState>,
     changed: Condvar,
@@ -44,10 +45,10 @@ impl Drop for Busy {
 pub(super) static ALL: Mutex<Vec<Weak<SharedDevices>>> = Mutex::new(vec![]);
 
 impl SharedDevices {
-    /// Registers a model on these devices, after waiting for work of others there.
+    /// Registers a model on these devices, after waiting for work of other models there.
     ///
     /// # Errors
-    /// Another model does not leave its persistent kernel.
+    /// Another model does not stop using its persistent kernel.
     pub fn on(devices: &[Device]) -> Result<Arc<SharedDevices>, SessionError> {
         let devices = devices.iter().map(|d| d.label().to_owned()).collect();
         let (streams, state) = (OnceLock::new(), Mutex::default());
@@ -76,11 +77,11 @@ impl SharedDevices {
                     one.devices.join(", ")
                 )));
             }
-            // Its steps ahead of the last answer end while no call begins: a call may record, and a
-            // stream that is waited for cannot record. During a call each device has waited for its
+            // If no call is running, waits for its launched steps: a call may capture, and a stream
+            // that captures must not be waited for. During a call each device has waited for its
             // own steps before it left.
             if state.calls == 0 {
-                // The device's own model reports a loss.
+                // The model of the device reports a loss.
                 one.streams
                     .get()
                     .into_iter()

@@ -1,9 +1,9 @@
-//! A runner as one of several stages: gets hidden states from the stage before, passes its own to
-//! the next.
+//! A runner as one of several stages: it gets hidden states from the previous stage and passes its
+//! own to the next.
 //!
-//! Between two devices of one vendor hidden states use the vendor's device-to-device copies,
-//! without waiting on the host, if a test pattern arrived that way at the start. Otherwise they go
-//! through page-locked memory of both devices.
+//! Between two devices of one vendor hidden states are copied from device to device, without
+//! waiting on the host, if a test pattern arrived in this way at the start. Otherwise they are
+//! copied through page-locked memory of both devices.
 
 use super::link::{Before, STAGING, Way};
 use super::{GpuRunner, Last};
@@ -18,8 +18,8 @@ use std::any::Any;
 /// Words of the test pattern.
 const PATTERN: usize = 64 << 10;
 impl Before {
-    /// Sets up the link from a stage to a stream. The text says why a link between two devices is
-    /// not used.
+    /// Sets up the link from a stage to a stream. The text is the reason why a link between two
+    /// devices is not used.
     pub(super) fn new(
         stage: Box<dyn Runner>,
         to: &Stream,
@@ -52,7 +52,7 @@ impl Before {
     }
 }
 
-/// Tests the vendor's copies between two devices with two patterns. `None` for devices of two
+/// Tests the vendor's copies between two devices with two patterns. `None` for devices of different
 /// vendors.
 fn peer(from: &Stream, to: &Stream) -> Result<Option<Crossing>, SessionError> {
     if from.device().target().vendor() != to.device().target().vendor() {
@@ -76,7 +76,7 @@ fn peer(from: &Stream, to: &Stream) -> Result<Option<Crossing>, SessionError> {
 }
 
 impl GpuRunner {
-    /// Puts this runner after the stage `before`.
+    /// Places this runner after the stage `before`.
     pub fn behind(mut self, before: Option<Box<dyn Runner>>) -> Result<GpuRunner, SessionError> {
         if let Some(stage) = before {
             let (before, said) = Before::new(stage, &self.loaded.stream)?;
@@ -86,7 +86,7 @@ impl GpuRunner {
         Ok(self)
     }
 
-    /// The link from the stage before: `device to device` or `through the host`.
+    /// The link from the previous stage: `device to device` or `through the host`.
     pub fn link(&self) -> Option<&'static str> {
         self.before.as_ref().map(|b| match b.way {
             Way::Peer(_) => "device to device",
@@ -119,7 +119,8 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Hands on the rows of what ran last, the first of which has this number; how many they are.
+    /// Passes on the hidden states of the last program; `first` is the number of the first row.
+    /// Returns the number of rows.
     fn hand_on(&self, first: usize, sink: &mut Sink<'_>) -> Result<usize, SessionError> {
         let (program, rows) = match self.last {
             Last::Prompt(index, rows) => (self.prompt(index)?, rows),
@@ -132,8 +133,8 @@ impl GpuRunner {
         Ok(rows)
     }
 
-    /// Fetches a program's input from the stage before, for tokens `(slot, first position, count)`
-    /// whose ids are in the ring.
+    /// Fetches a program's input from the previous stage, for tokens `(slot, first position,
+    /// count)` whose ids are in the ring.
     pub(super) fn take_rows(
         &mut self,
         program: impl Fn(&GpuRunner) -> Result<&Program, SessionError>,
@@ -183,7 +184,7 @@ impl Runner for GpuRunner {
         self.before.as_ref().map(|b| &*b.stage)
     }
 
-    /// Here there is room; in stages before it may have to be made.
+    /// This stage has memory for all slots; previous stages may have to allocate it.
     fn add(&mut self, slot: usize) -> Result<(), SessionError> {
         self.before.as_mut().map_or(Ok(()), |b| b.stage.add(slot))
     }
@@ -225,7 +226,7 @@ impl Runner for GpuRunner {
         GpuRunner::embed(self, tokens)
     }
 
-    /// Behind other stages a token must be known to the first one before there is a next.
+    /// With previous stages, the first stage must know a token before the next one can be computed.
     fn ahead(&mut self) -> Option<&mut dyn Ahead> {
         if self.before.is_none() { Some(self) } else { None }
     }

@@ -1,4 +1,4 @@
-//! A step: pieces of prompts one after another, then one token of each sequence together.
+//! A step: prompt chunks one after another, then one token of each sequence together.
 
 use super::{Chosen, GpuRunner, Last, Recorded, choice_of};
 use crate::loaded_plan::SlotScope;
@@ -9,7 +9,7 @@ use kjit_plan::Choice;
 use std::ops::Range;
 
 /// Prompt tokens that run one by one before the host checks again for the prompt kernels. The wait
-/// takes some tens of µs; without it all tokens would be launched before the kernels arrive.
+/// takes some tens of µs. Without it all tokens would be launched before the kernels are ready.
 const LOOK_EVERY: usize = 4;
 
 impl GpuRunner {
@@ -34,7 +34,7 @@ impl GpuRunner {
         tasks: &mut [Task<'_>],
         late: Option<Late<'_>>,
     ) -> Result<Vec<Given>, SessionError> {
-        // Too few pages are reported first, so that no state is lost.
+        // A lack of pages is reported before anything is changed.
         self.all_have_place(tasks)?;
         let _waiting = self.given(tasks);
         let done = self.try_step(tasks, late).and_then(|given| self.agreed().map(|()| given));
@@ -52,7 +52,7 @@ impl GpuRunner {
         mut late: Option<Late<'_>>,
     ) -> Result<Vec<Given>, SessionError> {
         let mut logits: Vec<Vec<f32>> = vec![vec![]; tasks.len()];
-        // Tasks whose last token runs together with those of others.
+        // Tasks whose last token runs together with the last tokens of others.
         let joins =
             |t: &Task<'_>| t.tokens.len() == 1 || matches!(t.want, Want::Last | Want::Choose);
         let rows: Vec<usize> =
@@ -63,8 +63,8 @@ impl GpuRunner {
         }
         let alone = self.goes_alone(tasks, &rows)?;
         let drafted: Vec<bool> = tasks.iter().map(|t| self.takes_drafts(t)).collect();
-        // The prompt that runs alone comes last, because its logits are made from the last
-        // program's output.
+        // The prompt that runs alone is the last one, because its logits are made from the output
+        // of the last program.
         for own in [false, true] {
             let with = tasks
                 .iter()
@@ -108,7 +108,7 @@ impl GpuRunner {
                 self.run_rows(&at, choice)?;
             }
         }
-        // Each draft step is waited for; the rows of other tasks are in flight meanwhile.
+        // The host waits for each draft step; the rows of other tasks are in flight meanwhile.
         let mut chosen: Vec<Option<Vec<u32>>> = vec![];
         for (t, drafted) in tasks.iter_mut().zip(drafted) {
             chosen.push(if drafted { Some(self.draft(t)?) } else { None });
@@ -116,8 +116,8 @@ impl GpuRunner {
         self.answers(tasks, logits, chosen, &rows)
     }
 
-    /// Whether the only requested last token runs with its prompt, which saves one pass over all
-    /// weights.
+    /// Whether the only requested last token runs in the same pass as its prompt. That saves one
+    /// pass over all weights.
     pub(super) fn goes_alone(
         &mut self,
         tasks: &[Task<'_>],
@@ -134,8 +134,8 @@ impl GpuRunner {
         }
     }
 
-    /// The choice that the device makes after rows, after its options were set. `None` if the host
-    /// makes all choices.
+    /// Sets the options and returns the device's choice after rows. `None` if the host makes all
+    /// choices.
     fn choice_for(
         &mut self,
         tasks: &[Task<'_>],
@@ -151,20 +151,20 @@ impl GpuRunner {
         for t in here.iter().filter(|_| choice != Choice::Greedy) {
             match by_device(t) {
                 true => self.put_options(t.slot, t.sampler.options())?,
-                // A token is chosen for it too, and ignored.
+                // A token is chosen for this row too, and ignored.
                 false => self.put_bits(t.slot, Choice::Greedy)?,
             }
         }
         let changes = |t: &Task<'_>| by_device(t) && !t.sampler.takes_logits_as_they_are();
         let adjusted = here.iter().any(|t| changes(t));
         for t in here.iter().filter(|_| adjusted) {
-            // Rows that the host samples keep their logits.
+            // Rows that the host samples keep their logits unchanged.
             self.put_adjustments(t.slot, Some(&*t.sampler).filter(|_| changes(t)))?;
         }
         Ok(Some(Chosen { choice, adjusted }))
     }
 
-    /// Runs one token at each `(slot, position)`, whose ids are in place, then the choice.
+    /// Runs one token at each `(slot, position)`, whose ids are in the ring, then the choice.
     pub(super) fn run_rows(
         &mut self,
         at: &[(usize, usize)],
@@ -207,8 +207,8 @@ impl GpuRunner {
         Ok(self.issue_choice(&rows, chosen, &now)?)
     }
 
-    /// Feeds a task's first tokens, whose ids are in place. Appends the logits of every row to
-    /// `out`, if given.
+    /// Computes a task's first tokens, whose ids are in the ring. Appends the logits of every row
+    /// to `out`, if given.
     pub(super) fn prefill(
         &mut self,
         task: &Task<'_>,
@@ -227,7 +227,8 @@ impl GpuRunner {
                     }
                     at += fed;
                 }
-                // Prompts without kernels, or while these are compiled, run token by token.
+                // If there are no prompt kernels, or they are still being compiled, prompts run
+                // token by token.
                 None => {
                     self.run_rows(&[(slot, at)], None)?;
                     if let Some(out) = &mut out {
@@ -258,7 +259,8 @@ impl GpuRunner {
         Ok(fits.filter(|_| many))
     }
 
-    /// Feeds some of these tokens, whose ids are in place. Returns their number, at least one.
+    /// Computes some of these tokens, whose ids are in the ring. Returns their number, at least
+    /// one.
     pub(super) fn feed_some(
         &mut self,
         slot: usize,
@@ -271,8 +273,8 @@ impl GpuRunner {
         }
     }
 
-    /// Feeds as many tokens as a program takes, up to `left`. Returns their number. Makes no
-    /// logits.
+    /// Computes as many tokens as a program takes, up to `left`, without logits. Returns their
+    /// number.
     fn feed_many(
         &mut self,
         slot: usize,
@@ -296,7 +298,7 @@ impl GpuRunner {
         }
         r.issue(program, 0, &now, SlotScope::Slot(slot))?;
         if span.is_some() {
-            // The trace should show the time of the work, not of its launch.
+            // The trace should show the time of the work, not the time of its launch.
             r.stream.synchronize()?;
         }
         drop(span);
@@ -342,8 +344,8 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Makes the logits of these rows of the last prompt chunk, in the buffers of a program with as
-    /// many rows.
+    /// Makes the logits of these rows of the last prompt chunk, in the buffers of a program with
+    /// the same number of rows.
     fn head(&self, index: usize, rows: Range<usize>) -> Result<(), SessionError> {
         let (r, prompt, n) = (&self.loaded, self.prompt(index)?, rows.len());
         let of = self.rows_of(n)?;
@@ -382,7 +384,7 @@ impl GpuRunner {
             r.stream.copy_out(&view.slice(row * n_vocab..(row + 1) * n_vocab)?, &to)?;
         }
         let all = self.logits.slice(..rows.len() * n_vocab)?;
-        // With other ranks the result may never come; this waits with a time limit.
+        // With ranks in other processes the result may never arrive; this wait has a time limit.
         self.loaded.settle()?;
         let rows = all.read(<[f32]>::to_vec)?;
         // Checked after everything was computed.
@@ -391,7 +393,7 @@ impl GpuRunner {
     }
 
     /// Collects the requested results. `rows` are the tasks whose last token ran in the last rows,
-    /// in order.
+    /// in the same order.
     fn answers(
         &mut self,
         tasks: &mut [Task<'_>],
@@ -412,14 +414,14 @@ impl GpuRunner {
                 }
             }
         }
-        // Sequences that may have no allowed token come first: no sampler has advanced yet.
+        // Sequences that may have no allowed token are handled first: no sampler has advanced yet.
         for t in tasks.iter().filter(|t| by_device(t) && !t.sampler.takes_logits_as_they_are()) {
             let token = self.loaded.wait_for(t.slot * (self.context + 1) + last_of(t) + 1)?;
             if !t.sampler.may_choose(token) {
                 return Err(SessionError::NothingAllowed);
             }
         }
-        // Then the host's choices, whose logits may be invalid.
+        // Then the host's choices, because their logits may be invalid.
         let by_host = |t: &Task<'_>| t.want == Want::Choose && !by_device(t);
         let with = tasks.iter_mut().zip(&mut logits).filter(|(t, _)| by_host(t));
         let mut tokens = choose(with.map(|(t, row)| (t, std::mem::take(row))))?.into_iter();
@@ -455,8 +457,8 @@ fn last_of(t: &Task<'_>) -> usize {
     (t.first + t.tokens.len()).saturating_sub(1)
 }
 
-/// Whether the device makes the choice. The host does for very many biases or a very long penalty
-/// window: a slot's list on the device has room for `MOST` tokens.
+/// Whether the device makes the choice. The host makes it if there are very many biases or the
+/// penalty window is very long: a slot's list on the device holds `MOST` tokens.
 fn by_device(t: &Task<'_>) -> bool {
     t.want == Want::Choose && t.sampler.is_adjustable(MOST)
 }

@@ -1,4 +1,4 @@
-//! Page tables and pages on the device; `pages.rs` decides who owns which page.
+//! Page tables and pages on the device; `pages.rs` assigns pages to slots.
 
 use super::pages::Change;
 use super::{GpuRunner, PageCount};
@@ -134,8 +134,8 @@ impl KvPages for GpuRunner {
         self.page_count()
     }
 
-    /// States that do not reach there are made again from the beginning, and so is what lies in
-    /// shared pages.
+    /// Recurrent states at another position are recomputed from the start. That also writes all
+    /// positions in shared pages again.
     fn needed(&self, slot: usize, len: usize, end: usize) -> usize {
         let first = if self.reaches(slot, len) { len } else { 0 };
         self.pages_needed(slot, first, end)
@@ -174,7 +174,7 @@ impl KvPages for GpuRunner {
     ) -> Result<(), SessionError> {
         self.begin_with(slot, pages)?;
         if let Some(copy) = copy {
-            // To go back from here takes the tokens.
+            // Going back to this position needs the token ids.
             self.put(slot, 0, tokens)?;
             self.copy_states(self.loaded.plan.slots + copy, slot)?;
             self.note(slot, |s| s.held = Some(tokens.len()));

@@ -1,4 +1,4 @@
-//! Takes over a persistent kernel that was compiled in the background (`gpu/src/background.rs`),
+//! Switches to a persistent kernel that was compiled in the background (`gpu/src/background.rs`),
 //! while tokens are decoded.
 
 use super::GpuRunner;
@@ -7,9 +7,9 @@ use kjit_exec::SessionError;
 
 impl GpuRunner {
     /// If the persistent kernel has just been compiled, switches to it between two tokens. Returns
-    /// whether the way of decoding has changed, so that recordings must be made anew. `at` is the
-    /// number of tokens in the sequence. Until the compile has ended this only polls; the switch
-    /// allocates and waits for the stream.
+    /// whether it switched; then graphs must be captured again. `at` is the number of tokens in the
+    /// sequence. Until the compile has ended this only polls; the switch allocates and waits for
+    /// the stream.
     pub(super) fn take_over(&mut self, at: usize) -> Result<bool, SessionError> {
         if self.leave_persistent()? {
             return Ok(true);
@@ -18,7 +18,7 @@ impl GpuRunner {
             return Ok(false);
         }
         let Some(early) = self.early.clone() else { return Ok(false) };
-        // Cooperative launches were refused at opening.
+        // Cooperative launches failed when the model was opened.
         if !self.loaded.cooperative {
             self.one_launch_late = false;
             early.one_launch_taken(Err("cooperative launches are refused here".to_owned()));
@@ -26,7 +26,7 @@ impl GpuRunner {
         }
         let Some(kernels) = early.one_launch(self.opened())? else { return Ok(false) };
         self.one_launch_late = false;
-        // A recording must not be dropped while it runs.
+        // A captured graph must not be dropped while it runs.
         self.loaded.stream.synchronize()?;
         let ready = Persistent::all(&self.loaded, kernels).and_then(|all| {
             self.loaded.persistent = all;
@@ -38,22 +38,22 @@ impl GpuRunner {
                 early.one_launch_taken(Ok(at));
                 return Ok(true);
             }
-            // A lost device is not tried again.
+            // After a lost device there is no second try.
             Err(lost) if self.opened().memory().is_err() => return Err(lost),
             Err(refused) => refused,
         };
-        // As at opening, launches are used instead.
+        // As at opening, ordinary launches are used instead.
         self.loaded.persistent.clear();
         self.drop_recordings();
         early.one_launch_taken(Err(refused.to_string()));
         Ok(true)
     }
 
-    /// Leaves the persistent kernel: each step of a token is a launch from now on.
+    /// Stops using the persistent kernel: each step of a token is a separate launch from now on.
     pub(super) fn launch_tokens(&mut self) -> Result<(), SessionError> {
         self.one_launch_late = false;
         if !self.loaded.persistent.is_empty() {
-            // A recording must not be dropped while it runs.
+            // A captured graph must not be dropped while it runs.
             self.loaded.stream.synchronize()?;
             self.drop_recordings();
             self.loaded.persistent.clear();
@@ -61,7 +61,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Drops the recordings of numbers of sequences that have a persistent kernel.
+    /// Drops the captured graphs for numbers of sequences that have a persistent kernel.
     fn drop_recordings(&mut self) {
         let most = self.loaded.plan.persistent.last().map_or(0, |one| one.rows);
         self.recordings.retain(|((rows, _), _)| *rows > most);

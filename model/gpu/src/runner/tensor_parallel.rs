@@ -1,10 +1,10 @@
-//! Tensor split in one process: several devices compute each layer together, with a runner for each
-//! one's shard of the graph.
+//! Tensor split in one process: several devices compute each layer together. Each has a runner for
+//! its shard of the graph.
 //!
 //! All runners make the same calls, each on its own thread, and so launch the same work in the same
-//! order: launches depend only on tokens, and tokens are equal because each device has the whole
-//! logits, bit for bit. Their kernels exchange data inside (`kjit_kernels::reduce`). The first
-//! device's results are returned.
+//! order. Launches depend only on tokens, and tokens are equal because each device has all logits
+//! with the same bits. Their kernels exchange data during the launches (`kjit_kernels::reduce`).
+//! The results of the first device are returned.
 
 use super::GpuRunner;
 use super::Others;
@@ -21,9 +21,9 @@ use kjit_plan::{Bind, Choice, Room};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-/// The reason why open devices do not compute together.
+/// The reason why devices cannot compute together.
 pub enum NotTogether {
-    /// They differ in kind, or data sent between them does not arrive.
+    /// The devices differ in kind, or data sent between them does not arrive.
     Link(String),
     /// Any other error.
     Other(SessionError),
@@ -73,7 +73,7 @@ impl GpuRunner {
         for a in devices {
             for b in devices.iter().filter(|b| !b.same(a)) {
                 if a.target() != b.target() {
-                    // Sums would differ in their last bits, and so would tokens.
+                    // The last bits of sums would differ, and so would tokens.
                     return Err(NotTogether::Link(format!(
                         "{} and {} are not of one kind",
                         a.label(),
@@ -106,8 +106,8 @@ impl GpuRunner {
             opening.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(ended()))).collect()
         });
         let mut runners = opened.into_iter().collect::<Result<Vec<_>, _>>()?;
-        // All devices must use the persistent kernel or none, since they wait for each other
-        // inside.
+        // All devices must use the persistent kernel, or none, since these kernels wait for each
+        // other.
         let has = |r: &GpuRunner| r.loaded.persistent.len();
         let everywhere = runners.iter().all(|r| has(r) == runners.first().map_or(0, has));
         let sole = SharedDevices::on(devices)?;
@@ -124,10 +124,10 @@ impl GpuRunner {
         };
         match proven(&runners) {
             Err(NotTogether::Link(why)) if unreached.is_none() => {
-                // Kernels that still wait use the memory that is about to be freed.
+                // Kernels that still wait use memory that is about to be freed.
                 runners.iter().try_for_each(|r| r.loaded.stream.synchronize())?;
                 for (runner, place) in runners.iter_mut().zip(in_host(devices, room, Some(&why))?) {
-                    // Earlier recordings use the old buffers.
+                    // Captured graphs use the old buffers.
                     runner.recordings.clear();
                     runner.loaded.meeting = Some(place);
                     Persistent::again(&mut runner.loaded)?;
@@ -200,15 +200,15 @@ impl GpuRunner {
         let failed: Vec<SessionError> = rest.into_iter().filter_map(Result::err).collect();
         match mine {
             Ok(done) if failed.is_empty() => Ok(done),
-            // All devices found this and are unchanged.
+            // All devices return this error, and none has changed.
             Err(SessionError::NothingAllowed)
                 if failed.iter().all(|e| matches!(e, SessionError::NothingAllowed)) =>
             {
                 Err(SessionError::NothingAllowed)
             }
             mine => {
-                // The devices are out of step now. A lost device's error explains more than a
-                // waiting one's.
+                // The devices no longer have the same state. The error of a lost device explains
+                // more than the error of a waiting one.
                 let mut all: Vec<SessionError> = mine.err().into_iter().chain(failed).collect();
                 let second = |e: &SessionError| {
                     e.to_string().contains("with it: ") || e.to_string().contains("has failed")
@@ -220,7 +220,7 @@ impl GpuRunner {
         }
     }
 
-    /// Stops the other devices' waits if this one has failed.
+    /// Ends the other devices' waits if this device has failed.
     fn end_unless_well<T>(&self, done: &Result<T, SessionError>) {
         if let (Err(error), Some(meeting)) = (done, &self.loaded.meeting)
             && !matches!(error, SessionError::NothingAllowed)
@@ -235,7 +235,7 @@ impl GpuRunner {
         tasks: &mut [Task<'_>],
         late: Option<Late<'_>>,
     ) -> Result<Vec<Given>, SessionError> {
-        // The other devices need the masks too.
+        // The other devices also need the masks.
         if let Some(late) = late {
             late(tasks);
         }
@@ -252,7 +252,8 @@ impl GpuRunner {
         self.all(&given, theirs, |runner| runner.step_alone(tasks, None))
     }
 
-    /// Decodes on all devices, which choose the same tokens; the first one's are passed on.
+    /// Decodes on all devices, which choose the same tokens. The tokens of the first device are
+    /// passed on.
     pub(super) fn decode_together(
         &mut self,
         tasks: &mut [Task<'_>],
@@ -271,7 +272,7 @@ impl GpuRunner {
         let done = self.all(&given, theirs, |runner| {
             let mut tell = |index: usize, token: u32| {
                 let after = sink(index, token);
-                // A follower that has ended reports its own error.
+                // A follower that has ended returns its own error.
                 for to in &to {
                     let _ = to.send((index, token, after));
                 }
@@ -296,14 +297,14 @@ impl GpuRunner {
     }
 }
 
-/// Exchange buffers in host memory; the error also says why device memory is not used.
+/// Exchange buffers in host memory. The error also gives the reason why device memory is not used.
 fn in_host(
     devices: &[Device],
     room: Room,
     why: Option<&str>,
 ) -> Result<Vec<Exchange>, NotTogether> {
     Exchange::of(devices, room, Way::Host).map_err(|error| match error {
-        // A refused call is no lost device while the devices still answer.
+        // A failed call is not a lost device if the devices still respond.
         lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => {
             NotTogether::Other(lost)
         }
@@ -314,7 +315,7 @@ fn in_host(
     })
 }
 
-/// Adds to a link error why device memory is not used.
+/// Adds to a link error the reason why device memory is not used.
 fn in_host_too(why: &str, done: Result<(), NotTogether>) -> Result<(), NotTogether> {
     done.map_err(|apart| match apart {
         NotTogether::Link(second) => {
@@ -324,7 +325,7 @@ fn in_host_too(why: &str, done: Result<(), NotTogether>) -> Result<(), NotTogeth
     })
 }
 
-/// Decodes as the first device does: that one's sink decides after each token.
+/// Decodes in step with the first device: its sink decides after each token.
 fn follow(
     runner: &mut GpuRunner,
     tasks: &mut [Task<'_>],
@@ -345,8 +346,8 @@ fn follow(
     apart.map_or(done, |why| Err(SessionError::Lost(why)))
 }
 
-/// Patterns with the most rows of a pass, one for each half of the inboxes, so that every value of
-/// these is tested. (8B in chunks of 2048: 34 MB each.)
+/// Number of patterns with the largest number of rows of a pass, one for each half of the inboxes,
+/// so that every value of them is tested. (8B in chunks of 2048: 34 MB each.)
 const WHOLE: u32 = 2;
 /// The most rows of the other patterns.
 const ROWS: u32 = 64;
@@ -403,7 +404,7 @@ fn arrives(
         want.iter_mut().zip(pattern(from, seed, y.len())).for_each(|(w, v)| *w += v);
     }
     for (runner, (_, _, y)) in runners.iter().zip(&placed) {
-        // With other ranks the result may never come; this waits with a time limit.
+        // With ranks in other processes the result may never arrive; this wait has a time limit.
         runner.loaded.settle()?;
         let came = runner.loaded.stream.read(y)?;
         runner.loaded.check()?;
@@ -417,7 +418,7 @@ fn arrives(
     Ok(())
 }
 
-/// Whole numbers with exact sums.
+/// Integers whose sums are exact.
 fn pattern(from: usize, seed: u32, len: usize) -> Vec<f32> {
     let word = |i: u32| {
         i.wrapping_add(from as u32 * 7919).wrapping_mul(2_654_435_761).rotate_left(seed) & 0xffff

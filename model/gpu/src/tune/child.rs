@@ -1,4 +1,4 @@
-//! The measuring process: it may fault, hang or be killed, and the parent goes on.
+//! The measuring process. If it faults, hangs or is killed, the parent continues.
 
 use super::TuningSet;
 use super::protocol::{Answer, Ask};
@@ -16,11 +16,11 @@ const SEED: u64 = 20_261_121;
 /// Replays of a variant.
 const REPLAYS: usize = 11;
 
-/// Answers requests until there are no more; on a lost device it reports that and ends. The course
-/// must be made from the same plan as the parent's.
+/// Answers requests until there are no more. On a lost device it reports that and ends. The course
+/// must be made from the same plan as in the parent.
 ///
 /// # Errors
-/// Broken pipes, a device without a stream.
+/// A broken pipe; a device without a stream.
 pub fn serve(
     engine: &Engine,
     device: &Device,
@@ -65,7 +65,7 @@ struct Child<'a> {
 
 /// A failure.
 enum Fault {
-    /// The variant fails; others may work.
+    /// The variant fails; other variants may work.
     Wrong(String),
     /// The device is lost.
     Lost(String),
@@ -122,7 +122,7 @@ impl Child<'_> {
         Ok(())
     }
 
-    /// Places a subject with memory for each of its variants.
+    /// Places a subject in device memory, with memory for each of its variants.
     fn station(&mut self, index: usize) -> Outcome<()> {
         if self.stations.contains_key(&index) {
             return Ok(());
@@ -185,7 +185,7 @@ impl Child<'_> {
         let before = std::mem::replace(&mut station.spec, variant);
         let checked = station.placed.check(&station.kernel.clone(), false);
         if let Err(why) = checked {
-            // A wrong variant does not stay current, and a lost device is detected at once.
+            // A wrong variant does not stay current. This also detects a lost device immediately.
             self.restore(index, &before)?;
             self.stream.synchronize()?;
             self.device.memory()?;
@@ -235,8 +235,8 @@ impl Child<'_> {
         Ok(Answer::Duelled { first, second })
     }
 
-    /// Times the current variant of a subject: in a whole token if it is part of one, otherwise in
-    /// a chain of its own launches.
+    /// Times the current variant of a subject: within a whole token if it is part of one, and
+    /// otherwise in a chain of launches of the subject alone.
     fn timed(&mut self, index: usize, replays: usize) -> Outcome<Timing> {
         if !self.course.token.contains(&index) {
             let Some(station) = self.stations.get_mut(&index) else {

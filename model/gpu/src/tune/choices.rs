@@ -1,4 +1,4 @@
-//! Tuning choices in the cache, read when a plan asks for them.
+//! Tuning choices in the cache, read when a plan needs them.
 
 use kjit_engine::{Engine, Target, TuningSubject};
 use kjit_kernels::spec::Spec;
@@ -9,11 +9,11 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 /// The tuning choices in an engine's cache: its own directory, packs and other read-only layers. A
-/// record that names no variant of its kernel is set aside with a warning of the cache, and the
-/// shipped default is used.
+/// record that does not name a variant of its kernel is set aside with a warning of the cache, and
+/// the shipped default is used.
 pub struct Kept<'e> {
     engine: &'e Engine,
-    /// Known answers: a plan asks for the same spec once for each layer.
+    /// Answers so far: a plan asks for the same spec once for each layer.
     asked: Mutex<HashMap<(String, String), Option<Tuning>>>,
 }
 
@@ -24,8 +24,8 @@ impl<'e> Kept<'e> {
         Kept { engine, asked: Mutex::default() }
     }
 
-    /// Saves a choice for all later plans with this cache. `measured` tells people where it comes
-    /// from.
+    /// Saves a choice for all later plans with this cache. `measured` describes its source for
+    /// users.
     ///
     /// # Errors
     /// The spec has no kernel on this target.
@@ -49,7 +49,7 @@ impl<'e> Kept<'e> {
     }
 
     fn read(&self, spec: &Spec, what: &str, target: &Target) -> Option<Tuning> {
-        // Kernels without a choice have no record.
+        // Kernels without tunings have no record.
         spec.tuning(target)?;
         let kernel = spec.with(None).kernel(target).ok()?;
         let subject = TuningSubject { target, source: &kernel.source, what };
@@ -60,7 +60,7 @@ impl<'e> Kept<'e> {
             let why = text.map_or("it is not a choice".to_owned(), |t| {
                 format!("'{t}' is not a variant of this kernel")
             });
-            // If setting it aside fails, the record is still not used.
+            // If setting it aside fails, the record is not used either.
             let _ = self.engine.reject_tuning_choice(&subject, &why);
         }
         tuning
@@ -86,7 +86,7 @@ impl Choices for Kept<'_> {
     }
 }
 
-/// The tuning's text in a record.
+/// The text of the tuning in a record.
 fn chosen(record: &[u8]) -> Option<String> {
     let value: Value = serde_json::from_slice(record).ok()?;
     Some(value.get("tuning")?.as_str()?.to_owned())

@@ -1,5 +1,5 @@
 //! A tuning course: the kernels to tune and the launches among which they are timed. Parent and
-//! child make the same course from the same plan, and name its parts by their texts.
+//! child make the same course from the same plan, and identify its parts by their texts.
 
 use crate::measure::{Subject, of_plan};
 use kjit_engine::Target;
@@ -11,8 +11,8 @@ pub struct TuningSet {
     /// All kernels of the model, or the requested ones.
     pub subjects: Vec<Subject>,
     /// The launches of a token, as indices of subjects. A one-token kernel is timed among them,
-    /// since the best variant in a chain of its own launches is not the best in a layer. If empty,
-    /// every kernel is timed in a chain of its own launches.
+    /// since the best variant in a chain of only its launches is not the best in a layer. If empty,
+    /// every kernel is timed in a chain of only its launches.
     pub token: Vec<usize>,
 }
 
@@ -29,7 +29,7 @@ impl TuningSet {
         TuningSet { subjects, token }
     }
 
-    /// The subjects with a choice, each once; one that several programs launch at its largest size.
+    /// The subjects with tunings, each once. A subject of several programs has its largest size.
     #[must_use]
     pub fn tunable(&self, target: &Target) -> Vec<usize> {
         let mut all: Vec<usize> = vec![];

@@ -1,10 +1,10 @@
 //! Tuning: measures the best variant of each kernel on a device, and saves the choices in the cache
 //! for all later plans.
 //!
-//! Variants run in a child process. One that faults, hangs or is killed is recorded, and the next
-//! child continues with the next variant. A variant is timed only after its results match the
-//! oracle's, and chosen only if it beats the default by more than the spread of both. All timings
-//! and failures are kept, by target, driver, source and spec.
+//! Variants run in a child process. A variant that faults, hangs or is killed is recorded, and the
+//! next child continues with the next variant. A variant is timed only if its results match the
+//! oracle. It is chosen only if it is faster than the default by more than the spread of both. All
+//! timings and failures are saved, by target, driver, source and spec.
 
 mod child;
 mod choices;

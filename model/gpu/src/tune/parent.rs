@@ -1,4 +1,5 @@
-//! The parent process: sends variants to a child, restarts it when it ends, and keeps records.
+//! The parent process: sends variants to a child, restarts the child if it ends, and saves the
+//! results.
 
 use super::protocol::{Answer, Ask};
 use super::{Kept, TuningSet};
@@ -16,13 +17,13 @@ use std::time::Duration;
 /// Options of tuning.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The time limit of a variant; a child without an answer is ended.
+    /// The time limit of a variant; a child that does not answer is killed.
     pub patience: Duration,
-    /// The time limit of a new child for making the data.
+    /// The time limit in which a new child makes the data.
     pub start: Duration,
-    /// Rounds in which default and best are timed alternately.
+    /// Rounds in which the default and the best variant are timed alternately.
     pub rounds: usize,
-    /// The most variants of a kernel, spread over its space.
+    /// The most variants of a kernel, spread over all its variants.
     pub variants: usize,
     #[doc(hidden)]
     pub _more: NonExhaustive,
@@ -43,7 +44,7 @@ impl Default for Options {
 /// A tried variant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// Its text.
+    /// Text of the tuning.
     pub tuning: String,
     /// Seconds of the chain, or the failure.
     pub outcome: Result<Timing, String>,
@@ -54,16 +55,16 @@ pub struct Candidate {
 pub struct Tuned {
     /// The subject.
     pub subject: Subject,
-    /// The default's text.
+    /// Text of the default tuning.
     pub default: String,
     /// All tried variants, the default first.
     pub candidates: Vec<Candidate>,
-    /// The variant used from now on.
+    /// The tuning used from now on.
     pub chosen: String,
-    /// Seconds with the default, with the best, and the difference that chance may make, from
-    /// alternating rounds. `None` if no variant was faster than the default.
+    /// Seconds with the default, seconds with the best variant, and the difference that may be
+    /// random, from alternating rounds. `None` if no variant was faster than the default.
     pub duel: Option<(f64, f64, f64)>,
-    /// The timed launches, in words.
+    /// A description of the timed launches.
     pub context: String,
 }
 
@@ -72,11 +73,11 @@ pub struct Tuned {
 pub struct Progress<'a> {
     /// The current subject.
     pub subject: &'a Subject,
-    /// Its result, when done.
+    /// The result of the subject when it is done.
     pub tuned: Option<&'a Tuned>,
-    /// Variants tried.
+    /// Number of variants that were tried.
     pub done: usize,
-    /// Variants to try.
+    /// Number of variants to try.
     pub all: usize,
 }
 
@@ -85,7 +86,7 @@ pub struct Progress<'a> {
 /// output. `told` is called for each subject and variant.
 ///
 /// # Errors
-/// A child that cannot be started, or that always ends before it answers.
+/// A child that cannot be started, or that always ends before its first answer.
 pub fn tune(
     engine: &Engine,
     device: &Device,
@@ -118,7 +119,7 @@ struct Parent<'a> {
     options: &'a Options,
     spawn: &'a dyn Fn() -> Command,
     child: Option<Process<Answer>>,
-    /// Requests to repeat to a new child.
+    /// Requests that a new child gets again.
     used: Vec<Ask>,
 }
 
@@ -163,7 +164,8 @@ impl Parent<'_> {
                 tunings,
                 rounds: self.options.rounds,
             };
-            // A default that fails beats nothing; a variant that fails in a duel is not chosen.
+            // If the default fails, there is no comparison; a variant that fails in the comparison
+            // is not chosen.
             if let Ok(Answer::Duelled { first, second }) = self.ask(&ask)? {
                 let (usual, other, chance) = decide(first, second);
                 duel = Some((usual, other, chance));
@@ -189,14 +191,14 @@ impl Parent<'_> {
         self.keep(&tuned, &spec, &space)?;
         if tuned.chosen != tuned.default {
             let ask = Ask::Use { subject: index, spec: what, tuning: tuned.chosen.clone() };
-            // If the child ends here, the next one gets the request again.
+            // If the child ends here, the next child gets the request again.
             let _ = self.ask(&ask)?;
             self.used.push(ask);
         }
         Ok(tuned)
     }
 
-    /// Compiles all variants in parallel. The child reports those that do not compile.
+    /// Compiles all variants in parallel. The child reports variants that do not compile.
     fn compile(&self, spec: &Spec, space: &[Tuning]) {
         let target = &self.target;
         let kernels = space.iter().filter_map(|t| spec.with(Some(*t)).kernel(target).ok());
@@ -204,7 +206,7 @@ impl Parent<'_> {
         drop(self.engine.compile_all(&jobs));
     }
 
-    /// Saves all timings and the choice.
+    /// Saves all timings and the chosen tuning.
     fn keep(&self, tuned: &Tuned, spec: &Spec, space: &[Tuning]) -> Result<(), String> {
         let (device, target) = (self.device.info(), &self.target);
         let candidate = |c: &Candidate| match &c.outcome {
@@ -227,7 +229,7 @@ impl Parent<'_> {
         let known = kept.choice(spec, target);
         let chosen = space.iter().find(|t| t.to_string() == tuned.chosen).copied();
         match chosen {
-            // The default needs no record, but an older choice must be replaced.
+            // The default needs no record, but must replace an older choice.
             Some(t) if tuned.chosen != tuned.default || known.is_some_and(|k| k != t) => {
                 kept.keep(spec, target, t, &tuned.measured(&device.name))
             }
@@ -235,8 +237,8 @@ impl Parent<'_> {
         }
     }
 
-    /// Asks the child, starting one if needed. The inner error is the variant's failure; the outer
-    /// one means that no child starts.
+    /// Sends a request to the child, which is started if needed. The inner error is a failure of
+    /// the variant; the outer error means that no child starts.
     fn ask(&mut self, ask: &Ask) -> Result<Result<Answer, String>, String> {
         let mut last = String::new();
         for _ in 0..TRIES {
@@ -265,7 +267,7 @@ impl Parent<'_> {
                 last = process.end(&why);
                 continue;
             }
-            // A duel is many measurements.
+            // A comparison consists of many measurements.
             let times = if let Ask::Comparison { rounds, .. } = ask {
                 2 * u32::try_from(*rounds).unwrap_or(u32::MAX)
             } else {
@@ -289,7 +291,7 @@ impl Parent<'_> {
 }
 
 impl Tuned {
-    /// Describes the choice for people: the card and the gain.
+    /// A readable description of the choice: the card and the gain.
     #[must_use]
     pub fn measured(&self, device: &str) -> String {
         match self.duel {
@@ -305,14 +307,14 @@ impl Tuned {
     }
 }
 
-/// At most `most` variants spread over the list, the first included.
+/// At most `most` variants spread over the list, including the first.
 fn spread(all: Vec<Tuning>, most: usize) -> Vec<Tuning> {
     let (n, most) = (all.len(), most.max(1));
     if n <= most { all } else { (0..most).filter_map(|i| all.get(i * n / most).copied()).collect() }
 }
 
-/// Both medians, and the difference that chance may make: the larger spread of rounds, each without
-/// its slowest round.
+/// Both medians, and the difference that may be random: the larger spread of rounds, without the
+/// slowest round of each.
 fn decide(mut first: Vec<f64>, mut second: Vec<f64>) -> (f64, f64, f64) {
     first.sort_by(f64::total_cmp);
     second.sort_by(f64::total_cmp);

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 /// A request to the child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Ask {
-    /// Makes and uploads the data of a subject, and of those it is timed among. Runs nothing.
+    /// Makes and uploads the data of a subject, and of the subjects among which it is timed. Does
+    /// not run kernels.
     Prepare { subject: usize, spec: String },
     /// Checks and times a variant.
     Measure { subject: usize, spec: String, tuning: String },
@@ -25,7 +26,7 @@ pub(super) enum Answer {
     Duelled { first: Vec<f64>, second: Vec<f64> },
     /// Done.
     Ready,
-    /// The variant fails; others may work.
+    /// The variant fails; other variants may work.
     Wrong { why: String },
     /// The device is lost, and this process ends.
     Lost { why: String },

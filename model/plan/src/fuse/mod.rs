@@ -1,9 +1,9 @@
-//! Fuses a graph's operations into [`Step`]s, each of which one launch computes. Independent of the
-//! device; no kernel is chosen here.
+//! Fuses a graph's operations into [`Step`]s; one launch computes each step. This is independent of
+//! the device and does not choose kernels.
 //!
 //! A llama layer becomes five steps: (norm → Q, K, V), (head norms → RoPE → cache → attention),
 //! (output → residual), (norm → gate, up → activation), (down → residual). An operation without a
-//! rule becomes a step of its own, so every graph can be lowered.
+//! rule becomes a separate step, so every graph can be lowered.
 
 #![expect(
     clippy::indexing_slicing,
@@ -57,8 +57,8 @@ impl<'g> Fuser<'g> {
         self.maker[v.0 as usize].map(|i| &self.graph.ops[i])
     }
 
-    /// The only operation that reads `v`, if there is exactly one, it is in no step, and `v` is not
-    /// the result.
+    /// The only operation that reads `v`, if there is exactly one, it is not yet in a step, and `v`
+    /// is not the result.
     fn only_reader(&self, v: ValueId) -> Option<(usize, &'g Op)> {
         match self.readers[v.0 as usize].as_slice() {
             &[i] if v != self.graph.logits && !self.taken[i] => Some((i, &self.graph.ops[i])),
@@ -72,7 +72,7 @@ impl<'g> Fuser<'g> {
     }
 
     fn run(mut self) -> Vec<Step> {
-        // A norm that its readers compute makes no step. A step takes the place of its last
+        // A norm that its readers compute does not make a step. A step is placed at its last
         // operation, where all its inputs exist.
         let mut steps: Vec<(usize, Step)> = vec![];
         for i in 0..self.graph.ops.len() {
@@ -93,7 +93,8 @@ impl<'g> Fuser<'g> {
         steps.into_iter().map(|(_, s)| s).collect()
     }
 
-    /// Whether each reader computes this norm: one over the whole width that only projections read.
+    /// Whether each reader computes this norm: it is over the whole width, and only projections
+    /// read it.
     fn is_prologue(&self, op: &Op) -> bool {
         let Some(Rms { x, weight, out, .. }) = self.rms(op) else { return false };
         let readers = &self.readers[out.0 as usize];
@@ -113,7 +114,7 @@ impl<'g> Fuser<'g> {
         }
     }
 
-    /// The projection `i` with the other projections of the same input, as one step.
+    /// The projection `i` and the other projections of the same input, as one step.
     fn project(&mut self, i: usize) -> Option<(usize, Step)> {
         let Op::MatMul(MatMul { x, weight, bias, out }) = self.graph.ops[i] else { return None };
         let input = self.input(x);
@@ -125,7 +126,7 @@ impl<'g> Fuser<'g> {
         }
         let mut segments = vec![first];
         let mut last = i;
-        // They run together at the place of the last one, so no result may be read before it.
+        // They run together at the position of the last one, so no result may be read before it.
         let mut needed = self.first_reader(out);
         for j in self.readers[x.0 as usize].clone() {
             if let Op::MatMul(MatMul { weight, bias, out, .. }) = self.graph.ops[j]
@@ -172,7 +173,7 @@ impl<'g> Fuser<'g> {
         Some((finish.0, Step::Experts { input, experts, segments, finish: finish.1 }))
     }
 
-    /// The weighted sum that is a single segment's only reader, with a residual after it.
+    /// The weighted sum that is the only reader of a single segment, with the residual after it.
     fn expert_sum(&mut self, segments: &[Segment]) -> Option<(usize, Finish)> {
         let &[one] = segments else { return None };
         let (i, op) = self.only_reader(one.out)?;
@@ -184,7 +185,7 @@ impl<'g> Fuser<'g> {
     }
 
     /// The gated unit that is the only reader of two segments, gate first. Both have one format,
-    /// because one wave computes a row of both. Clamped SiLU exists for experts only.
+    /// because one wave computes a row of both. Clamped SiLU is supported for experts only.
     fn glu(&mut self, segments: &[Segment], experts: bool) -> Option<(usize, Finish)> {
         let &[a, b] = segments else { return None };
         let (i, op) = self.only_reader(a.out)?;
@@ -213,7 +214,7 @@ impl<'g> Fuser<'g> {
 
     fn residual(&mut self, v: ValueId) -> Option<(usize, ValueId, ValueId)> {
         let found = self.residual_of(v)?;
-        // The other operand must exist by then.
+        // The other operand must exist at that time.
         if self.maker[found.1.0 as usize].is_some_and(|m| m > found.0) {
             return None;
         }
@@ -221,7 +222,8 @@ impl<'g> Fuser<'g> {
         Some(found)
     }
 
-    /// Head norms → rotation → cache write → attention, found from the first of them.
+    /// Head norms → rotation → cache write → attention, starting from the first of these
+    /// operations.
     fn attend(&mut self, i: usize) -> Option<(usize, Step)> {
         let &Op::Attention(Attention {
             q,
@@ -258,7 +260,8 @@ impl<'g> Fuser<'g> {
             };
             let mut keys = of(k, self.graph.kv(cache)?.heads);
             if turned.rope != keys.rope || turned.norm.map(|n| n.eps) != keys.norm.map(|n| n.eps) {
-                // Norms and rotations that differ for queries and keys are separate steps before.
+                // Norms and rotations that differ between queries and keys are separate steps
+                // before.
                 (turned, keys) = (PreparedHeads::plain(q), PreparedHeads::plain(k));
             }
             (kv, k_norm) = (Some((keys.x, v)), keys.norm);
@@ -315,7 +318,7 @@ impl<'g> Fuser<'g> {
         Some((at, Step::Latent { q, row, cache, heads, scale, only, out }))
     }
 
-    /// The rotation that makes `v` and the head norm before it, if they exist and have no other
+    /// The rotation that makes `v` and the head norm before it, if they exist and `v` is their only
     /// reader.
     fn turned(&self, v: ValueId, heads: usize) -> PreparedHeads {
         let mut found = PreparedHeads::plain(v);
@@ -339,7 +342,7 @@ impl<'g> Fuser<'g> {
         found
     }
 
-    /// A short convolution with the SiLU that is its only reader.
+    /// A short convolution, with SiLU if that is its only reader.
     fn conv(&mut self, i: usize) -> Option<(usize, Step)> {
         let Op::Conv(conv) = &self.graph.ops[i] else { return None };
         self.taken[i] = true;
@@ -398,8 +401,7 @@ impl<'g> Fuser<'g> {
         let width = |v: ValueId| self.graph.value(v).width;
         let mapped = match *op {
             Op::Act(_) | Op::Affine(_) => true,
-            // Gated units of the kinds that projections can finish also have a kernel of two
-            // values.
+            // Gated units that projections can finish also have a kernel for two values.
             Op::Glu(Glu { gate, up, act, .. }) => {
                 !matches!(act, Activation::Silu | Activation::GeluTanh) || width(gate) != width(up)
             }
@@ -443,8 +445,8 @@ impl<'g> Fuser<'g> {
     }
 }
 
-/// Heads before attention: the value they start from, the norm and rotation, and the operations
-/// that these replace.
+/// Heads before attention: the input value, the norm and rotation, and the operations that these
+/// replace.
 struct PreparedHeads {
     x: ValueId,
     norm: Option<HeadNorm>,

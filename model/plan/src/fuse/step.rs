@@ -42,7 +42,7 @@ pub struct Segment {
 /// The operation on a projection's rows before they are stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Finish {
-    /// None.
+    /// No operation.
     Store,
     /// `out = residual + rows`; one segment.
     Add {
@@ -51,7 +51,7 @@ pub enum Finish {
         /// The sum; it may use the residual's memory.
         out: ValueId,
     },
-    /// `out = act(rows of the first segment) · rows of the second`.
+    /// `out = act(rows of the first segment) · rows of the second segment`.
     Glu {
         /// The activation.
         act: Activation,
@@ -280,7 +280,7 @@ impl Step {
 }
 
 impl Finish {
-    /// The value that the rows end in, if not the segments' own.
+    /// The value of the result, if it is not that of a segment.
     pub fn out(&self) -> Option<ValueId> {
         match *self {
             Finish::Store => None,
