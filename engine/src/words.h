@@ -365,8 +365,8 @@ KJ_WORD float __cosf(float x) {
     return __builtin_amdgcn_cosf(__builtin_amdgcn_fractf(x * 0.159154943f));
 }
 
-// Of floats, through doubles: a relative error of 1e-9 in between, so the result is next to the
-// right one: 1 ULP. 2^x; x × ln 2 as a series of the part that is no whole number.
+// Functions of f32 that compute in f64. The relative error in f64 is 1e-9, so the result is within
+// 1 ULP. 2^x is a series in ln 2 times the fraction of x.
 // up to 2^51
 KJ_WORD double kj_rint(double x) { return (x + 6755399441055744.0) - 6755399441055744.0; }
 KJ_WORD double kj_rcp(double x) {
