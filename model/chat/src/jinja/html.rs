@@ -1,4 +1,4 @@
-//! HTML: escaping, and the filters that read and write it.
+//! HTML: escapes text, and implements the filters that read and write HTML.
 
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ pub fn escape(this: &str, out: &mut MeteredString) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A value as HTML. Safe strings stay as they are.
+/// A value as HTML. Safe strings are unchanged.
 pub fn escaped(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
     let mut out = MeteredString::new(meter);
     match value {
