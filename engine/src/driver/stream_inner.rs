@@ -4,7 +4,7 @@ use super::api::Raw;
 use super::device::Device;
 use crate::error::Result;
 
-/// The driver's stream, which the memory of its pool holds, too.
+/// The driver's stream. The memory of its pool also holds it.
 pub(crate) struct StreamInner {
     pub(super) device: Device,
     pub(super) raw: Raw,
