@@ -55,7 +55,7 @@ impl Weight {
         self.stride != self.cols
     }
 
-    /// Bytes of this number of elements, which must be whole blocks.
+    /// Size of this number of elements in bytes. The number must be a multiple of the block length.
     pub fn bytes_of(&self, elems: usize) -> usize {
         elems / self.format.block_elems() * self.format.block_bytes()
     }
