@@ -117,7 +117,7 @@ impl Memory {
         (self.address + self.bytes).saturating_sub(address)
     }
 
-    /// Its size in bytes.
+    /// Size of the memory in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -312,7 +312,7 @@ impl<T> DeviceBuffer<T> {
         Ok(DeviceBuffer::over(Arc::clone(&self.memory), offset, end - start))
     }
 
-    /// The same bytes as values of another type.
+    /// The bytes as values of another type.
     ///
     /// # Errors
     /// [`Error::Buffer`] if the size is not a multiple of the type's size, or the address is not

@@ -151,7 +151,7 @@ impl Job for Attend<'_> {
             }
             at += n;
         }
-        // SAFETY: the caller guarantees that `layer.out` has room for these results and no other
+        // SAFETY: the caller guarantees that `layer.out` has space for these results and no other
         // thread writes them.
         unsafe { self.scatter(acc, alone(padded), state) };
     }

@@ -126,7 +126,7 @@ impl TileJob for AttendTiles<'_> {
             }
             at += n;
         }
-        // SAFETY: the caller guarantees the instruction set, and that `layer.out` has room for
+        // SAFETY: the caller guarantees the instruction set, and that `layer.out` has space for
         // these results and no other thread writes them.
         unsafe {
             V::end();
@@ -168,8 +168,8 @@ unsafe fn pairs<V: Tiles>(
     assert!(high.len() >= LANES && low.len() >= LANES);
     let (first, second) = to.split_at_mut(UNIT / 2);
     for pair in 0..TILE_UNIT / 2 {
-        // SAFETY: the caller guarantees the instruction set and two rows of 32 elements; the
-        // buffers have room for the halves of each.
+        // SAFETY: the caller guarantees the instruction set and two rows of 32 elements. The
+        // buffers have space for the high and low parts of each.
         unsafe {
             for i in 0..2 {
                 let x = x.as_ptr().add((2 * pair + i) * width);

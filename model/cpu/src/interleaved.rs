@@ -215,8 +215,8 @@ impl WordJob for BesideProduct<'_> {
                     c: sums.as_mut_ptr().cast(),
                     ahead: if t == 0 { ahead } else { 0 },
                 };
-                // SAFETY: the caller guarantees the instruction set; the assertion above covers the
-                // group's blocks and the tokens' units, and `sums` has room for four tokens.
+                // SAFETY: the caller guarantees the instruction set. The assertion above covers the
+                // group's blocks and the tokens' units, and `sums` has space for four tokens.
                 unsafe {
                     match tokens {
                         1 => tile_of::<V, 1>(&w.form, tile),

@@ -281,7 +281,7 @@ fn round_tiles(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f
         let first = block * LANES;
         let x = &x[first * cols..][..LANES.min(rows - first) * cols];
         let places = byte_tiles::places(cols, chunk);
-        // SAFETY: tasks have different rows or different columns, and the places of a task do not
+        // SAFETY: tasks have different rows or different columns, and the ranges of a task do not
         // overlap.
         let to = places.map(|(at, len)| unsafe { to.part(block * each + at, len) });
         // SAFETY: this job has no requirement on its fields.

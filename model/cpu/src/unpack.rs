@@ -176,7 +176,7 @@ unsafe fn scattered<V: Vector>(s: &Scattered, bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(s.block.bytes).zip(out.chunks_exact_mut(s.block.elems)) {
         let scales = (s.scales)(block);
         for (c, out) in out.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
-            // SAFETY: the caller guarantees the instruction set; a chunk has room for twice 32.
+            // SAFETY: the caller guarantees the instruction set; a chunk has space for 64 weights.
             unsafe {
                 let [x, y] = V::widen(V::load_codes(&(s.codes)(block, c)), s.bias);
                 let k = &scales[4 * c..][..4];

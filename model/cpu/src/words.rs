@@ -62,8 +62,8 @@ impl Job for RoundRows<'_> {
             let (sums, pairs) = rest.split_at_mut(cols / 16);
             let runs = x.as_chunks::<LANES>().0.iter().zip(q.as_chunks_mut::<{ LANES / 2 }>().0);
             for (i, (x, q)) in runs.enumerate() {
-                // SAFETY: the caller guarantees the instruction set; there are 32 elements and room
-                // for 32 integers.
+                // SAFETY: the caller guarantees the instruction set. There are 32 elements, and
+                // space for 32 integers.
                 let (scale, both) = unsafe { V::round_words(x.as_ptr(), q.as_mut_ptr()) };
                 scales[i] = scale;
                 sums[2 * i..][..2].copy_from_slice(&both);

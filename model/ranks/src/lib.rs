@@ -277,7 +277,7 @@ mod tests {
             "PMI"
         );
         // With --mpi=pmi2 Slurm sets both kinds of variables, but the rank on the machine only in
-        // its own.
+        // Slurm's variables.
         let twice = of(&[
             ("PMI_RANK", "1"),
             ("PMI_SIZE", "2"),

@@ -15,7 +15,7 @@ use std::time::Instant;
 /// Maximum number of prompt tokens in a step on a GPU while answers run: about 20 ms for an 8B
 /// model on an H200.
 pub(super) const BUDGET_ON_GPU: usize = 512;
-/// The same limit on the CPU: a fraction of a second.
+/// Maximum number of prompt tokens in a step on the CPU: a fraction of a second.
 const BUDGET_ON_CPU: usize = 64;
 /// Minimum number of tokens of a prompt piece on a GPU, unless the piece ends the prompt.
 const LEAST_ON_GPU: usize = 128;

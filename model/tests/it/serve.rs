@@ -160,7 +160,7 @@ fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
 
 #[test]
 fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
-    // A model with a scan beside attention.
+    // A model with a scan and attention in each layer.
     let Some(path) = crate::it::support::files::model_path("archs/falcon-h1.gguf") else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();

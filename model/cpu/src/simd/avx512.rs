@@ -441,8 +441,8 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn round_words(x: *const f32, to: *mut f32) -> (f32, [f32; 2]) {
-        // SAFETY: the caller guarantees the instruction set, 32 readable elements, and room for 32
-        // integers of two bytes.
+        // SAFETY: the caller guarantees the instruction set, 32 readable elements, and space for 32
+        // int16.
         unsafe {
             let (scale, q) = integers(x);
             _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(q[0]));
@@ -490,7 +490,7 @@ unsafe fn put(q: [__m512i; 2], part: usize, chunk: *mut u8) {
 unsafe impl Words for Avx512 {
     #[inline(always)]
     unsafe fn store_words(codes: __m512i, bias: u8, to: *mut f32) {
-        // SAFETY: the caller guarantees the instruction set and room for 64 integers of two bytes.
+        // SAFETY: the caller guarantees the instruction set and space for 64 int16.
         unsafe {
             // Codes minus their bias are signed bytes.
             let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(bias as i8));

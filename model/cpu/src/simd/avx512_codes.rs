@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 /// The load pattern of four groups of sixteen codes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Load {
-    /// 64 successive bytes.
+    /// 64 adjacent bytes.
     All,
     /// 32 bytes, used twice.
     Twice,

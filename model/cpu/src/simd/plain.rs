@@ -331,7 +331,7 @@ unsafe impl super::tiles::Tiles for Plain {
                 let (mut high, mut middle) = (0i32, 0i32);
                 for k in 0..256 {
                     let (unit, word, byte) = (k / 64, k % 64 / 4, k % 4);
-                    // SAFETY: the caller guarantees the tiles of rows and the words of tokens.
+                    // SAFETY: the caller guarantees the tiles of rows and the u32 of tokens.
                     unsafe {
                         let w =
                             b.w.add(r / 16 * 8 * tile + 2 * unit * tile + r % 16 * 16 + word)

@@ -6,8 +6,8 @@ use crate::described::Described;
 /// Floats in a [`Vector`].
 pub const LANES: usize = 32;
 
-/// Codes that are unpacked and multiplied at once: two blocks of 32, or a quarter of a block of
-/// 256.
+/// Number of codes that are unpacked and multiplied together: two blocks of 32, or a quarter of a
+/// block of 256.
 pub const CHUNK: usize = 64;
 
 /// Bytes of a chunk: 64 activations rounded to 16 bits, in the order of the instruction set, and

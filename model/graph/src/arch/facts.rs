@@ -342,9 +342,11 @@ pub enum FfnSize {
 pub enum Temper {
     /// No factor.
     None,
-    /// By `attention.temperature_scale`, one step per n positions. The key named here gives n.
+    /// It grows by `attention.temperature_scale`, with one step per n positions. The key named here
+    /// gives n.
     Key(&'static str),
-    /// By 0.1 per 8192 positions, in layers without rotation.
+    /// It grows by 0.1, with one step per 8192 positions (the defaults of the keys), in layers
+    /// without rotation.
     Unturned,
 }
 

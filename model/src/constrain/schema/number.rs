@@ -160,7 +160,7 @@ pub struct Bound {
 /// A set of numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Numbers {
-    /// Only integers.
+    /// Whether only integers are allowed.
     pub whole: bool,
     /// Lower bound.
     pub least: Option<Bound>,
