@@ -208,7 +208,7 @@ impl Arch {
 
     /// Whether the architecture has an ability: `bf16`, `fp8`, `cp.async`, `bulk-copy`, `pdl`,
     /// `packed-f16`, `permlane64`, `copies-agprs` (accumulation registers are copied through a
-    /// vector register, and the compiler may not write that register first), `f32-alone` (kernels
+    /// vector register, and some compilers do not write that register first), `f32-alone` (kernels
     /// must not use instructions that read or produce f16), `integrated` (the GPU is part of a
     /// processor and shares its memory).
     #[must_use]
@@ -317,7 +317,7 @@ const fn gcn(
         unit: UnitLimits {
             simds: 4,
             waves_per_simd,
-            blocks: 40, // 16 barriers a SIMD group; the waves limit one-wave blocks
+            blocks: 40, // 16 barriers per SIMD group; waves limit blocks of one wave
             registers_per_simd: registers,
             register_granule: if registers == 512 { 8 } else { 4 },
             shared,

@@ -16,7 +16,7 @@ pub struct Blas {
 impl Device {
     /// Opens the vendor's matrix library.
     ///
-    /// [`Error::NoLibrary`] if it is not installed, with the searched places, or if the engine does
+    /// [`Error::NoLibrary`] if it is not installed, with the searched paths, or if the engine does
     /// not support one for this vendor; [`Error::Driver`] if it does not start.
     pub fn blas(&self) -> Result<Blas> {
         let none = || Error::NoLibrary {

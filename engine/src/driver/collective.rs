@@ -169,7 +169,7 @@ impl CollectiveLibrary {
         std::thread::spawn(move || {
             let joined = device.raw().make_current().and_then(|()| {
                 let mut comm = null_mut();
-                // SAFETY: writes one handle; the device is the thread's.
+                // SAFETY: writes one handle; the device is current in this thread.
                 unsafe { nccl.ncclCommInitRank(&mut comm, int(ranks), id, int(rank)) }
                     .map_err(fault)?;
                 Ok(Comm(comm))

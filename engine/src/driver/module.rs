@@ -29,7 +29,7 @@ impl Drop for Inner {
             // Unloading a module under a running kernel is undefined. It is rare, so this waits for
             // all running work.
             add(&device.inner.counters.synchronisations, 1);
-            // SAFETY: the last user is gone, and the device is idle after the wait.
+            // SAFETY: the last user was dropped, and the device is idle after the wait.
             let _ =
                 unsafe { device.raw().wait_all().and_then(|()| device.raw().module_unload(raw)) };
         });

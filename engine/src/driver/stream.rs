@@ -172,8 +172,8 @@ impl Stream {
     /// - read and write only the buffers that it is given, within their bounds, and its own memory;
     /// - leave no value in them that is invalid for their type, and touch nothing that the host or
     ///   another stream accesses concurrently without ordering;
-    /// - match its code object: its arguments have the types and the order of `args` where the
-    ///   list states sizes only (NVIDIA's).
+    /// - match its code object. If the code object states only the sizes of the arguments (NVIDIA),
+    ///   they must have the types and the order of `args`.
     ///
     /// The engine cannot check this: a device protects the memory pages of a process, not single
     /// buffers. A [`CheckedKernel`](crate::CheckedKernel) states it once for all launches of a

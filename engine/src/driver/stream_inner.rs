@@ -13,7 +13,8 @@ pub(crate) struct StreamInner {
 
 impl Drop for StreamInner {
     fn drop(&mut self) {
-        // SAFETY: the last handle is gone; the driver completes work that is still in the stream.
+        // SAFETY: the last handle was dropped; the driver completes work that is still in the
+        // stream.
         let _ = unsafe { self.device.raw().stream_destroy(self.raw) };
     }
 }

@@ -10,7 +10,7 @@ use kjit_engine::{
 };
 use std::path::Path;
 
-/// The two kernels of the nvrtc tests, with builtins that hiprtc and plain clang both know.
+/// The two kernels of the nvrtc tests, with builtins that hiprtc and plain clang both support.
 const SOURCE: &str = r#"
 #include "words.h"
 KERNEL saxpy(const float* x, float* y, float a, unsigned n) {

@@ -497,7 +497,7 @@ fn pinned_copies_run_in_order_and_host_access_waits_for_them() {
         staging.write(|to| to.fill(f32::NAN)).unwrap();
         assert_eq!(back.read(<[f32]>::to_vec).unwrap(), data, "n {n}");
     }
-    // A kernel writes pinned memory in place; the host polls without waiting for the stream.
+    // A kernel writes to pinned memory; the host polls without waiting for the stream.
     let word = b.device.pinned::<u32>(3).unwrap();
     let seen = word.slice(1..2).unwrap();
     stream

@@ -224,8 +224,8 @@ impl Attend<'_> {
                 lie.element(whole - 1) < s.len()
                     && results_lie.element(results_lie.width - 1) < acc.len()
             );
-            // SAFETY: the caller guarantees the instruction set; the assertion above shows that
-            // runs of 32 below `whole` are in `s`, and those of a row of results in `acc`.
+            // SAFETY: the caller guarantees the instruction set. The assertion above shows that
+            // groups of 32 below `whole` are in `s`, and groups of 32 of a result row in `acc`.
             unsafe {
                 if let Some(cap) = self.layer.soft_cap {
                     for j in (0..whole).step_by(LANES) {

@@ -75,7 +75,7 @@ pub struct Session {
     sequences: Vec<Option<Sequence>>,
     context: usize,
     n_vocab: usize,
-    /// Number of prompt tokens that fill a step.
+    /// Maximum number of prompt tokens to feed in one step.
     piece: usize,
     /// The storage type of keys and values.
     kv: KvType,
@@ -116,7 +116,8 @@ impl Session {
         self.n_vocab
     }
 
-    /// Number of prompt tokens that fill a step. A prompt can be cancelled between such pieces.
+    /// Maximum number of prompt tokens to feed in one step. A prompt can be cancelled between such
+    /// pieces.
     pub fn piece(&self) -> usize {
         self.piece
     }

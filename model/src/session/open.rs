@@ -191,8 +191,8 @@ impl Session {
     /// Opens a session on several devices. Each device gets a number of layers, in this order.
     ///
     /// # Errors
-    /// The model cannot be split there, the sum of layers differs from the model's, or a device
-    /// fails.
+    /// The model cannot be split there, the sum of layers differs from the number of layers of the
+    /// model, or a device fails.
     pub fn on_stages(
         engine: &Engine,
         stages: &[(Place, usize)],

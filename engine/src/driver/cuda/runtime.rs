@@ -62,7 +62,7 @@ impl Cuda {
     /// Opens the driver once per process; later calls return the same result.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with the searched places; [`Error::NoDevice`] if the driver has no
+    /// [`Error::NoLibrary`] with the searched paths; [`Error::NoDevice`] if the driver has no
     /// device.
     pub fn open() -> Result<Arc<Cuda>> {
         static OPENED: OnceLock<Result<Arc<Cuda>>> = OnceLock::new();

@@ -53,7 +53,7 @@ impl HipRuntime {
     /// Opens the runtime once per process; later calls return the same result.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with the searched places; [`Error::NoDevice`] if the runtime finds no
+    /// [`Error::NoLibrary`] with the searched paths; [`Error::NoDevice`] if the runtime finds no
     /// GPU.
     pub fn open() -> Result<Arc<HipRuntime>> {
         static OPENED: OnceLock<Result<Arc<HipRuntime>>> = OnceLock::new();

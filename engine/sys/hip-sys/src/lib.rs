@@ -151,7 +151,7 @@ calls! {
 
     /// Initialises the runtime; flags are 0. Returns 100 or 101 without a GPU.
     fn hipInit(flags: c_uint);
-    /// Version of the driver interface, in the form of `hipRuntimeGetVersion`.
+    /// Version of the driver interface, in the format of `hipRuntimeGetVersion`.
     fn hipDriverGetVersion(version: *mut c_int);
     /// Version as major × 10 000 000 + minor × 100 000 + patch.
     fn hipRuntimeGetVersion(version: *mut c_int);

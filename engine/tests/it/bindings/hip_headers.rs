@@ -1,4 +1,5 @@
-//! Checks calls, codes and numbers against HIP's headers: Debian's, or those in KJIT_ROCM_HEADERS.
+//! Checks calls, codes and numbers against HIP's headers: the headers of Debian, or those in
+//! KJIT_ROCM_HEADERS.
 
 use super::check;
 use hip_sys::{Hip, NEWER_CALLS, attribute, capture, codes, flags, prop};

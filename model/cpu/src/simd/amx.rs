@@ -281,7 +281,7 @@ macro_rules! byte_units {
     };
 }
 
-/// For blocks whose next block is already in the L1 cache.
+/// Used if the next block is already in the L1 cache.
 ///
 /// # Safety
 /// The requirements of [`Tiles::byte_block`].
@@ -303,7 +303,7 @@ unsafe fn byte_tiles(b: &ByteBlock, rows: usize) {
     }
 }
 
-/// For blocks whose next block has other tokens or other columns: prefetches half of its data.
+/// Used if the next block has other tokens or other columns: prefetches half of its data.
 ///
 /// # Safety
 /// The requirements of [`Tiles::byte_block`].

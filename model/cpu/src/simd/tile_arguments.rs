@@ -25,7 +25,7 @@ pub struct InterleavedTile {
     pub bias: u8,
     /// The table of code values, 16 bytes, if the format has one.
     pub table: *const u8,
-    /// Units of the first token, and the distance to the next token's.
+    /// Units of the first token, and the distance to the units of the next token.
     pub x: *const f32,
     pub x_stride: usize,
     /// The sums, 16 for each token.

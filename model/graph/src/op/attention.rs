@@ -8,9 +8,9 @@ use crate::weight::WeightId;
 /// The positions that a token attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mask {
-    /// Positions up to the token's, limited by the window of the state.
+    /// Positions up to the position of the token, limited by the window of the state.
     Causal,
-    /// Positions up to the token's, within its chunk of this number of positions.
+    /// Positions up to the position of the token, within its chunk of this number of positions.
     Chunk(usize),
     /// All positions, including later ones. For encoders, which process all tokens in one pass.
     All,
