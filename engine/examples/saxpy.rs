@@ -1,5 +1,5 @@
-//! Embedding the engine: compile a kernel of your own for the GPU at hand, keep it on disk, launch
-//! it.
+//! Embeds the engine: compiles its own kernel for the GPU of this machine, keeps it on disk, and
+//! launches it.
 //!
 //! Run it twice: the second time nothing is compiled.
 
@@ -39,7 +39,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// `y + 2 x` of `n` values on a device (`auto`, `cuda:0`, `rocm:1`): how many of them are wrong.
+/// Computes `y + 2 x` of `n` values on a device (`auto`, `cuda:0`, `rocm:1`). Returns the number of
+/// wrong values.
 pub fn saxpy(engine: &Engine, device: &str, n: u32) -> Result<usize, Error> {
     let device = engine.device(device)?;
     let target = device.target().clone();

@@ -7,19 +7,20 @@ use std::path::Path;
 /// A GPU in the kernel driver's list (`/sys/class/kfd/kfd/topology/nodes/N/properties`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KfdNode {
-    /// Its node number.
+    /// Number of the node.
     pub node: u32,
-    /// Its architecture, such as `gfx90a`.
+    /// Architecture of the GPU, such as `gfx90a`.
     pub arch: String,
     /// Number of SIMDs.
     pub simds: u32,
-    /// Whether it is part of a processor (an APU), whose cores are in the same node.
+    /// Whether the GPU is part of a processor (an APU). The processor's cores are then in the same
+    /// node.
     pub integrated: bool,
     /// The number in `/dev/dri/renderD…`.
     pub render: u32,
 }
 
-/// The GPUs that the kernel driver lists in this folder; empty without the driver.
+/// The GPUs that the kernel driver lists in this folder. Empty without the driver.
 #[must_use]
 pub fn kfd_nodes(folder: &Path) -> Vec<KfdNode> {
     let mut nodes: Vec<KfdNode> = std::fs::read_dir(folder)
@@ -61,9 +62,9 @@ fn kfd_node(node: u32, properties: &str) -> Option<KfdNode> {
     })
 }
 
-/// Disagreements between the runtime and the kernel driver about the devices, one sentence each.
-/// Settings that hide or disguise devices (`visibility`, see [`Inventory`](crate::Inventory)) may
-/// be intended.
+/// Differences between the runtime and the kernel driver about the devices, one sentence each.
+/// Settings that hide devices or change how they are reported (`visibility`, see
+/// [`Inventory`](crate::Inventory)) may be intended.
 #[must_use]
 pub fn disagreements(
     devices: &[DeviceInfo],
@@ -101,8 +102,8 @@ pub fn disagreements(
     said
 }
 
-/// The ROCm release of a library and its source: the library's folder (`/opt/rocm-6.4.1`) or the
-/// installation's `.info/version`.
+/// The ROCm release of a library, and where it was found: the folder of the library
+/// (`/opt/rocm-6.4.1`) or `.info/version` of the installation.
 #[must_use]
 pub fn rocm_release(library: &Path) -> Option<(String, String)> {
     let file = library.canonicalize().ok()?;
@@ -123,8 +124,8 @@ pub fn rocm_release(library: &Path) -> Option<(String, String)> {
     None
 }
 
-/// Packages for AMD GPUs by distribution: ids from `/etc/os-release` (`ID` or `ID_LIKE`), and what
-/// to do. A distribution precedes the one it is like.
+/// Packages for AMD GPUs by distribution: ids in `/etc/os-release` (`ID` or `ID_LIKE`), and what to
+/// do. A distribution comes before the one that it is derived from.
 pub const PACKAGES: &[(&[&str], &str)] = &[
     (
         &["ubuntu"],

@@ -5,8 +5,8 @@ use crate::driver::{DeviceBuffer, Memory};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
-/// An argument of a launch. [`args!`](crate::args) makes them by `From`: device buffers become
-/// their address, numbers are passed by value, other data as [`Arg::Bytes`].
+/// An argument of a launch. [`args!`](crate::args) makes arguments with `From`: device buffers
+/// become their address, numbers are passed by value, other data as [`Arg::Bytes`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Arg<'a> {
@@ -19,16 +19,16 @@ pub enum Arg<'a> {
     },
     /// A number.
     Scalar {
-        /// Its Rust type, for messages.
+        /// Rust type of the number, for messages.
         kind: &'static str,
-        /// Its bytes, little-endian; only the first `len` are used.
+        /// Bytes of the number, little-endian; only the first `len` are used.
         bytes: [u8; 8],
-        /// 1, 2, 4 or 8.
+        /// Size of the number in bytes: 1, 2, 4 or 8.
         len: u8,
     },
     /// A struct by value, in C++ layout.
     Bytes(&'a [u8]),
-    /// The null pointer, for an optional buffer.
+    /// The null pointer, for an optional buffer that is absent.
     Null,
 }
 
@@ -54,7 +54,8 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// Bytes from a buffer's address to the end of its allocation; 0 for other arguments.
+    /// Number of bytes from the address of a buffer to the end of its allocation; 0 for other
+    /// arguments.
     #[must_use]
     pub fn room(&self) -> u64 {
         match self {
@@ -71,7 +72,7 @@ impl<'a> Arg<'a> {
                 Some(u64::from_le_bytes(*bytes))
             }
             Arg::Scalar { kind, bytes, len } if kind.starts_with('i') => {
-                // The unused bits above the number's sign bit.
+                // The unused bits above the sign bit of the number.
                 let unused = 64 - 8 * u32::from((*len).clamp(1, 8));
                 u64::try_from(i64::from_le_bytes(*bytes) << unused >> unused).ok()
             }
@@ -79,7 +80,7 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// Its size in bytes.
+    /// Size of the argument in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         match self {
@@ -121,14 +122,16 @@ macro_rules! args {
     ($($arg:expr),* $(,)?) => { [$($crate::Arg::from($arg)),*] };
 }
 
-/// Maximum bytes of arguments of any device (NVIDIA from sm_70 on with driver 12.1: 32,764).
+/// Maximum bytes of arguments on any device (NVIDIA from sm_70 on with driver 12.1: 32,764).
 const MOST_BYTES: u64 = 32 << 10;
 
-/// Lays the arguments out as the code object declares, or names the first one that does not match.
+/// Writes the arguments in the layout that the code object declares, or names the first argument
+/// that does not match.
 ///
 /// # Errors
-/// [`Error::Launch`] for a wrong number of arguments, a wrong size, or a number instead of a
-/// pointer or the reverse (if the code object states it: AMD's does, a cubin has sizes only).
+/// [`Error::Launch`] if the number of arguments or a size is wrong, or if a number is passed
+/// instead of a pointer or the reverse. The last check needs a code object of AMD; a cubin has
+/// sizes only.
 pub(crate) fn pack(kernel: &KernelInfo, args: &[Arg<'_>], into: &mut Vec<u8>) -> Result<()> {
     let fail = |why: String| Error::Launch { kernel: kernel.name.clone(), why };
     if args.len() != kernel.args.len() {

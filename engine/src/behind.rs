@@ -1,4 +1,5 @@
-//! Background compilation: kernels that are not needed yet are compiled while the caller continues.
+//! Background compilation: kernels that are not needed yet are compiled while the caller continues
+//! its work.
 
 use crate::code_object::CodeObject;
 use crate::engine::Engine;
@@ -12,8 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Jobs that are compiled in the background, in the given order, after all compiles that a caller
-/// waits for. It does not use a device; the caller loads the results. If it is dropped, jobs that
-/// have not started are skipped; running ones finish and are cached, unless the process ends first.
+/// waits for. No device is used; the caller loads the results. If this is dropped, jobs that have
+/// not started are skipped. Running jobs finish and are cached, unless the process ends first.
 pub struct Behind {
     shared: Arc<Shared>,
     jobs: usize,
@@ -23,7 +24,8 @@ struct Shared {
     stop: AtomicBool,
     /// Number of finished jobs.
     done: AtomicUsize,
-    /// The results, after the last thread has ended; `None` for jobs that were not started.
+    /// The results. They are set after the last thread has ended; `None` for jobs that were not
+    /// started.
     answers: Mutex<Option<Vec<Option<Result<CodeObject>>>>>,
     ended: Condvar,
 }
@@ -59,13 +61,14 @@ impl Engine {
 }
 
 impl Behind {
-    /// The number of finished jobs, and of all jobs. Costs one load.
+    /// The number of finished jobs, and of all jobs. It costs one atomic load.
     #[must_use]
     pub fn progress(&self) -> (usize, usize) {
         (self.shared.done.load(Ordering::Relaxed), self.jobs)
     }
 
-    /// Takes the results, one per job in order, if all are finished. Works once and does not wait.
+    /// Takes the results, one per job in order, if all jobs are finished. It works once and does
+    /// not wait.
     #[must_use]
     pub fn take(&self) -> Option<Vec<Result<CodeObject>>> {
         let (done, all) = self.progress();
@@ -77,7 +80,8 @@ impl Behind {
     }
 
     /// Starts no more jobs, and waits at most this long for running ones, which are then in the
-    /// cache. Returns the results; `None` for jobs that were not started or not finished in time.
+    /// cache. Returns the results. The result is `None` for jobs that were not started or not
+    /// finished in time.
     #[must_use]
     pub fn finish(self, at_most: Duration) -> Vec<Option<Result<CodeObject>>> {
         self.shared.stop.store(true, Ordering::Relaxed);

@@ -35,7 +35,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The default: the user's cache, any compiler, one job per core as far as memory allows, a
+    /// The default: the cache of the user, any compiler, one job per core if memory suffices, a
     /// limit of 300 s per compile, and an address space of the available memory (4 to 16 GiB).
     #[must_use]
     pub fn new() -> Config {
@@ -100,7 +100,7 @@ impl Config {
         self
     }
 
-    /// Sets the time limit of a compile. Ignored with [`Isolation::InProcess`].
+    /// Sets the time limit of a compile. It is ignored with [`Isolation::InProcess`].
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Config {
         self.limits.timeout = timeout;
@@ -108,7 +108,7 @@ impl Config {
     }
 
     /// Sets the time limit of the driver's device discovery; a slower driver is treated as hanging.
-    /// The first discovery after boot runs in a process of its own, except with
+    /// The first discovery after boot runs in a separate process, except with
     /// [`Isolation::InProcess`].
     #[must_use]
     pub fn discovery_limit(mut self, limit: Duration) -> Config {
@@ -116,16 +116,15 @@ impl Config {
         self
     }
 
-    /// Sets the address space of a compiler process in bytes, 0 for no limit. Ignored with
-    /// [`Isolation::InProcess`].
+    /// Sets the maximum address space of a compiler process in bytes; 0: no limit. It is ignored
+    /// with [`Isolation::InProcess`].
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Config {
         self.limits.memory = bytes;
         self
     }
 
-    /// Requires verdicts for devices of all vendors instead of AMD only
-    /// ([`crate::Engine::proves`]).
+    /// Requires verdicts for devices of all vendors, not only of AMD ([`crate::Engine::proves`]).
     #[must_use]
     pub fn prove_all(mut self) -> Config {
         self.prove_all = true;
@@ -149,8 +148,8 @@ fn default_jobs() -> usize {
     cores.min(room).max(1)
 }
 
-/// The limit for a compiler that allocates without end: the available memory, to protect the rest
-/// of the machine. The minimum is the address space that run-time compilers map at startup.
+/// The limit for a compiler that allocates without end. It is the available memory, to protect the
+/// rest of the machine. The minimum is the address space that run-time compilers map at startup.
 fn default_memory() -> u64 {
     available_memory().unwrap_or(u64::MAX).clamp(4 << 30, 16 << 30)
 }

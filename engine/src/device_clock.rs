@@ -1,10 +1,10 @@
-//! A device's clock in a trace.
+//! Converts the clock of a device to the clock of a trace.
 
 use crate::driver::{Event, Stream};
 use crate::error::Result;
 use crate::trace::Trace;
 
-/// A device's clock in a trace.
+/// The clock of a device in a trace.
 pub struct DeviceClock {
     pub(super) trace: Trace,
     pub(super) zero: Event,
@@ -13,7 +13,7 @@ pub struct DeviceClock {
 }
 
 impl DeviceClock {
-    /// The clock for another row, with a name after the device's.
+    /// The clock for another row of the trace, with a name after the device's name.
     #[must_use]
     pub fn row(&self, name: &str) -> DeviceClock {
         let DeviceClock { trace, zero, at_us, track } = self;
@@ -42,7 +42,8 @@ impl DeviceClock {
 }
 
 impl Trace {
-    /// Relates a device's clock to the trace's. Waits until the stream is idle, so for setup only.
+    /// Relates the clock of a device to the clock of the trace. It waits until the stream is idle,
+    /// so use it during setup only.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver).
@@ -51,7 +52,8 @@ impl Trace {
         stream.synchronize()?;
         stream.record(&zero)?;
         zero.synchronize()?;
-        // The host sees the event some microseconds late, so device rows are drawn that much later.
+        // The host sees the event some microseconds late, so the rows of devices are drawn that
+        // much later.
         Ok(DeviceClock {
             trace: self.clone(),
             zero,

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Compiles, caches and loads kernels. Cheap to clone: clones share everything. Threads may share
+/// Compiles, caches and loads kernels. Cheap to clone: clones share everything. Threads can share
 /// it.
 #[derive(Clone)]
 pub struct Engine {
@@ -30,7 +30,8 @@ pub(crate) struct Inner {
     pub workers: Workers,
     /// Limits parallel compiles over all calls.
     pub gate: Gate,
-    /// The results of the search for compilers, by vendor; made when a key first needs it.
+    /// The results of the search for compilers, by vendor. A search is made when a key first needs
+    /// it.
     searches: Mutex<HashMap<Vendor, Arc<Search>>>,
     /// Builds that failed. They are not repeated in this process.
     pub failed: Mutex<HashMap<Digest, Error>>,
@@ -72,15 +73,15 @@ pub struct CompilerChoice {
 pub struct CompilerReport {
     /// Usable compilers, the preferred one first.
     pub found: Vec<CompilerInfo>,
-    /// All searched places in order.
+    /// All searched paths in order.
     pub tried: Vec<Tried>,
     /// Files that exist but cannot be used, with the reason.
     pub unusable: Vec<String>,
 }
 
 impl Engine {
-    /// Makes an engine. Opens no library and never fails: missing libraries are reported when they
-    /// are needed.
+    /// Makes an engine. It opens no library and never fails: missing libraries are reported when
+    /// they are needed.
     #[must_use]
     pub fn new(config: Config) -> Engine {
         let inner = Inner {
@@ -128,9 +129,9 @@ impl Engine {
     /// settings that hide devices.
     pub fn device(&self, asked: &str) -> Result<Device> {
         self.look();
-        // The caller will need kernels next, and their keys need the compiler, so the search runs
+        // The caller will need kernels next, and their keys need the compiler. So the search runs
         // in parallel. (Making a context takes 110 ms, hashing a new compiler 80 ms.) If no thread
-        // can be started, the search happens later.
+        // can be started, the search is made later.
         let word = asked.split(':').next().unwrap_or_default();
         if let Some(vendor) =
             [Vendor::Nvidia, Vendor::Amd].into_iter().find(|v| v.device_word() == word)
@@ -143,7 +144,7 @@ impl Engine {
         driver::open(asked, self.inner.config.trace.clone())
     }
 
-    /// The file of AMD's runtime, if it opens, or the path at which the loader found it.
+    /// The file of AMD's runtime, if it can be opened, or the path at which the loader found it.
     #[must_use]
     pub fn amd_library(&self) -> Option<std::path::PathBuf> {
         self.look();
@@ -161,8 +162,8 @@ impl Engine {
         }
     }
 
-    /// The compiler for a target, with the reason: the vendor's own before clang, the newest of a
-    /// kind, the first that knows the architecture.
+    /// The compiler for a target, with the reason. The vendor's own compiler comes before clang,
+    /// and the newest of a kind first. The first that supports the architecture is chosen.
     ///
     /// # Errors
     /// [`Error::Miss`] if no installed compiler supports it.
@@ -218,16 +219,16 @@ impl Engine {
         self.inner.workers.renew();
     }
 
-    /// Compiles (or finds) and loads a job.
+    /// Loads a job, after compiling it or finding it in the cache.
     ///
     /// # Errors
-    /// The errors of [`Engine::compile_all`] and [`Device::load`].
+    /// See [`Engine::compile_all`] and [`Device::load`].
     pub fn load(&self, device: &Device, job: &Job) -> Result<Module> {
         self.load_all(device, std::slice::from_ref(job)).pop().unwrap_or_else(|| Err(lost(job)))
     }
 
-    /// Compiles (or finds) all jobs in parallel and loads them. A code object that the driver
-    /// refuses is quarantined in the cache and compiled again.
+    /// Loads all jobs, after compiling them in parallel or finding them in the cache. A code object
+    /// that the driver refuses is quarantined in the cache and compiled again.
     pub fn load_all(&self, device: &Device, jobs: &[Job]) -> Vec<Result<Module>> {
         let codes = self.compile_all(jobs);
         jobs.iter().zip(codes).map(|(job, code)| self.load_code(device, job, &code?)).collect()
@@ -236,7 +237,7 @@ impl Engine {
     /// Loads the code object of a job, with the retry of [`Engine::load_all`].
     ///
     /// # Errors
-    /// The errors of [`Device::load`].
+    /// See [`Device::load`].
     pub fn load_code(&self, device: &Device, job: &Job, code: &CodeObject) -> Result<Module> {
         let load = |code: &CodeObject| {
             let _span = self.inner.config.trace.as_ref().map(|t| t.span("load", code.name()));
@@ -245,7 +246,7 @@ impl Engine {
         match load(code) {
             Err(refused @ Error::Load { .. }) if self.distrust(code) => match self.compile(job) {
                 Ok(code) => load(&code),
-                // If it cannot be recompiled either, the driver's refusal is the more useful error.
+                // If the kernel cannot be compiled again, the error of the driver is more useful.
                 Err(Error::Miss { .. } | Error::Worker { .. }) => Err(refused),
                 Err(error) => Err(error),
             },

@@ -1,5 +1,5 @@
-//! The engine's errors, distinguished so that a caller can react: one line each that names the
-//! thing and what to do.
+//! The engine's errors. Callers can distinguish them and react. Each is one line that names the
+//! object and what to do.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,12 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The target's text is not one that kjit can compile for.
+    /// kjit cannot compile for the target that the text names.
     #[error("target '{asked}': {why}")]
     Target {
         /// The requested text.
         asked: String,
-        /// The reason, and what exists.
+        /// The reason, and the targets that exist.
         why: String,
     },
     /// A source, its constants or its options are inconsistent.
@@ -40,7 +40,7 @@ pub enum Error {
     Corrupt {
         /// The kernel or file.
         kernel: String,
-        /// Place and reason.
+        /// Offset, and the reason.
         why: String,
     },
     /// The source has errors.
@@ -53,7 +53,7 @@ pub enum Error {
         kernel: String,
         /// The compiler.
         compiler: String,
-        /// The event: `was killed by signal 6`, `ran past 120 s`.
+        /// What happened: `was killed by signal 6`, `ran past 120 s`.
         what: String,
         /// The file of its output.
         log: Option<PathBuf>,
@@ -74,8 +74,8 @@ pub enum Error {
         /// The driver's message, with versions if they matter.
         why: String,
     },
-    /// A launch does not match the code object or the device; found before the driver call if
-    /// possible.
+    /// A launch does not match the code object or the device. If possible this is found before the
+    /// driver call.
     #[error("launch of '{kernel}': {why}")]
     Launch {
         /// The kernel.
@@ -98,7 +98,7 @@ pub enum Error {
         library: String,
         /// Why it is needed, or the loader's message.
         why: String,
-        /// All searched places.
+        /// All paths that were searched.
         tried: Vec<String>,
         /// The package to install.
         package: String,
@@ -137,7 +137,7 @@ pub enum Error {
         /// The driver's message.
         says: String,
     },
-    /// A driver call failed for another reason.
+    /// A driver call failed for another reason than those above.
     #[error("{call} on {device}: {says} (code {code})")]
     Driver {
         /// The call.
@@ -149,15 +149,15 @@ pub enum Error {
         /// The driver's message.
         says: String,
     },
-    /// A kernel fault ended all work on a device: no object on it can be used. After everything on
-    /// it is dropped, `Engine::device` reopens it if the driver supports that. If this error is
-    /// returned again, a new process is needed.
+    /// A kernel fault ended all work on a device; no object on the device can be used. When all
+    /// these objects are dropped, `Engine::device` reopens the device if the driver supports that.
+    /// If this error is returned again, a new process is needed.
     #[error(
         "{device} is lost: {says} ({call}, code {code}): a kernel fault ended everything that \
          this process has there"
     )]
     DeviceLost {
-        /// The call that reported it.
+        /// The call that reported the fault.
         call: &'static str,
         /// The device.
         device: String,
@@ -180,7 +180,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The text without the searched places, for lines with little room.
+    /// The text without the searched paths, for short lines.
     #[must_use]
     pub fn brief(&self) -> String {
         match self {
@@ -191,7 +191,7 @@ impl Error {
     }
 }
 
-/// The searched places, if there are any.
+/// The searched paths, if there are any.
 fn looked(places: &[String]) -> String {
     if places.is_empty() { String::new() } else { format!("tried {}; ", places.join(", ")) }
 }
@@ -243,7 +243,7 @@ impl std::fmt::Display for CompileFailure {
     }
 }
 
-/// Bytes in a readable form: `512 B`, `1.5 MiB`.
+/// A number of bytes in a readable form: `512 B`, `1.5 MiB`.
 #[must_use]
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -1,5 +1,5 @@
-//! Limits parallel compiles over all callers. Compiles that a caller waits for precede background
-//! compiles.
+//! Limits parallel compiles over all callers. Compiles for which a caller waits come before
+//! background compiles.
 
 use crate::lock::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// The urgency of a compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// A caller waits for it.
+    /// A caller waits for the result.
     Now,
     /// A background compile.
     Behind,
@@ -22,12 +22,12 @@ pub(crate) struct Gate {
 
 struct State {
     free: usize,
-    /// Number of urgent jobs that have not started. While there are any, background jobs wait.
+    /// Number of urgent jobs that have not started. Background jobs wait until it is 0.
     urgent: usize,
 }
 
-/// The jobs of one call. Urgent jobs count from the call on, so that no background job starts while
-/// they are looked up.
+/// The jobs of one call. Urgent jobs are counted from the start of the call, so that no background
+/// job starts while they are looked up.
 pub(crate) struct Line<'a> {
     gate: &'a Gate,
     urgency: Urgency,
@@ -128,7 +128,7 @@ mod tests {
     fn what_is_waited_for_goes_before_what_came_first() {
         let gate = Gate::new(1);
         let order = Mutex::new(Vec::new());
-        // Three urgent jobs are not even looked up yet: no background job may start.
+        // Three urgent jobs have not even been looked up: no background job may start.
         let urgent = gate.line(Urgency::Now, 4);
         std::thread::scope(|scope| {
             let (gate, order, urgent) = (&gate, &order, &urgent);

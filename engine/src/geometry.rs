@@ -1,6 +1,6 @@
 //! The shape of a launch.
 
-/// Grid and block of a launch. Plain arithmetic, no device: kernel authors return it, the executor
+/// Grid and block of a launch. It needs no device: kernel authors return it, and the executor
 /// launches it.
 ///
 /// ```
@@ -12,17 +12,17 @@
 pub struct Geometry {
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
-    /// Threads of a block in x, y, z. kjit's kernels have it as the constant `KJ_BLOCK` and do not
-    /// read the dimensions.
+    /// Threads of a block in x, y, z. In kjit's kernels this is the constant `KJ_BLOCK`; they do
+    /// not read the dimensions.
     pub block: [u32; 3],
     /// Dynamic LDS / shared memory per block in bytes.
     pub shared: u32,
-    /// Whether all blocks must be resident at once (kernels with a grid barrier). The launch is
-    /// refused if they cannot be.
+    /// Whether all blocks must be resident simultaneously (kernels with a grid barrier). If they
+    /// cannot be, the launch is refused.
     pub cooperative: bool,
     /// Whether the kernel may start before the previous one in the stream has ended (programmatic
-    /// dependent launch). The kernel must then wait before it reads the other's results. Drivers
-    /// without this feature run them in order.
+    /// dependent launch). The kernel must then wait before it reads the results of the other.
+    /// Drivers without this feature run them in order.
     pub dependent: bool,
 }
 
@@ -46,14 +46,14 @@ impl Geometry {
         self
     }
 
-    /// Requires all blocks to be resident at once.
+    /// Requires all blocks to be resident simultaneously.
     #[must_use]
     pub const fn cooperative(mut self, on: bool) -> Geometry {
         self.cooperative = on;
         self
     }
 
-    /// Makes it a dependent launch.
+    /// Makes the launch a dependent launch.
     #[must_use]
     pub const fn dependent(mut self, on: bool) -> Geometry {
         self.dependent = on;
@@ -69,7 +69,7 @@ impl Geometry {
     /// Blocks in the grid.
     #[must_use]
     pub fn blocks(&self) -> u64 {
-        // Three u32 can exceed u64; a saturated count is refused as too large.
+        // The product of three u32 can exceed u64. A saturated count is refused as too large.
         self.grid.iter().fold(1u64, |all, &n| all.saturating_mul(u64::from(n)))
     }
 }

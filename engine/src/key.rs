@@ -6,7 +6,7 @@ use crate::source::{Constants, Options, Source};
 use kjit_cache::{BuildKey, Digest, Key};
 
 /// Version of the contract between kernels and the engine (definitions before a kernel, passing of
-/// arguments). Incremented when old machine code can no longer be launched correctly.
+/// arguments). It is incremented when old machine code can no longer be launched correctly.
 pub const KERNEL_ABI: u32 = 1;
 
 /// A compile job.
@@ -63,7 +63,7 @@ impl Job {
     /// It contains no path, no time, and no property that requires a device.
     ///
     /// # Errors
-    /// The errors of [`Job::check`].
+    /// See [`Job::check`].
     pub fn source_key(&self) -> Result<Key> {
         self.check()?;
         let mut key = Key::builder("kjit kernel source")
@@ -130,8 +130,8 @@ mod tests {
         assert!(differs(&|j| j.target = Target::parse("sm_89").unwrap()));
         assert!(differs(&|j| j.source = j.source.clone().file("a.h", "int a; ")));
         assert!(differs(&|j| j.source = Source::new("k", "k.hip", "int x;")));
-        // No effect: a header that is not included, the order of constants, and the a of sm_90a
-        // without an option that needs it.
+        // These have no effect: a header that is not included, the order of constants, and the
+        // suffix of sm_90a without an option that needs it.
         assert!(!differs(&|j| j.source = j.source.clone().file("b.h", "changed")));
         assert!(!differs(&|j| j.target = Target::parse("sm_90a").unwrap()));
     }

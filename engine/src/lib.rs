@@ -1,8 +1,7 @@
 //! Compiles GPU kernels at run time for one exact target, caches them on disk, and launches them.
 //!
 //! Building needs no SDK, and starting needs no library: drivers and compilers are opened when they
-//! are used. A missing one is an error that names it, the searched places and the package to
-//! install.
+//! are used. If one is missing, the error names it, the searched paths and the package to install.
 //!
 //! ```no_run
 //! use kjit_engine::{Config, Constants, Engine, Geometry, Job, Options, Source, args};
@@ -28,7 +27,7 @@
 //! # Ok::<(), kjit_engine::Error>(())
 //! ```
 //!
-//! Everything except the launch works without hardware, since a target can be a string:
+//! Everything except the launch works without hardware, because a target can be a string:
 //!
 //! ```
 //! use kjit_engine::Target;
@@ -68,7 +67,7 @@
 //! Invariants:
 //!
 //! - Only `compiler`, `driver` and the rows of [`arch::ARCHS`] distinguish vendors.
-//! - Unsafe code is only in `driver` and in the compilers' own calls.
+//! - Unsafe code is only in `driver` and in the calls of the compilers.
 //! - No function waits for the device, allocates on it or compiles unless its documentation says
 //!   so; [`Counts`] and [`CompileCounts`] count these operations.
 //! - The engine has no kernels and does not depend on models.

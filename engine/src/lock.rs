@@ -1,4 +1,4 @@
-//! Locks that outlive a panic of their holder.
+//! Locks that stay usable after their holder panicked.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

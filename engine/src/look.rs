@@ -1,8 +1,8 @@
 //! Checks in a separate process, with a time limit, whether a vendor's runtime answers.
 //!
-//! A kernel driver that hangs (after a failed reset, or with a card that it supports only in part)
-//! blocks its callers forever in a system call, and some runtimes abort the calling process. So a
-//! child process makes the first query after boot. Success is recorded, and later starts query
+//! A kernel driver may hang after a failed reset, or with a card that it supports only in part.
+//! Then it blocks its callers forever in a system call. Some runtimes abort the calling process. So
+//! a child process makes the first query after boot. Success is recorded, and later starts query
 //! directly.
 
 use crate::compiler::child::LOOK;
@@ -15,10 +15,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::sync::Once;
 
-/// Variables that influence the answer, besides the boot.
+/// Variables that influence the answer, in addition to the boot.
 const VARIABLES: &[&str] = &["KJIT_HIP_LIBRARY", "ROCM_PATH", "LD_LIBRARY_PATH"];
 
-/// The id of the current boot.
+/// Id of the current boot.
 fn boot() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()
 }
@@ -39,7 +39,7 @@ fn key(word: &str, boot: &str) -> Key {
 impl Engine {
     /// Checks that drivers answer. A driver that does not answer is not used again.
     pub(crate) fn look(&self) {
-        // Once for all engines, since a driver is opened once per process.
+        // This is done once for all engines, because a driver is opened once per process.
         static LOOKED: Once = Once::new();
         LOOKED.call_once(|| driver::asked_apart().into_iter().for_each(|word| self.look_at(word)));
     }
@@ -55,13 +55,13 @@ impl Engine {
                     self.cache().put_record(&key, b"answers");
                 }
             }
-            // No child process can be started, so the driver is queried directly.
+            // No child process can be started, so this process queries the driver.
             Ok(false) => {}
             Err(why) => driver::refuse(word, why),
         }
     }
 
-    /// Whether a child process got an answer; the error states how the driver blocked or ended it.
+    /// Whether a child process got an answer. The error states how the driver blocked or killed it.
     fn probe_in_child(&self, word: &str) -> Result<bool, String> {
         let (Some(program), Ok(mut log)) = (self.inner.workers.apart(), tempfile::tempfile())
         else {

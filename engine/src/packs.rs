@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 pub const PACK_ARCHS: &str = "archs";
 
 impl Engine {
-    /// Why the existing packs have nothing for a target: one sentence with the architectures of
-    /// each. `None` without packs.
+    /// Why the existing packs contain nothing for a target: one sentence with the architectures of
+    /// each pack. `None` without packs.
     #[must_use]
     pub fn packs_lack(&self, target: &Target) -> Option<String> {
         let packs: Vec<_> = self
@@ -39,8 +39,8 @@ impl Engine {
         (!packs.is_empty()).then(|| packs.iter().map(lacks).collect::<Vec<_>>().join("; "))
     }
 
-    /// Why existing code of this source is not used: its compiler is newer than the driver. Names
-    /// both versions.
+    /// Why existing code of this source is not used: its compiler is newer than the driver. The
+    /// message names both versions.
     pub(crate) fn too_new(&self, job: &Job, source: &Key) -> Option<String> {
         let (major, minor) = driver::driver_version(job.target.vendor())?;
         let found = self.inner.cache.find(source, Scope::Everywhere, |_| true)?;
@@ -58,7 +58,7 @@ impl Engine {
             Some(said) => {
                 said.split(',').filter(|arch| !arch.is_empty()).map(str::to_owned).collect()
             }
-            // A pack of another program: its entries state the architectures.
+            // The pack was made by another program: its entries state the architectures.
             None => {
                 let here = Origin::ReadOnly(pack.path().to_owned());
                 let entries =

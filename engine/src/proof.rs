@@ -1,19 +1,19 @@
 //! Verdicts on code objects that were tested on a device before use. They are stored in the cache
-//! next to the code objects, under the same rules.
+//! like the code objects, under the same rules.
 //!
-//! A verdict holds for a kind of device (name, architecture and units, not its number), a driver
-//! version and one build; another compiler's build of the same source is another subject. All
-//! verdicts of a kind and a driver are one record, so a start reads one file, and waits for the
-//! disk twice however many kernels are new.
+//! A verdict is valid for one kind of device (name, architecture and units, not its number), one
+//! driver version and one build. The build of the same source by another compiler needs another
+//! verdict. All verdicts of a kind and a driver are in one record. So a start reads one file and
+//! waits for the disk twice, regardless of the number of new kernels.
 //!
-//! A second record per device names the code object that is being tested and the process that tests
-//! it, so that a kernel that kills its process is known at the next start. It is written before
-//! each test and cleared after it, without waiting for the disk: the page cache outlives the
-//! process. Killing the process between tests blames no kernel.
+//! A second record per device (the mark) names the code object that is being tested and the process
+//! that tests it. If a kernel kills its process, the next start finds this out. The mark is written
+//! before each test and cleared after it, without waiting for the disk: the page cache outlives the
+//! process. If the process is killed between tests, no kernel is blamed.
 //!
-//! If the whole machine stops, the last of these writes may be lost, and the record may name
-//! another kernel. So after a reboot a mark that was not synced is ignored, and the next start
-//! syncs before and after each test.
+//! If the whole machine stops, the last of these writes may be lost, and the mark may name another
+//! kernel. So after a reboot a mark that was not synced is ignored, and the next start syncs before
+//! and after each test.
 
 use crate::arch::Vendor;
 use crate::code_object::CodeObject;
@@ -29,7 +29,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct ProofSubject<'a> {
     /// The tested code object.
     pub code: &'a CodeObject,
-    /// The tested computation: a text that is always equal for the same test.
+    /// The tested computation, as text. The text is always the same for the same test.
     pub what: &'a str,
 }
 
@@ -42,28 +42,30 @@ impl ProofSubject<'_> {
     }
 }
 
-/// Incremented when cases or tolerances change what they accept. Older verdicts are then ignored.
+/// Must be incremented when cases or tolerances change what they accept. Older verdicts are then
+/// ignored.
 const REVISION: &str = "2";
-/// The verdict on a code object that ended its process.
+/// The verdict on a code object that killed its process.
 const ENDED: &str = "the process that proved it was ended by it";
-/// Maximum time to wait for another process to release the record; then it is written anyway.
+/// Maximum time to wait for another process to release the record. Then it is written anyway.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Age in seconds from which a mark counts as that of an ended process, if the process cannot be
-/// inspected. A test takes milliseconds, and the driver ends a hanging kernel within a minute.
+/// If a process cannot be inspected, a mark of this age in seconds counts as the mark of an ended
+/// process. A test takes milliseconds, and the driver kills a hanging kernel within a minute.
 const STRANGERS: u64 = 120;
-/// Serialises tests of one process over its devices: if the process dies, one kernel is to blame.
+/// Only one test runs at a time in a process, over all its devices. If the process dies, one kernel
+/// is to blame.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The verdicts on a kind of device and its driver, including new ones. Saved on drop.
+/// The verdicts on a kind of device and its driver, including new ones. They are saved on drop.
 pub struct Verdicts {
     engine: Engine,
-    /// The key of all verdicts, and that of the current test.
+    /// The key of the record of all verdicts, and the key of the mark.
     all: Key,
     now: Key,
     known: BTreeMap<Digest, String>,
-    /// Verdicts of this process.
+    /// Verdicts from this process.
     new: BTreeMap<Digest, String>,
-    /// Whether the machine may have stopped during the last test. Then each mark is synced before
+    /// Whether the machine may have stopped during the last test. If so, each mark is synced before
     /// its test.
     careful: bool,
     begun: bool,
@@ -98,18 +100,18 @@ impl Engine {
         let known = parsed(all_read.as_deref().unwrap_or_default());
         let (mut new, mut careful) = (BTreeMap::new(), false);
         match read(&now) {
-            // Every test leaves a mark, at least an empty one, so a missing mark was lost.
+            // Every test leaves a mark, which may be empty. So a missing mark was lost.
             None => careful = all_read.is_some(),
             Some(text) if text.is_empty() => {}
             Some(text) => match Mark::parse(&text) {
                 Some(mark) if mark.may_run() => {}
-                // The disk may lag behind the test that was running.
+                // The mark on the disk may be older than the last test.
                 Some(mark) if !mark.waited && mark.process.boot != boot() => careful = true,
                 Some(Mark { at: Some(ended), .. }) => drop(new.insert(ended, ENDED.to_owned())),
                 Some(Mark { at: None, .. }) | None => careful = true,
             },
         }
-        // A code object with a verdict did not end its process: only its mark was not cleared.
+        // A code object with a verdict did not kill its process: only its mark was not cleared.
         new.retain(|digest, _| !known.contains_key(digest));
         let recorded = all_read.is_some();
         let mut verdicts = Verdicts {
@@ -122,7 +124,7 @@ impl Engine {
             begun: false,
             recorded,
         };
-        // Saved before another mark replaces the one that showed this.
+        // The verdicts are saved before another mark replaces this one.
         verdicts.save();
         verdicts
     }
@@ -136,8 +138,8 @@ impl Verdicts {
         self.new.get(&digest).or_else(|| self.known.get(&digest)).map(String::as_str)
     }
 
-    /// Runs a test. `run` returns the verdict in one line, or `None` if there is none. No other
-    /// device of this process runs a test meanwhile.
+    /// Runs a test. `run` returns the verdict as one line, or `None` if there is no verdict. No
+    /// other device of this process runs a test at the same time.
     pub fn prove<T>(
         &mut self,
         subject: &ProofSubject<'_>,
@@ -157,8 +159,8 @@ impl Verdicts {
         of
     }
 
-    /// Announces tests, which waits for the disk. Callers with other work to do call it before the
-    /// first test.
+    /// Prepares for tests, which waits for the disk. Callers that have other work to do call it
+    /// before the first test.
     pub fn begin(&mut self) {
         if self.begun {
             return;
@@ -166,8 +168,8 @@ impl Verdicts {
         self.begun = true;
         let cache = self.engine.cache();
         if !self.recorded {
-            // From now on a missing mark means that it was lost. Verdicts that another process
-            // saved meanwhile are kept.
+            // From now on a missing mark means that the mark was lost. Verdicts that another
+            // process saved meanwhile are kept.
             cache.update_record(&self.all, PATIENCE, |kept| kept.unwrap_or_default().to_vec());
         }
         cache.put_record(&self.now, Mark::now(None, true).text().as_bytes());
@@ -212,7 +214,7 @@ impl Drop for Verdicts {
     }
 }
 
-/// Parses one verdict per line. Invalid lines are skipped, so their subjects are tested again.
+/// Parses one verdict per line. Invalid lines are skipped, so their code objects are tested again.
 fn parsed(text: &str) -> BTreeMap<Digest, String> {
     let line = |line: &str| {
         let (digest, verdict) = line.split_once(' ')?;
@@ -227,9 +229,9 @@ struct Mark {
     process: Process,
     /// Seconds since 1970.
     since: u64,
-    /// Whether the disk was waited for.
+    /// Whether the mark was synced to the disk.
     waited: bool,
-    /// `None` between two tests.
+    /// The tested code object; `None` between two tests.
     at: Option<Digest>,
 }
 
@@ -238,8 +240,8 @@ impl Mark {
         Mark { process: Process::this(), since: seconds(), waited, at }
     }
 
-    /// Whether its process may still run. Processes of this machine can be inspected; those of
-    /// other machines that share the cache, and of other containers, cannot.
+    /// Whether the process may still run. Only processes of this machine can be inspected, not
+    /// processes in other containers or on other machines that share the cache.
     fn may_run(&self) -> bool {
         if self.process.place == place() {
             self.process.boot == boot() && began(self.process.id) == Some(self.process.start)
@@ -282,13 +284,13 @@ impl Process {
     }
 }
 
-/// The kernel's id of the current boot; `-` if there is none.
+/// The kernel's id of the current boot; `-` if it is unknown.
 fn boot() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     if boot.trim().is_empty() { "-".to_owned() } else { boot.trim().to_owned() }
 }
 
-/// The host name and the pid namespace, in one word.
+/// The host name and the pid namespace as one word.
 fn place() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -299,14 +301,14 @@ fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The start time of a process of this machine in clock ticks; `None` if it does not exist.
+/// Start time of a process of this machine in clock ticks; `None` if the process does not exist.
 fn began(id: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The program's name, in parentheses, may contain any character. The first word after it is the
     // state.
     let (_, behind) = stat.rsplit_once(')')?;
     let mut words = behind.split_whitespace();
-    // A zombie has ended and runs nothing.
+    // A zombie has exited and runs nothing.
     let state = words.next().filter(|state| !matches!(*state, "Z" | "X" | "x"));
     state.and_then(|_| words.nth(18)?.parse().ok())
 }
@@ -336,14 +338,15 @@ mod tests {
         let ended =
             Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(None, false) };
         assert!(!ended.may_run());
-        // Of another machine or container: only its age counts.
+        // The process is on another machine or in another container: only the age of the mark
+        // counts.
         let process = Process { place: "elsewhere/pid:[1]".to_owned(), ..Process::this() };
         let fresh = Mark { process, ..Mark::now(None, false) };
         assert!(fresh.may_run());
         assert!(!Mark { since: fresh.since - STRANGERS, ..fresh }.may_run());
     }
 
-    /// A zombie, which has ended but has not been waited for.
+    /// A zombie: a process that has exited but was not reaped.
     #[test]
     fn a_process_that_has_ended_runs_nothing() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
@@ -357,8 +360,8 @@ mod tests {
         assert_eq!(began(child.id()), None);
     }
 
-    /// A process that is killed between two tests (Ctrl-C during the upload of weights) blames no
-    /// kernel; one that is killed during a test blames that kernel only.
+    /// If the process is killed between two tests (Ctrl-C during the upload of weights), no kernel
+    /// is blamed. If it is killed during a test, only the tested kernel is blamed.
     #[test]
     fn what_was_not_being_run_when_a_process_ended_is_not_to_blame() {
         let dir = tempfile::tempdir().unwrap();
@@ -366,8 +369,8 @@ mod tests {
         let device = crate::driver::amd(0, "gfx1100", false);
         let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
         let ended = |verdicts: Verdicts, at| {
-            // As if its process had ended: nothing is dropped, and the mark belongs to another
-            // process.
+            // Simulates that the process has ended: nothing is dropped, and the mark belongs to
+            // another process.
             let mark =
                 Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(at, false) };
             verdicts.engine.cache().put_record(&verdicts.now, mark.text().as_bytes());
@@ -389,7 +392,7 @@ mod tests {
         let mut third = engine.verdicts(&device);
         assert_eq!(third.known.get(&one).map(String::as_str), Some("right"));
         assert_eq!(third.known.get(&two).map(String::as_str), Some(ENDED));
-        // A mark that is partly or completely lost: the tested code object is unknown.
+        // The mark is partly or completely lost: the tested code object is unknown.
         third.at(one, || ((), None));
         let torn = |mark: &[u8]| {
             engine.cache().put_record(&third.now, mark);

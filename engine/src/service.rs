@@ -1,5 +1,5 @@
-//! The compile service: looks jobs up in the cache, compiles missing ones in parallel, each
-//! distinct key once, and caches the results.
+//! The compile service. It looks jobs up in the cache, compiles missing ones in parallel (each
+//! distinct key once), and caches the results.
 
 use crate::code_object::{CodeObject, Inner as CodeInner, Origin, inspect};
 use crate::compiler::child;
@@ -26,22 +26,22 @@ pub type OnDone<'a> = &'a (dyn Fn(usize, &Result<CodeObject>) + Sync);
 /// Options of a request.
 pub(crate) struct Asked<'a> {
     pub urgency: Urgency,
-    /// When set, no further jobs are started.
+    /// If this is set to true, no further jobs are started.
     pub stop: Option<&'a AtomicBool>,
-    /// Ignore code of other compilers in packs.
+    /// Ignores code of other compilers in packs.
     pub own: bool,
 }
 
-/// Initial number of kernels per lane. A lane is a process that opens a compiler, and processes
-/// that start together slow each other down. With 16 cores the first kernel took 40 ms in one
+/// Initial number of kernels per lane. A lane is a process that opens a compiler. Processes that
+/// start at the same time slow each other down: on 16 cores the first kernel took 40 ms in one
 /// process, 80 ms in each of 4, 260 ms in each of 16; any further kernel took 25 ms (with nvrtc's
 /// own cache enabled, so mostly startup). 30 such kernels took 0.36 s on 8 lanes and 0.46 s on 16.
 const PER_LANE: usize = 3;
-/// If kernels remain after this time they are slow ones (nvrtc without its cache takes 50 to 900
-/// ms), and all lanes start.
+/// Kernels that remain after this time are slow (nvrtc without its cache takes 50 to 900 ms). Then
+/// all lanes start.
 const RAMP: Duration = Duration::from_millis(80);
 
-/// A job with its keys and its compiler.
+/// A job with its keys and compiler.
 struct Prepared {
     source: Key,
     compile_id: String,
@@ -52,36 +52,37 @@ impl Engine {
     /// Compiles a job, or finds it in the cache.
     ///
     /// # Errors
-    /// The errors of [`Engine::compile_all`].
+    /// See [`Engine::compile_all`].
     pub fn compile(&self, job: &Job) -> Result<CodeObject> {
         self.compile_all(std::slice::from_ref(job)).pop().unwrap_or_else(|| Err(lost(job)))
     }
 
     /// Compiles all jobs, up to `jobs` in parallel, or finds them in the cache by build key. Packs
-    /// also match by source key, as does every layer if there is no compiler; then the newest build
-    /// that this machine can run is used. Equal keys are compiled once, over all callers and
-    /// processes. Returns one result per job, in order.
+    /// are also searched by source key. Without a compiler every layer is searched by source key,
+    /// and the newest build that this machine can run is used. Equal keys are compiled once, over
+    /// all callers and processes. Returns one result per job, in order.
     ///
-    /// Errors per job: [`Error::Source`] and [`Error::Target`] before anything is compiled;
-    /// [`Error::Compile`] with log and kept source (cached: a repeated request fails at once);
-    /// [`Error::Worker`]; [`Error::Miss`] if it is not in the cache and cannot be compiled;
+    /// Errors of a job: [`Error::Source`] and [`Error::Target`] before anything is compiled;
+    /// [`Error::Compile`] with log and kept source (cached: a repeated request fails immediately);
+    /// [`Error::Worker`]; [`Error::Miss`] if the job is not in the cache and cannot be compiled;
     /// [`Error::Corrupt`].
     pub fn compile_all(&self, jobs: &[Job]) -> Vec<Result<CodeObject>> {
         self.compile_each(jobs, &|_, _| {})
     }
 
-    /// [`Engine::compile`] for tests of the compiler: if there is one ([`Engine::compiler_for`]),
-    /// only its own code is used, not that of packs. Without a compiler any code is used.
+    /// Like [`Engine::compile`], for tests of the compiler. If there is a compiler
+    /// ([`Engine::compiler_for`]), only its own code is used, not code of packs. Without a compiler
+    /// any code is used.
     ///
     /// # Errors
-    /// The errors of [`Engine::compile_all`].
+    /// See [`Engine::compile_all`].
     pub fn compile_own(&self, job: &Job) -> Result<CodeObject> {
         let asked = Asked { urgency: Urgency::Now, stop: None, own: true };
         let mut results = self.compile_asked(std::slice::from_ref(job), &asked, &|_, _| {});
         results.pop().flatten().unwrap_or_else(|| Err(lost(job)))
     }
 
-    /// [`Engine::compile_all`] with a callback per finished job, for progress bars.
+    /// Like [`Engine::compile_all`], with a callback per finished job, for progress bars.
     pub fn compile_each(&self, jobs: &[Job], on_done: OnDone<'_>) -> Vec<Result<CodeObject>> {
         let asked = Asked { urgency: Urgency::Now, stop: None, own: false };
         let results = self.compile_asked(jobs, &asked, on_done);
@@ -91,8 +92,8 @@ impl Engine {
             .collect()
     }
 
-    /// [`Engine::compile_each`] with options. `None` for jobs that were not started because of a
-    /// stop.
+    /// Like [`Engine::compile_each`], with options. The result is `None` for jobs that were not
+    /// started because of a stop.
     pub(crate) fn compile_asked(
         &self,
         jobs: &[Job],
@@ -115,8 +116,8 @@ impl Engine {
                 *lock(slot) = Some(result);
             }
         };
-        // Cached jobs need no thread. Of equal jobs only the first is compiled; the others share
-        // its result.
+        // Cached jobs need no thread. If jobs are equal, only the first is compiled; the others
+        // share its result.
         let mut open: Vec<(usize, &Job, Prepared)> = Vec::new();
         let mut same: HashMap<kjit_cache::Digest, Vec<usize>> = HashMap::new();
         for (index, job) in jobs.iter().enumerate() {
@@ -137,10 +138,11 @@ impl Engine {
             }
             line.leave();
         }
-        // The longest first, so that no long job starts last while other lanes idle. The time is
-        // not known in advance, but the length of the text is a good estimate. For 210 kernels by
-        // nvrtc (1 : 40 between shortest and longest), 16 lanes took 29 % more than the ideal in
-        // the order of the models, 2.3 % in this order, and 0.7 % in the order of the true times.
+        // The longest jobs come first, so that no long job starts last while other lanes are idle.
+        // The time is not known in advance, but the length of the text is a good estimate. For 210
+        // kernels by nvrtc (1 : 40 between shortest and longest), 16 lanes took 29 % more than the
+        // ideal in the order of the models, 2.3 % in this order, and 0.7 % in the order of the true
+        // times.
         open.sort_by_cached_key(|(_, job, _)| std::cmp::Reverse(job.source.length()));
         let next = AtomicUsize::new(0);
         let work = |lane: usize| {
@@ -186,10 +188,11 @@ impl Engine {
         results.into_iter().map(answer).collect()
     }
 
-    /// The job's code object if it is in the cache. Compiles nothing.
+    /// Returns the job's code object if it is in the cache. Compiles nothing.
     ///
     /// # Errors
-    /// [`Error::Source`], [`Error::Target`]; [`Error::Miss`] if it could not be compiled either.
+    /// [`Error::Source`], [`Error::Target`]; [`Error::Miss`] if the job could not be compiled
+    /// either.
     pub fn cached(&self, job: &Job) -> Result<Option<CodeObject>> {
         self.prepare(job).and_then(|prepared| self.find(job, &prepared, false))
     }
@@ -206,7 +209,7 @@ impl Engine {
         Ok(Prepared { source, compile_id, made_by })
     }
 
-    /// Searches the layers; with `own`, only for code of the installed compiler.
+    /// Searches the layers. With `own`, it accepts only code of the installed compiler.
     fn find(&self, job: &Job, prepared: &Prepared, own: bool) -> Result<Option<CodeObject>> {
         let vendor = job.target.vendor();
         let found = match &prepared.made_by {
@@ -231,8 +234,8 @@ impl Engine {
                         Some(there) => format!("{there}; {why}"),
                         None => why,
                     };
-                    // Names the card instead of this kernel's compile id, so that one cause gives
-                    // one message.
+                    // The message names the card instead of the compile id of this kernel, so that
+                    // one cause gives one message.
                     Error::Miss {
                         kernel: job.source.name().to_owned(),
                         target: job.target.to_string(),
@@ -244,8 +247,8 @@ impl Engine {
         let Some(found) = found else { return Ok(None) };
         match self.open(job, &found) {
             Ok(code) => Ok(Some(code)),
-            // The hash was correct, so it was stored like this. It is never run, and compiled again
-            // if possible.
+            // The hash was correct, so the entry was stored with this content. It is never run, and
+            // compiled again if possible.
             Err(error) => {
                 self.inner.cache.quarantine(found.entry.key());
                 if prepared.made_by.is_some() { Ok(None) } else { Err(error) }
@@ -258,7 +261,8 @@ impl Engine {
         self.inner.cache.find(&prepared.source, scope, |entry| meets(entry.needs(), driver))
     }
 
-    /// Compiles, under the cache's single flight and lock. `None` if a stop came before it started.
+    /// Compiles a job, under the cache's single flight and lock. `None` if a stop came before it
+    /// started.
     fn make(
         &self,
         job: &Job,
@@ -279,7 +283,7 @@ impl Engine {
         if made.is_ok() || !prepared.made_by.as_ref().is_some_and(replaced) {
             return Some(made);
         }
-        // The compiler was replaced during the compile: try once more with the new one.
+        // The compiler was replaced during the compile: tries once more with the new one.
         self.search_again(job.target.vendor());
         Some(self.prepare(job).and_then(|prepared| match self.find(job, &prepared, asked.own)? {
             Some(code) => Ok(code),
@@ -381,7 +385,8 @@ impl Engine {
         Ok(artefact)
     }
 
-    /// The error for a source with errors, with everything needed to reproduce it in a folder.
+    /// The error for a source with errors. A folder keeps everything that is needed to reproduce
+    /// it.
     fn refused(
         &self,
         job: &Job,
@@ -442,7 +447,7 @@ impl Engine {
     }
 }
 
-/// Whether this machine has what an entry needs. Unknown needs count as not met.
+/// Whether this machine has everything that an entry needs. Unknown needs count as not met.
 fn meets(needs: &BTreeMap<String, String>, driver: Option<(u32, u32)>) -> bool {
     needs.iter().all(|(need, value)| match need.as_str() {
         "driver" => {

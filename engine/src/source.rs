@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 type Text = Cow<'static, str>;
 
-/// The source of one or more kernels. Headers are resolved by the name in `#include "name"`; only
-/// those that the main file reaches are used (for the compiler and for the key). `#include <name>`
-/// is left to the compiler, whose bundled headers are part of its identity. No include path is
-/// used.
+/// The source of one or more kernels. Headers are found by the name in `#include "name"`. Only
+/// headers that the main file includes, directly or indirectly, are used (for the compiler and for
+/// the key). `#include <name>` is left to the compiler, whose bundled headers are part of its
+/// identity. There is no include path.
 ///
 /// ```
 /// use kjit_engine::Source;
@@ -28,7 +28,7 @@ pub struct Source {
     entries: Vec<Text>,
 }
 
-/// Texts at the same address are not compared, since kernels share 445 KB of headers.
+/// Texts with the same address are equal and are not compared: kernels share 445 KB of headers.
 impl PartialEq for Source {
     fn eq(&self, other: &Source) -> bool {
         let same = |a: &Text, b: &Text| std::ptr::eq::<str>(a.as_ref(), b.as_ref()) || a == b;
@@ -64,10 +64,10 @@ impl Source {
         self
     }
 
-    /// Adds the header `words.h`, for plain CUDA or HIP sources. It defines names that run-time
-    /// compilers provide and a bare clang (AMD without ROCm) does not: from `__global__`,
-    /// `threadIdx` and `blockDim` to shuffles, atomics, and functions of floats and halves.
-    /// docs/embed.md lists them. With a bare clang, `printf` is an error that names it.
+    /// Adds the header `words.h`, for plain CUDA or HIP sources. It defines names that are built
+    /// into run-time compilers but not into a bare clang (AMD without ROCm): from `__global__`,
+    /// `threadIdx` and `blockDim` to shuffles, atomics, and functions of f32 and f16. docs/embed.md
+    /// lists them. With a bare clang, `printf` is an error that names it.
     #[must_use]
     pub fn words(self) -> Source {
         self.file("words.h", include_str!("words.h"))
@@ -132,8 +132,8 @@ impl Source {
         Ok(found.into_iter().collect())
     }
 
-    /// Bytes of text that the compiler reads: the main file and its headers, each once. Missing
-    /// headers are ignored here; [`Source::reached`] reports them.
+    /// Bytes of text that the compiler reads: the main file and its headers (each counted once).
+    /// Missing headers are ignored here; [`Source::reached`] reports them.
     #[must_use]
     pub fn length(&self) -> usize {
         let included = self
@@ -145,8 +145,8 @@ impl Source {
         self.main_text().len() + included
     }
 
-    /// The main file for the compiler: the constants as `#define`s, then the text from its line 1
-    /// on, so that messages have the line numbers of the original file.
+    /// The main file for the compiler: the constants as `#define`s, then the text with `#line 1`,
+    /// so that messages have the line numbers of the original file.
     #[must_use]
     pub fn render(&self, constants: &Constants, options: &Options) -> String {
         let mut text = String::with_capacity(self.main_text().len() + 512);
@@ -191,7 +191,7 @@ impl std::fmt::Display for Value {
             Value::Int(v) if i32::try_from(*v).is_ok() && *v >= 0 => write!(f, "{v}"),
             Value::Int(v) if i32::try_from(*v).is_ok() => write!(f, "({v})"),
             Value::Int(v) => write!(f, "({v}LL)"),
-            // Rust's shortest form that parses to the same bits; the exponent makes it a C++ float
+            // Rust's shortest text that parses to the same bits. The exponent makes it a C++ float
             // literal.
             Value::Float(v) => write!(f, "({v:e}f)"),
             Value::Text(text) => f.write_str(text),
@@ -277,9 +277,9 @@ impl Constants {
         self
     }
 
-    /// Records a constant that the source defines in its own text (a rendered header). It is shown
-    /// with the others but not defined, and it does not change the key, which depends on the
-    /// source's text.
+    /// Records a constant that the text of the source defines (a rendered header). It is shown with
+    /// the others, but not defined again. It does not change the key, which depends on the text of
+    /// the source.
     #[must_use]
     pub fn tell(mut self, name: impl Into<Text>, value: impl Into<Value>) -> Constants {
         self.told.insert(name.into(), value.into());
@@ -337,7 +337,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Waves of `wave` lanes; everything else is off.
+    /// Options for waves of `wave` lanes; everything else is off.
     #[must_use]
     pub fn wave(wave: u32) -> Options {
         Options {

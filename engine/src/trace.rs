@@ -48,7 +48,7 @@ impl Trace {
         Trace { inner: Arc::new(Inner { start: Instant::now(), spans: Mutex::default() }) }
     }
 
-    /// Opens a span on a track (`compile 3`, `upload`, `load`), which is a row of the picture.
+    /// Opens a span on a track (`compile 3`, `upload`, `load`). A track is a row in the viewer.
     #[must_use]
     pub fn span(&self, track: impl Into<String>, name: impl Into<String>) -> Span {
         Span {

@@ -1,10 +1,10 @@
-//! Tuning results in the cache, next to the code objects and under the same rules: verified by
-//! hash, written atomically, also in packs and read-only layers.
+//! Tuning results in the cache. They are stored next to the code objects and under the same rules:
+//! verified by hash, written atomically, also in packs and read-only layers.
 //!
 //! There are two kinds. *Timings* are all measurements of a subject's variants, by target, driver
-//! version, source and subject. The *choice* is the variant in use, without the driver version,
-//! since `warm` on a machine without a card must find what `run` will request. Both are independent
-//! of a device's number.
+//! version, source and subject. The *choice* is the variant in use. It does not include the driver
+//! version, because `warm` on a machine without a card must find the same kernels as `run`. Neither
+//! depends on the number of a device.
 
 use crate::arch::Target;
 use crate::engine::Engine;
@@ -16,11 +16,11 @@ use kjit_cache::{Key, KeyBuilder};
 /// The subject of a tuning result.
 #[derive(Debug, Clone, Copy)]
 pub struct TuningSubject<'a> {
-    /// The target. Its feature flags do not matter, but its variant does, since the kernels differ.
+    /// The target. Its feature flags are ignored. Its variant is not, because the kernels differ.
     pub target: &'a Target,
-    /// The kernel's default source. Another text is another subject.
+    /// The default source of the kernel. A source with another text is another subject.
     pub source: &'a Source,
-    /// The computation and its sizes: a text that is always equal for the same subject.
+    /// The computation and its sizes, as text. The text is always the same for the same subject.
     pub what: &'a str,
 }
 
@@ -72,7 +72,7 @@ impl Engine {
     /// Stores a choice, replacing the previous one.
     ///
     /// # Errors
-    /// The errors of [`Engine::tuning_choice`].
+    /// See [`Engine::tuning_choice`].
     pub fn keep_tuning_choice(&self, subject: &TuningSubject<'_>, value: &[u8]) -> Result<()> {
         self.cache().put_record(&subject.choice()?, value);
         Ok(())
@@ -81,7 +81,7 @@ impl Engine {
     /// Rejects an invalid choice, with a warning.
     ///
     /// # Errors
-    /// The errors of [`Engine::tuning_choice`].
+    /// See [`Engine::tuning_choice`].
     pub fn reject_tuning_choice(&self, subject: &TuningSubject<'_>, why: &str) -> Result<()> {
         let why =
             format!("a tuned choice for '{}' on {}: {why}", subject.what, subject.target.id());
@@ -92,7 +92,7 @@ impl Engine {
     /// All timings of a subject for this driver version.
     ///
     /// # Errors
-    /// The errors of [`Engine::tuning_choice`].
+    /// See [`Engine::tuning_choice`].
     pub fn tuning_timings(
         &self,
         subject: &TuningSubject<'_>,
@@ -104,7 +104,7 @@ impl Engine {
     /// Stores timings, replacing the previous ones.
     ///
     /// # Errors
-    /// The errors of [`Engine::tuning_choice`].
+    /// See [`Engine::tuning_choice`].
     pub fn keep_tuning_timings(
         &self,
         subject: &TuningSubject<'_>,

@@ -1,10 +1,11 @@
-// The words of CUDA and HIP that their run-time compilers know by themselves, for a bare clang,
-// which knows none: no vendor header, no device library. docs/embed.md lists them. Errors of
-// functions are in units in the last place (ULP) and hold without fast math; engine's tests hold
-// them against f64.
+// Functions and types of CUDA and HIP that run-time compilers have built in, for a bare clang
+// without vendor headers and device libraries. docs/embed.md lists them. Errors of functions are
+// given in units in the last place (ULP) and hold without fast math. Tests of the engine compare
+// the functions with f64.
 #pragma once
 #if defined(__CUDACC_RTC__)
-// nvrtc has all of them but these, which are as in its library; halves are in its cuda_fp16.h.
+// nvrtc has all of them built in except these, which it takes from its library. f16 is in its
+// cuda_fp16.h.
 typedef signed char int8_t;
 typedef short int16_t;
 typedef int int32_t;
@@ -57,8 +58,8 @@ struct dim3 {
 };
 
 // ----------------------------------------------------------------------------- where a thread is
-// The host puts the grid and the block's size in front of the arguments that nobody sees, as code
-// objects of version 5 have them (kjit compiles those).
+// The host writes the grid and the block size in front of the hidden arguments, as in code objects
+// of version 5. kjit compiles to that version.
 KJ_WORD unsigned kj_blocks(unsigned axis) {
     return ((const
              __attribute__((address_space(4))) unsigned*)__builtin_amdgcn_implicitarg_ptr())[axis];
@@ -107,7 +108,7 @@ KJ_WORD void __threadfence_block() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "w
 KJ_WORD void __threadfence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
 
 // ------------------------------------------------------------------------------- from lane to lane
-// What the lane 32 above or below has. A ds_bpermute of RDNA stays in each half of 32 lanes.
+// The value of the lane 32 above or below. RDNA's ds_bpermute stays within each half of 32 lanes.
 #if KJ_WAVE == 64 && !defined(__GFX9__) && !defined(__GFX8__)
 KJ_WORD int kj_other_half(int v) {
 #if defined(__GFX10__)  // no instruction: lane by lane
@@ -131,7 +132,7 @@ KJ_WORD int kj_get(int v, int lane) {
 #else
 KJ_WORD int kj_get(int v, int lane) { return __builtin_amdgcn_ds_bpermute(lane << 2, v); }
 #endif
-// Any value of one, two, four or eight bytes, or several words.
+// A value of one, two, four or eight bytes, or of several 32-bit words.
 template <class T> KJ_WORD T kj_lane_value(T v, int lane) {
     constexpr unsigned WORDS = (sizeof(T) + 3) / 4;
     int words[WORDS] = {};
@@ -166,7 +167,7 @@ KJ_WORD unsigned long long __ballot(int p) {
 KJ_WORD unsigned long long __activemask() { return __ballot(1); }
 KJ_WORD int __any(int p) { return __ballot(p) != 0; }
 KJ_WORD int __all(int p) { return __ballot(p) == __activemask(); }
-// The newer spelling. Lanes of a wave run in step; the mask says what the program knows already.
+// The newer name of the functions. Lanes of a wave run in lockstep, so the mask has no effect.
 template <class T> KJ_WORD T __shfl_sync(unsigned long long, T v, int from, int width = warpSize) {
     return __shfl(v, from, width);
 }
@@ -191,7 +192,7 @@ KJ_WORD int __all_sync(unsigned long long mask, int p) {
 }
 
 // ----------------------------------------------------------------------------------------- atomics
-// Of the device, in no order with anything else, as in CUDA; the value before.
+// Atomics in device scope with relaxed order, as in CUDA. They return the old value.
 #define KJ_SCOPE __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT
 template <class T> KJ_WORD T kj_exchange_if(T* p, T compare, T v) {
     __hip_atomic_compare_exchange_strong(p, &compare, v, __ATOMIC_RELAXED, KJ_SCOPE);
@@ -213,7 +214,7 @@ KJ_ATOMICS(int)
 KJ_ATOMICS(unsigned)
 KJ_ATOMICS(unsigned long long)
 #undef KJ_ATOMICS
-// What `change` makes of a word, as soon as nobody else was quicker.
+// Replaces a value by change(value), in a compare-and-swap loop. Returns the old value.
 template <class Word, class F> KJ_WORD Word kj_change(Word* p, F change) {
     for (Word old = __hip_atomic_load(p, KJ_SCOPE);;) {
         Word found = kj_exchange_if(p, old, (Word)change(old));
@@ -300,8 +301,7 @@ KJ_WORD int __float2int_rd(float v) { return (int)__builtin_elementwise_floor(v)
 KJ_WORD int __float2int_ru(float v) { return (int)__builtin_elementwise_ceil(v); }
 KJ_WORD float __int2float_rn(int v) { return (float)v; }
 KJ_WORD float __uint2float_rn(unsigned v) { return (float)v; }
-// Right to the last bit, in both precisions. `round` goes away from 0 half-way, `rint` to even
-// numbers.
+// Correctly rounded in f32 and f64. In a tie, `round` rounds away from 0 and `rint` to even.
 #define KJ_EXACT(type, f)                                                                      \
     KJ_WORD type fabs##f(type x) { return __builtin_elementwise_abs(x); }                      \
     KJ_WORD type floor##f(type x) { return __builtin_elementwise_floor(x); }                   \
@@ -348,7 +348,7 @@ KJ_WORD float __fdiv_rn(float a, float b) { return a / b; }
 KJ_WORD float __fsqrt_rn(float x) { return sqrtf(x); }
 KJ_WORD float __frcp_rn(float x) { return 1.0f / x; }
 KJ_WORD float __saturatef(float x) { return fminf(fmaxf(x, 0.0f), 1.0f); }
-// The instructions: some ULP, and small numbers may be 0.
+// Hardware instructions: an error of some ULP, and small numbers may be flushed to 0.
 KJ_WORD float __fdividef(float a, float b) { return a * __builtin_amdgcn_rcpf(b); }
 KJ_WORD float __expf(float x) { return __builtin_amdgcn_exp2f(x * 1.44269504f); }
 KJ_WORD float __exp10f(float x) { return __builtin_amdgcn_exp2f(x * 3.32192809f); }
@@ -365,8 +365,8 @@ KJ_WORD float __cosf(float x) {
     return __builtin_amdgcn_cosf(__builtin_amdgcn_fractf(x * 0.159154943f));
 }
 
-// Of floats, through doubles: a relative error of 1e-9 in between, so the result is next to the
-// right one: 1 ULP. 2^x; x × ln 2 as a series of the part that is no whole number.
+// Functions of f32 that compute in f64. The relative error in f64 is 1e-9, so the result is within
+// 1 ULP. 2^x is a series in ln 2 times the fraction of x.
 // up to 2^51
 KJ_WORD double kj_rint(double x) { return (x + 6755399441055744.0) - 6755399441055744.0; }
 KJ_WORD double kj_rcp(double x) {
@@ -374,7 +374,8 @@ KJ_WORD double kj_rcp(double x) {
     return r * __builtin_elementwise_fma(-x, r, 2.0);
 }
 KJ_WORD double kj_exp2(double x) {
-    // The exponent of a double takes any of a float's; what is beyond is 0 or infinite there, too.
+    // f64 represents all exponents of an f32. Beyond this range the result is 0 or infinite in f32
+    // as well.
     float rough = (float)x;
     x = rough < -1000.0f ? -1000.0 : rough > 1000.0f ? 1000.0 : x;
     double n = kj_rint(x), f = (x - n) * 0.693147180559945309;
@@ -389,13 +390,13 @@ KJ_WORD double kj_exp2(double x) {
     p = __builtin_elementwise_fma(p, f, 0.5);
     p = __builtin_elementwise_fma(p, f, 1.0);
     p = __builtin_elementwise_fma(p, f, 1.0);
-    // NaN stays what it is
+    // NaN stays NaN
     return p * __builtin_bit_cast(double, (long long)((int)n + 1023) << 52);
 }
-// log2 of a positive float: its exponent, and a series of (m − 1) / (m + 1).
+// log2 of a positive float: its exponent plus a series of (m − 1) / (m + 1).
 KJ_WORD double kj_log2(float x) {
     double v = x;
-    // √½ and above: its own exponent
+    // mantissas of √½ and above use their own exponent
     long long bits = __builtin_bit_cast(long long, v) - 0x3fe6a09e667f3bcdll;
     double m = __builtin_bit_cast(double, (bits & 0x000fffffffffffffll) + 0x3fe6a09e667f3bcdll);
     double s = (m - 1.0) * kj_rcp(m + 1.0), z = s * s, p = 1.0 / 15;
@@ -443,7 +444,7 @@ KJ_WORD float powf(float x, float y) {
     if (x < 0.0f && !whole) return __builtin_nanf("");
     return sign * (float)kj_exp2(kj_log2(a) * y);
 }
-// x less the nearest multiple of π/2, for |x| up to 2^30, and which multiple that is.
+// x minus the nearest multiple of π/2, for |x| up to 2^30; `which` is the factor of π/2.
 KJ_WORD float kj_quarter(float x, int& which) {
     double n = kj_rint(x * 0.636619772367581343);
     which = (int)n;
@@ -463,15 +464,15 @@ KJ_WORD float kj_sine(float x, int turn) {
     }
     return which & 2 ? -v : v;
 }
-// 2 ULP, but for results near 0 an error of 2^-24 at most; |x| up to 2^30.
+// 2 ULP for |x| up to 2^30; near 0 the absolute error is at most 2^-24.
 KJ_WORD float sinf(float x) { return kj_sine(x, 0); }
 KJ_WORD float cosf(float x) { return kj_sine(x, 1); }
-// Exact: a division by shifts.
+// Exact: division by shifts and subtractions.
 KJ_WORD float fmodf(float x, float y) {
     if (x != x || y != y || y == 0.0f || fabsf(x) == __builtin_huge_valf()) return __builtin_nanf("");
     unsigned a = __float_as_uint(fabsf(x)), b = __float_as_uint(fabsf(y));
     if (a < b) return x;
-    // Mantissas with their leading bit at place 23, and exponents; below 1 for subnormal numbers.
+    // Mantissas with the leading bit at position 23, and exponents (below 1 for subnormal numbers).
     int ea = (int)(a >> 23), eb = (int)(b >> 23);
     if (ea == 0) ea = 9 - __clz((int)a), a <<= 1 - ea;
     else a = (a & 0x7fffffu) | 0x800000u;

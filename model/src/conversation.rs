@@ -1,23 +1,23 @@
-//! A chat with history. Each turn renders the whole conversation and feeds only the tokens that the
-//! sequence does not hold yet.
+//! A chat with history. Each turn renders the whole conversation and feeds only the tokens that are
+//! not in the sequence yet.
 
 use crate::session::{SequenceId, Session, SessionError};
 
 pub use crate::chat::history::forget_oldest;
 
-/// The tokens that a sequence holds, so that the next prompt is fed from the first difference.
+/// The tokens in a sequence. With them the next prompt is fed from the first difference.
 #[derive(Debug, Default, Clone)]
 pub struct Seen {
     tokens: Vec<u32>,
 }
 
 impl Seen {
-    /// Truncates the sequence to its common prefix with `prompt`, or further if a layer's state
-    /// cannot go back that far. Returns the rest of the prompt, which the caller feeds: at least
-    /// one token, so that there are logits.
+    /// Truncates the sequence to its common prefix with `prompt`, or further if the state of a
+    /// layer cannot go back that far. Returns the rest of the prompt, which the caller feeds. The
+    /// rest is at least one token, so that there are logits.
     ///
     /// # Errors
-    /// Those of [`Session::truncate`].
+    /// See [`Session::truncate`].
     pub fn rest<'p>(
         &mut self,
         session: &mut Session,
@@ -35,7 +35,7 @@ impl Seen {
     /// Adds the tokens that were generated after the prompt. The last one may not have been fed.
     ///
     /// # Errors
-    /// Those of [`Session::len`].
+    /// See [`Session::len`].
     pub fn generated(
         &mut self,
         session: &Session,

@@ -1,5 +1,5 @@
-//! Generates text from a prompt: feeds the sequence, decodes until a stop condition, and passes
-//! text on as soon as no stop text can begin in it.
+//! Generates text from a prompt. Feeds the sequence, decodes until a stop condition, and returns
+//! text as soon as it cannot be the start of a stop string.
 
 use crate::NonExhaustive;
 use crate::lookup::{self, Drafts};
@@ -14,11 +14,11 @@ pub use crate::stop::StopReason;
 /// A prompt and the limits of its answer. The default has no prompt.
 #[derive(Debug, Clone, Default)]
 pub struct Request<'a> {
-    /// Tokens to feed before the first one is sampled; at least one.
+    /// Tokens that are fed before the first one is sampled; at least one.
     pub prompt: &'a [u32],
-    /// The most tokens to generate; `None` means until the context is full.
+    /// Maximum number of tokens to generate; `None`: until the context is full.
     pub max_tokens: Option<usize>,
-    /// Texts that end the answer.
+    /// Strings that end the answer.
     pub stop: &'a [String],
     /// Whether tokens are drafted from repetitions in the prompt and the answer.
     pub lookup: bool,
@@ -29,13 +29,13 @@ pub struct Request<'a> {
 /// A generated answer.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Answer {
-    /// The tokens, a final end-of-generation token included.
+    /// The tokens, including a final end-of-generation token.
     pub ids: Vec<u32>,
-    /// The text, without stop text.
+    /// The text without the stop string.
     pub text: String,
-    /// The reason for its end.
+    /// Why the answer ended.
     pub reason: StopReason,
-    /// Time until the first token, with the prompt's.
+    /// Time until the first token, including the time of the prompt.
     pub first_token: Duration,
     /// Time from the first token to the last.
     pub decode: Duration,
@@ -43,12 +43,12 @@ pub struct Answer {
     pub drafts: Drafts,
 }
 
-/// Generates an answer with the sequence's sampler. `on_text` gets each piece of text as soon as no
-/// stop text can begin in it; `Break` interrupts. `interrupted` is called at every token and
-/// between the pieces of a long prompt.
+/// Generates an answer with the sampler of the sequence. `on_text` gets each piece of text as soon
+/// as it cannot be the start of a stop string; `Break` interrupts. `interrupted` is called at every
+/// token and between the pieces of a long prompt.
 ///
 /// # Errors
-/// Errors of the session. Text generated before has been passed to `on_text`.
+/// An error of the session. `on_text` has received the text that was generated before.
 pub fn generate(
     session: &mut Session,
     sequence: SequenceId,
@@ -110,7 +110,7 @@ pub fn generate(
         false => session.decode(&[(sequence, prompt)], &mut |_, id| sink(id))?,
     }
     let end = Instant::now();
-    // Text that was held back began no stop text.
+    // Text that was held back was not the start of a stop string.
     match reason {
         StopReason::StopText => {}
         StopReason::EndOfGeneration => text.finish(on_text),

@@ -1,6 +1,6 @@
-//! Runs models from GGUF files: reads the file with its tokenizer and chat template, builds the
-//! graph of the model's operations, and runs it in sessions on GPUs or on the CPU, whose results
-//! are also the reference for GPUs.
+//! Runs models from GGUF files. It reads the file with its tokenizer and chat template, builds the
+//! graph of the model's operations, and runs the graph in sessions on GPUs or on the CPU. The
+//! results of the CPU are also the reference for GPUs.
 //!
 //! ```
 //! use kjit_model::{Message, Model, OpenOptions, SampleOptions};
@@ -29,7 +29,7 @@
 //! | open a model on the available devices | [`Model::open`], [`OpenOptions`], [`DeviceChoice`] |
 //! | run any number of sequences | [`Session`]: [`Session::step`], [`Session::decode`] |
 //! | choose tokens, and generate text | [`sample::Sampler`], [`generate::generate`] |
-//! | serve many requests at once | [`serve::Scheduler`] |
+//! | serve many requests simultaneously | [`serve::Scheduler`] |
 //! | constrain answers to a schema or a grammar | [`constrain::Grammars`] |
 //! | continue a chat | [`conversation::Seen`], [`conversation::forget_oldest`] |
 //! | find reasoning and tool calls in an answer | [`chat::ReplyParser`], [`stop::StopWatcher`] |
@@ -83,7 +83,7 @@ pub use session::{OpenOptions, Session};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-// Unit and integration tests are one program. The latter see the crate as its users do.
+// Unit and integration tests are one program. The integration tests use the public API only.
 #[cfg(test)]
 extern crate self as kjit_model;
 #[cfg(test)]

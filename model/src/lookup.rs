@@ -1,24 +1,26 @@
 //! Drafts of the next tokens from repetitions in the text (prompt lookup decoding, Saxena 2023;
-//! Yang et al. 2023, arXiv 2304.04487): when the last few tokens occurred before, the tokens that
+//! Yang et al. 2023, arXiv 2304.04487). If the last few tokens occurred before, the tokens that
 //! followed them are the draft. Drafted tokens are verified in one step with the current token.
-//! Only those that the sampler would have chosen are kept, so the text is the same up to near-ties.
+//! Only tokens that the sampler would have chosen are kept, so the text is the same up to
+//! near-ties.
 
 use crate::session::{After, Given, SequenceId, Session, SessionError, Want, Work};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Lengths of a match in tokens, tried in this order: longer matches are right more often.
+/// Lengths of a match in tokens, in the order in which they are tried. Longer matches are right
+/// more often.
 const LENGTHS: [usize; 3] = [4, 3, 2];
-/// The most drafted tokens of a step.
+/// Maximum number of drafted tokens of a step.
 pub const MOST: usize = crate::exec::DRAFTS;
 
 /// An index of the n-grams of a text.
 #[derive(Debug, Clone, Default)]
 pub struct Lookup {
-    /// From an n-gram (its tokens padded with zeros, and its length) to the position after its last
-    /// occurrence.
+    /// Key: the tokens of an n-gram, padded with zeros, and its length. Value: the position after
+    /// its last occurrence.
     places: HashMap<([u32; 4], u8), u32>,
-    /// Tokens already indexed: n-grams that end here or earlier are in `places`.
+    /// Number of indexed tokens: n-grams that end here or earlier are in `places`.
     entered: usize,
 }
 
@@ -30,8 +32,8 @@ fn key(piece: &[u32]) -> ([u32; 4], u8) {
 }
 
 impl Lookup {
-    /// Drafts up to `most` tokens to follow `tokens`; usually none. `tokens` is the whole text:
-    /// that of the previous call, with tokens appended.
+    /// Drafts up to `most` tokens to follow `tokens`; usually none. `tokens` is the whole text: the
+    /// text of the previous call with tokens appended.
     pub fn draft(&mut self, tokens: &[u32], most: usize) -> Vec<u32> {
         // N-grams that end with the last token are only looked up: nothing follows them yet.
         for end in self.entered + 1..tokens.len() {
@@ -46,7 +48,7 @@ impl Lookup {
         let found = LENGTHS.iter().filter_map(last).find_map(|piece| self.places.get(&key(piece)));
         let mut draft = vec![];
         if let Some(&at) = found {
-            // When the match is so close that the text ends first, the draft repeats itself.
+            // If the match is so close that the text ends first, the draft repeats itself.
             for from in at as usize..at as usize + most.min(MOST) {
                 let beyond = from.checked_sub(tokens.len()).and_then(|i| draft.get(i));
                 let next = tokens.get(from).or(beyond).copied();
@@ -57,19 +59,19 @@ impl Lookup {
     }
 }
 
-/// Decides from measured step times whether drafts pay: a drafted step takes longer and gives more
-/// tokens.
+/// Decides from measured step times whether drafts are faster. A drafted step takes longer and
+/// gives more tokens.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DraftPolicy {
-    /// Mean seconds of a plain step and of a drafted one, and the mean accepted tokens of a draft.
-    /// Zero means not measured.
+    /// Mean seconds of a plain step and of a drafted step, and the mean number of accepted tokens
+    /// of a draft. Zero means not measured.
     plain: f64,
     drafted: f64,
     gained: f64,
     /// Steps since the last trial.
     since: u32,
-    /// Steps beyond [`AGAIN`] before the next trial. It grows to twice itself plus [`AGAIN`] after
-    /// a trial that did not pay.
+    /// Steps to wait before the next trial, in addition to [`AGAIN`]. After a trial that was
+    /// slower, it becomes twice itself plus [`AGAIN`].
     patience: u32,
     /// [`DraftPolicy::would`] was called: acceptance is also counted for drafts that were not run.
     counted: bool,
@@ -81,18 +83,18 @@ pub struct DraftPolicy {
 
 /// Plain steps that are measured before the first drafted one.
 const WATCHED: u32 = 3;
-/// Steps until the other mode is tried again: texts change, and so does the number of sequences in
-/// a step.
+/// Number of steps until the other mode is tried again: texts change, and so does the number of
+/// sequences in a step.
 const AGAIN: u32 = 48;
 /// Drafted steps of a trial while drafts are accepted.
 const TRY: u32 = 4;
-/// The largest [`DraftPolicy::patience`].
+/// Maximum of [`DraftPolicy::patience`].
 const PATIENCE: u32 = 15 * AGAIN;
-/// Accepted tokens per draft that justify a trial, if they were counted without running.
+/// Accepted tokens per draft that justify a trial, counted without running the drafts.
 const WORTH: f64 = 1.0;
 
 impl DraftPolicy {
-    /// Whether the next step, of `sequences` sequences, may have drafts.
+    /// Whether the next step may have drafts; it has `sequences` sequences.
     pub fn go(&self, sequences: usize) -> bool {
         let worth = !self.counted || self.gained >= WORTH;
         if self.trying.is_some() {
@@ -101,7 +103,7 @@ impl DraftPolicy {
         if self.plain == 0.0 || self.drafted == 0.0 {
             return self.since >= WATCHED && worth;
         }
-        // The other mode is tried now and then.
+        // The other mode is tried from time to time.
         match (self.pays(sequences), self.since >= AGAIN + self.patience) {
             (true, again) => !again,
             (false, again) => again && worth,
@@ -115,8 +117,8 @@ impl DraftPolicy {
 
     /// Counts a draft that was not run: `right` of its tokens were chosen anyway.
     pub fn would(&mut self, right: usize) {
-        // The first count weighs 1/8, so one draft that is right by chance starts no trial; most of
-        // a full draft must be right.
+        // The first count weighs 1/8: a trial starts only if most of a full draft is right, not
+        // after one draft that is right by chance.
         let share = if std::mem::replace(&mut self.counted, true) { 8.0 } else { 4.0 };
         self.gained += (right as f64 - self.gained) / share;
     }
@@ -130,7 +132,7 @@ impl DraftPolicy {
             None => self.plain = mean(self.plain, took),
             Some(n) => {
                 let right = n as f64;
-                // A trial that begins well replaces the earlier measurements.
+                // A trial that starts well replaces the earlier measurements.
                 let tried = self.trying.or((!before.0 || n > 0 && !self.pays(1)).then_some(0));
                 let share = tried.map_or(8.0, |tried| f64::from(tried + 1));
                 self.drafted += (took - self.drafted) / share;
@@ -163,12 +165,12 @@ pub struct Drafts {
     pub accepted: usize,
 }
 
-/// [`Session::decode`] of one sequence, with drafts when they pay. `text` is the known text; its
-/// last `start` tokens are fed first. A model with a recurrent state is decoded without drafts:
-/// recomputing after a rejection costs it more than accepted drafts give.
+/// Like [`Session::decode`] of one sequence, with drafts when they are faster. `text` is the known
+/// text; its last `start` tokens are fed first. A model with a recurrent state is decoded without
+/// drafts: recomputing after a rejection costs it more than accepted drafts save.
 ///
 /// # Errors
-/// Those of [`Session::decode`].
+/// See [`Session::decode`].
 pub fn decode(
     session: &mut Session,
     sequence: SequenceId,
@@ -187,7 +189,7 @@ pub fn decode(
     loop {
         let (len, fed) = (session.len(sequence)?, tokens.len());
         let room = context.saturating_sub(len + fed);
-        // The prompt's step is not representative.
+        // The step of the prompt is not representative.
         let may = fed == 1 && !recurrent && pays.go(1);
         let draft = if may { lookup.draft(&text, room) } else { vec![] };
         let begun = Instant::now();
@@ -221,7 +223,8 @@ pub fn decode(
                 text.push(id);
                 (ended, right) = (sink(id) != After::Go, i);
                 if ended {
-                    // Tokens after the end are dropped, and the sampler goes back to that token.
+                    // Tokens after the end are dropped, and the sampler returns to its state at
+                    // that token.
                     session.truncate(sequence, len + fed + i)?;
                     session
                         .sampler(sequence)?
@@ -244,15 +247,15 @@ pub fn decode(
     }
 }
 
-/// Plain decoding while a device runs ahead: drafts are compared with the chosen tokens without
-/// being run.
+/// Plain decoding while a device runs ahead. Drafts are compared with the chosen tokens, but not
+/// run.
 struct Stretch {
     /// The time of the last token, and the number of tokens.
     last: Instant,
     came: u32,
-    /// The step before had drafts, so the device is not running ahead yet.
+    /// The previous step had drafts, so the device is not running ahead yet.
     after_drafts: bool,
-    /// A draft that is not run, and the number of its tokens that were chosen so far.
+    /// A draft that is only compared, and the number of its tokens that were chosen so far.
     dry: Vec<u32>,
     right: usize,
 }
@@ -270,8 +273,8 @@ impl Stretch {
         let took = now - std::mem::replace(&mut self.last, now);
         self.came += 1;
         match self.came {
-            // The first token after drafts waits until the device runs ahead again: a cost of
-            // drafting.
+            // The first token after drafts waits until the device runs ahead again. This is a cost
+            // of drafting.
             1 if self.after_drafts => pays.saw(took, Some(0)),
             1 | 2 => {}
             _ => pays.saw(took, None),
@@ -310,7 +313,7 @@ mod tests {
             [5, 6, 5, 6, 5],
             "what goes round goes on"
         );
-        // Indexing token by token gives the same drafts as indexing all at once, within the limits.
+        // Token-by-token indexing gives the same drafts as indexing in one call, within the limits.
         let text: Vec<u32> = (0..400u32).map(|i| i * i * 7 % 11).collect();
         let mut lookup = Lookup::default();
         for n in 0..text.len() {
@@ -345,7 +348,7 @@ mod tests {
         assert!((3..9).contains(&bad), "{bad} of 490 steps, which give nothing");
     }
 
-    /// Simulates a device that runs ahead: 10 ms a token, 15 ms a drafted step, 30 ms to stop
+    /// Simulates a device that runs ahead: 10 ms per token, 15 ms per drafted step, 30 ms to stop
     /// running ahead. Each draft has `right` accepted tokens. Returns the number of drafted steps
     /// in 2000 tokens and the total time.
     fn ahead(right: usize) -> (usize, Duration) {
@@ -383,11 +386,12 @@ mod tests {
         );
         let (with, took) = ahead(6);
         assert!(with > 200 && took < plain / 3, "{with} steps in {took:?}");
-        // The cost of leaving is not held against a text that keeps repeating: three tokens in the
-        // time of one and a half.
+        // A text that keeps repeating pays the cost of stopping once: drafts give three tokens in
+        // the time of one and a half.
         let (with, took) = ahead(2);
         assert!(with > 400 && took < plain * 2 / 3, "{with} steps in {took:?}");
-        // Two tokens in the time of one and a half do not pay for leaving and returning.
+        // Two tokens in the time of one and a half are not enough to stop running ahead and start
+        // again.
         let (_, took) = ahead(1);
         assert!(took < plain + plain / 25, "{took:?}");
     }

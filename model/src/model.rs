@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The file is no model or is damaged.
+    /// The file is not a model, or it is damaged.
     #[error(transparent)]
     File(#[from] gguf::Error),
-    /// kjit cannot run what the metadata and tensors describe.
+    /// kjit does not support the model that the metadata and tensors describe.
     #[error("{path}: {source}")]
     Graph {
         /// The file.
@@ -41,7 +41,7 @@ pub enum OpenError {
         /// The cause.
         source: TokenizerError,
     },
-    /// The vocabulary and the logits differ in size: a token would have no text or no score.
+    /// The vocabulary and the logits differ in size, so a token would have no text or no score.
     #[error(
         "{path}: the vocabulary has {tokens} tokens, but the model scores {scored}: they do \
          not belong together; convert the model again with its own tokenizer"
@@ -54,7 +54,8 @@ pub enum OpenError {
         /// The number of logits.
         scored: usize,
     },
-    /// [`DeviceChoice::Auto`] found a GPU that cannot be used. It does not fall back to the CPU.
+    /// [`DeviceChoice::Auto`] found a GPU that cannot be used. In this case the CPU is not used
+    /// instead.
     #[error("{label} cannot be used (--device cpu would run on the CPU): {source}")]
     Found {
         /// The device.
@@ -73,7 +74,7 @@ pub enum OpenError {
     /// The layers cannot be placed as requested.
     #[error(transparent)]
     Placement(#[from] PlacementError),
-    /// The CPU session failed: memory was refused.
+    /// The CPU session failed: the system refused memory.
     #[error(transparent)]
     Cpu(SessionError),
 }
@@ -82,7 +83,7 @@ pub enum OpenError {
 pub struct Model {
     /// The file.
     pub gguf: Arc<Gguf>,
-    /// Text to ids, and back.
+    /// Converts text to ids, and ids to text.
     pub tokenizer: Tokenizer,
     /// The session that holds the sequences.
     pub session: Session,
@@ -93,25 +94,25 @@ pub struct Model {
 }
 
 /// How long [`Model::finish`] waits for background compiles, so that the next start finds their
-/// kernels: longer than any kernel took.
+/// kernels. This is longer than the slowest kernel took.
 const LAST_COMPILES: Duration = Duration::from_secs(5);
 
 impl Model {
     /// Opens a model file. Compiled kernels are kept in the cache of [`Config::new`]. A program
-    /// that opens models on GPUs calls [`kjit_engine::child_main`] first, or has `kjit-cc` in its
-    /// folder.
+    /// that opens models on GPUs must call [`kjit_engine::child_main`] first, or have `kjit-cc` in
+    /// its folder.
     ///
     /// # Errors
-    /// A fault of the file or the device. [`DeviceChoice::Auto`] takes the CPU if there is no GPU,
-    /// and [`DeviceTaken::why`] says so; a GPU that is present and cannot be used is an error.
+    /// The file or the device has an error. [`DeviceChoice::Auto`] chooses the CPU if there is no
+    /// GPU, and [`DeviceTaken::why`] says so. It is an error if a GPU exists but cannot be used.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Model, OpenError> {
         Model::open_with(path, options, Config::new())
     }
 
-    /// [`Model::open`] with an engine configuration: cache, compilers, trace.
+    /// Like [`Model::open`], with an engine configuration: cache, compilers, trace.
     ///
     /// # Errors
-    /// Those of [`Model::open`].
+    /// See [`Model::open`].
     pub fn open_with(
         path: impl AsRef<Path>,
         options: &OpenOptions,
@@ -129,7 +130,7 @@ impl Model {
         Ok(Model { gguf, tokenizer, session, device, engine, kv, took })
     }
 
-    /// The device, and the reason for the CPU if [`DeviceChoice::Auto`] took it.
+    /// The device. If [`DeviceChoice::Auto`] chose the CPU, it includes the reason.
     pub fn device(&self) -> &DeviceTaken {
         &self.device
     }
@@ -139,7 +140,7 @@ impl Model {
         self.engine.as_ref()
     }
 
-    /// Counts of kernels compiled and found in the cache so far.
+    /// Number of kernels compiled and number found in the cache so far.
     pub fn kernels(&self) -> CompileCounts {
         self.engine.as_ref().map(Engine::counts).unwrap_or_default()
     }
@@ -157,7 +158,7 @@ impl Model {
     /// The file's chat template.
     ///
     /// # Errors
-    /// There is none, or it cannot be parsed.
+    /// There is no template, or it cannot be parsed.
     pub fn template(&self) -> Result<ChatTemplate, ChatError> {
         ChatTemplate::from_gguf(&self.gguf, &self.tokenizer)
     }
@@ -174,7 +175,7 @@ impl Model {
     /// and may break. [`generate`] has more options.
     ///
     /// # Errors
-    /// Those of [`generate`].
+    /// See [`generate`].
     pub fn generate(
         &mut self,
         sequence: SequenceId,
@@ -186,19 +187,19 @@ impl Model {
         generate(&mut self.session, sequence, &self.tokenizer, &request, on_text, &|| false)
     }
 
-    /// Adds a sequence that is sampled with `options`, as [`Session::add`].
+    /// Adds a sequence that is sampled with `options`, like [`Session::add`].
     ///
     /// # Errors
-    /// Those of [`Session::add`].
+    /// See [`Session::add`].
     pub fn add(&mut self, options: SampleOptions) -> Result<SequenceId, SessionError> {
         self.session.add(options)
     }
 
-    /// Waits up to five seconds for background compiles, so that their kernels reach the cache.
-    /// Called when the work is done.
+    /// Waits up to five seconds for background compiles, so that their kernels are cached. Call it
+    /// when the work is done.
     ///
     /// # Errors
-    /// A kernel that does not compile.
+    /// A kernel does not compile.
     pub fn finish(&self) -> Result<(), SessionError> {
         let early = self.session.gpu().and_then(|gpu| gpu.early());
         early.map_or(Ok(()), |early| early.finish(LAST_COMPILES))
@@ -223,10 +224,10 @@ fn read(path: &Path, output: Output) -> Result<(Arc<Gguf>, Graph, Tokenizer), Op
     Ok((gguf, graph, tokenizer))
 }
 
-/// How often opening is retried after a kernel faulted and the device was lost.
+/// Number of times that opening is tried again after a kernel faulted and the device was lost.
 const FAULTS: usize = 4;
 
-/// Opens a session on a GPU. The flag says whether opening failed with the device lost.
+/// Opens a session on a GPU. The flag says whether opening failed because the device was lost.
 fn on_gpu(
     engine: &Engine,
     label: &str,
@@ -290,7 +291,8 @@ fn on_device(
             return Err(OpenError::Cpu(SessionError::Device(error)));
         }
         let session = Session::on_cpu(Arc::clone(gguf), graph, options).map_err(OpenError::Cpu)?;
-        // The threads that run: the system may have refused some of those requested.
+        // The number of running threads: the system may have refused to start some of those
+        // requested.
         let (threads, isa) = session.cpu().map_or((1, ""), |cpu| (cpu.threads(), cpu.isa().name()));
         let arch = format!("{} {isa}", std::env::consts::ARCH);
         let (label, name) = ("cpu".to_owned(), Cpu::here().name);
@@ -397,7 +399,7 @@ fn on_stages(
     let mut remarks = vec![];
     let together = session.gpu().is_some_and(|gpu| gpu.ranks() > 1);
     let runners = session.stages();
-    // With tensor split one runner describes all devices.
+    // With tensor split one runner serves all devices.
     let ranks = labels.len();
     let runners = runners.iter().cycle().take(if together { ranks } else { runners.len() });
     for (rank, (&runner, (label, n))) in runners.zip(labels).enumerate() {

@@ -10,7 +10,7 @@ pub struct Perplexity {
     pub perplexity: f64,
     /// Tokens of the text.
     pub tokens: usize,
-    /// Scored predictions.
+    /// Number of scored predictions.
     pub scored: usize,
 }
 
@@ -37,13 +37,13 @@ pub enum PerplexityError {
     Window(usize),
 }
 
-/// Tokenises `text` once and cuts it into windows; a partial last window is dropped. Each window
-/// starts an empty sequence, begins with BOS if the vocabulary adds it, and the predictions of its
-/// second half are scored. After each window `progress` gets the windows done, the number of
-/// windows, and the perplexity so far.
+/// Tokenises `text` once and cuts it into windows; an incomplete last window is dropped. Each
+/// window starts an empty sequence and begins with BOS if the vocabulary adds it. The predictions
+/// of its second half are scored. After each window `progress` is called with the number of
+/// finished windows, the total number, and the perplexity so far.
 ///
 /// # Errors
-/// A text shorter than a window, and errors of the session.
+/// The text is shorter than a window, or the session returns an error.
 pub fn perplexity(
     session: &mut Session,
     sequence: SequenceId,
@@ -72,7 +72,7 @@ pub fn perplexity(
             *slot = bos;
         }
         session.truncate(sequence, 0)?;
-        // No logits for the first half: they would take most of the memory.
+        // The logits of the first half are not requested: they would take most of the memory.
         let (before, after) = part.split_at(first);
         session.feed(sequence, before, Want::Nothing)?;
         let logits = session.feed(sequence, after, Want::All)?;

@@ -1,4 +1,4 @@
-//! Rows for chips that are not in the table, with the facts that hold for their whole family.
+//! Rows for chips that are not in the table, with facts that are true for their whole family.
 
 use super::table::{ARCHS, Arch, Dot, MatrixUnit, Vendor};
 use std::sync::{Mutex, PoisonError};
@@ -13,10 +13,10 @@ const F32: &str = ":f32";
 static MADE: Mutex<Vec<&'static Arch>> = Mutex::new(Vec::new());
 
 /// The row of an AMD id that is not in the table: `gfx`, major version, minor version, and a
-/// stepping without a row. It has the facts of the family's least capable row: the fewest
+/// stepping without a row. It has the facts of the least capable row of the family: the fewest
 /// registers, and no matrix unit or byte dot product if any chip of the family lacks it. If no row
-/// has the minor version, the new row has neither; everything else runs on all chips of a major
-/// version.
+/// has the minor version, the new row has neither of the two. All other code runs on all chips of a
+/// major version.
 pub(super) fn row(id: &str) -> Option<&'static Arch> {
     let digits = id.strip_prefix("gfx")?;
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
@@ -69,7 +69,7 @@ pub(super) fn row(id: &str) -> Option<&'static Arch> {
 }
 
 /// The variant of a chip that computes in f32 and integers only: without matrix unit, dot products,
-/// and instructions that read or produce halves. The result does not depend on the compiler.
+/// and instructions that read or produce f16. The result does not depend on the compiler.
 pub(super) fn f32_alone(arch: &'static Arch) -> &'static Arch {
     if arch.variant == F32 {
         return arch;
@@ -109,7 +109,7 @@ pub(super) fn with_sound_copies(arch: &'static Arch) -> &'static Arch {
     variant(arch, arch.variant.contains("no-matrix"), arch.variant.contains("no-dot"), true)
 }
 
-/// The variant of a chip whose compiler is not known to do that.
+/// The variant of a chip whose compiler may copy accumulation registers incorrectly.
 pub(super) fn without_sound_copies(arch: &'static Arch) -> &'static Arch {
     let plain = ARCHS.iter().find(|a| had(arch).sound && a.id == arch.id);
     let (matrix, dot) = (arch.variant.contains("no-matrix"), arch.variant.contains("no-dot"));
@@ -164,8 +164,8 @@ fn kept(abilities: Vec<&'static str>) -> &'static [&'static str] {
     Box::leak(abilities.into_boxed_slice())
 }
 
-/// Leaked for the life of the process. There are few ids of four hexadecimal digits, and a machine
-/// has one or two.
+/// A copy that is never freed. There are few ids of four hexadecimal digits, and a machine has one
+/// or two.
 fn leaked(id: &str) -> &'static str {
     Box::leak(id.to_owned().into_boxed_str())
 }

@@ -1,14 +1,15 @@
-//! The issue rates of compute units by family: a bound on a kernel's time by instructions, next to
-//! the bound by memory.
+//! The issue rates of compute units by family. They give a bound on a kernel's time by
+//! instructions, in addition to the bound by memory.
 //!
-//! From AMD's white papers and instruction-set guides ("Vega", "CDNA", "CDNA 3", "RDNA", "RDNA 3").
-//! A GCN or CDNA unit has four SIMDs of 16 lanes, which issue an instruction of a 64-lane wave in
-//! four cycles, and 64 bytes per cycle from its L1 cache (128 from CDNA 3 on). An RDNA CU has two
-//! SIMDs of 32 lanes and 128 bytes. Reciprocals, roots and powers run at a quarter of the rate. LDS
-//! delivers 128 bytes per cycle. Address generation: a quarter of a wave per cycle on GCN and CDNA,
-//! 32 lanes on RDNA. The units work in parallel, so the slowest determines the bound. Dual issue of
-//! RDNA 3 and 4 counts where the compiler used it (`v_dual_…` is one instruction). Waits,
-//! dependences and branches are not included: no card is faster than this bound.
+//! The sources are AMD's white papers and instruction-set guides ("Vega", "CDNA", "CDNA 3", "RDNA",
+//! "RDNA 3"). A GCN or CDNA unit has four SIMDs of 16 lanes, which issue an instruction of a
+//! 64-lane wave in four cycles, and 64 bytes per cycle from its L1 cache (128 from CDNA 3 on). An
+//! RDNA CU has two SIMDs of 32 lanes and 128 bytes. Reciprocals, roots and powers run at a quarter
+//! of the rate. LDS delivers 128 bytes per cycle. Address generation handles a quarter of a wave
+//! per cycle on GCN and CDNA, 32 lanes on RDNA. The units work in parallel, so the slowest
+//! determines the bound. Dual issue of RDNA 3 and 4 counts if the compiler used it (`v_dual_…` is
+//! one instruction). Waits, dependences and branches are not included: no card is faster than this
+//! bound.
 
 use super::table::{Arch, Card, Vendor};
 
@@ -18,7 +19,7 @@ use super::table::{Arch, Card, Vendor};
 pub struct Executed {
     /// Vector instructions, including dot products.
     pub vector: f64,
-    /// Those of them that run at a quarter of the rate.
+    /// Vector instructions (of `vector`) that run at a quarter of the rate.
     pub slow: f64,
     /// Scalar instructions.
     pub scalar: f64,
@@ -44,9 +45,9 @@ pub struct IssueBound {
 }
 
 impl Executed {
-    /// The least time that a card needs to issue them with this wave width. `None` for cards
-    /// without rates in the table, and with matrix instructions, whose cycles depend on their
-    /// shapes.
+    /// The minimum time that a card needs to issue these instructions with this wave width. `None`
+    /// for cards without rates in the table. Also `None` if there are matrix instructions: their
+    /// cycles depend on their shapes.
     #[must_use]
     pub fn bound(&self, arch: &Arch, card: &Card, wave: u32) -> Option<IssueBound> {
         if arch.vendor != Vendor::Amd || card.units == 0 || self.matrix > 0.0 {

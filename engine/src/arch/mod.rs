@@ -1,4 +1,4 @@
-//! Compilation targets, made from a device or from text with equal results.
+//! Compilation targets. A target made from a device equals the target parsed from its text.
 
 mod family;
 pub mod issue;
@@ -11,17 +11,17 @@ pub use table::{ARCHS, Arch, Card, Dot, MatrixUnit, UnitLimits, Vendor};
 use crate::error::Error;
 use std::fmt;
 
-/// The text in a target whose compiler copies accumulation registers correctly.
+/// The part of a target's text that says that the compiler copies accumulation registers correctly.
 const SOUND_COPIES: &str = "sound-copies";
 
 /// Everything that determines compilation: the architecture and the feature flags of the device.
 ///
-/// `sm_90` and `sm_90a` are the same target. The kernel's needs decide which id the compiler gets
-/// ([`Target::compile_id`]), so `warm --arch sm_90a` and an H200 make the same keys.
+/// `sm_90` and `sm_90a` are the same target. The needs of the kernel decide which id the compiler
+/// gets ([`Target::compile_id`]). So `warm --arch sm_90a` makes the same keys as an H200.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     arch: &'static Arch,
-    /// `(name, on)`, sorted by name.
+    /// Pairs `(name, on)`, sorted by name.
     features: Vec<(&'static str, bool)>,
     /// The wave width for kernels, if it differs from the architecture's default.
     wave: Option<u32>,
@@ -32,9 +32,10 @@ impl Target {
     /// with a default wave width of 64).
     ///
     /// # Errors
-    /// [`Error::Target`] for an unknown id (an AMD id of a family in [`ARCHS`] is accepted with its
-    /// family's facts, see [`Target::stands_in`]), a flag that the architecture lacks, a flag
-    /// without `+` or `-`, a repeated flag, or a wave width that the architecture does not run.
+    /// [`Error::Target`] for an unknown id, a flag that the architecture does not have, a flag
+    /// without `+` or `-`, a repeated flag, or a wave width that the architecture cannot run. An
+    /// unknown AMD id of a family in [`ARCHS`] is accepted with the facts of that family, see
+    /// [`Target::stands_in`].
     pub fn parse(text: &str) -> Result<Target, Error> {
         let fail = |why: String| Error::Target { asked: text.to_owned(), why };
         let mut parts = text.split(':');
@@ -101,9 +102,9 @@ impl Target {
         Ok(Target { arch, features, wave: wave.filter(|w| arch.waves.first() != Some(w)) })
     }
 
-    /// The target of an NVIDIA device of compute capability `major.minor`. A newer minor number
-    /// uses the code of the nearest older row of its major number, since cubins are forward
-    /// compatible within a major number.
+    /// The target of an NVIDIA device of compute capability `major.minor`. If the minor number is
+    /// newer than the table, the target uses the nearest older row of the major number: cubins are
+    /// forward compatible within a major number.
     ///
     /// # Errors
     /// [`Error::Target`] if the table has no row of that major number.
@@ -137,8 +138,8 @@ impl Target {
         }
     }
 
-    /// The variant of an AMD target that computes in f32 and integers only; halves are only stored,
-    /// and converted by integer instructions: `gfx1100:f32`. Its code runs on the unmodified chip.
+    /// The variant of an AMD target that computes in f32 and integers only: `gfx1100:f32`. f16 is
+    /// only stored, and converted by integer instructions. Its code runs on the unmodified chip.
     #[must_use]
     pub fn f32_alone(&self) -> Target {
         match self.vendor() {
@@ -147,8 +148,8 @@ impl Target {
         }
     }
 
-    /// The difference from the architecture's default, in its text form: missing abilities and
-    /// another wave width, but not feature flags. Usually empty.
+    /// The difference from the architecture's default as text: missing abilities and another wave
+    /// width, but not feature flags. Usually empty.
     #[must_use]
     pub fn variant(&self) -> String {
         let wave = self.wave.map_or(String::new(), |wave| format!(":wave{wave}"));
@@ -156,19 +157,20 @@ impl Target {
     }
 
     /// The variant whose compiler is known to copy accumulation registers correctly:
-    /// `gfx908:sound-copies`. The planner checks this. Unchanged for other chips.
+    /// `gfx908:sound-copies`. The planner checks the compiler. Other chips have no such variant and
+    /// are returned unchanged.
     #[must_use]
     pub fn with_sound_copies(&self) -> Target {
         Target { arch: family::with_sound_copies(self.arch), ..self.clone() }
     }
 
-    /// The target without `sound-copies`.
+    /// The target without the mark `sound-copies`.
     #[must_use]
     pub fn without_sound_copies(&self) -> Target {
         Target { arch: family::without_sound_copies(self.arch), ..self.clone() }
     }
 
-    /// The target with another default wave width; `None` if the chip does not run it.
+    /// The target with another default wave width; `None` if the chip cannot run it.
     #[must_use]
     pub fn at_wave(&self, wave: u32) -> Option<Target> {
         let known = self.waves().contains(&wave);
@@ -178,8 +180,8 @@ impl Target {
         })
     }
 
-    /// The row whose facts this target uses, if it has none of its own: for a chip newer than the
-    /// table. Listings mention it.
+    /// The row whose facts this target uses because the table has no row for it (a newer chip).
+    /// Listings show it.
     #[must_use]
     pub fn stands_in(&self) -> Option<&'static str> {
         self.arch.stands_in
@@ -191,37 +193,37 @@ impl Target {
         self.arch.vendor
     }
 
-    /// The architecture's short id without any flag: `sm_90`, `gfx90a`.
+    /// The architecture's short id without flags: `sm_90`, `gfx90a`.
     #[must_use]
     pub fn id(&self) -> &'static str {
         self.arch.id
     }
 
-    /// Wave widths that kernels can be compiled for.
+    /// The wave widths that kernels can be compiled for.
     #[must_use]
     pub fn waves(&self) -> &'static [u32] {
         self.arch.waves
     }
 
-    /// The wave width of a kernel that requests none.
+    /// The wave width of kernels that do not request one.
     #[must_use]
     pub fn default_wave(&self) -> u32 {
         self.wave.or(self.arch.waves.first().copied()).unwrap_or(32)
     }
 
-    /// The state of a feature flag, if the text or the device stated one.
+    /// The state of a feature flag; `None` if neither the text nor the device stated it.
     #[must_use]
     pub fn feature(&self, name: &str) -> Option<bool> {
         self.features.iter().find(|(f, _)| *f == name).map(|(_, on)| *on)
     }
 
-    /// The canonical id for compilers and keys: the plain id, or with `specific` the `a` form if
-    /// the architecture has one (wgmma and setmaxnreg need it), followed by the feature flags in
-    /// `asked`, sorted.
+    /// The canonical id for compilers and keys. It is the plain id; with `specific` it is the id
+    /// with suffix `a`, if the architecture has one (wgmma and setmaxnreg need it). The feature
+    /// flags in `asked` follow, sorted.
     ///
     /// # Errors
-    /// [`Error::Target`] if a requested flag does not exist for the architecture or is not stated
-    /// by this target.
+    /// [`Error::Target`] if the architecture does not have a requested flag, or this target does
+    /// not state it.
     pub fn compile_id(&self, specific: bool, asked: &[&str]) -> Result<String, Error> {
         let mut id = match self.arch.specific {
             Some(a) if specific => a.to_owned(),
@@ -245,8 +247,8 @@ impl Target {
         Ok(id)
     }
 
-    /// Whether this device runs code compiled for `compile_id` (as [`Target::compile_id`] writes
-    /// it).
+    /// Whether this device runs code that was compiled for `compile_id` (as written by
+    /// [`Target::compile_id`]).
     #[must_use]
     pub fn runs(&self, compile_id: &str) -> bool {
         let mut parts = compile_id.split(':');
@@ -260,7 +262,7 @@ impl Target {
 }
 
 impl fmt::Display for Target {
-    /// The full id in its text form: `sm_90a`, `gfx90a:sramecc+:xnack-`.
+    /// The full id as text: `sm_90a`, `gfx90a:sramecc+:xnack-`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.arch.specific.unwrap_or(self.arch.id))?;
         f.write_str(self.arch.variant)?;

@@ -1,5 +1,5 @@
-//! Occupancy: the number of blocks that a compute unit holds at once, computed from the code
-//! object's figures.
+//! Occupancy: the number of blocks that can be resident on a compute unit, computed from the
+//! figures in the code object.
 
 use super::Target;
 
@@ -17,9 +17,9 @@ pub enum Limit {
 /// Resident blocks and waves of one compute unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Blocks that fit a unit together; 0 if the kernel cannot run.
+    /// Number of blocks that fit on a unit together; 0 if the kernel cannot run.
     pub blocks: u32,
-    /// Waves of these blocks.
+    /// Number of waves of these blocks.
     pub waves: u32,
     /// Maximum number of waves of the unit.
     pub max_waves: u32,

@@ -1,21 +1,21 @@
-//! The table of architectures: one row each, so that a new card needs one line here.
+//! The table of architectures: one row for each. A new card needs one new line here.
 //!
 //! Sources: NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities" (technical specifications
 //! per compute capability), and LLVM's `AMDGPUUsage` and `AMDGPUBaseInfo` (allocation granules,
 //! waves per SIMD).
 
-/// The vendor of a device. It selects the driver and the compilers; everything else is in the rows
-/// of [`ARCHS`].
+/// The vendor of a device. It determines the driver and the compilers; all other facts are in the
+/// rows of [`ARCHS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Vendor {
-    /// CUDA driver, nvrtc; code objects are cubins.
+    /// NVIDIA: CUDA driver, nvrtc; code objects are cubins.
     Nvidia,
-    /// HIP runtime, hiprtc or clang; code objects are AMDGPU ELF files.
+    /// AMD: HIP runtime, hiprtc or clang; code objects are AMDGPU ELF files.
     Amd,
 }
 
 impl Vendor {
-    /// The word for keys, device names (`cuda:0`, `rocm:0`) and messages.
+    /// The vendor's word in keys, device names (`cuda:0`, `rocm:0`) and messages.
     #[must_use]
     pub fn device_word(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ pub enum MatrixUnit {
 }
 
 impl MatrixUnit {
-    /// Its printed name.
+    /// The name that is printed.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -72,7 +72,7 @@ impl MatrixUnit {
 /// The instruction for a dot product of four bytes with four bytes, added to an i32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dot {
-    /// None: bytes are multiplied and added one by one.
+    /// There is none: bytes are multiplied and added one by one.
     None,
     /// `dp4a` (NVIDIA).
     Dp4a,
@@ -83,7 +83,7 @@ pub enum Dot {
 }
 
 impl Dot {
-    /// Its printed name.
+    /// The name that is printed.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -95,11 +95,11 @@ impl Dot {
     }
 }
 
-/// The limits of a compute unit: the inputs of the occupancy calculation.
+/// The limits of a compute unit. They are the inputs of the occupancy calculation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitLimits {
-    /// SIMDs (NVIDIA: sub-partitions) per unit (SM, CU; RDNA: work-group processor). Each holds its
-    /// own waves and registers.
+    /// Number of SIMDs per unit. A unit is an SM, a CU, or on RDNA a work-group processor; NVIDIA's
+    /// SIMDs are sub-partitions. Each SIMD has its own waves and registers.
     pub simds: u32,
     /// Maximum resident waves per SIMD.
     pub waves_per_simd: u32,
@@ -110,7 +110,7 @@ pub struct UnitLimits {
     pub registers_per_simd: u32,
     /// Allocation granularity of registers per lane, at the narrowest wave width.
     pub register_granule: u32,
-    /// LDS / shared memory per unit in bytes, for all its blocks.
+    /// LDS / shared memory per unit in bytes, shared by all its blocks.
     pub shared: u32,
     /// Allocation granularity of LDS / shared memory in bytes.
     pub shared_granule: u32,
@@ -118,23 +118,23 @@ pub struct UnitLimits {
     pub shared_reserved: u32,
 }
 
-/// A card with the peak rates of its data sheet, for rooflines of kernels that have not run on a
-/// card. No card reaches them; measurements show the fraction that is reached.
+/// A card with the peak rates of its data sheet. They give rooflines of kernels that have not run
+/// on a card. No card reaches them; measurements show how much is reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Card {
-    /// Its architecture.
+    /// Architecture of the card.
     pub arch: &'static str,
-    /// Its name.
+    /// Name of the card.
     pub name: &'static str,
     /// Memory bandwidth in GB/s.
     pub gb_per_s: f64,
-    /// f16 rate with f32 sums in 10¹² operations per second: dense, of the matrix unit if there is
+    /// Dense f16 rate with f32 sums, in 10¹² operations per second; of the matrix unit if there is
     /// one.
     pub tflop_per_s: f64,
-    /// Number of compute units (for RDNA, CUs; two make one of [`UnitLimits`]). 0 if no bound by
-    /// instructions is computed.
+    /// Number of compute units (for RDNA, CUs: two CUs are one unit of [`UnitLimits`]). 0: no
+    /// instruction bound is computed.
     pub units: u32,
-    /// The highest clock in MHz, or 0.
+    /// The highest clock in MHz; 0 if unknown.
     pub mhz: u32,
 }
 
@@ -145,19 +145,19 @@ pub struct Arch {
     pub vendor: Vendor,
     /// The id for compilers: `sm_90`, `gfx90a`.
     pub id: &'static str,
-    /// The id with architecture-specific instructions (`sm_90a`), if there is one, for the same
-    /// device.
+    /// The id with architecture-specific instructions (`sm_90a`) of the same device, if there is
+    /// one.
     pub specific: Option<&'static str>,
-    /// For a row that was made for an id outside the table: the row whose facts it uses.
+    /// The row whose facts are used, if the id is not in the table.
     pub stands_in: Option<&'static str>,
-    /// The difference from the chip's own row, as targets print it: `:no-matrix`, `:no-dot`
+    /// The difference from the chip's own row, as printed in targets: `:no-matrix`, `:no-dot`
     /// ([`Target::without`](super::Target::without)), `:f32`
     /// ([`Target::f32_alone`](super::Target::f32_alone)), `:sound-copies`
     /// ([`Target::with_sound_copies`](super::Target::with_sound_copies)).
     pub variant: &'static str,
-    /// Well-known cards with it.
+    /// Well-known cards of this architecture.
     pub cards: &'static str,
-    /// One of them with the rates of its data sheet.
+    /// One of these cards, with the rates of its data sheet.
     pub card: Option<Card>,
     /// Wave (warp) widths that kernels can be compiled for; the first is the default.
     pub waves: &'static [u32],
@@ -199,8 +199,8 @@ impl Arch {
         self
     }
 
-    /// Whether vector and accumulation registers share a file (MFMA from gfx90a on). A kernel's
-    /// register count then includes both.
+    /// Whether vector and accumulation registers are in one register file (MFMA from gfx90a on).
+    /// The register count of a kernel then includes both.
     #[must_use]
     pub fn one_register_file(&self) -> bool {
         self.matrix == MatrixUnit::Mfma && self.max_registers > 256
@@ -208,22 +208,22 @@ impl Arch {
 
     /// Whether the architecture has an ability: `bf16`, `fp8`, `cp.async`, `bulk-copy`, `pdl`,
     /// `packed-f16`, `permlane64`, `copies-agprs` (accumulation registers are copied through a
-    /// vector register, and the compiler is not known to write that register first), `f32-alone`
-    /// (no instruction that reads or produces halves may be used), `integrated` (exists only inside
-    /// processors and shares their memory).
+    /// vector register, and some compilers do not write that register first), `f32-alone` (kernels
+    /// must not use instructions that read or produce f16), `integrated` (the GPU is part of a
+    /// processor and shares its memory).
     #[must_use]
     pub fn has(&self, ability: &str) -> bool {
         self.abilities.contains(&ability)
     }
 
-    /// `sm_90` → 90, `sm_120` → 120; `None` for ids that are not NVIDIA's.
+    /// `sm_90` → 90, `sm_120` → 120; `None` for ids of other vendors.
     #[must_use]
     pub fn sm(&self) -> Option<u32> {
         self.id.strip_prefix("sm_").and_then(|n| n.parse().ok())
     }
 }
 
-/// Rows are equal if id and variant are.
+/// Rows are equal if their id and variant are equal.
 impl PartialEq for Arch {
     fn eq(&self, other: &Arch) -> bool {
         self.id == other.id && self.variant == other.variant
@@ -240,7 +240,7 @@ impl std::hash::Hash for Arch {
 
 const KB: u32 = 1024;
 
-/// An NVIDIA row from the facts that differ. `waves` are resident warps per SM.
+/// Makes a row for an NVIDIA architecture. `waves` is the number of resident warps per SM.
 #[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
 const fn sm(
     id: &'static str,
@@ -265,7 +265,7 @@ const fn sm(
         matrix,
         dot: Dot::Dp4a,
         max_threads: 1024,
-        // From sm_80 on the system reserves 1 KB per block; sm_75 gives a block all 64 KB.
+        // From sm_80 on the system reserves 1 KB per block. On sm_75 a block can use all 64 KB.
         shared_per_block: if turing { 64 * KB } else { shared - KB },
         shared_static: 48 * KB,
         max_registers: 255,
@@ -284,7 +284,7 @@ const fn sm(
     }
 }
 
-/// A GCN or CDNA row (wave width 64, 4 SIMDs per CU).
+/// Makes a row for GCN or CDNA (wave width 64, 4 SIMDs per CU).
 #[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
 const fn gcn(
     id: &'static str,
@@ -317,7 +317,7 @@ const fn gcn(
         unit: UnitLimits {
             simds: 4,
             waves_per_simd,
-            blocks: 40, // 16 barriers a SIMD group; one-wave blocks are bounded by the waves
+            blocks: 40, // 16 barriers per SIMD group; waves limit blocks of one wave
             registers_per_simd: registers,
             register_granule: if registers == 512 { 8 } else { 4 },
             shared,
@@ -329,9 +329,9 @@ const fn gcn(
     }
 }
 
-/// An RDNA row (default wave width 32, 64 possible). Its unit is the work-group processor: two CUs
-/// with 2 SIMDs each. Compilers let a block use both, and HIP counts such pairs (48 on a card with
-/// 96 CUs).
+/// Makes a row for RDNA (default wave width 32, 64 possible). The unit is the work-group processor:
+/// two CUs with 2 SIMDs each. Compilers let a block use both CUs, and HIP counts work-group
+/// processors (48 on a card with 96 CUs).
 #[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
 const fn rdna(
     id: &'static str,
@@ -374,9 +374,9 @@ const fn rdna(
     }
 }
 
-/// CDNA 5: RDNA 4's instructions with wave width 32 only, on CDNA's unit of four SIMDs with more
-/// registers and LDS (occupancy of clang 22: 64 registers for 16 waves per SIMD, 80 for 12, 256 for
-/// 4; LDS in blocks of 2 KB).
+/// CDNA 5: the instructions of RDNA 4, wave width 32 only, four SIMDs per unit as in CDNA, more
+/// registers and LDS. Occupancy according to clang 22: 64 registers for 16 waves per SIMD, 80 for
+/// 12, 256 for 4; LDS in blocks of 2 KB.
 const fn cdna5(id: &'static str, cards: &'static str) -> Arch {
     let (registers, shared) = (1024, 320 * KB);
     let row = rdna(id, cards, Wmma1250, Sudot4, 16, registers, 16, NO_FLAGS, CDNA5);
@@ -410,7 +410,7 @@ const HOPPER: &[&str] = &["bf16", "bulk-copy", "cp.async", "fp8", "packed-f16", 
 use Dot::{None as NoDot, Sdot4, Sudot4};
 use MatrixUnit::{Mfma, MmaSync, None as NoMatrix, Wgmma, Wmma, Wmma12, Wmma1250};
 
-/// Every architecture that kjit compiles for.
+/// All architectures that kjit compiles for.
 pub static ARCHS: &[Arch] = &[
     //  id        -a form          cards                             matrix  warps blocks shared
     sm("sm_75", None, "RTX 20, GTX 16, T4", MmaSync, 32, 16, 64 * KB, PACKED)
@@ -587,6 +587,6 @@ pub static ARCHS: &[Arch] = &[
     rdna("gfx1201", "RX 9070, RX 9070 XT", Wmma12, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA4)
         .card("RX 9070 XT", 640.0, 194.6)
         .at(64, 2970),
-    // No rates: no data sheet states them for f16.
+    // No rates: there is no data sheet with f16 rates.
     cdna5("gfx1250", "MI430X, MI440X, MI455X"),
 ];

@@ -67,7 +67,7 @@ fn occupancy_agrees_with_hand_counts() {
     // 100 KB per block: (100 + 1) KB twice is 202 of 228.
     assert_eq!(h.occupancy(128, 32, 100 * 1024, 32).blocks, 2);
     assert_eq!(h.occupancy(128, 32, 228 * 1024, 32).blocks, 0);
-    // gfx1100: 1536 registers per lane at wave width 32: 96 registers give 16 waves per SIMD; at
+    // gfx1100 has 1536 registers per lane at wave width 32: 96 registers give 16 waves per SIMD. At
     // width 64, 768 / 96 = 8.
     let r = Target::parse("gfx1100").unwrap();
     assert_eq!(r.occupancy(32, 96, 0, 32).waves, 64);
@@ -77,7 +77,7 @@ fn occupancy_agrees_with_hand_counts() {
     assert_eq!(Target::parse("gfx1030").unwrap().occupancy(1024, 65, 0, 32).blocks, 1);
     // gfx90a: 512 registers, granularity 8: 128 registers give 4 waves per SIMD.
     assert_eq!(Target::parse("gfx90a").unwrap().occupancy(64, 128, 0, 64).waves, 16);
-    // gfx1250: 1024 registers, granularity 16, as in clang 22; LDS in blocks of 2 KB: 64 KB fit
+    // gfx1250: 1024 registers, granularity 16, as in clang 22. LDS in blocks of 2 KB: 64 KB fit
     // five times.
     let g = Target::parse("gfx1250").unwrap();
     for (registers, waves) in
@@ -130,7 +130,7 @@ fn a_chip_without_a_row_gets_what_holds_for_all_of_its_family_and_says_so() {
         assert_eq!(Target::parse(id).unwrap(), t);
         (t.stands_in().unwrap(), t.arch().matrix, t.arch().dot, t.arch().max_registers)
     };
-    // Steam Deck; the next RDNA 3.5; a CDNA 3 before MI300: they use rows of the same minor
+    // Steam Deck, the next RDNA 3.5, a CDNA 3 before MI300: they use rows of the same minor
     // version.
     assert_eq!(facts("gfx1033"), ("gfx1030", MatrixUnit::None, Dot::Sdot4, 256));
     assert_eq!(facts("gfx1154"), ("gfx1150", MatrixUnit::Wmma, Dot::Sudot4, 256));
@@ -192,7 +192,7 @@ fn a_chip_computes_in_f32_alone_and_stays_what_it_is() {
         );
         assert_eq!(least.compile_id(false, &[]).unwrap(), whole.compile_id(false, &[]).unwrap());
         assert_ne!(least, whole);
-        // It is the smallest variant.
+        // This is the smallest variant.
         assert_eq!((least.without(true, true), least.f32_alone()), (least.clone(), least.clone()));
         assert_eq!(
             (least.with_sound_copies(), least.without_sound_copies()),
@@ -227,7 +227,7 @@ fn a_target_says_that_its_compiler_copies_accumulation_registers_rightly() {
         (sound.compile_id(false, &[]).unwrap(), sound.id()),
         ("gfx908".to_owned(), "gfx908")
     );
-    // Combined with other variants, in any order, and back.
+    // It can be combined with other variants, in any order, and removed.
     let less = sound.without(false, true);
     assert_eq!(less.to_string(), "gfx908:no-dot:sound-copies:xnack-");
     assert_eq!(plain.without(false, true).with_sound_copies(), less);

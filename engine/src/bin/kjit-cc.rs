@@ -1,4 +1,4 @@
-//! The compiler process of kjit: a compiler that crashes ends only this process.
+//! The compiler process of kjit. If a compiler crashes, only this process ends.
 
 fn main() {
     std::process::exit(kjit_engine::kjit_cc());

@@ -1,8 +1,8 @@
-//! Reads AMD's code objects: ELF files with a note whose MessagePack map describes the arguments
-//! and resources of each kernel.
+//! Reads AMD's code objects. They are ELF files with a note; a MessagePack map in it describes the
+//! arguments and resources of each kernel.
 //!
-//! Format: LLVM's `AMDGPUUsage`, "Code Object V3 to V6 Metadata". Versions 3 to 6 use equal field
-//! names.
+//! The format is in LLVM's `AMDGPUUsage`, "Code Object V3 to V6 Metadata". Versions 3 to 6 use the
+//! same field names.
 
 use super::info::{ArgInfo, ArgKind, KernelInfo};
 use crate::arch::ARCHS;
@@ -39,7 +39,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
     for kernel in root.list("amdhsa.kernels") {
         let kernel = Map::of(kernel).ok_or("a kernel's metadata is no map")?;
         let info = describe(&kernel, target)?;
-        // A launch starts from the descriptor, so the metadata requires its symbol.
+        // A launch needs the kernel descriptor, so its symbol must exist as well.
         for symbol in [kernel.text(".symbol").unwrap_or_default(), &info.name] {
             if !symbols.contains(symbol) {
                 return Err(format!("kernel {} has no symbol '{symbol}'", info.name));
@@ -51,7 +51,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
     Ok(kernels)
 }
 
-/// The version of the code object. `EI_ABIVERSION` of the ELF header is 1 for version 3, and so on.
+/// Version of the code object. `EI_ABIVERSION` of the ELF header is 1 for version 3, 2 for version
+/// 4, and so on.
 pub(super) fn version(bytes: &[u8]) -> Option<u32> {
     const EI_ABIVERSION: usize = 8;
     bytes.get(EI_ABIVERSION).map(|v| u32::from(*v) + 2)
@@ -93,7 +94,7 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
         };
         let word = arg.text(".value_kind").ok_or_else(|| wrong("has no .value_kind"))?;
         if word.starts_with("hidden_") {
-            continue; // the runtime provides it
+            continue; // the runtime sets it
         }
         let (offset, size) = (value(".offset")?, value(".size")?);
         if offset.checked_add(size).is_none_or(|end| end > block) {
@@ -102,8 +103,8 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
         let kind = match word {
             "global_buffer" if size == 8 => Some(ArgKind::Buffer),
             "by_value" => Some(ArgKind::Value),
-            // Images, queues, dynamic LDS pointers: kjit's kernels have none, and a launch cannot
-            // pass them.
+            // Images, queues, dynamic LDS pointers: kjit's kernels have no such arguments, and a
+            // launch cannot pass them.
             _ => {
                 return Err(wrong(&format!("is a {word} of {size} bytes, which kjit cannot pass")));
             }
@@ -121,14 +122,14 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
     Ok(KernelInfo {
         args,
         arg_bytes: Some(block),
-        // LLVM writes the sum of both if they share a file, otherwise the larger.
+        // LLVM writes VGPRs + AGPRs if both are in one register file, otherwise the larger number.
         registers: if one_file { total.saturating_sub(agprs) } else { total },
         agprs,
         one_file,
         sgprs: need(".sgpr_count")?,
         shared: need(".group_segment_fixed_size")?,
         local: need(".private_segment_fixed_size")?,
-        // Missing only from the oldest compilers; zero is written explicitly.
+        // Only the oldest compilers omit this field. Zero is written explicitly.
         spills: number(".vgpr_spill_count")?
             .map(|v| Ok::<_, String>(v.saturating_add(number(".sgpr_spill_count")?.unwrap_or(0))))
             .transpose()?,

@@ -19,7 +19,7 @@ const FRAME_SIZE: u8 = 0x11;
 const KPARAM_INFO: u8 = 0x17;
 const REGCOUNT: u8 = 0x2f;
 
-/// Bytes of shared memory that the linker puts before a kernel's own from sm_90 on.
+/// Bytes of shared memory that the linker puts before the kernel's shared memory from sm_90 on.
 const RESERVED_SHARED: u64 = 1024;
 
 /// The kernels of a cubin, sorted by name, or the reason why the bytes are invalid.
@@ -58,7 +58,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
             }
         } else if let Some(info) = name.strip_prefix(".nv.shared.").and_then(|k| kernels.get_mut(k))
         {
-            // Only newer linkers prepend the reserved kilobyte; they mark it with a section.
+            // Only newer linkers add the reserved kilobyte in front. They mark it with a section.
             let reserved = file.section_by_name(".nv.shared.reserved.0").is_some();
             let own = if reserved {
                 section.size().saturating_sub(RESERVED_SHARED)
@@ -98,8 +98,8 @@ fn kernel_attributes(data: &[u8], info: &mut KernelInfo) -> Result<(), String> {
                     return Err("argument description cut short".to_owned());
                 };
                 let ordinal = (place & 0xffff) as u16;
-                // Bits 18 to 31 are the size. Arguments above 4 KiB store more bits elsewhere and
-                // do not occur.
+                // Bits 18 to 31 are the size. Arguments above 4 KiB store more bits in another
+                // field; they do not occur.
                 ordinals.push((
                     ordinal,
                     ArgInfo { offset: place >> 16, size: flags >> 18, kind: None },
@@ -127,8 +127,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// Iterates an attribute list: a format byte, a number byte, then nothing, a byte, a half word, or
-/// a counted block.
+/// Iterates over a list of attributes: a format byte, a number byte, then nothing, a byte, a half
+/// word, or a counted block.
 struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
@@ -147,7 +147,7 @@ impl<'a> Iterator for Attributes<'a> {
         };
         let len = usize::from(u16::from_le_bytes([low, high]));
         match format {
-            // No value, a byte or a half word: all within these four bytes.
+            // No value, a byte or a half word: all are in these four bytes.
             1..=3 => {
                 let value = self.0.get(2..4).unwrap_or_default();
                 self.0 = rest;

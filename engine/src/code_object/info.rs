@@ -14,27 +14,28 @@ pub enum ArgKind {
 pub struct ArgInfo {
     /// Offset in the argument block.
     pub offset: u32,
-    /// Its size in bytes.
+    /// Size of the argument in bytes.
     pub size: u32,
-    /// Pointer or value, if the format states it (AMD's does, a cubin does not).
+    /// Pointer or value, if the format states it (AMD's format does, a cubin does not).
     pub kind: Option<ArgKind>,
 }
 
 /// A kernel in a code object: its arguments and resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelInfo {
-    /// Its symbol.
+    /// Symbol of the kernel.
     pub name: String,
-    /// Its arguments, without hidden ones that the runtime provides.
+    /// Arguments, without hidden ones that the runtime provides.
     pub args: Vec<ArgInfo>,
     /// Bytes of the whole argument block including hidden arguments, if the code object states it
-    /// (AMD's does).
+    /// (only AMD's do).
     pub arg_bytes: Option<u32>,
     /// Vector registers per lane (AMD: VGPRs without AGPRs).
     pub registers: u32,
     /// Accumulation registers per lane (AMD CDNA).
     pub agprs: u32,
-    /// Whether the two share one register file (AMD CDNA from gfx90a on).
+    /// Whether vector and accumulation registers are in one register file (AMD CDNA from gfx90a
+    /// on).
     pub one_file: bool,
     /// Scalar registers per wave (AMD).
     pub sgprs: u32,
@@ -69,8 +70,8 @@ impl KernelInfo {
         }
     }
 
-    /// Vector registers that count for occupancy: VGPRs plus AGPRs if they share a file, else the
-    /// larger.
+    /// Vector registers that count for occupancy: VGPRs plus AGPRs if they are in one register
+    /// file, otherwise the larger number.
     #[must_use]
     pub fn all_registers(&self) -> u32 {
         if self.one_file {

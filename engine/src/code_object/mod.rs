@@ -1,4 +1,4 @@
-//! Code objects: compiled machine code, and the properties of its kernels that the file states.
+//! Code objects: compiled machine code, and the properties of its kernels as stated in the file.
 
 mod amd;
 mod cubin;
@@ -13,7 +13,7 @@ use kjit_cache::{Artefact, BuildKey, Digest, Entry, Key};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The origin of a code object in this process.
+/// How this process got a code object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Compiled in this process.
@@ -39,7 +39,7 @@ pub(crate) struct Inner {
     pub(crate) compiler: String,
     pub(crate) seconds: f64,
     pub(crate) kernels: Vec<KernelInfo>,
-    /// The verified cache entry: the checked bytes are the ones that are loaded.
+    /// The verified cache entry. The loaded bytes are the ones that were checked.
     pub(crate) entry: kjit_cache::Entry,
 }
 
@@ -48,8 +48,8 @@ impl CodeObject {
         CodeObject { inner: Arc::new(inner), origin }
     }
 
-    /// Machine code from elsewhere (such as a proof bundle) with SHA-256 `digest`. `compile_id` and
-    /// `wave` are its maker's statements.
+    /// A code object from another source (such as a proof bundle) with SHA-256 `digest`.
+    /// `compile_id` and `wave` are stated by the program that made it.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the digest differs or this build cannot read the code object.
@@ -95,13 +95,13 @@ impl CodeObject {
         &self.inner.name
     }
 
-    /// The id that it was compiled for: `sm_90a`, `gfx1100`.
+    /// The id for which it was compiled: `sm_90a`, `gfx1100`.
     #[must_use]
     pub fn compile_id(&self) -> &str {
         &self.inner.compile_id
     }
 
-    /// The wave width that it was compiled for.
+    /// The wave width for which it was compiled.
     #[must_use]
     pub fn wave(&self) -> u32 {
         self.inner.wave
@@ -113,13 +113,14 @@ impl CodeObject {
         &self.inner.compiler
     }
 
-    /// Whether it was compiled now or found, and where.
+    /// Whether it was compiled now, found in the cache (and in which layer), or passed by the
+    /// caller.
     #[must_use]
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// The duration of the compile, now or when the entry was made.
+    /// How long the compile took, now or when the entry was made.
     #[must_use]
     pub fn compile_time(&self) -> Duration {
         Duration::try_from_secs_f64(self.inner.seconds).unwrap_or_default()
@@ -131,7 +132,7 @@ impl CodeObject {
         self.inner.entry.payload()
     }
 
-    /// The kernels in it.
+    /// The kernels in the code object.
     #[must_use]
     pub fn kernels(&self) -> &[KernelInfo] {
         &self.inner.kernels
@@ -182,10 +183,10 @@ fn machine(bytes: &[u8]) -> Option<u16> {
     }
 }
 
-/// Reads the kernels of a code object. `name` is for messages.
+/// Reads the kernels of a code object. `name` is used in messages.
 ///
 /// # Errors
-/// [`Error::Corrupt`] unless the bytes are a complete, well-formed code object of a known machine.
+/// [`Error::Corrupt`] if the bytes are not a complete, well-formed code object of a known machine.
 pub fn inspect(name: &str, bytes: &[u8]) -> Result<Vec<KernelInfo>> {
     let corrupt = |why: String| Error::Corrupt { kernel: name.to_owned(), why };
     let Some(machine) = machine(bytes) else {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub(super) fn arguments(compile_id: &str, options: &Options) -> Vec<String> {
     let mut arguments =
         vec![format!("--offload-arch={compile_id}"), "-O3".to_owned(), "-std=c++17".to_owned()];
-    // Version 6 is clang 22's default and needs a newer runtime. The versions differ in hidden
+    // Version 6 is the default of clang 22 and needs a newer runtime. The versions differ in hidden
     // arguments, which kjit's kernels do not read.
     arguments.push("-mcode-object-version=5".to_owned());
     // RDNA runs both widths, with 32 as the compiler's default. GCN and CDNA have only 64 and no
@@ -35,9 +35,9 @@ pub(super) fn arguments(compile_id: &str, options: &Options) -> Vec<String> {
     arguments
 }
 
-/// The libraries of the compiler itself that `file` loads; system libraries are not included. Their
-/// bytes influence the output. They are searched as the loader does: next to the file that needs
-/// them (compilers' `RUNPATH`s contain only that) or on its path.
+/// The libraries of the compiler that `file` loads, without system libraries. Their bytes influence
+/// the output. They are searched as by the loader: in the folder of the file that needs them (the
+/// `RUNPATH` of compilers contains only that) or on the loader's path.
 pub(super) fn libraries(file: &Path) -> Vec<PathBuf> {
     const OURS: &[&str] = &["libamd_comgr", "libhiprtc", "libLLVM", "libclang", "libamdhip64"];
     let mut found = BTreeSet::new();
@@ -61,8 +61,8 @@ pub(super) fn libraries(file: &Path) -> Vec<PathBuf> {
     found.into_iter().collect()
 }
 
-/// The `DT_NEEDED` entries of a file. Reads only its headers, since it may have a hundred
-/// megabytes.
+/// The `DT_NEEDED` entries of a file. Only the headers are read, because the file may have a
+/// hundred megabytes.
 fn needed(file: &Path) -> Option<Vec<String>> {
     let cache = ReadCache::new(std::fs::File::open(file).ok()?);
     let header = elf::FileHeader64::<LittleEndian>::parse(&cache).ok()?;

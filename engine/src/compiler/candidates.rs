@@ -5,8 +5,9 @@ use super::discover::{Candidate, Tried};
 use super::interface::Compiler;
 use std::path::Path;
 
-/// The candidates of a compiler in order of use: a named file in any case, else the newest whose
-/// major version does not exceed the driver's. Of equal versions, the first found comes first.
+/// The candidates of a compiler in order of use. A named file is always used. Otherwise it is the
+/// newest whose major version does not exceed the driver's. Among equal versions, the first found
+/// comes first.
 pub(crate) fn candidates(
     compiler: &dyn Compiler,
     explicit: Option<&Path>,
@@ -45,7 +46,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::PathBuf;
 
-    /// A compiler whose places are the folders `a` and `b` below a root.
+    /// A compiler that is searched in the folders `a` and `b` below a root.
     struct Below(PathBuf);
 
     impl Compiler for Below {

@@ -1,5 +1,5 @@
-//! The compiler process: a loop that answers requests. Its pipes are not reachable as the
-//! compilers' standard output.
+//! The compiler process: a loop that answers requests. Compilers cannot write to its pipes by
+//! standard output.
 
 use super::compiled::Compiled;
 use super::descendants::{adopt_orphans, end_below};
@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) const WORK: &str = "--kjit-cc-work";
 /// First argument of a process that lists a driver's devices.
 pub(crate) const LOOK: &str = "--kjit-cc-look";
-/// First argument of a process that repeats a kept compile.
+/// First argument of a process that repeats a failed compile.
 pub(crate) const REPEAT: &str = "--kjit-cc-repeat";
-/// The file of the request in a kept folder.
+/// Name of the request file in the folder of a failed compile.
 pub(crate) const REQUEST: &str = "request.bin";
 
 /// Whether this program can be started as its own compiler process.
@@ -33,9 +33,9 @@ pub(crate) fn is_armed() -> bool {
 }
 
 /// Lets the calling program be its own compiler process. Call it first in `main`. In a process that
-/// was started to compile it does not return; otherwise it returns immediately.
+/// was started to compile, it does not return; in other processes it returns immediately.
 ///
-/// A program that ships `kjit-cc` next to itself does not need this call.
+/// A program that ships `kjit-cc` in its own folder does not need this call.
 pub fn child_main() {
     ARMED.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
@@ -46,7 +46,7 @@ pub fn child_main() {
     }
 }
 
-/// Runs the action that the first argument names; `None` if it is no known action.
+/// Runs the action that the first argument names; `None` if the argument does not name an action.
 fn dispatch(first: &OsString, mut rest: impl Iterator<Item = OsString>) -> Option<i32> {
     if first == WORK {
         let limit = rest.next().and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);
@@ -98,13 +98,13 @@ fn work(memory_limit: u64) -> i32 {
             }
         };
         if answer.write(&mut answers).is_err() {
-            return 0; // the parent is gone
+            return 0; // the parent has exited
         }
     }
 }
 
-/// Moves the pipes away from descriptors 0 and 1. A compiler that prints then writes to the log
-/// (descriptor 2), and one that reads gets nothing.
+/// Moves the pipes away from descriptors 0 and 1. Then a compiler that prints writes to the log
+/// (descriptor 2), and a compiler that reads gets nothing.
 fn take_pipes() -> Option<(File, File)> {
     // SAFETY: duplicates our own descriptors; each copy belongs to one of the two files only.
     unsafe {
@@ -131,12 +131,12 @@ fn limit_memory(bytes: u64) {
     }
 }
 
-/// Ends this process when the parent ends, even during a compile.
+/// Ends this process when the parent has ended, even during a compile.
 fn leave_with_parent() {
     // SAFETY: takes no arguments and accesses no memory.
     let parent = unsafe { libc::getppid() };
-    // Without this thread, a killed parent would leave a hanging compiler behind. That is not a
-    // reason to fail.
+    // Without this thread, a hanging compiler would keep running after its parent was killed. That
+    // is not a reason to fail.
     let _ = std::thread::Builder::new().name("parent watch".into()).stack_size(64 << 10).spawn(
         move || {
             loop {
@@ -183,14 +183,14 @@ impl Opened {
     }
 }
 
-/// Repeats a kept compile and prints the compiler's output.
+/// Repeats a failed compile and prints the output of the compiler.
 fn repeat(folder: &Path) -> i32 {
     let file = folder.join(REQUEST);
     let ask = std::fs::read(&file)
         .map_err(|e| e.to_string())
         .and_then(|bytes| Ask::read(&mut bytes.as_slice()));
     let mut out = std::io::stderr();
-    // Standard error may be closed; there is no one else to report to.
+    // Standard error may be closed. There is nowhere else to report the error.
     match ask {
         Ok(Some(ask)) => match Opened::default().answer(ask) {
             Answer::Compiled(Compiled::Code { code, log }) => {
@@ -217,8 +217,8 @@ fn repeat(folder: &Path) -> i32 {
     }
 }
 
-/// The child: queries devices and exits with 0 whatever the answer is. The parent then queries them
-/// itself.
+/// The child: queries devices and exits with 0 regardless of the answer. The parent then queries
+/// the devices itself.
 pub(crate) fn look(word: &str) -> i32 {
     driver::ask(word);
     0

@@ -17,11 +17,11 @@ use std::process::{Command, Output, Stdio};
 /// The clang compiler kind.
 pub(super) struct Kind;
 
-/// Names on PATH. The newest found is used; a name without a number comes last.
+/// Names that are searched on PATH. The newest version is used; a name without a number comes last.
 const NAMES: &[&str] =
     &["clang-23", "clang-22", "clang-21", "clang-20", "clang-19", "clang", "amdclang"];
 
-/// Older versions do not know RDNA 4.
+/// Older versions do not support RDNA 4.
 const OLDEST: u32 = 19;
 
 /// Options that make clang compile HIP source to one plain code object without ROCm. Without
@@ -69,7 +69,7 @@ impl Compiler for Kind {
     }
 
     fn suits_driver(&self, _major: u32, _driver: Option<(u32, u32)>) -> bool {
-        true // the code-object version is set by an option
+        true // an option sets the code-object version
     }
 
     fn companions(&self, file: &Path, _version: (u32, u32)) -> Vec<PathBuf> {
@@ -89,7 +89,7 @@ impl Compiler for Kind {
     }
 
     fn needs(&self, _version: (u32, u32)) -> BTreeMap<String, String> {
-        // Code-object version 5: Debian's ROCm 5.2 supports its hidden arguments, older releases do
+        // Code-object version 5: Debian's ROCm 5.2 supports its hidden arguments; older releases do
         // not.
         BTreeMap::from([("driver".to_owned(), "5.2".to_owned())])
     }
@@ -99,11 +99,11 @@ impl Compiler for Kind {
     }
 
     fn spills(&self, _log: &str) -> BTreeMap<String, u32> {
-        BTreeMap::new() // the code object states it
+        BTreeMap::new() // the code object states the requirements
     }
 }
 
-/// The linker that clang runs: next to it, else on PATH.
+/// The linker that clang runs: in the same folder if it is there, otherwise on PATH.
 fn linker(clang: &Path) -> Option<PathBuf> {
     let beside = clang.parent().map(|f| f.join("lld")).filter(|f| f.is_file());
     beside.or_else(|| on_path("lld"))
@@ -121,8 +121,8 @@ impl Opened {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.file);
-        // English messages independent of the terminal's width; no configuration file or variable
-        // that adds flags.
+        // Makes messages English and independent of the width of the terminal. No configuration
+        // file or variable may add flags.
         command
             .stdin(Stdio::null())
             .env("LC_ALL", "C")
@@ -138,8 +138,8 @@ impl Opened {
         ] {
             command.env_remove(variable);
         }
-        // SAFETY: prctl is async-signal-safe and takes numbers only. clang ends with the process
-        // that started it.
+        // SAFETY: prctl is async-signal-safe and takes numbers only. clang ends together with the
+        // process that started it.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -159,7 +159,7 @@ impl Opened {
             .tempdir_in(scratch())
             .map_err(|e| e.to_string())?;
         let write = |name: &str, text: &str| {
-            // Names come from sources; none may leave the folder.
+            // Names come from sources. They must not lead out of the folder.
             let plain =
                 Path::new(name).components().all(|c| matches!(c, std::path::Component::Normal(_)));
             if !plain {
@@ -174,7 +174,8 @@ impl Opened {
             write(name, text)?;
         }
         const OUT: &str = "kjit-out.co";
-        // Runs inside the folder, so that no path of this machine gets into the code object.
+        // The compiler runs inside the folder, so that no path of this machine gets into the code
+        // object.
         let output = self.output(
             self.command()
                 .current_dir(folder.path())
@@ -193,7 +194,7 @@ impl Opened {
             return Ok(Ended::Answered(Compiled::Code { code, log }));
         }
         if output.status.signal().is_some() || !in_source(&log) {
-            // Goes to the log of this process, which is kept with the error.
+            // This is written to the log of this process, which is kept with the error.
             eprint!("{log}");
         }
         if let Some(signal) = output.status.signal() {
@@ -209,8 +210,8 @@ impl Opened {
         }
     }
 
-    /// Runs clang again if it was killed, since the system may have killed it for lack of memory
-    /// that is free again.
+    /// Runs clang again if it was killed: the system may have killed it for lack of memory, and the
+    /// memory may be free again.
     fn run_twice(&self, request: &Request) -> Result<Compiled, String> {
         if let Ended::Answered(compiled) = self.run(request)? {
             return Ok(compiled);
@@ -228,8 +229,8 @@ enum Ended {
     Killed(String),
 }
 
-/// Whether the log reports an error at a place in the source. Any other error is the compiler's or
-/// the machine's.
+/// Whether the log reports an error at a line of the source. All other errors are errors of the
+/// compiler or the machine.
 fn in_source(log: &str) -> bool {
     log.lines().any(|l| l.contains(": error:") && !l.starts_with("clang"))
 }
@@ -270,7 +271,7 @@ impl Backend for Opened {
         let Some(first) = ids.iter().find(|id| *id == "gfx900").or_else(|| ids.first()) else {
             return Err(format!("clang {major}.{minor} has no AMDGPU target"));
         };
-        // Compiles and links, so that a missing lld shows here instead of while a model opens.
+        // Compiles and links, so that a missing lld is found here and not while a model opens.
         let request = Request {
             file: "probe.hip".to_owned(),
             source: "extern \"C\" __attribute__((global)) void probe() {}\n".to_owned(),

@@ -1,11 +1,11 @@
-//! Finds and ends all processes below a process, including those that left its process group
-//! (`setsid`), from `/proc`, where every process names its parent. A compiler process is a
+//! Finds and kills all processes below a process, including those that left its process group
+//! (`setsid`). In `/proc` every process names its parent. A compiler process is a
 //! *subreaper*: orphans below it become its children, so no process of a compile can leave this
 //! tree while its root lives.
 
 use std::collections::HashMap;
 
-/// Maximum number of rounds: processes that start faster than this cannot be ended.
+/// Maximum number of rounds. If processes start faster than this, they cannot be killed.
 const MOST_ROUNDS: u32 = 1000;
 
 /// Makes this process the parent of orphans below it.
@@ -14,8 +14,8 @@ pub(crate) fn adopt_orphans() {
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Kills all descendants of a process until none is running. The process itself must not start new
-/// ones meanwhile.
+/// Kills all descendants of a process until none is running. The process must not start new ones
+/// meanwhile.
 pub(crate) fn end_below(root: i32) {
     for _ in 0..MOST_ROUNDS {
         let running = running_below(root);

@@ -1,4 +1,4 @@
-//! The search for compilers: the places in order, each recorded with its result for `kjit devices
+//! Searches for compilers. Each searched path is recorded, with its result, for `kjit devices
 //! -v`.
 
 use std::collections::BTreeSet;
@@ -6,25 +6,25 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// A searched place.
+/// A path that was searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// The reason for searching it: `KJIT_NVRTC_LIBRARY`, `loader path`, `Python package`.
+    /// The reason for the search: `KJIT_NVRTC_LIBRARY`, `loader path`, `Python package`.
     pub via: String,
-    /// File or folder.
+    /// File or folder that was searched.
     pub place: PathBuf,
-    /// The file found there.
+    /// The compiler that was found there.
     pub found: Option<PathBuf>,
 }
 
 /// A file that may be opened as a compiler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Absolute and without symbolic links. It is opened by this path, so that it cannot change to
-    /// another file later.
+    /// Absolute path without symbolic links. The file is opened by this path, so that it cannot be
+    /// redirected to another file later.
     pub file: PathBuf,
     pub via: String,
-    /// Named by flag or variable: used regardless of its version.
+    /// A flag or variable names this file. It is used regardless of its version.
     pub named: bool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Places {
     pub tried: Vec<Tried>,
     pub found: Vec<Candidate>,
     seen: BTreeSet<PathBuf>,
-    /// A named file does not exist. Nothing else is used in its place.
+    /// A flag or variable names a file that does not exist. No other file is used instead.
     pub(super) misnamed: bool,
     later: Option<Later>,
 }
@@ -77,8 +77,7 @@ impl Places {
     }
 
     /// Adds the loader's search path: `LD_LIBRARY_PATH`, the folders of its configuration, its
-    /// defaults. It is searched without opening files, so that no compiler is loaded into this
-    /// process.
+    /// defaults. The files are not opened, so that no compiler is loaded into this process.
     pub fn loader_path(&mut self) {
         for folder in folders_of("LD_LIBRARY_PATH") {
             self.folder("LD_LIBRARY_PATH", &folder);
@@ -103,12 +102,12 @@ impl Places {
         }
     }
 
-    /// Sets places that are expensive to list; they are searched only if the others had no result.
+    /// Sets a search that is slow. It runs only if the others had no result.
     pub fn later(&mut self, f: Later) {
         self.later = Some(f);
     }
 
-    /// Searches the deferred places.
+    /// Runs the slow search.
     pub fn finish(&mut self) {
         if let Some(f) = self.later.take() {
             f(self);
@@ -185,8 +184,8 @@ pub(crate) fn glob_children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
 }
 
 /// The package folders of the Python on PATH: `lib/python3.x/site-packages` next to its `bin`, and
-/// those in `~/.local`. If none of them has a folder `nvidia`, for example because `python3` is a
-/// wrapper script, Python is run to list its folders.
+/// those in `~/.local`. If none of them has a folder `nvidia` (`python3` may be a wrapper script),
+/// Python is run and lists its folders.
 pub(crate) fn python_sites() -> &'static [PathBuf] {
     static SITES: OnceLock<Vec<PathBuf>> = OnceLock::new();
     SITES.get_or_init(|| {
@@ -230,7 +229,7 @@ fn ask_python(python: &Path) -> Vec<PathBuf> {
         return Vec::new();
     };
     let stdout = child.stdout.take();
-    // Python starts in some 20 ms. One that hangs (a folder on a dead network mount) is given up.
+    // Python starts in about 20 ms. It is killed if it hangs (on a folder of a dead network mount).
     let ended = super::wait::wait(child, PYTHON_PATIENCE);
     let mut folders = Vec::new();
     if let (Some(stdout), true) = (stdout, ended.is_some_and(|status| status.success())) {
@@ -244,8 +243,8 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     folders_of("PATH").into_iter().map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// The folders that a variable lists. Empty and relative ones are ignored: they refer to the
-/// current folder, in which others may place files.
+/// The folders that a variable lists. Empty and relative entries are ignored: they refer to the
+/// current folder, in which other users may place files.
 pub(crate) fn folders_of(variable: &str) -> Vec<PathBuf> {
     let paths = std::env::var_os(variable).unwrap_or_default();
     std::env::split_paths(&paths).filter(|folder| folder.is_absolute()).collect()

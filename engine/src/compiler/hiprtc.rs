@@ -58,8 +58,8 @@ impl Compiler for Kind {
 
     fn companions(&self, file: &Path, _version: (u32, u32)) -> Vec<PathBuf> {
         let mut files = amdgpu::libraries(file);
-        // Loaded at run time and therefore not in its list of needed libraries: its headers and,
-        // from ROCm 6 on, comgr.
+        // Files that are loaded at run time and are therefore not in the library's list of needed
+        // libraries: its headers and, from ROCm 6 on, comgr.
         let beside = |prefix| file.parent().map(|f| glob_children(f, prefix)).unwrap_or_default();
         for found in beside("libhiprtc-builtins.so").into_iter().chain(beside("libamd_comgr.so")) {
             let Ok(found) = found.canonicalize() else { continue };
@@ -86,7 +86,7 @@ impl Compiler for Kind {
     }
 
     fn spills(&self, _log: &str) -> BTreeMap<String, u32> {
-        BTreeMap::new() // the code object states it
+        BTreeMap::new() // the code object states the requirements
     }
 }
 
@@ -269,7 +269,7 @@ mod tests {
             panic!("no probe")
         };
         assert!(probe.ids.contains(&"gfx90a".to_owned()), "{probe:?}");
-        // The engine never requests this, because of the probe; this tests the behaviour if it did.
+        // The engine never requests this, because of the probe. This tests what happens if it did.
         let unknown = ["gfx1100", "gfx1999"]
             .into_iter()
             .find(|id| !probe.ids.iter().any(|known| known == id))
@@ -286,7 +286,7 @@ mod tests {
                     "{text}"
                 );
             }
-            // A hiprtc that refuses instead of aborting is fine, too.
+            // A hiprtc that refuses and does not abort is also correct.
             Ok((Answer::Compiled(Compiled::Refused { .. } | Compiled::Broken { .. }), _)) => {}
             other => panic!("{other:?}"),
         }

@@ -11,6 +11,6 @@ pub struct CompilerInfo {
     pub file: std::path::PathBuf,
     /// How it was found: the variable, `loader path`, `Python package`.
     pub via: String,
-    /// Architectures that it reports; empty if it cannot list them.
+    /// Architectures that the compiler reports; empty if it cannot list them.
     pub knows: Vec<String>,
 }

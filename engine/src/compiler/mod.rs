@@ -20,10 +20,10 @@ pub(crate) mod worker;
 use interface::{Backend, Compiler};
 use std::path::Path;
 
-/// All compilers, in order of preference within their vendor.
+/// All compilers. Those of a vendor are in order of preference.
 pub(crate) const COMPILERS: &[&dyn Compiler] = &[&nvrtc::Nvrtc, &hiprtc::Kind, &clang::Kind];
 
-/// Opens a compiler by its kind. Used by child processes and for in-process compiling.
+/// Opens a compiler by its kind. It is used by child processes and to compile in this process.
 pub(crate) fn open(kind: &str, file: &Path) -> Result<Box<dyn Backend>, String> {
     match kind {
         "nvrtc" => Ok(Box::new(nvrtc::Opened::open(file)?)),

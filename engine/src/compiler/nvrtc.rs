@@ -15,7 +15,7 @@ use std::ptr::{null, null_mut};
 /// The nvrtc compiler kind.
 pub(super) struct Nvrtc;
 
-/// Sonames with a major version, newest first, then without.
+/// Sonames: the newest major version first, and last the name without a version.
 const NAMES: &[&str] = &["libnvrtc.so.14", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 
 impl Compiler for Nvrtc {
@@ -72,7 +72,8 @@ impl Compiler for Nvrtc {
         if options.fast_math {
             arguments.push("--use_fast_math".to_owned());
         }
-        // The log then contains registers and spills, which `warm -v` shows and tests check.
+        // With this option the log contains registers and spills. `warm -v` shows them and tests
+        // check them.
         arguments.push("--ptxas-options=-v".to_owned());
         arguments
     }
@@ -109,8 +110,8 @@ type Program = *mut c_void;
 
 macro_rules! functions {
     ($($name:ident($($t:ty),*);)*) => {
-        /// The functions in use. Results are numbers, since an enum could not represent a code
-        /// newer than itself.
+        /// The functions in use. Results are numbers, because an enum could not represent a code
+        /// that is newer than the enum.
         #[allow(non_snake_case, reason = "the vendor's names")]
         struct Functions {
             $($name: unsafe extern "C" fn($($t),*) -> c_int,)*
@@ -164,7 +165,7 @@ impl Opened {
         // as NVIDIA's compiler.
         let library =
             unsafe { Library::new(file) }.map_err(|e| format!("{}: {e}", file.display()))?;
-        // Never closed, since it has thread-local state.
+        // The library is never closed, because it has thread-local state.
         let library: &'static Library = Box::leak(Box::new(library));
         let functions =
             Functions::load(library).map_err(|why| format!("{}: {why}", file.display()))?;
@@ -234,7 +235,7 @@ impl Opened {
         if code == COMPILATION {
             return Ok(Compiled::Refused { log });
         }
-        // Errors such as wrong options have no compile log of their own.
+        // Errors such as wrong options write no compile log.
         self.check("nvrtcCompileProgram", code).map_err(|why| format!("{why} {log}"))?;
         let code = self.bytes("cubin", &made, f.nvrtcGetCUBINSize, f.nvrtcGetCUBIN)?;
         if code.is_empty() {
@@ -292,7 +293,7 @@ impl Backend for Opened {
         self.check("nvrtcGetSupportedArchs", unsafe {
             (f.nvrtcGetSupportedArchs)(archs.as_mut_ptr())
         })?;
-        // The `a` forms are not listed; from 9.0 on they exist with their base form.
+        // The ids with suffix `a` are not listed. From 9.0 on they exist together with the base id.
         let ids = archs.iter().flat_map(|n| {
             let base = format!("sm_{n}");
             let specific = (*n >= 90).then(|| format!("sm_{n}a"));

@@ -1,22 +1,23 @@
-//! The protocol between the engine and a compiler process: frames of byte strings, each with its
-//! length. The other side is not trusted: lengths are checked before memory is allocated.
+//! The protocol between the engine and a compiler process. It consists of frames of byte strings,
+//! each with its length. The other side is not trusted: lengths are checked before memory is
+//! allocated.
 
 use super::compiled::{Compiled, Probe};
 use std::io::{Read, Write};
 
-/// Both sides must have the same version of this protocol.
+/// The first message. It must be equal on both sides, so that they use the same protocol.
 pub(crate) const HELLO: &str = concat!("kjit-cc 1 ", env!("CARGO_PKG_VERSION"));
 
-/// Larger than any source or code object.
+/// Maximum bytes of a string. It is larger than any source or code object.
 const MOST_BYTES: u64 = 1 << 30;
 const MOST_FIELDS: u32 = 4096;
 
-/// A compile with everything that it depends on.
+/// A compile with all of its inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// The name of the main file.
     pub file: String,
-    /// Its text, preceded by the rendered constants.
+    /// Text of the main file, preceded by the rendered constants.
     pub source: String,
     /// `(name, text)` of the included files.
     pub headers: Vec<(String, String)>,
@@ -54,7 +55,7 @@ fn frame(fields: &[&[u8]]) -> Vec<u8> {
 fn read_frame(from: &mut impl Read) -> std::io::Result<Option<Fields>> {
     let broken = |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what.to_owned());
     let mut count = [0u8; 4];
-    // The stream may end between two frames; an end within a frame is an error.
+    // The stream may end between two frames. An end within a frame is an error.
     match from.read(&mut count)? {
         0 => return Ok(None),
         n => from.read_exact(count.get_mut(n..).unwrap_or_default())?,
@@ -230,8 +231,8 @@ mod tests {
         for at in 0..whole.len() {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x80;
-            // The result is another valid message (a changed letter) or an error, but never a panic
-            // or a huge allocation.
+            // The result is another valid message (a changed letter) or an error. It is never a
+            // panic or a huge allocation.
             let _ = Ask::read(&mut bytes.as_slice());
             let _ = Answer::read(&mut bytes.as_slice());
         }

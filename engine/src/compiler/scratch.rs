@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// The folder for a compiler process's temporary files. The starter removes it; the process itself
-/// does if the starter is gone.
+/// The folder of a compiler process for temporary files. The parent removes it. If the parent has
+/// died, the process removes it.
 pub(super) static SCRATCH: OnceLock<PathBuf> = OnceLock::new();
 
 /// The folder for a compiler's temporary files.
@@ -14,7 +14,7 @@ pub(crate) fn scratch() -> PathBuf {
 
 pub(super) fn remove_scratch() {
     if let Some(folder) = SCRATCH.get() {
-        // The folder may be gone already; an error here cannot be reported to anyone.
+        // The folder may have been removed already. An error here cannot be reported.
         let _ = std::fs::remove_dir_all(folder);
     }
 }

@@ -1,5 +1,5 @@
-//! Compilers that were found, with their identity for keys: a digest of the library and its
-//! companion files.
+//! Compilers that were found, with their identity for keys. The identity is a digest of the library
+//! and its companion files.
 
 use super::COMPILERS;
 use super::candidates::candidates;
@@ -28,12 +28,12 @@ pub(crate) struct Toolchain {
 }
 
 impl Toolchain {
-    /// Its name and version, such as `nvrtc 13.5`.
+    /// Name and version of the compiler, such as `nvrtc 13.5`.
     pub fn name(&self) -> String {
         format!("{} {}.{}", self.compiler.kind(), self.probe.version.0, self.probe.version.1)
     }
 
-    /// Its properties for listings.
+    /// Properties of the compiler for listings.
     pub fn info(&self) -> CompilerInfo {
         CompilerInfo {
             kind: self.compiler.kind().to_owned(),
@@ -44,7 +44,7 @@ impl Toolchain {
         }
     }
 
-    /// Whether it knows a compile id, regardless of feature flags.
+    /// Whether the compiler supports a compile id, regardless of feature flags.
     pub fn knows(&self, compile_id: &str) -> bool {
         let base = compile_id.split(':').next().unwrap_or_default();
         self.probe.ids.is_empty() || self.probe.ids.iter().any(|id| id == base)
@@ -58,18 +58,18 @@ pub(crate) struct Search {
     pub tried: Vec<Tried>,
     /// Files that exist but cannot be used, with the reason.
     pub unusable: Vec<String>,
-    /// Compilers that exist but could not be queried, since no process can be started.
+    /// Compilers that exist but could not be queried, because no process can be started.
     idle: Vec<String>,
-    /// The reason for that.
+    /// Why no process can be started.
     no_process: Option<String>,
 }
 
 /// Restrictions of the search.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wish {
-    /// Only this kind.
+    /// Search only this kind.
     pub kind: Option<String>,
-    /// Only this file.
+    /// Search only this file.
     pub file: Option<PathBuf>,
 }
 
@@ -111,8 +111,8 @@ pub(crate) fn search(
                 }
                 Err(why) => search.unusable.push(format!("{}: {why}", candidate.file.display())),
             }
-            // The first that opens is the newest; others are only needed for architectures that it
-            // does not know.
+            // The first one that can be opened is the newest. Others are only needed for
+            // architectures that it does not support.
             if search.found.len() >= 3 {
                 break;
             }
@@ -122,8 +122,9 @@ pub(crate) fn search(
 }
 
 impl Search {
-    /// The reason, in one line, why none of the compilers supports this architecture: which ones do
-    /// not know it, which cannot be used, and what else can be installed.
+    /// The reason, in one line, why none of the compilers supports this architecture. It lists
+    /// compilers that do not support it, compilers that cannot be used, and what else can be
+    /// installed.
     pub fn why_not(&self, vendor: Vendor, wish: &Wish, arch: &str) -> String {
         if self.found.is_empty() {
             return self.why_none(vendor, wish);
@@ -148,7 +149,7 @@ impl Search {
 
     /// The reason, in one line, why there is no compiler.
     pub fn why_none(&self, vendor: Vendor, wish: &Wish) -> String {
-        // All have the same reason, and installing something would not help.
+        // All compilers have the same reason, and installing something would not help.
         if let Some(why) = &self.no_process {
             return format!("{} found, but cannot be started: {why}", self.idle.join(", "));
         }

@@ -3,7 +3,8 @@
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// The exit status of the child; `None` if it did not end in time, and it is abandoned.
+/// The exit status of the child. `None` if it did not end in time; it is then killed in the
+/// background.
 pub(crate) fn wait(mut child: Child, patience: Duration) -> Option<ExitStatus> {
     let start = Instant::now();
     while start.elapsed() < patience {
@@ -14,8 +15,8 @@ pub(crate) fn wait(mut child: Child, patience: Duration) -> Option<ExitStatus> {
         }
     }
     let _ = child.kill();
-    // A child that hangs in the kernel does not end even when killed, so only a thread waits for
-    // it.
+    // A child that hangs in the kernel does not even end when it is killed. So a separate thread
+    // waits for it.
     let reap = move || drop(child.wait());
     let _ = std::thread::Builder::new().name("kjit waits".into()).stack_size(64 << 10).spawn(reap);
     None

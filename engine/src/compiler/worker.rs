@@ -1,5 +1,5 @@
-//! The engine's side of compiler processes: they are started on demand, reused for many kernels,
-//! and ended if they hang.
+//! The parent's side of compiler processes. They are started on demand, reused for many kernels,
+//! and killed if they hang.
 
 use super::child::{self, Opened, WORK};
 use super::descendants::end_below;
@@ -18,13 +18,13 @@ use std::time::Duration;
 /// The processes in which compilers run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// In child processes: this program if it called [`crate::child_main`], else the `kjit-cc` next
-    /// to it.
+    /// In child processes. They run this program if it called [`crate::child_main`], otherwise the
+    /// `kjit-cc` in the same folder.
     #[default]
     Children,
-    /// In child processes of this executable, a `kjit-cc`.
+    /// In child processes of this executable (a `kjit-cc`).
     Worker(PathBuf),
-    /// In this process: a compiler that aborts ends it, too. Only on request.
+    /// In this process. If the compiler aborts, this process ends. Only used on explicit request.
     InProcess,
 }
 
@@ -32,7 +32,7 @@ pub enum Isolation {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub timeout: Duration,
-    /// Address space of a process in bytes; 0: no limit.
+    /// Maximum address space of a process in bytes; 0: no limit.
     pub memory: u64,
 }
 
@@ -44,21 +44,21 @@ pub(crate) struct Workers {
     isolation: Isolation,
     limits: Limits,
     idle: Mutex<Vec<Worker>>,
-    /// Compilers opened in this process, if requested.
+    /// Compilers that were opened in this process, if requested.
     here: Mutex<Vec<Opened>>,
 }
 
-/// The reason of a failed exchange.
+/// The reason of a failed request.
 enum Failure {
-    /// The process cannot be started, for any job.
+    /// The process cannot be started. This fails for every request.
     Start(Box<Error>),
-    /// It exceeded the time limit.
+    /// The process exceeded the time limit.
     Slow,
-    /// It ended, or its answer was invalid.
+    /// The process died, or its answer was invalid.
     Died(String),
 }
 
-/// A failed exchange with the process's output.
+/// A failed request with the output of the process.
 struct Failed {
     failure: Failure,
     log: String,
@@ -72,26 +72,25 @@ struct Worker {
     /// Bytes of the log that belong to earlier compiles.
     seen: u64,
     done: u32,
-    /// Its temporary files, removed after it has ended for any reason.
+    /// The folder of temporary files. It is removed when the process has ended for any reason.
     _scratch: tempfile::TempDir,
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended already. Otherwise its descendants (a hanging clang, its linker) are
-        // ended too, including those that left its process group. While it is stopped it starts no
-        // more, and orphans become its children until they are ended.
+        // The process may have exited already. If not, SIGSTOP keeps it from starting new
+        // processes, and orphans become its children. Then all its descendants (a hanging clang,
+        // its linker) are killed, also those that left its process group.
         if let (Ok(None), Ok(group)) = (self.child.try_wait(), i32::try_from(self.child.id())) {
-            // SAFETY: passes numbers only. The child leads the group and has not been waited for,
-            // so the number is still its own.
+            // SAFETY: `kill` gets numbers only. The child leads the group and was not reaped, so
+            // its id was not reused.
             unsafe { libc::kill(group, libc::SIGSTOP) };
             end_below(group);
-            // SAFETY: passes numbers only. The child has not been waited for, so the number is
-            // still its own.
+            // SAFETY: `kill` gets numbers only. The child was not reaped, so its id was not reused.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
         let _ = self.child.kill();
-        // Waited for, so that no zombie remains.
+        // Reaps the child, so that no zombie remains.
         let _ = self.child.wait();
     }
 }
@@ -101,11 +100,12 @@ impl Workers {
         Workers { isolation, limits, idle: Mutex::default(), here: Mutex::default() }
     }
 
-    /// Sends a request to a compiler process, and to another one if the first dies. Returns the
-    /// answer and the process's output.
+    /// Sends a request to a compiler process. If the process dies, a second one gets the request.
+    /// Returns the answer and the output of the process.
     ///
     /// # Errors
-    /// [`Error::Worker`] if it died twice or hung; [`Error::NoProcess`] if it could not be started.
+    /// [`Error::Worker`] if the process died twice or hung; [`Error::NoProcess`] if it could not be
+    /// started.
     pub fn ask(&self, kernel: &str, compiler: &str, ask: &Ask) -> Result<(Answer, String)> {
         if self.isolation == Isolation::InProcess {
             let mut opened = lock(&self.here).pop().unwrap_or_default();
@@ -124,7 +124,7 @@ impl Workers {
         match self.try_once(ask) {
             Ok(answered) => Ok(answered),
             Err(Failed { failure: Failure::Start(error), .. }) => Err(*error),
-            // A second run would hang just as long.
+            // A second process would hang as well.
             Err(Failed { failure: Failure::Slow, log }) => told(
                 format!("ran past {} s and was ended", self.limits.timeout.as_secs_f64()),
                 &log,
@@ -193,7 +193,7 @@ impl Workers {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log.try_clone().map_err(fail)?)
-            // Ctrl-C is handled by the program instead of ending a compile.
+            // The program handles Ctrl-C; it must not kill a compile.
             .process_group(0)
             .spawn()
             .map_err(fail)?;
@@ -217,12 +217,12 @@ impl Workers {
         Ok(Worker { child, questions, answers, log, seen: 0, done: 0, _scratch: scratch })
     }
 
-    /// The executable for other child processes; `None` if everything must run in this process.
+    /// The executable of other child processes; `None` if everything must run in this process.
     pub fn apart(&self) -> Option<PathBuf> {
         if self.isolation == Isolation::InProcess { None } else { self.program().ok() }
     }
 
-    /// The executable of compiler processes, which also repeats a kept compile.
+    /// The executable of compiler processes. It can also repeat a failed compile.
     pub fn program(&self) -> Result<PathBuf> {
         if let Isolation::Worker(path) = &self.isolation {
             return Ok(path.clone());
@@ -233,8 +233,8 @@ impl Workers {
             return Ok(this);
         }
         let mut tried = Vec::new();
-        // Next to the program, or one folder up for test and example binaries, which cargo puts
-        // into subfolders.
+        // The folder of the program is searched, and its parent: cargo puts test and example
+        // binaries into subfolders.
         for folder in this.ancestors().skip(1).take(2) {
             let file = folder.join("kjit-cc");
             if file.is_file() {
@@ -271,8 +271,8 @@ impl Worker {
     }
 
     fn how_it_ended(&mut self) -> String {
-        // Its pipe is closed, so it has ended or is about to. A process that lives on is ended
-        // here.
+        // The pipe is closed, so the process has exited or will exit soon. If it does not, it is
+        // killed.
         for _ in 0..200 {
             match self.child.try_wait() {
                 Ok(Some(status)) => return ended(status),
@@ -283,7 +283,8 @@ impl Worker {
         "closed its pipe".to_owned()
     }
 
-    /// The output since the last call. Read by position, since the child writes to the same file.
+    /// The output since the last call. It is read by offset, because the child writes to the same
+    /// file.
     fn read_log(&mut self) -> String {
         const MOST: u64 = 1 << 20;
         let len = self.log.metadata().map_or(self.seen, |m| m.len());
@@ -334,7 +335,7 @@ pub(crate) fn keep_log(kernel: &str, log: &str) -> Option<PathBuf> {
     Some(file)
 }
 
-/// A new private folder for files to be inspected after a failure.
+/// Creates a private folder. It keeps the files of a failed compile for inspection.
 pub(crate) fn kept_folder(kernel: &str) -> std::io::Result<PathBuf> {
     let name: String =
         kernel.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(40).collect();

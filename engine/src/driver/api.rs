@@ -1,10 +1,10 @@
-//! The interface of a vendor's runtime, implemented for CUDA and HIP. Code above it is
-//! vendor-neutral.
+//! The interface of a vendor's runtime, implemented for CUDA and HIP. All other code of the engine
+//! is vendor-neutral.
 //!
 //! Handles and addresses are plain numbers here. Every operation that could be misused (double
 //! free, use after free) is an `unsafe fn`. Only the owning types in this folder
-//! ([`super::memory`], [`super::stream`], …) call them, and each upholds its obligations in one
-//! place.
+//! ([`super::memory`], [`super::stream`], …) call them. Each type ensures the safety requirements
+//! in one place.
 
 use super::info::DeviceInfo;
 use super::tensor_map::Matrices;
@@ -15,7 +15,8 @@ use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A driver's handle (stream, event, module, function, graph). Never null if a call returned it.
+/// A driver's handle (stream, event, module, function, graph). A handle that a call returned is not
+/// null.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Raw(pub usize);
 
@@ -32,14 +33,14 @@ impl Raw {
     }
 }
 
-/// The string that a call wrote into a buffer, up to its terminator or the buffer's end.
+/// The string that a call wrote into a buffer, up to the terminator or the end of the buffer.
 pub(crate) fn text(buffer: &[c_char]) -> String {
     let bytes: &[u8] = bytemuck::cast_slice(buffer);
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(bytes.get(..end).unwrap_or(bytes)).trim().to_owned()
 }
 
-/// The kind of a driver's error code, as far as the engine distinguishes it.
+/// The kinds of driver errors that the engine distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultKind {
     /// Out of device or page-locked memory.
@@ -48,7 +49,7 @@ pub(crate) enum FaultKind {
     BadImage,
     /// A kernel fault after which every call fails: the context is lost.
     Lost,
-    /// Anything else.
+    /// Any other error.
     Other,
 }
 
@@ -81,7 +82,7 @@ pub(crate) trait Driver: Send + Sync {
     fn vendor(&self) -> Vendor;
     /// Highest supported API version, `(major, minor)`.
     fn version(&self) -> (u32, u32);
-    /// The file that it was opened from.
+    /// The file from which the library was opened.
     fn library(&self) -> &str;
     /// Number of visible devices.
     fn count(&self) -> Result<u32>;
@@ -91,7 +92,7 @@ pub(crate) trait Driver: Send + Sync {
     fn open(&self, ordinal: u32) -> Result<Arc<dyn RawDevice>>;
 }
 
-/// A matrix product for a vendor's library: `out` (n × m, f32) = `x` (n × k, f16) · `w`ᵀ (m × k,
+/// A matrix product for the vendor's library: `out` (n × m, f32) = `x` (n × k, f16) · `w`ᵀ (m × k,
 /// f16), all row-major.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
@@ -103,15 +104,15 @@ pub(crate) struct Product {
     pub out: u64,
 }
 
-/// A vendor's matrix library, opened on a device. Calls may come from any thread.
+/// The vendor's matrix library, opened on a device. Any thread may make calls.
 pub(crate) trait RawBlas: Send + Sync {
-    /// The file that it was opened from.
+    /// The file from which the library was opened.
     fn library(&self) -> &str;
-    /// Enqueues the product. Safety as for [`RawDevice`]; the stream must not be capturing.
+    /// Enqueues the product. Safety: as for [`RawDevice`]; the stream must not be capturing.
     unsafe fn product(&self, product: Product, stream: Raw) -> Try<()>;
 }
 
-/// An opened device. Calls may come from any thread.
+/// An opened device. Any thread may make calls.
 ///
 /// Safety of all `unsafe` methods: handles and addresses belong to this device and are alive,
 /// ranges are inside their allocation, and host memory stays alive and unaliased until the stream
@@ -121,21 +122,22 @@ pub(crate) trait RawDevice: Send + Sync {
     fn blas(&self) -> Option<Result<Box<dyn RawBlas>>> {
         None
     }
-    /// Enables access to another device's memory; false if that is impossible.
+    /// Enables access to the memory of another device. Returns `false` if that is impossible.
     fn reach(&self, _other: u32) -> Try<bool> {
         Ok(false)
     }
 
-    /// Encodes a description of matrices for the copy engine; `None` if the vendor has none.
+    /// Encodes a description of matrices for the copy engine. `None` if the vendor has no such
+    /// engine.
     fn tensor_map(&self, _address: u64, _of: &Matrices) -> Option<Try<[u64; 16]>> {
         None
     }
 
-    /// Makes it the current device of the calling thread, for a vendor library.
+    /// Makes this device current in the calling thread, for a library of the vendor.
     fn make_current(&self) -> Try<()>;
     /// Refuses all further calls, as for a lost device.
     fn leave(&self);
-    /// Free and total bytes.
+    /// Free and total memory in bytes.
     fn memory(&self) -> Try<(u64, u64)>;
     /// Blocks the host until all work on the device is done.
     fn wait_all(&self) -> Try<()>;
@@ -147,11 +149,11 @@ pub(crate) trait RawDevice: Send + Sync {
     }
     /// Frees memory. Waits for work that uses it, as the vendor's call does.
     unsafe fn free(&self, address: u64) -> Try<()>;
-    /// Page-locked host memory and its device address. `write_combined` memory is fast to write and
-    /// slow to read.
+    /// Allocates page-locked host memory. Returns its host and device addresses. `write_combined`
+    /// memory is fast to write and slow to read.
     fn alloc_host(&self, bytes: u64, write_combined: bool) -> Try<(*mut u8, u64)>;
-    /// Page-locked host memory that all devices of the vendor can access, at
-    /// [`RawDevice::host_address`], even while kernels run.
+    /// Allocates page-locked host memory that all devices of the vendor can access, even while
+    /// kernels run. Their addresses are given by [`RawDevice::host_address`].
     fn alloc_host_shared(&self, bytes: u64) -> Try<*mut u8>;
     /// This device's address of page-locked memory of any device of the vendor.
     unsafe fn host_address(&self, at: *mut u8) -> Try<u64>;
@@ -181,12 +183,12 @@ pub(crate) trait RawDevice: Send + Sync {
     }
     unsafe fn fill(&self, to: u64, byte: u8, bytes: usize, stream: Raw) -> Try<()>;
 
-    /// A stream that does not synchronise with others. Higher `urgency` (0 or 1) is scheduled
-    /// first.
+    /// Makes a stream that does not synchronise with others. Streams with higher `urgency` (0 or 1)
+    /// are scheduled first.
     fn stream(&self, urgency: u32) -> Try<Raw>;
     unsafe fn stream_destroy(&self, stream: Raw) -> Try<()>;
     unsafe fn stream_wait_host(&self, stream: Raw) -> Try<()>;
-    /// Whether all its work is done.
+    /// Whether all work in the stream is done.
     unsafe fn stream_idle(&self, stream: Raw) -> Try<bool>;
     unsafe fn stream_wait_event(&self, stream: Raw, event: Raw) -> Try<()>;
 
@@ -198,13 +200,14 @@ pub(crate) trait RawDevice: Send + Sync {
     /// Milliseconds between two timed events that have completed.
     unsafe fn event_elapsed(&self, from: Raw, to: Raw) -> Try<f32>;
 
-    /// Loads machine code. Unsafe because the driver executes it; the bytes were verified by hash.
+    /// Loads machine code. It is unsafe because the driver executes the code; the bytes were
+    /// verified by hash.
     unsafe fn module(&self, image: &[u8]) -> Try<Raw>;
     unsafe fn module_unload(&self, module: Raw) -> Try<()>;
     unsafe fn function(&self, module: Raw, name: &std::ffi::CStr) -> Try<Raw>;
-    /// Allows a function this much dynamic shared memory.
+    /// Allows a function to use this much dynamic shared memory.
     unsafe fn function_shared(&self, function: Raw, bytes: u32) -> Try<()>;
-    /// Blocks of this size that a compute unit holds at once.
+    /// Number of blocks of this size that can be resident on a compute unit.
     unsafe fn function_blocks(&self, function: Raw, threads: u32, shared: u32) -> Try<u32>;
     /// `args` points to the value of each argument, in order.
     unsafe fn launch(
@@ -220,12 +223,13 @@ pub(crate) trait RawDevice: Send + Sync {
     unsafe fn capture_end(&self, stream: Raw) -> Try<Raw>;
     unsafe fn graph_nodes(&self, graph: Raw) -> Try<usize>;
     unsafe fn graph_destroy(&self, graph: Raw) -> Try<()>;
-    /// An executable of the graph, which does not need the graph afterwards.
+    /// Makes an executable graph, which does not need the graph afterwards.
     unsafe fn graph_instantiate(&self, graph: Raw) -> Try<Raw>;
     /// Uploads the executable before its first replay.
     unsafe fn graph_upload(&self, exec: Raw, stream: Raw) -> Try<()>;
     unsafe fn graph_launch(&self, exec: Raw, stream: Raw) -> Try<()>;
-    /// Updates the executable with a new graph's parameters; false if their structure differs.
+    /// Updates the executable with the parameters of a new graph. Returns `false` if their
+    /// structure differs.
     unsafe fn graph_update(&self, exec: Raw, graph: Raw) -> Try<bool>;
     unsafe fn graph_exec_destroy(&self, exec: Raw) -> Try<()>;
 }

@@ -1,5 +1,5 @@
-//! A vendor's matrix library behind one call, for comparison with kjit's kernels. Optional, used
-//! only on request.
+//! A vendor's matrix library with a single call, for comparison with kjit's kernels. It is optional
+//! and used only on request.
 
 use super::api::{Product, RawBlas};
 use super::device::Device;
@@ -16,7 +16,7 @@ pub struct Blas {
 impl Device {
     /// Opens the vendor's matrix library.
     ///
-    /// [`Error::NoLibrary`] if it is not installed, with the searched places, or if the engine does
+    /// [`Error::NoLibrary`] if it is not installed, with the searched paths, or if the engine does
     /// not support one for this vendor; [`Error::Driver`] if it does not start.
     pub fn blas(&self) -> Result<Blas> {
         let none = || Error::NoLibrary {
@@ -31,14 +31,14 @@ impl Device {
 }
 
 impl Blas {
-    /// The file that it was opened from.
+    /// The file from which the library was opened.
     #[must_use]
     pub fn library(&self) -> &str {
         self.raw.library()
     }
 
-    /// Enqueues a product: `out` (n × m, f32) = `x` (n × k) · `w`ᵀ (m × k), f16 as bits, all
-    /// row-major, summed in f32. Returns immediately.
+    /// Enqueues a product: `out` (n × m, f32) = `x` (n × k) · `w`ᵀ (m × k). `x` and `w` are f16,
+    /// given as bits. All are row-major, and sums are f32. Returns immediately.
     ///
     /// # Errors
     /// [`Error::Buffer`] if a buffer's length does not match its shape, if one is on another

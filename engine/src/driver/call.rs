@@ -17,15 +17,16 @@ pub enum HostArg<'a> {
 }
 
 impl Stream {
-    /// Uploads every buffer to its own allocation (so that an out-of-bounds access hits no other
-    /// buffer), launches, waits, and returns the contents of each [`HostArg::Buffer`] afterwards,
-    /// in argument order. For tests and setup, since it allocates and waits.
+    /// Uploads every buffer to a separate allocation (so that an out-of-bounds access cannot hit
+    /// another buffer), launches, waits, and returns the contents of each [`HostArg::Buffer`]
+    /// afterwards, in the order of the arguments. It allocates and waits, so use it for tests and
+    /// setup.
     ///
     /// # Safety
     /// The requirements of [`Stream::launch`].
     ///
     /// # Errors
-    /// The errors of [`Stream::upload`], [`Stream::launch`] and [`Stream::read`].
+    /// See [`Stream::upload`], [`Stream::launch`] and [`Stream::read`].
     pub unsafe fn call(
         &self,
         kernel: &Kernel,

@@ -1,16 +1,16 @@
-//! Keeps calls that would break a capture away from captures of a device.
+//! Separates calls that would break a capture from captures of a device.
 //!
 //! During a capture the driver refuses a free, a module unload or a device-wide wait from any
 //! thread, and the capture is lost ("operation failed due to a previous error during capture"). So
-//! this work runs between captures: immediately if there is none, else when the last one has ended.
-//! A capture in turn begins after running work has ended.
+//! these calls run between captures: immediately if there is no capture, otherwise after the last
+//! one. A capture begins after running calls have ended.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// Maximum time that a capture waits to begin. The running work may itself wait for a kernel of
-/// this device, and that kernel for a launch of this thread. After this time the capture begins
+/// Maximum time that a capture waits before it begins. A running call may itself wait for a kernel
+/// of this device, and that kernel for a launch of this thread. After this time the capture begins
 /// anyway and may be lost.
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -20,7 +20,7 @@ type Work = Box<dyn FnOnce() + Send>;
 struct State {
     /// Number of active captures.
     captures: usize,
-    /// Number of running pieces of work.
+    /// Number of running calls.
     working: usize,
     /// Work to run after the captures.
     later: Vec<Work>,
@@ -33,8 +33,8 @@ pub(crate) struct Captures {
     ended: Condvar,
 }
 
-/// The captures of each device of this process, by label: the driver has one state per device,
-/// however many engines opened it.
+/// The captures of each device of this process, by label. The driver has one state per device,
+/// regardless of how many engines opened it.
 static ALL: Mutex<BTreeMap<String, Weak<Captures>>> = Mutex::new(BTreeMap::new());
 
 impl Captures {
@@ -53,7 +53,8 @@ impl Captures {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` now, or after the active captures. It may defer more work, but must not capture.
+    /// Runs `work` now, or after the active captures. `work` may defer more work, but must not
+    /// capture.
     pub fn outside(&self, work: impl FnOnce() + Send + 'static) {
         let mut state = self.state();
         if state.captures > 0 {
@@ -90,7 +91,7 @@ impl Captures {
     }
 }
 
-/// A guard for a running piece of work.
+/// A guard for a running call.
 struct Working<'a>(&'a Captures);
 
 impl Drop for Working<'_> {
@@ -148,7 +149,8 @@ mod tests {
         assert_eq!(told.try_recv(), Ok(1));
     }
 
-    /// A device-wide wait that had started when another thread began a capture broke that capture.
+    /// A device-wide wait that had started before another thread began a capture broke that
+    /// capture.
     #[test]
     fn a_capture_begins_when_what_is_done_has_ended() {
         let captures = Arc::new(Captures::default());

@@ -1,4 +1,4 @@
-//! Kernels that are safe to launch: one `unsafe` promise for all their launches.
+//! Kernels that are safe to launch: one `unsafe` statement covers all their launches.
 
 use super::module::Kernel;
 use super::stream::Stream;
@@ -32,11 +32,11 @@ pub struct CheckedKernel {
 }
 
 impl CheckedKernel {
-    /// A kernel with its check, which returns one sentence for a launch that it refuses.
+    /// Makes a checked kernel. The check returns one sentence for a launch that it refuses.
     ///
     /// # Safety
     /// Every launch whose geometry and arguments pass `check` satisfies the requirements of
-    /// [`Stream::launch`], whatever the buffers contain.
+    /// [`Stream::launch`], for any contents of the buffers.
     pub unsafe fn new(
         kernel: Kernel,
         check: impl Fn(&Geometry, &[Arg<'_>]) -> std::result::Result<(), String> + Send + Sync + 'static,

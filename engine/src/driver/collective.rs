@@ -1,8 +1,8 @@
 //! Collectives between devices of several processes, by the vendor's library (NCCL, RCCL).
 //!
-//! The library is opened at run time and knows the number of ranks only; the caller distributes the
-//! id by which ranks find each other. Its calls may wait for other processes, possibly forever.
-//! Each call that may block runs on a thread of its own, which is abandoned after a time limit.
+//! The library is loaded at run time. The caller sends the unique id of the group to all ranks.
+//! Calls of the library may wait for other processes, possibly forever. So each call that may block
+//! runs in a separate thread, which is abandoned after a time limit.
 
 use super::api::{Fault, FaultKind};
 use super::device::Device;
@@ -19,12 +19,12 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of the id by which ranks find each other.
+/// Bytes of the unique id of a group.
 pub const COLLECTIVE_ID: usize = 128;
 
 /// The oldest version that supports graph capture as used here: 2.11.
 const OLDEST: u32 = 21_100;
-/// A number above this is not a version: 2.99.
+/// The newest possible version, 2.99. A larger number is not a version.
 const NEWEST: u32 = 99_999;
 
 /// Time limit for the library to release its resources.
@@ -34,7 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STUCK: Duration = Duration::from_secs(1);
 
 /// NVIDIA's library uses NVLink multicast by default; kjit disables it. A process that ends during
-/// it can leave the machine's switches in a state that only the machine's owner can repair.
+/// multicast can leave the machine's switches in a state that only the owner of the machine can
+/// repair.
 const MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
 /// The vendor's library.
@@ -45,8 +46,8 @@ pub struct CollectiveLibrary {
     version: u32,
 }
 
-/// A rank of a group of processes. Clones share it. It is released after the last clone and the
-/// last captured graph with its work are dropped.
+/// A rank of a group of processes. Clones share it. It is released after its last clone, and the
+/// last captured graph with its work, are dropped.
 #[derive(Debug, Clone)]
 pub struct Collective {
     inner: Arc<Inner>,
@@ -55,7 +56,7 @@ pub struct Collective {
 #[derive(Debug)]
 struct Inner {
     library: CollectiveLibrary,
-    /// `None` after it was given up.
+    /// `None` after the communicator was aborted.
     comm: Mutex<Option<Comm>>,
     /// Number of active calls.
     calls: AtomicUsize,
@@ -80,10 +81,10 @@ fn fault(error: nccl_sys::Error) -> Fault {
 }
 
 impl Device {
-    /// The library for collectives of this device with other processes.
+    /// The library for collectives of this device with devices of other processes.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with the searched places, or for an unsupported version.
+    /// [`Error::NoLibrary`] with the searched paths, or for an unsupported version.
     pub fn collective_library(&self) -> Result<CollectiveLibrary> {
         let nvidia = self.target().vendor() == Vendor::Nvidia;
         let search = if nvidia { NCCL } else { RCCL };
@@ -132,13 +133,13 @@ fn hip_folders() -> Vec<std::path::PathBuf> {
 }
 
 impl CollectiveLibrary {
-    /// Its version code, which must be equal on all ranks: 21804 is 2.18.4.
+    /// Version code of the library. It must be equal on all ranks. 21804 is 2.18.4.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// The id by which ranks find each other. One rank makes it for all.
+    /// Creates the unique id of a group. One rank calls this and sends the id to the others.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -153,7 +154,7 @@ impl CollectiveLibrary {
     /// Joins the other ranks. Waits for them until `limit` passes or `stop` returns a reason.
     ///
     /// # Errors
-    /// [`Error::Driver`] with the library's message, or the reason for not waiting longer.
+    /// [`Error::Driver`] with the message of the library, or with the reason that `stop` returned.
     pub fn join(
         &self,
         id: &[u8; COLLECTIVE_ID],
@@ -168,12 +169,12 @@ impl CollectiveLibrary {
         std::thread::spawn(move || {
             let joined = device.raw().make_current().and_then(|()| {
                 let mut comm = null_mut();
-                // SAFETY: writes one handle; the device is the thread's.
+                // SAFETY: writes one handle; the device is current in this thread.
                 unsafe { nccl.ncclCommInitRank(&mut comm, int(ranks), id, int(rank)) }
                     .map_err(fault)?;
                 Ok(Comm(comm))
             });
-            // A receiver that stopped waiting does not need it.
+            // If the receiver stopped waiting, it does not need the result.
             let _ = tell.send(joined);
         });
         let end = Instant::now() + limit;
@@ -208,7 +209,7 @@ impl CollectiveLibrary {
 }
 
 impl Collective {
-    /// The error since joining, in the library's words.
+    /// The error since joining, as text of the library.
     #[must_use]
     pub fn failed(&self) -> Option<String> {
         let Some(call) = self.inner.call() else { return Some("it was given up".to_owned()) };
@@ -224,8 +225,8 @@ impl Collective {
         }
     }
 
-    /// Aborts all active work on this rank. Streams continue with undefined values, and no further
-    /// collectives are possible.
+    /// Aborts all active work on this rank. Streams continue with undefined values, and later
+    /// collectives fail.
     pub fn give_up(&self) {
         let taken = self.inner.comm().take();
         if let Some(comm) = taken {
@@ -243,7 +244,7 @@ impl Collective {
     }
 }
 
-/// An active call with a live handle.
+/// An active call with a valid handle.
 struct Call<'a> {
     inner: &'a Inner,
     handle: ncclComm_t,
@@ -256,11 +257,11 @@ impl Drop for Call<'_> {
 }
 
 impl Inner {
-    /// Starts a call; `None` if the rank was given up.
+    /// Starts a call; `None` if the communicator was aborted.
     fn call(&self) -> Option<Call<'_>> {
         let comm = self.comm();
         let Comm(handle) = (*comm)?;
-        // Counted under the lock, so that a thread that takes the handle out sees this call.
+        // The call is counted under the lock, so that a thread that takes the handle sees it.
         self.calls.fetch_add(1, Ordering::Acquire);
         Some(Call { inner: self, handle })
     }
@@ -297,11 +298,11 @@ impl Drop for Inner {
 }
 
 impl Stream {
-    /// Enqueues an all-gather: `from` of every rank, concatenated in rank order in `to` on all
-    /// ranks. All ranks must make the same calls in the same order.
+    /// Enqueues an all-gather: `to` on all ranks is the concatenation of every rank's `from`, in
+    /// rank order. All ranks must make the same calls in the same order.
     ///
     /// # Errors
-    /// [`Error::Buffer`] for lengths that do not match; [`Error::Driver`].
+    /// [`Error::Buffer`] if the lengths do not match; [`Error::Driver`].
     pub fn all_gather(
         &self,
         all: &Collective,

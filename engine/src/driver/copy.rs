@@ -14,17 +14,17 @@ use crate::error::{Error, Result};
 use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
 
-/// The events that order copies from one device's stream to another's.
+/// Events that order copies from a stream of one device to a stream of another.
 #[derive(Debug, Clone)]
 pub struct Crossing {
-    /// The source has been written.
+    /// Recorded when the source has been written.
     made: Event,
-    /// The source may be overwritten.
+    /// Recorded when the source may be overwritten.
     copied: Event,
 }
 
 impl Stream {
-    /// A new buffer with this data. Waits; for setup only, not for the decode path.
+    /// Makes a new buffer with this data and waits. Use it during setup only, not for each token.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Driver`].
@@ -61,7 +61,7 @@ impl Stream {
         used.done()
     }
 
-    /// The buffer's contents after all work in the stream. Waits.
+    /// Reads the contents of the buffer after all work in the stream, and waits.
     ///
     /// # Errors
     /// [`Error::Driver`], also for errors of earlier kernels; [`Error::Buffer`] during a capture.
@@ -109,8 +109,8 @@ impl Stream {
         used.done()
     }
 
-    /// Copies a range of a registered mapping. Returns immediately. It can be captured: the graph
-    /// keeps the mapping alive.
+    /// Copies a range of a registered mapping. Returns immediately. The copy can be captured: the
+    /// graph keeps the mapping alive.
     ///
     /// # Errors
     /// [`Error::Buffer`] if the range is outside the mapping or its size differs from `to`;
@@ -186,27 +186,27 @@ impl Stream {
         used.done()
     }
 
-    /// Copies from another device of the same vendor, directly if
-    /// [`Device::reach`](crate::Device::reach) returned true, else by the route of the vendor's
-    /// runtime. Returns when it is done. The caller must wait for writers of the source, as between
-    /// any two streams.
+    /// Copies from another device of the same vendor. The copy is direct if
+    /// [`Device::reach`](crate::Device::reach) returned true, otherwise the vendor's runtime
+    /// chooses the way. Returns when the copy is done. The caller must wait for writers of the
+    /// source, as between any two streams.
     ///
     /// # Errors
-    /// [`Error::Buffer`] if the sizes differ, if the source is on this device or on another
-    /// vendor's, or during a capture; [`Error::Driver`].
+    /// [`Error::Buffer`] if the sizes differ, if the source is on this device or on a device of
+    /// another vendor, or during a capture; [`Error::Driver`].
     pub fn copy_from<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
-        // The other device's memory may be freed as soon as its owner drops it; the wait keeps it
+        // The owner of the other device's memory may free it by dropping it. The wait keeps it
         // until the copy is done.
         self.put_copy_from(from, to)?;
         self.synchronize()
     }
 
-    /// [`Stream::copy_from`] between two streams: after all current work of the source's stream,
-    /// and before its later work. Returns immediately.
+    /// Like [`Stream::copy_from`], ordered between two streams: after all current work of the
+    /// source's stream, and before its later work. Returns immediately.
     ///
     /// # Errors
-    /// The errors of [`Stream::copy_from`]; [`Error::Buffer`] if the source or the events belong to
-    /// other devices.
+    /// See [`Stream::copy_from`]; [`Error::Buffer`] if the source or the events belong to other
+    /// devices.
     pub fn copy_between<T: Pod>(
         &self,
         other: &Stream,
@@ -221,11 +221,11 @@ impl Stream {
         self.follow(&crossing.made)?;
         self.put_copy_from(from, to)?;
         self.record(&crossing.copied)?;
-        // Freeing memory waits for its device, and that device's stream waits for the copy.
+        // Freeing memory waits for the device, and the stream of that device waits for the copy.
         other.follow(&crossing.copied)
     }
 
-    /// The events of [`Stream::copy_between`], for copies from `other` to this stream.
+    /// Creates the events of [`Stream::copy_between`], for copies from `other` to this stream.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -243,7 +243,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Makes later work of this stream wait for an event of another device of the vendor.
+    /// Makes later work of this stream wait for an event of another device of the same vendor.
     fn follow(&self, event: &Event) -> Result<()> {
         // SAFETY: stream and event are alive; both vendors allow waiting for another device's
         // event.

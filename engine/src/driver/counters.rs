@@ -1,5 +1,5 @@
-//! Counters of a device's operations, so that tests can assert what must not happen (per decoded
-//! token: no allocation, no synchronisation, no weight copy).
+//! Counters of a device's operations. Tests assert with them what must not happen (per decoded
+//! token: no allocation, no synchronisation, no copy of weights).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -24,16 +24,17 @@ pub(crate) struct Inner {
     pub counters: Counters,
     pub trace: Option<Trace>,
     next_stream: AtomicU64,
-    /// Active captures, and work that would break them.
+    /// Active captures, and work that must wait for their end.
     captures: Arc<Captures>,
 }
 
-/// Whether a device was left or a library's work was given up.
+/// Whether a device was abandoned, or work of a library was aborted.
 pub(super) static LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Ends the process immediately with this exit code if a device was left or a library's work was
-/// given up ([`Device::leave`], [`Collective::give_up`](crate::Collective::give_up)); otherwise
-/// does nothing. Exit handlers of drivers and libraries need what is still in use there: with NCCL
+/// Ends the process immediately with this exit code if a device was abandoned or work of a library
+/// was aborted ([`Device::leave`], [`Collective::give_up`](crate::Collective::give_up)); otherwise
+/// does nothing. Exit handlers of drivers and libraries need objects that are still in use. With
+/// NCCL
 /// 2.28 a rank that had reported its error ended with a segmentation fault (the cause is inferred).
 /// The caller must have written all output.
 pub fn end_if_left(code: u8) {
@@ -77,7 +78,7 @@ impl Device {
         &self.inner.target
     }
 
-    /// Its name: `cuda:0`, `rocm:1`.
+    /// Name of the device: `cuda:0`, `rocm:1`.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.inner.label
@@ -91,26 +92,26 @@ impl Device {
         self.ok(self.inner.raw.memory())
     }
 
-    /// The counts of its operations.
+    /// The counters of the device's operations.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.inner.counters.now()
     }
 
-    /// Its trace, if it has one.
+    /// The trace of the device, if there is one.
     #[must_use]
     pub fn trace(&self) -> Option<&Trace> {
         self.inner.trace.as_ref()
     }
 
-    /// Whether both are the same opened device.
+    /// Whether both handles are the same opened device.
     #[must_use]
     pub fn same(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// Enables access of this device's kernels and copies to memory of `other`, a device of the
-    /// same vendor. False if the hardware or the engine's driver does not support it.
+    /// same vendor. Returns `false` if the hardware or the driver does not support it.
     ///
     /// # Errors
     /// [`Error::Driver`]; [`Error::Buffer`] for devices of two vendors.
@@ -125,13 +126,13 @@ impl Device {
         self.ok(self.inner.raw.reach(other.inner.info.ordinal))
     }
 
-    /// Abandons everything on the device until the process ends. For a device whose work never
-    /// ends, since freeing memory would wait for it. Later calls fail, and dropped objects are not
-    /// freed.
+    /// Abandons everything on the device until the process ends. Use it for a device whose work
+    /// never ends: freeing memory would wait for that work. Later calls fail, and dropped objects
+    /// are not freed.
     pub fn leave(&self) {
         LEFT.store(true, Ordering::Relaxed);
         self.inner.raw.leave();
-        // Closing it would wait as well.
+        // Closing the device would wait as well.
         std::mem::forget(self.clone());
     }
 
@@ -139,12 +140,13 @@ impl Device {
         &*self.inner.raw
     }
 
-    /// Converts a driver's result to the engine's.
+    /// Converts a result of the driver to a result of the engine.
     pub(crate) fn ok<T>(&self, answer: Try<T>) -> Result<T> {
         answer.map_err(|fault| fault.on(self.label()))
     }
 
-    /// Converts the result of an allocation: out of memory states the requested and the free bytes.
+    /// Converts the result of an allocation. The error for lack of memory states the requested and
+    /// the free bytes.
     pub(crate) fn allocated<T>(&self, answer: Try<T>, asked: u64, what: &str) -> Result<T> {
         answer.map_err(|fault| match fault.kind {
             FaultKind::OutOfMemory => self.out_of_memory(asked, what),
@@ -167,7 +169,7 @@ impl Device {
         self.inner.next_stream.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Runs `f` now or after the active captures, since a free or an event would break them.
+    /// Runs `f` now, or after the active captures. Frees and events would break a capture.
     pub(crate) fn outside_capture(&self, f: impl FnOnce() + Send + 'static) {
         self.inner.captures.outside(f);
     }

@@ -25,7 +25,7 @@ impl Drop for Inner {
 }
 
 impl Device {
-    /// An event for ordering only, which is cheaper than one with a time.
+    /// Makes an event for ordering only. It is cheaper than an event with a time.
     ///
     /// # Errors
     /// [`crate::Error::Driver`].
@@ -33,7 +33,7 @@ impl Device {
         self.make_event(false)
     }
 
-    /// An event that also records the device's time.
+    /// Makes an event that also records the device's time.
     ///
     /// # Errors
     /// [`crate::Error::Driver`].
@@ -56,7 +56,7 @@ impl Event {
         &self.inner.device
     }
 
-    /// Whether the device has completed it. True if it was never recorded.
+    /// Whether the device has completed the event. `true` if it was never recorded.
     ///
     /// # Errors
     /// [`crate::Error::Driver`], also for errors of earlier kernels.
@@ -65,10 +65,10 @@ impl Event {
         self.inner.device.ok(unsafe { self.inner.device.raw().event_done(self.inner.raw) })
     }
 
-    /// Blocks the host until the device has completed it. Counts as a synchronisation.
+    /// Blocks the host until the device has completed the event. It counts as a synchronisation.
     ///
     /// # Errors
-    /// The errors of [`Event::is_done`].
+    /// See [`Event::is_done`].
     pub fn synchronize(&self) -> Result<()> {
         add(&self.inner.device.inner.counters.synchronisations, 1);
         // SAFETY: the event is alive as long as self.
@@ -78,7 +78,7 @@ impl Event {
     /// Milliseconds from `earlier` to this event. Both must be timed and completed.
     ///
     /// # Errors
-    /// [`crate::Error::Driver`] if one is not timed, not recorded or not completed.
+    /// [`crate::Error::Driver`] if one of the events is not timed, not recorded or not completed.
     pub fn milliseconds_since(&self, earlier: &Event) -> Result<f32> {
         // SAFETY: both events are alive, since they are borrowed.
         self.inner

@@ -15,7 +15,7 @@ pub struct Graph {
     exec: Raw,
     nodes: usize,
     kept: Kept,
-    /// The stream of the last replay, which is waited for before destruction.
+    /// The stream of the last replay. Drop waits for it.
     last: Mutex<Option<Arc<StreamInner>>>,
 }
 
@@ -62,12 +62,12 @@ impl Drop for Capture<'_> {
 }
 
 impl Stream {
-    /// Captures what `f` enqueues in this stream instead of running it. Launches, copies within the
-    /// device or with page-locked memory, and events can be captured; waits cannot. Other threads
-    /// may continue to work.
+    /// Captures the operations that `f` enqueues in this stream; they do not run. Launches, copies
+    /// within the device or with page-locked memory, and events can be captured; waits cannot.
+    /// Other threads may continue to work.
     ///
-    /// Buffers of another stream's pool are kept alive by the graph but not ordered against that
-    /// stream: use an arena, or this stream's pool.
+    /// The graph keeps buffers of another stream's pool alive, but it does not order their use
+    /// against that stream. Use an arena, or the pool of this stream.
     ///
     /// # Errors
     /// The error of `f`; [`Error::Driver`] if something cannot be captured.
@@ -75,10 +75,10 @@ impl Stream {
         self.capture_across(&[], f)
     }
 
-    /// [`Stream::capture`] with further streams that `f` forks to and joins by events.
+    /// Like [`Stream::capture`], with further streams that `f` forks to and joins by events.
     ///
     /// # Errors
-    /// The errors of [`Stream::capture`].
+    /// See [`Stream::capture`].
     pub fn capture_across(
         &self,
         others: &[&Stream],
@@ -131,7 +131,7 @@ impl Stream {
         Ok((recorded, kept))
     }
 
-    /// Enqueues one replay of the graph. Does not allocate or wait.
+    /// Enqueues one replay of the graph. It does not allocate or wait.
     ///
     /// # Errors
     /// [`Error::Driver`]; [`Error::Buffer`] if the graph belongs to another device.
@@ -149,8 +149,8 @@ impl Stream {
             // SAFETY: executable and stream are alive; the graph keeps everything that it uses.
             device.ok(unsafe { device.raw().graph_launch(graph.exec, self.inner().raw()) })?;
             if last.as_ref().is_none_or(|s| s.id() != self.inner().id()) {
-                // Two streams may have replays in progress; the newer must follow the older for the
-                // wait in Drop.
+                // Two streams may have replays in progress. The newer replay must run after the
+                // older one, so that the wait in Drop covers both.
                 if let Some(before) = last.take() {
                     self.inner().wait_for(&before)?;
                 }
@@ -172,18 +172,19 @@ impl Graph {
         self.nodes
     }
 
-    /// Captures `f` from `stream` and updates this graph's parameters (arguments, grids), which is
-    /// cheaper than a new graph. False, with the graph unchanged, if the structure differs.
+    /// Captures `f` from `stream` and updates the parameters of this graph (arguments, grids). This
+    /// is cheaper than a new graph. Returns `false` if the structure differs; the graph is then
+    /// unchanged.
     ///
     /// # Errors
-    /// The errors of [`Stream::capture`].
+    /// See [`Stream::capture`].
     pub fn update(&mut self, stream: &Stream, f: impl FnOnce() -> Result<()>) -> Result<bool> {
         let (recorded, kept) = stream.record_graph(&[], f)?;
         // SAFETY: executable and graph are alive. Replays in progress keep their parameters.
         let updated =
             self.device.ok(unsafe { self.device.raw().graph_update(self.exec, recorded.raw) })?;
         if updated {
-            // Memory of replays in progress must stay until they are done.
+            // The memory of replays in progress must exist until they are done.
             self.settle();
             self.kept = kept;
         }

@@ -5,7 +5,7 @@ use crate::arch::{Target, Vendor};
 /// A device as its driver describes it.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// Vendor.
+    /// Vendor of the device.
     pub vendor: Vendor,
     /// Index among the vendor's visible devices.
     pub ordinal: u32,
@@ -15,19 +15,19 @@ pub struct DeviceInfo {
     pub target: Option<Target>,
     /// The architecture's id as the device reports it (`sm_90`, `gfx90a:sramecc+:xnack-`).
     pub arch_id: String,
-    /// Bytes of device memory.
+    /// Size of the device memory in bytes.
     pub memory_total: u64,
     /// Free bytes, if this is known without opening the device.
     pub memory_free: Option<u64>,
-    /// Compute units (SMs, CUs).
+    /// Number of compute units (SMs, CUs).
     pub units: u32,
     /// Highest core clock in kHz, 0 if unknown.
     pub clock_khz: u32,
-    /// Bytes of level-2 cache, 0 if unknown.
+    /// Size of the level-2 cache in bytes, 0 if unknown.
     pub l2_bytes: u64,
     /// PCI address `0000:c1:00.0`.
     pub pci: String,
-    /// UUID in the vendor's form (`GPU-…`); empty if unknown.
+    /// UUID in the vendor's format (`GPU-…`); empty if unknown.
     pub uuid: String,
     /// Version of the driver's API.
     pub driver: (u32, u32),
@@ -40,34 +40,33 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// Its name: `cuda:0`, `rocm:1`.
+    /// Name of the device: `cuda:0`, `rocm:1`.
     #[must_use]
     pub fn label(&self) -> String {
         format!("{}:{}", self.vendor.device_word(), self.ordinal)
     }
 }
 
-/// The devices, the settings that hide devices, and what was not found.
+/// Devices, settings that hide devices, and missing libraries.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
-    /// Devices, NVIDIA's first.
+    /// Devices; those of NVIDIA come first.
     pub devices: Vec<DeviceInfo>,
     /// A line for each vendor whose driver was opened: library and version.
     pub drivers: Vec<String>,
-    /// A line for each thing that is missing: driver libraries, devices that could not be
-    /// described.
+    /// A line for each missing driver library and for each device that could not be described.
     pub missing: Vec<String>,
     /// A clause for each vendor without a device: the reason.
     pub none: Vec<String>,
-    /// Variables that hide or disguise devices, with their values, such as
+    /// Variables that hide devices or change how they are reported, with their values, such as
     /// `CUDA_VISIBLE_DEVICES=1`.
     pub visibility: Vec<(String, String)>,
 }
 
 impl Inventory {
-    /// The device that `auto` selects: the first discrete card, or the first device if there is
-    /// none. An integrated GPU has the bandwidth of the processor's memory, about a tenth of a
-    /// card's.
+    /// The device that `auto` selects: the first discrete card, or the first device if there is no
+    /// card. An integrated GPU has the bandwidth of the processor's memory, about a tenth of the
+    /// bandwidth of a card.
     #[must_use]
     pub fn preferred(&self) -> Option<&DeviceInfo> {
         self.devices.iter().find(|d| !d.integrated).or_else(|| self.devices.first())
@@ -87,14 +86,14 @@ impl Inventory {
             .then(|| format!("{} passed over: a processor's own GPU", before.join(", ")))
     }
 
-    /// The reason why there is no GPU, in one line: by vendor, with the variables that hide
+    /// The reason why there is no GPU, in one line: for each vendor, with the variables that hide
     /// devices.
     #[must_use]
     pub fn why_none(&self) -> String {
         self.none.iter().cloned().chain(self.warnings()).collect::<Vec<_>>().join("; ")
     }
 
-    /// Settings that may do harm, one sentence each.
+    /// Warnings about settings that may do harm, one sentence each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let set =
@@ -133,7 +132,7 @@ impl Inventory {
     }
 }
 
-/// Variables that hide or disguise devices.
+/// Variables that hide devices or change how they are reported.
 pub(crate) const VISIBILITY: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",

@@ -1,36 +1,36 @@
-//! Lost devices: the handling of kernel faults that end a device's context.
+//! Lost devices: handles kernel faults that end the context of a device.
 //!
-//! After an illegal access, an assertion or a kernel timeout, every further call fails with the
-//! same code, in everything that shares the vendor's context of that device in this process. The
-//! first such error is recorded here, and no further calls are made. The context is recreated when
-//! the device is opened again, but only if all objects of the old one were dropped: page-locked
-//! memory ends with its context, and a remaining owner would write to unmapped memory.
+//! After an illegal access, an assertion or a kernel timeout, every further call in this process
+//! that uses the vendor's context of that device fails with the same code. The first such error is
+//! recorded here, and no further calls are made. The context is recreated when the device is opened
+//! again, but only if all objects of the old context were dropped: page-locked memory ends with its
+//! context, and a remaining owner would write to unmapped memory.
 
 use super::api::{Fault, FaultKind, Try};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The name in the fault of a device that was left by kjit.
+/// The name of the call in the fault of a device that kjit abandoned.
 const LEFT: &str = "kjit";
 
 /// The contexts of a vendor's devices in this process, by ordinal.
 #[derive(Default)]
 pub(super) struct Contexts(Mutex<HashMap<u32, Context>>);
 
-/// The state that all openings of a device share: the fault that it was lost to.
+/// The state that all handles of an opened device share: the fault by which it was lost.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Context(Arc<OnceLock<Fault>>);
 
 impl Contexts {
-    /// The context of a device that is being opened. `renew` recreates a lost context if none of
-    /// its objects is left.
+    /// Joins the context of a device that is being opened. `renew` recreates a lost context if none
+    /// of its objects exists any more.
     pub fn join(&self, ordinal: u32, renew: impl FnOnce() -> Try<()>) -> Try<Context> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let context = all.entry(ordinal).or_default();
         if context.0.get().is_some() {
             if Arc::strong_count(&context.0) > 1 {
                 let held = |f: Fault| {
-                    // Objects that cannot be dropped keep the context of a device that was left.
+                    // Objects that cannot be dropped keep the context of an abandoned device.
                     let then = if f.call == LEFT {
                         "a new process has it again"
                     } else {
@@ -53,8 +53,8 @@ impl Context {
         self.0.get().map_or(Ok(()), |fault| Err(fault.clone()))
     }
 
-    /// Refuses all further calls: work on the device does not end, and freeing anything would wait
-    /// for it.
+    /// Refuses all further calls, because work on the device does not end, and freeing anything
+    /// would wait for it.
     pub fn leave(&self) {
         let says = "it was left with work that does not end".to_owned();
         let _ = self.0.set(Fault { call: LEFT, code: 0, says, kind: FaultKind::Lost });
@@ -63,7 +63,7 @@ impl Context {
     /// Records a fault that ends the context.
     pub fn note(&self, fault: Fault) -> Fault {
         if fault.kind == FaultKind::Lost {
-            // Only the first fault is recorded; later ones are its consequences.
+            // Only the first fault is recorded; it causes the later ones.
             let _ = self.0.set(fault.clone());
         }
         fault

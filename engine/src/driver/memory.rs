@@ -14,32 +14,32 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 /// A block of memory that a device can address. Launches, copies and captured graphs hold it, so
-/// that it outlives them.
+/// that it is not freed before they end.
 #[derive(Debug)]
 pub struct Memory {
     device: Device,
     address: u64,
     bytes: u64,
     origin: Origin,
-    /// Whether kernels of other devices may use it.
+    /// Whether kernels of other devices may use the block.
     shared: bool,
 }
 
 /// The origin of a block, which determines how it is freed.
 #[derive(Debug)]
 enum Origin {
-    /// The driver: freed after the work that uses it.
+    /// From the driver: freed after the work that uses it.
     Driver,
-    /// A pool: returned to its stream's free list.
+    /// From a pool: returned to the free list of its stream.
     Pool(Home),
-    /// Page-locked host memory, which frees itself.
+    /// Page-locked host memory, which is freed by its own type.
     Pinned(Arc<PinnedMemory>),
-    /// Page-locked host memory of several devices; this is one device's view.
+    /// Page-locked host memory of several devices; this is the view of one device.
     Pages { _pages: Arc<SharedPages> },
-    /// Another library, which frees it when the value is dropped.
+    /// From another library, which frees the memory when the value is dropped.
     Foreign { _keep: Box<dyn Any + Send + Sync> },
     /// System memory of an integrated GPU whose reserved memory is full, with its host address.
-    /// Only the device uses it, so nothing waits for host access.
+    /// Only the device uses it, so no wait for host access is needed.
     System(usize),
 }
 
@@ -112,18 +112,18 @@ impl Memory {
         &self.device
     }
 
-    /// Bytes from this address to the end.
+    /// Number of bytes from this address to the end.
     pub(crate) fn behind(&self, address: u64) -> u64 {
         (self.address + self.bytes).saturating_sub(address)
     }
 
-    /// Its size in bytes.
+    /// Size of the memory in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether kernels of another device may use it.
+    /// Whether kernels of another device may use the memory.
     pub(crate) fn is_for(&self, other: &Device) -> bool {
         self.shared && self.device.target().vendor() == other.target().vendor()
     }
@@ -170,10 +170,10 @@ impl Drop for Memory {
     }
 }
 
-/// `len` values of type `T` on a device: a view of shared [`Memory`]. Cloning and slicing copy the
-/// view, not the data.
+/// `len` values of type `T` on a device: a view of shared [`Memory`]. Cloning and slicing create
+/// further views; the data are not copied.
 ///
-/// The contents are undefined at first: memory is not cleared.
+/// The contents are undefined at first, because the memory is not cleared.
 pub struct DeviceBuffer<T> {
     memory: Arc<Memory>,
     /// Byte offset in the memory.
@@ -216,19 +216,19 @@ impl Device {
         Ok(DeviceBuffer::over(Memory::allocate(self, bytes, "a buffer")?, 0, len))
     }
 
-    /// [`Device::buffer`] for use by kernels of other devices of the vendor that [`Device::reach`]
-    /// this one. Writes of one device are visible to another during kernels if both use
-    /// system-scope accesses. It is freed when the last owner drops it; kernels of other devices
-    /// must have ended by then.
+    /// Like [`Device::buffer`], for use by kernels of other devices of the vendor that can access
+    /// this one ([`Device::reach`]). Writes of one device are visible to another during kernels if
+    /// both use system-scope accesses. The memory is freed when the last owner drops it; kernels of
+    /// other devices must have ended by then.
     ///
     /// # Errors
-    /// The errors of [`Device::buffer`].
+    /// See [`Device::buffer`].
     pub fn shared_buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
         Ok(DeviceBuffer::over(Memory::allocate_shared(self, bytes_of::<T>(len)?)?, 0, len))
     }
 
-    /// Memory of another library on this device, without a copy. `keep` is dropped with the last
-    /// view; work that still uses the memory must have ended by then.
+    /// A buffer in memory of another library on this device, without a copy. `keep` is dropped with
+    /// the last view; work that still uses the memory must have ended by then.
     ///
     /// # Safety
     /// `address` has `bytes` bytes on this device, in the context that this process shares with
@@ -282,11 +282,11 @@ impl<T> DeviceBuffer<T> {
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.len * size_of::<T>() // `over` checked that this fits the memory
+        self.len * size_of::<T>() // `over` checked that this fits in the memory
     }
 
-    /// Address on the device, for pointer tables that kernels read. Keep a view alive as long as
-    /// the table.
+    /// Address on the device, for tables of pointers that kernels read. A view must exist as long
+    /// as the table is used.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.memory.address + self.offset
@@ -312,7 +312,7 @@ impl<T> DeviceBuffer<T> {
         Ok(DeviceBuffer::over(Arc::clone(&self.memory), offset, end - start))
     }
 
-    /// The same bytes as values of another type.
+    /// The bytes as values of another type.
     ///
     /// # Errors
     /// [`Error::Buffer`] if the size is not a multiple of the type's size, or the address is not

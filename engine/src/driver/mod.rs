@@ -55,17 +55,17 @@ use std::sync::{Mutex, PoisonError};
 
 /// The driver of a vendor.
 struct Row {
-    /// The prefix of its device names.
+    /// Prefix of the device names.
     word: &'static str,
-    /// The common name of its library.
+    /// Common name of the library.
     name: &'static str,
-    /// Opens it; the error states the reason.
+    /// Opens the driver. The error states the reason.
     open: fn() -> Result<Box<dyn Driver>>,
-    /// Whether devices are first queried in a process of their own, since the driver may hang.
+    /// Whether devices are first queried in a separate process, because the driver may hang.
     apart: fn() -> bool,
 }
 
-/// All drivers, in the order in which `auto` prefers their devices.
+/// All drivers. `auto` prefers the devices of earlier ones.
 const DRIVERS: &[Row] = &[
     Row {
         word: "cuda",
@@ -81,8 +81,8 @@ const DRIVERS: &[Row] = &[
     },
 ];
 
-/// Drivers that did not answer in their own process, with the reason. They are not used in this
-/// process.
+/// Drivers that did not answer in a separate process, with the reason. This process does not use
+/// them.
 static HANGING: Mutex<Vec<(&'static str, String)>> = Mutex::new(Vec::new());
 
 impl Row {
@@ -105,7 +105,7 @@ pub(crate) fn refuse(word: &'static str, why: String) {
     HANGING.lock().unwrap_or_else(PoisonError::into_inner).push((word, why));
 }
 
-/// The drivers that must first be queried in a process of their own.
+/// The drivers that must first be queried in a separate process.
 pub(crate) fn asked_apart() -> Vec<&'static str> {
     DRIVERS.iter().filter(|row| (row.apart)()).map(|row| row.word).collect()
 }
@@ -115,7 +115,7 @@ pub(crate) fn runtime_name(word: &str) -> &'static str {
     DRIVERS.iter().find(|row| row.word == word).map_or("the driver", |row| row.name)
 }
 
-/// Makes all the driver calls of [`inventory`].
+/// Makes all driver calls of [`inventory`].
 pub(crate) fn ask(word: &str) {
     if let Some(driver) =
         DRIVERS.iter().find(|row| row.word == word).and_then(|row| row.open().ok())
@@ -124,7 +124,7 @@ pub(crate) fn ask(word: &str) {
     }
 }
 
-/// Device names that are refused by name.
+/// Known device names for which kjit has no driver.
 const REFUSED: &[&str] = &["metal", "opencl", "vulkan", "sycl"];
 
 /// All visible devices.
@@ -164,7 +164,7 @@ pub(crate) fn inventory() -> Inventory {
     inventory
 }
 
-/// The API version of a vendor's driver, if it opens. Compilers must not be newer.
+/// The API version of a vendor's driver, if it can be opened. Compilers must not be newer.
 pub(crate) fn driver_version(vendor: crate::arch::Vendor) -> Option<(u32, u32)> {
     DRIVERS
         .iter()
@@ -173,8 +173,8 @@ pub(crate) fn driver_version(vendor: crate::arch::Vendor) -> Option<(u32, u32)> 
         .map(|d| d.version())
 }
 
-/// The file of a vendor's driver, if it opens. If the loader found it by name, its path is read
-/// from this process's mappings.
+/// The file of a vendor's driver, if it can be opened. If the loader found it by name, its path is
+/// read from the mappings of this process.
 pub(crate) fn library(vendor: crate::arch::Vendor) -> Option<std::path::PathBuf> {
     let driver = DRIVERS
         .iter()
@@ -192,11 +192,11 @@ pub(crate) fn library(vendor: crate::arch::Vendor) -> Option<std::path::PathBuf>
     line.map(std::path::PathBuf::from)
 }
 
-/// Opens `cuda:0`, `cuda`, `rocm:1`, or with `auto` the preferred device.
+/// Opens `cuda:0`, `cuda`, `rocm:1`, or the preferred device for `auto`.
 pub(crate) fn open(asked: &str, trace: Option<Trace>) -> Result<Device> {
     let fail = |why: String| Error::NoDevice { asked: asked.to_owned(), why };
-    // Discrete cards precede an integrated GPU. If the first device is a card, no other is
-    // described.
+    // Discrete cards come before an integrated GPU. If the first device is a card, the others are
+    // not described.
     if asked == "auto"
         && let Some(preferred) = inventory().preferred()
     {

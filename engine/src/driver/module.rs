@@ -9,8 +9,8 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A code object on a device. Cheap to clone. It is unloaded after the last kernel and graph that
-/// use it are dropped.
+/// A code object loaded on a device. Cheap to clone. It is unloaded when the last kernel and graph
+/// that use it are dropped.
 #[derive(Clone)]
 pub struct Module {
     inner: Arc<Inner>,
@@ -26,10 +26,10 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let (device, raw) = (self.device.clone(), self.raw);
         self.device.outside_capture(move || {
-            // Unloading under a running kernel is undefined. It is rare, so it waits for all
-            // running work.
+            // Unloading a module under a running kernel is undefined. It is rare, so this waits for
+            // all running work.
             add(&device.inner.counters.synchronisations, 1);
-            // SAFETY: the last user is gone, and the device is idle after the wait.
+            // SAFETY: the last user was dropped, and the device is idle after the wait.
             let _ =
                 unsafe { device.raw().wait_all().and_then(|()| device.raw().module_unload(raw)) };
         });
@@ -40,8 +40,8 @@ impl Device {
     /// Loads a code object.
     ///
     /// # Errors
-    /// [`Error::Load`] if it is for another target, or if the driver refuses it; then both versions
-    /// are named.
+    /// [`Error::Load`] if the code object is for another target, or the driver refuses it. If the
+    /// driver refuses, the message names both versions.
     pub fn load(&self, code: &CodeObject) -> Result<Module> {
         let fail = |why: String| Error::Load {
             kernel: code.name().to_owned(),
@@ -55,7 +55,7 @@ impl Device {
                 self.target()
             )));
         }
-        // SAFETY: the bytes were made by a compiler of this process or verified by hash; their
+        // SAFETY: a compiler of this process made the bytes, or they were verified by hash. Their
         // headers were checked when the code object was made.
         let raw = unsafe { self.raw().module(code.bytes()) }.map_err(|fault| {
             let (major, minor) = self.info().driver;
@@ -84,10 +84,10 @@ impl Module {
         &self.inner.code
     }
 
-    /// A kernel by its symbol.
+    /// Returns a kernel by its symbol.
     ///
     /// # Errors
-    /// [`Error::Load`] if there is no kernel with this name; it lists the existing ones.
+    /// [`Error::Load`] if there is no kernel with this name. The message lists the kernels.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         let code = &self.inner.code;
         let fail = |why: String| Error::Load {
@@ -125,14 +125,14 @@ struct KernelInner {
     module: Module,
     raw: Raw,
     index: usize,
-    /// Dynamic shared memory that the function is allowed to use so far.
+    /// Bytes of dynamic shared memory that the function may use so far.
     shared: AtomicU32,
 }
 
 static NOTHING: KernelInfo = KernelInfo::empty();
 
 impl Kernel {
-    /// Its arguments and resources.
+    /// Arguments and resources of the kernel.
     #[must_use]
     pub fn info(&self) -> &KernelInfo {
         // The index was found in this list.
@@ -145,8 +145,8 @@ impl Kernel {
         &self.inner.module
     }
 
-    /// Blocks of `threads` threads with `shared` bytes of dynamic shared memory that a compute unit
-    /// holds at once, according to the driver.
+    /// Number of blocks that can be resident on a compute unit, according to the driver. A block
+    /// has `threads` threads and `shared` bytes of dynamic shared memory.
     ///
     /// # Errors
     /// [`Error::Driver`].

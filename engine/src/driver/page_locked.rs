@@ -1,4 +1,4 @@
-//! Page-locked host memory that frees itself.
+//! Page-locked host memory that is freed when it is dropped.
 
 use super::api::Raw;
 use super::device::Device;
@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Pending(Vec<(u64, Event)>);
 
 impl Pending {
-    /// Records that the stream uses the memory up to now. Each stream has one event, which is
-    /// reused.
+    /// Records that the stream uses the memory up to this point. Each stream has one event, which
+    /// is reused.
     pub fn note(&mut self, device: &Device, stream: Raw, id: u64) -> Result<()> {
         let event = match self.0.iter().find(|(of, _)| *of == id) {
             Some((_, event)) => event,
@@ -29,7 +29,7 @@ impl Pending {
         device.ok(unsafe { device.raw().event_record(event.raw(), stream) })
     }
 
-    /// Waits for all of them.
+    /// Waits for all events.
     pub fn wait(&mut self) -> Result<()> {
         for (_, event) in &self.0 {
             if !event.is_done()? {

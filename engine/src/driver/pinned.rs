@@ -1,8 +1,8 @@
-//! Page-locked host memory, for copies at full speed that overlap with kernels.
+//! Page-locked host memory. Copies from and to it have full speed and overlap with kernels.
 //!
 //! The host can access it only while no copy or kernel uses it: every use by a stream records an
-//! event, and host access waits for these. [`PinnedBuffer::peek`] is the exception, for words that
-//! the device writes and the host polls.
+//! event, and host access waits for these events. [`PinnedBuffer::peek`] is the exception, for
+//! values that the device writes and the host polls.
 
 use super::api::{FaultKind, Try};
 use super::counters::add;
@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// `len` values in page-locked host memory. Cloning and slicing copy the view.
+/// `len` values in page-locked host memory. Cloning and slicing create further views of the memory.
 pub struct PinnedBuffer<T> {
     memory: Arc<PinnedMemory>,
     offset: usize,
@@ -42,7 +42,7 @@ impl<T> std::fmt::Debug for PinnedBuffer<T> {
 }
 
 impl Device {
-    /// Page-locked memory for `len` values, zeroed, for reading and writing.
+    /// Allocates page-locked memory for `len` values, zeroed, for reading and writing.
     ///
     /// # Errors
     /// [`Error::Pinned`], [`Error::Driver`].
@@ -50,11 +50,11 @@ impl Device {
         self.make_pinned(len, false)
     }
 
-    /// Write-combined page-locked memory: fast for the device to read (staging of weights), very
-    /// slow for the host to read.
+    /// Allocates write-combined page-locked memory. The device reads it fast (staging of weights);
+    /// the host reads it very slowly.
     ///
     /// # Errors
-    /// The errors of [`Device::pinned`].
+    /// See [`Device::pinned`].
     pub fn pinned_for_writing<T: Pod>(&self, len: usize) -> Result<PinnedBuffer<T>> {
         self.make_pinned(len, true)
     }
@@ -76,7 +76,7 @@ impl Device {
     pub(super) fn pinned_answer<T>(&self, answer: Try<T>, asked: u64) -> Result<T> {
         let made = answer.map_err(|fault| match fault.kind {
             FaultKind::Lost => fault.on(self.label()),
-            // This is system memory, so the free memory of the device does not matter.
+            // This is system memory, so the free memory of the device is irrelevant.
             _ => Error::Pinned {
                 device: self.label().to_owned(),
                 asked,
@@ -105,7 +105,7 @@ impl<T: Pod> PinnedBuffer<T> {
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.len * size_of::<T>() // checked when it was made
+        self.len * size_of::<T>() // the size was checked when the buffer was made
     }
 
     /// A view of a range of the values.
@@ -139,7 +139,7 @@ impl<T: Pod> PinnedBuffer<T> {
     /// Calls `f` with the mutable values after all copies and kernels that use them are done.
     ///
     /// # Errors
-    /// The errors of [`PinnedBuffer::read`].
+    /// See [`PinnedBuffer::read`].
     pub fn write<R>(&self, f: impl FnOnce(&mut [T]) -> R) -> Result<R> {
         let mut pending = self.memory.pending();
         pending.wait()?;
@@ -148,7 +148,7 @@ impl<T: Pod> PinnedBuffer<T> {
         Ok(f(unsafe { std::slice::from_raw_parts_mut(self.host().cast::<T>(), self.len) }))
     }
 
-    /// The current value at an index, without waiting: for words that kernels write while the host
+    /// The current value at an index, without waiting. For values that kernels write while the host
     /// polls. Reads are atomic for types of 1, 2, 4 or 8 bytes.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ impl<T: Pod> PinnedBuffer<T> {
         Ok(unsafe { self.host().cast::<T>().add(index).read_volatile() })
     }
 
-    /// The memory at its device address, for kernels that access it in place.
+    /// The address of the memory on its device, for kernels that access it directly.
     #[must_use]
     pub fn on_device(&self) -> DeviceBuffer<T> {
         DeviceBuffer::over(Memory::of_pinned(&self.memory), self.offset as u64, self.len)
@@ -178,7 +178,7 @@ impl<T: Pod> PinnedBuffer<T> {
     }
 }
 
-/// An existing read-only mapping (a model file), page-locked, so that copies from it run at full
+/// An existing read-only mapping (a model file) whose pages are locked. Copies from it run at full
 /// speed without staging. Cheap to clone: clones share the mapping.
 #[derive(Clone)]
 pub struct HostMap {
@@ -187,9 +187,9 @@ pub struct HostMap {
 
 struct Locked {
     device: Device,
-    /// Keeps the mapping alive; dropped after the pages are unlocked.
+    /// Keeps the mapping alive. It is dropped after the pages are unlocked.
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
-    /// The address at registration, since `as_ref` might return another one later.
+    /// The address at registration. `as_ref` might return another one later.
     at: usize,
     len: usize,
     pending: Mutex<Pending>,
@@ -202,12 +202,12 @@ impl std::fmt::Debug for HostMap {
 }
 
 impl Device {
-    /// Page-locks `owner`'s bytes for reading. The bytes must not move while `owner` lives, which
-    /// holds for a memory map or a boxed slice. On an H200, 2 GiB take 0.1 s this way and 0.9 s as
-    /// a new page-locked allocation.
+    /// Page-locks the bytes of `owner` for reading. They must not move while `owner` exists; memory
+    /// maps and boxed slices do not move. On an H200, 2 GiB take 0.1 s this way and 0.9 s as a new
+    /// page-locked allocation.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the system or the device does not support it; then copy through
+    /// [`Error::Driver`] if the system or the device does not support it. Then copy through
     /// [`Device::pinned_for_writing`].
     pub fn register(&self, owner: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Result<HostMap> {
         let bytes = (*owner).as_ref();
@@ -243,7 +243,7 @@ impl HostMap {
         self.locked.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a captured graph, to keep the pages locked while it lives.
+    /// Keeps the pages locked while a captured graph exists.
     pub(crate) fn keep(&self) -> Arc<dyn Any + Send + Sync> {
         let locked: Arc<Locked> = Arc::clone(&self.locked);
         locked
@@ -253,7 +253,7 @@ impl HostMap {
 impl Drop for Locked {
     fn drop(&mut self) {
         // A lost context makes no more copies; otherwise this waits for every copy. Graphs with
-        // copies from here wait for their last replay before they release it.
+        // copies from this memory wait for their last replay before they release it.
         let _ = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner).wait();
         let (device, owner, at) = (self.device.clone(), Arc::clone(&self.owner), self.at);
         self.device.outside_capture(move || {

@@ -9,19 +9,20 @@ use crate::error::{Error, Result};
 use bytemuck::Pod;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Alignment of all buffers: that of driver allocations, and more than any vector load needs.
+/// Alignment of all buffers in bytes: the alignment of driver allocations, which is more than any
+/// vector load needs.
 const ALIGN: u64 = 256;
 
-/// Device memory in the order of a stream: a dropped buffer is reused immediately, since later work
-/// of the stream starts after earlier work has ended. A buffer that another stream also used is
-/// reused after that stream's work, by an event; the host never waits.
+/// Device memory in the order of a stream. A dropped buffer is reused immediately, because later
+/// work of the stream starts after earlier work has ended. If another stream also used the buffer,
+/// it is reused after the work of that stream, by an event. The host never waits.
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Inner>,
 }
 
 impl Stream {
-    /// A pool whose memory follows this stream's order.
+    /// A pool whose memory follows the order of this stream.
     #[must_use]
     pub fn pool(&self) -> Pool {
         Pool {
@@ -61,7 +62,7 @@ impl Pool {
 
     fn block(&self, size: u64) -> Result<(u64, u64)> {
         let mut state = self.inner.lock();
-        // A block up to a quarter too large is preferred to a driver allocation.
+        // A block that is up to a quarter too large is preferred to a driver allocation.
         let fit = state
             .free
             .range(size..=size + size / 4)
@@ -101,7 +102,7 @@ impl Pool {
         Ok(address)
     }
 
-    /// Frees all free blocks to the driver. Returns their bytes.
+    /// Frees all free blocks to the driver. Returns the freed bytes.
     pub fn trim(&self) -> u64 {
         let mut state = self.inner.lock();
         let bytes = self.inner.release(std::mem::take(&mut state.free));
@@ -123,7 +124,7 @@ pub struct Arena {
 }
 
 impl Device {
-    /// An arena of `bytes` bytes. [`Arena::room`] gives the size that a buffer needs.
+    /// Makes an arena of `bytes` bytes. [`Arena::room`] gives the size that a buffer needs.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] with the requested and the free bytes.
@@ -133,7 +134,7 @@ impl Device {
 }
 
 impl Arena {
-    /// Bytes of a buffer of `len` values in an arena, including alignment.
+    /// Bytes that a buffer of `len` values takes in an arena, including alignment.
     ///
     /// # Errors
     /// [`Error::Buffer`] if the size overflows.

@@ -1,4 +1,4 @@
-//! The free blocks of a pool, and the way of a block back to them.
+//! The free blocks of a pool, and how a block returns to them.
 
 use super::counters::add;
 use super::device::Device;
@@ -16,7 +16,7 @@ pub struct PoolStats {
     pub misses: u64,
     /// Number of live buffers.
     pub live: u64,
-    /// Their bytes.
+    /// Size of the live buffers in bytes.
     pub in_use: u64,
     /// Maximum of `in_use` so far.
     pub peak: u64,
@@ -40,7 +40,7 @@ pub(super) struct State {
 /// The pool to which a block returns.
 pub(crate) struct Home {
     pub(super) pool: Arc<Inner>,
-    /// Other streams that used it.
+    /// Other streams that used the block.
     pub(super) foreign: Mutex<Vec<Arc<StreamInner>>>,
 }
 
@@ -51,8 +51,9 @@ impl std::fmt::Debug for Home {
 }
 
 impl Home {
-    /// Records that a stream is about to use the memory. A stream other than the pool's first waits
-    /// for the pool's stream, in which the block's previous owner may still have work.
+    /// Records that a stream is about to use the memory. A stream other than the pool's stream
+    /// first waits for the pool's stream, in which the previous owner of the block may still have
+    /// work.
     pub fn used_by(&self, stream: &Arc<StreamInner>) -> Result<()> {
         if stream.id() == self.pool.stream.id() {
             return Ok(());
@@ -65,14 +66,14 @@ impl Home {
         Ok(())
     }
 
-    /// Returns the block of the last owner.
+    /// Returns the block after its last owner was dropped.
     pub fn give_back(&mut self, address: u64, bytes: u64) {
         let foreign =
             std::mem::take(self.foreign.get_mut().unwrap_or_else(PoisonError::into_inner));
         let pool = Arc::clone(&self.pool);
         let back = move || {
-            // The pool's stream waits for the other streams' use of the block. If an event fails,
-            // the context is lost and the order does not matter.
+            // The stream of the pool waits until the other streams have used the block. If an event
+            // fails, the context is lost and the order is irrelevant.
             for stream in &foreign {
                 let _ = pool.stream.wait_for(stream);
             }

@@ -1,5 +1,5 @@
-//! Page-locked host memory that kernels of several devices access while they run, for devices that
-//! cannot access each other's memory.
+//! Page-locked host memory that kernels of several devices access while they run. Used for devices
+//! that cannot access each other's memory.
 
 use super::device::Device;
 use super::memory::{DeviceBuffer, Memory, bytes_of};
@@ -9,10 +9,10 @@ use bytemuck::Pod;
 use std::sync::Arc;
 
 impl Device {
-    /// Zeroed page-locked host memory for `len` values that kernels of all these devices (of one
-    /// vendor) may use at once. Returns a view of the memory for each device, in their order.
-    /// Writes of one device are visible to another during kernels if both use system-scope
-    /// accesses.
+    /// Allocates zeroed page-locked host memory for `len` values. Kernels of all these devices (of
+    /// one vendor) may use it simultaneously. Returns a view of the memory for each device, in
+    /// their order. Writes of one device are visible to another during kernels if both use
+    /// system-scope accesses.
     ///
     /// # Errors
     /// [`Error::Pinned`], [`Error::Driver`]; [`Error::Buffer`] for no devices, or devices of two

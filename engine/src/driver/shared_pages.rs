@@ -4,7 +4,7 @@ use super::device::Device;
 
 /// The pages. The host does not access them.
 pub struct SharedPages {
-    /// The devices that may use them. The first one's driver allocated them.
+    /// The devices that may use the pages. The driver of the first device allocated them.
     pub(super) devices: Vec<Device>,
     pub(super) at: usize,
 }
@@ -23,8 +23,8 @@ impl Drop for SharedPages {
     }
 }
 
-/// Waits for each device, since a driver waits for its own device only, then frees the pages with
-/// the first one's driver. Each wait runs when its device is not capturing.
+/// Waits for each device, because a driver waits for its own device only. Then the driver of the
+/// first device frees the pages. Each wait runs when its device is not capturing.
 pub(super) fn give_back(mut devices: Vec<Device>, first: Device, at: usize) {
     match devices.pop() {
         Some(device) => device.clone().outside_capture(move || {

@@ -69,8 +69,8 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-/// A piece of work on memory that is about to be enqueued. It orders the work after other streams'
-/// work if a pool needs that, excludes host access, and afterwards records its end.
+/// An operation on memory that is about to be enqueued. It orders the operation after the work of
+/// other streams if a pool needs that, excludes host access, and afterwards records the end.
 pub(super) struct Use<'a> {
     stream: &'a StreamInner,
     capture: Option<Arc<Mutex<Kept>>>,
@@ -97,7 +97,7 @@ impl<'a> Use<'a> {
         for home in memory.clone().filter_map(|m| m.home()) {
             home.used_by(stream.inner())?;
         }
-        // Each lock once, in a global order.
+        // Takes each lock once, in a global order.
         let mut all: Vec<&Arc<PinnedMemory>> =
             pinned.chain(memory.filter_map(|m| m.pinned())).collect();
         all.sort_by_key(|p| Arc::as_ptr(p) as usize);
@@ -106,7 +106,7 @@ impl<'a> Use<'a> {
         Ok(Use { stream: stream.inner(), capture, pinned })
     }
 
-    /// Lets the graph under capture keep an object alive. Returns whether there is such a graph.
+    /// Keeps an object alive for the graph under capture. Returns whether there is such a graph.
     pub(super) fn keep(&self, what: impl FnOnce() -> Arc<dyn Any + Send + Sync>) -> bool {
         if let Some(kept) = &self.capture {
             kept.lock().unwrap_or_else(PoisonError::into_inner).others.push(what());
@@ -144,7 +144,7 @@ impl Stream {
     }
 
     /// The driver's handle (`CUstream`, `hipStream_t`), for other libraries. It is valid while a
-    /// clone of this stream lives.
+    /// clone of this stream exists.
     #[must_use]
     pub fn handle(&self) -> usize {
         self.inner.raw.0
@@ -161,10 +161,10 @@ impl Stream {
         )))
     }
 
-    /// Enqueues a launch. It checks the number, sizes and kinds of the arguments against the code
-    /// object, the geometry against the limits of kernel and device, and that the buffers belong to
-    /// this device. The buffers stay alive until the launch, and any graph that captured it, are
-    /// done.
+    /// Enqueues a launch. It checks three things: the number, sizes and kinds of the arguments
+    /// against the code object; the geometry against the limits of kernel and device; that the
+    /// buffers belong to this device. The buffers stay alive until the launch, and any graph that
+    /// captured it, are done.
     ///
     /// # Safety
     /// The kernel's code runs as it is. With this geometry, these arguments, and the contents of
@@ -172,16 +172,16 @@ impl Stream {
     /// - read and write only the buffers that it is given, within their bounds, and its own memory;
     /// - leave no value in them that is invalid for their type, and touch nothing that the host or
     ///   another stream accesses concurrently without ordering;
-    /// - match its code object: its arguments have the types and the order of `args` where the
-    ///   list states sizes only (NVIDIA's).
+    /// - match its code object. If the code object states only the sizes of the arguments (NVIDIA),
+    ///   they must have the types and the order of `args`.
     ///
-    /// The engine cannot check this: a device protects the memory pages of a process, not buffers.
-    /// [`CheckedKernel`](crate::CheckedKernel) makes this promise once for all launches of a
+    /// The engine cannot check this: a device protects the memory pages of a process, not single
+    /// buffers. A [`CheckedKernel`](crate::CheckedKernel) states it once for all launches of a
     /// kernel.
     ///
     /// # Errors
-    /// [`Error::Launch`], before anything is sent, if arguments or geometry do not match the code
-    /// object or the device; [`Error::Driver`] if the driver refuses.
+    /// [`Error::Launch`] if arguments or geometry do not match the code object or the device
+    /// (nothing is enqueued then); [`Error::Driver`] if the driver refuses.
     pub unsafe fn launch(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()> {
         self.check(kernel, shape)?;
         let memory = args.iter().filter_map(Arg::memory);
@@ -210,10 +210,10 @@ impl Stream {
         for (pointer, arg) in list.iter_mut().zip(&info.args) {
             *pointer = base.wrapping_add(arg.offset as usize).cast();
         }
-        // SAFETY: `list` has one pointer for each argument of the code object, each to as many
-        // bytes as declared (`pack` sized the block); function and stream are alive. The caller
-        // keeps the buffers alive now, and their drop rules do afterwards (driver: free waits;
-        // pool: stream order; page-locked: events; graph: kept).
+        // SAFETY: `list` has one pointer for each argument of the code object. Each points to as
+        // many bytes as declared (`pack` sized the block). Function and stream are alive. The
+        // caller keeps the buffers alive now; afterwards their drop does (driver: free waits; pool:
+        // stream order; page-locked: events; graph: kept).
         let sent =
             unsafe { self.device().raw().launch(kernel.raw(), &shape, list, self.inner.raw) };
         drop(state);
@@ -222,8 +222,8 @@ impl Stream {
         used.done()
     }
 
-    /// The reason for a refused launch: an error of the launch, or an earlier kernel that lost the
-    /// device.
+    /// The reason for a refused launch: an error of the launch, or an earlier kernel after which
+    /// the device is lost.
     fn refused(&self, fault: Fault, kernel: &str, shape: &Geometry) -> Error {
         let lost =
             if fault.kind == FaultKind::Lost { self.device().raw().wait_all().err() } else { None };
@@ -287,7 +287,7 @@ impl Stream {
     /// Makes later work of this stream wait for the event. The host does not wait.
     ///
     /// # Errors
-    /// The errors of [`Stream::record`].
+    /// See [`Stream::record`].
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.here(event.device(), "the event")?;
         self.keep_event(event);
@@ -305,7 +305,7 @@ impl Stream {
         }
     }
 
-    /// Blocks the host until all work in the stream is done. Counts as a synchronisation.
+    /// Blocks the host until all work in the stream is done. It counts as a synchronisation.
     ///
     /// # Errors
     /// [`Error::Driver`], also for errors of earlier kernels.
@@ -324,7 +324,7 @@ impl Stream {
     /// Whether all work in the stream is done.
     ///
     /// # Errors
-    /// The errors of [`Stream::synchronize`].
+    /// See [`Stream::synchronize`].
     pub fn is_idle(&self) -> Result<bool> {
         // SAFETY: the stream is alive as long as self.
         self.device().ok(unsafe { self.device().raw().stream_idle(self.inner.raw) })

@@ -4,7 +4,7 @@ use super::api::Raw;
 use super::device::Device;
 use crate::error::Result;
 
-/// The driver's stream, which the memory of its pool holds, too.
+/// The driver's stream. The memory of its pool also holds it.
 pub(crate) struct StreamInner {
     pub(super) device: Device,
     pub(super) raw: Raw,
@@ -13,7 +13,8 @@ pub(crate) struct StreamInner {
 
 impl Drop for StreamInner {
     fn drop(&mut self) {
-        // SAFETY: the last handle is gone; the driver completes work that is still in the stream.
+        // SAFETY: the last handle was dropped; the driver completes work that is still in the
+        // stream.
         let _ = unsafe { self.device.raw().stream_destroy(self.raw) };
     }
 }

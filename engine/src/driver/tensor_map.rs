@@ -4,9 +4,9 @@ use super::device::Device;
 use super::memory::DeviceBuffer;
 use crate::error::{Error, Result};
 
-/// A description of matrices in device memory, as the driver encodes it. A kernel takes it as an
+/// A description of matrices in device memory, as encoded by the driver. A kernel takes it as an
 /// argument of 128 bytes (`const __grid_constant__`, aligned to 64) and copies boxes of it by
-/// `cp.async.bulk.tensor`. Elements outside the matrix arrive as zeros.
+/// `cp.async.bulk.tensor`. Elements outside the matrix are read as zeros.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorMap(pub(crate) [u64; 16]);
 
@@ -19,8 +19,8 @@ impl TensorMap {
     }
 }
 
-/// Matrices of 2-byte elements: `count` of them, each of `rows` rows of `width` neighbouring
-/// elements. A box has `tile` elements of 64 columns (128 bytes, in the order of 128-byte swizzle).
+/// Matrices of 2-byte elements: `count` of them, each of `rows` rows of `width` adjacent elements.
+/// A box is `tile` rows of 64 columns (128 bytes, in the order of 128-byte swizzle).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Matrices {
     /// Elements of a row.
@@ -29,11 +29,11 @@ pub struct Matrices {
     pub rows: u64,
     /// Number of matrices.
     pub count: u64,
-    /// Bytes from a row to the next: a multiple of 16 below 2^40.
+    /// Bytes from a row to the next. Must be a multiple of 16 below 2^40.
     pub row_bytes: u64,
-    /// Bytes from a matrix to the next: as above.
+    /// Bytes from a matrix to the next. Must be a multiple of 16 below 2^40.
     pub matrix_bytes: u64,
-    /// Rows of a box: 1 to 256.
+    /// Number of rows of a box: 1 to 256.
     pub tile: u32,
 }
 

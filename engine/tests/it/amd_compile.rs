@@ -1,6 +1,6 @@
-//! Compiling for AMD without a GPU: the real hiprtc if it is installed (Debian 12's ROCm 5.2), any
-//! clang with the AMDGPU target (Debian's clang-19 and lld-19), and the reader of code objects. A
-//! test without its compiler prints a message and is skipped.
+//! Tests compiling for AMD without a GPU. They use the real hiprtc if it is installed (Debian 12's
+//! ROCm 5.2), any clang with the AMDGPU target (Debian's clang-19 and lld-19), and the reader of
+//! code objects. A test without its compiler prints a message and is skipped.
 
 use crate::common::config;
 use kjit_engine::arch::ARCHS;
@@ -10,7 +10,7 @@ use kjit_engine::{
 };
 use std::path::Path;
 
-/// The two kernels of the nvrtc tests, with builtins that hiprtc and plain clang both know.
+/// The two kernels of the nvrtc tests, with builtins that hiprtc and plain clang both support.
 const SOURCE: &str = r#"
 #include "words.h"
 KERNEL saxpy(const float* x, float* y, float a, unsigned n) {
@@ -242,7 +242,7 @@ fn spills_and_scratch_are_told_by_the_code_object() {
     let dir = tempfile::tempdir().unwrap();
     let Some(engine) = engine(dir.path(), "clang", "spills_and_scratch_are_told") else { return };
     let mut greedy = job("gfx1030", 32);
-    // 120 live floats in each thread, with a limit of 64 registers (16 waves on each SIMD): the
+    // 120 live floats in each thread with a limit of 64 registers (16 waves on each SIMD): the
     // compiler must spill.
     greedy.source = source(
         "#include \"words.h\"\nextern \"C\" __attribute__((global)) \

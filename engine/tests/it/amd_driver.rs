@@ -1,12 +1,12 @@
-//! AMD's runtime on a machine without a GPU: Debian's real library, and no library. (Tests on the
-//! simulated device cover devices.)
+//! Tests AMD's runtime on a machine without a GPU, with Debian's real library and without a
+//! library. (Tests on the simulated device cover devices.)
 
 use crate::common::config;
 use kjit_engine::{Engine, Error};
 use std::process::Command;
 
-/// Runs the test in a process of its own, because a process opens the runtime once, as its
-/// environment says at that time.
+/// Runs the test in a separate process, because a process opens the runtime only once, by its
+/// environment at that time.
 fn in_a_process(test: &str, set: &[(&str, &str)]) -> bool {
     const INNER: &str = "TEST_INNER";
     if std::env::var_os(INNER).is_some() {

@@ -1,5 +1,5 @@
-//! The compile service with the real nvrtc, which needs no GPU. Without nvrtc the tests print a
-//! message and are skipped.
+//! Tests the compile service with the real nvrtc, which needs no GPU. Without nvrtc the tests print
+//! a message and are skipped.
 
 use crate::common::{config, constants, engine, job, saxpy, worker};
 use kjit_engine::code_object::inspect;
@@ -130,7 +130,7 @@ fn a_compile_error_names_our_line_keeps_everything_and_is_remembered() {
     assert_eq!(again.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&again.stderr).contains("nonsense"));
     std::fs::remove_dir_all(&kept).unwrap();
-    // A second request has the same answer and keeps no second folder.
+    // A second request has the same answer and creates no second folder.
     let Err(Error::Compile(second)) = engine.compile(&bad) else { panic!("it compiled") };
     assert_eq!(second.kept, failure.kept);
     assert!(!kept.exists());
@@ -161,8 +161,8 @@ fn in_process_compiling_gives_the_same_bytes_as_a_child() {
 fn a_compile_that_takes_too_long_is_ended_and_said_so() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_) = engine(dir.path(), "a_compile_that_takes_too_long") else { return };
-    // The probe's result is remembered from above; a millisecond is too short to start a process
-    // and a compiler.
+    // The result of the probe is cached from the test above. A millisecond is too short to start a
+    // process and a compiler.
     let hasty = Engine::new(config(dir.path()).timeout(Duration::from_millis(1)));
     let error = hasty.compile(&job("sm_90")).unwrap_err();
     assert!(
@@ -204,8 +204,8 @@ fn a_worker_that_dies_is_tried_twice_and_its_last_words_are_told() {
 
 #[test]
 fn what_a_compiler_prints_to_stdout_does_not_reach_the_protocol() {
-    // Output on stdout before the protocol starts would break it, so the worker moves its pipe to
-    // another descriptor first. In the real binary descriptor 1 is the log.
+    // Output on stdout before the protocol starts would break the protocol. So the worker moves its
+    // pipe to another descriptor first. In the real binary descriptor 1 is the log.
     let Isolation::Worker(kjit_cc) = worker() else { unreachable!() };
     let mut child = std::process::Command::new(kjit_cc)
         .args(["--kjit-cc-work", "0"])
@@ -306,7 +306,7 @@ fn a_damaged_cubin_is_an_error_and_never_a_panic() {
     for at in 0..bytes.len() {
         for bit in [0x01, 0x80] {
             bytes[at] ^= bit;
-            // The hash finds changes in the code itself; the reader must neither panic nor hang.
+            // The hash detects changes of the code. The reader must neither panic nor hang.
             let _ = inspect("flipped", &bytes);
             bytes[at] ^= bit;
         }

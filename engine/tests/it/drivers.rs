@@ -1,6 +1,6 @@
-//! The engine's messages about drivers that are missing, too old, without a device, or broken. `cc`
-//! makes driver libraries that return fixed codes; each test runs in a process of its own, with
-//! such a library first in the loader's path.
+//! Tests the engine's messages about drivers that are missing, too old, without a device, or
+//! broken. `cc` makes driver libraries that return fixed codes. Each test runs in a separate
+//! process, with such a library first in the loader's path.
 
 use crate::common::{config, job};
 use kjit_cache::{Artefact, BuildKey};
@@ -51,7 +51,7 @@ fn driver(dir: &Path, special: &[(&str, &str)], without: &[&str]) {
     assert!(made.success());
 }
 
-/// The inventory and the answer to `cuda:0` of a process with this driver.
+/// The inventory, and the answer to `cuda:0`, of a process with this driver.
 fn told(dir: &Path) -> String {
     told_with(dir, &[])
 }
@@ -74,7 +74,7 @@ fn told_with(dir: &Path, variables: &[(&str, &Path)]) -> String {
 #[test]
 fn in_a_child_process() {
     if std::env::var_os("TEST_TELL").is_none() {
-        return; // Started as the child of another test.
+        return; // This process was started as the child of another test.
     }
     let engine = Engine::new(Config::new().no_cache());
     let inventory = engine.devices();
@@ -167,8 +167,8 @@ fn a_driver_that_refuses_what_a_newer_compiler_made_is_told_with_both_versions()
     };
     let report = maker.compilers(Vendor::Nvidia);
     let compiler = &report.found[0];
-    // The cache does not record what the code needs, so the driver must refuse it; and there is no
-    // compiler to make it again.
+    // The cache does not record the requirements of the code, so the driver must refuse it. There
+    // is no compiler to compile it again.
     let code = maker.compile(&job("sm_90")).unwrap();
     let cache = dir.path().join("cache");
     let entry = Artefact::new(code.bytes().to_vec())

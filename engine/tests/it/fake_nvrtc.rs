@@ -1,6 +1,6 @@
-//! An nvrtc that fails, or is replaced while the process runs: a library made with `cc` that does
-//! what each source says (`fake_nvrtc.c`). Other tests use the real nvrtc, which cannot be made to
-//! fail.
+//! Tests an nvrtc that fails, or that is replaced while the process runs. It is a library made with
+//! `cc` that does what each source says (`fake_nvrtc.c`). Other tests use the real nvrtc, which
+//! cannot be made to fail.
 
 use crate::common::worker;
 use kjit_cache::Config as CacheConfig;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Makes the library with this minor version, in place of an existing one.
+/// Makes the library with this minor version. It replaces an existing one.
 fn make(dir: &Path, version: u32) -> PathBuf {
     let (source, made) =
         (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_nvrtc.c"), dir.join("new.so"));
@@ -29,14 +29,14 @@ fn engine(dir: &Path, library: &Path) -> Engine {
     Engine::new(config.compiler_path(library).timeout(Duration::from_secs(3)).memory_limit(1 << 30))
 }
 
-/// A job whose source says what the library does.
+/// A job whose source tells the library what to do.
 fn job(name: &'static str, tells: &str) -> Job {
     let text = format!("// entry: {name}\n// {tells}\n");
     let source = Source::new(name, "k.hip", text).entry(name);
     Job::new(source, Constants::new(), Options::wave(32), Target::parse("sm_90").unwrap())
 }
 
-/// Compiles a job that fails between two that must succeed. Returns the error.
+/// Compiles a job that fails, between two jobs that must succeed. Returns the error.
 fn goes_wrong(how: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let engine = engine(dir.path(), &make(dir.path(), 1));
@@ -45,7 +45,7 @@ fn goes_wrong(how: &str) -> String {
     assert!(done[0].is_ok() && done[2].is_ok(), "{how}: {done:?}");
     assert_eq!((engine.counts().compiled, engine.counts().failed), (2, 1), "{how}");
     let error = done.remove(1).unwrap_err();
-    // The failure is remembered: a second request is answered at once.
+    // The failure is cached: a second request is answered immediately.
     let began = Instant::now();
     assert_eq!(engine.compile(&jobs[1]).unwrap_err().to_string(), error.to_string());
     assert!(began.elapsed() < Duration::from_secs(2), "{how} was tried again");
@@ -72,7 +72,7 @@ fn an_nvrtc_that_aborts_is_killed_or_lies_about_sizes_is_tried_twice_and_is_one_
             .contains("killed by signal 6 (it aborted), twice: nvrtc: as the test wants it")
     );
     assert!(goes_wrong("kill").contains("killed by signal 9 (out of memory?), twice"));
-    // A size that no allocation can have ends the compiler process, not this one.
+    // A size that cannot be allocated ends the compiler process, but not this one.
     assert!(goes_wrong("huge").contains("twice"));
 }
 
@@ -164,7 +164,7 @@ fn the_longest_source_is_compiled_first_whatever_the_order_asked_for() {
     let order = std::sync::Mutex::new(vec![]);
     let codes = engine.compile_each(&jobs, &|index, _| order.lock().unwrap().push(index));
     assert_eq!(order.into_inner().unwrap(), [3, 1, 2, 0]);
-    // Answers are in the order of the request nevertheless.
+    // Even so, answers are in the order of the request.
     let names: Vec<String> =
         codes.into_iter().map(|code| code.unwrap().kernels()[0].name.clone()).collect();
     assert_eq!(names, ["short", "long", "middling", "longest"]);
@@ -172,7 +172,7 @@ fn the_longest_source_is_compiled_first_whatever_the_order_asked_for() {
 
 #[test]
 fn a_compiler_process_and_what_it_had_lying_go_with_their_starter() {
-    // This test again, as the starter: it is killed while its compiler loops.
+    // This test again, as the parent process: it is killed while its compiler loops.
     if let Some(dir) = std::env::var_os("TEST_STARTER") {
         let dir = PathBuf::from(dir);
         let _ = engine(&dir, &dir.join("libnvrtc.so.13")).compile(&job("bad", "fake: loop"));
@@ -198,8 +198,8 @@ fn a_compiler_process_and_what_it_had_lying_go_with_their_starter() {
         }
     };
     wait_for("a compiler process", &|| lying() > 0);
-    // The folder exists before the process does. On a busy machine the starter was killed in
-    // between.
+    // The folder exists before the process does. On a busy machine the parent was killed between
+    // the two.
     std::thread::sleep(Duration::from_millis(500));
     starter.kill().unwrap();
     starter.wait().unwrap();

@@ -1,4 +1,4 @@
-//! The engine on a real GPU. Without one every test prints a message and is skipped; with
+//! Tests the engine on a real GPU. Without a GPU every test prints a message and is skipped; with
 //! `KJIT_REQUIRE_GPU=1` it fails.
 
 use crate::common::{Random, gpu};
@@ -127,7 +127,7 @@ fn saxpy_is_right_at_odd_sizes_with_poisoned_neighbours() {
     for n in [1usize, 31, 33, 63, 65, 127, 128, 129, 1009, 1_000_003] {
         let (x, y, a) = (random.floats(n), random.floats(n), random.floats(1)[0]);
         let whole: DeviceBuffer<f32> = b.device.buffer(n + 64).unwrap();
-        stream.fill(&whole, 0xff).unwrap(); // NaN everywhere.
+        stream.fill(&whole, 0xff).unwrap(); // all values are NaN
         let (dx, dy) = (stream.upload(&x).unwrap(), whole.slice(32..32 + n).unwrap());
         stream.write(&dy, &y).unwrap();
         let grid = (n as u32).div_ceil(BLOCK);
@@ -339,7 +339,7 @@ fn what_cannot_be_captured_is_an_error_and_the_stream_goes_on() {
     let buffer = stream.upload(&[1u32; 4]).unwrap();
     let error = stream.capture(|| stream.read(&buffer).map(drop)).unwrap_err();
     assert!(error.to_string().contains("cannot be part of a captured graph"), "{error}");
-    // A panic during capture ends the capture too.
+    // A panic during a capture also ends the capture.
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _ = stream.capture(|| panic!("inside a capture"));
     }));
@@ -409,8 +409,8 @@ fn a_pool_serves_from_what_came_back_and_ends_where_it_began() {
     for round in 0..50u32 {
         let (a, c) = (pool.buffer::<u32>(1000).unwrap(), pool.buffer::<u32>(70_000).unwrap());
         stream.put(&late, &one, &args![&a, round, 20_000i64]).unwrap();
-        // Another stream uses the buffer too: it returns to the pool after that stream's work,
-        // whose late write must not reach the next owner.
+        // Another stream uses the buffer as well. It returns to the pool after the work of that
+        // stream, whose late write must not reach the next owner.
         other.put(&late, &one, &args![&c, 77u32, 200_000i64]).unwrap();
         assert_eq!(pool.stats().live, 2);
         drop((a, c));
@@ -497,7 +497,7 @@ fn pinned_copies_run_in_order_and_host_access_waits_for_them() {
         staging.write(|to| to.fill(f32::NAN)).unwrap();
         assert_eq!(back.read(<[f32]>::to_vec).unwrap(), data, "n {n}");
     }
-    // A kernel writes pinned memory in place; the host polls without waiting for the stream.
+    // A kernel writes to pinned memory; the host polls without waiting for the stream.
     let word = b.device.pinned::<u32>(3).unwrap();
     let seen = word.slice(1..2).unwrap();
     stream
@@ -528,8 +528,8 @@ fn a_mapped_file_can_be_registered_and_copied_from() {
     let host = match b.device.register(map) {
         Ok(host) => host,
         Err(error) => {
-            // The contract allows it: the caller then stages copies. The message shows which
-            // systems do that.
+            // The contract allows this error: the caller then stages copies. The message shows on
+            // which systems it happens.
             eprintln!(
                 "NOT REGISTERED: {error} (the device says it can: {})",
                 b.device.info().registers_read_only
@@ -549,7 +549,7 @@ fn a_mapped_file_can_be_registered_and_copied_from() {
 fn a_second_start_and_a_start_warmed_from_a_string_compile_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let Some((first, device)) = gpu(dir.path(), "a_second_start") else { return };
-    // Compiled for the target that a user would type, without a device in the job.
+    // Compiled for the target as text that a user would type, without a device in the job.
     let mut warm = job(&device);
     warm.target = device.target().id().parse().unwrap();
     first.compile(&warm).unwrap();
@@ -573,8 +573,8 @@ fn an_entry_that_the_driver_refuses_is_set_aside_and_compiled_once_more() {
     let Some((first, device)) = gpu(dir.path(), "an_entry_that_the_driver_refuses") else { return };
     let job = job(&device);
     let good = first.compile(&job).unwrap();
-    // Machine code of another architecture under this key, with a correct hash: only the driver can
-    // find the error.
+    // Machine code of another architecture is stored under this key with a correct hash, so only
+    // the driver can detect the error.
     let mut foreign = job.clone();
     foreign.target =
         if device.target().id() == "sm_80" { "sm_90" } else { "sm_80" }.parse().unwrap();

@@ -1,5 +1,5 @@
-//! Tests of the engine, one module for each part. Some set variables or run a copy
-//! of this program: nextest runs each test in a process of its own.
+//! Tests of the engine, one module for each part. Some set variables or run a copy of this program,
+//! so each test needs its own process (as with nextest).
 
 mod amd_compile;
 mod amd_driver;

@@ -1,12 +1,13 @@
-//! Short templates of our own for files without one, chosen by architecture and by special tokens:
-//! a model that was trained on a format has tokens for it. They support a system prompt and turns.
+//! kjit's short templates for files without a template. They are chosen by architecture and by
+//! special tokens: if a model was trained on a format, its vocabulary has tokens for it. They
+//! support a system prompt and turns.
 
 use kjit_tokenizer::Tokenizer;
 
 /// A chat format.
 pub struct TurnFormat {
     pub name: &'static str,
-    /// Architectures that use it; empty: any.
+    /// Architectures that use the format; empty: any.
     architectures: &'static [&'static str],
     /// Special tokens that the vocabulary must have.
     tokens: &'static [&'static str],

@@ -1,16 +1,16 @@
-//! The messages of a conversation that has outgrown its context.
+//! Drops messages of a conversation that exceeds its context.
 
 use crate::Message;
 
 /// Drops the oldest turns of a conversation that no longer fits. If `length` exceeds `full`, turns
 /// are dropped until it is at most `keep`, or only the newest message is left. The first `fixed`
-/// messages (a system message) stay. `full` leaves room for an answer. `keep` must be far below
-/// `full`: otherwise every later turn drops one more and refeeds all the rest.
+/// messages (a system message) stay. `full` must leave space for an answer. `keep` must be far
+/// below `full`: otherwise every later turn drops another turn, and all the rest is fed again.
 ///
 /// Returns the number of dropped messages.
 ///
 /// # Errors
-/// Errors of `length`.
+/// An error of `length`.
 pub fn forget_oldest<E>(
     history: &mut Vec<Message>,
     fixed: usize,
@@ -46,7 +46,7 @@ mod tests {
         all
     }
 
-    /// Each message counts 10.
+    /// A length of 10 for each message.
     fn tens(history: &[Message]) -> Result<usize, Infallible> {
         Ok(history.len() * 10)
     }
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(forget_oldest(&mut history, 1, 119, 60, tens), Ok(6));
         let left: Vec<_> = history.iter().map(|m| format!("{} {}", m.role, m.content)).collect();
         assert_eq!(left, ["system s", "user 3", "assistant 3", "user 4", "assistant 4", "user 5"]);
-        // Nothing is short enough: the question that was just asked is not thrown away.
+        // No shorter conversation fits. The newest question is kept anyway.
         assert_eq!(forget_oldest(&mut history, 1, 5, 1, tens), Ok(4));
         assert_eq!(history.len(), 2);
         assert_eq!(forget_oldest(&mut history, 1, 5, 1, tens), Ok(0));

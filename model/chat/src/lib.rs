@@ -7,7 +7,7 @@
 //! nesting, steps ([`FUEL`]), memory ([`MAX_MEMORY`]) and output ([`MAX_OUTPUT`]) are limited.
 //!
 //! A file may have several templates, one of them for conversations with tools. For a file without
-//! one, a template is chosen by architecture and special tokens ([`ChatTemplate::origin`]).
+//! a template, one is chosen by architecture and special tokens ([`ChatTemplate::origin`]).
 
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![cfg_attr(
@@ -42,11 +42,11 @@ use kjit_tokenizer::Tokenizer;
 use kjit_tokenizer::cancel::Cancel;
 pub use reply::{Form, Part, ReplyParser, ToolCall};
 
-/// The README's example, compiled.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-/// The metadata key of the template; `KEY.name` is a named one.
+/// The metadata key of the template. `KEY.name` is the key of a named template.
 pub const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 
 /// Name of the template for conversations with tools.
@@ -73,7 +73,7 @@ pub enum ChatError {
         elide(known, 200)
     )]
     NoSuchTemplate {
-        /// The requested name.
+        /// The requested name of a template.
         name: String,
         /// The existing names, separated by commas.
         known: String,
@@ -88,7 +88,7 @@ pub enum ChatError {
         elide(problem, 300)
     )]
     Template {
-        /// The template's name: its metadata key.
+        /// The template's name, which is its metadata key.
         template: String,
         /// Line in the template, from 1; 0 if not known.
         line: usize,
@@ -102,7 +102,7 @@ pub enum ChatError {
         elide(problem, 300)
     )]
     Render {
-        /// The template's name: its metadata key.
+        /// The template's name, which is its metadata key.
         template: String,
         /// Line in the template, from 1; 0 if not known.
         line: usize,
@@ -116,7 +116,7 @@ pub enum ChatError {
         elide(problem, 300)
     )]
     Limit {
-        /// The template's name: its metadata key.
+        /// The template's name, which is its metadata key.
         template: String,
         /// Line in the template, from 1; 0 if not known.
         line: usize,
@@ -155,9 +155,9 @@ pub enum ChatError {
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `user`, `assistant`, or another role that the template knows.
+    /// `system`, `user`, `assistant`, or another role that the template supports.
     pub role: String,
-    /// The text.
+    /// Text of the message.
     pub content: String,
 }
 
@@ -172,9 +172,9 @@ impl Message {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// The model's file, or the caller.
+    /// The template of the model's file, or of the caller.
     Given,
-    /// The file has none; this is the fallback of this name.
+    /// The file has no template; this is the name of the fallback.
     Fallback(&'static str),
 }
 
@@ -192,12 +192,12 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template of a file, with the one for tools if it has one, else a fallback, which
-    /// [`ChatTemplate::origin`] names.
+    /// The template of a file, with the template for tools if the file has one. A file without a
+    /// template gets a fallback, which [`ChatTemplate::origin`] names.
     ///
     /// # Errors
-    /// [`ChatError::NoTemplate`] if there is no template and no fallback; a template that cannot be
-    /// parsed.
+    /// [`ChatError::NoTemplate`] if there is no template and no fallback; an error if the template
+    /// cannot be parsed.
     pub fn from_gguf(file: &Gguf, tokenizer: &Tokenizer) -> Result<ChatTemplate, ChatError> {
         let Some(source) = file.opt_str(TEMPLATE_KEY)? else {
             let architecture = match file.value("general.architecture") {
@@ -217,10 +217,10 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// A named template of a file.
+    /// Returns a named template of a file.
     ///
     /// # Errors
-    /// [`ChatError::NoSuchTemplate`]; a template that cannot be parsed.
+    /// [`ChatError::NoSuchTemplate`]; an error if the template cannot be parsed.
     pub fn named(
         file: &Gguf,
         tokenizer: &Tokenizer,
@@ -241,7 +241,8 @@ impl ChatTemplate {
         file.keys().filter_map(name).collect()
     }
 
-    /// A template from its source, for a model with this tokenizer. The name is for errors.
+    /// Parses a template from its source, for a model with this tokenizer. The name is used in
+    /// errors.
     ///
     /// # Errors
     /// The template cannot be parsed.
@@ -257,10 +258,10 @@ impl ChatTemplate {
         ChatTemplate::new(name, source, text(tokenizer.bos()), text(tokenizer.eos()))
     }
 
-    /// A template in a file of its own, of at most 1 MiB, for a model with this tokenizer.
+    /// Reads a template from a separate file of at most 1 MiB, for a model with this tokenizer.
     ///
     /// # Errors
-    /// [`ChatError::Unreadable`]; a template that cannot be parsed.
+    /// [`ChatError::Unreadable`]; an error if the template cannot be parsed.
     pub fn from_file(path: &Path, tokenizer: &Tokenizer) -> Result<ChatTemplate, ChatError> {
         let name = path.display().to_string();
         let failed = |problem: String| ChatError::Unreadable { path: name.clone(), problem };
@@ -280,8 +281,8 @@ impl ChatTemplate {
         )
     }
 
-    /// A template from its source. The name is for errors; the tokens are the values of `bos_token`
-    /// and `eos_token`.
+    /// Parses a template from its source. The name is used in errors; the tokens are the values of
+    /// `bos_token` and `eos_token`.
     ///
     /// # Errors
     /// The template cannot be parsed.
@@ -303,7 +304,7 @@ impl ChatTemplate {
         })
     }
 
-    /// The form in which the model writes reasoning and tool calls.
+    /// The format in which the model writes reasoning and tool calls.
     pub fn form(&self) -> Form {
         self.form
     }
@@ -313,7 +314,7 @@ impl ChatTemplate {
         &self.origin
     }
 
-    /// A note for the user if the file has no template and a fallback is used.
+    /// A note for the user, if a fallback is used because the file has no template.
     pub fn note(&self) -> Option<String> {
         match self.origin {
             Origin::Given => None,
@@ -324,9 +325,9 @@ impl ChatTemplate {
         }
     }
 
-    /// Renders the prompt of a conversation. Messages are any type that serialises to a list of
-    /// objects, such as [`Message`]. `add_generation_prompt` appends the begin of the assistant's
-    /// turn.
+    /// Renders the prompt of a conversation. Messages are of any type that serialises to a list of
+    /// objects, such as [`Message`]. `add_generation_prompt` appends the beginning of the
+    /// assistant's turn.
     ///
     /// # Errors
     /// The template fails or refuses the conversation.
@@ -340,8 +341,8 @@ impl ChatTemplate {
         self.render_json(&json, None, add_generation_prompt)
     }
 
-    /// Renders JSON messages: an array of objects in any shape that the template knows
-    /// (`tool_calls`, content in parts). `tools` is another array; with it, the file's template for
+    /// Renders JSON messages: an array of objects in any structure that the template supports
+    /// (`tool_calls`, content in parts). `tools` is another array. With it, the file's template for
     /// tools is used if there is one.
     ///
     /// # Errors
@@ -355,11 +356,11 @@ impl ChatTemplate {
         self.render_with(messages, tools, None, add_generation_prompt)
     }
 
-    /// [`ChatTemplate::render_json`] with further variables of the template (`enable_thinking`,
-    /// `documents`) as a JSON object.
+    /// Like [`ChatTemplate::render_json`], with further variables of the template
+    /// (`enable_thinking`, `documents`) as a JSON object.
     ///
     /// # Errors
-    /// The errors of [`ChatTemplate::render_json`]; [`ChatError::Variables`].
+    /// See [`ChatTemplate::render_json`]; also [`ChatError::Variables`].
     pub fn render_with(
         &self,
         messages: &str,
@@ -370,10 +371,10 @@ impl ChatTemplate {
         self.render_within(messages, tools, variables, add_generation_prompt, &Cancel::default())
     }
 
-    /// [`ChatTemplate::render_with`] that can be cancelled.
+    /// Like [`ChatTemplate::render_with`], but it can be cancelled.
     ///
     /// # Errors
-    /// The errors of [`ChatTemplate::render_with`]; [`ChatError::Limit`] if it is cancelled.
+    /// See [`ChatTemplate::render_with`]; also [`ChatError::Limit`] if it is cancelled.
     pub fn render_within(
         &self,
         messages: &str,
@@ -410,7 +411,7 @@ impl ChatTemplate {
             ("bos_token", token(&self.bos)),
             ("eos_token", token(&self.eos)),
         ];
-        // The caller's variables override others, but not the conversation itself.
+        // Variables of the caller override others, but not the conversation.
         for (key, value) in &more {
             match variables.iter_mut().find(|(name, _)| *name == key.as_str()) {
                 None => variables.push((key, value.clone())),
@@ -465,7 +466,7 @@ fn one_line(text: &str) -> String {
     line
 }
 
-// Unit and integration tests are one program. The latter see the crate as its users do.
+// Unit and integration tests are one program. The integration tests use the public API only.
 #[cfg(test)]
 extern crate self as kjit_chat;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Turns ids into an answer's text, piece by piece, up to a stop text.
+//! Turns ids into the text of an answer, piece by piece, until a stop string occurs.
 
 use kjit_tokenizer::{Detokenizer, Tokenizer};
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ pub enum StopReason {
     EndOfGeneration,
     /// The requested number of tokens was reached.
     Length,
-    /// A stop text appeared. The answer ends before it.
+    /// A stop string occurred. The answer ends before it.
     StopText,
     /// The context is full.
     ContextFull,
@@ -19,7 +19,7 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// The name in JSON output.
+    /// The name of the reason in JSON output.
     pub fn as_str(self) -> &'static str {
         match self {
             StopReason::EndOfGeneration => "end_of_generation",
@@ -30,20 +30,20 @@ impl StopReason {
         }
     }
 }
-/// Decodes ids and holds back text that may begin a stop text.
+/// Decodes ids and holds back text that may be the start of a stop string.
 pub struct StopWatcher<'a> {
     detokenizer: Detokenizer<'a>,
     stop: &'a [String],
-    /// The answer's text so far.
+    /// The text of the answer so far.
     text: String,
-    /// Bytes of `text` that were passed on.
+    /// Number of bytes of `text` that were passed to the callback.
     shown: usize,
-    /// Index of the stop text that appeared.
+    /// Index of the stop string that occurred.
     stopped_by: Option<usize>,
 }
 
 impl<'a> StopWatcher<'a> {
-    /// An answer that ends at any of the texts in `stop`.
+    /// A watcher for an answer that ends at any of the strings in `stop`.
     pub fn new(tokenizer: &'a Tokenizer, stop: &'a [String]) -> Self {
         StopWatcher {
             detokenizer: Detokenizer::new(tokenizer, false),
@@ -54,15 +54,16 @@ impl<'a> StopWatcher<'a> {
         }
     }
 
-    /// As [`StopWatcher::new`], but the control tokens in `markers` appear in the text: a [reply's
-    /// form](crate::Form) is recognised by them.
+    /// Like [`StopWatcher::new`], but the control tokens in `markers` appear in the text: a
+    /// [reply's form](crate::Form) is recognised by them.
     pub fn showing(tokenizer: &'a Tokenizer, stop: &'a [String], markers: &[&str]) -> Self {
         let markers = markers.iter().filter_map(|text| tokenizer.special_id(text)).collect();
         let detokenizer = Detokenizer::new(tokenizer, false).showing(markers);
         StopWatcher { detokenizer, stop, text: String::new(), shown: 0, stopped_by: None }
     }
 
-    /// Adds the next token. Text that can begin no stop text goes to `on_text`; `Break` interrupts.
+    /// Adds the next token. Text that cannot start a stop string is passed to `on_text`; `Break`
+    /// interrupts.
     pub fn push(
         &mut self,
         id: u32,
@@ -70,7 +71,8 @@ impl<'a> StopWatcher<'a> {
     ) -> ControlFlow<StopReason> {
         // An id without text (a vocabulary padded beyond its tokens) is ignored.
         let Ok(Some(piece)) = self.detokenizer.push(id) else { return ControlFlow::Continue(()) };
-        // A stop text may begin in earlier pieces, but not before text that was passed on.
+        // A stop string may begin in earlier pieces, but not in text that was passed to the
+        // callback.
         self.text.push_str(&piece);
         let unseen = self.text.get(self.shown..).unwrap_or_default();
         let found = self
@@ -93,21 +95,21 @@ impl<'a> StopWatcher<'a> {
         }
     }
 
-    /// Ends an answer that no stop text ended: passes on the text that was held back.
+    /// Ends an answer without a stop string: passes the text that was held back to `on_text`.
     pub fn finish(&mut self, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) {
         let rest = self.detokenizer.finish().unwrap_or_default();
         self.text.push_str(&rest);
         let _ = self.show(self.text.len(), on_text);
     }
 
-    /// Ends an answer that was cut off: as [`StopWatcher::finish`], but an incomplete last
+    /// Ends an answer that was cut off. Like [`StopWatcher::finish`], but an incomplete last
     /// character is dropped.
     pub fn cut(&mut self, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) {
         self.detokenizer.finish();
         let _ = self.show(self.text.len(), on_text);
     }
 
-    /// Index of the stop text that ended the answer.
+    /// Index of the stop string that ended the answer.
     pub fn stopped_by(&self) -> Option<usize> {
         self.stopped_by
     }
@@ -128,7 +130,7 @@ impl<'a> StopWatcher<'a> {
     }
 }
 
-/// The length of the longest proper prefix of `stop` that `text` ends with.
+/// The length of the longest proper prefix of `stop` with which `text` ends.
 pub(crate) fn partial_suffix(text: &str, stop: &str) -> usize {
     stop.char_indices()
         .map(|(i, _)| i)

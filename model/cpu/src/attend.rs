@@ -17,13 +17,13 @@ pub(super) const MANY: usize = 6;
 /// The data that all tasks of one attention operation share.
 #[derive(Clone, Copy)]
 pub struct Layer<'a> {
-    /// Queries, a row of `heads · dim` per token.
+    /// Queries: a row of `heads · dim` elements per token.
     pub q: &'a [f32],
     pub heads: usize,
-    /// Elements of a key.
+    /// Number of elements of a key.
     pub dim: usize,
-    /// Elements of a value. For a latent, whose rows are both key and value, the first elements of
-    /// the row.
+    /// Number of elements of a value. In a latent, whose rows are both key and value, the value is
+    /// the first elements of the row.
     pub value_dim: usize,
     /// Position of the first row of `q`.
     pub first: usize,
@@ -31,23 +31,23 @@ pub struct Layer<'a> {
     pub end: usize,
     pub keys: &'a KvStore,
     pub values: &'a KvStore,
-    /// Width of the window in positions, the token's own included.
+    /// Width of the window in positions, including the token's own.
     pub window: Option<usize>,
     pub mask: Mask,
     pub scale: f32,
     pub soft_cap: Option<f32>,
     /// The attention sink: one score per head without a value.
     pub sinks: Option<&'a [f32]>,
-    /// ALiBi: the slope of each head, subtracted from a score per position of distance.
+    /// ALiBi: the slope of each head. Slope times distance is subtracted from a score.
     pub slopes: Option<&'a [f32]>,
-    /// The only visible positions, this many per token; negative entries are unused.
+    /// The only visible positions, and their number per token. Negative entries are unused.
     pub only: Option<(&'a [f32], usize)>,
-    /// A row of `heads · value_dim` per token.
+    /// The result: a row of `heads · value_dim` elements per token.
     pub out: SharedMut<'a>,
 }
 
-/// Query heads `head .. head + heads`, all on key head `key_head`, for tokens `token .. token +
-/// tokens`.
+/// Query heads `head .. head + heads`, which all use key head `key_head`, for tokens `token ..
+/// token + tokens`.
 pub struct Attend<'a> {
     pub layer: Layer<'a>,
     pub key_head: usize,
@@ -55,8 +55,8 @@ pub struct Attend<'a> {
     pub heads: usize,
     pub token: usize,
     pub tokens: usize,
-    /// Blocks of positions begin at fixed multiples, and all numbers of rows use one kernel, so
-    /// that results do not depend on the batch.
+    /// If true, blocks of positions begin at fixed multiples, and all numbers of rows use one
+    /// kernel. So results do not depend on the batch.
     pub reproducible: bool,
 }
 
@@ -64,7 +64,8 @@ pub struct Attend<'a> {
 pub(super) const STATE: usize = 2;
 
 /// The layout of rows of `width` elements (a multiple of 32). `together` rows are stored
-/// interleaved by runs of 32 elements, as the sums of tiles are; 1 means each row is contiguous.
+/// interleaved by groups of 32 elements, like the sums of tiles; 1 means that each row is
+/// contiguous.
 #[derive(Clone, Copy)]
 pub(super) struct RowLayout {
     pub together: usize,
@@ -88,7 +89,7 @@ impl RowLayout {
 impl Job for Attend<'_> {
     type Out = ();
 
-    /// Also requires: `layer.out` is valid for one row per row of `layer.q`, and no other thread
+    /// In addition, `layer.out` must be valid for one row per row of `layer.q`, and no other thread
     /// uses the results of these heads and tokens.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
@@ -150,7 +151,7 @@ impl Job for Attend<'_> {
             }
             at += n;
         }
-        // SAFETY: the caller guarantees that `layer.out` has room for these results and no other
+        // SAFETY: the caller guarantees that `layer.out` has space for these results and no other
         // thread writes them.
         unsafe { self.scatter(acc, alone(padded), state) };
     }
@@ -158,7 +159,7 @@ impl Job for Attend<'_> {
 
 impl Attend<'_> {
     /// The first position of the first block. If `reproducible`, it is a multiple of KEYS, so that
-    /// it does not depend on the task's tokens. Positions that a token does not see do not change
+    /// it is independent of the task's tokens. Positions that a token does not see do not change
     /// its results.
     pub(super) fn begins_at(&self) -> usize {
         let first = self.seen_from(self.token);
@@ -199,8 +200,8 @@ impl Attend<'_> {
         to.iter_mut().zip(from).for_each(|(q, x)| *q = x * self.layer.scale);
     }
 
-    /// Turns the scores of `n` positions from `at` on into softmax weights, up to the next multiple
-    /// of 64, and rescales running maxima, sums and results.
+    /// Converts the scores of `n` positions from `at` on to softmax weights, up to the next
+    /// multiple of 64. Rescales running maxima, sums and results.
     ///
     /// # Safety
     /// The CPU has `V`'s instruction set, as for [`Job::run`].
@@ -223,8 +224,8 @@ impl Attend<'_> {
                 lie.element(whole - 1) < s.len()
                     && results_lie.element(results_lie.width - 1) < acc.len()
             );
-            // SAFETY: the caller guarantees the instruction set; the assertion above shows that
-            // runs of 32 below `whole` are in `s`, and those of a row of results in `acc`.
+            // SAFETY: the caller guarantees the instruction set. The assertion above shows that
+            // groups of 32 below `whole` are in `s`, and groups of 32 of a result row in `acc`.
             unsafe {
                 if let Some(cap) = self.layer.soft_cap {
                     for j in (0..whole).step_by(LANES) {
@@ -274,8 +275,8 @@ impl Attend<'_> {
                     total = total.add(e);
                 }
                 if self.reproducible {
-                    // `exp` of the least score is not exactly 0, and values of masked positions
-                    // must not matter.
+                    // `exp` of the lowest score is not exactly 0, and values of masked positions
+                    // must have no effect.
                     (0..from).chain(to.max(from)..whole).for_each(|j| s[lie.element(j)] = 0.0);
                 }
                 if m != *largest {

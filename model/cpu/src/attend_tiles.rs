@@ -1,8 +1,8 @@
-//! Attention of a block of queries over the KV cache with bf16 tiles (AMX).
+//! Attention of a block of queries over the KV cache, with bf16 tiles (AMX).
 //!
-//! Works like [`Attend`], with both products computed as in [`tiles`](super::tiles): queries, keys,
+//! Works like [`Attend`], with both products computed as in [`tiles`](super::tiles). Queries, keys,
 //! softmax weights and values are each the sum of two bf16 numbers, and three products are added. A
-//! block of 128 positions is split once for all rows of the task. Sums are stored as runs of 32
+//! block of 128 positions is split once for all rows of the task. Sums are stored as groups of 32
 //! elements of 32 rows.
 
 use super::scratch::Scratch;
@@ -17,7 +17,7 @@ const BLOCK: usize = KEYS / TILE_UNIT;
 pub struct AttendTiles<'a>(pub Attend<'a>);
 
 impl TileJob for AttendTiles<'_> {
-    /// Also requires what [`Attend`] requires.
+    /// In addition, the requirements of [`Attend`] must hold.
     #[inline(always)]
     unsafe fn run<V: Tiles>(self) {
         let task = self.0;
@@ -126,7 +126,7 @@ impl TileJob for AttendTiles<'_> {
             }
             at += n;
         }
-        // SAFETY: the caller guarantees the instruction set, and that `layer.out` has room for
+        // SAFETY: the caller guarantees the instruction set, and that `layer.out` has space for
         // these results and no other thread writes them.
         unsafe {
             V::end();
@@ -149,9 +149,9 @@ unsafe fn multiply<V: Tiles>(w: &[f32], x: &[f32], units: usize, c: &mut [f32]) 
     unsafe { V::tile_block(TileBlock { units, w, w_next, x, prefetch_x: x, half: false, c }) };
 }
 
-/// Splits 64 rows of a matrix, 32 elements each, into the layout of the second factor, whose
-/// columns these rows are: for each pair of rows, the high halves of all elements, then the low
-/// halves.
+/// Splits 64 rows of a matrix, 32 elements each, into the layout of the second factor. These rows
+/// are the columns of that factor. For each pair of rows the high parts of all elements come first,
+/// then the low parts.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`TileJob::run`]; `x` has 64 rows, `width` apart, of
@@ -168,8 +168,8 @@ unsafe fn pairs<V: Tiles>(
     assert!(high.len() >= LANES && low.len() >= LANES);
     let (first, second) = to.split_at_mut(UNIT / 2);
     for pair in 0..TILE_UNIT / 2 {
-        // SAFETY: the caller guarantees the instruction set and two rows of 32 elements; the
-        // buffers have room for the halves of each.
+        // SAFETY: the caller guarantees the instruction set and two rows of 32 elements. The
+        // buffers have space for the high and low parts of each.
         unsafe {
             for i in 0..2 {
                 let x = x.as_ptr().add((2 * pair + i) * width);
@@ -185,7 +185,7 @@ unsafe fn pairs<V: Tiles>(
     }
 }
 
-/// Splits rows that are stored as runs of 32 elements into a panel of `units` units.
+/// Splits rows that are stored as groups of 32 elements into a panel of `units` units.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`TileJob::run`].

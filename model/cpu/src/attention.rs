@@ -1,21 +1,22 @@
 //! Attention of a block of queries over the KV cache.
 //!
 //! A task is one key head, some of the query heads that share it, and some tokens: `m` rows of
-//! queries. It goes through the past in blocks of `KEYS` positions. For each block it decodes keys
-//! and values to f32, computes the scores of all rows, and updates a running maximum, sum and
-//! weighted value per row: the online softmax (Milakov & Gimelshein 2018, arXiv 1805.02867), in
-//! blocks as in FlashAttention (Dao et al. 2022, arXiv 2205.14135). With many rows it uses the
-//! matrix kernel. With few rows, as in decoding, it computes scores one by one, since transposing
-//! the keys would cost more than it saves. On CPUs with tiles, prompts use [`AttendTiles`].
+//! queries. The past is processed in blocks of `KEYS` positions. For each block the task decodes
+//! keys and values to f32, computes the scores of all rows, and updates a running maximum, sum and
+//! weighted value per row. This is the online softmax (Milakov & Gimelshein 2018, arXiv
+//! 1805.02867), in blocks as in FlashAttention (Dao et al. 2022, arXiv 2205.14135). With many rows
+//! it uses the matrix kernel. With few rows, as in decoding, it computes scores one by one:
+//! transposing the keys would cost more than it saves. On CPUs with tiles, prompts use
+//! [`AttendTiles`].
 
 use super::attend_tiles::AttendTiles;
 use super::pool::Pool;
 use super::simd::Isa;
 use crate::attend::{Attend, Layer};
 
-/// Attention of `rows` tokens. A task is a key head with its query heads and a run of tokens, or,
-/// if there are few of these (decoding), a single query head. `precise`: all in f32.
-/// `reproducible`: a token's results have the same bits for any batch.
+/// Attention of `rows` tokens. A task is a key head with its query heads and a range of tokens. If
+/// there are few such tasks (decoding), a task is a single query head. `precise`: all in f32.
+/// `reproducible`: the results of a token have the same bits in any batch.
 pub fn attend(
     pool: &mut Pool,
     isa: Isa,
@@ -88,8 +89,8 @@ mod tests {
         (7, 1, 256, 3, 31, Some(200), None),
     ];
 
-    /// All features of a layer, including keys that are also the values. The scratch buffers are
-    /// poisoned with NaN.
+    /// Tests all features of a layer, including keys that are also the values. The scratch buffers
+    /// are filled with NaN.
     #[test]
     fn tiles_agree_with_f32_for_masks_sinks_slopes_and_chosen_positions() {
         let mut rng = Rng::new();
@@ -210,7 +211,7 @@ mod tests {
         let mut rng = Rng::new();
         for (heads, key_heads, dim, before, tokens, window, soft_cap) in CASES {
             // f16 keeps 11 bits of a key or value. q8_0 keeps seven bits and a sign, relative to
-            // the block's largest.
+            // the largest element of the block.
             for (kv, tolerance) in [(KvType::F32, 2e-6), (KvType::F16, 1e-3), (KvType::Q8_0, 2e-2)]
             {
                 let others = Isa::available().into_iter().map(|isa| (isa, false));
@@ -222,7 +223,7 @@ mod tests {
                         (rng.reals(end * key_heads * dim), rng.reals(end * key_heads * dim));
                     let mut stores = [(); 2]
                         .map(|()| KvStore::new("test", kv, key_heads, dim, end + 3).unwrap());
-                    // Written in two calls, each split among three threads.
+                    // Keys and values are written in two calls, each split over three threads.
                     let (mut pool, half) = (Pool::new(3), end / 2 * key_heads * dim);
                     for (store, x) in stores.iter_mut().zip([&k, &v]) {
                         store.write(&mut pool, isa, 0, &x[..half]);
@@ -299,7 +300,7 @@ mod tests {
                         let off = (f64::from(*got) - want).abs();
                         let case = (heads, key_heads, dim, before, tokens, window, soft_cap);
                         // Split bf16 is off by 2^-16 of each factor. A score sums `dim` of these
-                        // errors, of both signs.
+                        // errors, which have both signs.
                         let tolerance = if tiles { tolerance + 2e-5 } else { tolerance };
                         assert!(
                             off <= tolerance,

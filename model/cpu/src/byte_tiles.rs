@@ -6,16 +6,17 @@
 //! c[r][t] = Σ_blocks 2^(8−n) d[r] d[t] (256 Σ a h + Σ (a l + b h)) + Σ_g o[r][g] Σ_k x
 //! ```
 //!
-//! A code of 4 or 6 bits times its group's integer scale of 6 or 8 bits fits 16 bits. It is shifted
-//! to fill them and stored as two signed bytes. Elements of the input are two signed bytes with one
-//! scale per 256 columns. So the sums of a block stay in tiles, exact, and are scaled once. A
-//! weight becomes two bytes by one 16-bit product, or by a table lookup for codes of 4 bits;
-//! [`tiles`](super::tiles) must decode it and round it twice to bf16. Three int8 products take the
-//! time of three bf16 products and replace six. The omitted product `b l` is at most 2^-15 of the
-//! largest product of a block's scale, and typically 2^-17, as much as the rounding of the input.
+//! A code of 4 or 6 bits times the integer scale of its group (6 or 8 bits) fits in 16 bits. It is
+//! shifted left to use all 16 bits, and stored as two signed bytes. Elements of the input are two
+//! signed bytes with one scale per 256 columns. So the sums of a block stay in tiles, are exact,
+//! and are scaled once. One 16-bit product turns a weight into two bytes, or a table lookup for
+//! codes of 4 bits. [`tiles`](super::tiles) must decode the weight and round it twice to bf16.
+//! Three int8 products replace six, in the time of three bf16 products. The omitted product `b l`
+//! is at most 2^-15 of the largest product of a block's scale, and typically 2^-17. The rounding of
+//! the input has the same error.
 //!
-//! Offsets (one per row and 32 columns) are multiplied with sums of the input over these columns: a
-//! float product with 1/32 of the columns, by bf16 tiles.
+//! Offsets (one per row and 32 columns) are multiplied with sums of the input over these columns.
+//! This is a float product by bf16 tiles, with 1/32 of the columns.
 //!
 //! Rounding to 16 bits with one scale is off by at most 2^-16 of the largest of 256 elements. A
 //! block of the input with a non-finite element gives NaN.
@@ -31,16 +32,16 @@ use super::simd::{ByteBlock, LANES, TILE_ROWS, TILE_UNIT, TileBlock, TileJob, Ti
 use super::tiles::{self, Given, UNIT, put, split_unit};
 use kjit_formats::format::{BlockScale, Format, GroupScale, Offset};
 
-/// Columns of a block, in the matrix and in the input.
+/// Columns of a block, both of the matrix and of the input.
 const BLOCK: usize = 256;
 
-/// Columns of a group, over which the input is summed for offsets.
+/// Columns of a group. The input is summed over a group for the offsets.
 const GROUP: usize = 32;
 
 /// Columns whose group sums fill one unit of the offsets' tiles.
 pub const CHUNK: usize = GROUP * TILE_UNIT;
 
-/// Floats of a block's two bytes, for 32 tokens or for 32 rows.
+/// Size in floats of the bytes of a block for 32 tokens or 32 rows, two bytes per element.
 const BYTES: usize = LANES * BLOCK * 2 / 4;
 
 /// Floats of a tile.
@@ -51,9 +52,10 @@ const Q4_K: u32 = 12;
 const Q5_K: u32 = 13;
 const Q6_K: u32 = 14;
 
-/// Minimum number of tokens for this kernel. Tokens/s of an 8b in Q4_K_M with 16 threads of a Xeon,
-/// for int16 (from 128 tokens: bf16 tiles) and this kernel: 32 tokens 75 and 130, 128 tokens 145
-/// and 229, 512 tokens 171 and 231. With two threads: 32 tokens 16 and 26, 128 tokens 26 and 41.
+/// Minimum number of tokens for this kernel. Tokens/s of an 8B model in Q4_K_M with int16 (bf16
+/// tiles from 128 tokens on) and with this kernel. 16 threads of a Xeon: 32 tokens 75 and 130, 128
+/// tokens 145 and 229, 512 tokens 171 and 231. Two threads: 32 tokens 16 and 26, 128 tokens 26 and
+/// 41.
 const PAYS: usize = 32;
 
 /// Whether to use this kernel for a format and a number of tokens.
@@ -61,13 +63,13 @@ pub fn has(format: &Format, tokens: usize) -> bool {
     tokens >= PAYS && matches!(format.ggml_id, Q4_K | Q5_K | Q6_K)
 }
 
-/// Floats for 32 tokens of `cols` elements: bytes and scales of each block, and group sums.
+/// Number of floats for 32 tokens of `cols` elements: bytes and scales of each block, group sums.
 pub fn len(cols: usize) -> usize {
     cols / BLOCK * (BYTES + LANES) + cols.div_ceil(CHUNK) * UNIT
 }
 
-/// The left shift of a format's products of code and scale. It is the largest for which their two
-/// bytes are signed.
+/// The left shift of a format's products of code and scale. It is the largest shift after which
+/// both bytes are signed bytes.
 const fn shift<F: Described>() -> u32 {
     let (mut bits, mut n, planes) = (0, 0, F::BLOCK.planes);
     while n < planes.len() {
@@ -76,13 +78,13 @@ const fn shift<F: Described>() -> u32 {
     }
     let largest: i32 = match F::BLOCK.group_scale {
         GroupScale::SixBitPairs(_) => 63 * ((1 << bits) - 1),
-        // A signed byte, and codes minus half of their range.
+        // A signed byte times codes from which half of their range is subtracted.
         _ => 128 << (bits - 1),
     };
     (LARGEST as i32 / largest).ilog2()
 }
 
-/// Both bytes of every 4-bit code, indexed by the 6-bit scale.
+/// Both bytes of the product of each 6-bit scale (index) with each 4-bit code.
 static BYTES_OF: [[[u8; 16]; 2]; 64] = {
     let mut all = [[[0; 16]; 2]; 64];
     let mut i = 0;
@@ -95,8 +97,8 @@ static BYTES_OF: [[[u8; 16]; 2]; 64] = {
     all
 };
 
-/// The offsets and lengths of the parts of 32 tokens that belong to a chunk of columns: bytes,
-/// scales, sums.
+/// Offset and length of the bytes, the scales and the sums of a chunk of columns, in the data of 32
+/// tokens.
 pub fn places(cols: usize, chunk: usize) -> [(usize, usize); 3] {
     let (all, first) = (cols / BLOCK, chunk * (CHUNK / BLOCK));
     let here = (CHUNK / BLOCK).min(all - first);
@@ -110,7 +112,7 @@ pub struct RoundTiles<'a> {
     pub x: &'a [f32],
     pub cols: usize,
     pub chunk: usize,
-    /// See [`places`].
+    /// The slices of [`places`]: bytes, scales, sums.
     pub to: [&'a mut [f32]; 3],
 }
 
@@ -150,8 +152,8 @@ impl TileJob for RoundTiles<'_> {
             }
             let to = bytes.as_mut_ptr();
             for pair in 0..2 {
-                // SAFETY: the caller guarantees the instruction set; there are 32 rows of 32 words
-                // from `pair` on, and room for twice as many.
+                // SAFETY: the caller guarantees the instruction set. There are 32 rows of 32 u32
+                // from `pair` on, and the output has space for twice as many.
                 unsafe {
                     let to = to.add(pair * (BYTES / 2));
                     V::transpose(high.as_ptr().add(pair * 32), WORDS, to);
@@ -168,15 +170,15 @@ impl TileJob for RoundTiles<'_> {
     }
 }
 
-/// The largest integer whose first byte, rounded, is a signed byte.
+/// The largest integer whose rounded high byte is a signed byte.
 const LARGEST: f32 = 32_639.0;
 
-/// Rounds a block to two signed bytes per element. Returns the scale and the bytes, and writes the
-/// sums of groups.
+/// Rounds a block to two signed bytes per element. Returns the scale and the bytes. Writes the sums
+/// of the groups.
 #[inline(always)]
 fn round(x: &[f32; BLOCK], sums: &mut [f32]) -> (f32, [[u8; BLOCK]; 2]) {
     let mut bytes = [[0; BLOCK]; 2];
-    // Compared as integers, since float maxima ignore NaN.
+    // The values are compared as integers, because float maxima ignore NaN.
     let most = x.iter().fold(0, |most: u32, x| most.max(x.to_bits() & 0x7fff_ffff));
     if most >= f32::INFINITY.to_bits() {
         sums.fill(f32::NAN);
@@ -184,7 +186,7 @@ fn round(x: &[f32; BLOCK], sums: &mut [f32]) -> (f32, [[u8; BLOCK]; 2]) {
     }
     let most = f32::from_bits(most);
     let inverse = LARGEST / most;
-    // It is infinite for a block of subnormals; then all elements become zero.
+    // The inverse is infinite for a block of subnormals. All its elements then become zero.
     let inverse = if inverse.is_finite() { inverse } else { 0.0 };
     let scale = most / LARGEST;
     let [high, low] = &mut bytes;
@@ -203,13 +205,13 @@ fn round(x: &[f32; BLOCK], sums: &mut [f32]) -> (f32, [[u8; BLOCK]; 2]) {
     (scale, bytes)
 }
 
-/// A task: rows of a matrix, [`tiles::ROWS`] at most. The input is that of [`RoundTiles`], blocks
-/// of 32 tokens in order.
+/// A task: at most [`tiles::ROWS`] rows of a matrix. The input was rounded by [`RoundTiles`]:
+/// blocks of 32 tokens in order.
 pub struct ByteProduct<'a>(pub Part<'a>);
 
 impl TileJob for ByteProduct<'_> {
-    /// Also requires: `out + t · stride + row ..` is valid for `rows` elements for each token `t`,
-    /// and no other thread uses them.
+    /// In addition, `out + t · stride + row ..` must be valid for `rows` elements for each token
+    /// `t`, and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: Tiles>(self) {
         // SAFETY: this function's safety contract, which the caller upholds, covers the call.
@@ -230,7 +232,7 @@ const fn has_offsets<F: Described>() -> bool {
 }
 
 /// # Safety
-/// The requirements of [`ByteProduct`]'s job.
+/// The requirements of [`ByteProduct`]'s job hold.
 #[inline(always)]
 unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
     let Part { w, row, rows, x, tokens, .. } = part;
@@ -265,7 +267,7 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
                 } else {
                     &mut []
                 };
-                // SAFETY: the caller guarantees the instruction set; a panel has room for 32 rows.
+                // SAFETY: the caller guarantees the instruction set; a panel has space for 32 rows.
                 unsafe {
                     let block = w.part(row + p * LANES + r, b * BLOCK, BLOCK);
                     scales[r] = fill::<V, F>(block, r, panel.as_mut_ptr(), offsets);
@@ -274,16 +276,17 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
             let sums = &mut sums[p * blocks * LANES * LANES..][..blocks * LANES * LANES];
             for (t, c) in sums.as_chunks_mut::<{ LANES * LANES }>().0.iter_mut().enumerate() {
                 let at = |t: usize| x.as_ptr().wrapping_add(t * each + b * BYTES);
-                // Prefetch hint: the next tokens with this panel; after the last, the first tokens
-                // with the next panel. With only 32 tokens they are the same and need no prefetch.
+                // Prefetches the next tokens for this panel; after the last tokens, the first
+                // tokens for the next panel. With only 32 tokens they do not change, so they need
+                // no prefetch.
                 let prefetch_x = match (t + 1 < blocks, p + 1 < panels) {
                     (true, _) => at(t + 1),
                     (_, true) if blocks > 1 => at(0),
                     (_, true) => std::ptr::null(),
                     (_, false) => at(0).wrapping_add(BYTES),
                 };
-                // SAFETY: the caller guarantees the instruction set; every 32 tokens have the
-                // block's bytes and scales in `x`, and 32 × 32 sums.
+                // SAFETY: the caller guarantees the instruction set. `x` has the block's bytes and
+                // scales for each 32 tokens. There are 32 × 32 sums.
                 unsafe {
                     V::byte_block(ByteBlock {
                         w: panel.as_ptr(),
@@ -302,14 +305,15 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
     if padded > 0 {
         for p in 0..panels {
             for r in 0..LANES.min(rows - p * LANES) {
-                // SAFETY: the caller guarantees the instruction set; `halves` has room for 32 rows.
+                // SAFETY: the caller guarantees the instruction set; `halves` has space for 32
+                // rows.
                 unsafe { put::<V>(&offsets[(p * LANES + r) * padded..][..padded], r, halves) };
             }
             let sums = &mut sums[p * blocks * LANES * LANES..][..blocks * LANES * LANES];
             for (t, c) in sums.as_chunks_mut::<{ LANES * LANES }>().0.iter_mut().enumerate() {
                 let at = |t: usize| x.as_ptr().wrapping_add(t * each + all * (BYTES + LANES));
-                // SAFETY: the caller guarantees the instruction set; every 32 tokens have group
-                // sums in `x`, padded to whole units as the panel is, and 32 × 32 sums.
+                // SAFETY: the caller guarantees the instruction set. `x` has group sums for each 32
+                // tokens, padded to whole units as the panel is. There are 32 × 32 sums.
                 unsafe {
                     V::tile_block(TileBlock {
                         units: chunks,
@@ -332,9 +336,9 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
     }
 }
 
-/// Writes row `r` of 32 of a block to a panel: for each 16 rows and 64 columns, a tile of first
-/// bytes and a tile of second bytes. Returns the row's scale, the factor of `256 Σ a h + …`, and
-/// writes its offsets if the format has any.
+/// Writes row `r` (of 32) of a block to a panel: for each 16 rows and 64 columns, a tile of high
+/// bytes and a tile of low bytes. Returns the row's scale (the factor of `256 Σ a h + …`), and
+/// writes its offsets if the format has offsets.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`TileJob::run`]; the panel has [`BYTES`] floats.
@@ -469,8 +473,8 @@ mod tests {
             let Encoding::Blocks(described) = format.encoding else {
                 panic!("{format} has no blocks")
             };
-            // Sizes with rows after the last whole panel, tokens after the last whole tile, and
-            // columns after the last whole chunk.
+            // The sizes leave rows after the last whole panel, tokens after the last whole tile,
+            // and columns after the last whole chunk.
             for (rows, cols, tokens) in [
                 (1, 256, 1),
                 (37, 768, 17),
@@ -489,7 +493,7 @@ mod tests {
                     let block = &w.part(r, k / BLOCK * BLOCK, BLOCK);
                     f64::from(described.factors(block, k % BLOCK / described.group).offset)
                 };
-                // The value of 1 in a weight's second byte.
+                // The value of the lowest bit of a weight's low byte.
                 let step = |r: usize, b: usize| {
                     let (block, BlockScale::F16(at)) =
                         (w.part(r, b * BLOCK, BLOCK), described.scale)
@@ -522,8 +526,8 @@ mod tests {
                             .map(|(x, w)| f64::from(*x) * f64::from(*w))
                             .sum::<f64>();
                         // Each element is off by half a step of its block's scale, and the product
-                        // of the two second bytes is omitted. Offsets are multiplied with sums of
-                        // 32 in split bf16, which omits as much. Sums are f32.
+                        // of the two low bytes is omitted. Offsets are multiplied with sums of 32
+                        // columns in split bf16, which has an error of the same size. Sums are f32.
                         let (mut rough, mut fine) = (0.0, 0.0);
                         for (b, (x, w)) in x.chunks(BLOCK).zip(w.chunks(BLOCK)).enumerate() {
                             let most = f64::from(x.iter().fold(0f32, |m, x| m.max(x.abs())));
@@ -543,8 +547,8 @@ mod tests {
                             isa.name()
                         );
                     }
-                    // The bits are the same in other tasks (single panels, fewer tokens), and
-                    // nothing else is written.
+                    // Other tasks (single panels, fewer tokens) give the same bits and write
+                    // nothing else.
                     let fewer = tokens.min(LANES);
                     let mut parts = vec![f32::NAN; tokens * rows];
                     for first in (0..rows).step_by(LANES) {
@@ -609,8 +613,8 @@ mod tests {
         }
     }
 
-    /// With the largest scale and code of each format, products fit 16 bits and block sums fit the
-    /// tiles.
+    /// With the largest scale and code of each format, products fit in 16 bits and block sums fit
+    /// in the tiles.
     #[test]
     fn the_largest_numbers_of_a_format_fit() {
         for format in ALL.iter().filter(|f| has(f, PAYS)) {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The CPU as a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cpu {
-    /// The system's name for it.
+    /// The name that the system reports.
     pub name: String,
     /// Cores that this process may use.
     pub cores: usize,
@@ -21,8 +21,8 @@ pub struct Cpu {
 impl Cpu {
     /// The CPU of this machine.
     pub fn here() -> Cpu {
-        // Linux on x86 has the name in /proc/cpuinfo. Elsewhere the name is that of the
-        // architecture.
+        // Linux on x86 has the name in /proc/cpuinfo. On other systems the name of the architecture
+        // is used.
         let name = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
             let line = text.lines().find(|l| l.starts_with("model name"))?;
             Some(line.split_once(':')?.1.trim().to_string())
@@ -36,17 +36,17 @@ impl Cpu {
     }
 }
 
-/// The peak memory of this process in bytes, pages of mapped files included. `None` if the system
-/// does not report it.
+/// The peak memory of this process in bytes. Pages of mapped files are included. `None` if the
+/// system does not report it.
 pub fn peak_memory() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
     line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The memory that this process may use at most, in bytes: the machine's, or the limit of its
-/// control groups if that is less. It does not change while the process runs. `None` if the system
-/// does not report it.
+/// Maximum memory that this process may use, in bytes: the memory of the machine, or the limit of
+/// the control groups if it is lower. It does not change while the process runs. `None` if the
+/// system does not report it.
 pub fn memory_limit() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
@@ -59,8 +59,8 @@ pub fn memory_limit() -> Option<u64> {
 }
 
 /// The files that may limit the memory of these control groups (`/proc/self/cgroup`): for each
-/// group and all its parents, of cgroup versions 2 and 1. In a container with its own groups the
-/// topmost is the container's.
+/// group and all its parents, of cgroup versions 2 and 1. In a container with its own groups, the
+/// top group is the container's group.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = vec![];
     for line in groups.lines() {

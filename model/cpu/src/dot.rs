@@ -1,5 +1,5 @@
-//! Products with few tokens, the default kernel: integer codes times activations of 16 bits. Plain
-//! float weights are multiplied as floats.
+//! Products with few tokens, the default kernel: integer codes times activations of 16 bits.
+//! Weights that are plain floats are multiplied as floats.
 //!
 //! With `w = s (u − bias) + m` in a group of weights (`u` the code made unsigned) and `x ≈ d q`,
 //!
@@ -8,16 +8,17 @@
 //! ```
 //!
 //! One loop serves all block formats: unpack 64 codes, multiply and add as integers, scale, and add
-//! the offsets, if any, times precomputed sums. Rows are processed one at a time. Four at a time
-//! were three times slower (34 instead of 105 tokens/s for a 135M model in Q4_1), since the
-//! hardware prefetcher does not follow four streams a kilobyte apart. Some CPUs follow even one
-//! stream badly; there the kernel prefetches weights, see [`Isa::ahead`](super::simd::Isa::ahead).
+//! the offsets, if any, times precomputed sums. Rows are processed one by one. Four rows together
+//! were three times slower (34 instead of 105 tokens/s for a 135M model in Q4_1): the hardware
+//! prefetcher does not follow four streams a kilobyte apart. Some CPUs do not even follow one
+//! stream well. On these the kernel prefetches weights, see
+//! [`Isa::ahead`](super::simd::Isa::ahead).
 //!
 //! Up to four tokens share the unpacked codes and scales of a row. 64 weights of Q4_1 take a core
-//! 2.9 ns for one token, 5.0 for two and 8.4 for four (11.5 one after the other). Each token has
-//! the same operations in the same order as it has alone, so its bits do not depend on the other
-//! tokens. Transposing sixteen rows, so that their sums stay in lanes, took 0.65 ns for each
-//! further token but 6 or more to unpack and transpose: no gain for four tokens.
+//! 2.9 ns for one token, 5.0 for two and 8.4 for four (11.5 one after the other). The operations of
+//! a token and their order do not depend on the other tokens, so its bits do not depend on them
+//! either. Transposing sixteen rows, so that their sums stay in lanes, took 0.65 ns for each
+//! further token but at least 6 ns to unpack and transpose: no gain for four tokens.
 
 #![allow(
     clippy::needless_range_loop,
@@ -50,8 +51,8 @@ pub struct Input<'a> {
 pub struct DotProduct<'a>(pub Part<'a, Input<'a>>);
 
 impl DotProduct<'_> {
-    /// Computes the products. Each format is a [`Job`] of its own: in one function for all of them
-    /// (680 KB of code) the compiler takes minutes.
+    /// Computes the products. Each format is a separate [`Job`]: if one function contains all of
+    /// them (680 KB of code), the compiler takes minutes.
     ///
     /// # Safety
     /// `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and no other
@@ -76,7 +77,7 @@ impl DotProduct<'_> {
     }
 }
 
-/// A block format that [`with_format`] lacks. A test shows that there is none.
+/// A block format that is missing in [`with_format`]. A test shows that none is missing.
 #[cold]
 #[expect(
     clippy::unreachable,
@@ -92,8 +93,8 @@ struct Rows<'a, R>(Part<'a, Input<'a>>, R);
 impl<R: Row> Job for Rows<'_, R> {
     type Out = ();
 
-    /// Also requires what [`DotProduct::run`] requires. A row is unpacked once for up to four
-    /// tokens.
+    /// In addition, the requirements of [`DotProduct::run`] must hold. A row is unpacked once for
+    /// up to four tokens.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let mut t = 0;
@@ -155,8 +156,8 @@ trait Row {
     ) -> [f32; M];
 }
 
-/// Prefetches `len` bytes, `ahead` bytes after `at`, unless `ahead` is 0. A prefetch never faults,
-/// so the address may be past the matrix.
+/// Prefetches `len` bytes at `at + ahead`, unless `ahead` is 0. A prefetch never faults, so the
+/// address may be behind the matrix.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`Job::run`].
@@ -285,7 +286,7 @@ impl<F: Described> Row for Blocks<F> {
     }
 }
 
-/// Blocks of 32, two at a time.
+/// Processes blocks of 32, two at a time.
 ///
 /// # Safety
 /// The requirements of [`Row::dot`].
@@ -323,8 +324,8 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
                 let at = row.as_ptr().add(2 * done * f.bytes);
                 ask::<V>(at, 8 * f.bytes, ahead);
                 let all = V::scales(at.add(usize::from(scale)), f.bytes);
-                // A loop instead of a closure: a closure that is called more than once is compiled
-                // without the instruction set.
+                // This is a loop and not a closure: a closure that is called more than once is
+                // compiled without the instruction set.
                 let mut scales = [all; M];
                 for i in 0..M {
                     scales[i] = V::scaled(all, x[i].scales.as_ptr().add(2 * done));
@@ -361,7 +362,7 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
         for c in done..chunks {
             let a = row.as_ptr().add(2 * c * f.bytes);
             ask::<V>(a, 2 * f.bytes, ahead);
-            // A last single block is unpacked twice; the second copy is multiplied with zeros.
+            // A single last block is unpacked twice; the second copy is multiplied with zeros.
             let b = if 2 * c + 1 < blocks { a.add(f.bytes) } else { a };
             let (ka, kb) = (small_factors::<V, F>(a), small_factors::<V, F>(b));
             let codes = V::codes::<F, 0>(a, b);
@@ -398,7 +399,7 @@ pub(super) fn six_bits(packed: [u8; 12]) -> (u64, u64) {
     (scales, u64::from(low) | u64::from(high) << 32)
 }
 
-/// Blocks of 256.
+/// Processes blocks of 256.
 ///
 /// # Safety
 /// The requirements of [`Row::dot`].

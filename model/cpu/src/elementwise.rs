@@ -108,10 +108,10 @@ impl Job for GluRows<'_> {
     }
 }
 
-/// Norm of each group of `group` elements: see [`Norm`](kjit_graph::op::Norm).
+/// Normalises each group of `group` elements: see [`Norm`](kjit_graph::op::Norm).
 pub struct NormRows<'a> {
     pub x: &'a [f32],
-    /// As long as a group, or several groups.
+    /// Factors, as many as a group or several groups have elements.
     pub weight: Option<&'a [f32]>,
     pub bias: Option<&'a [f32]>,
     pub group: usize,
@@ -133,13 +133,13 @@ impl<'a> Job for NormRows<'a> {
                 let mean = if centred { moment::<V>(x, 0.0, false) / n as f32 } else { 0.0 };
                 (mean, moment::<V>(x, mean, true))
             };
-            // In f64, which costs nothing here.
+            // f64 costs nothing here.
             let (squares, eps) = (f64::from(squares), f64::from(self.eps));
             let scale = match self.kind {
                 NormKind::Length => 1.0 / squares.sqrt().max(eps),
                 _ => 1.0 / (squares / n as f64 + eps).sqrt(),
             } as f32;
-            // The factors of this group: the only ones, or the group's part.
+            // The factors of this group: all factors, or the part for the group.
             let own = |all: &'a [f32]| &all[i * n % all.len()..][..n];
             match self.weight {
                 Some(w) => out
@@ -228,8 +228,8 @@ mod tests {
                     for i in 0..n {
                         let want = (row[i] - mean) / (variance + f64::from(eps)).sqrt()
                             * f64::from(weight[i]);
-                        // A single element minus its mean is 0, and dividing by sqrt(eps) magnifies
-                        // the rounding 300 times.
+                        // A single element minus its mean is 0. Dividing by sqrt(eps) magnifies the
+                        // rounding 300 times.
                         near(out[i], want + bias.map_or(0.0, |b| f64::from(b[i])), 1e-5, isa, &rng);
                     }
                 }

@@ -7,9 +7,9 @@
 //! A task is 32 rows of the matrix and some tokens. It decodes its rows once, `KC` columns at a
 //! time, transposed into a panel `[k][32 rows]`, and multiplies every token with it. The inner loop
 //! keeps `TILE_ROWS` tokens × 32 rows in registers and broadcasts each element of `x` against a row
-//! of the panel. So all tokens share the decoding, every format costs the same, and only f32 sums
-//! round. On CPUs with two 256-bit FMAs per cycle, 8-bit products with a scale per 32 weights would
-//! need as many instructions.
+//! of the panel. So all tokens share the decoding, every format has the same cost, and only f32
+//! sums round. On CPUs with two 256-bit FMAs per cycle, 8-bit products with a scale per 32 weights
+//! would need as many instructions.
 //!
 //! Every element sums over `k` in order, so results do not depend on the split into tasks.
 
@@ -18,8 +18,8 @@ use super::scratch::Scratch;
 use super::simd::{Job, LANES, Tile, Vector};
 use super::unpack;
 
-/// Columns of a panel: 512 × 32 floats are 64 KiB, and 8 rows of x are 16 KiB. A multiple of every
-/// block's length.
+/// Columns of a panel: 512 × 32 floats are 64 KiB, and 8 rows of x are 16 KiB. It is a multiple of
+/// the length of every block.
 const KC: usize = 512;
 
 /// A task: up to 32 rows of a matrix, decoded into a panel that all tokens share.
@@ -28,8 +28,8 @@ pub struct PanelProduct<'a>(pub Part<'a>);
 impl Job for PanelProduct<'_> {
     type Out = ();
 
-    /// Also requires: `out + t · stride + row ..` is valid for `rows` elements for each token `t`,
-    /// and no other thread uses them.
+    /// In addition, `out + t · stride + row ..` must be valid for `rows` elements for each token
+    /// `t`, and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let cols = self.0.w.cols;
@@ -160,7 +160,7 @@ pub unsafe fn copy(
     }
 }
 
-/// The largest number of tokens that a kernel takes at once, of `left` tokens.
+/// The largest number of tokens that one kernel call takes, if `left` tokens remain.
 #[inline(always)]
 fn largest_tile(left: usize, most: usize) -> usize {
     [8, 4, 3, 2, 1].into_iter().find(|&m| m <= left && m <= most).unwrap_or(1)
@@ -298,8 +298,8 @@ mod tests {
         let mut rng = Rng::new();
         for format in ALL {
             let shapes = [(1, 256, 1), (31, 768, 2), (33, 256, 7), (65, 1280, 13), (32, 512, 29)];
-            // For blocks of 32: single blocks after the groups that are processed together, 1, 3, 9
-            // and 27.
+            // For blocks of 32, the remainders after the groups that are processed together: 1, 3,
+            // 9 and 27 blocks.
             let odd = [(3, 32, 1), (5, 96, 3), (31, 288, 2), (33, 864, 11)];
             let odd = odd.into_iter().filter(|_| format.block_elems() <= 32);
             for (rows, cols, tokens) in shapes.into_iter().chain(odd) {
@@ -366,13 +366,13 @@ mod tests {
                                 terms().sum::<f64>() + f64::from(bias[r]),
                                 terms().map(f64::abs).sum::<f64>(),
                             );
-                            // A sum of n terms in f32 is off by less than n · 2^-24 of the terms'
-                            // size; typically √n.
+                            // A sum of n terms in f32 is off by less than n · 2^-24 of the size of
+                            // the terms; typically by √n.
                             let off = (f64::from(*got) - want).abs();
                             let sums = (cols as f64).sqrt() * 6e-8 * size + 1e-6;
-                            // Rounding to 16 bits: half a step of 1/32512 per element. Integer
-                            // codes are summed with their bias, up to 128 steps of the format,
-                            // which is subtracted again in f32.
+                            // The error of rounding to 16 bits is half a step of 1/32512 per
+                            // element. Integer codes are summed with their bias (up to 128 steps of
+                            // the format), which is subtracted again in f32.
                             let weights =
                                 || decoded[r * cols..][..cols].iter().map(|w| f64::from(w.abs()));
                             let rounding = weights().sum::<f64>() * 0.6 / 32512.0

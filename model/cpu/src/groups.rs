@@ -1,8 +1,8 @@
 //! Products of rows with the matrices of their experts, for all experts in one step of the pool.
 //!
-//! An expert's matrix has some hundred kilobytes. With a step for each expert, 32 threads would
-//! wait for each other longer than they multiply. Each matrix is read once for all rows that chose
-//! it, as [`multiply`](super::multiply) reads one.
+//! The matrix of an expert has some hundred kilobytes. With a step for each expert, 32 threads
+//! would wait for each other longer than they multiply. Each matrix is read once for all rows that
+//! chose it, as in [`multiply`](super::multiply).
 
 use super::dot::{DotProduct, Input};
 use super::gemm::PanelProduct;
@@ -23,7 +23,7 @@ const SERIAL: usize = 32;
 pub struct Group<'a> {
     /// The matrix.
     pub w: Matrix<'a>,
-    /// Added to each row's result.
+    /// The bias, which is added to the result of each row.
     pub bias: Option<&'a [f32]>,
     /// Pairs of a row of the input and a row of the result.
     pub rows: Vec<(usize, usize)>,
@@ -94,7 +94,7 @@ pub fn multiply_groups(
     }
     let none = Quantised::default();
     let many = |g: usize| !reproducible && groups[g].rows.len() >= PANEL_TOKENS;
-    // Rows per task: eight tasks per thread in all, or panels if there are many rows.
+    // Rows per task: eight tasks per thread in total, or panels if there are many rows.
     let few = (groups.len() * height).div_ceil(8 * pool.threads()).clamp(8, 256);
     let run = |g: usize| if many(g) { LANES } else { few };
     let mut tasks: Vec<(usize, usize)> = vec![];
@@ -107,7 +107,7 @@ pub fn multiply_groups(
         let Group { w, bias, rows: uses, out } = &groups[g];
         let (rows, x, tokens) = (run(g).min(height - row), input(g), uses.len());
         let mut made = vec![0.0; tokens * rows];
-        // These rows as a separate matrix.
+        // Makes a separate matrix of these rows.
         let bytes = &w.bytes[row * w.row_bytes()..][..rows * w.row_bytes()];
         let w = Matrix { bytes, rows, ..*w };
         let bias = bias.map(|b| &b[row..row + rows]);

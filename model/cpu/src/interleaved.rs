@@ -1,10 +1,10 @@
 //! Products of few tokens with a matrix in an interleaved copy: groups of sixteen rows.
 //!
-//! A file stores a matrix row by row. A kernel then multiplies 64 codes of one row at a time, looks
-//! up a scale for each half, and must add across the lanes at the end. In the interleaved copy each
-//! lane is a row: four codes of each row are multiplied with the same four activations, sixteen
-//! scales are one load, and no addition across lanes is needed. A group is 16 rows, a block is 32
-//! columns of them:
+//! A file stores a matrix row by row. A kernel then multiplies 64 codes of one row in one
+//! operation, looks up a scale for each half of them, and must add across the lanes at the end. In
+//! the interleaved copy each lane is a row: four codes of each row are multiplied with the same
+//! four activations, sixteen scales are one load, and no addition across lanes is needed. A group
+//! is 16 rows, a block is 32 columns of a group:
 //!
 //! ```text
 //! of each group, of each block:  16 scales | 16 offsets, if the format has any | codes
@@ -23,17 +23,17 @@ use kjit_formats::format::{BlockScale, Encoding, Format, GroupScale, Offset};
 /// Rows of a group.
 pub const ROWS: usize = 16;
 
-/// Tokens that share the unpacked codes.
+/// Tokens that share the unpacked codes of a block.
 const TOKENS: usize = 4;
 
-/// Floats of a unit, 32 rounded activations: their high bytes, their low bytes, the scale, the
-/// scaled sum of the integers, and the integer sum times −[`START`].
+/// Floats of a unit (32 rounded activations): the high bytes, the low bytes, the scale, the scaled
+/// sum of the integers, and the integer sum times −[`START`].
 pub const UNIT: usize = 20;
 
 /// The factor in the last field of a unit: Q4_0's bias, so that products can start from that field.
 pub const START: i32 = 8;
 
-/// Floats for a row of `cols` rounded activations.
+/// Number of floats for a row of `cols` rounded activations.
 pub fn row_len(cols: usize) -> usize {
     cols / 32 * UNIT
 }
@@ -41,12 +41,12 @@ pub fn row_len(cols: usize) -> usize {
 /// The properties of a format that can be interleaved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Form {
-    /// Bytes of a block in the file, and the offsets of scale, bias and codes in it.
+    /// Size of a block in the file in bytes, and the offsets of scale, bias and codes in it.
     size: usize,
     scale: usize,
     offset: Option<usize>,
     codes: usize,
-    /// 32-bit words of a row's codes in a block: 4 for nibbles, or 8.
+    /// Number of u32 for a row's codes in a block: 4 for codes of 4 bits, otherwise 8.
     words: usize,
     /// See [`unsigned`].
     bias: u8,
@@ -87,7 +87,7 @@ impl Form {
         (u.up == 0 && (words == 4 || u.table.is_none())).then_some(form)
     }
 
-    /// Floats of a block of 16 rows.
+    /// Number of floats of a block of 16 rows.
     fn len(&self) -> usize {
         (if self.offset.is_some() { ROWS } else { ROWS / 2 }) + ROWS * self.words
     }
@@ -96,9 +96,10 @@ impl Form {
 /// An interleaved copy of a matrix.
 pub struct Interleaved {
     form: Form,
-    /// Blocks in a row.
+    /// Number of blocks in a row.
     blocks: usize,
-    /// The groups in order. The first begins at element `begin`, on a cache line.
+    /// The groups in order. The first group begins at element `begin`, which is aligned to a cache
+    /// line.
     data: Vec<f32>,
     begin: usize,
 }
@@ -109,7 +110,8 @@ impl Interleaved {
         Form::of(format).is_some()
     }
 
-    /// Makes the copy on all threads. `None` if the format is not supported or memory is short.
+    /// Makes the copy on all threads. `None` if the format is not supported or there is not enough
+    /// memory.
     pub fn of(w: Matrix<'_>, pool: &mut Pool) -> Option<Interleaved> {
         let form = Form::of(w.format)?;
         let (blocks, groups) = (w.cols / 32, w.rows.div_ceil(ROWS));
@@ -134,13 +136,13 @@ impl Interleaved {
         Some(Interleaved { form, blocks, data, begin })
     }
 
-    /// Bytes of memory.
+    /// Size of the copy in bytes.
     pub fn bytes(&self) -> usize {
         4 * self.data.len()
     }
 }
 
-/// Writes a block of row `r` of a group to its place among the other rows.
+/// Writes a block of row `r` of a group between the other rows.
 fn put(form: &Form, block: &[u8], r: usize, to: &mut [f32]) {
     let (factors, codes) = to.split_at_mut(form.len() - ROWS * form.words);
     for (at, to) in std::iter::once(form.scale)
@@ -157,7 +159,7 @@ fn put(form: &Form, block: &[u8], r: usize, to: &mut [f32]) {
     }
 }
 
-/// A job that rounds rows of `cols` elements, a multiple of 32, to units.
+/// A job that rounds rows of `cols` elements to units; `cols` is a multiple of 32.
 pub struct RoundUnits<'a> {
     pub x: &'a [f32],
     /// Rows of [`row_len`].
@@ -175,8 +177,8 @@ impl WordJob for RoundUnits<'_> {
     }
 }
 
-/// A task: rows of an interleaved matrix, starting with the first row of a group. The input is rows
-/// of [`row_len`].
+/// A task: rows of an interleaved matrix, from the first row of a group on. The input is rows of
+/// [`row_len`].
 pub struct BesideProduct<'a> {
     pub part: Part<'a>,
     pub w: &'a Interleaved,
@@ -184,8 +186,8 @@ pub struct BesideProduct<'a> {
 }
 
 impl WordJob for BesideProduct<'_> {
-    /// Also requires: `out + t · stride + row ..` is valid for `rows` elements for each token `t`,
-    /// and no other thread uses them.
+    /// In addition, `out + t · stride + row ..` must be valid for `rows` elements for each token
+    /// `t`, and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: Words>(self) {
         let BesideProduct { part, w, ahead } = self;
@@ -213,8 +215,8 @@ impl WordJob for BesideProduct<'_> {
                     c: sums.as_mut_ptr().cast(),
                     ahead: if t == 0 { ahead } else { 0 },
                 };
-                // SAFETY: the caller guarantees the instruction set; the assertion above covers the
-                // group's blocks and the tokens' units, and `sums` has room for four tokens.
+                // SAFETY: the caller guarantees the instruction set. The assertion above covers the
+                // group's blocks and the tokens' units, and `sums` has space for four tokens.
                 unsafe {
                     match tokens {
                         1 => tile_of::<V, 1>(&w.form, tile),
@@ -242,7 +244,7 @@ impl WordJob for BesideProduct<'_> {
     }
 }
 
-/// Calls the kernel of a form.
+/// Calls the kernel of a format.
 ///
 /// # Safety
 /// The requirements of [`Words::beside_tile`].
@@ -280,8 +282,8 @@ mod tests {
         isas
     }
 
-    /// Rows `row .. row + n` of an interleaved matrix, times tokens. Elements that are not written
-    /// are NaN.
+    /// Multiplies rows `row .. row + n` of an interleaved matrix with tokens. Elements that are not
+    /// written are NaN.
     fn product(
         isa: Isa,
         w: (Matrix<'_>, &Interleaved),
@@ -344,8 +346,8 @@ mod tests {
                             (&x[i / rows * cols..][..cols], &decoded[i % rows * cols..][..cols]);
                         let terms = || x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
                         let want = terms().sum::<f64>() + f64::from(bias[i % rows]);
-                        // Blocks are exact except for the rounding of activations to 16 bits, half
-                        // a step of 1/32512 each. Blocks and offsets are added in f32.
+                        // Blocks are exact except for the rounding of activations to 16 bits, which
+                        // is half a step of 1/32512 each. Blocks and offsets are added in f32.
                         let sums = (cols as f64 / 16.0).sqrt()
                             * 1.2e-7
                             * terms().map(f64::abs).sum::<f64>()

@@ -1,8 +1,8 @@
 //! The KV cache of one layer on the CPU.
 //!
-//! The layout is `[head][position]`, so that a head's past is contiguous. The memory is mapped when
-//! the executor is made; the system allocates pages as positions are first written, so that a long
-//! context costs nothing until it is used.
+//! The layout is `[head][position]`, so that the past of a head is contiguous. The memory is mapped
+//! when the executor is made. The system allocates pages when positions are first written, so a
+//! long context costs nothing until it is used.
 
 use super::pool::Pool;
 use super::shared_mut::SharedMut;
@@ -17,7 +17,7 @@ const BLOCK: usize = 32;
 /// Bytes of a block: an f16 scale and the elements.
 const BLOCK_BYTES: usize = 2 + BLOCK;
 
-/// Minimum number of positions per task and head, about 0.5 µs of a thread.
+/// Minimum number of positions per task and head: about 0.5 µs of a thread.
 const RUN: usize = 16;
 
 /// The keys or the values of one layer.
@@ -65,7 +65,7 @@ impl KvStore {
         self.heads
     }
 
-    /// Bytes mapped.
+    /// Number of mapped bytes.
     pub fn bytes(&self) -> usize {
         self.map.len()
     }
@@ -75,9 +75,9 @@ impl KvStore {
         (head * self.context + position) * self.row_bytes
     }
 
-    /// Stores successive positions from `first` on. Each of `rows` has the elements of all heads in
-    /// order. Many positions are written by all threads: one thread took 6.7 of the 93 ms of a
-    /// 512-token prompt (SmolLM2, 16 threads).
+    /// Stores consecutive positions from `first` on. Each of `rows` has the elements of all heads
+    /// in order. All threads write if there are many positions: one thread took 6.7 of the 93 ms of
+    /// a 512-token prompt (SmolLM2, 16 threads).
     pub fn write(&mut self, pool: &mut Pool, isa: Isa, first: usize, rows: &[f32]) {
         let (width, dim, bytes, ty) = (self.heads * self.dim, self.dim, self.row_bytes, self.ty);
         let positions = rows.len() / width;
@@ -110,7 +110,7 @@ impl KvStore {
         }
     }
 
-    /// Decodes successive positions of a head, from `first` on, until `out` is full.
+    /// Decodes consecutive positions of a head, from `first` on, until `out` is full.
     pub fn read(&self, isa: Isa, head: usize, first: usize, out: &mut [f32]) {
         let rows = self.rows(head, first, out.len() / self.dim);
         // SAFETY: this job has no requirement on its fields.
@@ -124,7 +124,7 @@ impl KvStore {
     }
 }
 
-/// The stored bytes of successive positions of a head.
+/// The stored bytes of consecutive positions of a head.
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
     bytes: &'a [u8],
@@ -139,7 +139,7 @@ impl Rows<'_> {
         Rows { dim: dim.min(self.dim), ..self }
     }
 
-    /// Decodes them to rows of floats, `stride` apart.
+    /// Decodes the positions to rows of floats, `stride` apart.
     ///
     /// # Safety
     /// The CPU has `V`'s instruction set, as for [`Job::run`].
@@ -201,8 +201,8 @@ impl Job for Read<'_> {
     }
 }
 
-/// A job that encodes positions of one head: the first `dim` of each `width` elements become
-/// `bytes` bytes.
+/// A job that encodes positions of one head. The first `dim` of each `width` elements are encoded
+/// to `bytes` bytes.
 struct Store<'a> {
     x: &'a [f32],
     width: usize,

@@ -1,19 +1,19 @@
-//! The CPU executor: the device if there is no GPU, and the oracle for every other device.
+//! The CPU executor: used if there is no GPU, and as the oracle for every other device.
 //!
 //! [`HostRunner`] runs the graph operation by operation, with weights read from the mapped file.
-//! Exception: small models have interleaved copies of their matrices for decoding (`interleaved`).
-//! Any value can be tapped by name ([`HostRunner::tap`]), and any operation can be run alone on
-//! given inputs ([`HostRunner::run_op`]).
+//! Small models are an exception: they have interleaved copies of their matrices for decoding
+//! (`interleaved`). Any value can be tapped by name ([`HostRunner::tap`]), and any single operation
+//! can be run on given inputs ([`HostRunner::run_op`]).
 //!
 //! Activations and sums are f32 in both modes. With
-//! [`OpenOptions::precise`](kjit_exec::OpenOptions::precise), keys and values are f32 too, and
-//! all products are f32.
+//! [`OpenOptions::precise`](kjit_exec::OpenOptions::precise), keys, values and all products are f32
+//! as well.
 //!
-//! By default activations are rounded to 16 bits per block of 32 for products with integer codes:
-//! in decoding, and, if the CPU has an instruction for such integers, in prompts (not for experts).
-//! On CPUs with tiles (AMX), activations and weights of a prompt are each the sum of two bf16
-//! numbers, which is as accurate; exceptions are f32 weights and experts. Attention uses the same
-//! tiles from 32 tokens on.
+//! By default activations are rounded to 16 bits per block of 32 for products with integer codes.
+//! This applies to decoding and, if the CPU has an instruction for such integers, to prompts (not
+//! to experts). On CPUs with tiles (AMX), activations and weights of a prompt are each the sum of
+//! two bf16 numbers, which is as accurate; f32 weights and experts are exceptions. Attention uses
+//! the same tiles from 32 tokens on.
 
 #![cfg_attr(
     not(test),

@@ -32,7 +32,7 @@ pub fn read_bandwidth(threads: usize) -> f64 {
     best
 }
 
-/// Adds floats with the prefetching that products use: on a Xeon that reads 1.7 times as fast per
+/// Adds floats with the same prefetching as products: on a Xeon it reads 1.7 times as fast per
 /// core, and products must not exceed the measured limit.
 struct Sum<'a> {
     data: &'a [f32],

@@ -11,8 +11,8 @@ pub struct RowProduct<'a>(pub Part<'a>);
 impl Job for RowProduct<'_> {
     type Out = ();
 
-    /// Also requires: `out + t · stride + row ..` is valid for `rows` elements for each token `t`,
-    /// and no other thread uses them.
+    /// In addition, `out + t · stride + row ..` must be valid for `rows` elements for each token
+    /// `t`, and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let cols = self.0.w.cols;

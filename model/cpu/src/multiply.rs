@@ -14,25 +14,25 @@ use super::tiles::{self, SplitRows, TileProduct};
 use super::words::{self, RoundRows, WordProduct};
 use kjit_formats::format::Encoding;
 
-/// Minimum number of tokens for decoding panels of weights.
+/// Minimum number of tokens for which panels of weights are decoded.
 pub(super) const PANEL_TOKENS: usize = 8;
 
-/// Tokens of a task if there are too few panels for the threads. By estimate, decoding a panel
-/// costs as much as 32 tokens.
+/// Tokens of a task if there are fewer panels than the threads need. Decoding a panel costs about
+/// as much as 32 tokens (an estimate).
 const TOKENS: usize = 128;
 
-/// Cost of decoding and splitting a panel of tiles, in tokens: 2.3 µs for 32 rows of 576 in Q8_0,
-/// where a token takes 0.04 µs.
+/// Cost of decoding and splitting a panel of tiles, in tokens: 2.3 µs for 32 rows of 576 in Q8_0; a
+/// token takes 0.04 µs.
 const DECODING: usize = 48;
 
 /// Cost of fetching a token's row that another thread wrote, in tokens of a panel.
 const FETCHING: usize = 2;
 
-/// Minimum bytes of weights per task if there are few tokens, about 0.5 µs of a thread. Each thread
-/// has two to eight tasks, so that a thread that loses its core delays little.
+/// Minimum bytes of weights per task if there are few tokens: about 0.5 µs of a thread. Each thread
+/// has two to eight tasks, so that a thread that loses its core causes little delay.
 const TASK: usize = 8 << 10;
 
-/// Minimum number of tokens for rounding them on several threads.
+/// Minimum number of tokens for which several threads round them.
 const SHARED: usize = 32;
 
 /// One product of a step.
@@ -41,13 +41,13 @@ pub struct Product<'a> {
     pub w: Matrix<'a>,
     /// An interleaved copy for few tokens, if there is one.
     pub beside: Option<&'a Interleaved>,
-    /// Added to each row's result.
+    /// The bias, which is added to the result of each row.
     pub bias: Option<&'a [f32]>,
     /// The result: `tokens` rows, each as wide as the matrix has rows.
     pub out: SharedMut<'a>,
 }
 
-/// Computes all products of one input. If `reproducible`, a token's bits do not depend on the
+/// Computes all products of one input. If `reproducible`, the bits of a token do not depend on the
 /// number of tokens: each row uses the kernel for few tokens, which has one order of sums.
 pub fn multiply(
     pool: &mut Pool,
@@ -130,8 +130,8 @@ pub fn multiply(
         }
     };
     if !panels {
-        // Few tokens: tasks are runs of rows of equal length, of one product or of two, so that all
-        // threads finish together.
+        // Few tokens: tasks are ranges of rows of equal length, of one product or of two, so that
+        // all threads finish together.
         let bytes: usize = products.iter().map(|p| p.w.bytes.len()).sum();
         let tasks =
             (pool.threads() * (bytes / pool.threads() / TASK).clamp(2, 8)).min(all.div_ceil(8));
@@ -155,8 +155,8 @@ pub fn multiply(
         });
     }
     // Many tokens: tasks are panels of rows, several for tiles if there is enough work. If there
-    // are few panels for the threads (a matrix of 576 rows has 18), tokens are split too, unless
-    // decoding a panel again costs more than it gains.
+    // are few panels for the threads (a matrix of 576 rows has 18), tokens are split as well,
+    // unless decoding a panel again costs more than it saves.
     let wanted = 4 * pool.threads();
     let fits = |height: &usize| products.iter().map(|p| p.w.rows / height).sum::<usize>() >= wanted;
     let most = [tiles::ROWS, tiles::ROWS / 2].into_iter().find(fits).unwrap_or(LANES);
@@ -165,8 +165,9 @@ pub fn multiply(
     let least = if split { tokens.div_ceil(tiles::TOKENS) } else { 1 };
     let each_of =
         |parts: usize| tokens.div_ceil(parts).next_multiple_of(if split { LANES } else { 1 });
-    // The time of the last thread, in tokens of a panel. Fewer parts decode fewer panels twice;
-    // fewer tokens per thread fetch less of the input from other threads' caches.
+    // The time of the last thread, in tokens of a panel. With fewer parts, fewer panels are decoded
+    // twice. With fewer tokens per thread, less of the input is fetched from the caches of other
+    // threads.
     let longest = |parts: &usize| {
         let each = each_of(*parts);
         let tasks = (by_rows * tokens.div_ceil(each)).div_ceil(pool.threads());
@@ -177,7 +178,7 @@ pub fn multiply(
         false => wanted.div_ceil(by_rows.max(1)).min(tokens.div_ceil(TOKENS)).max(least),
     };
     let each = each_of(parts);
-    // Successive tasks, which one thread takes, have the same tokens of tiles, so a thread fetches
+    // Adjacent tasks, which one thread takes, have the same tokens of tiles. So a thread fetches
     // less of the input that others split.
     pool.run(by_rows * parts, &|task| {
         let (mut task, part) =
@@ -199,7 +200,7 @@ pub fn multiply(
     });
 }
 
-/// Runs `f` on runs of rows of an input (first row, number of rows). Many rows are divided among
+/// Runs `f` on ranges of rows of an input (first row, number of rows). Many rows are divided among
 /// all threads.
 fn by_runs(pool: &mut Pool, rows: usize, f: &(dyn Fn(usize, usize) + Sync)) {
     if rows < SHARED {
@@ -252,7 +253,8 @@ fn split_rows(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f3
     let blocks = rows.div_ceil(LANES);
     to.resize(to.len().max(blocks * units * tiles::UNIT), 0.0);
     let to = SharedMut::new(to);
-    // Columns are divided, too: a prompt of 128 tokens has 4 blocks, but there may be 16 threads.
+    // Columns are divided as well: a prompt of 128 tokens has 4 blocks, but there may be 16
+    // threads.
     let each = (blocks * units).div_ceil(4 * pool.threads()).max(4);
     let parts = units.div_ceil(each);
     pool.run(blocks * parts, &|task| {
@@ -279,7 +281,7 @@ fn round_tiles(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f
         let first = block * LANES;
         let x = &x[first * cols..][..LANES.min(rows - first) * cols];
         let places = byte_tiles::places(cols, chunk);
-        // SAFETY: tasks have different rows or different columns, and the places of a task do not
+        // SAFETY: tasks have different rows or different columns, and the ranges of a task do not
         // overlap.
         let to = places.map(|(at, len)| unsafe { to.part(block * each + at, len) });
         // SAFETY: this job has no requirement on its fields.

@@ -3,12 +3,12 @@
 use super::op::goes_with;
 use kjit_graph::{Graph, Op, ValueId};
 
-/// Operations that run together.
+/// Operations that run as one step.
 pub struct Step {
     /// Index of the first operation.
     pub first: usize,
-    /// Number of successive operations. More than one only for products with the same input (and
-    /// experts), which share work.
+    /// Number of consecutive operations. It is more than one only for products with the same input
+    /// (and experts), which share work.
     pub count: usize,
     /// Whether rows of all tokens are computed, or only those with requested logits.
     pub full: bool,
@@ -51,14 +51,14 @@ impl Plan {
                 let value = graph.value(v);
                 plan.place[v.0 as usize] = plan.take(&mut free, value.slots * value.width);
             }
-            // Buffers are freed after the step's results have theirs, so that no operation writes
-            // what it reads.
+            // Buffers are freed after buffers for the results of the step were taken. So no
+            // operation writes a buffer that it reads.
             let mut dead: Vec<ValueId> =
                 ops.iter().flat_map(|op| op.reads().into_iter().chain(op.writes())).collect();
             dead.retain(|v| !keep && last_use[v.0 as usize] == s && *v != graph.logits);
             dead.sort_unstable();
             dead.dedup();
-            // Values from outside have no buffer.
+            // Values from other stages have no buffer.
             free.extend(
                 dead.iter().map(|v| plan.place[v.0 as usize]).filter(|place| *place != usize::MAX),
             );
@@ -67,8 +67,8 @@ impl Plan {
         plan
     }
 
-    /// The smallest free buffer with enough room, else the largest free one, enlarged, else a new
-    /// one.
+    /// Takes the smallest free buffer that is large enough, otherwise the largest free buffer,
+    /// which is enlarged, otherwise a new one.
     fn take(&mut self, free: &mut Vec<usize>, elems: usize) -> usize {
         let fits = |b: usize| self.buffers[b] >= elems;
         let best = free.iter().position(|_| true).and_then(|_| {
@@ -91,7 +91,7 @@ impl Plan {
     }
 }
 
-/// Values that are needed for every token: inputs of states, everything of an encoder, and the rows
+/// Values that are needed for every token: inputs of states, all values of an encoder, and the rows
 /// that one stage passes to the next.
 fn full_values(graph: &Graph) -> Vec<bool> {
     let mut full = vec![false; graph.values.len()];

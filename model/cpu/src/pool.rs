@@ -1,33 +1,33 @@
 //! A thread pool for steps of a few microseconds.
 //!
-//! A step is a closure over task numbers. Each thread has a *share*, a run of successive task
-//! numbers, with a counter on its own cache line, so that taking a task causes no contention. When
-//! its own share is empty it takes tasks of other shares. With one shared counter, a step of 120
-//! tasks would move one cache line between cores 120 times, about 50 ns each (an estimate), where a
-//! task takes 0.3 µs.
+//! A step is a closure over task numbers. Each thread has a *share*: a range of task numbers with a
+//! counter on its own cache line, so that taking a task causes no contention. A thread whose share
+//! is empty takes tasks of other shares. With one shared counter, a step of 120 tasks would move
+//! one cache line between cores 120 times, about 50 ns each (an estimate), while a task takes 0.3
+//! µs.
 //!
-//! The caller works too. It takes tasks of all shares and waits only for tasks that are already
-//! taken, so it does not wait for a thread that sleeps or lost its core. As a rule a thread gets
-//! the same rows of a matrix in each step. Waiting threads spin for some microseconds, since the
-//! next step usually follows at once, and then sleep, so an idle pool costs nothing.
+//! The caller works as well. It takes tasks of all shares and waits only for tasks that are already
+//! taken. So it does not wait for a thread that sleeps or has lost its core. A thread usually gets
+//! the same rows of a matrix in each step. Waiting threads spin for some microseconds, because the
+//! next step usually follows immediately. Then they sleep, so an idle pool uses no CPU time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Rounds of spinning before a thread sleeps: about 30 µs, longer than the serial parts between a
-/// model's steps.
+/// Rounds of spinning before a thread sleeps: about 30 µs. The serial parts between the steps of a
+/// model are shorter.
 const SPINS: usize = 1500;
 
 /// Number of steps after which all shares get the current step number. Otherwise, after 2³¹ steps
-/// without a task, a share's number would compare as newer than the current one.
+/// without a task, the number of a share would compare as newer than the current one.
 const RENEWED: u32 = 1 << 30;
 
-/// A step's work: called with the task's number.
+/// The work of a step. It is called with the number of a task.
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// Padding to two cache lines: a value's own line and the one that the CPU fetches with it.
+/// Padding to two cache lines: the line of the value and the adjacent line that the CPU prefetches.
 #[repr(align(128))]
 struct Line<T>(T);
 
@@ -45,16 +45,16 @@ fn count_of(word: u64) -> u32 {
 }
 
 struct PoolShared {
-    /// The step number and its number of tasks in one word, so that they are read together. A
-    /// change wakes spinning threads.
+    /// The step number and its number of tasks in one u64, so that they are read together. A change
+    /// wakes spinning threads.
     step: Line<AtomicU64>,
     /// For each thread: the last step in which a task of its share was taken, and the number of
     /// tasks taken.
     shares: Box<[Line<AtomicU64>]>,
-    /// Tasks of the step that are done.
+    /// Number of finished tasks of the step.
     done: Line<AtomicUsize>,
-    /// The step's closure. Written only between steps; read only by a thread that has taken a task
-    /// and not finished it.
+    /// The closure of the step. It is written only between steps, and read only by threads with an
+    /// unfinished task.
     work: std::cell::UnsafeCell<Option<*const Work<'static>>>,
     failed: AtomicBool,
     stop: AtomicBool,
@@ -66,22 +66,22 @@ struct PoolShared {
 }
 
 // SAFETY: only the caller of `Pool::run`, which has `&mut Pool`, writes `work`, and only when all
-// tasks of the previous step are done. Threads read it only after taking a task of this step, and
-// the step does not end before that task is done. `step` (written after, read before) and `done`
-// (the reverse) order these accesses. The closure behind the pointer is `Sync`.
+// tasks of the previous step are done. Threads read it only after they took a task of this step,
+// and the step does not end before that task is done. `step` (written after `work`, read before it)
+// and `done` (the reverse) order these accesses. The closure behind the pointer is `Sync`.
 unsafe impl Sync for PoolShared {}
 // SAFETY: the pointer in `work` is used only under the protocol that the `Sync` implementation
 // states.
 unsafe impl Send for PoolShared {}
 
-/// A pool of threads, the caller included.
+/// A pool of threads. The caller is one of them.
 pub struct Pool {
     shared: Arc<PoolShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
-    /// Starts `threads − 1` threads, or fewer if the system refuses.
+    /// Starts `threads − 1` threads, or fewer if the system refuses to start more.
     pub fn new(threads: usize) -> Pool {
         let shared = Arc::new(PoolShared {
             step: Line(AtomicU64::new(0)),
@@ -106,8 +106,8 @@ impl Pool {
         Pool { shared, threads }
     }
 
-    /// Makes threads spin about half a millisecond before they sleep, for steps that alternate with
-    /// those of another device.
+    /// Makes threads spin for about half a millisecond before they sleep. Used if steps alternate
+    /// with steps of another device.
     pub fn be_patient(&self) {
         self.shared.patience.store(16 * SPINS, Relaxed);
     }
@@ -131,8 +131,8 @@ impl Pool {
         // SAFETY: only the lifetime changes. The closure is not called after this function returns
         // or unwinds: that happens only when every task is done, and no task can be taken twice.
         let forever = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
-        // SAFETY: all tasks of the previous step are done and none of this one can be taken yet, so
-        // no thread reads `work`; see `PoolShared`.
+        // SAFETY: all tasks of the previous step are done, and no task of this step can be taken
+        // yet. So no thread reads `work`; see `PoolShared`.
         unsafe { *s.work.get() = Some(forever) };
         s.done.0.store(0, Relaxed);
         let step = step_of(s.step.0.load(Relaxed)).wrapping_add(1);
@@ -149,7 +149,7 @@ impl Pool {
         let close = Close { shared: s, step, tasks };
         let result = s.work_off(0, step, tasks);
         drop(close);
-        // A panic of another thread continues in this one, which needs its result.
+        // A panic of another thread is raised again in this one, which needs the result.
         if let Err(panic) = result {
             s.failed.store(false, Relaxed);
             resume_unwind(panic);
@@ -160,7 +160,7 @@ impl Pool {
     }
 }
 
-/// A guard that takes the remaining tasks without running them, and waits for those in progress.
+/// A guard that takes the remaining tasks without running them, and waits for tasks in progress.
 struct Close<'a> {
     shared: &'a PoolShared,
     step: u32,
@@ -183,20 +183,20 @@ impl Drop for Close<'_> {
 }
 
 impl PoolShared {
-    /// The first task of a share, and their number.
+    /// The first task of a share, and the number of its tasks.
     fn share(&self, i: usize, tasks: usize) -> (usize, u32) {
         let at = |i: usize| i * tasks / self.shares.len();
-        // At most `tasks`, which fits a u32.
+        // The number is at most `tasks`, which fits in a u32.
         (at(i), (at(i + 1) - at(i)) as u32)
     }
 
-    /// Takes up to `most` tasks of a share. Returns the first and their number, 0 if none is left
-    /// or the step is over.
+    /// Takes up to `most` tasks of a share. Returns the first task and the number of tasks; the
+    /// number is 0 if no task is left or the step is over.
     ///
-    /// A thread that is late by whole steps takes nothing: when a step is over, all its tasks were
-    /// taken, so the word of every share with tasks names that step or a later one, and shares
-    /// without tasks in that step are skipped. A wrong match would need a delay of 2³¹ steps, which
-    /// are hours.
+    /// A thread that is late by whole steps takes nothing. When a step is over, all its tasks were
+    /// taken. So the word of every share with tasks names that step or a later one; shares without
+    /// tasks in that step are skipped. A wrong match would need a delay of 2³¹ steps, which is
+    /// hours.
     fn take(&self, i: usize, step: u32, tasks: usize, most: u32) -> (usize, u32) {
         let (first, len) = self.share(i, tasks);
         let Some(Line(share)) = self.shares.get(i).filter(|_| len > 0) else { return (first, 0) };
@@ -219,11 +219,11 @@ impl PoolShared {
         self.take(i, step, tasks, u32::MAX).1 as usize
     }
 
-    /// Runs tasks of the thread's share, then of other shares, until none is left or one panics.
+    /// Runs tasks of the thread's share, then of other shares, until no task is left or one panics.
     fn work_off(&self, own: usize, step: u32, tasks: usize) -> std::thread::Result<()> {
         let n = self.shares.len();
-        // If there is at most one task per thread, only the caller looks at other shares: ten
-        // threads asking for the single task of a late thread would not help.
+        // If there is at most one task per thread, only the caller takes tasks of other shares: ten
+        // threads that ask for the single task of a late thread would not help.
         let shares = if own == 0 || tasks > n { n } else { 1 };
         let mut done = 0;
         let mut result = Ok(());
@@ -277,8 +277,8 @@ impl PoolShared {
             std::hint::spin_loop();
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Registers before looking again: either the caller sees a sleeper and wakes it, or this
-        // thread sees the caller's step.
+        // The thread registers before it looks again: either the caller sees a sleeper and wakes
+        // it, or this thread sees the caller's step.
         self.sleepers.fetch_add(1, SeqCst);
         let step = loop {
             let step = self.step.0.load(SeqCst);
@@ -337,7 +337,7 @@ mod tests {
         for before in [u32::MAX - 50, RENEWED - 50, 3 * RENEWED - 50] {
             let mut pool = Pool::new(5);
             pool.shared.step.0.store(word(before, 0), SeqCst);
-            // The last shares had no task for the longest possible time; two tasks are in shares 2
+            // The last shares had no task for the longest possible time. Two tasks are in shares 2
             // and 4.
             for (share, ago) in pool.shared.shares.iter().zip([0, 1, 2, RENEWED, RENEWED]) {
                 share.0.store(word(before.wrapping_sub(ago), 1), SeqCst);

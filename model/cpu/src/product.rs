@@ -1,17 +1,17 @@
-//! A matrix in its file's encoding, and the description of a task that all product kernels take.
+//! A matrix in the encoding of its file, and the description of a task for all product kernels.
 
 use kjit_formats::format::Format;
 
-/// A matrix in its file's encoding.
+/// A matrix in the encoding of its file.
 #[derive(Debug, Clone, Copy)]
 pub struct Matrix<'a> {
     /// The bytes of all rows.
     pub bytes: &'a [u8],
-    /// Their encoding.
+    /// Encoding of the rows.
     pub format: &'static Format,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Elements of a row, whole blocks.
+    /// Number of elements of a row, a multiple of the block length.
     pub cols: usize,
 }
 
@@ -21,7 +21,8 @@ impl Matrix<'_> {
         self.cols / self.format.block_elems() * self.format.block_bytes()
     }
 
-    /// The bytes of `n` elements of a row from element `at`, both whole blocks.
+    /// The bytes of `n` elements of a row from element `at`; both are multiples of the block
+    /// length.
     #[inline(always)]
     pub fn part(&self, row: usize, at: usize, n: usize) -> &[u8] {
         let (elems, bytes) = (self.format.block_elems(), self.format.block_bytes());
@@ -36,22 +37,22 @@ pub struct Part<'a, X = &'a [f32]> {
     pub w: Matrix<'a>,
     /// First row.
     pub row: usize,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
     /// The input: `tokens` rows of `w.cols` elements.
     pub x: X,
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: usize,
-    /// Added to each result; one element per row of the matrix.
+    /// Bias that is added to each result; one element per row of the matrix.
     pub bias: Option<&'a [f32]>,
     /// Pointer to the result of the first token and the first row of the whole *matrix*.
     pub out: *mut f32,
-    /// Elements from one token's results to the next.
+    /// Number of elements from the results of one token to those of the next.
     pub stride: usize,
 }
 
 impl<'a, X> Part<'a, X> {
-    /// The task with another form of the input.
+    /// The task with another type of input.
     pub fn with<Y>(self, x: Y) -> Part<'a, Y> {
         let Part { w, row, rows, x: _, tokens, bias, out, stride } = self;
         Part { w, row, rows, x, tokens, bias, out, stride }

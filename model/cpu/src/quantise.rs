@@ -1,21 +1,21 @@
 //! Activations rounded to 16 bits, for products with integer codes.
 //!
-//! Blocks of 32 share a scale, `max |x| / 32512`. An element is off by at most 1.5e-5 of its
-//! block's largest, and a product with a matrix by about 1e-5 of its size. That is 200 times more
-//! accurate than 8 bits and costs one more instruction per 64 weights.
+//! Blocks of 32 elements share a scale, `max |x| / 32512`. An element is off by at most 1.5e-5 of
+//! the largest element of its block, and a product with a matrix by about 1e-5 of its value. That
+//! is 200 times more accurate than 8 bits and costs one more instruction per 64 weights.
 
 use super::simd::{CHUNK, CHUNK_BYTES, Job, LANES, Vector};
 
-/// 64 rounded activations in the order of the instruction set. Aligned so that no third of it
-/// crosses a cache line: four tokens take 7.3 ns instead of 8.4 for 64 weights in rows of 1536.
+/// 64 rounded activations in the order of the instruction set. The alignment keeps the parts within
+/// cache lines: with it, four tokens take 7.3 ns instead of 8.4 for 64 weights in rows of 1536.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub struct Chunk(pub [u8; CHUNK_BYTES]);
 
-/// Rounded rows of activations, in the forms of all kernels.
+/// Rounded rows of activations, in the formats of all kernels.
 #[derive(Default)]
 pub struct Quantised {
-    /// The integers.
+    /// The rounded integers.
     pub q: Vec<Chunk>,
     /// The scale of each 32 elements.
     pub scales: Vec<f32>,
@@ -23,7 +23,7 @@ pub struct Quantised {
     pub sums: Vec<f32>,
     /// The sum of each 32 rounded elements.
     pub pairs: Vec<f32>,
-    /// Chunks in a row.
+    /// Number of chunks in a row.
     pub chunks: usize,
     /// For int16 products with many tokens: see [`words`](super::words).
     pub words: Vec<f32>,
@@ -36,7 +36,7 @@ pub struct Quantised {
 }
 
 impl Quantised {
-    /// Makes room for `rows` rows of `cols` elements, and returns it.
+    /// Resizes the buffers for `rows` rows of `cols` elements, and returns them.
     pub fn fit(&mut self, rows: usize, cols: usize) -> RoundedRows<'_> {
         let chunks = cols.div_ceil(CHUNK);
         self.chunks = chunks;
@@ -73,7 +73,7 @@ pub struct Rounded<'a> {
     pub pairs: &'a [f32],
 }
 
-/// Room for some rounded rows.
+/// Buffers for some rounded rows.
 pub struct RoundedRows<'a> {
     pub q: &'a mut [Chunk],
     pub scales: &'a mut [f32],
@@ -81,12 +81,12 @@ pub struct RoundedRows<'a> {
     pub pairs: &'a mut [f32],
 }
 
-/// A job that rounds rows of `cols` elements, a multiple of 32. A last half chunk is padded with
-/// zeros.
+/// A job that rounds rows of `cols` elements; `cols` is a multiple of 32. If the last chunk is half
+/// full, it is padded with zeros.
 pub struct Quantise<'a> {
     pub x: &'a [f32],
     pub cols: usize,
-    /// Room for these rows ([`Quantised::fit`]).
+    /// Where the rounded rows are written ([`Quantised::fit`]).
     pub to: RoundedRows<'a>,
 }
 

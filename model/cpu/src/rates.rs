@@ -42,7 +42,7 @@ impl ProductRate {
                 .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as u32
         };
-        // f16 numbers of medium size in all positions, so that scales and offsets are neither
+        // All positions have f16 numbers of medium size, so that scales and offsets are neither
         // subnormal nor NaN.
         let one = |next: &mut dyn FnMut() -> u32| match format.encoding {
             Encoding::F32 => {
@@ -67,8 +67,8 @@ impl ProductRate {
         })
     }
 
-    /// The same products with interleaved matrices. `None` if the format or the instruction set
-    /// does not support it.
+    /// The products with interleaved matrices. `None` if the format or the instruction set does not
+    /// support it.
     #[must_use]
     pub fn laid_out(mut self) -> Option<ProductRate> {
         let (format, rows, cols) = (self.format, self.rows, self.cols);

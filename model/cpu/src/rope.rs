@@ -8,7 +8,7 @@ pub struct RopeTable {
     frequencies: Vec<f64>,
     /// Cosine and sine of each pair, a row of `dims / 2` per token.
     turns: Vec<(f32, f32)>,
-    /// Runs of positions: the first, and their number.
+    /// Ranges of positions: the first position, and the number of positions.
     filled: Vec<(usize, usize)>,
 }
 
@@ -23,7 +23,8 @@ impl RopeTable {
         }
     }
 
-    /// Computes the angles of runs of positions (first, number) in f64, 40 ns per pair.
+    /// Computes the angles of ranges of positions (first, number) in f64, which takes 40 ns per
+    /// pair.
     pub fn fill(&mut self, runs: impl Iterator<Item = (usize, usize)> + Clone) {
         if runs.clone().eq(self.filled.iter().copied()) {
             return;
@@ -42,7 +43,7 @@ impl RopeTable {
         }
     }
 
-    /// Rotates a row of heads in place. `token` counts from the first position, over all runs.
+    /// Rotates a row of heads in place. `token` counts from the first position, over all ranges.
     pub fn turn(&self, token: usize, head_dim: usize, row: &mut [f32]) {
         let half = self.rope.dims / 2;
         let turns = &self.turns[token * half..][..half];

@@ -10,7 +10,7 @@ use super::weights::Weights;
 use crate::pool::SERIAL;
 use kjit_graph::{Graph, RopeId, ValueId};
 
-/// Successive tokens of one sequence.
+/// Consecutive tokens of one sequence.
 pub struct Piece<'a> {
     /// The states of the sequence.
     pub state: &'a mut State,
@@ -27,9 +27,9 @@ pub struct Run<'a> {
     pub ropes: &'a mut [RopeTable],
     pub pool: &'a mut Pool,
     pub isa: Isa,
-    /// Buffers for the rounded input of a product; `None` if all is f32.
+    /// Buffers for the rounded input of a product; `None` if everything is f32.
     pub rounded: Option<&'a mut Quantised>,
-    /// Whether a row's bits must not depend on the batch.
+    /// Whether the bits of a row must be independent of the batch.
     pub reproducible: bool,
     /// The rows from the previous stage.
     pub given: &'a [f32],
@@ -60,14 +60,14 @@ impl<'a> Run<'a> {
         (table, Rows { pool: self.pool, rows: self.rows })
     }
 
-    /// Divides `out` into runs of whole rows and calls `f` with each run's start and elements, on
-    /// all threads if there is enough work.
+    /// Divides `out` into ranges of whole rows and calls `f` with the start and the elements of
+    /// each range. If there is enough work, it uses all threads.
     pub fn by_rows(&mut self, out: &mut [f32], f: &(dyn Fn(usize, &mut [f32]) + Sync)) {
         Rows { pool: self.pool, rows: self.rows }.run(out, f);
     }
 }
 
-/// Rows that can be divided among threads.
+/// Rows that can be divided over threads.
 pub struct Rows<'a> {
     pool: &'a mut Pool,
     rows: usize,

@@ -1,8 +1,8 @@
-//! The CPU's runner: the sequences of a session.
+//! Runs the sequences of a session on the CPU.
 //!
-//! A step is processed in passes of up to a chunk of tokens, of one or several sequences. Their
-//! rows are concatenated and share every matrix product, so each matrix is read once for all of
-//! them. Rotation, states and attention work per sequence.
+//! A step is processed in passes of up to a chunk of tokens, of one or several sequences. The rows
+//! of all sequences are concatenated and share every matrix product, so each matrix is read once.
+//! Rotation, states and attention work per sequence.
 
 use super::op::run_together;
 use super::plan::Plan;
@@ -22,7 +22,7 @@ use kjit_graph::{Graph, Op, Rope, ValueId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Runs the sequences of a session on the CPU.
+/// The CPU's runner.
 pub struct HostRunner {
     graph: Graph,
     plan: Plan,
@@ -36,12 +36,12 @@ pub struct HostRunner {
     weights: Weights,
     /// The states by slot.
     states: Vec<Option<State>>,
-    /// Unused states: one from the start, and one of a removed sequence.
+    /// Unused states: one at the start, or one of a removed sequence.
     spare: Vec<State>,
     ropes: Vec<RopeTable>,
     /// The rounded input of a product.
     rounded: Quantised,
-    /// The plan's buffers, with room for as many rows as were needed so far.
+    /// The buffers of the plan. They grow to the largest number of rows so far.
     buffers: Vec<Vec<f32>>,
     taps: HashMap<ValueId, Tap>,
     /// The previous stage, on another device, and its rows for the current pass.
@@ -52,7 +52,7 @@ pub struct HostRunner {
 /// Recorded rows of a tapped value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tap {
-    /// Elements of a row, slots times width.
+    /// Elements of a row: slots times width.
     pub width: usize,
     /// Rows in the order of the tokens.
     pub data: Vec<f32>,
@@ -68,7 +68,7 @@ struct Part {
     start: usize,
     /// Number of tokens.
     tokens: usize,
-    /// Number of rows, the last ones, with requested logits.
+    /// Number of rows with requested logits. They are the last rows.
     wanted: usize,
 }
 
@@ -100,13 +100,13 @@ impl Pass {
         if full { self.tokens.len() } else { self.wanted() }
     }
 
-    /// The requested rows, `width` elements each, of a value that has a row for every token.
+    /// The requested rows of a value that has a row for every token; `width` elements each.
     fn pick<T: Copy>(&self, all: &[T], width: usize) -> Vec<T> {
         let rows = self.parts.iter().map(|p| p.start + p.tokens - p.wanted..p.start + p.tokens);
         rows.flat_map(|r| &all[r.start * width..r.end * width]).copied().collect()
     }
 
-    /// The index of the first requested row, if the requested rows are contiguous.
+    /// Index of the first requested row if the requested rows are contiguous.
     fn together(&self) -> Option<usize> {
         let mut parts = self.parts.iter().filter(|p| p.wanted > 0);
         let first = parts.next()?;
@@ -122,8 +122,8 @@ impl Pass {
     }
 }
 
-/// The advice for a pass without memory for rows of `elems` numbers: smaller chunks for a single
-/// prompt, fewer sequences for a batch. The latter names the number that fits.
+/// The advice if memory does not suffice for rows of `elems` numbers: smaller chunks for a single
+/// prompt, fewer sequences for a batch (with the number that fits).
 fn smaller(pass: &Pass, elems: usize) -> String {
     let several = pass.parts.len();
     if several < 2 || pass.tokens.len() > several {
@@ -154,8 +154,8 @@ impl HostRunner {
         let spare = vec![State::new(&graph, kv, context)?];
         // Interleaved copies come last, since a model can run without them.
         if !options.precise && isa.has_words() {
-            // The copies add up in another order, so `reproducible` must not depend on whether they
-            // fit.
+            // The copies add up in another order. So `reproducible` must not depend on whether they
+            // fit in memory.
             if !weights.lay_out(&graph, &mut pool) && options.reproducible {
                 return Err(SessionError::Memory {
                     what: "copies of the matrices, which reproducible scores are made by"
@@ -190,7 +190,7 @@ impl HostRunner {
         })
     }
 
-    /// Sets the previous stages, whose rows this runner takes.
+    /// Sets the previous stages. This runner reads their rows.
     #[must_use]
     pub fn behind(mut self, before: Option<Box<dyn Runner>>) -> HostRunner {
         self.before = before;
@@ -242,7 +242,7 @@ impl HostRunner {
         self.taps.get(&self.graph.find(name)?)
     }
 
-    /// Allocates the state of a slot.
+    /// Allocates the state of a slot's sequence.
     fn add(&mut self, slot: usize) -> Result<(), SessionError> {
         let state = match self.spare.pop() {
             Some(state) => state,
@@ -265,18 +265,18 @@ impl HostRunner {
         }
         if let Some(mut state) = self.states.get_mut(slot).and_then(Option::take) {
             state.truncate(0);
-            // One state is kept for reuse; the memory of others returns to the system.
+            // One state is kept for reuse. The memory of the others is freed.
             if self.spare.is_empty() {
                 self.spare.push(state);
             }
         }
     }
 
-    /// Makes a slot begin as the first `len` tokens of another; the number of tokens that it has
-    /// then.
+    /// Copies the first `len` tokens of another slot to this one. Returns the number of tokens that
+    /// it has then.
     fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
         if let Some(before) = &mut self.before {
-            // The previous stage copies as much as it can; missing rows are computed again on
+            // The previous stage copies as much as it can. Missing rows are computed again on
             // request.
             before.copy(from, to, len)?;
         }
@@ -288,8 +288,8 @@ impl HostRunner {
         Ok(self.truncate(to, len))
     }
 
-    /// Keeps a checkpoint of a slot's states for the life of the sequence. Returns whether there
-    /// was one to keep.
+    /// Keeps a checkpoint of a slot's states while the sequence exists. Returns `false` if there
+    /// are no states to keep.
     fn checkpoint(&mut self, slot: usize) -> bool {
         self.states.get_mut(slot).and_then(Option::as_mut).is_some_and(State::keep)
     }
@@ -298,7 +298,7 @@ impl HostRunner {
     fn truncate(&mut self, slot: usize, len: usize) -> usize {
         let Some(Some(state)) = self.states.get_mut(slot) else { return 0 };
         state.truncate(len);
-        // A recurrent state went back to its last checkpoint; the tokens since then are run again.
+        // A recurrent state was reset to its last checkpoint. The tokens since then are run again.
         loop {
             let Some(Some(state)) = self.states.get(slot) else { return 0 };
             let (first, again) = (state.position(), state.replay());
@@ -312,19 +312,20 @@ impl HostRunner {
                 break;
             }
         }
-        // There is no memory to run them again, so the sequence becomes empty, which is also valid.
+        // There is no memory to run them again. The sequence becomes empty, which is also valid.
         let Some(Some(state)) = self.states.get_mut(slot) else { return 0 };
         state.truncate(0);
         0
     }
 
-    /// An encoder's vector of a text.
+    /// Computes the vector of a text with an encoder.
     ///
     /// # Errors
-    /// A decoder, ids outside the vocabulary, too many tokens, or none.
+    /// The model is a decoder, ids are outside the vocabulary, or there are too many tokens or
+    /// none.
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
         let (pooling, n) = (embeds(&self.graph, tokens, self.context)?, tokens.len());
-        // Uses a slot after all others.
+        // The temporary slot comes after all others.
         let slot = self.states.len();
         self.add(slot)?;
         let mut pass = Pass::default();
@@ -338,20 +339,19 @@ impl HostRunner {
         Ok(pooling.of(&self.buffers[self.plan.place[result.0 as usize]][..n * width], width))
     }
 
-    /// Makes threads wait longer before they sleep, since another device's work comes between the
-    /// operations.
+    /// Threads wait longer before they sleep, because another device works between the operations.
     fn be_patient(&self) {
         self.pool.be_patient();
     }
 
-    /// Runs one operation alone, to compare devices. `inputs` are the rows of the values in
-    /// [`Op::reads`], for `tokens` at positions from `first` on in a slot's sequence; the token ids
+    /// Runs a single operation, to compare devices. `inputs` are the rows of the values in
+    /// [`Op::reads`], for `tokens` at positions from `first` on in a slot's sequence. The token ids
     /// matter only for embeddings. Returns the rows of the values in [`Op::writes`]. Operations on
-    /// states use the sequence's states; nothing else changes.
+    /// states use the states of the sequence. Nothing else changes.
     ///
     /// # Errors
-    /// An unknown operation or sequence, inputs of a wrong number or size, positions past the
-    /// context, or ids outside the vocabulary.
+    /// The operation or sequence is unknown, the inputs have a wrong number or size, positions
+    /// exceed the context, or ids are outside the vocabulary.
     ///
     /// [`Op::reads`]: kjit_graph::Op::reads
     /// [`Op::writes`]: kjit_graph::Op::writes
@@ -483,10 +483,10 @@ impl HostRunner {
         given.collect()
     }
 
-    /// Runs tokens for the stage behind, and hands their rows on.
+    /// Runs tokens and sends their rows to the next stage.
     fn rows(&mut self, pieces: &[Tokens<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
         for p in pieces {
-            // The sequence may have gone back since, or a step failed in a later stage.
+            // The sequence may have been truncated since, or a step failed in a later stage.
             if self.truncate(p.slot, p.first) != p.first {
                 return Err(SessionError::Device(format!(
                     "the first layers have less than {} tokens",
@@ -522,7 +522,7 @@ impl HostRunner {
         Ok(())
     }
 
-    /// Makes a checkpoint of recurrent states before several tokens run at once, and every 256
+    /// Makes a checkpoint of recurrent states before several tokens run in one pass, and every 256
     /// tokens.
     fn mark(&mut self, slot: usize, first: usize, tokens: usize) {
         if (tokens > 1 || first.is_multiple_of(256))
@@ -579,7 +579,7 @@ impl HostRunner {
         Ok(())
     }
 
-    /// Makes room for a pass in every buffer.
+    /// Grows every buffer to the size of a pass.
     fn reserve(&mut self, pass: &Pass) -> Result<(), SessionError> {
         for (v, &place) in self.plan.place.iter().enumerate().filter(|(_, p)| **p != usize::MAX) {
             let value = &self.graph.values[v];
@@ -600,8 +600,8 @@ impl HostRunner {
         Ok(())
     }
 
-    /// Runs one step. The buffers of its results are taken out meanwhile; no operation writes what
-    /// it reads.
+    /// Runs one step. It takes the buffers of its results out meanwhile: no operation writes a
+    /// value that it reads.
     fn run_step(&mut self, step: usize, pass: &Pass) {
         let step = &self.plan.steps[step];
         let rows = pass.rows(step.full);
@@ -619,8 +619,8 @@ impl HostRunner {
         let held = |v: ValueId| {
             &buffers[plan.place[v.0 as usize]][..pass.rows(plan.full[v.0 as usize]) * width(v)]
         };
-        // A step for the requested rows may read a value with all rows. Requested rows that are not
-        // contiguous are gathered first.
+        // A step for the requested rows may read a value with all rows. If the requested rows are
+        // not contiguous, they are gathered first.
         let (parted, begin) = (!step.full, pass.together());
         let apart = |v: ValueId| parted && plan.full[v.0 as usize];
         let mut gathered: Vec<(ValueId, Vec<f32>)> = vec![];
@@ -742,13 +742,13 @@ impl Runner for HostRunner {
     }
 }
 
-/// The one sequence of [`open_ops`]'s runner; its operations keep nothing of it.
+/// The only sequence of [`open_ops`]'s runner. No operation keeps a state of it.
 const SLOT: usize = 0;
 
-/// Sets the CPU up for the operations of a graph that a GPU leaves to it.
+/// Prepares the CPU for the operations of a graph that a GPU does not compute.
 ///
 /// # Errors
-/// As [`HostRunner::new`].
+/// See [`HostRunner::new`].
 pub fn open_ops(
     file: Arc<Gguf>,
     graph: Graph,
@@ -756,8 +756,8 @@ pub fn open_ops(
 ) -> Result<Box<dyn HostOps>, SessionError> {
     let mut host = HostRunner::new(file, graph, options, Isa::best())?;
     host.add(SLOT)?;
-    // A layer of the device's takes some tens of µs, about as long as threads look before they
-    // sleep; to wake them takes longer.
+    // A layer of the GPU takes tens of µs, about as long as threads wait before they sleep. Waking
+    // them takes longer.
     host.be_patient();
     Ok(Box::new(host))
 }

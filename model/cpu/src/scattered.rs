@@ -1,5 +1,5 @@
-//! Formats whose codes are not in runs of sixteen bytes: codebook vectors, base-3 digits, and
-//! planes of single bits or pairs in order.
+//! Formats whose codes are not in groups of sixteen adjacent bytes: codebook vectors, base-3
+//! digits, and planes of single bits or pairs in order.
 //!
 //! Codes are unpacked in words of eight bytes by code that is compiled once per format, for all
 //! instruction sets. The arithmetic is compiled once per instruction set, for all these formats.
@@ -9,14 +9,15 @@ use super::described::{Described, Id};
 use super::simd::{CHUNK, unsigned};
 use kjit_formats::format::{BlockFormat, Format, Value};
 
-/// The functions and properties of such a format.
+/// The functions and properties of one of these formats.
 #[derive(Clone, Copy)]
 pub struct Scattered {
     /// The description.
     pub block: BlockFormat,
-    /// Subtracted from the codes.
+    /// Bias that is subtracted from the codes.
     pub bias: u8,
-    /// 64 codes of a block's chunk of this number, made unsigned as [`unsigned`] describes.
+    /// Returns 64 codes of the block's chunk with this number, made unsigned as described at
+    /// [`unsigned`].
     pub codes: fn(&[u8], usize) -> [u8; CHUNK],
     /// The scales of each sixteen weights of a block.
     pub scales: fn(&[u8]) -> [f32; 16],
@@ -32,7 +33,7 @@ impl Scattered {
         }
     }
 
-    /// The entry of a format; `None` if its codes are in runs.
+    /// The entry of a format; `None` if its codes are in groups of sixteen adjacent bytes.
     pub fn find(format: &Format) -> Option<Scattered> {
         macro_rules! find {
             ($($id:literal)*) => {

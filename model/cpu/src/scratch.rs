@@ -1,7 +1,7 @@
 //! Scratch buffers of a thread, reused from task to task.
 //!
-//! This is a guard rather than a closure, since a closure does not inherit the caller's instruction
-//! set, and kernels run while the buffer is taken.
+//! This is a guard and not a closure: a closure does not inherit the caller's instruction set, and
+//! kernels run while the buffer is taken.
 
 use std::cell::Cell;
 
@@ -22,7 +22,8 @@ impl Scratch {
         Scratch(BUFFER.take())
     }
 
-    /// Divides it into parts of these lengths, aligned to 64 bytes. Their contents are undefined.
+    /// Divides the buffer into parts of these lengths, aligned to 64 bytes. Their contents are
+    /// undefined.
     #[inline(always)]
     pub fn parts<const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [f32]; N] {
         let total: usize = lengths.iter().map(|l| l.next_multiple_of(LINE)).sum::<usize>() + LINE;

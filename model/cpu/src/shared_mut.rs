@@ -1,4 +1,4 @@
-//! A buffer that several threads write at once, in disjoint parts.
+//! A buffer that several threads write simultaneously, in disjoint parts.
 
 use std::marker::PhantomData;
 

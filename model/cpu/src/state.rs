@@ -1,9 +1,9 @@
 //! The states of one sequence on the CPU.
 //!
 //! Keys, values and latents are stored by position, so going back only changes a length. A
-//! recurrent state has no positions. Checkpoints of it are kept as the sequence grows; going back
-//! restores the last checkpoint before the position, and the tokens since then run again
-//! ([`State::replay`]). [`State::keep`] makes a permanent checkpoint at a place where other
+//! recurrent state has no positions. Checkpoints of it are kept while the sequence grows. Going
+//! back restores the last checkpoint before the position, and the tokens since then are run again
+//! ([`State::replay`]). [`State::keep`] makes a permanent checkpoint at a position from which other
 //! sequences are likely to continue.
 
 use super::kv::KvStore;
@@ -12,12 +12,12 @@ use kjit_exec::{KvType, SessionError};
 use kjit_graph::{Graph, Kv, StateId, StateKind};
 use std::sync::Arc;
 
-/// Maximum number of automatic checkpoints, the newest ones, and of requested ones. Before the
-/// oldest there is always the start, which is zeros.
+/// Maximum number of automatic checkpoints (the newest are kept), and of requested checkpoints. The
+/// start (zeros) is always available before the oldest checkpoint.
 const CHECKPOINTS: usize = 4;
 
-/// Minimum number of tokens between two automatic checkpoints. A copy is as large as the recurrent
-/// state, some megabytes.
+/// Minimum number of tokens between two automatic checkpoints. A checkpoint is as large as the
+/// recurrent state, which is some megabytes.
 const APART: usize = 32;
 
 /// The state of one layer.
@@ -25,7 +25,7 @@ enum Layer {
     Kv([KvStore; 2], usize),
     Latent(KvStore, usize),
     Recurrent(Vec<f32>),
-    /// A layer of another stage.
+    /// The layer is in another stage.
     Remote,
 }
 
@@ -33,7 +33,7 @@ enum Layer {
 #[derive(Clone)]
 struct Checkpoint {
     len: usize,
-    /// Made by [`State::keep`]. Sequences with a common prefix share the copy.
+    /// Whether [`State::keep`] made it. Sequences with a common prefix share the copy.
     asked: bool,
     layers: Arc<Vec<Vec<f32>>>,
 }
@@ -41,16 +41,17 @@ struct Checkpoint {
 /// The states of one sequence.
 pub struct State {
     layers: Vec<Layer>,
-    /// Number of tokens in the states.
+    /// Number of tokens that the states include.
     len: usize,
-    /// Tokens of the sequence. More than `len` after going back, until they have run again.
+    /// Tokens of the sequence. There are more than `len` after going back, until they have been run
+    /// again.
     tokens: Vec<u32>,
     recurrent: bool,
     checkpoints: Vec<Checkpoint>,
 }
 
 impl State {
-    /// An empty state with room for `context` tokens. The system allocates memory at first use.
+    /// An empty state for `context` tokens. The system allocates memory at first use.
     ///
     /// # Errors
     /// [`SessionError::Memory`] if the system refuses the memory.
@@ -85,17 +86,17 @@ impl State {
         self.tokens.len()
     }
 
-    /// Number of tokens in the states: the position of the next rows.
+    /// Number of tokens that the states include. This is the position of the next rows.
     pub fn position(&self) -> usize {
         self.len
     }
 
-    /// Tokens that must run again before others, because the sequence went back.
+    /// Tokens that must be run again before others, because the sequence went back.
     pub fn replay(&self) -> &[u32] {
         &self.tokens[self.len..]
     }
 
-    /// Bytes mapped or allocated.
+    /// Bytes that are mapped or allocated.
     pub fn bytes(&self) -> usize {
         let of = |layer: &Layer| match layer {
             Layer::Kv(stores, _) => stores.iter().map(KvStore::bytes).sum(),
@@ -106,8 +107,8 @@ impl State {
         self.layers.iter().map(of).sum()
     }
 
-    /// Announces that several tokens will run at once. Makes a checkpoint if the last one is old
-    /// enough.
+    /// Announces that several tokens will run in one pass. Makes a checkpoint if the last one is
+    /// old enough.
     pub fn mark(&mut self) {
         let last = self.checkpoints.last().map_or(0, |c| c.len);
         if self.recurrent && self.len >= last + APART {
@@ -142,7 +143,7 @@ impl State {
             .filter(|(_, c)| c.asked == asked)
             .map(|(i, _)| i)
             .collect();
-        // The first requested one stays, since most sequences have it in common.
+        // The first requested checkpoint stays, because most sequences share it.
         if same.len() > CHECKPOINTS
             && let Some(&old) = same.get(usize::from(asked))
         {
@@ -157,7 +158,7 @@ impl State {
         self.tokens.extend(tokens.iter().skip(known));
     }
 
-    /// Copies another state of the same model, with rows for its first `len` tokens only. The
+    /// Copies another state of the same model, but only the rows of its first `len` tokens. The
     /// caller then truncates to `len`.
     pub fn copy(&mut self, from: &State, len: usize) {
         let rows = len.min(from.len);
@@ -191,7 +192,8 @@ impl State {
         self.restore();
     }
 
-    /// Restores the recurrent states from the last checkpoint. Also used after a step that failed.
+    /// Restores the recurrent states from the last checkpoint. It is also used after a step that
+    /// failed.
     pub fn restore(&mut self) {
         if !self.recurrent {
             return;
@@ -230,7 +232,7 @@ impl State {
         }
     }
 
-    /// The numbers of a recurrent state.
+    /// The elements of a recurrent state.
     pub fn recurrent(&mut self, id: StateId) -> &mut [f32] {
         match &mut self.layers[id.0 as usize] {
             Layer::Recurrent(numbers) => numbers,

@@ -1,23 +1,24 @@
-//! Products of a block of tokens with a matrix in any encoding, by bf16 tiles (AMX).
+//! Products of a block of tokens with a matrix in any encoding. They use the CPU's bf16 tiles
+//! (AMX).
 //!
 //! ```text
 //! x = x₁ + x₂, w = w₁ + w₂:    c[r][t] = Σ_k w₁ x₁ + w₂ x₁ + w₁ x₂
 //! ```
 //!
-//! Each number is the sum of two bf16 numbers, within 2^-16 of it: the rounded number and the
-//! rounded remainder. The omitted product `w₂ x₂` is below 2^-16 of a product. So every encoding
-//! needs three products of tiles, no scales, and sums in f32.
+//! Each f32 is split into two bf16 numbers: the rounded number and the rounded remainder. Their sum
+//! is within 2^-16 of the f32. The product of the two remainders is omitted: it is below 2^-16 of
+//! the whole product. So every encoding needs three products of tiles, no scales, and sums in f32.
 //!
-//! Products of bytes are twice as fast. But with float scales a group of 32 columns fills half a
-//! tile, and its sums must leave the tile to be scaled. On one core of a Xeon two of them reach 167
-//! G products/s, codes in bf16 348, three bf16 products 479. Integer scales are multiplied into the
-//! bytes: [`byte_tiles`](super::byte_tiles).
+//! Products of bytes (int8) are twice as fast. But with float scales a group of 32 columns fills
+//! half a tile, and its sums must leave the tile to be scaled. On one core of a Xeon, two int8
+//! products reach 167 G products/s, codes in bf16 348, three bf16 products 479. Integer scales can
+//! be multiplied into the bytes: see [`byte_tiles`](super::byte_tiles).
 //!
 //! A task is some rows of the matrix and some tokens. `KC` columns of its rows are decoded and
 //! split in place, in the layout of the first factor of a tile product. Tokens are the second
-//! factor, by pairs of columns; they are transposed once for all rows. So sums are transposed too,
-//! and are transposed back when they are complete, which is cheaper: a matrix usually has more
-//! columns than tokens. The columns of 32 rows stay in the L1 cache for all tokens.
+//! factor, by pairs of columns. They are transposed once for all rows. The sums are transposed as
+//! well, and are transposed back when they are complete. This is cheaper, because a matrix usually
+//! has more columns than tokens. The columns of 32 rows stay in the L1 cache for all tokens.
 //!
 //! Every element sums over `k` in the same order, so results do not depend on the split into tasks.
 
@@ -32,14 +33,14 @@ const KC: usize = 256;
 const _: () = assert!(KC.is_multiple_of(256), "a pass has whole blocks, whose longest is 256");
 
 /// Maximum number of rows of a task. Tasks of 256 and 448 rows read the tokens from the L3 cache
-/// less often, but there are fewer of them, and threads differ in speed: with 16 threads of a Xeon,
-/// layers took 10 and 18 % longer.
+/// less often. But then there are fewer tasks, and threads differ in speed: with 16 threads of a
+/// Xeon, layers took 10 % (256) and 18 % (448) longer.
 pub const ROWS: usize = 128;
 
 /// Maximum number of tokens of a task. Their sums and the columns of a pass stay in the L2 cache.
 pub const TOKENS: usize = 512;
 
-/// Columns of a tile.
+/// Columns of one tile.
 const STEP: usize = 32;
 
 /// Floats in a tile.
@@ -50,18 +51,20 @@ pub fn len(rows: usize, cols: usize) -> usize {
     rows.next_multiple_of(LANES) * cols.next_multiple_of(TILE_UNIT)
 }
 
-/// Minimum number of tokens if the alternative is int16. With 16 threads of a Xeon and Q4_K: 1,506
-/// against 1,747 GFLOP/s for 64 tokens, 2,146 against 1,987 for 128.
+/// Minimum number of tokens if the alternative is the int16 kernel. GFLOP/s of tiles and of int16,
+/// 16 threads of a Xeon, Q4_K: 64 tokens 1,506 and 1,747; 128 tokens 2,146 and 1,987.
 const PAYS: usize = 128;
 
-/// Minimum number of tokens if the alternative is f32. F16: 1,407 against 1,323 GFLOP/s for 32
-/// tokens with one matrix, 1,137 against 1,249 with another; 1,826 against 1,515 for 64.
+/// Minimum number of tokens if the alternative is the f32 kernel. GFLOP/s of tiles and of f32 for
+/// F16: 32 tokens 1,407 and 1,323 with one matrix, 1,137 and 1,249 with another; 64 tokens 1,826
+/// and 1,515.
 const PAYS_FLOATS: usize = 64;
 
-/// Whether to use this kernel for a format, rows of `cols` elements, and a number of tokens.
+/// Whether to use this kernel for a format, a row length (`cols`) and a number of tokens.
 pub fn has(format: &Format, cols: usize, tokens: usize) -> bool {
     let least = match format.encoding {
-        // f32 matrices stay exact: small ones decide which expert is chosen.
+        // f32 matrices stay exact: routers are f32, and rounding could change the choice of
+        // experts.
         Encoding::F32 => return false,
         Encoding::F16 | Encoding::BF16 => PAYS_FLOATS,
         Encoding::Blocks(_) => PAYS,
@@ -69,19 +72,19 @@ pub fn has(format: &Format, cols: usize, tokens: usize) -> bool {
     tokens >= least && cols.is_multiple_of(STEP)
 }
 
-/// A job that splits some units of up to 32 rows of `cols` elements, a multiple of 32. A unit has
-/// 64 columns: the high halves by pairs of columns for all rows, then the low halves. The parts of
-/// missing rows are undefined.
+/// A job that splits some units. A unit is up to 32 rows of 64 columns; `cols` is a multiple of 32.
+/// It holds first the high bf16 parts of all rows, by pairs of columns, then the low parts. The
+/// parts of missing rows are undefined.
 pub struct SplitRows<'a> {
     pub x: &'a [f32],
     pub cols: usize,
-    /// The first unit.
+    /// Index of the first unit.
     pub first: usize,
     /// Whole units, [`UNIT`] floats each.
     pub to: &'a mut [f32],
 }
 
-/// Floats of a unit of 32 rows.
+/// Number of floats in a unit of 32 rows.
 pub const UNIT: usize = LANES * TILE_UNIT;
 
 impl TileJob for SplitRows<'_> {
@@ -94,7 +97,7 @@ impl TileJob for SplitRows<'_> {
         let [high, low] = scratch.parts([LANES * TILE_UNIT / 2, LANES * TILE_UNIT / 2]);
         let end = to.as_mut_ptr_range().end.cast::<u8>();
         for (unit, to) in (first..).zip(to.as_chunks_mut::<UNIT>().0) {
-            // All threads have read the old contents, so the lines of the next unit are prefetched
+            // All threads have read the old contents. So the lines of the next unit are prefetched
             // for writing.
             let next = to.as_mut_ptr_range().end.cast::<u8>();
             if next < end {
@@ -108,7 +111,8 @@ impl TileJob for SplitRows<'_> {
     }
 }
 
-/// Splits one unit of [`SplitRows`]; `high` and `low` are scratch space for 32 rows of 64 halves.
+/// Splits one unit of [`SplitRows`]. `high` and `low` are scratch space for 32 rows of 64 bf16
+/// numbers.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`TileJob::run`].
@@ -129,29 +133,29 @@ pub(super) unsafe fn split_unit<V: Tiles>(
         for (i, x) in x.as_chunks::<STEP>().0.iter().enumerate() {
             let (high, low) =
                 (&mut high[i * STEP / 2..][..STEP / 2], &mut low[i * STEP / 2..][..STEP / 2]);
-            // SAFETY: the caller guarantees the instruction set; `x` has 32 elements, and both
-            // buffers as many halves.
+            // SAFETY: the caller guarantees the instruction set. `x` has 32 elements, and both
+            // buffers have space for 32 bf16 numbers.
             unsafe { V::split(x.as_ptr(), high.as_mut_ptr().cast(), low.as_mut_ptr().cast()) };
         }
         high[x.len() / 2..].fill(0.0);
         low[x.len() / 2..TILE_UNIT / 2].fill(0.0);
     }
     let to = to.as_mut_ptr();
-    // SAFETY: the caller guarantees the instruction set; the buffers have 32 rows of 32 words, and
-    // `to` is a unit of 2 × 1024 words.
+    // SAFETY: the caller guarantees the instruction set. The buffers have 32 rows of 32 u32, and
+    // `to` is a unit of 2 × 1024 u32.
     unsafe {
         V::transpose(high.as_ptr(), TILE_UNIT / 2, to);
         V::transpose(low.as_ptr(), TILE_UNIT / 2, to.add(UNIT / 2));
     }
 }
 
-/// A task: rows of a matrix, [`ROWS`] at most. The input is that of [`SplitRows`], blocks of 32
+/// A task: at most [`ROWS`] rows of a matrix. The input was split by [`SplitRows`]: blocks of 32
 /// tokens in order.
 pub struct TileProduct<'a>(pub Part<'a>);
 
 impl TileJob for TileProduct<'_> {
-    /// Also requires: `out + t · stride + row ..` is valid for `rows` elements for each token `t`,
-    /// and no other thread uses them.
+    /// In addition, `out + t · stride + row ..` must be valid for `rows` elements for each token
+    /// `t`, and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: Tiles>(self) {
         let Part { w, row, rows, x, tokens, .. } = self.0;
@@ -187,8 +191,8 @@ impl TileJob for TileProduct<'_> {
                 let sums = &mut sums[p * blocks * LANES * LANES..][..blocks * LANES * LANES];
                 for (b, c) in sums.as_chunks_mut::<{ LANES * LANES }>().0.iter_mut().enumerate() {
                     let at = |b: usize| x.as_ptr().wrapping_add(b * len(LANES, cols) + k0 * LANES);
-                    // SAFETY: every 32 tokens have n elements from k0 on in x, padded to whole
-                    // units as the panel is, and 32 × 32 sums.
+                    // SAFETY: `x` has `n` elements from `k0` on for each block of 32 tokens. They
+                    // are padded to whole units, as the panel is. There are 32 × 32 sums.
                     unsafe {
                         V::tile_block(TileBlock {
                             units,
@@ -212,9 +216,10 @@ impl TileJob for TileProduct<'_> {
     }
 }
 
-/// Prefetches row `r` of the panel after panel `p`, in this pass of `pass` columns from `k0` on, or
-/// of the first panel in the next pass. A row's bytes of a pass are few and far from those of the
-/// next row, so they are prefetched 32 rows ahead (14 % of Q4_K's products with 128 tokens).
+/// Prefetches row `r` of the next panel, in this pass of `pass` columns from `k0` on. After the
+/// last panel it prefetches the first panel of the next pass. The bytes of a row in a pass are few,
+/// and far from the bytes of the next row. So they are prefetched 32 rows ahead (saves 14 % of
+/// Q4_K's products with 128 tokens).
 #[inline(always)]
 pub(super) fn prefetch_next<V: Tiles>(
     part: &Part<'_>,
@@ -231,8 +236,8 @@ pub(super) fn prefetch_next<V: Tiles>(
     }
 }
 
-/// Complete sums of a task: blocks of 32 rows by 32 tokens, transposed, all tokens of a panel
-/// before the next panel.
+/// Complete sums of a task, transposed, in blocks of 32 rows by 32 tokens. All blocks of a panel
+/// come before the next panel.
 pub struct Given<'a> {
     pub part: &'a Part<'a>,
     pub sums: &'a [f32],
@@ -241,10 +246,10 @@ pub struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// Writes them as results.
+    /// Writes the sums to the result.
     ///
     /// # Safety
-    /// The requirements of [`TileProduct`]'s job; `turned` has room for a block.
+    /// The requirements of [`TileProduct`]'s job hold; `turned` has space for a block.
     #[inline(always)]
     pub unsafe fn run<V: Tiles>(self, turned: &mut [f32]) {
         let Given { part: &Part { row, rows, tokens, bias, out, stride, .. }, sums, blocks } = self;
@@ -253,9 +258,9 @@ impl Given<'_> {
         for (i, c) in sums.as_chunks::<{ LANES * LANES }>().0.iter().enumerate() {
             let (first, t) = (i / blocks * LANES, i % blocks * LANES);
             let here = LANES.min(rows - first);
-            // Other threads have read the old contents, so the lines of the next block are
-            // prefetched for writing. Without that, writing results was a third of a product's time
-            // (one thread of a Xeon, SmolLM2, 512 tokens).
+            // Other threads have read the old contents. So the lines of the next block are
+            // prefetched for writing. Without this prefetch, writing the results took a third of a
+            // product's time (one thread of a Xeon, SmolLM2, 512 tokens).
             if i + 1 < panels * blocks {
                 let (first, t) = ((i + 1) / blocks * LANES, (i + 1) % blocks * LANES);
                 for t in t..tokens.min(t + LANES) {
@@ -286,8 +291,7 @@ impl Given<'_> {
     }
 }
 
-/// Writes row `r` of 32 to a panel: for each 16 rows, by units, tiles of high and low halves in
-/// turn.
+/// Writes row `r` of 32 to a panel. Units alternate tiles of high and low parts, for each 16 rows.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`TileJob::run`].
@@ -295,8 +299,8 @@ impl Given<'_> {
 pub(super) unsafe fn put<V: Tiles>(row: &[f32], r: usize, panel: &mut [f32]) {
     let tiles = row.len().div_ceil(TILE_UNIT) * 4;
     assert!(r < LANES && panel.len() >= 2 * tiles * TILE);
-    // SAFETY: the caller guarantees the instruction set; the assertion shows that the tiles of two
-    // blocks of 16 rows are in the panel, and each 32 elements have 16 floats in two of them.
+    // SAFETY: the caller guarantees the instruction set. The assertion shows that the tiles of two
+    // blocks of 16 rows are in the panel. Each 32 elements fill 16 floats in two of these tiles.
     unsafe {
         let to =
             panel.as_mut_ptr().add((r / TILE_ROWS * tiles) * TILE + r % TILE_ROWS * (STEP / 2));
@@ -324,7 +328,7 @@ mod tests {
     use super::*;
     use kjit_formats::format::ALL;
 
-    /// Rows of `cols` elements, as tiles. Elements that are not written are NaN.
+    /// Splits rows of `cols` elements into tiles. Elements that are not written are NaN.
     fn split(isa: Isa, x: &[f32], cols: usize) -> Vec<f32> {
         let mut to = vec![f32::NAN; len(x.len() / cols, cols)];
         for (x, to) in x.chunks(LANES * cols).zip(to.chunks_mut(len(LANES, cols))) {
@@ -347,8 +351,8 @@ mod tests {
             eprintln!("this processor has no tiles: only their layout is tested");
         }
         for format in ALL {
-            // Sizes with rows after the last whole panel, tokens after the last whole tile, and
-            // columns after the last whole pass.
+            // The sizes leave rows after the last whole panel, tokens after the last whole tile,
+            // and columns after the last whole pass.
             let shapes =
                 [(1, 256, 1), (37, 768, 17), (128, 256, 33), (100, 512, 50), (64, 256, 64)];
             let odd = [(3, 32, 16), (33, 288, 5), (70, 96, 31), (65, 544, 48)];
@@ -396,8 +400,8 @@ mod tests {
                         };
                         let want = terms().sum::<f64>() + f64::from(bias[r]);
                         let size = terms().map(f64::abs).sum::<f64>();
-                        // Sums in f32 are typically off by √n steps. Both factors of a product are
-                        // off by 2^-16, and the omitted product is as much.
+                        // f32 sums are typically off by √n steps. Each factor of a product is off
+                        // by 2^-16, and the omitted product adds 2^-16.
                         let bound = (((cols as f64).sqrt() * 2.0 + 2.0) * 6e-8 + 3.0 / 65_536.0)
                             * size
                             + 1e-6;
@@ -408,7 +412,7 @@ mod tests {
                             isa.name()
                         );
                     }
-                    // The bits are the same in other tasks: single panels, fewer tokens.
+                    // Other tasks (single panels, fewer tokens) give the same bits.
                     let fewer = tokens.min(32);
                     let mut parts = vec![f32::NAN; tokens * rows];
                     for first in (0..rows).step_by(LANES) {
@@ -431,7 +435,7 @@ mod tests {
         }
     }
 
-    /// Formats use tiles, of bf16 or bytes, from this number of tokens on.
+    /// Formats use tiles (bf16 or int8) from this number of tokens on.
     #[test]
     fn the_formats_that_gain_take_tiles_for_shorter_prompts() {
         let least = |name: &str| {
@@ -484,7 +488,7 @@ mod tests {
                         (&x[i / rows * cols..][..cols], &decoded[i % rows * cols..][..cols]);
                     let terms = || x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
                     let want = terms().sum::<f64>() + f64::from(bias[i % rows]);
-                    // The bound of the test above, for rows of 64.
+                    // The tolerance of the test above, for rows of 64.
                     let bound =
                         (18.0 * 6e-8 + 3.0 / 65_536.0) * terms().map(f64::abs).sum::<f64>() + 1e-6;
                     let off = (f64::from(*got) - want).abs();
@@ -515,7 +519,7 @@ mod tests {
             };
             for (i, x) in x.iter().enumerate() {
                 let (r, k) = (i / 64, i % 64);
-                // All 32 rows by pairs of columns; the low halves follow the high halves.
+                // All 32 rows by pairs of columns. The low parts follow the high parts.
                 let at = (k / 2 * LANES + r) * 2 + k % 2;
                 let sum = f64::from(half(at)) + f64::from(half(at + 64 * LANES));
                 if x.is_finite() {

@@ -9,9 +9,9 @@ use super::scattered::Scattered;
 use super::simd::{CHUNK, LANES, Vector, unsigned};
 use kjit_formats::format::{BlockScale, Encoding, Format, GroupFactors, GroupScale, Offset};
 
-/// Scale and offset of a group:
-/// [`BlockFormat::factors`](kjit_formats::format::BlockFormat::factors), with f16 conversion by the
-/// instruction instead of a function that detects it.
+/// Scale and offset of a group, as in
+/// [`BlockFormat::factors`](kjit_formats::format::BlockFormat::factors). f16 is converted by the
+/// instruction, not by a function that detects whether it exists.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run).
@@ -56,8 +56,8 @@ pub unsafe fn sixteens<V: Vector, F: Described>(block: &[u8]) -> ([f32; 16], [f3
     (scales, offsets)
 }
 
-/// 32 weights from `code − bias`, in the description's order of roundings: operations are never
-/// fused, and nothing is added without an offset.
+/// 32 weights from `code − bias`, with the description's order of roundings: operations are not
+/// fused, and nothing is added if there is no offset.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run); `out` is valid
@@ -74,7 +74,7 @@ unsafe fn finish<V: Vector, F: Described>(v: V, scale: V, offset: V, out: *mut f
     }
 }
 
-/// Whole blocks as floats: blocks of 32 two at a time, of 256 by quarters.
+/// Decodes whole blocks to floats: blocks of 32 two at a time, blocks of 256 by quarters.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run).
@@ -91,7 +91,7 @@ unsafe fn blocks<V: Vector, F: Described>(bytes: &[u8], out: &mut [f32]) {
         // bytes and elements are in the slices.
         unsafe {
             if n == 32 {
-                // A last single block is decoded twice and stored once.
+                // A single last block is decoded twice and stored once.
                 let two = b + 1 < count;
                 let second = if two { &bytes[(b + 1) * size..][..size] } else { block };
                 let (k, l) = (block_factors::<V, F>(block, 0), block_factors::<V, F>(second, 0));
@@ -176,7 +176,7 @@ unsafe fn scattered<V: Vector>(s: &Scattered, bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(s.block.bytes).zip(out.chunks_exact_mut(s.block.elems)) {
         let scales = (s.scales)(block);
         for (c, out) in out.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
-            // SAFETY: the caller guarantees the instruction set; a chunk has room for twice 32.
+            // SAFETY: the caller guarantees the instruction set; a chunk has space for 64 weights.
             unsafe {
                 let [x, y] = V::widen(V::load_codes(&(s.codes)(block, c)), s.bias);
                 let k = &scales[4 * c..][..4];
@@ -198,8 +198,8 @@ fn decode_slowly(format: &Format, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The number of two-byte floats that are loaded 32 at a time. GGUF is little-endian, so a
-/// big-endian CPU loads none this way.
+/// The number of 2-byte floats that are loaded 32 at a time. GGUF is little-endian, so this is 0 on
+/// a big-endian CPU.
 fn whole_halves(bytes: &[u8], out: &[f32]) -> usize {
     if cfg!(target_endian = "little") { out.len().min(bytes.len() / 2) / LANES * LANES } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! The graph's weights: matrices in the mapped file, vectors decoded once.
+//! Weights of the graph: matrices in the mapped file, vectors decoded once.
 
 use super::cpu::memory_limit;
 use super::interleaved::Interleaved;
@@ -10,9 +10,9 @@ use kjit_graph::{Graph, GraphError, Op, WeightId};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Maximum bytes of matrices to copy in interleaved form. It bounds memory, not speed: with 2
-/// threads of a Xeon, tokens of a 0.09 GB model (SmolLM2, Q4_1) were 1.38 times as fast, of 0.76 GB
-/// (1b, Q4_0) 1.14 times, of 1.2 GB (six layers of 8b) 1.18 times.
+/// Maximum bytes of matrices to copy in interleaved form. It limits memory, not speed. With 2
+/// threads of a Xeon, tokens were faster by these factors: a 0.09 GB model (SmolLM2, Q4_1) 1.38,
+/// 0.76 GB (1B, Q4_0) 1.14, 1.2 GB (six layers of 8B) 1.18.
 const LAID_OUT: u64 = 1 << 30;
 
 /// Whether copies of this size are made, given the total memory (`None`: unknown). Free memory is
@@ -26,15 +26,15 @@ fn is_off() -> bool {
     std::env::var_os("KJIT_LAID_OUT").is_some_and(|v| v == "off")
 }
 
-/// The place of every weight in the file, and decoded vectors.
+/// The location of every weight in the file, and decoded vectors.
 pub struct Weights {
     file: Arc<Gguf>,
-    /// Per weight: the part of the file, and the byte range in it. Not a reference, since this
-    /// struct owns the file; finding the slice again costs nothing compared with reading a matrix.
+    /// For each weight, the part of the file and the byte range in it. They are not references,
+    /// because this struct owns the file; slicing again is cheap compared with reading a matrix.
     places: Vec<(usize, Range<usize>)>,
-    /// Per weight: the elements of norms, biases and factors; empty for matrices.
+    /// For each weight, the elements of norms, biases and factors; empty for matrices.
     vectors: Vec<Vec<f32>>,
-    /// Per weight: an interleaved copy, if there is one.
+    /// For each weight, an interleaved copy if there is one.
     beside: Vec<Option<Interleaved>>,
 }
 
@@ -83,10 +83,10 @@ impl Weights {
         Ok(Weights { file, places, vectors, beside })
     }
 
-    /// Makes interleaved copies of the product matrices on all threads: all of them if together
-    /// they take at most [`LAID_OUT`] bytes and an eighth of the memory, else none. Matrices of
-    /// experts and of single heads are not copied, nor those of encoders, which process many tokens
-    /// at once. Returns false if the allocation fails.
+    /// Makes interleaved copies of the matrices of products, on all threads. All are copied if
+    /// together they take at most [`LAID_OUT`] bytes and an eighth of the memory, otherwise none.
+    /// Matrices of experts and of single heads are not copied, nor matrices of encoders, which
+    /// process many tokens in one pass. Returns `false` if the allocation fails.
     pub fn lay_out(&mut self, graph: &Graph, pool: &mut Pool) -> bool {
         let products = graph
             .ops
@@ -135,7 +135,8 @@ impl Weights {
     }
 }
 
-/// The bytes of a place; empty if it is outside the file, which [`Weights::new`] excludes.
+/// The bytes of a location. They are empty if it is outside the file, which [`Weights::new`]
+/// excludes.
 fn bytes_at<'a>(file: &'a Gguf, (part, range): &(usize, Range<usize>)) -> &'a [u8] {
     file.part_bytes(*part).and_then(|bytes| bytes.get(range.clone())).unwrap_or_default()
 }

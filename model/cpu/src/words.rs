@@ -1,18 +1,19 @@
-//! Products of a block of tokens with a matrix of integer codes, in 16-bit integers.
+//! Products of a block of tokens with a matrix of integer codes, in int16.
 //!
 //! ```text
 //! c[t][r] = Σ_g ( d[t][g] s[g][r] · Σ_k q[t][k] (u[r][k] − bias) + o[g][r] · Σ_k d[t][g] q[t][k] )
 //! ```
 //!
-//! As in [`gemm`](super::gemm), a task is 32 rows and some tokens; it unpacks `KC` columns of its
+//! As in [`gemm`](super::gemm), a task is 32 rows and some tokens. It unpacks `KC` columns of its
 //! rows into a panel and multiplies every token with it. Here the panel holds codes minus their
-//! bias, two successive columns in a 32-bit word (`[k / 2][32 rows]`), with the rows' scales and
-//! offsets by groups `g` of 16 or 32 columns. Tokens are rounded to 16 bits with a scale per 32, as
-//! for decoding. One instruction multiplies and adds 32 numbers, where f32 has 16; a group costs
-//! three or four more. By instruction count that is 1.6 times as fast.
+//! bias, with two adjacent columns in a u32 (`[k / 2][32 rows]`). It also holds the scales and
+//! offsets of the rows, by groups `g` of 16 or 32 columns. Tokens are rounded to 16 bits with a
+//! scale per 32 elements, as for decoding. One instruction multiplies and adds 32 numbers, while
+//! f32 has 16; a group costs three or four more instructions. By instruction count that is 1.6
+//! times as fast.
 //!
-//! Sums within a group are exact, and every element adds the groups in the same order, so results
-//! do not depend on the split into tasks.
+//! Sums within a group are exact. Every element adds the groups in the same order, so results do
+//! not depend on the split into tasks.
 
 use super::described::{Described, with_format};
 use super::gemm::{copy, transpose_panel};
@@ -24,14 +25,14 @@ use super::simd::{Tile, WordTile};
 use super::unpack::{block_factors, sixteens};
 use kjit_formats::format::{Encoding, Format, Offset};
 
-/// Columns of a panel: 512 × 32 two-byte integers are 32 KiB. A multiple of every block's length.
+/// Columns of a panel: 512 × 32 int16 are 32 KiB. It is a multiple of the length of every block.
 const KC: usize = 512;
 
 /// Tokens of a tile. With 32 rows, 6 tokens are 12 sums of a group and 12 total sums.
 const WORD_ROWS: usize = 6;
 
-/// Floats for a row of `cols` elements: two integers in each, then the scales per 32 elements, and
-/// the sums of the rounded elements per 16 and per 32.
+/// Number of floats for a row of `cols` elements: two integers in each, then the scales per 32
+/// elements, and the sums of the rounded elements per 16 and per 32.
 pub fn row_len(cols: usize) -> usize {
     cols / 2 + cols / 32 + cols / 16 + cols / 32
 }
@@ -41,7 +42,7 @@ pub fn has(format: &Format) -> bool {
     matches!(format.encoding, Encoding::Blocks(_))
 }
 
-/// A job that rounds rows of `cols` elements, a multiple of 32.
+/// A job that rounds rows of `cols` elements; `cols` is a multiple of 32.
 pub struct RoundRows<'a> {
     pub x: &'a [f32],
     pub cols: usize,
@@ -61,8 +62,8 @@ impl Job for RoundRows<'_> {
             let (sums, pairs) = rest.split_at_mut(cols / 16);
             let runs = x.as_chunks::<LANES>().0.iter().zip(q.as_chunks_mut::<{ LANES / 2 }>().0);
             for (i, (x, q)) in runs.enumerate() {
-                // SAFETY: the caller guarantees the instruction set; there are 32 elements and room
-                // for 32 integers.
+                // SAFETY: the caller guarantees the instruction set. There are 32 elements, and
+                // space for 32 integers.
                 let (scale, both) = unsafe { V::round_words(x.as_ptr(), q.as_mut_ptr()) };
                 scales[i] = scale;
                 sums[2 * i..][..2].copy_from_slice(&both);
@@ -77,8 +78,8 @@ impl Job for RoundRows<'_> {
 pub struct WordProduct<'a>(pub Part<'a>);
 
 impl WordJob for WordProduct<'_> {
-    /// Also requires: `out + t · stride + row ..` is valid for `rows` elements for each token `t`,
-    /// and no other thread uses them.
+    /// In addition, `out + t · stride + row ..` must be valid for `rows` elements for each token
+    /// `t`, and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: Words>(self) {
         let (w, rows, cols, stride) =
@@ -146,7 +147,7 @@ impl WordJob for WordProduct<'_> {
                         c: out,
                         c_stride: self.0.stride,
                     };
-                    // Offsets times sums are a small float product.
+                    // The products of offsets and sums are a small float product.
                     let rest = Tile {
                         n: if has_offset { n / group } else { 0 },
                         a: x.add(sums + k0 / group),
@@ -191,11 +192,11 @@ impl WordProduct<'_> {
     }
 }
 
-/// The places of a row's codes, scales and offsets: row `r` of the panel's 32.
+/// Where the codes, scales and offsets of a row are written: row `r` of the panel's 32 rows.
 struct Row<'a> {
     /// Two codes per float.
     words: &'a mut [f32],
-    /// By groups, 32 rows each.
+    /// Scales by groups, 32 rows each.
     scales: &'a mut [f32],
     offsets: &'a mut [f32],
     r: usize,
@@ -232,7 +233,7 @@ unsafe fn unpack<V: Words, F: Described>(bytes: &[u8], mut to: Row<'_>) {
                 if b + 1 < blocks {
                     V::store_words(V::codes::<F, 0>(first, first.add(f.bytes)), bias, words);
                 } else {
-                    // A last single block is unpacked twice and stored once.
+                    // A single last block is unpacked twice and stored once.
                     let mut two = [0.0; CHUNK / 2];
                     V::store_words(V::codes::<F, 0>(first, first), bias, two.as_mut_ptr());
                     std::ptr::copy_nonoverlapping(two.as_ptr(), words, CHUNK / 4);
@@ -255,7 +256,7 @@ unsafe fn unpack<V: Words, F: Described>(bytes: &[u8], mut to: Row<'_>) {
     }
 }
 
-/// [`unpack`] for a format that [`Scattered`] unpacks. None of them has offsets.
+/// Like [`unpack`], for a format that [`Scattered`] unpacks. These formats have no offsets.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`WordJob::run`].
@@ -279,11 +280,11 @@ unsafe fn unpack_scattered<V: Words>(s: &Scattered, bytes: &[u8], mut to: Row<'_
 }
 
 impl WordTile {
-    /// Computes `m` tokens, [`WORD_ROWS`] at most.
+    /// Computes `m` tokens, at most [`WORD_ROWS`].
     ///
     /// # Safety
-    /// The CPU has `V`'s instruction set, as for [`WordJob::run`]; the pointers are valid for the
-    /// data described, `c` for `m` rows of 32.
+    /// The CPU has `V`'s instruction set, as for [`WordJob::run`]. The pointers are valid for the
+    /// data described; `c` is valid for `m` rows of 32 floats.
     #[inline(always)]
     unsafe fn rows<V: Words>(self, m: usize, group: usize) {
         // SAFETY: this function's safety contract, which the caller upholds, covers the call.

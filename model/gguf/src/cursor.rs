@@ -1,4 +1,4 @@
-//! Reads little-endian numbers and strings without passing the end.
+//! Reads little-endian numbers and strings, and checks the end of the file.
 
 use super::error::ErrorKind;
 
@@ -17,7 +17,7 @@ pub(crate) struct Short {
 }
 
 impl Short {
-    /// The error, which names what was being read.
+    /// The error, which names the item that was being read.
     pub(crate) fn inside(self, what: impl FnOnce() -> String) -> ErrorKind {
         ErrorKind::Truncated { inside: what(), at: self.at, need: self.need, len: self.len }
     }

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-/// The most characters of an error line.
+/// Maximum number of characters of an error line.
 pub const MAX_LINE: usize = 500;
 
-/// The text with at most `most` characters. A longer text loses its middle: an error line begins
-/// with what is wrong and ends with what to do.
+/// The text with at most `most` characters. A longer text is cut in the middle, because an error
+/// line starts with the problem and ends with the solution.
 pub fn elide(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most || text.chars().count() <= most {
         return Cow::Borrowed(text);

@@ -1,5 +1,5 @@
-//! Errors of model files: one line each that names the key or tensor, the byte, and what to do if
-//! that helps.
+//! Errors of model files. Each is one line that names the key or tensor, the byte, and what to do
+//! if that helps.
 
 use crate::elide::{MAX_LINE, elide};
 use std::fmt;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use crate::shown::Shown;
 use kjit_formats::ggml;
 
-/// An error of a GGUF file or of an access to it. One line: the file, then the [`ErrorKind`].
+/// An error of a GGUF file or of an access to it. It is one line: the file, then the [`ErrorKind`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[error("{}", elide(&format!("{}: {kind}", Shown::path(path)), MAX_LINE))]
 pub struct Error {
     path: PathBuf,
-    // Not a `#[source]`: the line above contains it, and a chain would print it twice.
+    // This is not a `#[source]`: the line above contains it, and a chain would print it twice.
     kind: Box<ErrorKind>,
 }
 
@@ -24,7 +24,7 @@ impl Error {
         Error { path: path.to_owned(), kind: Box::new(kind) }
     }
 
-    /// The file concerned; for a split model, the part.
+    /// The file that has the error; for a split model, the part.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -44,21 +44,21 @@ pub enum ErrorKind {
     Io {
         /// The attempted operation, as a verb.
         doing: &'static str,
-        /// The system's reason.
+        /// Reason given by the system.
         source: io::Error,
     },
     /// The path is not a regular file.
     #[error("is {what}, not a model file{hint}")]
     NotAFile {
-        /// The kind of object that it is.
+        /// What the path is instead.
         what: &'static str,
-        /// Advice.
+        /// Advice to the user.
         hint: &'static str,
     },
     /// The file is empty.
     #[error("is empty (0 bytes): download it again")]
     Empty,
-    /// The file does not begin with GGUF's magic.
+    /// The file does not start with GGUF's magic.
     #[error("is not a GGUF file: {looks}")]
     NotGguf {
         /// The likely kind of file, and advice.
@@ -70,12 +70,12 @@ pub enum ErrorKind {
          without --bigendian"
     )]
     BigEndian,
-    /// An unsupported version of GGUF.
+    /// The version of GGUF is not supported.
     #[error("is GGUF version {version} (byte 4), kjit reads versions 2 and 3: {hint}")]
     Version {
         /// The version in the file.
         version: u32,
-        /// Advice.
+        /// Advice to the user.
         hint: &'static str,
     },
     /// The file ends before an item that it declares.
@@ -86,68 +86,68 @@ pub enum ErrorKind {
     Truncated {
         /// The item that was being read.
         inside: String,
-        /// Its offset.
+        /// Offset of the item.
         at: u64,
-        /// Its size.
+        /// Size of the item in bytes.
         need: u64,
         /// Size of the file.
         len: u64,
     },
-    /// A count that the rest of the file cannot hold.
+    /// The rest of the file is too short for a count.
     #[error(
         "{what} (byte {at}) is {count}, but the {left} bytes that follow cannot hold so many: \
          truncated or damaged, download it again"
     )]
     Count {
-        /// The counted items.
+        /// The items that are counted.
         what: String,
         /// Offset of the count.
         at: u64,
-        /// The count.
+        /// Value of the count.
         count: u64,
         /// Bytes left in the file.
         left: u64,
     },
-    /// An invalid name of a key or tensor.
+    /// The name of a key or tensor is invalid.
     #[error("{what} at byte {at} has a bad name: {why}")]
     Name {
         /// "metadata key number 3", "tensor number 0".
         what: String,
         /// Offset of the name.
         at: u64,
-        /// The reason.
+        /// Why the name is invalid.
         why: String,
     },
-    /// A key or tensor name that occurs twice.
+    /// The name of a key or tensor occurs twice.
     #[error("{what} {} is there twice, at byte {first} and at byte {second}", Shown(name))]
     Duplicate {
         /// "metadata key" or "tensor".
         what: &'static str,
-        /// The name.
+        /// The repeated name.
         name: String,
         /// Offset of the first occurrence.
         first: u64,
-        /// Offset of the second.
+        /// Offset of the second occurrence.
         second: u64,
     },
-    /// A metadata type that GGUF does not have.
+    /// GGUF does not have a metadata type.
     #[error(
         "metadata key {}: value type {id} at byte {at} does not exist in GGUF (0 to 12): \
          damaged, download it again",
         Shown(key)
     )]
     ValueType {
-        /// The key.
+        /// Name of the key.
         key: String,
         /// Offset of the type.
         at: u64,
-        /// The type found.
+        /// Id of the type.
         id: u32,
     },
     /// Arrays are nested too deeply.
     #[error("metadata key {}: arrays nested more than {max} deep at byte {at}", Shown(key))]
     Nested {
-        /// The key.
+        /// Name of the key.
         key: String,
         /// Offset of the array that is too deep.
         at: u64,
@@ -161,17 +161,17 @@ pub enum ErrorKind {
         Shown(key)
     )]
     MissingKey {
-        /// The key.
+        /// Name of the key.
         key: String,
     },
     /// A key has another type than required.
     #[error("metadata key {} (byte {at}) is {found}, where {want} is wanted", Shown(key))]
     WrongType {
-        /// The key.
+        /// Name of the key.
         key: String,
         /// Offset of the value.
         at: u64,
-        /// The type found.
+        /// Type in the file.
         found: String,
         /// The required type.
         want: &'static str,
@@ -179,13 +179,13 @@ pub enum ErrorKind {
     /// A value has the right type but cannot be used.
     #[error("metadata key {} (byte {at}) is {value}: {why}", Shown(key))]
     BadValue {
-        /// The key.
+        /// Name of the key.
         key: String,
         /// Offset of the value, or of the whole array.
         at: u64,
         /// The value, or the index and value of an array's element.
         value: String,
-        /// The reason.
+        /// Why the value cannot be used.
         why: String,
     },
     /// An array has the wrong length.
@@ -194,11 +194,11 @@ pub enum ErrorKind {
         Shown(key)
     )]
     ArrayLength {
-        /// The key.
+        /// Name of the key.
         key: String,
         /// Offset of the array.
         at: u64,
-        /// Its length.
+        /// Length of the array.
         found: u64,
         /// The required length.
         want: u64,
@@ -210,23 +210,23 @@ pub enum ErrorKind {
         Shown(name)
     )]
     Dimensions {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
         /// Offset of the count.
         at: u64,
-        /// The count.
+        /// Value of the count.
         n: u32,
     },
     /// A tensor has an impossible shape.
     #[error("tensor {} (byte {at}) has the shape {dims:?}: {why}", Shown(name))]
     Shape {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Offset of its directory entry.
+        /// Offset of the tensor's directory entry.
         at: u64,
-        /// Its dimensions, row length first.
+        /// Dimensions of the tensor, row length first.
         dims: Vec<u64>,
-        /// The reason.
+        /// Why the shape is impossible.
         why: String,
     },
     /// A tensor's data are not aligned.
@@ -236,13 +236,13 @@ pub enum ErrorKind {
         Shown(name)
     )]
     Misaligned {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Offset of its directory entry.
+        /// Offset of the tensor's directory entry.
         at: u64,
-        /// Its offset from the start of the data.
+        /// Offset of the tensor from the start of the data.
         offset: u64,
-        /// The file's alignment.
+        /// Alignment of the file in bytes.
         alignment: u64,
     },
     /// A tensor's data are not completely in the file.
@@ -252,13 +252,13 @@ pub enum ErrorKind {
         Shown(name)
     )]
     OutOfFile {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Offset of its directory entry.
+        /// Offset of the tensor's directory entry.
         at: u64,
-        /// Its offset from the start of the data.
+        /// Offset of the tensor from the start of the data.
         offset: u64,
-        /// Its size in bytes.
+        /// Size of the tensor in bytes.
         bytes: u64,
         /// Offset of the data section.
         data_start: u64,
@@ -274,29 +274,29 @@ pub enum ErrorKind {
     Overlap {
         /// The tensor that starts first.
         first: String,
-        /// The one that starts before the first ends.
+        /// The tensor that starts before the first one ends.
         second: String,
-        /// Offset of the second.
+        /// Offset of the second tensor.
         at: u64,
     },
     /// A tensor's type has no known size, or the caller cannot use it.
     #[error("tensor {} (byte {at}) has type {}, which kjit cannot run{}", Shown(name), TypeId(*id), retired_hint(*id))]
     TensorType {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Offset of its directory entry.
+        /// Offset of the tensor's directory entry.
         at: u64,
-        /// ggml's id of its type.
+        /// ggml's id of the tensor's type.
         id: u32,
     },
-    /// A tensor that is not in the file.
+    /// The file does not contain a tensor.
     #[error(
         "tensor {} is not in the file: an incomplete conversion, or another architecture than the \
          file says",
         Shown(name)
     )]
     MissingTensor {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
     },
     /// The parts of a split model do not match.

@@ -1,14 +1,13 @@
-//! Typed access to metadata: a present key must have the requested type, and a required key must be
-//! present.
+//! Typed access to metadata: a key must have the requested type, and a required key must exist.
 
 use super::Gguf;
 use super::error::{Error, ErrorKind};
 use super::metadata::Entry;
 use super::value::{Array, Strings, Value};
 
-/// Typed getters. If the key is missing, `require_*` and the plain array getters fail, and `opt_*`
-/// return `None`. All fail if the value has another type or does not fit. Integers may be stored in
-/// any of GGUF's integer types.
+/// Typed getters. If the key is missing, `require_*` and the plain array getters return an error,
+/// and `opt_*` return `None`. All return an error if the value has another type or is out of range.
+/// Integers may be stored in any integer type of GGUF.
 impl Gguf {
     /// The raw value; `None` if there is no such key.
     pub fn value(&self, key: &str) -> Option<Value<'_>> {
@@ -100,8 +99,8 @@ impl Gguf {
         self.required(key, self.opt_str(key)?)
     }
 
-    /// An array of strings as bytes in the map, since tokens are not always UTF-8. Nothing is
-    /// copied: a vocabulary of 262,144 tokens costs nothing until it is iterated.
+    /// An array of strings as bytes of the map (tokens are not always UTF-8). Nothing is copied: a
+    /// vocabulary of 262,144 tokens costs nothing until it is iterated.
     pub fn opt_strings(&self, key: &str) -> Result<Option<Strings<'_>>, Error> {
         let Some((entry, array)) = self.array(key, "an array of strings")? else { return Ok(None) };
         if array.is_empty() {
@@ -110,7 +109,7 @@ impl Gguf {
         Strings::of(array).map(Some).ok_or_else(|| self.wrong_type(entry, "an array of strings"))
     }
 
-    /// An array of strings as bytes in the map; see [`Gguf::opt_strings`].
+    /// An array of strings as bytes of the map; see [`Gguf::opt_strings`].
     pub fn strings(&self, key: &str) -> Result<Strings<'_>, Error> {
         self.required(key, self.opt_strings(key)?)
     }
@@ -141,22 +140,22 @@ impl Gguf {
         self.required(key, self.opt_f32s(key)?)
     }
 
-    /// An array of integers that fit an i32.
+    /// An array of integers that fit in an i32.
     pub fn opt_i32s(&self, key: &str) -> Result<Option<Vec<i32>>, Error> {
         self.elements(key, "an array of integers", integer_element)
     }
 
-    /// An array of integers that fit an i32.
+    /// An array of integers that fit in an i32.
     pub fn i32s(&self, key: &str) -> Result<Vec<i32>, Error> {
         self.required(key, self.opt_i32s(key)?)
     }
 
-    /// An array of integers that fit a u32.
+    /// An array of integers that fit in a u32.
     pub fn opt_u32s(&self, key: &str) -> Result<Option<Vec<u32>>, Error> {
         self.elements(key, "an array of integers", integer_element)
     }
 
-    /// An array of integers that fit a u32.
+    /// An array of integers that fit in a u32.
     pub fn u32s(&self, key: &str) -> Result<Vec<u32>, Error> {
         self.required(key, self.opt_u32s(key)?)
     }
@@ -170,7 +169,7 @@ impl Gguf {
     }
 
     /// A number for each layer: an array of exactly `layers` integers, or one integer for all
-    /// (`attention.head_count_kv`, `feed_forward_length`).
+    /// layers (`attention.head_count_kv`, `feed_forward_length`).
     pub fn opt_per_layer_u32(&self, key: &str, layers: usize) -> Result<Option<Vec<u32>>, Error> {
         let Some((entry, value)) = self.entry(key)? else { return Ok(None) };
         let Value::Array(array) = value else {
@@ -222,7 +221,7 @@ impl Gguf {
     ) -> Result<Option<Vec<T>>, Error> {
         let Some((entry, array)) = self.array(key, want)? else { return Ok(None) };
         let mut out = Vec::new();
-        // A hostile file's byte array may be as large as the file, and its converted elements
+        // The byte array of a hostile file may be as large as the file, and its converted elements
         // larger.
         if usize::try_from(array.len()).map_or(true, |n| out.try_reserve_exact(n).is_err()) {
             return Err(self.bad_value(

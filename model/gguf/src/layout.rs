@@ -1,4 +1,5 @@
-//! Parses one file to the places of its contents. Everything that is indexed later is checked here.
+//! Parses the header of one GGUF file: the metadata, and the offsets of all tensors. Everything
+//! that is indexed later is checked here.
 
 use super::cursor::{Cursor, Short};
 use super::error::ErrorKind;
@@ -12,7 +13,7 @@ const DEFAULT_ALIGNMENT: u64 = 32;
 /// Minimum size of a key: its length, a key of one byte, a type, a value of one byte.
 const LEAST_KEY: u64 = 8 + 1 + 4 + 1;
 
-/// The places of one file's contents.
+/// The metadata and tensors of one file, with their offsets.
 pub(crate) struct Layout {
     pub(crate) version: u32,
     pub(crate) metadata: Metadata,
@@ -22,7 +23,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// A file that has only tensors, whose places are already known.
+    /// The layout of a file that has only tensors, whose offsets are already known.
     pub(crate) fn of(tensors: Vec<TensorInfo>) -> Layout {
         Layout { version: 3, metadata: Metadata::default(), tensors, alignment: 8, data_start: 0 }
     }
@@ -43,7 +44,7 @@ impl Layout {
         let (tensors_at, n_tensors) = (cursor.at(), cursor.u64().map_err(header)?);
         let (keys_at, n_keys) = (cursor.at(), cursor.u64().map_err(header)?);
         let fits = |what: &str, at, count: u64, least: u64, left| match count.checked_mul(least) {
-            // The indices by name have 32 bits.
+            // Indices by name are u32.
             Some(bytes) if bytes <= left && count < u64::from(u32::MAX) => Ok(()),
             _ => Err(ErrorKind::Count { what: what.into(), at, count, left }),
         };
@@ -51,7 +52,7 @@ impl Layout {
         fits("the number of metadata keys", keys_at, n_keys, LEAST_KEY, cursor.left())?;
         let metadata = Metadata::read(&mut cursor, n_keys)?;
         let alignment = alignment(&metadata, bytes)?;
-        // Checked again after the keys, with fewer bytes left.
+        // The number is checked again after the keys, when fewer bytes are left.
         fits("the number of tensors", tensors_at, n_tensors, tensors::LEAST_ENTRY, cursor.left())?;
         let mut tensors = tensors::read(&mut cursor, n_tensors)?;
         let data_start = cursor.at().next_multiple_of(alignment);
@@ -63,7 +64,7 @@ impl Layout {
 fn check_version(version: u32) -> Result<(), ErrorKind> {
     match version {
         2 | 3 => Ok(()),
-        // The number with swapped bytes: real versions are small.
+        // A swapped byte order: real versions are small numbers.
         v if v != 0 && v.trailing_zeros() >= 16 => Err(ErrorKind::BigEndian),
         1 => Err(ErrorKind::Version {
             version,
@@ -74,7 +75,7 @@ fn check_version(version: u32) -> Result<(), ErrorKind> {
     }
 }
 
-/// Guesses what a file without the `GGUF` magic is.
+/// Guesses the format of a file without the magic `GGUF`.
 fn looks_like(bytes: &[u8]) -> String {
     let head = bytes.get(..bytes.len().min(64)).unwrap_or(bytes);
     let le_header =
@@ -124,8 +125,8 @@ fn is_text(head: &[u8]) -> bool {
     })
 }
 
-/// `general.alignment`, or the default. The format requires a multiple of 8 and ggml a power of
-/// two; both are required here.
+/// Reads `general.alignment`, or returns the default. The format requires a multiple of 8, and ggml
+/// a power of two; kjit requires both.
 fn alignment(metadata: &Metadata, file: &[u8]) -> Result<u64, ErrorKind> {
     let key = "general.alignment";
     let Some(entry) = metadata.get(key) else { return Ok(DEFAULT_ALIGNMENT) };

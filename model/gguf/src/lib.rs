@@ -1,14 +1,14 @@
 //! GGUF model files: header, metadata and tensor directory on a memory map.
 //!
-//! [`Gguf::open`] checks everything that is indexed later (counts, lengths, shapes, alignment, the
-//! place of every tensor) and reads only the pages of the header, so a 16 GB file opens in
+//! [`Gguf::open`] checks everything that is indexed later: counts, lengths, shapes, alignment, the
+//! offset of every tensor. It reads only the pages of the header, so a 16 GB file opens in
 //! milliseconds. Only names are copied; strings, arrays and tensor data are slices of the map.
 //! Supported are GGUF versions 2 and 3, little-endian, in one file or split
 //! (`NAME-00001-of-00003.gguf`: open the first).
 //!
-//! A file with a tensor of unknown size opens, so that its vocabulary can be used and
-//! [`Gguf::summary`] can show it. [`Gguf::tensor`] and [`Gguf::require_types`] refuse such tensors
-//! by name.
+//! A file with a tensor of unknown size can be opened: its vocabulary can be used, and
+//! [`Gguf::summary`] can show it. [`Gguf::tensor`] and [`Gguf::require_types`] return an error that
+//! names such a tensor.
 //!
 //! A folder of safetensors opens as if it were a GGUF file ([`crate::folder`]).
 //!
@@ -72,47 +72,48 @@ pub use summary::{KeyLine, Summary, TypeShare};
 pub use tensors::TensorInfo;
 pub use value::{Array, Elements, Strings, Value, ValueType};
 
-/// The README's example, compiled.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-/// A checked model file and its map. It can be shared between threads.
+/// A checked model file and its memory map. Threads can share it.
 pub struct Gguf {
     first: Part,
     others: Vec<Part>,
-    /// The tensors of all parts, in the files' order.
+    /// The tensors of all parts, in the order of the files.
     tensors: Vec<TensorInfo>,
     /// Indices of `tensors` by name.
     by_name: Vec<u32>,
-    /// For a folder: its remarks. The first part is then made in memory.
+    /// The warnings about a folder; `None` for a file. The header of a folder is built in memory.
     folder: Option<Vec<String>>,
 }
 
-/// A tensor and its data.
+/// A tensor: its name, shape, type and data.
 #[derive(Debug, Clone, Copy)]
 pub struct Tensor<'a> {
-    /// Its name.
+    /// Name of the tensor.
     pub name: &'a str,
-    /// 1 to 4 dimensions in ggml's order, the row length first; none is zero.
+    /// 1 to 4 dimensions in ggml's order (the row length first). No dimension is zero.
     pub dims: &'a [u64],
-    /// Its type, of known size. kjit may not be able to decode it.
+    /// Type of the tensor, of known size. kjit may be unable to decode it.
     pub ty: &'static GgmlType,
-    /// The rows in order: exactly `ty.row_bytes(dims[0])` times the product of the other
-    /// dimensions. In memory they are aligned to at least 8 bytes (the file's alignment, usually
-    /// 32, up to a page).
+    /// The rows in order: `ty.row_bytes(dims[0])` times the product of the other dimensions, in
+    /// bytes. The data are aligned in memory to at least 8 bytes (the file's alignment, usually 32,
+    /// up to a page).
     pub data: &'a [u8],
 }
 
 impl Gguf {
-    /// Opens and checks a model file; for the first part of a split model, also the other parts
-    /// next to it; or a folder with `config.json`, `*.safetensors` and `tokenizer.json`.
+    /// Opens and checks a model file. For the first part of a split model it opens the other parts
+    /// in the same folder as well. The path may also be a folder with `config.json`,
+    /// `*.safetensors` and `tokenizer.json`.
     ///
-    /// The files must not be changed while the result lives. Otherwise reads may return anything,
-    /// and reading past the new end of a truncated file ends the process by SIGBUS
-    /// ([`exit_on_truncated_file`] turns that into a message).
+    /// The files must not be changed while the result exists. Otherwise reads may return any bytes.
+    /// If a file is truncated, a read beyond its new end kills the process by SIGBUS
+    /// ([`exit_on_truncated_file`] prints a message instead).
     ///
     /// # Errors
-    /// One line that names the file, the key or tensor, the byte, and what to do; see
+    /// The message is one line. It names the file, the key or tensor, the byte, and what to do; see
     /// [`ErrorKind`].
     pub fn open(path: impl AsRef<Path>) -> Result<Gguf, Error> {
         let path = path.as_ref();
@@ -124,11 +125,11 @@ impl Gguf {
         Gguf::assemble(first, others)
     }
 
-    /// Opens bytes in memory, which are copied; never a part of a split model. `name` stands for
-    /// the path in errors.
+    /// Opens a copy of bytes in memory. They cannot be a part of a split model. Errors show `name`
+    /// as the path.
     ///
     /// # Errors
-    /// The errors of [`Gguf::open`].
+    /// See [`Gguf::open`].
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Gguf, Error> {
         let path = Path::new(name);
         if bytes.is_empty() {
@@ -149,8 +150,8 @@ impl Gguf {
         Ok(Gguf { folder: Some(remarks), ..gguf })
     }
 
-    /// [`Gguf::from_bytes`] with a header and `data` zero bytes of tensor data that take no memory.
-    /// For planning or compiling without the model's file.
+    /// Like [`Gguf::from_bytes`], for a header and `data` zero bytes of tensor data, which take no
+    /// memory. Used to plan or compile without the model's file.
     pub fn without_data(name: &str, header: &[u8], data: u64) -> Result<Gguf, Error> {
         let path = Path::new(name);
         let map = || -> io::Result<Mmap> {
@@ -217,13 +218,13 @@ impl Gguf {
         self.folder.is_some()
     }
 
-    /// Remarks about ignored parts of a folder.
+    /// Warnings about ignored parts of a folder.
     pub fn remarks(&self) -> &[String] {
         self.folder.as_deref().unwrap_or_default()
     }
 
-    /// The paths of the file and of the other parts of a split model; for a folder, `config.json`
-    /// and the files with tensors.
+    /// The paths of all files: of the file and the other parts of a split model; for a folder, of
+    /// `config.json` and the files with tensors.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.parts().map(|p| p.path.as_path())
     }
@@ -238,24 +239,24 @@ impl Gguf {
         self.first.layout.alignment
     }
 
-    /// Total bytes of all parts; for a folder, of the files with tensors.
+    /// Total size of all parts in bytes; for a folder, the size of the files with tensors.
     pub fn file_bytes(&self) -> u64 {
         self.parts().skip(usize::from(self.is_folder())).map(|p| p.map.len() as u64).sum()
     }
 
-    /// All mapped bytes of a part ([`TensorInfo::part`]; 0 is the first), aligned to a page. For
-    /// copying tensors in place; a tensor begins at [`TensorInfo::data_offset`].
+    /// All mapped bytes of a part, aligned to a page. `no` is [`TensorInfo::part`]; 0 is the first
+    /// part. Tensors can be copied from these bytes: they begin at [`TensorInfo::data_offset`].
     pub fn part_bytes(&self, no: usize) -> Option<&[u8]> {
         self.part(no).map(|p| &p.map[..])
     }
 
-    /// The keys, in the file's order (for a split model: the first part's).
+    /// The metadata keys, in the order of the file. A split model has the keys of its first part.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.first.layout.metadata.entries().iter().map(|e| &*e.key)
     }
 
-    /// All tensors of all parts, in the files' order, including those that [`Gguf::tensor`]
-    /// refuses.
+    /// All tensors of all parts, in the order of the files. Tensors that [`Gguf::tensor`] refuses
+    /// are included.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
@@ -268,19 +269,19 @@ impl Gguf {
         self.by_name.get(found).and_then(info)
     }
 
-    /// A tensor by name.
+    /// Returns a tensor by name.
     ///
     /// # Errors
-    /// It is missing, or its type has no known size.
+    /// The tensor is missing, or its type has no known size.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         let missing = || self.fail(ErrorKind::MissingTensor { name: name.into() });
         self.opt_tensor(name)?.ok_or_else(missing)
     }
 
-    /// A tensor by name, if it exists.
+    /// Returns a tensor by name, or `None` if it does not exist.
     ///
     /// # Errors
-    /// Its type has no known size.
+    /// The tensor's type has no known size.
     pub fn opt_tensor(&self, name: &str) -> Result<Option<Tensor<'_>>, Error> {
         let Some(info) = self.tensor_info(name) else { return Ok(None) };
         match self.data(info) {
@@ -289,11 +290,11 @@ impl Gguf {
         }
     }
 
-    /// Checks that `usable` accepts the type of every tensor, for example as one of kjit's block
-    /// formats.
+    /// Checks that `usable` accepts the type of every tensor. For example, `usable` tests for
+    /// kjit's block formats.
     ///
     /// # Errors
-    /// The first tensor of another type, with the type.
+    /// The error names the first tensor of another type, and its type.
     pub fn require_types(&self, usable: impl Fn(TypeId) -> bool) -> Result<(), Error> {
         match self.tensors.iter().find(|t| t.bytes().is_none() || !usable(t.ty())) {
             None => Ok(()),
@@ -313,7 +314,7 @@ impl Gguf {
     }
 }
 
-// Unit and integration tests are one program. The latter see the crate as its users do.
+// Unit and integration tests are one program. The integration tests use the public API only.
 #[cfg(test)]
 extern crate self as kjit_gguf;
 #[cfg(test)]

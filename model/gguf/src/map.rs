@@ -9,7 +9,7 @@ use std::{fs, io};
 /// Maps a file. It must not be changed while it is mapped ([`Gguf::open`](crate::Gguf::open)).
 pub(crate) fn map_file(path: &Path) -> Result<Mmap, Error> {
     let fail = |doing| move |source| Error::new(path, ErrorKind::Io { doing, source });
-    // Checked before opening, since opening a named pipe would wait for a writer.
+    // The kind is checked before opening, because opening a named pipe would wait for a writer.
     let kind = fs::metadata(path).map_err(fail("open"))?;
     if kind.is_dir() {
         return Err(Error::new(path, ErrorKind::NotAFile { what: "a directory", hint: "" }));
@@ -33,7 +33,7 @@ pub(crate) fn map_file(path: &Path) -> Result<Mmap, Error> {
     Ok(map)
 }
 
-/// A copy of bytes in a map of its own, which has the alignment that is promised for tensor data.
+/// A copy of bytes in a separate map, which has the alignment that tensor data must have.
 pub(super) fn map_copy(path: &Path, bytes: &[u8]) -> Result<Mmap, Error> {
     let copy = || -> io::Result<Mmap> {
         let mut map = MmapMut::map_anon(bytes.len())?;

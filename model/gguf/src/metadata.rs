@@ -1,4 +1,4 @@
-//! The metadata section: the keys and the places of their values, with every length checked once.
+//! The metadata section: the keys and the offsets of their values. Every length is checked once.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::shown::Shown;
 /// limit for tensors is lower.
 const MAX_NAME: u64 = 65535;
 
-/// A key and the place of its value.
+/// A key and the offset of its value.
 pub(crate) struct Entry {
     pub(crate) key: Box<str>,
     /// Offset of the key.
@@ -26,8 +26,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The value, from the bytes of the file that this entry was read from. `None` only if they
-    /// have changed.
+    /// The value, from the bytes of the file that this entry was read from. `None` only if the
+    /// bytes have changed.
     pub(crate) fn value<'a>(&self, file: &'a [u8]) -> Option<Value<'a>> {
         let body = file.get(self.body.clone())?;
         match (self.ty, self.array) {
@@ -64,7 +64,7 @@ impl Entry {
     }
 }
 
-/// All keys of a file, in its order.
+/// All keys of a file, in the order of the file.
 #[derive(Default)]
 pub(crate) struct Metadata {
     entries: Vec<Entry>,
@@ -73,7 +73,7 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Reads `count` keys and the places of their values. The caller has checked `count` against
+    /// Reads `count` keys and the offsets of their values. The caller has checked `count` against
     /// the remaining bytes.
     pub(crate) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, ErrorKind> {
         let mut entries = Vec::new();
@@ -111,7 +111,7 @@ impl Metadata {
     }
 }
 
-/// The numbers below `n`, sorted by `cmp`; equal ones ascend.
+/// The indices below `n`, sorted by `cmp`; equal ones are in ascending order.
 pub(crate) fn sorted_index(n: usize, cmp: impl Fn(&u32, &u32) -> std::cmp::Ordering) -> Vec<u32> {
     // A count above 2^32 would need a header of over 60 GB; such a file is refused earlier (see
     // `counts`).
@@ -120,7 +120,7 @@ pub(crate) fn sorted_index(n: usize, cmp: impl Fn(&u32, &u32) -> std::cmp::Order
     index
 }
 
-/// Reads a name: UTF-8, not empty, not too long. `what` describes its owner for errors.
+/// Reads a name: UTF-8, not empty, not too long. `what` describes the named thing for errors.
 pub(crate) fn read_name(
     cursor: &mut Cursor<'_>,
     what: impl Fn() -> String,
@@ -177,7 +177,7 @@ fn read_entry(cursor: &mut Cursor<'_>, index: u64) -> Result<Entry, ErrorKind> {
             cursor.at() - start
         }
     };
-    // The cursor is inside a slice, so its offset fits a usize.
+    // The cursor is inside a slice, so its offset fits in a usize.
     let end = cursor.at() as usize;
     let start = end - body as usize;
     Ok(Entry { key, key_at, at, ty, array, body: start..end })
@@ -191,7 +191,8 @@ fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, ErrorKind>
     ValueType::by_id(id).ok_or_else(|| ErrorKind::ValueType { key: key.into(), at, id })
 }
 
-/// Element type and count. The rest of the file can hold that many elements.
+/// Reads the element type and the count. The rest of the file is large enough for that many
+/// elements.
 fn read_array_header(cursor: &mut Cursor<'_>, key: &str) -> Result<(ValueType, u64), ErrorKind> {
     let elem = read_type(cursor, key)?;
     let at = cursor.at();

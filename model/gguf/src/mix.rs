@@ -41,12 +41,13 @@ const MIXES: [(u32, &str); 35] = [
     (39, "NVFP4"),
     (40, "Q1_0"),
 ];
-/// Set if the number was guessed.
+/// This bit is set if the number was guessed.
 const GUESSED: u32 = 1024;
 
 impl Gguf {
     /// The name of the file's quantisation mix, as in llama.cpp (`Q4_K_M`), by `general.file_type`.
-    /// If that is missing or unknown: the type of most elements. Empty for a file without tensors.
+    /// If the key is missing or unknown, it is the type with the most elements. Empty for a file
+    /// without tensors.
     pub fn mix_name(&self) -> String {
         let number =
             self.opt_u32("general.file_type").ok().flatten().map(|number| number & !GUESSED);

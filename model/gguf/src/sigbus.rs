@@ -1,4 +1,4 @@
-//! Handling of a mapped file that another program truncates.
+//! Handles a mapped file that another program truncates.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,13 +7,13 @@ const SENTENCE: &[u8] =
     b"error: a model file was cut short while it was in use, or its disk failed: put it back \
         whole and start again\n";
 
-/// Whether a thread has printed it.
+/// Whether a thread has printed the message.
 static SAID: AtomicBool = AtomicBool::new(false);
 
-/// Installs a SIGBUS handler: if another program truncates a mapped model file, reading past its
-/// new end ends this process with one line on stderr and exit code 1. For programs rather than
-/// libraries, since it replaces the process's handler. Any other bus error still ends the process
-/// as before. No effect if the system refuses.
+/// Installs a SIGBUS handler. If another program truncates a mapped model file, reading past its
+/// new end then ends this process with one line on stderr and exit code 1. Programs should call it,
+/// but not libraries, because it replaces the handler of the process. Any other bus error still
+/// ends the process as before. If the system refuses, it has no effect.
 #[allow(unsafe_code, reason = "a signal handler")]
 pub fn exit_on_truncated_file() {
     extern "C" fn ended(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -40,8 +40,8 @@ pub fn exit_on_truncated_file() {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = ended;
     action.sa_sigaction = handler as libc::sighandler_t;
-    // Uses the alternate stack that std sets up for each of its threads, since the normal stack may
-    // be exhausted.
+    // Uses the alternate stack that std sets up for each of its threads, because the normal stack
+    // may be exhausted.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: the action is fully initialised, and its handler calls only async-signal-safe
     // functions.

@@ -90,7 +90,7 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
 fn part_number(part: &Part) -> Result<Option<PartNumber>, Error> {
     let Some(count) = number(part, "split.count")? else { return Ok(None) };
     let Some(no) = number(part, "split.no")? else {
-        // A whole file may declare itself part one of one.
+        // A whole file may state that it is part one of one.
         if count <= 1 {
             return Ok(None);
         }

@@ -19,43 +19,43 @@ const SHOWN_CHARS: usize = 80;
 pub struct Summary {
     /// The file and the other parts of a split model.
     pub files: Vec<String>,
-    /// GGUF's version.
+    /// Version of GGUF.
     pub version: u32,
     /// Whether this is a folder of safetensors, shown like a GGUF file.
     pub folder: bool,
-    /// Bytes of all files.
+    /// Total size of all files in bytes.
     pub file_bytes: u64,
     /// The alignment of tensors, in bytes.
     pub alignment: u64,
     /// Offset of the data in the (first) file.
     pub data_start: u64,
-    /// Every key, in the file's order.
+    /// All keys, in the order of the file.
     pub metadata: Vec<KeyLine>,
-    /// Every tensor, in the file's order.
+    /// All tensors, in the order of the file.
     pub tensors: Vec<TensorInfo>,
-    /// The share of each type, most bytes first.
+    /// The share of each type; the type with the most bytes comes first.
     pub mix: Vec<TypeShare>,
-    /// Elements of all tensors, that is the number of parameters.
+    /// Number of elements of all tensors (the number of parameters).
     pub elements: u64,
-    /// Bytes of all tensors whose size is known.
+    /// Size of all tensors in bytes; tensors of unknown size are not counted.
     pub tensor_bytes: u64,
 }
 
 /// A metadata key as text.
 #[derive(Debug, Clone)]
 pub struct KeyLine {
-    /// The key.
+    /// Name of the key.
     pub key: String,
-    /// Its type: `u32`, `string[49152]`.
+    /// Type of the value: `u32`, `string[49152]`.
     pub ty: String,
-    /// Its value, on one line, cut if long.
+    /// The value on one line, cut if it is long.
     pub value: String,
 }
 
 /// Totals of the tensors of one type.
 #[derive(Debug, Clone)]
 pub struct TypeShare {
-    /// The type.
+    /// Type of the tensors.
     pub ty: TypeId,
     /// Number of tensors.
     pub tensors: usize,
@@ -109,7 +109,7 @@ impl Gguf {
 fn show(value: &Value<'_>) -> String {
     match value {
         Value::Int(v) => v.to_string(),
-        // Most are stored as f32: prints the shortest text that parses to the same f32.
+        // Most values are stored as f32. This prints the shortest text that parses to the same f32.
         Value::Float(v) if f64::from(*v as f32) == *v => (*v as f32).to_string(),
         Value::Float(v) => v.to_string(),
         Value::Bool(v) => v.to_string(),
@@ -119,7 +119,8 @@ fn show(value: &Value<'_>) -> String {
 }
 
 fn show_str(bytes: &[u8]) -> String {
-    // Cut before converting, since a string may have megabytes. A character has at most 4 bytes.
+    // The text is cut before it is converted, because a string may have megabytes. A character has
+    // at most 4 bytes.
     let head = bytes.get(..bytes.len().min(SHOWN_CHARS * 4)).unwrap_or(bytes);
     let text = String::from_utf8_lossy(head);
     let cut: String = text.chars().take(SHOWN_CHARS).collect();
@@ -137,7 +138,7 @@ fn show_array(a: &Array<'_>) -> String {
             out.push_str(", ");
         }
         out.push_str(&match v {
-            // One level is enough to recognise it.
+            // One level is enough to recognise the array.
             Some(Value::Array(inner)) => format!("{inner:?}"),
             Some(v) => show(&v),
             None => "?".into(),

@@ -1,12 +1,12 @@
-//! The tensor directory: names, shapes, types and places of data, checked so that every later slice
-//! is inside the file.
+//! The tensor directory: names, shapes, types and offsets of data. They are checked, so that every
+//! later slice is inside the file.
 
 use super::cursor::{Cursor, Short};
 use super::error::{ErrorKind, TypeId};
 use super::metadata::read_name;
 use crate::shown::Shown;
 
-/// A tensor's directory entry.
+/// The directory entry of a tensor.
 #[derive(Debug, Clone)]
 pub struct TensorInfo {
     pub(crate) name: Box<str>,
@@ -15,9 +15,9 @@ pub struct TensorInfo {
     dims: [u64; 4],
     n_dims: u8,
     ty: TypeId,
-    /// Offset from the start of the data, as stored.
+    /// Offset from the start of the data section, as stored.
     offset: u64,
-    /// `None` if the size of the type is unknown.
+    /// Size of the data in bytes; `None` if the size of the type is unknown.
     bytes: Option<u64>,
     /// Offset of the data in the file.
     pub(crate) data_at: u64,
@@ -25,8 +25,8 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// A tensor in a file of another format. It has one to four dimensions, and the caller has
-    /// checked that `bytes` at `at` are in the file.
+    /// Makes the entry of a tensor in a file of another format. It has one to four dimensions, and
+    /// the caller has checked that `bytes` at `at` are in the file.
     pub(crate) fn placed(name: &str, dims: &[u64], ty: u32, bytes: u64, at: u64) -> TensorInfo {
         let mut all = [1; 4];
         all.iter_mut().zip(dims).for_each(|(to, from)| *to = *from);
@@ -45,18 +45,18 @@ impl TensorInfo {
         }
     }
 
-    /// Its name.
+    /// Name of the tensor.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its dimensions in ggml's order: 1 to 4, the row length (contiguous in memory) first; none is
-    /// zero.
+    /// Dimensions in ggml's order: 1 to 4, the row length (contiguous in memory) first. No
+    /// dimension is zero.
     pub fn dims(&self) -> &[u64] {
         self.dims.get(..usize::from(self.n_dims)).unwrap_or(&self.dims)
     }
 
-    /// Its type, which may be unknown.
+    /// Type of the tensor, which may be unknown.
     pub fn ty(&self) -> TypeId {
         self.ty
     }
@@ -66,12 +66,12 @@ impl TensorInfo {
         self.dims().iter().product()
     }
 
-    /// Bytes of its data; `None` if the size of its type is unknown.
+    /// Size of the data in bytes; `None` if the size of the type is unknown.
     pub fn bytes(&self) -> Option<u64> {
         self.bytes
     }
 
-    /// Offset of its data from the start of the file.
+    /// Offset of the data from the start of the file.
     pub fn data_offset(&self) -> u64 {
         self.data_at
     }
@@ -136,9 +136,9 @@ fn read_one(cursor: &mut Cursor<'_>, index: u64) -> Result<TensorInfo, ErrorKind
     Ok(TensorInfo { name, at, dims, n_dims: n as u8, ty, offset, bytes, data_at: 0, part: 0 })
 }
 
-/// Computes each tensor's place in the file (`len` bytes, data at `data_start`), and checks that it
-/// is inside the file and overlaps no other. For a tensor of unknown size, only its first byte is
-/// checked.
+/// Computes the offset of each tensor in the file (`len` bytes, data at `data_start`). Checks that
+/// each tensor is inside the file and that tensors do not overlap. For a tensor of unknown size,
+/// only its first byte is checked.
 pub(crate) fn place(
     tensors: &mut [TensorInfo],
     data_start: u64,

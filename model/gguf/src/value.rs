@@ -95,7 +95,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Decodes a scalar from exactly its bytes. `None` for a wrong length, a bool that is neither 0
+    /// Decodes a scalar from its exact bytes. `None` for a wrong length, a bool that is neither 0
     /// nor 1, a string or an array.
     pub(crate) fn scalar(ty: ValueType, bytes: &[u8]) -> Option<Value<'a>> {
         use ValueType::*;
@@ -148,7 +148,7 @@ impl<'a> Array<'a> {
         self.len == 0
     }
 
-    /// The elements. Ends early only if the file was changed after it was opened.
+    /// The elements. The iteration ends early only if the file was changed after it was opened.
     pub fn iter(&self) -> Elements<'a> {
         Elements { elem: self.elem, left: self.len, cursor: Cursor::new(self.body) }
     }
@@ -216,8 +216,8 @@ fn skip_elements<'a>(
     from.get(..usize::try_from(cursor.at() - start).ok()?)
 }
 
-/// The strings of an array as bytes in the map. Ends early only if the file was changed after it
-/// was opened.
+/// The strings of an array as bytes of the map. The iteration ends early only if the file was
+/// changed after it was opened.
 pub struct Strings<'a> {
     left: u64,
     cursor: Cursor<'a>,

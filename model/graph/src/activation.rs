@@ -5,9 +5,9 @@
 pub enum Activation {
     /// `x · sigmoid(x)` (Elfwing et al. 2017, arXiv 1702.03118).
     Silu,
-    /// The tanh form of GELU (Hendrycks & Gimpel 2016, arXiv 1606.08415).
+    /// The tanh variant of GELU (Hendrycks & Gimpel 2016, arXiv 1606.08415).
     GeluTanh,
-    /// `x`: the gate is a factor.
+    /// `x`. As a gate it is a plain factor.
     Identity,
     /// `max(x, 0)`.
     Relu,
@@ -21,16 +21,16 @@ pub enum Activation {
     Exp,
     /// `√x`.
     Sqrt,
-    /// `max(x − this, 0)`.
+    /// `max(x − c, 0)`, with this constant c.
     Above(f32),
     /// `ln(1 + e^x)`.
     Softplus,
-    /// `x` limited to ±this.
+    /// `x` limited to ±c, with this constant c.
     Clamp(f32),
-    /// `cap · tanh(x / cap)`.
+    /// `c · tanh(x / c)`, with this constant c.
     SoftCap(f32),
-    /// gpt-oss (arXiv 2508.10925): `g · sigmoid(1.702 g) · (u + 1)`, with `g` limited to at most
-    /// this and `u` to ±this.
+    /// gpt-oss (arXiv 2508.10925): `g · sigmoid(1.702 g) · (u + 1)`, with `g` limited to at most c
+    /// and `u` to ±c; c is this constant.
     ClampedSilu(f32),
     /// xIELU (Huang & Schlag 2024, arXiv 2411.13010): a parabola above zero, an exponential below.
     Xielu {
@@ -46,7 +46,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The value of the function at `x`.
+    /// Computes the function at `x`.
     #[inline]
     pub fn of(self, x: f32) -> f32 {
         let e = f64::from(x);
@@ -66,7 +66,7 @@ impl Activation {
             Activation::Exp => e.exp(),
             Activation::Sqrt => e.sqrt(),
             Activation::Above(least) => (e - f64::from(least)).max(0.0),
-            // Above 20 the 1 is less than half a unit in the last place.
+            // If x is above 20, the 1 is less than half a unit in the last place.
             Activation::Softplus => {
                 if e > 20.0 {
                     e
@@ -93,7 +93,7 @@ impl Activation {
         if x.is_nan() { x } else { y as f32 }
     }
 
-    /// The function's value at `gate`, times `up`.
+    /// Computes the function at `gate`, times `up`.
     #[inline]
     pub fn gate(self, gate: f32, up: f32) -> f32 {
         match self {

@@ -89,14 +89,14 @@ pub enum GraphError {
         /// `general.architecture`.
         arch: String,
     },
-    /// The value of a metadata key is invalid.
+    /// A metadata key has an invalid value.
     #[error("key {} is {}: {}", Shown(key), elide(value, 150), elide(why, 200))]
     Value {
-        /// The key.
+        /// Name of the key.
         key: String,
-        /// Its value.
+        /// Value of the key.
         value: String,
-        /// The reason.
+        /// Why the value is invalid.
         why: String,
     },
 }
@@ -166,18 +166,18 @@ impl<'a> Builder<'a> {
         self.gguf.tensor_info(name).map(|t| t.dims())
     }
 
-    /// The matrix of this name. Its shape must match exactly.
+    /// Adds the matrix of this name. Its shape must match exactly.
     ///
     /// # Errors
-    /// The tensor is missing, has another shape, or a format that kjit does not decode.
+    /// The tensor is missing, has another shape, or has a format that kjit cannot decode.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, GraphError> {
         self.matrix_part(name, Part::all(rows), cols)
     }
 
-    /// Some rows of a matrix.
+    /// Adds some rows of a matrix.
     ///
     /// # Errors
-    /// The errors of [`Builder::matrix`].
+    /// See [`Builder::matrix`].
     pub fn matrix_part(
         &mut self,
         name: &str,
@@ -188,10 +188,10 @@ impl<'a> Builder<'a> {
         self.weight(name, 1, (rows.take, cols), (rows.at * cols, rows.of * cols), want)
     }
 
-    /// A tensor with one matrix per expert.
+    /// Adds a tensor with one matrix per expert.
     ///
     /// # Errors
-    /// The errors of [`Builder::matrix`].
+    /// See [`Builder::matrix`].
     pub fn experts(
         &mut self,
         name: &str,
@@ -202,10 +202,10 @@ impl<'a> Builder<'a> {
         self.experts_part(name, experts, Part::all(rows), cols)
     }
 
-    /// Some rows of each expert's matrix.
+    /// Adds some rows of each expert's matrix.
     ///
     /// # Errors
-    /// The errors of [`Builder::matrix`].
+    /// See [`Builder::matrix`].
     pub fn experts_part(
         &mut self,
         name: &str,
@@ -217,19 +217,19 @@ impl<'a> Builder<'a> {
         self.weight(name, experts, (rows.take, cols), (rows.at * cols, rows.of * cols), want)
     }
 
-    /// A vector. Norms, biases and factors are plain floats in every file; a quantised vector is
-    /// refused.
+    /// Adds a vector. Norms, biases and factors are plain floats in every file; a quantised vector
+    /// is an error.
     ///
     /// # Errors
-    /// The errors of [`Builder::matrix`]; [`GraphError::Format`].
+    /// See [`Builder::matrix`]; also [`GraphError::Format`].
     pub fn vector(&mut self, name: &str, len: usize) -> Result<WeightId, GraphError> {
         self.vector_part(name, Part::all(len))
     }
 
-    /// Some elements of a vector, whatever its dimensions are.
+    /// Adds some elements of a vector, regardless of its dimensions.
     ///
     /// # Errors
-    /// The errors of [`Builder::vector`].
+    /// See [`Builder::vector`].
     pub fn vector_part(&mut self, name: &str, part: Part) -> Result<WeightId, GraphError> {
         let dims = self.dims(name).unwrap_or_default();
         // Factors of heads or groups may have several dimensions. Only the number of elements is
@@ -249,10 +249,10 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A vector, if the file has it.
+    /// Adds a vector, if the file has it.
     ///
     /// # Errors
-    /// The errors of [`Builder::vector`], if the tensor is there.
+    /// See [`Builder::vector`], if the tensor exists.
     pub fn opt_vector(&mut self, name: &str, len: usize) -> Result<Option<WeightId>, GraphError> {
         self.has(name).then(|| self.vector(name, len)).transpose()
     }
@@ -321,7 +321,7 @@ impl<'a> Builder<'a> {
         StateId(self.graph.states.len() as u32 - 1)
     }
 
-    /// Adds a recurrent state of `elems` numbers.
+    /// Adds a recurrent state of `elems` elements.
     pub fn recurrent(&mut self, name: String, elems: usize) -> StateId {
         self.state(name, StateKind::Recurrent { elems })
     }
@@ -345,13 +345,13 @@ impl<'a> Builder<'a> {
         ValueId(self.graph.values.len() as u32 - 1)
     }
 
-    /// Adds a value of the shape of another one.
+    /// Adds a value with the shape of another value.
     pub(super) fn like(&mut self, name: String, x: ValueId) -> ValueId {
         let Value { slots, width, dtype, .. } = *self.graph.value(x);
         self.value(name, slots, width, dtype)
     }
 
-    /// Appends an operation that makes a value.
+    /// Appends an operation that computes a value.
     pub(super) fn push(&mut self, op: Op, out: ValueId) -> ValueId {
         self.graph.ops.push(op);
         out
@@ -367,7 +367,7 @@ impl<'a> Builder<'a> {
         self.graph.positions = Some(positions);
     }
 
-    /// Makes the result rows that are pooled, instead of logits.
+    /// Makes the result pooled rows instead of logits.
     pub fn pool(&mut self, pooling: Pooling) {
         self.graph.pooling = Some(pooling);
     }

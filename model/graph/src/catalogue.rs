@@ -1,17 +1,17 @@
 //! Common models as data: `kjit warm` without a model compiles their kernels.
 //!
-//! A kernel is compiled for exactly a model's shapes, so the common kernels are those of common
-//! models. Each row stands for a model file reduced to one layer of each kind: Q4_K_M files mix two
-//! sets of tensor types, Gemma 3 has layers with and without a window. Tensors have the types that
-//! llama.cpp's `Q4_K_M` gives them (rows that are no multiple of 256 fall back to Q5_0 and Q8_0).
-//! The list is short because all of it must compile in one minute on two cores.
+//! A kernel is compiled for the exact shapes of a model, so the common kernels are those of common
+//! models. Each row is a model file reduced to one layer of each kind: Q4_K_M files mix two sets of
+//! tensor types, and Gemma 3 has layers with and without a window. Tensors have the types that
+//! llama.cpp gives them in `Q4_K_M` (rows that are not a multiple of 256 use Q5_0 and Q8_0). The
+//! list is short because all of it must compile in one minute on two cores.
 
 use crate::arch;
 use crate::{Graph, GraphError};
 use kjit_formats::format::Format;
 use kjit_gguf::Gguf;
 
-/// A common model: its name and the sizes that its kernels depend on.
+/// A common model: its name, and the sizes that determine its kernels.
 #[derive(Debug, Clone, Copy)]
 pub struct Common {
     /// The usual name, with the quantisation.
@@ -37,20 +37,20 @@ enum Types {
     All(&'static str, &'static str),
 }
 
-/// An architecture's keys and tensors beyond the matrices that every architecture has.
+/// Keys and tensors of an architecture, in addition to the matrices that every architecture has.
 #[derive(Debug)]
 struct Family {
     arch: &'static str,
-    /// Layers to write: enough for every kind of layer with every mix of types.
+    /// Number of layers to write. It covers every kind of layer with every mix of types.
     layers: u32,
-    /// Norms of a layer with one weight for each element of a hidden state; `head_norms`: of a
-    /// head.
+    /// Norms of a layer with one weight for each element of a hidden state. `head_norms`: norms
+    /// with one weight for each element of a head.
     norms: &'static [&'static str],
     head_norms: &'static [&'static str],
     /// Matrices of a layer that have a bias.
     biases: &'static [&'static str],
-    /// Mixture of experts: `[experts, experts used by a token]`; `ffn` of a row is then one
-    /// expert's width.
+    /// Mixture of experts: `[experts, experts used by a token]`. `ffn` of a row is then the width
+    /// of one expert.
     experts: Option<[u32; 2]>,
 }
 
@@ -113,15 +113,15 @@ pub const COMMON: &[Common] = &[
 ];
 
 impl Common {
-    /// The model's graph, with few layers.
+    /// Builds the model's graph with few layers.
     ///
     /// # Errors
-    /// The row describes no valid model, which is a fault of the table.
+    /// The row does not describe a valid model, which is an error of the table.
     pub fn graph(&self) -> Result<Graph, GraphError> {
         self.with_layers(self.family.layers)
     }
 
-    /// The model's graph with `layers` layers.
+    /// Builds the model's graph with `layers` layers.
     pub fn with_layers(&self, layers: u32) -> Result<Graph, GraphError> {
         let (header, data) = self.file(layers);
         arch::build(&Gguf::without_data(self.name, &header, data)?)

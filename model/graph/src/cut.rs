@@ -1,4 +1,4 @@
-//! Cuts a graph at layer borders.
+//! Cuts a graph between layers.
 
 use crate::op::Given;
 use crate::{Dtype, Graph, Op, StateId, StateKind, ValueId};
@@ -35,12 +35,14 @@ pub enum CutError {
     },
 }
 
-/// The layers of a graph: ranges of its operations, and the value that crosses each border.
+/// The layers of a graph: ranges of its operations, and the value that is passed from each layer to
+/// the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layers {
-    /// The first operation of each layer. Operations before the first layer belong to it.
+    /// The first operation of each layer. Operations before the first layer belong to the first
+    /// layer.
     starts: Vec<usize>,
-    /// The value that each layer reads from the one before; the first entry has no meaning.
+    /// The value that each layer reads from the previous one. The first entry is not used.
     borders: Vec<ValueId>,
 }
 
@@ -58,7 +60,8 @@ impl Layers {
         for (i, op) in graph.ops.iter().enumerate() {
             match layer_of(graph, op) {
                 Some(layer) if layer == starts.len() => starts.push(i),
-                // In the current layer. Operations without a layer belong to the one before them.
+                // The operation is in the current layer. Operations without a layer belong to the
+                // previous layer.
                 Some(layer) if layer + 1 != starts.len() => {
                     return Err(CutError::Order { arch: arch() });
                 }
@@ -101,14 +104,14 @@ impl Layers {
         at(layer)..at(layer + 1)
     }
 
-    /// The operations of some layers. The first layer includes what is before it, the last what is
-    /// after it.
+    /// The operations of some layers. The first layer includes operations before it, the last layer
+    /// those after it.
     pub fn ops<'g>(&self, graph: &'g Graph, layers: Range<usize>) -> &'g [Op] {
         let at = |layer: usize| self.starts.get(layer).copied().unwrap_or(graph.ops.len());
         graph.ops.get(at(layers.start)..at(layers.end)).unwrap_or_default()
     }
 
-    /// Some layers as a graph with the whole one's ids. States of other layers are
+    /// Some layers as a graph, with the ids of the whole graph. States of other layers are
     /// [`StateKind::Remote`].
     pub fn part(&self, graph: &Graph, layers: Range<usize>) -> Graph {
         let mut ops = self.ops(graph, layers.clone()).to_vec();
@@ -143,8 +146,8 @@ pub(super) fn layer_of(graph: &Graph, op: &Op) -> Option<usize> {
     made.or_else(|| op.states().first().and_then(|s| of(&graph.state(*s).name)))
 }
 
-/// The one value that operations from `at` on read from those before. An error names all that
-/// crosses if it is not exactly one hidden state.
+/// The only value that operations from `at` on read from earlier operations. If it is not exactly
+/// one hidden state, the error names all values that are read.
 pub(super) fn border(graph: &Graph, at: usize) -> Result<ValueId, String> {
     let (before, behind) = graph.ops.split_at(at.min(graph.ops.len()));
     let mut made: Vec<ValueId> = before.iter().flat_map(Op::writes).collect();

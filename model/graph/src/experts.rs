@@ -1,4 +1,5 @@
-//! Host experts: experts of a mixture that the CPU computes for a GPU that has the rest.
+//! Host experts: experts of a mixture that the CPU computes, while a GPU computes the rest of the
+//! model.
 
 use super::cut::{CutError, Layers, border};
 use crate::op::Offload;
@@ -49,9 +50,9 @@ pub enum ExpertsError {
         "--hot-experts: {given} MiB are too little: two experts of each layer take {bytes} MiB"
     )]
     FewPlaces {
-        /// MiB of two experts in each layer.
+        /// Size of two experts in each layer, in MiB.
         bytes: u64,
-        /// MiB requested.
+        /// Requested size in MiB.
         given: u64,
     },
     /// The layers are not in sequence.
@@ -61,7 +62,7 @@ pub enum ExpertsError {
 
 /// Moves the experts of the first `n` MoE layers to the CPU ([`Offload`]). Returns the graph, the
 /// number of such layers, and the number of MoE layers. The part of a layer between its attention
-/// and the next layer moves too: norm, routing, shared experts.
+/// and the next layer is moved as well: norm, routing, shared experts.
 ///
 /// # Errors
 /// See [`ExpertsError`].
@@ -115,17 +116,17 @@ pub fn experts_here(graph: &Graph) -> Option<Graph> {
     apart.then(|| Graph { ops, ..graph.clone() })
 }
 
-/// Whether an operation is one of a mixture of experts.
+/// Whether an operation belongs to a mixture of experts.
 pub fn of_experts(op: &Op) -> bool {
     matches!(op, Op::Route(_) | Op::ExpertMatMul(_) | Op::ExpertSum(_))
 }
 
-/// The fewest operations around a layer's experts with one hidden state in and one out. `None` if
-/// they include a state or depend on token ids or positions.
+/// The smallest range of operations around a layer's experts that has one hidden state as input and
+/// one as output. `None` if it includes a state or depends on token ids or positions.
 fn part(graph: &Graph, layer: &Range<usize>, first: usize, last: usize) -> Option<Range<usize>> {
     let start = (layer.start..=first).rev().find(|at| border(graph, *at).is_ok())?;
     let end = (last + 1..=layer.end).find(|at| border(graph, *at).is_ok())?;
-    // The CPU knows neither ids nor positions of the tokens there.
+    // The CPU does not know the ids and positions of the tokens there.
     let knows = |op: &Op| matches!(op, Op::Embed(_) | Op::Rope(_) | Op::Temper(_) | Op::Given(_));
     let apart = graph.ops.get(start..end)?.iter().all(|op| op.states().is_empty() && !knows(op));
     apart.then_some(start..end)

@@ -1,8 +1,8 @@
-//! Host FFN: feed-forward parts that the CPU computes for a GPU that has the rest.
+//! Host FFN: feed-forward parts that the CPU computes, while a GPU computes the rest of the model.
 //!
-//! Attention stays on the GPU with its keys and values. So only one hidden state of each token
-//! crosses, and the GPU can compute a whole prompt alone. Feed-forward matrices are four fifths of
-//! a large model's bytes.
+//! Attention stays on the GPU with its keys and values. So only one hidden state of each token is
+//! copied, and the GPU can also compute a whole prompt without the CPU. Feed-forward matrices are
+//! four fifths of the bytes of a large model.
 
 use super::cut::{CutError, Layers, border, layer_of};
 use super::experts::of_experts;
@@ -34,9 +34,9 @@ pub enum FfnError {
 pub struct HostFfnGraph {
     /// The graph.
     pub graph: Graph,
-    /// Layers whose part is on the CPU.
+    /// Number of layers whose feed-forward part is on the CPU.
     pub taken: usize,
-    /// Layers that have such a part.
+    /// Number of layers that have such a part.
     pub of: usize,
 }
 
@@ -46,24 +46,24 @@ impl std::fmt::Display for HostFfnGraph {
     }
 }
 
-/// Whether item `i` of `n` is one of `k` evenly spread ones; the last item is.
+/// Whether item `i` of `n` is one of `k` evenly spread items; the last item always is.
 pub fn spread(i: usize, n: usize, k: usize) -> bool {
     (i + 1) * k / n > i * k / n
 }
 
-/// As [`spread`], with the first item: the CPU works while the first streamed layer is copied. With
-/// the last one instead (70B in 24 GB of an H200) the CPU waited for that copy for 10 ms of a
-/// token's 230 ms, and copying idled as long at the end.
+/// Like [`spread`], but the first item is included: the CPU works while the first streamed layer is
+/// copied. With the last item instead (70B in 24 GB of an H200), the CPU waited for that copy for
+/// 10 ms of a token's 230 ms, and copying was idle for the same time at the end.
 pub fn spread_from_first(i: usize, n: usize, k: usize) -> bool {
     spread(n - 1 - i, n, k)
 }
 
 impl HostFfnGraph {
-    /// Moves the parts of `n` layers, at most all, spread evenly, so that other layers can be
-    /// streamed between them.
+    /// Moves the parts of `n` layers (at most all) to the CPU. They are spread evenly, so that
+    /// other layers can be streamed between them.
     ///
     /// # Errors
-    /// See [`FfnError`] for the reasons.
+    /// See [`FfnError`].
     pub fn of(graph: &Graph, n: usize) -> Result<HostFfnGraph, FfnError> {
         let layers = Layers::of(graph)?;
         let parts: Vec<Range<usize>> =
@@ -96,7 +96,7 @@ impl HostFfnGraph {
     }
 }
 
-/// Whether all host parts of a graph are feed-forward parts without experts.
+/// Whether all parts of a graph that are on the CPU are feed-forward parts without experts.
 pub fn is_ffn_apart(graph: &Graph) -> bool {
     let mut apart = graph.ops.iter().filter_map(|op| match op {
         Op::Offload(apart) => Some(!apart.ops.iter().any(of_experts)),
@@ -105,8 +105,9 @@ pub fn is_ffn_apart(graph: &Graph) -> bool {
     apart.next().is_some_and(|first| first && apart.all(|one| one))
 }
 
-/// The operations from a layer's attention to its end with one hidden state in and one out. `None`
-/// without a matrix, if they depend on positions, or with experts, of which a token reads few.
+/// The operations from a layer's attention to its end, with one hidden state as input and one as
+/// output. `None` if there is no matrix, if they depend on positions, or if there are experts (a
+/// token reads few of them).
 fn part(graph: &Graph, layer: usize, range: Range<usize>) -> Option<Range<usize>> {
     let ops = graph.ops.get(range.clone())?;
     let behind = ops

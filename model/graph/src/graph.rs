@@ -13,9 +13,9 @@ use crate::weight::{Weight, WeightId};
 pub struct Graph {
     /// The architecture's name in the file.
     pub arch: String,
-    /// The context length of training, in tokens.
+    /// The context length used in training, in tokens.
     pub context: usize,
-    /// The weights, each once.
+    /// The weights. Each weight is listed once.
     pub weights: Vec<Weight>,
     /// The rotations.
     pub ropes: Vec<Rope>,
@@ -36,7 +36,7 @@ pub struct Graph {
     pub positions: Option<usize>,
 }
 
-/// Ids come from this graph's own builder. An id of another graph is a bug of the program.
+/// Ids come from the builder of this graph. An id of another graph is a bug of the program.
 #[expect(
     clippy::indexing_slicing,
     reason = "ids are valid; a result of None would have to be unwrapped at every use"
@@ -107,18 +107,18 @@ impl Graph {
         self.ops.iter().map(|op| op.bytes(self)).sum()
     }
 
-    /// Elements of keys, values and latents per token, over all layers.
+    /// Number of elements of keys, values and latents per token, over all layers.
     pub fn kv_elems_per_token(&self) -> usize {
         self.states.iter().map(|s| s.elems_per_token()).sum()
     }
 
-    /// Elements of a sequence's recurrent states, over all layers.
+    /// Number of elements of a sequence's recurrent states, over all layers.
     pub fn recurrent_elems(&self) -> usize {
         let elems = |s: &State| if let StateKind::Recurrent { elems } = s.kind { elems } else { 0 };
         self.states.iter().map(elems).sum()
     }
 
-    /// Whether the graph has recurrent states. A sequence can then go back only to checkpoints.
+    /// Whether the graph has recurrent states. If so, a sequence can only go back to checkpoints.
     pub fn is_recurrent(&self) -> bool {
         self.states.iter().any(|s| matches!(s.kind, StateKind::Recurrent { .. }))
     }

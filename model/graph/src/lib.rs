@@ -1,9 +1,9 @@
 //! A model as data: a list of operations over named values, with shapes and weight names.
 //!
-//! A [`Graph`] describes one step over T tokens. Every value has a row per token; nothing here says
-//! how, where, in which precision or in what order of memory it is computed: that is the executors'
-//! business (the CPU's runs a graph as it stands, and is what everything else is held against).
-//! Operations are in an order in which they can be run.
+//! A [`Graph`] describes one step over T tokens. Every value has one row per token. The executors
+//! determine device, precision, memory layout and method of computation. The executor in `kjit_cpu`
+//! runs a graph as it is; all others are compared with it. The operations are in a valid order of
+//! execution.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -16,10 +16,6 @@
         clippy::indexing_slicing
     )
 )]
-//! A [`Graph`] describes one step over T tokens. Every value has a row per token. Device,
-//! precision, memory layout and the method of computation belong to the executors; the
-//! `kjit_cpu` runs a graph as it is and is the oracle for all others. The order of
-//! operations is valid for execution.
 
 mod activation;
 pub mod arch;

@@ -18,7 +18,8 @@ pub enum RopeScaling {
     None,
     /// Positions divided by this factor.
     Linear(f32),
-    /// YaRN (Peng et al. 2023, arXiv 2309.00071): slow rotations interpolated, fast ones kept.
+    /// YaRN (Peng et al. 2023, arXiv 2309.00071): slow rotations are interpolated, fast ones are
+    /// kept.
     Yarn {
         /// Scaling factor.
         factor: f32,
@@ -32,13 +33,14 @@ pub enum RopeScaling {
     },
 }
 
-/// Multimodal positions (M-RoPE): time, height and width, and a fourth number. For text, the first
+/// Multimodal positions (M-RoPE): time, height, width, and a fourth number. For text, the first
 /// three equal the position. The fourth is 0, so its pairs do not rotate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sections {
-    /// Number of pairs for each of the four.
+    /// Number of pairs for each of the four numbers.
     pub sizes: [usize; 4],
-    /// The pairs of time, height and width alternate instead of following each other.
+    /// The pairs of time, height and width alternate. If false, they are in three contiguous
+    /// sections.
     pub interleaved: bool,
 }
 
@@ -57,7 +59,7 @@ impl Sections {
 /// A rotation of heads by position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
-    /// Number of elements that rotate, from the start of a head; even. The rest stay unchanged.
+    /// Number of elements that rotate, from the start of a head; even. The rest is unchanged.
     pub dims: usize,
     /// The pairs of elements.
     pub pairing: Pairing,
@@ -65,7 +67,7 @@ pub struct Rope {
     pub base: f32,
     /// The scaling of positions.
     pub scaling: RopeScaling,
-    /// Factor on cosine and sine. With it, scaled rotations sharpen scores.
+    /// Factor on cosine and sine. It increases the scores of scaled rotations.
     pub magnitude: f32,
     /// The sections of multimodal positions. `None`: all pairs rotate by the text position.
     pub sections: Option<Sections>,
@@ -83,7 +85,8 @@ impl Rope {
 
     /// Angle per position of each of the `dims / 2` pairs, in radians: `base^(−2i/dims)`, divided
     /// by `factors` and scaled. The rotation uses the cosine and sine of `position · frequency`,
-    /// times `magnitude`. f64, since an f32 angle would be off by 4e-3 at position 100,000.
+    /// times `magnitude`. They are f64, because an f32 angle would be off by 4e-3 at position
+    /// 100,000.
     pub fn frequencies(&self, factors: Option<&[f32]>) -> Vec<f64> {
         let dims = self.dims as f64;
         (0..self.dims / 2)

@@ -1,18 +1,19 @@
-//! Tensor split: one device's share of a graph. Attention heads and rows of feed-forward matrices
-//! are divided; the devices' partial results are summed.
+//! Tensor split: the share of a graph that one device computes. Attention heads and rows of
+//! feed-forward matrices are divided over the devices, and the partial results are summed.
 //!
 //! A value is *whole* (equal on all devices), *divided* (each device has a range of it) or a *part*
-//! (a summand). A matrix with a whole input is divided by rows if the table below names it. A
-//! matrix with a divided input is divided by the matching columns, and its result is a part.
-//! Operations between need a rule below; otherwise the model is refused by name.
+//! (one summand of a sum over the devices). A matrix with a whole input is divided by rows if the
+//! table below names it. A matrix with a divided input is divided by the matching columns, and its
+//! result is a part. Operations between matrices need a rule below; otherwise the model is refused,
+//! and the error names the operation.
 
 use crate::op::{
     Add, Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, MatMul, Norm, Reduce, Rope,
 };
 use crate::{Graph, Op, StateKind, Value, ValueId, Weight, WeightId};
 
-/// Architectures that tensor split supports. Others have operations without a rule, or were not
-/// tested.
+/// Architectures that tensor split supports. Other architectures have operations without a rule, or
+/// were not tested.
 const ARCHITECTURES: [&str; 5] = ["llama", "qwen2", "qwen3", "gemma3", "qwen3moe"];
 
 /// Matrices divided by rows, by the end of their names in the file. The output matrix has either of
@@ -29,7 +30,7 @@ const BY_ROWS: [&str; 9] = [
     "token_embd.weight",
 ];
 
-/// Devices that can compute a model together, at most.
+/// Maximum number of devices that can compute a model together.
 pub const RANKS: usize = 8;
 /// The reason why a model cannot be divided.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,10 +47,10 @@ pub enum ShardError {
     /// The number of devices is not supported.
     #[error("--split tensor takes 2 to {RANKS} devices, not {0}")]
     Devices(usize),
-    /// The model makes embeddings.
+    /// The model computes embeddings, not logits.
     #[error("--split tensor does not support embeddings: give one device")]
     Vectors,
-    /// A size is no multiple of the number of devices.
+    /// A size is not a multiple of the number of devices.
     #[error("--split tensor cannot divide {what} by {ranks} devices")]
     Indivisible {
         /// The size and the tensor.
@@ -77,10 +78,10 @@ enum Kind {
     Part,
 }
 
-/// The share of device `rank` of `ranks`. Every device has the whole model's result.
+/// The share of device `rank` of `ranks`. Every device computes the result of the whole model.
 ///
 /// # Errors
-/// An unsupported architecture, or a number of heads or rows that is no multiple of `ranks`.
+/// The architecture is not supported, or a number of heads or rows is not a multiple of `ranks`.
 pub fn shard(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, ShardError> {
     if !ARCHITECTURES.contains(&graph.arch.as_str()) {
         return Err(ShardError::Architecture {
@@ -108,10 +109,10 @@ pub fn shard(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, ShardErr
     Ok(all.made)
 }
 
-/// As [`shard`], with each device in a process of its own.
+/// Like [`shard`], with each device in a separate process.
 ///
 /// # Errors
-/// Those of [`shard`].
+/// See [`shard`].
 pub fn shard_of_rank(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, ShardError> {
     let mut made = shard(graph, rank, ranks)?;
     for op in &mut made.ops {
@@ -125,7 +126,7 @@ pub fn shard_of_rank(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, 
 struct Sharder<'g> {
     whole: &'g Graph,
     made: Graph,
-    /// By value id of the whole graph.
+    /// Indexed by value id of the whole graph.
     kinds: Vec<Kind>,
     rank: usize,
     ranks: usize,
@@ -136,7 +137,7 @@ impl Sharder<'_> {
         self.kinds.get(v.0 as usize).copied().unwrap_or(Kind::Whole)
     }
 
-    /// An even share of `n`.
+    /// An equal share of `n`.
     fn share(&self, n: usize, what: impl FnOnce() -> String) -> Result<usize, ShardError> {
         match n % self.ranks {
             0 => Ok(n / self.ranks),
@@ -162,7 +163,7 @@ impl Sharder<'_> {
         Ok(())
     }
 
-    /// Adds a value to those of the whole graph.
+    /// Adds a value to the values of the whole graph.
     fn value(&mut self, like: ValueId, width: usize) -> ValueId {
         let Value { name, slots, dtype, .. } = self.whole.value(like).clone();
         self.made.values.push(Value { name: format!("{name}.part"), slots, width, dtype });
@@ -339,8 +340,8 @@ impl Sharder<'_> {
         Ok(())
     }
 
-    /// Whether a value has one element for each token of the vocabulary, and so belongs to the
-    /// output matrix.
+    /// Whether a value has one element for each token of the vocabulary. Such a value is the result
+    /// of the output matrix.
     fn is_head(&self, v: ValueId) -> bool {
         let value = self.whole.value(v);
         value.width == self.whole.value(self.whole.logits).width && !value.name.starts_with("blk.")

@@ -1,4 +1,4 @@
-//! The states that a sequence keeps of its past tokens.
+//! The states that a sequence keeps for its past tokens.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -7,7 +7,7 @@ use std::fmt::{self, Display, Formatter};
 pub struct State {
     /// Name, such as `blk.0`.
     pub name: String,
-    /// Its kind and size.
+    /// Kind and size of the state.
     pub kind: StateKind,
 }
 
@@ -16,12 +16,12 @@ pub struct State {
 pub struct Kv {
     /// Number of key heads.
     pub heads: usize,
-    /// Elements of a head's key.
+    /// Number of elements of a head's key.
     pub key: usize,
-    /// Elements of a head's value.
+    /// Number of elements of a head's value.
     pub value: usize,
-    /// Number of tokens that the layer sees, its own included; `None`: all. Older tokens need not
-    /// be kept.
+    /// Number of tokens that the layer sees, including the current one; `None`: all. Older tokens
+    /// need not be kept.
     pub window: Option<usize>,
 }
 
@@ -31,22 +31,23 @@ pub enum StateKind {
     /// Keys and values.
     Kv(Kv),
     /// Latent attention (DeepSeek-V2, arXiv 2405.04434): one row per token. The first `rank`
-    /// elements are the value; together with `rope` elements after them they are the key of all
+    /// elements are the value. Together with the next `rope` elements they are the key of all
     /// heads.
     Latent {
-        /// Elements of the latent.
+        /// Number of elements of the latent.
         rank: usize,
-        /// Elements of the rotated key.
+        /// Number of elements of the rotated key.
         rope: usize,
     },
-    /// A fixed number of elements, whatever the number of tokens: the last inputs of a convolution,
-    /// or the matrix of a linear attention. Starts as zeros. Going back needs a checkpoint.
+    /// A fixed number of elements, independent of the number of tokens: the last inputs of a
+    /// convolution, or the matrix of a linear attention. It starts as zeros. Going back needs a
+    /// checkpoint.
     Recurrent {
         /// Number of elements.
         elems: usize,
     },
-    /// The state of a layer of another stage (see [`Layers`](crate::Layers)). It takes no memory
-    /// here.
+    /// The state of a layer in another stage (see [`Layers`](crate::Layers)). It takes no memory in
+    /// this stage.
     Remote,
 }
 
@@ -60,7 +61,7 @@ impl State {
         }
     }
 
-    /// Elements of a head's result of attention.
+    /// Number of elements of a head's attention result.
     pub fn value_size(&self) -> usize {
         match self.kind {
             StateKind::Kv(kv) => kv.value,

@@ -16,12 +16,13 @@ pub enum Dtype {
 /// A value: `slots × width` elements for every token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
-    /// Unique name, that of its operation: `blk.0.attn_norm`. A value can be tapped by its name.
+    /// Unique name, equal to the name of its operation: `blk.0.attn_norm`. A value can be tapped by
+    /// name.
     pub name: String,
     /// Rows per token: 1, or one per chosen expert.
     pub slots: usize,
-    /// Elements in a row.
+    /// Number of elements in a row.
     pub width: usize,
-    /// Their type.
+    /// Type of the elements.
     pub dtype: Dtype,
 }

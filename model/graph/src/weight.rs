@@ -14,25 +14,25 @@ pub struct Weight {
     pub name: String,
     /// The tensor's name in the file.
     pub tensor: String,
-    /// Elements before the part's first, in each matrix of the file.
+    /// Number of elements before the part, in each matrix of the file.
     pub at: usize,
-    /// Elements of each matrix in the file. For a part it exceeds `rows · cols`.
+    /// Number of elements of each matrix in the file. For a part it is larger than `rows · cols`.
     pub whole: usize,
-    /// Matrices in the tensor: 1, or the number of experts.
+    /// Number of matrices in the tensor: 1, or the number of experts.
     pub experts: usize,
-    /// Rows (outputs); 1 for a vector.
+    /// Number of rows (outputs); 1 for a vector.
     pub rows: usize,
     /// Length of a row (inputs).
     pub cols: usize,
-    /// Elements from the start of a row to that of the next row in the file. It exceeds `cols` if
-    /// each row is a part of a row.
+    /// Number of elements from the start of a row to the start of the next row in the file. It is
+    /// larger than `cols` if each row is a part of a row.
     pub stride: usize,
     /// The encoding of the elements.
     pub format: &'static Format,
 }
 
 impl Weight {
-    /// Bytes of the used part.
+    /// Size of the used part in bytes.
     pub fn bytes(&self) -> usize {
         self.experts
             * self.rows
@@ -55,7 +55,7 @@ impl Weight {
         self.stride != self.cols
     }
 
-    /// Bytes of this number of elements, which must be whole blocks.
+    /// Size of this number of elements in bytes. The number must be a multiple of the block length.
     pub fn bytes_of(&self, elems: usize) -> usize {
         elems / self.format.block_elems() * self.format.block_bytes()
     }

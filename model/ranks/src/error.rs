@@ -2,11 +2,11 @@
 
 use crate::variable::SECRET;
 
-/// The reason why this process is no rank.
+/// The reason why this process cannot be a rank.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RanksError {
-    /// No launcher's variables are set.
+    /// No launcher has set its variables.
     #[error(
         "--split ranks is for several processes of one launcher, and none says which this one is: \
          not RANK and WORLD_SIZE, \
@@ -22,7 +22,7 @@ pub enum RanksError {
         has: &'static str,
         /// The missing variable.
         variable: &'static str,
-        /// Its purpose.
+        /// Purpose of the missing variable.
         why: &'static str,
     },
     /// A variable has an invalid value.
@@ -32,7 +32,7 @@ pub enum RanksError {
         variable: &'static str,
         /// The value.
         value: String,
-        /// The cause.
+        /// Why the value is invalid.
         why: String,
     },
     /// The secret is missing or too short.

@@ -1,7 +1,7 @@
-//! Ranks: several processes, on one or more machines, that compute each layer together with one
-//! device each. [`Ranks`] is this process's place as its launcher says, `meet.rs` the handshake,
-//! and `watch.rs` detects a rank that has ended. All ranks compute all tokens; the vendor's library
-//! exchanges their partial results.
+//! Ranks: several processes, on one or more machines, that compute each layer together, with one
+//! device each. [`Ranks`] is the rank of this process, as set by its launcher. `meet.rs` is the
+//! handshake, and `watch.rs` detects a rank that has ended. All ranks compute all tokens. The
+//! vendor's library exchanges their partial results.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -31,12 +31,12 @@ use std::time::Duration;
 
 /// Environment variable: seconds that a rank waits for the others at the start.
 const WAIT: &str = "KJIT_RANKS_WAIT";
-/// Its default. A queue starts processes on many machines within seconds; a container's image may
-/// have to be fetched first.
+/// Default of `KJIT_RANKS_WAIT`. A queue starts processes on many machines within seconds, but a
+/// container image may have to be fetched first.
 const USUAL_WAIT: Duration = Duration::from_secs(60);
 /// Environment variable: seconds that a rank waits for another one during work.
 const LIMIT: &str = "KJIT_RANKS_LIMIT";
-/// Its default.
+/// Default of `KJIT_RANKS_LIMIT`.
 const USUAL_LIMIT: Duration = Duration::from_secs(10);
 /// Rank 0's port if no variable sets one.
 const PORT: u16 = 29_500;
@@ -52,8 +52,8 @@ struct Launcher {
     here: &'static str,
 }
 
-/// Launchers in the order of precedence. Plain names were set on purpose; a launcher started inside
-/// a job is more specific than the job.
+/// Launchers in order of precedence. Variables with plain names were set by the user; a launcher
+/// started inside a job is more specific than the job.
 const LAUNCHERS: &[Launcher] = &[
     Launcher {
         name: "RANK",
@@ -92,7 +92,7 @@ const LAUNCHERS: &[Launcher] = &[
     },
 ];
 
-/// This process's rank among several.
+/// The rank of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranks {
     /// The rank, from 0.
@@ -103,13 +103,13 @@ pub struct Ranks {
     pub local: usize,
     /// The launcher's name.
     pub launcher: &'static str,
-    /// Rank 0's address; `port` is its port.
+    /// Address of rank 0; `port` is its port.
     host: String,
     port: u16,
     wait: Duration,
     /// The time limit of waiting for another rank during work.
     pub limit: Duration,
-    /// The job's name, which tells two jobs at one port apart.
+    /// Name of the job. It distinguishes two jobs on one port.
     job: String,
     /// The shared secret.
     secret: Secret,
@@ -124,17 +124,17 @@ impl Ranks {
         Ranks::of(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
-    /// Reads variables by a function.
+    /// Reads the variables by calling a function.
     ///
     /// # Errors
-    /// Those of [`Ranks::from_env`].
+    /// See [`Ranks::from_env`].
     pub fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Ranks, RanksError> {
-        // RANK without WORLD_SIZE was set for another purpose.
+        // RANK without WORLD_SIZE was set by another program.
         let says = |l: &&Launcher| {
             variable(l.rank).is_some() && (l.rank != "RANK" || variable(l.size).is_some())
         };
         let mut by = LAUNCHERS.iter().find(says).ok_or(RanksError::None)?;
-        // Slurm can also set PMI's variables, but without the rank on the machine.
+        // Slurm can also set PMI's variables, but not the rank on the machine.
         let same = |pmi, slurm| variable(pmi).is_some() && variable(pmi) == variable(slurm);
         if by.name == "PMI" && same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_NTASKS")
         {
@@ -190,7 +190,7 @@ impl Ranks {
                 .ok()
                 .filter(|p| *p > 0)
                 .ok_or_else(|| wrong("MASTER_PORT", text, "is no port")),
-            // Two Slurm jobs on a machine use two ports.
+            // Two Slurm jobs on one machine use two ports.
             None => Ok(job.map_or(PORT, |job| 20_000 + (job % 10_000) as u16)),
         }?;
         let seconds = |s: usize| Duration::from_secs(s.clamp(1, 86_400) as u64);
@@ -276,7 +276,8 @@ mod tests {
             of(&[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("MASTER_ADDR", "a")]).unwrap().launcher,
             "PMI"
         );
-        // With --mpi=pmi2 Slurm sets both, but the rank on the machine only in its own.
+        // With --mpi=pmi2 Slurm sets both kinds of variables, but the rank on the machine only in
+        // Slurm's variables.
         let twice = of(&[
             ("PMI_RANK", "1"),
             ("PMI_SIZE", "2"),

@@ -1,6 +1,6 @@
-//! The ranks' handshake: all others connect to rank 0, prove that they know the secret, state what
-//! they compute, and receive the vendor library's id. The connections stay open: when a rank ends,
-//! its connections end.
+//! The ranks' handshake. All other ranks connect to rank 0, prove that they know the secret, state
+//! what they compute, and receive the id of the vendor's library. The connections stay open: they
+//! end when a rank ends.
 //!
 //! ```text
 //! rank → first   kjit-rank-3 DRAWN
@@ -18,20 +18,21 @@ use std::time::{Duration, Instant};
 
 /// First word of a rank's first line.
 const WORD: &str = "kjit-rank-3";
-/// The most bytes of a line.
+/// Maximum bytes of a line.
 const LINE: usize = 4096;
-/// The time limit of a peer's whole line.
+/// Time limit for the whole line of a peer.
 const SLOW: Duration = Duration::from_secs(5);
-/// The most connections without a proof; of more, the oldest is closed.
+/// Maximum number of connections without a proof. If there are more, the oldest is closed.
 const UNKNOWN: usize = 64;
-/// The most characters shown of a peer's text.
+/// Maximum number of characters of a peer's text that are shown.
 const SHOWN: usize = 400;
 
-/// Facts that must be equal in all ranks, in words without spaces. A difference is reported by
-/// name.
+/// Facts that must be equal in all ranks, as words without spaces. An error names the fact that
+/// differs.
 pub type Hello = Vec<(&'static str, String)>;
 
-/// Connections by rank (rank 0's to all, the others' to rank 0), and a remark about the address.
+/// Connections by rank, and a warning about the address. Rank 0 has connections to all ranks, the
+/// others to rank 0 only.
 #[derive(Debug)]
 pub struct Links(pub Vec<(usize, TcpStream)>, pub Option<String>);
 
@@ -59,7 +60,7 @@ fn shown(text: &str) -> String {
     text.chars().take(SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Connects the ranks. Returns rank 0's bytes for all, and the connections.
+/// Connects the ranks. Returns the bytes that rank 0 sends to all, and the connections.
 pub fn meet(
     ranks: &Ranks,
     hello: &Hello,
@@ -113,7 +114,7 @@ impl Known {
     }
 }
 
-/// The step that a proof belongs to, so that a proof of one step is invalid in another.
+/// The step that a proof belongs to. A proof of one step is invalid in another.
 mod part {
     pub const FIRST: &str = "the first rank";
     pub const RANK: &str = "a rank";
@@ -126,7 +127,7 @@ fn tell(stream: &mut TcpStream, ranks: &Ranks, drawn: &Drawn, what: &str) -> std
 }
 
 impl Unknown {
-    /// The peer's proven line, if it has arrived. An error rejects the peer.
+    /// The peer's line with a valid proof, if it has arrived. An error rejects the peer.
     fn proven(&mut self, ranks: &Ranks) -> Result<Option<(Drawn, String)>, ()> {
         let Some(line) = self.line()? else { return Ok(None) };
         let Some(drawn) = &self.drawn else {
@@ -137,7 +138,7 @@ impl Unknown {
             let drawn =
                 Drawn { theirs: theirs.ok_or(())?.to_owned(), first: draw().map_err(|_| ())? };
             let proof = ranks.secret.proof(part::FIRST, &drawn, "");
-            // A line this short fits into any connection's buffer.
+            // A line this short fits into the buffer of any connection.
             self.stream
                 .write_all(format!("{} {proof}\n", drawn.first).as_bytes())
                 .map_err(|_| ())?;
@@ -165,7 +166,7 @@ impl Unknown {
                 return Err(());
             }
         }
-        // A rank sends nothing after its line before it is answered.
+        // A rank sends nothing after its line before it gets the answer.
         match self.line.strip_suffix(b"\n") {
             Some(line) => String::from_utf8(line.to_vec()).map(Some).map_err(|_| ()),
             None if self.since.elapsed() > SLOW => Err(()),
@@ -174,7 +175,7 @@ impl Unknown {
     }
 }
 
-/// Opens rank 0's listener; returns it with a remark about its address.
+/// Opens rank 0's listener. Returns it with a warning about its address.
 fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
     let failed =
         |e: &std::io::Error| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks)));
@@ -195,8 +196,8 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
             )),
         ))
     };
-    // The name may become resolvable only after the start, which other ranks wait for too. A name
-    // that never resolves is an error, not "all addresses".
+    // The name may become resolvable only after the start, and other ranks wait for that as well. A
+    // name that never resolves is an error. It does not mean "all addresses".
     let end = Instant::now() + ranks.wait;
     let mut all: Vec<SocketAddr> = loop {
         match (&*ranks.host, ranks.port).to_socket_addrs() {
@@ -210,8 +211,8 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     };
-    // Debian maps a machine's own name to 127.0.1.1, which no other machine reaches. An IP address
-    // and localhost are taken as they are.
+    // Debian maps a machine's own name to 127.0.1.1, which other machines cannot reach. An IP
+    // address and localhost are used unchanged.
     let meant = ranks.host == "localhost" || ranks.host.parse::<std::net::IpAddr>().is_ok();
     // The first address that can be bound is used, so loopback addresses are left out.
     if !meant {
@@ -223,7 +224,7 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
     ranks.secret.allows(&all)?;
     match TcpListener::bind(&*all) {
         Ok(listener) => Ok((listener, None)),
-        // A name that leads here indirectly, such as a service's, cannot be bound.
+        // A name that leads here indirectly, such as the name of a service, cannot be bound.
         Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {
             everywhere(format!("{} is no address of this machine ({e})", shown(&ranks.host)))
         }
@@ -242,7 +243,7 @@ fn gather(
     set.map_err(|e| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks))))?;
     let end = Instant::now() + ranks.wait;
     let mut came: Vec<Known> = vec![];
-    // Connections that were rejected.
+    // Number of rejected connections.
     let mut strangers = 0usize;
     let mut unknown: Vec<Unknown> = vec![];
     while came.len() + 1 < ranks.size {
@@ -286,7 +287,7 @@ fn gather(
                     }
                 }
                 Ok(None) => unknown.push(who),
-                // A peer that is no rank sends something else, or nothing.
+                // A peer that is not a rank sends something else, or nothing.
                 Err(()) => strangers += 1,
             }
         }
@@ -304,8 +305,7 @@ fn gather(
     Ok((bytes, Links(came.into_iter().map(|known| (known.rank, known.stream)).collect(), said)))
 }
 
-/// Accepts the peer of a proven line as a rank, or rejects it. Returns the reason if the whole
-/// handshake fails.
+/// Accepts or rejects a peer with a proven line. Returns the reason if the whole handshake fails.
 fn welcome(
     ranks: &Ranks,
     hello: &Hello,
@@ -316,11 +316,11 @@ fn welcome(
     let mut words = line.split(' ');
     let (rank, job) = (words.next().and_then(|w| w.parse::<usize>().ok()), words.next());
     let mut away = |why: String| {
-        // The peer may be gone already.
+        // The peer may have closed the connection.
         let _ = tell(&mut stream, ranks, &drawn, &format!("no {why}"));
     };
     if job != Some(&*ranks.job) {
-        // Another job of this machine uses this port: neither job fails for it.
+        // Another job on this machine uses this port. Neither job fails because of it.
         away(format!(
             "another job's rank 0 listens at {}: give each job its MASTER_PORT",
             place(ranks)
@@ -350,13 +350,13 @@ fn welcome(
 /// Tells all ranks that the handshake failed.
 fn refuse<T>(ranks: &Ranks, came: Vec<Known>, why: String) -> Result<T, RanksError> {
     for mut known in came {
-        // The peer may be gone already.
+        // The peer may have closed the connection.
         let _ = known.tell(ranks, &format!("no {why}"));
     }
     Err(meeting(why))
 }
 
-/// The part of every other rank.
+/// The handshake of every other rank.
 fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
     let end = Instant::now() + ranks.wait;
     let seconds = ranks.wait.as_secs();
@@ -368,7 +368,7 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
         }
         let connected = all.and_then(|all| {
             let mut last = Err(std::io::Error::other("it has no address"));
-            // Only one connection: rank 0 would take a second one for a second process.
+            // There is only one connection: rank 0 would take a second one for a second process.
             for at in &all {
                 last = TcpStream::connect_timeout(at, SLOW);
                 if last.is_ok() {
@@ -399,7 +399,7 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
     }
     let silent =
         |e: std::io::Error| meeting(format!("rank 0 gave no answer at {} ({e})", place(ranks)));
-    // Rank 0 waits for the others as long, and then reports why.
+    // Rank 0 waits for the others for the same time, and then reports the reason.
     let wait = ranks.wait + SLOW;
     let until = Instant::now() + wait;
     let theirs = draw()?;
@@ -439,8 +439,8 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
     }
 }
 
-/// Reads a line, without its end, until a deadline. Byte by byte, because later bytes are not part
-/// of it.
+/// Reads a line, without its end, until a deadline. It reads byte by byte, because later bytes are
+/// not part of the line.
 fn line(stream: &mut TcpStream, until: Instant) -> std::io::Result<String> {
     let mut all = vec![];
     let mut byte = [0u8];
@@ -507,7 +507,7 @@ mod tests {
         Instant::now() + Duration::from_secs(10)
     }
 
-    /// A peer that starts as a rank does.
+    /// A peer that sends the first line of a rank.
     fn begins(port: u16) -> (TcpStream, Drawn) {
         let theirs = draw().unwrap();
         let mut stream = says(port, &format!("{WORD} {theirs}\n"));
@@ -531,19 +531,19 @@ mod tests {
 
     #[test]
     fn nothing_is_believed_without_the_secret_and_an_unknown_name_is_no_address() {
-        // A name without an address is not taken as all addresses.
+        // A name without an address does not mean all addresses.
         for rank in [0, 1] {
             let why =
                 meets(&at(rank, "no-such-host.invalid", port(), Some("sixteen letters!")), "same")
                     .unwrap_err();
             assert!(why.contains("no-such-host.invalid"), "{why}");
         }
-        // Beyond this machine a secret is required.
+        // A secret is required if other machines can connect.
         for (rank, host) in [(0, "0.0.0.0"), (1, "192.0.2.1"), (0, "192.0.2.1")] {
             let why = meets(&at(rank, host, port(), None), "same").unwrap_err();
             assert!(why.contains("KJIT_RANKS_SECRET is not set"), "{host}: {why}");
         }
-        // The secret must be equal.
+        // The secret must be the same on both sides.
         for (ours, theirs, good) in [
             (Some("sixteen letters!"), Some("sixteen letters!"), true),
             (Some("sixteen letters!"), Some("sixteen letters?"), false),
@@ -596,7 +596,7 @@ mod tests {
                 let answer = line(&mut stream, soon()).unwrap();
                 assert!(answer.contains(" no ") && answer.contains(told), "{answer}");
             }
-            // A proof of other words, and a proof of another step.
+            // A proof of other text, and a proof of another step.
             for (part, words) in [(part::RANK, "2 - same"), (part::FIRST, "1 - same")] {
                 let (mut stream, drawn) = begins(port);
                 let proof = ranks(1, 3, port, "30").secret.proof(part, &drawn, words);

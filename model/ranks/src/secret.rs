@@ -1,6 +1,6 @@
 //! The ranks' shared secret, a text that the launcher gives to all of them. Each side proves that
-//! it knows the secret before anything it says is used, without revealing it: HMAC-SHA256 (RFC
-//! 2104) over a nonce of the other side.
+//! it knows the secret, without revealing it, before the other side uses its data. The proof is
+//! HMAC-SHA256 (RFC 2104) over a nonce of the other side.
 
 use crate::error::RanksError;
 use sha2::{Digest, Sha256};
@@ -9,12 +9,13 @@ use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// The fewest characters: a shorter secret could be guessed from an overheard proof.
+/// Minimum number of characters. A shorter secret could be guessed from an intercepted proof.
 const SHORTEST: usize = 16;
 /// SHA-256's block size in bytes.
 const BLOCK: usize = 64;
 
-/// The secret; `None` among processes of one user on one machine. `Debug` does not print it.
+/// The secret; `None` if all processes belong to one user on one machine. `Debug` does not print
+/// it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(Option<Vec<u8>>);
 
@@ -30,14 +31,14 @@ pub(crate) type Proof = String;
 /// The nonces of both sides for one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Drawn {
-    /// The connecting rank's.
+    /// Nonce of the connecting rank.
     pub theirs: String,
-    /// Rank 0's.
+    /// Nonce of rank 0.
     pub first: String,
 }
 
 impl Secret {
-    /// Reads the variable's value.
+    /// Reads the value of the variable.
     pub fn of(text: Option<String>) -> Result<Secret, RanksError> {
         match text {
             Some(text) if text.chars().count() < SHORTEST => {
@@ -47,7 +48,7 @@ impl Secret {
         }
     }
 
-    /// The proof that the holder of the secret says this in this step of the handshake.
+    /// Proves that the holder of the secret says this in this step of the handshake.
     pub fn proof(&self, part: &str, drawn: &Drawn, said: &str) -> Proof {
         let message = [part, &drawn.theirs, &drawn.first, said].join("\n");
         hex(&hmac(self.0.as_deref().unwrap_or_default(), message.as_bytes()))
@@ -60,7 +61,7 @@ impl Secret {
         want.len() == proof.len() && differ == 0
     }
 
-    /// Whether ranks may meet at these addresses: without a secret only on one machine.
+    /// Whether ranks may connect at these addresses. Without a secret they must be on one machine.
     pub fn allows(&self, addresses: &[SocketAddr]) -> Result<(), RanksError> {
         match self.0.is_some() || addresses.iter().all(|at| at.ip().is_loopback()) {
             true => Ok(()),
@@ -70,8 +71,8 @@ impl Secret {
         }
     }
 
-    /// Whether a connection's peer may be spoken to: without a secret only a process of the same
-    /// user or of root. Waits up to `wait` until a program has accepted the connection.
+    /// Whether to communicate with the peer of a connection. Without a secret it must be a process
+    /// of the same user or of root. Waits up to `wait` until a program has accepted the connection.
     pub fn trusts(&self, stream: &TcpStream, wait: Duration) -> bool {
         self.0.is_some() || same_user(stream, wait)
     }
@@ -87,7 +88,7 @@ pub(crate) fn draw() -> Result<String, RanksError> {
     Ok(hex(&bytes))
 }
 
-/// Whether a text has the form of [`draw`]'s nonces.
+/// Whether a text has the format of [`draw`]'s nonces.
 pub(crate) fn is_drawn(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
@@ -111,17 +112,17 @@ fn hmac(key: &[u8], message: &[u8]) -> Vec<u8> {
     Sha256::new().chain_update(padded(0x5c)).chain_update(inner).finalize().to_vec()
 }
 
-/// Whether a local connection's peer belongs to this user or to root, by the kernel's connection
-/// list.
+/// Whether the peer of a local connection belongs to this user or to root, by the kernel's list of
+/// connections.
 fn same_user(stream: &TcpStream, wait: Duration) -> bool {
     let (Ok(here), Ok(there)) = (stream.local_addr(), stream.peer_addr()) else { return false };
     let Some(own) = own_user() else { return false };
     let end = Instant::now() + wait;
     loop {
-        // The peer's entry in the list: its local address is `there`, its remote one `here`.
+        // The peer's entry in the list: its local address is `there`, its remote address is `here`.
         match user_of(there, here) {
             Some(user) => return user == own || user == 0,
-            // Not accepted by a program yet.
+            // No program has accepted the connection yet.
             None if Instant::now() < end => std::thread::sleep(Duration::from_millis(10)),
             None => return false,
         }
@@ -133,8 +134,8 @@ fn own_user() -> Option<u32> {
     std::fs::metadata("/proc/self").ok().map(|of| of.uid())
 }
 
-/// The owner of the connection from `local` to `remote`; `None` if there is none, or no program has
-/// accepted it.
+/// The owner of the connection from `local` to `remote`. `None` if there is no such connection, or
+/// no program has accepted it.
 fn user_of(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let (local, remote) = (listed(local), listed(remote));
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().find_map(|list| {
@@ -143,7 +144,8 @@ fn user_of(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
             let mut words = line.split_ascii_whitespace().skip(1);
             let is = words.next() == Some(local.as_str()) && words.next() == Some(remote.as_str());
             let (user, file) = is.then(|| (words.nth(4), words.nth(1)))?;
-            // Before a program accepts a connection it has no inode and is listed as root's.
+            // A connection that no program has accepted has no inode, and root is listed as its
+            // owner.
             user?.parse().ok().filter(|_| file.is_some_and(|file| file != "0"))
         })
     })

@@ -1,8 +1,8 @@
-//! A running rank's watchdog: detects ranks that have ended or hang.
+//! The watchdog of a running rank: detects ranks that have ended or hang.
 //!
 //! A thread polls the connections, the library, and the number of collective sums that the device
-//! has made. If this rank waits and no sum completes, because another rank has ended or the time
-//! limit passed, the thread aborts the library's work. Then the device continues with invalid
+//! has computed. A rank may wait while no sum completes, because another rank has ended or the time
+//! limit has passed. Then the thread aborts the library's work. The device continues with invalid
 //! numbers, the host stops waiting, and every later call returns the reason.
 
 use super::Links;
@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 
 /// The polling interval.
 const EVERY: Duration = Duration::from_millis(20);
-/// The time limit of a sum after another rank has ended: data that it sent before may still arrive.
+/// The time limit of a sum after another rank has ended. Data that it sent before may still arrive.
 const GONE: Duration = Duration::from_secs(2);
 /// The time limit of a sum while the model is opened: one rank may compile kernels that another
-/// finds in its cache.
+/// rank has in its cache.
 const OPENING: Duration = Duration::from_secs(900);
 
-/// Heartbeat interval, and the longest silence of a rank: a lost machine closes no connection.
-/// Longer than a busy machine delays a thread.
+/// The interval of heartbeats, and the longest time without one: if a machine fails, its
+/// connections stay open. The time is longer than a busy machine delays a thread.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -56,17 +56,18 @@ struct WatchShared {
     over: AtomicBool,
     /// Calls that wait for the device.
     waiting: AtomicUsize,
-    /// The time limit of a sum in milliseconds.
+    /// The time limit of a sum, in milliseconds.
     limit: AtomicU64,
     /// Digests of this rank's inputs that were not sent yet.
     given: Mutex<Vec<u64>>,
-    /// The number of this rank's inputs, and how many of them all other ranks are known to share.
+    /// Number of this rank's inputs, and number of them that all other ranks are known to have as
+    /// well.
     gave: AtomicUsize,
     same: AtomicUsize,
     stop: AtomicBool,
 }
 
-/// Marks a call as waiting for the device while it lives.
+/// Marks a call as waiting for the device until it is dropped.
 pub struct Waiting(Arc<WatchShared>);
 
 impl Drop for Waiting {
@@ -88,7 +89,7 @@ impl WatchShared {
             *first = Some(why);
             self.over.store(true, Ordering::Release);
             drop(first);
-            // Aborting may take seconds; the other ranks learn the reason meanwhile.
+            // Aborting may take seconds. The other ranks get the reason meanwhile.
             let collective = collective.clone();
             std::thread::spawn(move || collective.give_up());
         }
@@ -96,7 +97,7 @@ impl WatchShared {
 }
 
 impl Far {
-    /// Starts the watchdog; the device counts its sums in `sums`.
+    /// Starts the watchdog. The device counts its sums in `sums`.
     pub fn new(
         collective: Collective,
         links: Links,
@@ -133,37 +134,37 @@ impl Far {
         Ok(Far { collective, shared, rank, limit, thread: Some(thread) })
     }
 
-    /// The model is open: from now on the shorter time limit holds.
+    /// Must be called when the model is open. From then on the shorter time limit applies.
     pub fn opened(&self) {
         self.shared.limit.store(self.limit.as_millis() as u64, Ordering::Release);
     }
 
-    /// Sums are waited for while the result lives.
+    /// Marks a wait for sums, until the result is dropped.
     pub fn waiting(&self) -> Waiting {
         self.shared.waiting.fetch_add(1, Ordering::Acquire);
         Waiting(Arc::clone(&self.shared))
     }
 
-    /// Notes the digest of an input. All ranks must have the same inputs, or each would wait for
-    /// sums of another.
+    /// Records the digest of an input. All ranks must have the same inputs; otherwise each would
+    /// wait for sums of another.
     pub fn given(&self, what: u64) {
         self.shared.given.lock().unwrap_or_else(PoisonError::into_inner).push(what);
         self.shared.gave.fetch_add(1, Ordering::Release);
         self.look();
     }
 
-    /// Wakes the thread.
+    /// Wakes the thread of the watchdog.
     fn look(&self) {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
         }
     }
 
-    /// On rank 0: waits until all other ranks have sent digests of their inputs so far.
+    /// On rank 0, waits until all other ranks have sent the digests of their inputs so far.
     pub fn agreed(&self, device: &Device) -> Result<(), SessionError> {
         let gave = self.shared.gave.load(Ordering::Acquire);
         let _waiting = self.waiting();
-        // A rank that sends none is detected by the thread, like one that is missing from a sum.
+        // The thread detects a rank that sends no digest, like a rank that is missing from a sum.
         while self.rank == 0 && self.shared.same.load(Ordering::Acquire) < gave && !self.is_over() {
             self.look();
             std::thread::sleep(Duration::from_micros(200));
@@ -171,14 +172,14 @@ impl Far {
         self.check(device)
     }
 
-    /// Gathers every device's part in `to`.
+    /// Gathers the parts of all devices in `to`.
     pub fn gather(
         &self,
         stream: &Stream,
         from: &DeviceBuffer<f32>,
         to: &DeviceBuffer<f32>,
     ) -> Result<(), kjit_engine::Error> {
-        // The first call of a kind sets up connections, which needs all ranks.
+        // The first call of a kind sets up connections, which involves all ranks.
         let _waiting = self.waiting();
         stream.all_gather(&self.collective, from, to)
     }
@@ -188,7 +189,7 @@ impl Far {
         self.shared.over.load(Ordering::Acquire)
     }
 
-    /// Stops because of this rank's own fault. The others detect its end.
+    /// Stops because of an error of this rank. The other ranks detect its end.
     pub fn end(&self) {
         self.shared.fail("this rank has failed".to_owned(), &self.collective);
     }
@@ -225,11 +226,11 @@ struct Link {
     stream: TcpStream,
     /// An incomplete message.
     part: Vec<u8>,
-    /// Digests of that rank's inputs.
+    /// Digests of the inputs of that rank.
     given: Vec<u64>,
-    /// The number of those compared and found equal to rank 0's.
+    /// Number of digests that were compared and found equal to those of rank 0.
     same: usize,
-    /// The time of the last message.
+    /// Time of the last message.
     heard: Instant,
     ended: bool,
 }
@@ -278,7 +279,7 @@ impl Link {
         all
     }
 
-    /// Sends a message of nine bytes, which fit into any send buffer; a rank that does not read is
+    /// Sends a message of nine bytes, which fits in any send buffer. A rank that does not read is
     /// detected as ended or hanging.
     fn tell(&mut self, kind: u8, number: u64) {
         let mut frame = [kind; FRAME];
@@ -296,13 +297,14 @@ struct Watch {
     collective: Collective,
     shared: Arc<WatchShared>,
     sums: PinnedBuffer<u32>,
-    /// The number of sums at the last poll, and since when it has not changed while a call waits.
+    /// The number of sums at the last poll, and the time since which it has not changed while a
+    /// call waits.
     seen: u32,
     since: Instant,
     /// Digests of all inputs of this rank.
     given: Vec<u64>,
     gone: Option<usize>,
-    /// The time of the last heartbeat sent.
+    /// Time of the last heartbeat that was sent.
     told: Instant,
     /// The library's error and its time.
     broken: Option<(Instant, String)>,
@@ -311,7 +313,8 @@ struct Watch {
 impl Watch {
     fn run(&mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
-            // Sends first: inputs of other ranks are compared with this rank's.
+            // Messages are sent first, because inputs of other ranks are compared with this rank's
+            // inputs.
             self.tell();
             self.listen();
             if !self.shared.over.load(Ordering::Acquire)
@@ -392,7 +395,7 @@ impl Watch {
         if self.broken.is_none() {
             self.broken = self.collective.failed().map(|said| (Instant::now(), said));
         }
-        // A rank that has ended explains more than the library's error about it.
+        // A rank that has ended explains more than the library's error about that rank.
         if let Some((when, said)) = &self.broken
             && when.elapsed() > GONE
         {

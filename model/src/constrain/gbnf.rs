@@ -1,19 +1,19 @@
-//! GBNF, the grammars of llama.cpp
-//! (<https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md>), translated into
-//! llguidance's Lark. Rules become rules and character classes regular expressions, so that a text
-//! matches one as it matches the other.
+//! Translates GBNF, the grammars of llama.cpp
+//! (<https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md>), to llguidance's
+//! dialect of Lark. Rules become rules, and character classes become regular expressions. So both
+//! grammars accept the same texts.
 
 use std::fmt::Write;
 
-/// Deepest nesting of parentheses.
+/// Maximum nesting of parentheses.
 const DEEPEST: usize = 128;
-/// Most repetitions of `{m,n}`: as llama.cpp has it.
+/// Maximum number of repetitions in `{m,n}`. llama.cpp has the same limit.
 const MOST_TIMES: u32 = 2000;
 
-/// The grammar in Lark. Its first rule is `root`.
+/// Translates the grammar to Lark. Its first rule is `root`.
 ///
 /// # Errors
-/// One line: the place and what is wrong there.
+/// One line with the position and the problem.
 pub fn lark_of_gbnf(grammar: &str) -> Result<String, String> {
     let mut reader = Reader { text: grammar, at: 0, defined: vec![], used: vec![] };
     let mut rules = String::new();
@@ -45,8 +45,8 @@ pub fn lark_of_gbnf(grammar: &str) -> Result<String, String> {
     }
 }
 
-/// A rule's name in Lark: letters in lower case, digits and `_`. The letters of `-` and of capitals
-/// keep different names different.
+/// The name of a rule in Lark: lower-case letters, digits and `_`. `-` and capitals are replaced by
+/// letters in a way that keeps different names different.
 fn rule(name: &str) -> String {
     name.chars().fold("r_".to_owned(), |mut all, c| {
         match c {
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
         is
     }
 
-    /// Skips blanks and comments, and line ends where the rule goes on.
+    /// Skips blanks and comments. If the rule continues on the next line, also skips line ends.
     fn space(&mut self, lines: bool) {
         loop {
             let rest = self.rest();
@@ -242,7 +242,7 @@ impl<'a> Reader<'a> {
         while !self.takes("\"") {
             text.push(self.character()?.0);
         }
-        // As JSON writes it, which Lark reads. The library does not accept a raw DEL.
+        // The text as JSON, which Lark can read. The library does not accept an unescaped DEL.
         let text = serde_json::Value::from(text).to_string();
         Ok(text.replace('\u{7f}', "\\u007f"))
     }

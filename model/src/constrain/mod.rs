@@ -1,8 +1,8 @@
-//! Constrained answers: a JSON schema, a regular expression or a grammar becomes a [`Constraint`]
-//! by the crate `llguidance`, which computes at every token the set of allowed next tokens.
+//! Constrained answers. The crate `llguidance` turns a JSON schema, a regular expression or a
+//! grammar into a [`Constraint`]. For every token it computes the set of allowed next tokens.
 //!
 //! [`Grammars`] is made once per vocabulary and takes some tenths of a second. A constraint is made
-//! per request in a few milliseconds. Its mask takes some tens of µs per token.
+//! per request in a few milliseconds. A mask takes tens of µs per token.
 
 mod gbnf;
 mod reply;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 const MOST_BYTES: usize = 512 << 10;
 /// Stack size for making a constraint, plus a part per byte of the grammar. A chain of rules such
 /// as `aaa:aab` takes 2 to 4 KiB of stack per rule in a release build: 1,000 of them overflowed the
-/// usual 2 MiB. Untouched stack takes no memory.
+/// default 2 MiB. Stack that is not used takes no memory.
 const STACK: usize = 8 << 20;
 const STACK_A_BYTE: usize = 2 << 10;
 
@@ -49,7 +49,7 @@ pub enum GrammarError {
 }
 
 /// Maximum number of entries in one row of the library's parser. An object of 2,000 optional
-/// properties has 8,000.
+/// properties has 8,000 entries.
 const MOST_IN_ROW: usize = 10_000;
 /// Maximum number of entries in all rows that are tried for one token.
 const MOST_IN_STEP: usize = 250_000;
@@ -61,8 +61,8 @@ pub struct Grammars {
     ends: Vec<u32>,
 }
 
-/// The vocabulary in the library's form. Tokens are never forced, so that only the model decides
-/// how a text is split into tokens.
+/// The vocabulary in the format of the library. Tokens are never forced, so that only the model
+/// decides how a text is split into tokens.
 struct Vocabulary(TokTrie);
 
 impl TokenizerEnv for Vocabulary {
@@ -80,10 +80,10 @@ impl TokenizerEnv for Vocabulary {
 }
 
 impl Grammars {
-    /// For a vocabulary and a model with `n_vocab` logits.
+    /// Makes constraints for a vocabulary and a model with `n_vocab` logits.
     ///
     /// # Errors
-    /// [`GrammarError::Vocabulary`]: no token ends an answer, or the library refuses the
+    /// [`GrammarError::Vocabulary`]: no token ends an answer, or the library rejects the
     /// vocabulary.
     pub fn new(tokenizer: &Tokenizer, n_vocab: usize) -> Result<Grammars, GrammarError> {
         let wrong = |why: String| GrammarError::Vocabulary(why);
@@ -93,7 +93,7 @@ impl Grammars {
         let bytes = |id: u32| {
             let mut text = vec![];
             match tokenizer.is_control(id) {
-                // The library's marker of a token that no text produces.
+                // The marker of the library for a token that no text produces.
                 Ok(true) => {
                     text.push(TokTrie::SPECIAL_TOKEN_MARKER);
                     text.extend_from_slice(tokenizer.token_text(id).unwrap_or_default());
@@ -122,7 +122,7 @@ impl Grammars {
         Ok(Grammars { factory, n_vocab, ends })
     }
 
-    /// Answers that are JSON and satisfy this schema, except for the keywords in
+    /// Constrains answers to JSON that satisfies this schema, except for the keywords in
     /// [`Grammar::unheld`].
     ///
     /// # Errors
@@ -133,15 +133,16 @@ impl Grammars {
         Ok(Box::new(Grammar { unheld, ..*made }))
     }
 
-    /// Answers that are a JSON object.
+    /// Constrains answers to a JSON object.
     ///
     /// # Errors
-    /// The errors of [`Grammars::json_schema`].
+    /// See [`Grammars::json_schema`].
     pub fn json_object(&self) -> Result<Box<Grammar>, GrammarError> {
         self.json_schema(&serde_json::json!({ "type": "object" }))
     }
 
-    /// Answers that fully match this regular expression, in the syntax of the crate `regex`.
+    /// Constrains answers to full matches of this regular expression, in the syntax of the crate
+    /// `regex`.
     ///
     /// # Errors
     /// The expression is invalid.
@@ -149,7 +150,8 @@ impl Grammars {
         self.made("regular expression", TopLevelGrammar::from_regex(expression))
     }
 
-    /// Answers of this grammar, in llguidance's variant of Lark. The start rule is `start`.
+    /// Constrains answers to this grammar, in llguidance's dialect of Lark. The start rule is
+    /// `start`.
     ///
     /// # Errors
     /// The grammar is invalid.
@@ -167,7 +169,7 @@ impl Grammars {
         if bytes > MOST_BYTES {
             return Err(wrong(format!("it has {bytes} bytes, more than {MOST_BYTES}")));
         }
-        // The library follows chains of rules or references by recursion.
+        // The library processes chains of rules or references by recursion.
         let stack = STACK + STACK_A_BYTE * bytes;
         let matcher = std::thread::scope(|scope| {
             let make = || Matcher::new(self.factory.create_parser(grammar));
@@ -207,7 +209,7 @@ fn translated(schema: &Value) -> Result<Translated, GrammarError> {
     made.map_err(|why| wrong(&why))
 }
 
-/// The keywords of a schema that answers are not checked against.
+/// The keywords of a schema that are not enforced in answers.
 ///
 /// # Errors
 /// The schema is invalid, or no value satisfies it.
@@ -235,7 +237,7 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// The keywords of its schemas that answers are not checked against.
+    /// The keywords of the schemas that are not enforced in answers.
     pub fn unheld(&self) -> &[Unenforced] {
         &self.unheld
     }
@@ -256,7 +258,7 @@ impl Constraint for Grammar {
     fn allowed(&mut self) -> Result<TokenMask, String> {
         let bits = self.matcher.compute_mask_or_eos().map_err(|e| line(&e))?;
         let mut mask = TokenMask::of_bits(self.n_vocab, bits.as_slice());
-        // If one end token is allowed, all are.
+        // If one end token is allowed, all end tokens are allowed.
         if self.ends.iter().any(|id| mask.allows(*id))
             || self.matcher.is_accepting().unwrap_or(false)
         {

@@ -1,5 +1,5 @@
-//! The grammar of a whole answer: reasoning, then content, tool calls in the model's form, or
-//! either. [`ReplyParser`](crate::chat::ReplyParser) reads such answers.
+//! The grammar of a whole answer: reasoning, then content, tool calls in the format of the model,
+//! or either of both. [`ReplyParser`](crate::chat::ReplyParser) parses such answers.
 
 use super::{Grammar, GrammarError, Grammars, Translated, Unenforced, translated};
 use crate::chat::Form;
@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 /// The allowed parts of an answer.
 pub struct Reply<'a> {
-    /// The model's form of reasoning and calls.
+    /// The format in which the model writes reasoning and calls.
     pub form: Form,
     /// The rendered prompt. It may have started the reasoning.
     pub prompt: &'a str,
@@ -32,13 +32,13 @@ pub enum Content<'a> {
     Json(&'a Value),
     /// Text that fully matches this regular expression.
     Regex(&'a str),
-    /// Text of this grammar, in llguidance's variant of Lark.
+    /// Text of this grammar, in llguidance's dialect of Lark.
     Lark(&'a str),
 }
 
 /// Any text, without control tokens.
 const ANY: &str = r"/(.|\n)*/";
-/// Any text that does not begin like a call of Llama 3.
+/// Any text that does not start like a call of Llama 3.
 const NO_OBJECT: &str = r"/([^\s{](.|\n)*)?/";
 /// Any text without channel markers, which are plain text in some vocabularies.
 const NO_MARK: &str = r"/([^<]|<+[^<|])*<*/";
@@ -46,7 +46,7 @@ const NO_MARK: &str = r"/([^<]|<+[^<|])*<*/";
 const GAP: &str = r"/[ \n]{0,4}/";
 
 impl Grammars {
-    /// Answers with these parts.
+    /// Makes the grammar of answers with these parts.
     ///
     /// # Errors
     /// A schema is invalid, or uses an unsupported keyword.
@@ -74,7 +74,7 @@ struct Lark<'a> {
     rules: String,
     schemas: Vec<GrammarWithLexer>,
     unheld: Vec<Unenforced>,
-    /// The first invalid schema's error.
+    /// The error of the first invalid schema.
     wrong: Option<GrammarError>,
 }
 
@@ -96,7 +96,8 @@ impl Lark<'_> {
         name.to_owned()
     }
 
-    /// A marker of the form: a control token by its id, since no text produces it; otherwise text.
+    /// A marker of the format. A control token is written by its id, because no text produces it.
+    /// Other markers are text.
     fn mark(&self, text: &str) -> String {
         match self.control(text) {
             Some(id) => format!("<[{id}]>"),
@@ -112,7 +113,7 @@ impl Lark<'_> {
     fn until(&mut self, name: &str, mark: &str) -> String {
         match self.control(mark) {
             Some(id) => self.rule(name, &format!("{ANY} <[{id}]>")),
-            // The first marker ends it and is part of it.
+            // The rule ends with the first marker, which is part of it.
             None => self
                 .rule(&format!("{name}[lazy]"), &format!("{ANY} {}", quoted(mark)))
                 .replace("[lazy]", ""),
@@ -133,7 +134,7 @@ impl Lark<'_> {
         }
     }
 
-    /// The rule of the content; `None` if it may be any text, or if there is none.
+    /// The rule of the content; `None` if any text is allowed, or if there is no content.
     fn content(&mut self, content: &Content<'_>) -> Option<String> {
         match content {
             Content::Nothing | Content::Text => None,
@@ -155,7 +156,7 @@ impl Lark<'_> {
         format!("@{name}")
     }
 
-    /// Reasoning, then the body. Reasoning is present if the prompt started it or the vocabulary
+    /// Reasoning, then the body. Reasoning is allowed if the prompt started it or the vocabulary
     /// has a token for it.
     fn reasoned(&mut self, form: Form, reply: &Reply<'_>, body: String) -> String {
         if let Some(close) = form.begun(reply.prompt) {
@@ -165,8 +166,8 @@ impl Lark<'_> {
         let prompt = reply.prompt.trim_end();
         let mut all = vec![];
         for (i, (open, close)) in form.reasoning().iter().enumerate() {
-            // The model was trained with the tag if its vocabulary has a token for it. No reasoning
-            // is allowed if the prompt has already ended it.
+            // If the vocabulary has a token for the tag, the model was trained with it. Reasoning
+            // is not allowed if the prompt has already ended it.
             if self.tokenizer.special_id(open).is_some() && !prompt.ends_with(close) {
                 let until = self.until(&format!("reasoning_{i}"), close);
                 all.push(format!("{} {until} {GAP}", self.mark(open)));
@@ -178,7 +179,7 @@ impl Lark<'_> {
         }
     }
 
-    /// Content and calls, for forms with tags or without any markers.
+    /// Content and calls, for formats with tags or without markers.
     fn body(&mut self, reply: &Reply<'_>) -> String {
         let content = self.content(&reply.content);
         if reply.tools.is_empty() {
@@ -197,7 +198,7 @@ impl Lark<'_> {
         }
     }
 
-    /// Text in which anything that begins like a call must be a call.
+    /// Text in which everything that starts like a call must be a call.
     fn free(
         &mut self,
         reply: &Reply<'_>,
@@ -208,7 +209,7 @@ impl Lark<'_> {
     ) -> String {
         let more = if reply.parallel { format!("({between} {call})*") } else { String::new() };
         if begin.is_empty() {
-            // Llama 3: the whole answer is a call, also after its call token.
+            // Llama 3: the whole answer is a call. This is also true after its call token.
             let calls = self.rule("calls", &format!("{call} {more}"));
             let told = self
                 .control(reply.form.call().0)
@@ -259,8 +260,8 @@ impl Lark<'_> {
         }
     }
 
-    /// An answer of messages in channels. The prompt ends with `<|start|>assistant`; the end of a
-    /// call is the end of the answer.
+    /// An answer of messages in channels. The prompt ends with `<|start|>assistant`. The answer
+    /// ends with the end of a call.
     fn channels(&mut self, reply: &Reply<'_>) -> String {
         let [channel, message, end, start] =
             ["<|channel|>", "<|message|>", "<|end|>", "<|start|>"].map(|text| self.mark(text));
@@ -291,7 +292,7 @@ impl Lark<'_> {
         if !matches!(reply.content, Content::Text) {
             return format!("{channel} {before}? ({ways})");
         }
-        // The model may announce a call before it.
+        // The model may write text before a call.
         let told = self.rule(
             "told",
             &format!("\"commentary\" {message} {body} {start} \"assistant\" {channel}"),

@@ -9,48 +9,49 @@ use crate::session::{OpenOptions, Persistence, Session, SessionError, Split};
 use kjit_engine::Engine;
 use std::sync::Arc;
 
-/// Device memory left free beyond a stage's plan, for copies, kernels and their proofs.
+/// Device memory that is left free in addition to a stage's plan: for copies, kernels and their
+/// tests.
 const SPARE: u64 = 256 << 20;
 
 /// The reason why layers cannot be placed as requested.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
-    /// [`Split::Tensor`] without several GPUs.
+    /// [`Split::Tensor`] was requested without several GPUs.
     #[error("--split tensor is for several GPUs that compute each layer together: {0}")]
     Tensor(&'static str),
-    /// [`Split::Ranks`](crate::session::Split::Ranks) with an option that it excludes, or without
-    /// ranks.
+    /// [`Split::Ranks`](crate::session::Split::Ranks) was requested without ranks, or with an
+    /// option that cannot be combined with it.
     #[error("{0}")]
     Ranks(String),
-    /// [`Persistence::On`] with several stages.
+    /// [`Persistence::On`] was requested with several stages.
     #[error(
         "--persistent on is one launch on one device, or on each with --split tensor: leave it out \
          with --split layers"
     )]
     Persistent,
-    /// [`OpenOptions::stream`] with several stages.
+    /// [`OpenOptions::stream`] was requested with several stages.
     #[error("--stream copies all layers to one device: leave it out with several devices")]
     Stream,
-    /// Host experts without exactly one GPU for the rest.
+    /// Host experts were requested without exactly one GPU for the rest.
     #[error("--host-experts is for one GPU that has all else: {0}")]
     Experts(String),
-    /// Host FFN without exactly one GPU for the rest.
+    /// Host FFN was requested without exactly one GPU for the rest.
     #[error("--host-ffn is for one GPU that has all else: {0}")]
     Ffn(String),
-    /// Host layers without a GPU for the others.
+    /// Host layers were requested without a GPU for the other layers.
     #[error("--host-layers is for a model whose other layers are on a GPU: {0}")]
     NoGpu(String),
-    /// More host layers than possible.
+    /// More host layers were requested than possible.
     #[error(
         "--host-layers {asked}: the model has {layers} layers, and each of {gpus} GPUs needs one"
     )]
     HostLayers {
-        /// The number requested.
+        /// Requested number of host layers.
         asked: usize,
-        /// The model's layers.
+        /// Number of layers of the model.
         layers: usize,
-        /// GPUs.
+        /// Number of GPUs.
         gpus: usize,
     },
     /// The model cannot be cut into layers.
@@ -59,7 +60,7 @@ pub enum PlacementError {
     /// The layers cannot be divided among the devices.
     #[error(transparent)]
     Divide(#[from] DivideError),
-    /// A device fault.
+    /// A device failed.
     #[error("--device {label}: {source}")]
     Device {
         /// The device.
@@ -69,7 +70,7 @@ pub enum PlacementError {
     },
 }
 
-/// Layers on the CPU.
+/// Number of layers on the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HostLayers {
     /// A fixed number.
@@ -159,8 +160,8 @@ impl Wanted {
         Ok(Some(Wanted { gpus, host, together }))
     }
 
-    /// Opens a session with tensor split, with the GPUs' labels. `Ok(Err(why))`: the GPUs differ in
-    /// kind, or data sent between them does not arrive.
+    /// Opens a session with tensor split. Returns it with the labels of the GPUs. `Ok(Err(why))`:
+    /// the GPUs are of different kinds, or data sent between them do not arrive.
     fn open_together(
         &self,
         engine: &Engine,
@@ -191,9 +192,9 @@ impl Wanted {
         }
     }
 
-    /// Opens the devices and divides the layers. The CPU has the first ones: so the output matrix,
-    /// the largest, is on a GPU, which also chooses the token; and the embedding's rows are looked
-    /// up in host memory.
+    /// Opens the devices and divides the layers. The CPU has the first layers. So the output
+    /// matrix, the largest, is on a GPU, which also chooses the token, and the rows of the
+    /// embedding are read from host memory.
     pub fn choose(
         &self,
         engine: &Engine,
@@ -217,8 +218,8 @@ impl Wanted {
             let (free, _) = free_memory(&device).map_err(failed)?;
             let free = options.memory.map_or(free, |most| most.min(free));
             let bytes = free.saturating_sub(memory.rest).saturating_sub(SPARE.min(free / 16));
-            // Needs are counted in the file's layout; some formats take more in the device's
-            // layout.
+            // Needs are counted in the layout of the file. Some formats take more memory in the
+            // layout of the device.
             let file: u64 = needs.iter().map(|n| n.weights).sum();
             let scale = |n: u64| {
                 (u128::from(n) * u128::from(file) / u128::from(memory.weights.max(file).max(1)))
@@ -290,13 +291,13 @@ impl Wanted {
     }
 }
 
-/// The error text of `--split tensor` with one device.
+/// The error message of `--split tensor` with one device.
 const ONE: &str = "--device names fewer than two, as in --device cuda:0,cuda:1";
 
 /// A session, and the device label and number of layers of each stage.
 pub type Opened = (Session, Vec<(String, usize)>);
 
-/// The fewest layers that the CPU must have so that the others fit.
+/// The minimum number of layers on the CPU so that the other layers fit on the GPUs.
 fn fewest(needs: &[LayerNeed], rooms: &[Room]) -> Result<usize, DivideError> {
     let mut last = DivideError::Few { layers: needs.len(), devices: rooms.len() };
     for host in 0..needs.len() {

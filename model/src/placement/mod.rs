@@ -1,11 +1,12 @@
 //! Placement of a model's layers: a list of *stages*, each a contiguous range of layers on one
 //! device.
 //!
-//! The graph is cut at layer borders ([`Layers`]). A stage's part is a graph too: its input is
-//! hidden states of the stage before (token ids for the first stage), its result is hidden states
-//! for the next one (logits for the last). A runner treats a part like a whole graph. A session has
-//! the last stage's runner, and each runner asks the one before it for hidden states. So tokens are
-//! chosen where the logits are, and nothing above knows the number of stages.
+//! The graph is cut between layers ([`Layers`]). The part of a stage is a graph as well. Its input
+//! is hidden states of the previous stage (token ids for the first stage). Its result is hidden
+//! states for the next stage (logits for the last stage). A runner treats a part like a whole
+//! graph. A session has the runner of the last stage, and each runner requests hidden states from
+//! the previous one. So tokens are chosen where the logits are, and the callers do not depend on
+//! the number of stages.
 
 mod choose;
 mod rank;

@@ -9,7 +9,8 @@ use crate::session::{OpenOptions, Persistence, Session, SessionError};
 use kjit_engine::Engine;
 use std::sync::Arc;
 
-/// Opens a session with this process's share; returns it with its device's label and its rank.
+/// Opens a session with the share of this process. Returns it with the label of its device and its
+/// rank.
 pub(crate) fn open_rank(
     engine: &Engine,
     gguf: &Arc<Gguf>,
@@ -43,7 +44,7 @@ pub(crate) fn open_rank(
 }
 
 /// The device of the process with this number on its machine. If the launcher shows each process
-/// only one device, each takes its first.
+/// only one device, each process uses its first one.
 fn of_this_machine(engine: &Engine, local: usize) -> Result<String, PlacementError> {
     let here = engine.devices();
     let none = || {

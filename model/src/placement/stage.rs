@@ -1,12 +1,12 @@
-//! The place of a stage.
+//! The device of a stage.
 
 use kjit_engine::Device;
 
-/// The place of a stage.
+/// The device of a stage.
 #[derive(Debug, Clone)]
 pub enum Place {
-    /// The CPU.
+    /// The stage runs on the CPU.
     Cpu,
-    /// This device.
+    /// The stage runs on this GPU.
     Gpu(Device),
 }

@@ -14,7 +14,7 @@ use crate::session::{SequenceId, Session, SessionError};
 use std::collections::HashMap;
 
 impl Worker {
-    /// Admits waiting requests while there are free slots and room for their tokens.
+    /// Admits waiting requests while there are free slots and space for their tokens.
     pub fn admit(&mut self) {
         let Some(slots) = self.session.as_ref().map(Session::sequences) else { return };
         self.crowded &= !self.running.is_empty();
@@ -79,7 +79,7 @@ impl Worker {
                     self.running.push(running);
                 }
                 Err(SessionError::Lost(why)) => {
-                    // The next step meets the same error and has the model reopened.
+                    // The next step gets the same error and reopens the model.
                     self.end(job, End::Failed(Failure::Device(why)));
                     return;
                 }
@@ -89,7 +89,8 @@ impl Worker {
         }
     }
 
-    /// Gives a request a sequence, and returns the number of its tokens that are in it already.
+    /// Gives a request a sequence. Returns the number of its tokens that are already in the
+    /// sequence.
     fn place(&mut self, job: &mut ActiveRequest) -> Result<(SequenceId, usize), SessionError> {
         if self.session.as_ref().is_some_and(|s| s.pages().is_some()) {
             let (id, fed) = self.place_in_pages(job)?;
@@ -113,7 +114,8 @@ impl Worker {
                     session.remove(oldest)?;
                 }
                 match full && oldest.is_none() && self.kept.take(of) {
-                    // Every other slot is in use: the kept sequence itself continues.
+                    // Every other slot is in use, so the retained sequence is continued and not
+                    // copied.
                     true => (of, session.truncate(of, len)?),
                     false => {
                         let id = session.fork(of, len, job.sampling.clone())?;
@@ -132,8 +134,8 @@ impl Worker {
         Ok((id, fed))
     }
 
-    /// Sets a sequence's sampler: the request's options, or the sampler that it had when it was
-    /// preempted.
+    /// Sets the sampler of a sequence: made from the request's options, or the sampler at the time
+    /// of preemption.
     fn take_sampler(
         &mut self,
         job: &mut ActiveRequest,
@@ -148,7 +150,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends a sequence. Its tokens are kept until the slot is needed.
+    /// Ends a sequence. Its tokens are retained until the slot is needed.
     pub fn finish(&mut self, r: Running, end: End) {
         let Running { id, fed, job, .. } = r;
         self.crowded = false;
@@ -168,7 +170,7 @@ impl Worker {
         self.end(job, end);
     }
 
-    /// Makes room for `more` tokens: removes kept sequences, least recently used first, then
+    /// Frees space for `more` tokens. Removes retained sequences, least recently used first, then
     /// preempts the newest sequences, which are recomputed later. The oldest always runs.
     pub fn make_room(&mut self, more: usize) {
         let held =

@@ -1,14 +1,15 @@
 //! Positions at which recurrent states are saved. A recurrent state cannot go back, so another
-//! request can only begin where a state was saved. Three positions are worth saving:
+//! request can only start from a position at which a state was saved. Three positions are worth
+//! saving:
 //!
 //! - near the end of a prompt,
 //! - where a prompt leaves a known text (other prompts will share that prefix),
 //! - where an answer ends.
 //!
-//! The first two are rounded to page ends, so that they are equal in all texts with the same
-//! prefix; prompts are fed in pieces that end there. On a GPU each further piece is a pass over all
-//! weights (16 % of the tokens per second of 32 clients with prompts of 512, with many experts), so
-//! there the first position is a multiple of the tokens of a step.
+//! The first two are rounded to the ends of pages, so that they are equal in all texts with the
+//! same prefix. Prompts are fed in pieces that end there. On a GPU each further piece is a pass
+//! over all weights (16 % of the tokens per second of 32 clients with prompts of 512 tokens, with
+//! many experts). So on a GPU the first position is a multiple of the tokens of a step.
 
 use super::prefixes::Prefixes;
 use super::retained::common;
@@ -30,7 +31,7 @@ fn own_border(tokens: usize, step: usize) -> usize {
     tokens / step * step
 }
 
-/// The tokens that may come from the prefix cache: all but the last, which is always fed.
+/// The tokens that may be found in the prefix cache: all but the last, which is always fed.
 fn asked(tokens: &[u32]) -> &[u32] {
     tokens.split_last().map_or(&[], |(_, rest)| rest)
 }
@@ -40,8 +41,8 @@ pub(super) fn has(session: &Session) -> bool {
     session.graph().is_recurrent() && (session.copies() > 0 || session.grows())
 }
 
-/// A running sequence whose prompt will reach a position at which this request can begin, and that
-/// position.
+/// A running sequence whose prompt will reach a position from which this request can start, and
+/// that position.
 pub(super) fn wait(
     running: &[Running],
     prefixes: &Prefixes,
@@ -74,7 +75,7 @@ impl Worker {
         borders.into_iter().filter(|border| *border > new.fed).collect()
     }
 
-    /// Saves the states of sequences that reached such a position.
+    /// Saves the states of sequences that have reached such a position.
     pub(super) fn keep_at_borders(&mut self) {
         let mut due = vec![];
         for r in &mut self.running {
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_prompt_that_a_step_takes_whole_is_no_piece_more_for_a_copy() {
-        // A prompt of 512 has 511 tokens that may come from the prefix cache.
+        // A prompt of 512 tokens has 511 that may be found in the prefix cache.
         assert_eq!(
             [511, 512, 513, 2047].map(|tokens| own_border(tokens, 512)),
             [0, 512, 512, 1536]

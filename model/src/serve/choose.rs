@@ -1,4 +1,4 @@
-//! Host sampling for requests that ask for log probabilities or have a constraint.
+//! Sampling on the host, for requests that ask for log probabilities or have a constraint.
 
 use super::request::{Alternative, Failure, Logprobs};
 use super::running::ActiveRequest;
@@ -45,7 +45,7 @@ fn likeliest(row: &[f32], n: usize) -> Vec<(u32, f32)> {
         return vec![];
     }
     if n < all.len() {
-        // Only the kept tokens are sorted.
+        // Only the first `n` tokens are sorted.
         all.select_nth_unstable_by(n - 1, first);
         all.truncate(n);
     }

@@ -1,12 +1,12 @@
 //! The number of tokens of each sequence in a step.
 
-/// Composes a step. `rest` has the number of tokens that each sequence has not fed yet, oldest
-/// sequence first. Every sequence with one such token is in the step: its client waits for the next
-/// token. `budget` further tokens are prompts: the oldest prompt whole if it fits, else half of the
-/// budget, so that no prompt waits forever; then the shortest prompts, which finish with it. A
-/// piece that does not end its prompt has at least `least` tokens, because on a GPU each piece is a
-/// pass over all weights (H200, 8B Q4_K_M: 512 tokens take 20 ms in one piece, and more than 30 in
-/// pieces of 481 and 31).
+/// Composes a step. `rest` is the number of tokens that each sequence has not fed yet; the oldest
+/// sequence comes first. Every sequence with one such token is in the step: its client waits for
+/// the next token. In addition, up to `budget` tokens of prompts are in the step. The whole oldest
+/// prompt comes first if it fits, otherwise half of the budget, so that no prompt waits forever.
+/// Then come the shortest prompts, which finish with it. A piece that does not end its prompt has
+/// at least `least` tokens, because on a GPU each piece is a pass over all weights (H200, 8B
+/// Q4_K_M: 512 tokens take 20 ms in one piece, and more than 30 ms in pieces of 481 and 31).
 pub(super) fn compose(rest: &[usize], budget: usize, least: usize) -> Vec<usize> {
     let mut take: Vec<usize> = rest.iter().map(|&n| n.min(1)).collect();
     let mut prompts: Vec<(usize, usize)> =
@@ -46,14 +46,15 @@ mod tests {
     fn tokens_of_answers_always_go_and_prompts_share_what_is_left() {
         assert_eq!(compose(&[1, 1, 1], 2, 1), [1, 1, 1]);
         assert_eq!(compose(&[1, 500, 1], 64, 1), [1, 64, 1]);
-        // The oldest has half, the shortest finishes first, the oldest gets the rest.
+        // The oldest prompt gets half of the budget, the shortest finishes first, the oldest gets
+        // the rest.
         assert_eq!(compose(&[500, 10, 300], 64, 1), [32, 10, 22]);
         assert_eq!(compose(&[500, 10, 12], 64, 1), [42, 10, 12]);
         assert_eq!(compose(&[3, 500], 64, 1), [3, 61]);
-        // Prompts progress beside any number of answers.
+        // Prompts progress together with any number of answers.
         assert_eq!(compose(&[1, 1, 1, 9], 1, 1), [1, 1, 1, 1]);
         assert_eq!(compose(&[], 2, 1), [0usize; 0]);
-        // The oldest prompt runs whole if it fits; a rest below `least` starts no piece.
+        // The oldest prompt runs whole if it fits. A rest below `least` starts no piece.
         assert_eq!(compose(&[1, 60, 500], 64, 16), [1, 60, 0]);
         assert_eq!(compose(&[1, 60, 500], 76, 16), [1, 60, 16]);
         assert_eq!(compose(&[500, 3, 300], 64, 16), [32, 3, 29]);

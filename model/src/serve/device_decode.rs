@@ -1,5 +1,5 @@
-//! Decoding of a few plain answers on a GPU: the device chooses tokens and runs ahead of the host,
-//! as for a single caller.
+//! Decodes a few plain answers on a GPU. The device chooses tokens and runs ahead of the host, as
+//! for a single caller.
 
 use super::hand_out::hand_out;
 use super::request::{Failure, Refused};
@@ -9,8 +9,8 @@ use crate::sample::Sampler;
 use crate::session::{After, SequenceId, Session, SessionError};
 use std::time::{Duration, Instant};
 
-/// The most answers for running ahead. When a request arrives or ends, the device discards up to
-/// four steps that it is ahead; with many answers that would happen every few steps.
+/// Maximum number of answers for running ahead. When a request arrives or ends, the device discards
+/// up to four steps that it is ahead. With many answers that would happen every few steps.
 pub(super) const FEW: usize = 2;
 /// Interval at which the status is updated meanwhile.
 const SHOWN: Duration = Duration::from_millis(100);
@@ -30,7 +30,8 @@ impl Worker {
             && self.running.iter().all(|r| alone(r) && plain(r))
     }
 
-    /// Whether the device may run ahead now: no news from clients, and no drafts that pay.
+    /// Whether the device may run ahead now: there is no news from clients, and drafts are not
+    /// faster.
     pub fn can_run_ahead(&mut self) -> bool {
         if self.shared.news() || !self.are_few_and_plain() || !self.has_pages() {
             return false;
@@ -40,8 +41,8 @@ impl Worker {
         !(drafts && self.running.iter_mut().any(|r| !r.draft(context).is_empty()))
     }
 
-    /// Decodes until a sequence ends or a client arrives or leaves. Returns why no work can be
-    /// done, if so.
+    /// Decodes until a sequence ends or a client arrives or leaves. If no work can be done, returns
+    /// the reason.
     pub fn run_ahead(&mut self) -> Option<Refused> {
         let Worker { session, running, seen, shared, usual, pays_ahead: pays, drafted, .. } = self;
         let session = session.as_mut()?;
@@ -72,14 +73,14 @@ impl Worker {
                 let took = now - last;
                 (last, came) = (now, came + 1);
                 match came {
-                    // The first token after drafts waits until the device runs ahead again: a cost
-                    // of drafting.
+                    // The first token after drafts waits until the device runs ahead again. This is
+                    // a cost of drafting.
                     1 if after_drafts => pays.saw(took, Some(0)),
                     1 | 2 => {}
                     _ => pays.saw(took, None),
                 }
             }
-            // Drafts are compared with the tokens that the device chose, without being run.
+            // Drafts are compared with the tokens that the device chose. They are not run.
             let mut leave = false;
             if drafts && r.job.lookup && end.is_none() {
                 let (worth, another) = r.count_dry(context);

@@ -1,8 +1,8 @@
-//! Hands the tokens of a step to their answers.
+//! Passes the tokens of a step to their answers.
 
 use super::running::{End, Running};
 
-/// Passes a token to the request. Returns the end, if it was the last.
+/// Passes a token to the request. Returns the end, if it was the last token.
 pub(super) fn hand_out(
     seen: &mut super::status::Status,
     r: &mut Running,

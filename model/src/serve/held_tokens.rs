@@ -1,9 +1,10 @@
-//! Tokens held in pages.
+//! Counts the tokens in pages.
 
 use crate::gpu::PageCount;
 
-/// Tokens held in `pages` pages; a shared page counts once, with its fullest content. `running` has
-/// the pages and tokens of each sequence, `kept` the pages and tokens of the prefix cache.
+/// The number of tokens in `pages` pages. A shared page counts once, with its largest number of
+/// tokens. `running` has the pages and tokens of each sequence, `kept` the pages and tokens of the
+/// prefix cache.
 pub(super) fn held<'a>(
     pages: usize,
     running: impl Iterator<Item = (&'a [u32], usize)>,
@@ -34,11 +35,11 @@ mod tests {
     fn what_lies_in_a_page_of_several_is_counted_once() {
         const PAGE: usize = PageCount::POSITIONS;
         assert_eq!(held(4, [(&[2, 0][..], PAGE + 7)].into_iter(), std::iter::empty()), PAGE + 7);
-        // A page shared by three sequences and the cache, and their rests; one sequence has a page
-        // without tokens.
+        // A page shared by three sequences and the cache, and the other pages of the sequences. One
+        // sequence has a page without tokens.
         let two = [(&[2, 0][..], PAGE + 7), (&[2, 1][..], PAGE + 9), (&[2, 3][..], PAGE)];
         assert_eq!(held(4, two.into_iter(), [(2, PAGE)].into_iter()), PAGE + 7 + 9);
-        // A partly shared page counts with its longest part.
+        // A partly shared page counts with its longest content.
         let begins = [(&[1][..], 60), (&[1][..], 20)];
         assert_eq!(held(4, begins.into_iter(), [(1, 70), (3, 5)].into_iter()), 75);
         assert_eq!(held(0, std::iter::empty(), std::iter::empty()), 0);

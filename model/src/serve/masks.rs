@@ -1,5 +1,5 @@
-//! Constraint masks, computed on a thread while the device runs the step: they depend on the tokens
-//! only, not on the step's logits.
+//! Masks of constraints. A thread computes them while the device runs the step: they depend on the
+//! tokens, not on the logits of the step.
 
 use super::request::{Constraint, Failure};
 use super::running::guarded;
@@ -23,7 +23,7 @@ fn allowed(constraint: &mut Boxed) -> Mask {
 }
 
 impl Masks {
-    /// `None` if the system refuses a thread.
+    /// `None` if the system cannot start a thread.
     pub fn new() -> Option<Masks> {
         let (ask, asked) = channel::<(usize, Boxed)>();
         let (answer, answers) = channel();
@@ -41,8 +41,7 @@ impl Masks {
 
     /// Sends a constraint to the thread; [`Masks::answers`] returns it.
     pub fn ask(&mut self, at: usize, constraint: Boxed) {
-        // If the thread has ended, the constraint is lost, and the caller misses it among the
-        // answers.
+        // If the thread has ended, the constraint is lost, and is missing among the answers.
         if self.ask.send((at, constraint)).is_ok() {
             self.asked += 1;
         }

@@ -1,7 +1,7 @@
-//! Refused memory, for sequences that allocate as they grow. Kept sequences are removed first, then
-//! the newest sequence is preempted. A sequence that is alone and still lacks memory fails, and its
-//! client may retry. [`State::Short`] is shown until the same amount can be allocated, which is
-//! tried while the scheduler is idle.
+//! Handles a lack of memory, for sequences that allocate while they grow. Retained sequences are
+//! removed first, then the newest sequence is preempted. A sequence that is alone and still lacks
+//! memory fails, and its client may retry. The status is [`State::Short`] until the same amount can
+//! be allocated. This is tried while the scheduler is idle.
 
 use super::request::Failure;
 use super::running::{ActiveRequest, End, Running};
@@ -11,18 +11,18 @@ use crate::sample::SampleOptions;
 use crate::session::{SessionError, Want};
 
 impl Worker {
-    /// Removes the least recently used kept sequence. `false` if there is none.
+    /// Removes the least recently used retained sequence. Returns `false` if there is none.
     pub(super) fn forget_oldest(&mut self) -> bool {
         let oldest = self.kept.oldest(None);
         if let (Some(oldest), Some(session)) = (oldest, &mut self.session) {
-            // A kept sequence exists, so this cannot fail.
+            // There is a retained sequence, so this cannot fail.
             let _ = session.remove(oldest);
         }
         oldest.is_some()
     }
 
-    /// Preempts the newest sequence: it returns to the queue and is recomputed later. `false` if it
-    /// is the only one, which always runs.
+    /// Preempts the newest sequence: it returns to the queue and is recomputed later. Returns
+    /// `false` if it is the only one, which always runs.
     pub(super) fn preempt_newest(&mut self) -> bool {
         if self.running.len() < 2 {
             return false;
@@ -30,7 +30,7 @@ impl Worker {
         let Some(Running { id, mut job, fed, .. }) = self.running.pop() else { return false };
         job.sampler = self.session.as_mut().and_then(|session| session.sampler(id).ok()).cloned();
         if self.session.as_ref().is_some_and(|session| session.pages().is_some()) {
-            // Its prefix is kept while the pages are not needed.
+            // The prefix is retained while the pages are not needed.
             let tokens = job.tokens.get(..fed).unwrap_or_default().to_vec();
             self.keep(job.owner, id, &tokens);
         }
@@ -42,7 +42,7 @@ impl Worker {
         true
     }
 
-    /// Frees memory for the next step after one whose memory was refused.
+    /// Frees memory for the next step after a step that lacked memory.
     pub(super) fn make_way(&mut self) {
         if !self.forget_oldest() {
             // No request is admitted until a sequence has ended: it would be preempted again.
@@ -50,7 +50,7 @@ impl Worker {
         }
     }
 
-    /// Memory for this request was refused: it waits for running sequences, and fails if there are
+    /// There was no memory for this request. It waits for running sequences, and fails if there are
     /// none.
     pub(super) fn lacks_memory(&mut self, job: ActiveRequest, error: &SessionError) {
         if self.running.is_empty() {
@@ -68,14 +68,14 @@ impl Worker {
         Failure::Memory(error.to_string())
     }
 
-    /// A step succeeded: leaves [`State::Short`].
+    /// A step succeeded, so the state is no longer [`State::Short`].
     pub(super) fn has_memory(&mut self) {
         if self.seen.state == State::Short {
             self.seen.state = State::Ready;
         }
     }
 
-    /// While idle, tries to allocate what was lacking.
+    /// While idle, tries to allocate the amount that was lacking.
     pub(super) fn try_memory(&mut self) {
         let Some(session) = &mut self.session else { return };
         let Ok(id) = session.add(SampleOptions::default()) else { return };

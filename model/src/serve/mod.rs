@@ -1,13 +1,14 @@
-//! The scheduler: runs many requests in one [`Session`]. It knows tokens, not HTTP or text.
+//! The scheduler: runs many requests in one [`Session`]. It processes tokens, and does not depend
+//! on HTTP or text.
 //!
 //! ```text
 //! submit ─→ Waiting (bounded, fair between clients) ─→ Worker, the thread that owns the session ─→ each request's sink
 //! ```
 //!
-//! [`Scheduler::start`] gives the session a thread of its own. [`Scheduler::submit`] puts a
-//! [`Request`] into a bounded queue or returns why not. The thread composes steps: one token of
+//! [`Scheduler::start`] moves the session to a separate thread. [`Scheduler::submit`] puts a
+//! [`Request`] into a bounded queue, or returns why not. The thread composes steps: one token of
 //! every running answer, and pieces of prompts up to a token budget, so that a long prompt does not
-//! stall the answers. Results go to the request's sink as [`Event`]s; the last one is
+//! stall the answers. Results are sent to the sink of the request as [`Event`]s. The last one is
 //! [`Event::Done`] or [`Event::Failed`], exactly once.
 //!
 //! No lock is held while the session computes. A panic in a sink ends that request. A panic or a

@@ -1,4 +1,4 @@
-//! The scheduler with shared pages: prefixes are kept as a tree of pages, and admission and
+//! The scheduler with shared pages. Prefixes are kept in a tree of pages, and admission and
 //! preemption count pages.
 
 use super::prefixes::{CachedPrefix, Prefixes};
@@ -10,10 +10,10 @@ use crate::gpu::PageCount;
 use crate::lookup::MOST;
 use crate::session::{SequenceId, Session, SessionError};
 
-/// Pages that a step takes.
+/// Number of pages that a step needs.
 fn needed(session: &Session, running: &[Running], take: &[usize]) -> usize {
     let of = |(r, &n): (&Running, &usize)| {
-        // Room for drafts.
+        // Positions for drafts.
         let drafts = if n > 0 && r.job.lookup { MOST } else { 0 };
         let room = session.context().saturating_sub(r.fed);
         session.pages_needed(r.id, (n + drafts).min(room)).unwrap_or(0)
@@ -21,8 +21,8 @@ fn needed(session: &Session, running: &[Running], take: &[usize]) -> usize {
     running.iter().zip(take).map(of).sum()
 }
 
-/// Whether pages suffice for a request: the free ones and those that only the prefix cache holds,
-/// minus the pages that running prompts will take.
+/// Whether there are enough pages for a request: the free pages and those that only the prefix
+/// cache references, minus the pages that running prompts will take.
 pub(super) fn fits(
     session: &Session,
     prefixes: &Prefixes,
@@ -57,7 +57,7 @@ impl Worker {
             .filter(|_| self.reuse)
             .unwrap_or_default();
         if session.graph().is_recurrent() {
-            // Running sequences are at other positions; their saved states are in the tree.
+            // Running sequences are at other positions. Their saved states are in the tree.
             let begun = self.prefixes.find_copy(job.owner, asked);
             self.prefixes.touch_copy(job.owner, asked);
             let id = session.add(job.sampling.clone())?;
@@ -109,9 +109,10 @@ impl Worker {
         session.release_pages(&entered.released);
     }
 
-    /// Frees pages for the next step, and returns the tokens that it takes of each sequence. Cached
-    /// prefixes go first, least recently used first; then the newest sequence is preempted. Its
-    /// prefix stays cached until its pages are needed. The oldest always runs.
+    /// Frees pages for the next step. Returns the number of tokens that it takes from each
+    /// sequence. Cached prefixes are removed first (least recently used first), then the newest
+    /// sequence is preempted. Its prefix stays cached until its pages are needed. The oldest always
+    /// runs.
     pub(super) fn make_pages(&mut self) -> Vec<usize> {
         loop {
             let take = self.compose();
@@ -120,8 +121,8 @@ impl Worker {
             if needed(session, &self.running, &take) <= free {
                 return take;
             }
-            // A page that is also in use gives no free page, but the sequence can then write to it
-            // without a copy.
+            // A page that is also in use does not become free, but the sequence can then write to
+            // it without a copy.
             let alone = self.prefixes.forget(|page| session.page_users(page) == 1);
             if let Some(page) = alone.or_else(|| self.prefixes.forget(|_| true)) {
                 session.release_pages(&[page]);
@@ -141,6 +142,6 @@ impl Worker {
     }
 }
 
-/// Tokens of room that a new request should have after its prompt, so that it is not preempted at
-/// once.
+/// Number of free positions that a new request should have after its prompt, so that it is not
+/// preempted immediately.
 pub(super) const ROOM: usize = 32;

@@ -1,10 +1,10 @@
 //! The prefix cache: a radix tree of pages with the keys and values of earlier texts. Each node is
-//! a page of tokens; the last page of a text may be partly filled. The tree takes no sequence slot:
-//! a sequence with a cached prefix shares its pages, and copies the last one before writing to it.
-//! Each owner has a separate tree, so that no request finds another owner's text.
+//! a page of tokens. The last page of a text may be partly filled. The tree takes no sequence slot:
+//! a sequence with a cached prefix shares its pages, and copies the last page before writing to it.
+//! Each owner has a separate tree, so that a request cannot find the text of another owner.
 //!
-//! Recurrent states have no pages. The tree has copies of them instead, each saved after a number
-//! of tokens and attached to a node. A text begins at the last copy on its path.
+//! Recurrent states are not in pages. The tree has copies of them instead, each saved after a
+//! number of tokens and attached to a node. A text starts from the last copy on its path.
 
 use super::request::Owner;
 use super::retained::WORTH;
@@ -13,24 +13,25 @@ use std::collections::HashMap;
 
 const PAGE: usize = PageCount::POSITIONS;
 
-/// A page of tokens after those of its parents, with their keys and values.
+/// A page of tokens that follow the tokens of the parent nodes, with keys and values.
 struct Node {
     tokens: Vec<u32>,
     page: u32,
     parent: Under,
     children: Vec<usize>,
-    /// A counter value of its last use.
+    /// Value of the tree's counter at the last use.
     used: u64,
-    /// Saved recurrent states: the number of this page's tokens before them, and the copy's slot.
+    /// Saved recurrent states: the number of tokens of this page before them, and the slot of the
+    /// copy.
     copy: Option<(usize, usize)>,
 }
 
 /// The parent of a node.
 #[derive(Debug, Clone, Copy)]
 enum Under {
-    /// None: the node begins texts of this owner.
+    /// There is no parent: the node begins texts of this owner.
     Owner(Owner),
-    /// Another node.
+    /// The parent is this node.
     Node(usize),
 }
 
@@ -54,7 +55,7 @@ pub(super) struct Prefixes {
     now: u64,
 }
 
-/// Changes of page references when a text was added.
+/// Changes of page references caused by adding a text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct PageChanges {
     /// Pages that the tree now references.
@@ -81,7 +82,7 @@ impl Prefixes {
         (path.into_iter().filter_map(|at| self.node(at)).map(|node| node.page).collect(), len)
     }
 
-    /// Marks the pages of a prefix as used.
+    /// Marks the pages of a prefix as used now.
     pub fn touch(&mut self, owner: Owner, tokens: &[u32]) {
         self.now += 1;
         for at in self.path(owner, tokens, WORTH).0 {
@@ -98,7 +99,7 @@ impl Prefixes {
         Some(CachedPrefix { pages, len, copy })
     }
 
-    /// Marks the copy at which these tokens begin, and the pages before it, as used.
+    /// Marks the copy from which these tokens start, and the pages before it, as used now.
     pub fn touch_copy(&mut self, owner: Owner, tokens: &[u32]) {
         self.now += 1;
         for at in self.way_to_copy(owner, tokens).map_or(vec![], |(way, ..)| way) {
@@ -109,8 +110,8 @@ impl Prefixes {
     }
 
     /// The nodes up to the last copy on the path of these tokens, the number of tokens up to it,
-    /// and the copy. All children are searched: if two texts part within a page, only one of them
-    /// may have a copy before that point.
+    /// and the copy. All children are searched: if two texts diverge within a page, only one of
+    /// them may have a copy before that point.
     fn way_to_copy(&self, owner: Owner, tokens: &[u32]) -> Option<(Vec<usize>, usize, usize)> {
         let (mut way, mut parent, mut found) = (vec![], Under::Owner(owner), None);
         while let Some(rest) = tokens.get(way.len() * PAGE..).filter(|rest| !rest.is_empty()) {
@@ -129,9 +130,9 @@ impl Prefixes {
         found
     }
 
-    /// Chooses which of `copies` slots saves the states after these tokens, whose pages are in the
-    /// tree: a free one, else the least recently used. `None` if a copy at or after this position
-    /// of the page exists.
+    /// Chooses the slot, of `copies` slots, that saves the states after these tokens, whose pages
+    /// are in the tree. It is a free slot, or otherwise the least recently used one. `None` if a
+    /// copy at this position of the page, or after it, exists.
     pub fn place_copy(&mut self, owner: Owner, tokens: &[u32], copies: usize) -> Option<usize> {
         let (path, len) = self.path(owner, tokens, 1);
         let at = path.last().copied().filter(|_| len == tokens.len())?;
@@ -174,7 +175,7 @@ impl Prefixes {
         for (chunk, &page) in tokens.chunks(PAGE).zip(pages) {
             let common = |at: &usize| self.node(*at).map_or(0, |node| common(&node.tokens, chunk));
             let like = self.children(parent).iter().copied().find(|at| {
-                // The node equals the chunk, or one is a prefix of the other.
+                // The node equals the chunk, or one of them is a prefix of the other.
                 let n = common(at);
                 n == chunk.len() || self.node(*at).is_some_and(|node| node.tokens.len() == n)
             });
@@ -234,7 +235,7 @@ impl Prefixes {
         while let Some(rest) = tokens.get(len..).filter(|rest| !rest.is_empty()) {
             let of = |at: &usize| self.node(*at).map_or(0, |node| common(&node.tokens, rest));
             let best = self.children(parent).iter().map(|at| (of(at), *at)).max();
-            // Too few tokens of a page are not worth copying it.
+            // If only a few tokens of a page match, copying the page is not worth it.
             let Some((n, at)) = best.filter(|(n, _)| *n >= least) else { break };
             path.push(at);
             len += n;
@@ -327,7 +328,7 @@ mod tests {
             "three tokens are not worth a copy"
         );
         assert_eq!(tree.find(ME, &one[1..]), (vec![], 0));
-        // The next turn: a fuller page replaces the one that is its prefix.
+        // The next turn: a fuller page replaces the page that is a prefix of it.
         let longer = text(1, 2 * PAGE + 90);
         assert_eq!(
             tree.enter(ME, &longer, &[10, 11, 13]),
@@ -373,7 +374,7 @@ mod tests {
             "no state goes back"
         );
         assert_eq!(tree.find_copy(ME, &one[..PAGE - 1]), None);
-        // The text continues in the page: the copy at its end moves with it, but a copy never moves
+        // The text continues in the page. The copy at its end moves with it, but a copy never moves
         // back.
         let longer = text(1, 2 * PAGE + 90);
         tree.enter(ME, &longer, &[10, 11, 13]);
@@ -405,7 +406,7 @@ mod tests {
             tree.place_copy(ME, &text, 2).unwrap();
             text
         };
-        // An answer that ends three tokens after a page end, and another text.
+        // An answer that ends three tokens after the end of a page, and another text.
         let short = copied(&mut tree, 1, PAGE + 3, 10);
         let other = copied(&mut tree, 2, PAGE + 40, 20);
         let turn = [&short[..], &text(3, 9)].concat();
@@ -417,8 +418,8 @@ mod tests {
             "it was used last"
         );
         assert_eq!(tree.find_copy(ME, &other), None);
-        // A branch after the copy in the same page: a text that matches both branches equally
-        // begins at the copy.
+        // A branch after the copy in the same page. A text that matches both branches equally
+        // starts from the copy.
         let mut tree = Prefixes::default();
         let one = copied(&mut tree, 1, PAGE + 20, 10);
         let longer = [&one[..], &text(5, 40)].concat();
@@ -440,8 +441,8 @@ mod tests {
         tree.place_copy(ME, &one, 2);
         assert_eq!((tree.find(other, &one), tree.find_copy(other, &one)), ((vec![], 0), None));
         assert_eq!(tree.place_copy(other, &one, 2), None, "he has no page of it");
-        // The other owner adds the same text in pages of its own; neither owner finds the other's
-        // pages.
+        // The other owner adds the same text in its own pages. Neither owner finds the pages of the
+        // other.
         assert_eq!(tree.enter(other, &one, &[20, 21]).held, [20, 21]);
         assert_eq!((tree.find(ME, &one).0, tree.find(other, &one).0), (vec![10, 11], vec![20, 21]));
         let longer = [&one[..], &text(2, 30)].concat();

@@ -5,8 +5,9 @@ use crate::sample::{SampleOptions, TokenMask};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// Receives a request's events on the scheduler's thread, so it must not block. `Break` ends the
-/// answer after the current token; [`Event::Done`] with [`Reason::Ended`] still follows.
+/// Receives the events of a request. It runs on the scheduler's thread, so it must not block.
+/// `Break` ends the answer after the current token; [`Event::Done`] with [`Reason::Ended`] still
+/// follows.
 pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 
 /// Restricts the tokens of an answer, such as to a grammar.
@@ -14,19 +15,19 @@ pub trait Constraint: Send {
     /// The tokens that may come next.
     ///
     /// # Errors
-    /// One line that says why the constraint cannot continue. The request fails with it.
+    /// The reason why the constraint cannot continue, in one line. The request fails with it.
     fn allowed(&mut self) -> Result<TokenMask, String>;
 
-    /// Adds a chosen token. `true` if the answer is complete and ends here.
+    /// Adds a chosen token. Returns `true` if the answer is complete and ends here.
     ///
     /// # Errors
-    /// Those of [`Constraint::allowed`].
+    /// See [`Constraint::allowed`].
     fn accept(&mut self, token: u32) -> Result<bool, String>;
 }
 
-/// The owner of cached texts. A request reuses only texts of its own owner. The default owner is
-/// shared by all requests that name none. Usually a digest of an API key: it is compared and never
-/// printed.
+/// The owner of cached texts. A request reuses only texts of its own owner. All requests without an
+/// owner share the default owner. The owner is usually a digest of an API key: it is compared and
+/// never printed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Owner(pub [u8; 32]);
 
@@ -36,7 +37,7 @@ impl std::fmt::Debug for Owner {
     }
 }
 
-/// The tokens that end an answer. The ending token is passed on.
+/// The tokens that end an answer. The sink also gets the ending token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Stop {
     /// The tokens that end a turn: [`crate::Session::end_ids`].
@@ -44,7 +45,7 @@ pub enum Stop {
     EndOfTurn,
     /// These tokens only.
     Ids(Vec<u32>),
-    /// No token: the answer continues past the end of a turn.
+    /// No token ends the answer: it continues past the end of a turn.
     Never,
 }
 
@@ -52,7 +53,7 @@ pub enum Stop {
 pub struct Request {
     /// The prompt: at least one token.
     pub tokens: Vec<u32>,
-    /// The most tokens of the answer; `None` means until the context is full.
+    /// Maximum number of tokens of the answer; `None`: until the context is full.
     pub max_tokens: Option<usize>,
     /// The sampling options.
     pub sampling: SampleOptions,
@@ -60,15 +61,15 @@ pub struct Request {
     pub stop: Stop,
     /// Restricts the answer's tokens.
     pub constraint: Option<Box<dyn Constraint>>,
-    /// Requests log probabilities of each token, and of this many most likely ones.
+    /// Requests log probabilities of each chosen token, and of this number of most likely tokens.
     pub logprobs: Option<usize>,
     /// Whether tokens may be drafted from repetitions in prompt and answer. The answer is the same
     /// up to near-ties.
     pub lookup: bool,
-    /// The client; clients take turns.
+    /// The client. Waiting clients are served in turns.
     pub client: Option<String>,
-    /// The owner of the text. Only requests of the same owner reuse it, wait for it, or can tell
-    /// from response times that it was cached.
+    /// The owner of the text. Only requests of the same owner reuse it, wait for it, or can find
+    /// out from response times that it was cached.
     pub owner: Owner,
     /// Receives the events.
     pub sink: Sink,
@@ -98,10 +99,10 @@ impl Request {
 /// A token with its log probability.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Alternative {
-    /// The token.
+    /// Id of the token.
     pub id: u32,
-    /// Natural logarithm of its probability by the model's own logits: before biases, penalties,
-    /// temperature and cuts.
+    /// Natural logarithm of the token's probability, computed from the model's logits before
+    /// biases, penalties, temperature and cuts.
     pub logprob: f32,
 }
 
@@ -110,14 +111,14 @@ pub struct Alternative {
 pub struct Logprobs {
     /// Natural logarithm of the chosen token's probability.
     pub chosen: f32,
-    /// The most likely tokens, most likely first; the lowest id among equals.
+    /// The most likely tokens in descending order; among equals, the lowest id comes first.
     pub top: Vec<Alternative>,
 }
 
-/// An event of a request. [`Event::Done`] or [`Event::Failed`] comes once, last.
+/// An event of a request. [`Event::Done`] or [`Event::Failed`] comes exactly once, and last.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The request left the queue. At most once.
+    /// The request left the queue. It is sent at most once.
     Started {
         /// Tokens of the prompt.
         prompt_tokens: usize,
@@ -126,16 +127,16 @@ pub enum Event {
     },
     /// A token of the answer.
     Token {
-        /// The token.
+        /// Id of the token.
         id: u32,
         /// Log probabilities, if requested.
         logprobs: Option<Logprobs>,
     },
     /// The answer is complete.
     Done {
-        /// The reason for the end.
+        /// Why the answer ended.
         reason: Reason,
-        /// Counts and times.
+        /// Counts and times of the answer.
         usage: Usage,
     },
     /// The answer cannot be completed.
@@ -162,19 +163,19 @@ pub enum Reason {
 /// Counts and times of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Tokens of the prompt that were cached.
+    /// Number of tokens of the prompt that were cached.
     pub cached_tokens: usize,
-    /// Tokens of the answer.
+    /// Number of tokens of the answer.
     pub generated_tokens: usize,
-    /// Tokens drafted for it.
+    /// Number of tokens drafted for the answer.
     pub drafted_tokens: usize,
-    /// Drafted tokens that were accepted.
+    /// Number of drafted tokens that were accepted.
     pub accepted_tokens: usize,
     /// Time in the queue.
     pub queued: Duration,
-    /// Time from submission to the first token; `None` without a token.
+    /// Time from submission to the first token; `None` if there was no token.
     pub first_token: Option<Duration>,
     /// Time from submission to the end.
     pub total: Duration,
@@ -187,9 +188,9 @@ pub enum Refused {
     /// The queue is full.
     #[error("{waiting} requests are waiting already: try again in {} s", retry_after.as_secs().max(1))]
     QueueFull {
-        /// Waiting requests.
+        /// Number of waiting requests.
         waiting: usize,
-        /// Estimated time until there is room.
+        /// Estimated time until the queue has capacity.
         retry_after: Duration,
     },
     /// The prompt is longer than the context.
@@ -198,9 +199,9 @@ pub enum Refused {
          larger -c"
     )]
     Context {
-        /// Tokens of the prompt.
+        /// Number of tokens of the prompt.
         tokens: usize,
-        /// The context's size.
+        /// Size of the context in tokens.
         context: usize,
     },
     /// The prompt is empty.
@@ -228,7 +229,7 @@ pub enum Refused {
         /// `general.architecture`.
         arch: String,
     },
-    /// The model is no encoder.
+    /// The model is not an encoder.
     #[error("architecture '{arch}' makes text, not embeddings: serve an encoder")]
     NoEncoder {
         /// `general.architecture`.
@@ -246,10 +247,10 @@ pub enum Refused {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The device failed; the model is being reopened. The request may be repeated.
+    /// The device failed, and the model is being reopened. The client may send the request again.
     #[error("the device failed while this was computed; ask again: {0}")]
     Device(String),
-    /// Memory was refused although no other request held any. Other programs may free some.
+    /// The system refused memory, although no other request used any. Other programs may free some.
     #[error("there is no memory for this now; ask again later: {0}")]
     Memory(String),
     /// The session rejects the request.

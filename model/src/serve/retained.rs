@@ -1,36 +1,36 @@
-//! Kept sequences: they ended but stay in the session, because the next prompt may share their
-//! prefix, such as the next turn of a conversation or a common system prompt.
+//! Retained sequences. They ended, but stay in the session, because the next prompt may have the
+//! same prefix: the next turn of a conversation, or a common system prompt.
 
 use super::request::Owner;
 use crate::session::SequenceId;
 
-/// The fewest shared tokens that are worth copying a state.
+/// Minimum number of shared tokens for which copying a state is worth its cost.
 pub(super) const WORTH: usize = 16;
 
-/// A kept sequence.
+/// A retained sequence.
 struct One {
     id: SequenceId,
     owner: Owner,
     tokens: Vec<u32>,
-    /// A counter value of its last use.
+    /// Value of the counter at the last use.
     used: u64,
 }
 
-/// The kept sequences, each with its tokens.
+/// The retained sequences, each with its tokens.
 #[derive(Default)]
 pub(super) struct RetainedSequences {
     all: Vec<One>,
     now: u64,
 }
 
-/// The sequence that a prompt's prefix comes from.
+/// The sequence from which the prefix of a prompt is reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     /// No sequence.
     None,
-    /// This kept sequence continues after so many tokens.
+    /// This retained sequence is continued after this number of tokens.
     Continue(SequenceId, usize),
-    /// So many tokens of this sequence are copied; it stays unchanged.
+    /// This number of tokens of this sequence is copied. The sequence stays unchanged.
     Copy(SequenceId, usize),
 }
 
@@ -44,13 +44,13 @@ impl RetainedSequences {
         self.all.len()
     }
 
-    /// The number of tokens in all kept sequences.
+    /// Number of tokens in all retained sequences.
     pub fn tokens(&self) -> usize {
         self.all.iter().map(|one| one.tokens.len()).sum()
     }
 
-    /// Keeps a sequence that ended with `tokens`. Sequences that are a prefix of another are
-    /// redundant and returned, to be removed.
+    /// Retains a sequence that ended with `tokens`. Sequences that are a prefix of another are
+    /// redundant; they are returned and must be removed.
     pub fn keep(&mut self, owner: Owner, id: SequenceId, tokens: Vec<u32>) -> Vec<SequenceId> {
         if self.of(owner).any(|(_, one)| common(&one.tokens, &tokens) == tokens.len()) {
             return vec![id];
@@ -65,16 +65,17 @@ impl RetainedSequences {
         gone.into_iter().map(|one| one.id).collect()
     }
 
-    /// Takes out the least recently used sequence other than `but`.
+    /// Removes and returns the least recently used sequence other than `but`.
     pub fn oldest(&mut self, but: Option<SequenceId>) -> Option<SequenceId> {
         let others = self.all.iter().enumerate().filter(|(_, one)| Some(one.id) != but);
         let (at, _) = others.min_by_key(|(_, one)| one.used)?;
         Some(self.all.swap_remove(at).id)
     }
 
-    /// Finds the longest prefix of `tokens` among kept and running sequences of `owner` (`running`
-    /// has only this owner's). At least one token is left to feed. A kept sequence with fewer than
-    /// [`WORTH`] further tokens is continued; otherwise it may be useful again, and is copied.
+    /// Finds the longest prefix of `tokens` among the retained and the running sequences of `owner`
+    /// (`running` has only sequences of this owner). At least one token remains to be fed. A
+    /// retained sequence with fewer than [`WORTH`] further tokens is continued. A longer one may be
+    /// useful again, so it is copied.
     pub fn source<'a>(
         &mut self,
         owner: Owner,
@@ -100,12 +101,12 @@ impl RetainedSequences {
         }
     }
 
-    /// The longest prefix that these tokens share with a kept sequence of the owner.
+    /// The longest prefix that these tokens share with a retained sequence of the owner.
     pub fn known(&self, owner: Owner, tokens: &[u32]) -> usize {
         self.of(owner).map(|(_, one)| common(tokens, &one.tokens)).max().unwrap_or(0)
     }
 
-    /// Takes a sequence out of the kept ones. `false` if it was not there.
+    /// Removes a sequence from the retained ones. Returns `false` if it was not retained.
     pub fn take(&mut self, id: SequenceId) -> bool {
         let before = self.all.len();
         self.all.retain(|one| one.id != id);
@@ -116,13 +117,13 @@ impl RetainedSequences {
         self.all.clear();
     }
 
-    /// The kept sequences of an owner with their indices.
+    /// The retained sequences of an owner with their indices.
     fn of(&self, owner: Owner) -> impl Iterator<Item = (usize, &One)> {
         self.all.iter().enumerate().filter(move |(_, one)| one.owner == owner)
     }
 }
 
-/// Whether a running sequence will compute enough tokens of this prompt to be worth waiting for.
+/// Whether to wait for a running sequence because it will compute enough tokens of this prompt.
 pub(super) fn coming(prompt: &[u32], tokens: &[u32], fed: usize, most: usize) -> bool {
     let shared = common(prompt, tokens.get(..most).unwrap_or(tokens));
     shared > fed && shared >= 4 * WORTH && shared - fed >= WORTH

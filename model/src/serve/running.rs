@@ -12,18 +12,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// An accepted request and its progress. Dropping it without an end fails it.
+/// An accepted request and its progress. If it is dropped before its end, it fails.
 pub(super) struct ActiveRequest {
-    /// All tokens: the prompt's, then the answer's.
+    /// All tokens: first the tokens of the prompt, then the tokens of the answer.
     pub tokens: Vec<u32>,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt: usize,
     pub max_tokens: usize,
     pub sampling: SampleOptions,
-    /// The sampler that it had when it was preempted.
+    /// The sampler of the request when it was preempted.
     pub sampler: Option<Sampler>,
     pub stop_ids: Vec<u32>,
-    /// `None` also while the mask thread has it.
+    /// `None` also while the thread for masks has the constraint.
     pub constraint: Option<Box<dyn Constraint>>,
     pub constrained: bool,
     pub logprobs: Option<usize>,
@@ -32,13 +32,13 @@ pub(super) struct ActiveRequest {
     pub owner: Owner,
     pub usage: Usage,
     pub submitted: Instant,
-    /// The time of the last token.
+    /// Time of the last token.
     pub last_token: Option<Instant>,
-    /// How often shorter requests overtook it while there was no room for it.
+    /// How often shorter requests overtook it while it waited for memory.
     pub passed: u32,
     started: bool,
     cancelled: Arc<AtomicBool>,
-    /// `None` after the end was passed on.
+    /// `None` after the end was sent.
     sink: Option<Sink>,
 }
 
@@ -83,7 +83,7 @@ impl ActiveRequest {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Leaves the queue. Returns whether this is the first time.
+    /// Removes the request from the queue. Returns whether this is the first time.
     pub fn start(&mut self, cached: usize) -> bool {
         if std::mem::replace(&mut self.started, true) {
             return false;
@@ -96,7 +96,7 @@ impl ActiveRequest {
     }
 
     /// Adds a token of the answer and passes it to the sink. Returns the time since the last token,
-    /// and the end if this is it. `full`: no further token can be fed.
+    /// and the end if the answer ends here. `full`: no further token can be fed.
     pub fn token(
         &mut self,
         id: u32,
@@ -160,7 +160,7 @@ impl Drop for ActiveRequest {
     }
 }
 
-/// The result of `f`, or its panic as a failure.
+/// Runs `f`. A panic becomes a failure.
 pub(super) fn guarded<T>(f: impl FnOnce() -> T) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|panic| Failure::Panic(said(&*panic)))
 }
@@ -175,14 +175,14 @@ fn said(panic: &(dyn std::any::Any + Send)) -> String {
 /// A request with a sequence in the session.
 pub(super) struct Running {
     pub id: SequenceId,
-    /// Tokens of the job that are in the sequence.
+    /// Number of tokens of the job that are in the sequence.
     pub fed: usize,
-    /// Positions at which its recurrent states are saved.
+    /// Positions at which the recurrent states are saved.
     pub borders: Vec<usize>,
     pub job: ActiveRequest,
-    /// The n-gram index of its text.
+    /// The n-gram index of the text.
     pub lookup: Lookup,
-    /// A draft that is not run, and the number of its tokens that were chosen so far.
+    /// A draft that is only compared, and the number of its tokens that were chosen so far.
     dry: (Vec<u32>, usize),
 }
 
@@ -191,20 +191,20 @@ impl Running {
         Running { id, fed, borders: vec![], job, lookup: Lookup::default(), dry: (vec![], 0) }
     }
 
-    /// Drafts the next tokens if the request allows drafts, within the answer's and the context's
-    /// limits.
+    /// Drafts the next tokens if the request allows drafts, within the limits of the answer and the
+    /// context.
     pub fn draft(&mut self, context: usize) -> Vec<u32> {
         if !self.job.lookup || self.job.constrained || self.job.usage.generated_tokens == 0 {
             return vec![];
         }
-        // The answer's last token need not be drafted.
+        // The last token of the answer is not drafted.
         let left = self.job.max_tokens.saturating_sub(self.job.usage.generated_tokens + 1);
         let room = context.saturating_sub(self.job.tokens.len());
         self.lookup.draft(&self.job.tokens, left.min(room).min(MOST))
     }
 
-    /// Compares the last token with a draft that was not run. Returns the accepted tokens of a
-    /// draft that is over, and whether there is a new draft.
+    /// Compares the last token with a draft that is not run. If the draft is over, returns the
+    /// number of its tokens that were chosen. Also returns whether there is a new draft.
     pub fn count_dry(&mut self, context: usize) -> (Option<usize>, bool) {
         let Some(&token) = self.job.tokens.last() else { return (None, false) };
         let (draft, right) = &mut self.dry;
@@ -218,7 +218,7 @@ impl Running {
         (worth, !self.dry.0.is_empty())
     }
 
-    /// Discards the draft: tokens were added in another way.
+    /// Discards the draft, because tokens were added in another way.
     pub fn forget_dry(&mut self) {
         self.dry.0.clear();
     }

@@ -1,4 +1,4 @@
-//! The scheduler's handle: submits requests, reports the status, stops the worker.
+//! The handle of the scheduler: submits requests, reports the status, stops the worker.
 
 use super::request::{Failure, Refused, Request};
 use super::running::ActiveRequest;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The most log probabilities for a token.
+/// Maximum number of log probabilities for a token.
 pub(super) const MOST_LOGPROBS: usize = 20;
 
 /// Stops the worker when the last handle is dropped.
@@ -26,8 +26,8 @@ impl Drop for Handle {
     }
 }
 
-/// Runs a session on a thread of its own for many callers. Clones are handles of the same
-/// scheduler; it stops when the last one is dropped.
+/// Runs a session in a separate thread for many callers. Clones are handles of the same scheduler.
+/// It stops when the last handle is dropped.
 #[derive(Clone)]
 pub struct Scheduler {
     handle: Arc<Handle>,
@@ -37,7 +37,7 @@ impl Scheduler {
     /// Starts a scheduler. The session must have no sequences.
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// The system cannot start a thread.
     pub fn start(session: Session, options: SchedulerOptions) -> std::io::Result<Scheduler> {
         let facts = facts(&session);
         let status = Status {
@@ -98,19 +98,19 @@ impl Scheduler {
         Ok(Answer { cancelled, shared: Arc::clone(shared), attached: true })
     }
 
-    /// Checks whether the queue has room for one more besides `before` requests that are on their
-    /// way. Callers ask this before they do work for a request.
+    /// Checks whether the queue has capacity for one more request, in addition to `before` requests
+    /// that are being prepared. Callers check this before they do work for a request.
     ///
     /// # Errors
-    /// Those of [`Scheduler::submit`] that do not depend on the request.
+    /// Errors of [`Scheduler::submit`] that do not depend on the request.
     pub fn has_room(&self, before: usize) -> Result<(), Refused> {
         room(&mut self.handle.0.lock(), before)
     }
 
-    /// Requests a text's embedding, pooled as the model asks, not normalised.
+    /// Requests the embedding of a text. It is pooled as the model specifies, and not normalised.
     ///
     /// # Errors
-    /// [`Refused`] has the reason; `sink` is not called then.
+    /// [`Refused`] has the reason; `sink` is not called in this case.
     pub fn embed(
         &self,
         tokens: Vec<u32>,
@@ -137,16 +137,16 @@ impl Scheduler {
         Status { waiting: inner.waiting.len() + inner.embeds.len(), ..inner.status.clone() }
     }
 
-    /// Reopens the session as after a fault, because another session lost the device. Running
+    /// Reopens the session as after a fault. Used if another session lost the device. Running
     /// requests fail.
     pub fn renew(&self, why: &str) {
         self.handle.0.lock().renew = Some(why.to_owned());
         self.handle.0.wake();
     }
 
-    /// Accepts no more requests, and waits up to `deadline` for the accepted ones. Those not
-    /// finished then fail with [`Failure::Stopped`]. Returns whether all finished. It blocks: not
-    /// for an async thread.
+    /// Accepts no more requests, and waits up to `deadline` for the accepted ones. Requests that
+    /// are not finished then fail with [`Failure::Stopped`]. Returns whether all finished. It
+    /// blocks, so do not call it in an async thread.
     pub fn stop(&self, deadline: Duration) -> bool {
         let shared = &self.handle.0;
         let until = Instant::now() + deadline;
@@ -164,10 +164,10 @@ impl Scheduler {
     }
 }
 
-/// Tokens that fit in all sequences, kept ones included.
+/// Number of tokens that fit in all sequences, including cached ones.
 fn room_of(session: &Session, facts: &Facts) -> usize {
     let in_slots = facts.slots.saturating_mul(facts.context);
-    // Cached prefixes in pages take no slot.
+    // Cached prefixes are in pages and take no slot.
     session.pages().map_or(in_slots, |pages| pages.total * PageCount::POSITIONS)
 }
 
@@ -186,7 +186,7 @@ fn check(facts: &Facts, tokens: &[u32]) -> Result<(), Refused> {
     }
 }
 
-/// Whether the queue has room for one more request besides `before`.
+/// Whether the queue has capacity for one more request, in addition to `before`.
 fn room(inner: &mut Inner, before: usize) -> Result<(), Refused> {
     if let Some(why) = &inner.ended {
         return Err(why.clone());

@@ -13,18 +13,20 @@ use std::time::{Duration, Instant};
 
 /// Options of a [`Scheduler`](super::Scheduler).
 pub struct SchedulerOptions {
-    /// The most waiting requests, without those being answered.
+    /// Maximum number of waiting requests. Requests that are being answered are not counted.
     pub max_queue: usize,
-    /// Tokens of a step; `None`: the device's default. Every running answer gets one token in any
-    /// case; the rest is for prompts. A larger budget speeds up prompts and delays every answer.
+    /// Maximum number of tokens in a step; `None`: the default of the device. Every running answer
+    /// gets one token in any case; the rest is for prompts. A larger budget speeds up prompts and
+    /// delays every answer.
     pub token_budget: Option<usize>,
-    /// The most tokens in all sequences, at least one context; `None`: all slots full. It bounds
-    /// memory on the CPU, where sequences allocate as they grow. When it is reached, the newest
-    /// sequence is preempted and recomputed later.
+    /// Maximum number of tokens in all sequences, at least one context; `None`: all slots full. It
+    /// limits memory on the CPU, where sequences allocate while they grow. When it is reached, the
+    /// newest sequence is preempted and recomputed later.
     pub held_tokens: Option<usize>,
-    /// Whether ended sequences are kept for prompts with the same prefix, while there is room.
+    /// Whether ended sequences are retained for prompts with the same prefix, while there is
+    /// memory.
     pub reuse: bool,
-    /// Reopens the session after a fault; `None`: the scheduler ends then.
+    /// Reopens the session after a fault. `None`: the scheduler ends after a fault.
     pub reopen: Option<Reopen>,
     #[doc(hidden)]
     pub _more: NonExhaustive,
@@ -55,15 +57,16 @@ pub(super) struct Embed {
 /// State shared by handles and worker. The lock is held only for short accesses.
 pub(super) struct Shared {
     pub(super) inner: Mutex<Inner>,
-    /// Wakes the worker: a request, a cancellation, a stop.
+    /// Wakes the worker because of a request, a cancellation, or a stop.
     pub(super) wake: Condvar,
     /// Signals that the worker has ended.
     pub(super) gone: Condvar,
-    /// Set when something happened since the worker last locked; a decoding loop polls only this.
+    /// Set if something happened since the worker last locked. A decoding loop polls only this
+    /// flag.
     pub(super) news: AtomicBool,
 }
 
-/// Facts about a model that stay the same while the session is open.
+/// Facts about a model that do not change while the session is open.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub arch: String,
@@ -85,7 +88,7 @@ pub(super) struct Inner {
     pub ended: Option<Refused>,
     /// The reason to reopen the session, if something outside it requires that.
     pub renew: Option<String>,
-    /// The worker has ended.
+    /// Whether the worker has ended.
     pub gone: bool,
     pub facts: Facts,
     /// Mean seconds from start to end of recent requests.
@@ -95,7 +98,7 @@ pub(super) struct Inner {
 
 impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic with the lock held leaves valid data: entries are only moved.
+        // If a thread panics while it holds the lock, the data stay valid: entries are only moved.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -129,13 +132,13 @@ impl Shared {
             (State::Ready | State::Short, State::Stopping) => State::Stopping,
             (state, _) => state,
         };
-        // The handles count these two.
+        // The handles count these two values.
         let (taken, refused) = (inner.status.taken, inner.status.refused);
         inner.status = Status { state, taken, refused, ..seen.clone() };
     }
 
-    /// Stops accepting requests and returns the waiting ones, whose sinks are then called without
-    /// the lock.
+    /// Stops accepting requests. Returns the waiting ones; their sinks must be called without the
+    /// lock.
     pub fn close(&self, why: Refused) -> (Vec<ActiveRequest>, VecDeque<Embed>) {
         let mut inner = self.lock();
         inner.ended = Some(why);

@@ -49,17 +49,17 @@ impl Histogram {
 /// The state of a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum State {
-    /// It accepts and runs requests.
+    /// The scheduler accepts and runs requests.
     #[default]
     Ready,
-    /// Memory was refused for a request that ran alone. Requests are still accepted and tried. The
-    /// state becomes `Ready` when that much memory can be allocated.
+    /// The system refused memory for a request that ran alone. Requests are still accepted and
+    /// tried. The state becomes `Ready` when that much memory can be allocated.
     Short,
     /// The device failed and the model is being reopened. Requests are accepted and wait.
     Reopening,
-    /// It finishes accepted requests.
+    /// The scheduler finishes accepted requests and takes no new ones.
     Stopping,
-    /// It has ended: stopped, or the model could not be reopened.
+    /// The scheduler has ended: it was stopped, or the model could not be reopened.
     Ended,
 }
 
@@ -68,9 +68,9 @@ pub enum State {
 pub struct Status {
     /// The state.
     pub state: State,
-    /// Waiting requests.
+    /// Number of waiting requests.
     pub waiting: usize,
-    /// The most waiting requests.
+    /// Maximum number of waiting requests.
     pub max_queue: usize,
     /// Running requests, including those whose prompt is being computed.
     pub running: usize,
@@ -78,21 +78,22 @@ pub struct Status {
     pub prefilling: usize,
     /// Sequence slots.
     pub slots: usize,
-    /// Slots of ended sequences that are kept for prompts with the same prefix.
+    /// Slots of ended sequences that are retained for prompts with the same prefix.
     pub kept_slots: usize,
     /// Tokens that fit in a sequence.
     pub context: usize,
     /// Tokens that fit in all slots or in all pages.
     pub room: usize,
-    /// Tokens held in all slots or pages; those in shared pages count once.
+    /// Number of tokens in all slots or pages. Tokens in shared pages count once.
     pub held_tokens: usize,
-    /// Held tokens in kept slots, or in pages that only the prefix cache references.
+    /// Number of these tokens in retained slots, or in pages that only the prefix cache references.
     pub kept_tokens: usize,
-    /// Saved recurrent states in the prefix cache, without the checkpoints of sequences on the CPU.
+    /// Number of saved recurrent states in the prefix cache. Checkpoints of sequences on the CPU
+    /// are not counted.
     pub kept_states: usize,
     /// The shared pages; `None` without pages.
     pub pages: Option<PageCount>,
-    /// Bytes of a token's keys and values.
+    /// Size of the keys and values of a token in bytes.
     pub bytes_per_token: u64,
     /// Accepted requests.
     pub taken: u64,
@@ -112,7 +113,7 @@ pub struct Status {
     pub generated_tokens: u64,
     /// Drafted tokens.
     pub drafted_tokens: u64,
-    /// Accepted drafted tokens.
+    /// Drafted tokens that were accepted.
     pub accepted_tokens: u64,
     /// Preemptions.
     pub preempted: u64,
@@ -130,11 +131,12 @@ pub struct Status {
     pub first_token: Histogram,
     /// Time between tokens of one answer.
     pub between_tokens: Histogram,
-    /// Of the requests that ended normally: those whose answer was cut by its limit or the context.
+    /// Number of requests that ended normally, but whose answer was cut by its limit or the
+    /// context.
     pub cut: u64,
     /// Time from submission to the end, of requests that ended normally.
     pub whole: Histogram,
-    /// Time from the queue's end to the first token.
+    /// Time from leaving the queue to the first token.
     pub prefill: Histogram,
     /// Time from the first token to the end.
     pub decode: Histogram,

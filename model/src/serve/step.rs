@@ -12,28 +12,29 @@ use crate::sample::TokenMask;
 use crate::session::{Given, SequenceId, Session, SessionError, Want, Work};
 use std::time::Instant;
 
-/// Prompt tokens of a step on a GPU while answers run: about 20 ms for an 8B model on an H200.
+/// Maximum number of prompt tokens in a step on a GPU while answers run: about 20 ms for an 8B
+/// model on an H200.
 pub(super) const BUDGET_ON_GPU: usize = 512;
-/// The same limit on the CPU: a fraction of a second.
+/// Maximum number of prompt tokens in a step on the CPU: a fraction of a second.
 const BUDGET_ON_CPU: usize = 64;
-/// The fewest tokens of a prompt piece on a GPU, unless it ends the prompt.
+/// Minimum number of tokens of a prompt piece on a GPU, unless the piece ends the prompt.
 const LEAST_ON_GPU: usize = 128;
-/// The budget's factor while no answer runs.
+/// The factor of the budget while no answer runs.
 const ALONE: usize = 4;
 
-/// A sequence's part of a step.
+/// The part of a step for one sequence.
 struct Part {
     /// Index of the sequence in `running`.
     at: usize,
     /// Tokens to feed.
     tokens: Vec<u32>,
-    /// The number of drafts at their end.
+    /// Number of drafts at the end of `tokens`.
     drafted: usize,
     want: Want,
 }
 
 impl Worker {
-    /// Runs a step of all running sequences. Returns why the scheduler must end, if so.
+    /// Runs a step of all running sequences. If the scheduler must end, returns the reason.
     pub fn step(&mut self) -> Option<Refused> {
         if self.can_run_ahead() {
             return self.run_ahead();
@@ -41,7 +42,7 @@ impl Worker {
         self.step_together()
     }
 
-    /// As [`Worker::step`], without running ahead: one token of each answer.
+    /// Like [`Worker::step`], but without running ahead: one token of each answer.
     pub(super) fn step_together(&mut self) -> Option<Refused> {
         let mut take = self.compose();
         if self.held_tokens < usize::MAX {
@@ -56,8 +57,8 @@ impl Worker {
         let parts = self.parts(&take, drafts);
         self.ask_masks(&parts);
         let constrained = |p: &Part| self.running.get(p.at).is_some_and(|r| r.job.constrained);
-        // If the session chooses, it needs the masks during the step; for host sampling they can
-        // come with the logits.
+        // If the session chooses, it needs the masks during the step. For sampling on the host they
+        // can come with the logits.
         let late = parts.iter().any(|p| p.want == Want::Choose && constrained(p));
         let Worker { session, running, masks, .. } = self;
         let session = session.as_mut()?;
@@ -104,8 +105,8 @@ impl Worker {
             let given = drafted.then_some(accepted);
             match beside_ahead {
                 false => self.pays.saw(took, given),
-                // A step without drafts between run-ahead phases waits for a client to come or go:
-                // its time is not comparable.
+                // A step without drafts between phases of running ahead waits for a client to come
+                // or go, so its time is not comparable.
                 true if drafted => self.pays_ahead.saw(took, given),
                 true => {}
             }
@@ -116,7 +117,7 @@ impl Worker {
         if !lacks && ends.iter().all(|(_, end)| matches!(end, End::Done(_))) {
             self.has_memory();
         }
-        // From the last index on, so that the other indices stay valid.
+        // Starts from the last index, so that the other indices stay valid.
         for (at, end) in ends.into_iter().rev() {
             let r = self.running.remove(at);
             self.finish(r, end);
@@ -127,7 +128,7 @@ impl Worker {
         None
     }
 
-    /// The tokens that the next step takes of each sequence.
+    /// The number of tokens that the next step takes from each sequence.
     pub(super) fn compose(&self) -> Vec<usize> {
         let rest: Vec<usize> = self.running.iter().map(|r| r.rest().len()).collect();
         let session = self.session.as_ref();
@@ -136,7 +137,7 @@ impl Worker {
                 .is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty() && gpu.copied().is_none())
         };
         let on_cpu = session.is_some_and(|s| s.cpu().is_some() || aside(s));
-        // With streamed layers every piece costs a copy of all of them, so a piece is as large as
+        // With streamed layers every piece needs a copy of all of them. So a piece is as large as
         // one pass allows.
         let gpu = session.and_then(Session::gpu);
         let streamed = gpu
@@ -159,9 +160,9 @@ impl Worker {
         take
     }
 
-    /// Whether this step may have drafts. Not for recurrent states, where a rejection costs more
-    /// than drafts win. On a GPU only for few sequences, because each sequence with drafts is a
-    /// separate pass over all weights.
+    /// Whether this step may have drafts. It may not for recurrent states: a rejection costs more
+    /// than drafts save. On a GPU it may only for few sequences, because each sequence with drafts
+    /// is a separate pass over all weights.
     pub fn drafts(&self, beside_ahead: bool) -> bool {
         let Some(session) = &self.session else { return false };
         let few = session.gpu().is_none() || self.running.len() <= FEW;
@@ -169,7 +170,7 @@ impl Worker {
         few && !session.graph().is_recurrent() && pays.go(self.running.len())
     }
 
-    /// Turns the composition into parts of a step, with drafts when they pay.
+    /// Turns the composition into parts of a step, with drafts if they are faster.
     fn parts(&mut self, take: &[usize], drafts: bool) -> Vec<Part> {
         let Some(session) = &self.session else { return vec![] };
         let (context, on_gpu) = (session.context(), session.gpu().is_some());
@@ -212,7 +213,7 @@ impl Worker {
         }
     }
 
-    /// Adds a step's result to a sequence. Returns the end, if this was it.
+    /// Adds the result of a step to a sequence. Returns the end, if the answer ends here.
     fn enter(
         &mut self,
         part: &Part,
@@ -220,8 +221,9 @@ impl Worker {
         mask: Option<Mask>,
     ) -> Result<Option<End>, Failure> {
         let refused = |e: SessionError| Failure::Request(e.to_string());
-        // The step failed for another sequence, and recomputing states that cannot go back found no
-        // free pages. A sequence that is not alone continues when `make_pages` has freed some.
+        // The step failed because of another sequence, and there were no free pages to recompute
+        // states that cannot go back. If the sequence is not alone, it continues when `make_pages`
+        // has freed some.
         if matches!(given, Err(SessionError::Pages { .. })) && self.running.len() > 1 {
             return Ok(None);
         }
@@ -233,7 +235,7 @@ impl Worker {
             // A state that could not be recomputed is back at its beginning.
             r.fed = session.len(r.id).map_err(refused)?;
         }
-        // It also continues if memory was refused that other sequences hold.
+        // The sequence also continues if there was no memory because other sequences use it.
         let given = match given {
             Err(error @ SessionError::Memory { .. }) if alone => {
                 return Err(self.short(&error, part.tokens.len()));
@@ -295,7 +297,8 @@ impl Worker {
         Ok(end)
     }
 
-    /// Adds accepted drafts and the token after them. Returns the end, if one of them was it.
+    /// Adds accepted drafts and the token after them. Returns the end, if the answer ends with one
+    /// of them.
     fn enter_drafted(&mut self, part: &Part, ids: &[u32]) -> Result<Option<End>, Failure> {
         let (Some(session), Some(r)) = (&mut self.session, self.running.get_mut(part.at)) else {
             return Ok(None);
@@ -319,7 +322,7 @@ impl Worker {
     }
 }
 
-/// Waits for the masks, and gives each request its constraint back.
+/// Waits for the masks, and returns each request its constraint.
 fn answers(masks: &mut Option<Masks>, running: &mut [Running]) -> Vec<(usize, Mask)> {
     let Some(masks) = masks else { return vec![] };
     let mut all = vec![];
@@ -336,8 +339,8 @@ fn lost_constraint() -> Failure {
     Failure::Panic("a constraint was lost".to_owned())
 }
 
-/// Whether the host chooses a token from a row of logits. A GPU applies the mask and chooses; on
-/// the CPU the row is in host memory anyway, and is computed while the mask is.
+/// Whether the host chooses a token from a row of logits. A GPU applies the mask and chooses. On
+/// the CPU the row is in host memory anyway, and it is computed at the same time as the mask.
 fn chosen_here(job: &ActiveRequest, on_gpu: bool) -> bool {
     job.logprobs.is_some() || job.constrained && !on_gpu
 }

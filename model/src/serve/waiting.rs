@@ -3,25 +3,26 @@
 use super::running::ActiveRequest;
 use std::collections::{HashMap, VecDeque};
 
-/// How often others may overtake a request that waits for room. After that, none is admitted before
-/// it.
+/// How often others may overtake a request that waits for memory. After that, no other request is
+/// admitted before it.
 const PASSED: u32 = 8;
 
 /// Whether a waiting request can be admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {
     Now,
-    /// Later: a running prompt is computing its prefix.
+    /// It can be admitted later: a running prompt is computing its prefix.
     Later,
-    /// Its tokens do not fit beside the running sequences. Shorter requests overtake it at most
-    /// [`PASSED`] times.
+    /// There is no memory for its tokens while the running sequences exist. Shorter requests
+    /// overtake it at most [`PASSED`] times.
     NoRoom,
 }
 
-/// A client's name; all requests without one form one client.
+/// The name of a client. All requests without a name form one client.
 type Client = Option<String>;
 
-/// Waiting requests by client. Clients take turns; requests of one client keep their order.
+/// Waiting requests by client. Clients are served in turns; requests of one client keep their
+/// order.
 #[derive(Default)]
 pub(super) struct Waiting {
     /// Clients that have waiting requests, in the order of their turns.
@@ -34,7 +35,7 @@ impl Waiting {
         self.len
     }
 
-    /// Appends to its client's queue.
+    /// Appends a request to the queue of its client.
     pub fn push(&mut self, job: ActiveRequest) {
         self.len += 1;
         match self.clients.iter_mut().find(|(c, _)| *c == job.client) {
@@ -43,7 +44,7 @@ impl Waiting {
         }
     }
 
-    /// Puts a preempted request in front of all.
+    /// Puts a preempted request before all others.
     pub fn push_front(&mut self, job: ActiveRequest) {
         self.len += 1;
         let at = self.clients.iter().position(|(c, _)| *c == job.client);
@@ -53,9 +54,9 @@ impl Waiting {
         self.clients.push_front((client, jobs));
     }
 
-    /// Removes the next request: of the clients with the fewest running requests, the one whose
-    /// turn is next. `ready` may skip requests; `None` while a skipped request has been overtaken
-    /// too often.
+    /// Removes the next request. Among the clients with the fewest running requests, it is from the
+    /// client whose turn is next. `ready` may skip requests. Returns `None` while a skipped request
+    /// has been overtaken too often.
     pub fn pop(
         &mut self,
         running: &HashMap<Client, usize>,

@@ -15,7 +15,7 @@ use crate::session::{Session, SessionError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The wait of an idle turn.
+/// Maximum time that an idle turn waits.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// The facts about this session's model.
@@ -33,28 +33,28 @@ pub(super) fn facts(session: &Session) -> Facts {
 }
 
 pub(super) struct Worker {
-    /// `None` while it is being reopened.
+    /// `None` while the session is being reopened.
     pub session: Option<Session>,
     pub shared: Arc<Shared>,
-    /// Oldest first.
+    /// Running sequences, the oldest first.
     pub running: Vec<Running>,
-    /// Kept sequences (without pages).
+    /// Retained sequences (without pages).
     pub kept: RetainedSequences,
     /// The prefix cache (with pages).
     pub prefixes: Prefixes,
-    /// The mask thread; `None` until a request has a constraint.
+    /// The thread for masks; `None` until a request has a constraint.
     pub masks: Option<Masks>,
-    /// Whether drafts pay in steps.
+    /// Whether drafts are faster than plain steps.
     pub pays: DraftPolicy,
-    /// Whether drafts pay compared with a device that runs ahead, which is faster.
+    /// Whether drafts are faster than a device that runs ahead.
     pub pays_ahead: DraftPolicy,
-    /// The last step had drafts.
+    /// Whether the last step had drafts.
     pub drafted: bool,
-    /// Memory was short: no request is admitted until a sequence has ended.
+    /// Memory was short, so no request is admitted until a sequence has ended.
     pub crowded: bool,
     /// A sequence that is not alone lacked memory in this step.
     pub lacks: bool,
-    /// Tokens of the step that last lacked memory.
+    /// Number of tokens of the step that last lacked memory.
     pub lacked: usize,
     pub budget: Option<usize>,
     pub held_tokens: usize,
@@ -91,7 +91,7 @@ impl Worker {
         }
     }
 
-    /// Runs until it is stopped or the model is lost for good.
+    /// Runs until it is stopped or the model is lost permanently.
     pub fn run(mut self) {
         let why = loop {
             match guarded(|| self.turn()) {
@@ -108,7 +108,7 @@ impl Worker {
             Refused::Lost(why) => Failure::Device(why.clone()),
             _ => Failure::Stopped,
         };
-        // Device memory is released first: a caller that waits for the end may need it.
+        // Device memory is released first: a caller that waits for the end may need the memory.
         self.session = None;
         self.kept.clear();
         self.prefixes.clear();
@@ -125,7 +125,7 @@ impl Worker {
         self.shared.leave();
     }
 
-    /// Runs one turn. Returns the reason if it is the last.
+    /// Runs one turn. If it is the last one, returns the reason.
     fn turn(&mut self) -> Option<Refused> {
         let (embed, gone, renew) = {
             let mut inner = self.shared.lock();
@@ -193,21 +193,21 @@ impl Worker {
             }
             End::Failed(_) => self.seen.failed += 1,
         }
-        // Published first, so that a client that sees the end finds its request counted.
+        // The status is published first. So a client that sees the end finds its request counted.
         self.publish();
         job.end(end);
         let took = job.usage.total.saturating_sub(job.usage.queued).as_secs_f64();
         self.usual += (took - self.usual) / 16.0;
     }
 
-    /// After a fault: fails all running requests and reopens the model. Returns the reason if that
-    /// fails.
+    /// Handles a fault: all running requests fail, and the model is reopened. If that fails,
+    /// returns the reason.
     pub fn fault(&mut self, failure: Failure) -> Option<Refused> {
         // The session must release the device before it can be reopened.
         self.session = None;
         self.kept.clear();
         self.prefixes.clear();
-        // Constraints inside the mask thread belong to failed requests.
+        // The constraints in the thread for masks belong to failed requests.
         self.masks = None;
         self.seen.state = State::Reopening;
         for r in std::mem::take(&mut self.running) {
@@ -221,7 +221,7 @@ impl Worker {
             Ok(Ok(session)) => {
                 {
                     let mut inner = self.shared.lock();
-                    // The fault also answers requests to reopen that came meanwhile.
+                    // Reopening also satisfies requests to reopen that came meanwhile.
                     (inner.facts, inner.renew) = (facts(&session), None);
                 }
                 self.session = Some(session);
@@ -234,8 +234,8 @@ impl Worker {
         }
     }
 
-    /// Computes an embedding. After a fault the model is reopened; returns the reason if that
-    /// fails.
+    /// Computes an embedding. After a fault the model is reopened. If that fails, returns the
+    /// reason.
     fn embed(&mut self, embed: Embed) -> Option<Refused> {
         let made = match &mut self.session {
             Some(session) => guarded(|| session.embed(&embed.tokens)),
@@ -266,7 +266,7 @@ impl Worker {
 
     /// Publishes the status.
     pub fn publish(&mut self) {
-        // Pages also held by a running sequence count as its own.
+        // Pages that a running sequence also references are counted for the sequence.
         let alone =
             |page: u32| self.session.as_ref().is_some_and(|session| session.page_users(page) == 1);
         let in_pages: usize =

@@ -1,10 +1,10 @@
 //! A session: any number of sequences in one model, on any device.
 //!
-//! A [`Session`] owns the weights once, and the state of each sequence. [`Session::step`] takes
-//! tokens of some sequences (a piece of a prompt, one token, a few drafts), runs them in one pass,
-//! and returns logits or chosen tokens. Sequences come and go between steps without any upload.
-//! [`Session::decode`] is the loop for most callers: a GPU chooses each token and runs ahead of the
-//! host.
+//! A [`Session`] owns the weights, and the state of each sequence. [`Session::step`] takes tokens
+//! of some sequences (a piece of a prompt, one token, a few drafts), runs them in one pass, and
+//! returns logits or chosen tokens. Sequences can be added and removed between steps without any
+//! upload. Most callers use the loop [`Session::decode`]: a GPU chooses each token and runs ahead
+//! of the host.
 
 mod open;
 mod pages;
@@ -39,12 +39,12 @@ impl SequenceId {
     }
 }
 
-/// A sequence's part of a step.
+/// The part of a step for one sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct Work<'a> {
     /// The sequence.
     pub sequence: SequenceId,
-    /// Tokens to append. May be empty only with [`Want::Nothing`].
+    /// Tokens to append. They may be empty only with [`Want::Nothing`].
     pub tokens: &'a [u32],
     /// The result to return.
     pub want: Want,
@@ -75,18 +75,18 @@ pub struct Session {
     sequences: Vec<Option<Sequence>>,
     context: usize,
     n_vocab: usize,
-    /// Tokens of a prompt that are worth a step of their own.
+    /// Maximum number of prompt tokens to feed in one step.
     piece: usize,
     /// The storage type of keys and values.
     kv: KvType,
     /// Tokens that end a sequence.
     end_ids: Vec<u32>,
-    /// The error with which the device was lost.
+    /// The error after which the device was lost.
     lost: Option<String>,
 }
 
 impl Session {
-    /// Adds a line to the GPU runner's remarks.
+    /// Adds a warning to the GPU runner's warnings.
     pub(crate) fn remark(&mut self, line: String) {
         self.runner.remark(line);
     }
@@ -96,8 +96,8 @@ impl Session {
         self.sequences.len()
     }
 
-    /// Adds sequence slots if each takes memory as its tokens come, which only the CPU does.
-    /// Returns whether that is so.
+    /// Adds sequence slots, if the memory of a sequence grows with its tokens (only on the CPU).
+    /// Returns whether slots were added.
     pub fn seat(&mut self, sequences: usize) -> bool {
         let may = self.grows();
         if may && sequences > self.sequences.len() {
@@ -106,18 +106,18 @@ impl Session {
         may
     }
 
-    /// Tokens that fit in a sequence.
+    /// Maximum number of tokens in a sequence.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// The vocabulary's size: elements of a row of logits.
+    /// Size of the vocabulary: the number of elements in a row of logits.
     pub fn n_vocab(&self) -> usize {
         self.n_vocab
     }
 
-    /// Tokens of a prompt that are worth a step of their own. A prompt can be cancelled between
-    /// such pieces.
+    /// Maximum number of prompt tokens to feed in one step. A prompt can be cancelled between such
+    /// pieces.
     pub fn piece(&self) -> usize {
         self.piece
     }
@@ -127,8 +127,8 @@ impl Session {
         self.kv
     }
 
-    /// The tokens that end a sequence in [`Session::decode`]. [`crate::Model`] sets those that end
-    /// a turn; a session opened without a tokenizer has none.
+    /// The tokens that end a sequence in [`Session::decode`]. [`crate::Model`] sets the tokens that
+    /// end a turn; a session opened without a tokenizer has none.
     pub fn end_ids(&self) -> &[u32] {
         &self.end_ids
     }
@@ -143,7 +143,7 @@ impl Session {
         self.whole.as_ref().unwrap_or_else(|| self.runner.graph())
     }
 
-    /// The runners, that of the first layers first.
+    /// The runners in the order of their layers.
     pub fn stages(&self) -> Vec<StageRunner<'_>> {
         let mut all = vec![];
         let mut at = Some(&*self.runner);
@@ -163,7 +163,7 @@ impl Session {
         any.downcast_ref()
     }
 
-    /// As [`Session::cpu`], mutable: to read intermediate values and run single operations.
+    /// Like [`Session::cpu`], but mutable: to read intermediate values and run single operations.
     pub fn cpu_mut(&mut self) -> Option<&mut HostRunner> {
         let any: &mut dyn Any = &mut *self.runner;
         any.downcast_mut()
@@ -203,12 +203,12 @@ impl Session {
     }
 
     /// Adds a sequence that begins with the first `len` tokens of another. The state is copied,
-    /// nothing is computed. [`Session::len`] tells how many tokens it has: fewer if a layer's state
-    /// cannot go back to that position; the caller feeds the others.
+    /// nothing is computed. [`Session::len`] is its number of tokens. It is less than `len` if the
+    /// state of a layer cannot go back to that position; the caller feeds the missing tokens.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`], [`SessionError::Full`], [`SessionError::Memory`] on the CPU,
-    /// errors of the device.
+    /// and errors of the device.
     pub fn fork(
         &mut self,
         of: SequenceId,
@@ -240,11 +240,11 @@ impl Session {
         Ok(())
     }
 
-    /// Computes a text's vector. The model must be an encoder.
+    /// Computes the vector of a text. The model must be an encoder.
     ///
     /// # Errors
-    /// A model that makes logits; no tokens, too many, or ids outside the vocabulary; a device
-    /// fault.
+    /// The model computes logits; there are no tokens, too many, or ids outside the vocabulary; the
+    /// device failed.
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
         self.not_lost()?;
         let made = self.runner.embed(tokens);
@@ -267,7 +267,8 @@ impl Session {
         self.sequences.iter().all(Option::is_none)
     }
 
-    /// The sequence's sampler. Its history has the chosen tokens, not the prompt's.
+    /// The sampler of the sequence. Its history has the chosen tokens, but not the tokens of the
+    /// prompt.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -275,9 +276,9 @@ impl Session {
         self.sequence_mut(id).map(|s| &mut s.sampler)
     }
 
-    /// Removes a sequence's tokens from position `len` on. Returns the number of tokens left: fewer
-    /// than `len` if a layer's state, such as a recurrent one, cannot go back to that position. The
-    /// caller feeds the missing ones again.
+    /// Removes a sequence's tokens from position `len` on. Returns the number of remaining tokens.
+    /// It is less than `len` if a layer's state, such as a recurrent one, cannot go back to that
+    /// position. The caller feeds the missing tokens again.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -288,7 +289,7 @@ impl Session {
         Ok(kept)
     }
 
-    /// Checks this work alone, without the rest of its step.
+    /// Checks one part of a step, independent of the other parts.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`], [`SessionError::Token`], [`SessionError::Context`],
@@ -313,17 +314,17 @@ impl Session {
     /// `work`.
     ///
     /// # Errors
-    /// Those of [`Session::check`] for any of the work, [`SessionError::Twice`], errors of the
-    /// device. No sequence has more tokens then.
+    /// Errors of [`Session::check`] for any part of the work, [`SessionError::Twice`], errors of
+    /// the device. All sequences are then unchanged or shorter.
     pub fn step(&mut self, work: &[Work<'_>]) -> Result<Vec<Given>, SessionError> {
         self.step_by(work, None)
     }
 
-    /// As [`Session::step`] for masks that are not known yet: `masks` returns them after the work
-    /// before the choice was launched.
+    /// Like [`Session::step`], for masks that are not known yet. `masks` returns them after the
+    /// work before the choice was launched.
     ///
     /// # Errors
-    /// Those of [`Session::step`].
+    /// See [`Session::step`].
     pub fn step_masked(
         &mut self,
         work: &[Work<'_>],
@@ -346,7 +347,7 @@ impl Session {
     ) -> Result<Vec<Given>, SessionError> {
         self.check_all(work)?;
         let (mut tasks, runner) = tasks(&mut self.sequences, &mut self.runner, work);
-        // Work without tokens takes no part in the step.
+        // Parts without tokens are left out of the step.
         let idle: Vec<bool> = work.iter().map(|w| w.tokens.is_empty()).collect();
         tasks.retain(|t| !t.tokens.is_empty());
         // Drafts advance samplers one token at a time. If another sequence fails afterwards, all
@@ -385,7 +386,7 @@ impl Session {
     /// logits are requested.
     ///
     /// # Errors
-    /// Those of [`Session::step`].
+    /// See [`Session::step`].
     pub fn feed(
         &mut self,
         sequence: SequenceId,
@@ -398,19 +399,18 @@ impl Session {
         }
     }
 
-    /// Appends each sequence's tokens, then repeats: choose a token, pass it to `sink`, append it.
-    /// A sequence ends at a token of [`Session::end_ids`], by the sink, or when its context is
-    /// full; the sink can pause all. The sink also gets the token that ends a sequence. The token
-    /// at which a sequence ends or pauses is not appended: to continue, start with it.
+    /// Appends the tokens of each sequence, then repeats: choose a token, pass it to `sink`, append
+    /// it. A sequence ends at a token of [`Session::end_ids`], if the sink says so, or when its
+    /// context is full; the sink can pause all. The sink also gets the token that ends a sequence.
+    /// The token at which a sequence ends or pauses is not appended: to continue, start with it.
     ///
-    /// On a GPU the device chooses and runs ahead of the sink; tokens that it appended too much are
-    /// removed. If any sequence has penalties, biases or a mask, all are decoded step by step. All
-    /// pause when the shared pages run out. If states cannot go back, the sink gets the token of
+    /// On a GPU the device chooses and runs ahead of the sink; excess tokens are removed. If any
+    /// sequence has penalties, biases or a mask, all are decoded step by step. All sequences pause
+    /// when the shared pages are used up. If states cannot go back, the sink gets the token of
     /// every sequence in the step before all pause.
     ///
     /// # Errors
-    /// Those of [`Session::step`] with [`Want::Choose`]. Tokens passed to the sink before are
-    /// valid.
+    /// See [`Session::step`] with [`Want::Choose`]. Tokens that the sink got before are valid.
     pub fn decode(
         &mut self,
         starts: &[(SequenceId, &[u32])],
@@ -423,10 +423,10 @@ impl Session {
         })
     }
 
-    /// As [`Session::decode`], but [`Session::end_ids`] end no sequence.
+    /// Like [`Session::decode`], but tokens of [`Session::end_ids`] do not end a sequence.
     ///
     /// # Errors
-    /// Those of [`Session::decode`].
+    /// See [`Session::decode`].
     pub fn decode_past_ends(
         &mut self,
         starts: &[(SequenceId, &[u32])],
@@ -505,7 +505,7 @@ impl Session {
         Ok(())
     }
 
-    /// [`Session::check`] for each part of a step, and that no sequence is named twice.
+    /// Checks each part of a step ([`Session::check`]), and that each sequence is named only once.
     fn check_all(&self, work: &[Work<'_>]) -> Result<(), SessionError> {
         self.not_lost()?;
         let mut seen = vec![false; self.sequences.len()];
@@ -523,7 +523,7 @@ impl Session {
         self.lost.as_ref().map_or(Ok(()), |why| Err(SessionError::Lost(why.clone())))
     }
 
-    /// After a failed step, returns each `(slot, length)` to its length, as far as its state can go
+    /// Resets each `(slot, length)` to its length after a failed step, as far as its state can go
     /// back.
     fn undo(&mut self, slots: &[(usize, usize)], error: SessionError) -> SessionError {
         for &(slot, len) in slots {
@@ -554,7 +554,7 @@ impl Session {
     }
 }
 
-/// Turns checked work into tasks, and returns the runner beside them.
+/// Turns checked work into tasks. Returns them with the runner.
 fn tasks<'s, 'w: 's>(
     sequences: &'s mut [Option<Sequence>],
     runner: &'s mut Box<dyn Runner>,

@@ -17,7 +17,8 @@ impl Session {
     /// Opens a session on the CPU. The graph must have been built from this file.
     ///
     /// # Errors
-    /// The graph does not fit the file, or memory for a sequence's state is refused.
+    /// The graph does not match the file, or there is not enough memory for the state of a
+    /// sequence.
     pub fn on_cpu(
         gguf: Arc<Gguf>,
         graph: Graph,
@@ -26,10 +27,10 @@ impl Session {
         Session::on_cpu_with(gguf, graph, options, Isa::best())
     }
 
-    /// As [`Session::on_cpu`], with an instruction set of [`Isa::available`].
+    /// Like [`Session::on_cpu`], with an instruction set of [`Isa::available`].
     ///
     /// # Errors
-    /// Those of [`Session::on_cpu`].
+    /// See [`Session::on_cpu`].
     pub fn on_cpu_with(
         gguf: Arc<Gguf>,
         graph: Graph,
@@ -51,10 +52,11 @@ impl Session {
         ))
     }
 
-    /// Opens a session on a GPU. Kernels are compiled or found while the weights are uploaded.
+    /// Opens a session on a GPU. Kernels are compiled or loaded while the weights are uploaded.
     ///
     /// # Errors
-    /// A model that the kernels do not cover, too little memory, a kernel that does not compile.
+    /// The kernels do not support the model, there is too little memory, or a kernel does not
+    /// compile.
     pub fn on_gpu(
         engine: &Engine,
         device: &Device,
@@ -63,8 +65,8 @@ impl Session {
         options: &OpenOptions,
     ) -> Result<Session, SessionError> {
         let wrong = |e: &dyn std::fmt::Display| SessionError::Device(e.to_string());
-        // `part`: the graph to open; `whole`: the full graph and a remark, if the host has a part;
-        // `planned`: a plan that exists already.
+        // `part`: the graph to open. `whole`: the full graph and a warning, if the CPU computes a
+        // part. `planned`: a plan that exists already.
         let (part, whole, remark, planned) =
             match (options.host_experts, options.host_ffn.or(options.reproducible.then_some(0))) {
                 (0, asked) if options.hot_experts.is_none() => {
@@ -111,11 +113,11 @@ impl Session {
         });
         let (slots, context, n_vocab) =
             (runner.plan().slots, runner.context(), runner.graph().n_vocab());
-        // A GPU stores keys and values in half precision at most.
+        // A GPU stores keys and values in f16 or smaller types.
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
-        // Whole prompts, because the device would wait for the host between pieces. Pieces if the
-        // host computes a part or experts are copied for each piece: such a prompt may take minutes
-        // and must be cancellable.
+        // Prompts are run whole, because the device would wait for the host between pieces. They
+        // are run in pieces if the host computes a part or experts are copied for each piece: such
+        // a prompt may take minutes and must be cancellable.
         let piece = match (aside, copied) {
             (false, _) => usize::MAX,
             (_, Some(_)) => options.chunk_on_gpu(),
@@ -126,11 +128,11 @@ impl Session {
     }
 
     /// Opens a session on several GPUs that compute each layer together, each with a share of heads
-    /// and rows. `Err(Ok(why))`: they cannot, because they differ in kind or data sent between them
-    /// does not arrive; layer split may still work.
+    /// and rows. `Err(Ok(why))`: the GPUs are of different kinds, or data sent between them do not
+    /// arrive. Layer split may still work.
     ///
     /// # Errors
-    /// A model that this number of devices cannot share, errors of a device.
+    /// The model cannot be split over this number of devices, or a device fails.
     pub fn on_gpus(
         engine: &Engine,
         devices: &[Device],
@@ -144,7 +146,7 @@ impl Session {
         let shards = shards.collect::<Result<Vec<_>, _>>();
         let shards = shards.map_err(|e| Err(SessionError::Device(e.to_string())))?;
         let (early, drafts, stream) = (false, false, false);
-        // Each rank would choose the number of sequences alone.
+        // Each rank would choose its own number of sequences.
         let options = &OpenOptions { early, drafts, stream, fewer: false, ..options.clone() };
         let runner = GpuRunner::together(engine, devices, source(gguf), shards, options);
         let runner = runner.map_err(|apart| match apart {
@@ -160,8 +162,8 @@ impl Session {
     /// Opens this process's share of a model that several processes compute, each with one GPU.
     ///
     /// # Errors
-    /// Ranks that do not find each other, a model that this number of devices cannot share, errors
-    /// of the device.
+    /// The ranks do not connect, the model cannot be split over this number of devices, or the
+    /// device fails.
     pub fn on_rank(
         engine: &Engine,
         device: &Device,
@@ -173,7 +175,7 @@ impl Session {
         one_gpu(options)?;
         not_reproducible(options, "a model on several devices")?;
         let share = shard_of_rank(&graph, ranks.rank, ranks.size);
-        // The message names the option of one process; this is the same division over processes.
+        // The message names the option of one process. The split over processes is the same.
         let wrong = |e: String| SessionError::Device(e.replace("--split tensor", "--split ranks"));
         let share = share.map_err(|e| wrong(e.to_string()))?;
         let (early, drafts, persistent, stream) = (false, false, Persistence::Off, false);
@@ -186,11 +188,11 @@ impl Session {
         Ok(Session { whole: Some(graph), ..session })
     }
 
-    /// Opens a session on several devices: each place gets a number of layers, in this order.
+    /// Opens a session on several devices. Each device gets a number of layers, in this order.
     ///
     /// # Errors
-    /// A model that cannot be cut there, a sum of layers other than the model's, errors of a
-    /// device.
+    /// The model cannot be split there, the sum of layers differs from the number of layers of the
+    /// model, or a device fails.
     pub fn on_stages(
         engine: &Engine,
         stages: &[(Place, usize)],
@@ -240,7 +242,7 @@ impl Session {
         let gpus = stages.iter().all(|(place, _)| matches!(place, Place::Gpu(_)));
         let piece = if gpus { usize::MAX } else { options.chunk_on_cpu() };
         let kv = match (stages.last(), options.kv_stored()) {
-            // A GPU stores keys and values in half precision at most.
+            // A GPU stores keys and values in f16 or smaller types.
             (Some((Place::Gpu(_), _)), KvType::F32) => KvType::F16,
             (_, kv) => kv,
         };
@@ -271,11 +273,11 @@ impl Session {
     }
 }
 
-/// A model's file for a GPU, with the CPU for what it computes of the GPU's passes.
+/// The file of a model for a GPU; the CPU computes its part of the GPU's passes.
 fn source(gguf: &Arc<Gguf>) -> Source<'_> {
     Source { gguf, host: open_ops }
 }
-/// Adds to a memory error why host FFN rates were not measured.
+/// Adds to a memory error the reason why host FFN rates were not measured.
 fn with_remark(error: SessionError, remark: Option<&str>) -> SessionError {
     match (error, remark) {
         (SessionError::Memory { what, bytes, hint }, Some(why)) => {

@@ -1,15 +1,16 @@
-//! The shared pages of keys and values, for a prefix cache: forwarded to the runner by slot.
+//! The shared pages of keys and values, for a prefix cache. Calls are forwarded to the runner by
+//! slot.
 
 use super::{OpenOptions, SequenceId, Session, SessionError};
 use crate::exec::{KvPages, PageCount};
 
 impl Session {
-    /// The shared pages; `None` if each sequence has a full context of its own.
+    /// The shared pages; `None` if each sequence has its own full context.
     pub fn pages(&self) -> Option<PageCount> {
         self.runner.pages().and_then(KvPages::count)
     }
 
-    /// Pages needed to append `tokens` tokens to a sequence.
+    /// Number of pages needed to append `tokens` tokens to a sequence.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -18,7 +19,7 @@ impl Session {
         Ok(self.runner.pages().map_or(0, |pages| pages.needed(id.slot, len, len + tokens)))
     }
 
-    /// Whether a sequence's recurrent states are those of its last token.
+    /// Whether the recurrent states of a sequence are the states after its last token.
     pub(crate) fn reaches(&self, id: SequenceId) -> bool {
         let len = self.sequence(id).map_or(0, |s| s.len);
         self.runner.pages().is_some_and(|pages| pages.reaches(id.slot, len))
@@ -49,8 +50,9 @@ impl Session {
         }
     }
 
-    /// Starts an empty sequence with `tokens`, whose keys and values are in `held`; the caller
-    /// holds references to these. `copy` names the saved recurrent states, if the model has any.
+    /// Starts an empty sequence with `tokens`, whose keys and values are in the pages `held`. The
+    /// caller holds references to these pages. `copy` names the saved recurrent states, if the
+    /// model has any.
     pub(crate) fn begin_as(
         &mut self,
         id: SequenceId,
@@ -66,13 +68,14 @@ impl Session {
         Ok(())
     }
 
-    /// Slots for saved recurrent states besides the sequences' own; 0 without pages.
+    /// Number of slots for saved recurrent states, in addition to the states of the sequences; 0
+    /// without pages.
     pub(crate) fn copies(&self) -> usize {
         self.runner.pages().filter(|pages| pages.count().is_some()).map_or(0, KvPages::copies)
     }
 
-    /// Saves a sequence's recurrent states into slot `copy`. `false` if they are not those of its
-    /// last token.
+    /// Saves the recurrent states of a sequence into slot `copy`. Returns `false` if they are not
+    /// the states after its last token.
     pub(crate) fn keep_states(
         &mut self,
         id: SequenceId,
@@ -82,9 +85,9 @@ impl Session {
         self.runner.pages_mut().map_or(Ok(false), |pages| pages.keep_states(id.slot, len, copy))
     }
 
-    /// Saves a sequence's recurrent states on the CPU, so that [`Session::truncate`] and
+    /// Saves the recurrent states of a sequence on the CPU. Then [`Session::truncate`] and
     /// [`Session::fork`] to this position or a later one recompute little. A sequence has a few
-    /// such checkpoints. `false` on GPUs and for models without recurrent states.
+    /// such checkpoints. Returns `false` on GPUs and for models without recurrent states.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -94,7 +97,7 @@ impl Session {
     }
 }
 
-/// Rejects `reproducible` for configurations that do not have it yet.
+/// Rejects `reproducible` for configurations that do not support it yet.
 pub(super) fn not_reproducible(options: &OpenOptions, what: &str) -> Result<(), SessionError> {
     match options.reproducible {
         false => Ok(()),

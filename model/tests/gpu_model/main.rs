@@ -1,4 +1,4 @@
-//! Models on a real GPU, compared with the CPU and with reference results. `scripts/gpu-suite` runs
+//! Compares models on a real GPU with the CPU and with reference results. `scripts/gpu-suite` runs
 //! these tests; `KJIT_TEST_DEVICE` names the device.
 
 mod one_launch;
@@ -65,8 +65,8 @@ fn open(path: &PathBuf, options: &OpenOptions) -> One {
     One::gpu(&engine, &device(&engine), &gguf, &graph, options)
 }
 
-/// Compares every stored value of the last `rows` tokens with the CPU's. Returns the largest
-/// distance and the value's name.
+/// Compares every stored value of the last `rows` tokens with the value on the CPU. Returns the
+/// largest distance and the name of the value.
 fn worst_value(gpu: &One, host: &mut One, graph: &Graph, rows: usize) -> (f64, String) {
     let mut worst = (0.0, String::new());
     let mut compared = 0;
@@ -110,9 +110,10 @@ fn every_stored_value_of_every_tiny_model_agrees_with_the_host() {
             let mut host = One::cpu(&gguf, &graph, &truth);
             names.iter().for_each(|n| assert!(host.host().tap(n)));
             // Decoding rounds activations to 16 bits; prompts round activations and weights to f16
-            // (4.9e-3 seen on an H200). Eight-bit keys and values are off by 1/254 of a group's
-            // largest value, which three layers of random weights enlarge (3.6e-2 seen). Random
-            // routers have near-ties: another expert wins, and all later values differ (0.13 seen).
+            // (4.9e-3 measured on an H200). Eight-bit keys and values are off by 1/254 of the
+            // largest value of a group, which three layers of random weights enlarge (3.6e-2
+            // measured). Random routers have near-ties: another expert is chosen, and all later
+            // values differ (0.13 measured).
             let wide = match kv {
                 _ if graph.ops.iter().any(|op| matches!(op, Op::Route(_))) => 0.2,
                 KvType::Q8_0 => 5e-2,
@@ -163,7 +164,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// Tests the tiny model of every architecture that plans accept: a prompt in pieces, token by
-/// token, greedily, and three sequences side by side. `KJIT_TEST_ONLY=a,b` selects architectures;
+/// token, greedily, and three sequences in one step. `KJIT_TEST_ONLY=a,b` selects architectures;
 /// `KJIT_TEST_FOLDER=archs-seed` selects models with other weights.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
@@ -320,7 +321,7 @@ fn greedy_answers_are_the_hosts_up_to_near_ties() {
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn a_decoded_token_costs_one_replay_and_nothing_else() {
     let mut gpu = open(&tiny_models()[0], &options(512, 64));
-    gpu.generate(&[1, 2, 3], 8, SampleOptions::default()); // Records the chain.
+    gpu.generate(&[1, 2, 3], 8, SampleOptions::default()); // captures the launches
     gpu.truncate(0);
     let (mut seen, mut marks) = (0, vec![]);
     let counts = std::cell::RefCell::new(vec![]);
@@ -353,8 +354,8 @@ fn a_decoded_token_costs_one_replay_and_nothing_else() {
     assert_eq!(rest, [0; 10], "{spent:?}");
 }
 
-/// The numbers of sequences to test. `KJIT_TEST_SEQUENCES=9,33` selects some, for a tool under
-/// which all would take an hour.
+/// The numbers of sequences to test. `KJIT_TEST_SEQUENCES=9,33` selects some of them, for slow
+/// tools under which all would take an hour.
 fn counts() -> Vec<usize> {
     let asked = std::env::var("KJIT_TEST_SEQUENCES").ok();
     asked.map_or_else(
@@ -472,7 +473,7 @@ fn a_context_that_does_not_fit_is_an_error_that_says_what_would() {
     let engine = engine();
     let gguf = Arc::new(Gguf::open(&tiny_models()[0]).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
-    // A TiB of keys and values: more than any device has.
+    // One TiB of keys and values. No device has that much memory.
     let per_token = graph.kv_elems_per_token() * 2;
     let huge = options((1 << 40) / per_token, 64);
     let error = Session::on_gpu(&engine, &device(&engine), &gguf, graph, &huge).err().unwrap();
@@ -528,7 +529,7 @@ fn what_was_truncated_leaves_no_trace() {
         gpu.truncate(100);
         assert_eq!(gpu.tokens(), 100);
         let got = gpu.feed(&ids[100..], Want::Last).unwrap();
-        // Other chunks cause other roundings.
+        // Other chunks are rounded differently.
         assert!(off(&got, &want) < 5e-3, "{}: {}", path.display(), off(&got, &want));
     }
 }

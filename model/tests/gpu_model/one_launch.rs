@@ -1,4 +1,4 @@
-//! One launch for a token: the logits equal those of many launches even if waves are delayed, and a
+//! Tests one launch per token. The logits equal those of many launches even if waves are delayed. A
 //! block that never arrives causes one error.
 
 use super::{device, engine, open, options, tiny_models};
@@ -18,7 +18,8 @@ use std::sync::{Arc, Mutex};
 fn one_launch_a_token_has_the_logits_of_many() {
     let mut whole = 0;
     for path in tiny_models() {
-        // For tools that slow a launch down a thousand times: waits of an hour, and fewer tokens.
+        // For tools that slow a launch down a thousand times: wait up to an hour, and use fewer
+        // tokens.
         let probe = if std::env::var_os("KJIT_TEST_PATIENT").is_some() {
             Probe::Patient
         } else {
@@ -44,8 +45,8 @@ fn one_launch_a_token_has_the_logits_of_many() {
             one.on_gpu().poison().unwrap();
             let (got, want) =
                 (one.feed(&[token], Want::Last).unwrap(), many.feed(&[token], Want::Last).unwrap());
-            // Another order of sums rounds keys and values to other f16 values, 2^-11 apart (7e-5
-            // seen).
+            // Another order of sums rounds keys and values to other f16 values, which differ by
+            // 2^-11 (7e-5 measured).
             assert!(
                 off(&got, &want) < 5e-4,
                 "{}, token {i}: off by {}",
@@ -57,9 +58,9 @@ fn one_launch_a_token_has_the_logits_of_many() {
     assert!(whole > 0, "no tiny model is one launch");
 }
 
-/// Waves of the one launch are delayed, others in each launch, so that code that relies on timing
-/// fails. The order of sums is fixed, so the logits have the same bits each time; the tokens are
-/// those of many launches.
+/// Waves of the one launch are delayed, other waves in each launch, so that code that relies on
+/// timing fails. The order of sums is fixed, so the logits have the same bits each time. The tokens
+/// are the same as with many launches.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn one_launch_a_token_is_the_same_whichever_waves_are_late() {
@@ -105,9 +106,9 @@ fn one_launch_a_token_is_the_same_whichever_waves_are_late() {
     assert!(whole > 0, "no tiny model is one launch");
 }
 
-/// Many positions: attention runs in slices, and the slice that finishes last sums them up and
-/// hands the results on. Waves are delayed. The logits are close to those of many launches, and
-/// have the same bits whichever slice is last.
+/// Tests many positions. Attention runs in slices, and the slice that finishes last adds the
+/// results and passes them on. Waves are delayed. The logits are close to those of many launches,
+/// and have the same bits regardless of which slice is last.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn one_launch_a_token_has_the_logits_of_many_behind_a_thousand_positions() {
@@ -149,8 +150,8 @@ fn one_launch_a_token_has_the_logits_of_many_behind_a_thousand_positions() {
     assert!(whole > 0, "no tiny model is one launch");
 }
 
-/// Every architecture that supports one launch for a token: its norms, gates, residuals and
-/// mixtures come in another order than llama's.
+/// Tests every architecture that supports one launch per token. Norms, gates, residuals and
+/// mixtures are in another order than in llama.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn one_launch_a_token_has_the_logits_of_many_in_every_architecture() {
@@ -158,7 +159,7 @@ fn one_launch_a_token_has_the_logits_of_many_in_every_architecture() {
     let files = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path());
     let mut all: Vec<_> = files.filter(|p| p.extension().is_some_and(|e| e == "gguf")).collect();
     all.sort();
-    // A model's kernels take seconds to compile, so several models are tested at a time.
+    // The kernels of a model take seconds to compile, so several models are tested in parallel.
     let next = AtomicUsize::new(0);
     let (whole, wrong) = (AtomicUsize::new(0), Mutex::new(vec![]));
     std::thread::scope(|scope| {
@@ -181,7 +182,7 @@ fn one_launch_a_token_has_the_logits_of_many_in_every_architecture() {
     assert!(whole > 10 && wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Compares twelve tokens in one launch with delayed waves to many launches. `None` if the model
+/// Compares twelve tokens in one launch with delayed waves with many launches. `None` if the model
 /// does not support one launch.
 fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
     let gguf = Arc::new(Gguf::open(path).unwrap());
@@ -213,8 +214,8 @@ fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
     Some(Ok(()))
 }
 
-/// One token of each of two sequences in one launch, with slots and with pages: the logits and
-/// answers are close to the CPU's, and have the same bits whichever waves are delayed.
+/// Runs one token of each of two sequences in one launch, with slots and with pages. The logits and
+/// answers are close to the CPU's, and have the same bits regardless of which waves are delayed.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
@@ -252,7 +253,7 @@ fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
             "{label}: {:?}",
             gpu.plan().no_persistent
         );
-        // Three sequences use many launches, in between.
+        // Three sequences use many launches. They run between the others.
         for n in [1, 2, 3, 2, 1] {
             one.gpu().unwrap().poison().unwrap();
             let seen = side_by_side::scores(&mut one, &mut host, n);
@@ -272,7 +273,7 @@ fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
     }
 }
 
-/// A planted stall: one block of the launch never arrives. Waits are bounded in time, the error
+/// Simulates a stall: one block of the launch never arrives. Waits are limited in time, the error
 /// says where it happened, and the GPU stays usable.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
@@ -290,7 +291,7 @@ fn a_block_that_never_comes_is_one_error_and_the_card_works_on() {
         "{said}"
     );
     assert!(!said.contains('\n') && (1.0..4.0).contains(&took), "after {took} s: {said}");
-    // The session stays failed; another session of the same process works.
+    // The session stays unusable; another session of the same process works.
     assert!(stalled.feed(&[5], Want::Last).is_err());
     drop(stalled);
     let (mut one, mut many) = (open(&path, &on(Probe::None)), open(&path, &options(64, 8)));

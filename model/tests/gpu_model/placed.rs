@@ -1,4 +1,5 @@
-//! Models that are not all on one GPU: streamed layers, parts on the CPU, layers on two GPUs.
+//! Tests models that are not completely on one GPU: streamed layers, parts on the CPU, layers on
+//! two GPUs.
 
 use super::{SMOLLM2, asked, device, engine, open, options, tiny_models};
 use crate::support::files::model_path;
@@ -26,7 +27,7 @@ fn streamed_layers_give_the_bits_of_resident_ones_and_a_token_is_one_replay() {
         let (all, one) = (options(512, 64), SampleOptions::default());
         let mut resident = open(&path, &all);
         let need = resident.on_gpu().plan().memory;
-        // All layers are streamed, and, if the memory suffices, some of them.
+        // One run streams all layers; another, if the memory suffices, only some of them.
         let some = OpenOptions {
             memory: Some(need.total() - need.weights / 3),
             host_ffn: Some(0),
@@ -91,7 +92,7 @@ fn parts_on_the_cpu_give_the_cards_tokens_up_to_near_ties() {
         let told = gpu.on_gpu().statistics().streamed;
         assert_eq!(told.is_some_and(|s| s.layers > 3), streams, "{told:?}");
         assert!(!gpu.on_gpu().plan().decode.pauses.is_empty());
-        // A prompt, then tokens along the GPU's own answer.
+        // A prompt, then the tokens of the GPU's own answer.
         let prompt: Vec<u32> = (0..100).map(|i| (i * 37 + 11) % 2000).collect();
         let (mut want, mut got) =
             (card.feed(&prompt, Want::Last).unwrap(), gpu.feed(&prompt, Want::Last).unwrap());
@@ -143,7 +144,7 @@ fn layers_on_two_gpus_give_the_bits_of_one() {
         assert_eq!(two.gpu().unwrap().link(), Some("device to device"));
         same(&path.display().to_string(), &want, &story(&mut two));
         drop(two);
-        // With the CPU in front of the GPUs.
+        // The first stage is on the CPU, before the GPUs.
         let stages = [(Place::Cpu, 1), gpu(&first, 1), gpu(&second, layers - 2)];
         if layers > 2 {
             let mut three =
@@ -157,9 +158,10 @@ fn layers_on_two_gpus_give_the_bits_of_one() {
     }
 }
 
-/// Devices compute each layer together, each its share of a token in one launch that contains the
-/// sums over the devices. Logits and tokens are those of many launches, with prompts in between,
-/// and have the same bits whichever waves are delayed on either device.
+/// Devices compute each layer together. Each computes its share of a token in one launch that
+/// contains the sums over the devices. Logits and tokens are the same as with many launches, with
+/// prompts in between. They have the same bits regardless of which waves are delayed on either
+/// device.
 #[test]
 #[ignore = "needs two NVIDIA GPUs (scripts/gpu-suite)"]
 fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
@@ -167,8 +169,7 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
     let Some(second) = second(&engine) else { return };
     let devices = [device(&engine), second];
     let mut whole = 0;
-    // Each model needs more than three sessions with kernels of their own, so few models are
-    // tested.
+    // Each model needs more than three sessions with their own kernels, so few models are tested.
     let some =
         ["tiny-llama-q4_0", "tiny-llama-q8_0", "tiny-qwen3-f16", "tiny-moe-q8_0", "tiny-tied-q8_0"];
     let taken = |path: &PathBuf| some.iter().any(|name| path.ends_with(format!("{name}.gguf")));
@@ -180,7 +181,7 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
             let o = OpenOptions { persistent, probe, sequences, ..options(64, 16) };
             Session::on_gpus(&engine, &devices, &gguf, graph.clone(), &o).ok()
         };
-        // One session at a time: two models on the same devices would use many launches.
+        // One session is open at a time: two models on the same devices would use many launches.
         let said = |s: &mut One| {
             let vocab = s.n_vocab() as u32;
             let mut rows = vec![];
@@ -219,7 +220,7 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
             assert!(off(got, want) < 5e-4, "{label}, row {i}: off by {}", off(got, want));
         }
         assert_eq!(answer(&mut one), tokens, "{label}");
-        // Another model opens on the devices during an answer: both use many launches from the next
+        // Another model opens on the devices during an answer. Both use many launches from the next
         // token on.
         one.truncate(0);
         let mut seen = vec![];

@@ -1,6 +1,6 @@
-//! `OpenOptions::reproducible` on a GPU: scores have the same bits alone, side by side with other
-//! sequences, in pieces, after a cached prefix and as drafts, for single tokens, batches of up to
-//! 64, and prompts.
+//! Tests `OpenOptions::reproducible` on a GPU. Scores must have the same bits alone, together with
+//! other sequences, in pieces, after a cached prefix and as drafts. This is tested for single
+//! tokens, batches of up to 64, and prompts.
 
 use super::support::files::model_path;
 use super::support::reproducible::Text;
@@ -32,7 +32,7 @@ const ARCHS: &[&str] = &[
     "rwkv7",
 ];
 
-/// Tests one model with a text of `tokens` tokens and these numbers of sequences.
+/// Tests one model with a text of `tokens` tokens, for these numbers of sequences.
 fn holds(path: &Path, tokens: usize, sequences: &[usize], with: &OpenOptions) {
     let engine = engine();
     let gguf = Arc::new(Gguf::open(path).unwrap());

@@ -1,4 +1,4 @@
-//! The CPU runner compared with llama.cpp on a tiny model of every architecture
+//! Compares the CPU runner with llama.cpp on a tiny model of every architecture
 //! (tests/data/oracle/archs).
 
 use crate::it::support::draws::{self, Draw};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 const REFUSED: &[&str] = &[];
 
 /// The largest KL(truth ‖ got) that passes. A correct f32 pass has 1e-11; the smallest wrong factor
-/// is far above this.
+/// gives far more than this limit.
 const LIMIT: f64 = 1e-6;
 
 /// A greedy step may choose either of the best two logits if they are closer than this.
@@ -28,7 +28,7 @@ struct Case {
     file: Arc<Gguf>,
 }
 
-/// The models of a folder that exist; none, with a message, if they were not made.
+/// The models of a folder that exist. If none was made, a message is printed.
 fn cases(folder: &str) -> Vec<Case> {
     let index = oracle("archs/archs.json");
     let only = std::env::var("KJIT_TEST_ONLY").ok();
@@ -118,7 +118,7 @@ fn feed(exec: &mut One, ids: &[u32], want: Want) -> Result<Vec<f32>, String> {
     exec.feed(ids, want).map_err(|e| e.to_string())
 }
 
-/// The largest KL of the last positions' rows.
+/// The largest KL over the rows of the last positions.
 fn worst(case: &Case, rows: &[f32], vocab: usize) -> f64 {
     let truth: Vec<Vec<f32>> =
         case.entry["logits"].as_array().unwrap().iter().map(floats).collect();
@@ -168,7 +168,7 @@ fn every_architecture_is_right_whole_in_pieces_and_token_by_token() {
                 return Err(format!("in pieces of {batch}: KL {far:.1e}"));
             }
         }
-        // As in use: a prompt of which only the last row is wanted, then token by token.
+        // The usual way: a prompt of which only the last row is wanted, then token by token.
         let mut exec = executor(case, 512)?;
         let mut row = feed(&mut exec, &prompt, Want::Last)?;
         let margins = case.entry["margins"].as_array().unwrap();
@@ -186,7 +186,7 @@ fn every_architecture_is_right_whole_in_pieces_and_token_by_token() {
     });
 }
 
-/// Compares rows that differ only by the order of f32 sums; the logits are some units wide.
+/// Compares rows that differ only by the order of f32 sums. The logits have a range of some units.
 fn same(what: &str, a: &[f32], b: &[f32]) -> Result<(), String> {
     let far = a
         .iter()
@@ -209,8 +209,8 @@ fn going_back_and_on_is_as_going_there_at_once() {
         let prompt = ids(&case.entry["ids"]);
         let mut exec = executor(case, 512)?;
         let there = feed(&mut exec, &prompt, Want::Last)?;
-        // Truncates within what was fed at once and within what was fed in steps, before and after
-        // a checkpoint if there are any.
+        // Truncates within tokens that were fed in one step and within tokens that were fed in
+        // several, before and after a checkpoint if there is one.
         for back in [23, 11, 1, 0] {
             exec.truncate(back);
             for &other in prompt.iter().rev().take(3) {
@@ -271,7 +271,7 @@ fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_ar
         if !whole.ops.iter().any(is_head) {
             return Err(format!("no scores are made from '{name}'"));
         }
-        // The values that scores are computed from.
+        // The values from which scores are computed.
         let prompt = ids(&case.entry["ids"]);
         let mut exec = executor(case, 512)?;
         exec.host().tap(name);
@@ -306,7 +306,7 @@ fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_ar
     });
 }
 
-/// A drawn model as it is used: a prompt in pieces of `chunk` tokens.
+/// Runs a drawn model as in normal use: a prompt in pieces of `chunk` tokens.
 fn drawn(draw: &Draw, chunk: usize) -> Result<One, String> {
     let file = draw.file()?;
     let graph = kjit_model::arch::build(&file).map_err(|e| e.to_string())?;
@@ -321,13 +321,13 @@ fn drawn(draw: &Draw, chunk: usize) -> Result<One, String> {
     Ok(One::of(Session::on_cpu(file, graph, &options).map_err(|e| e.to_string())?))
 }
 
-/// The largest difference of a position's log Σ eˣ that another order of f32 sums makes.
+/// The largest difference of log Σ eˣ at a position that another order of f32 sums causes.
 const APART: f64 = 2e-3;
 
 #[test]
 fn drawn_models_are_right_whole_in_pieces_and_token_by_token() {
     let found = draws::each(2, |draw| {
-        // kjit may refuse what llama.cpp refuses, but must not panic.
+        // kjit may refuse files that llama.cpp refuses, but must not panic.
         let Some(golden) = &draw.golden else {
             let _ = drawn(draw, 512);
             return Ok(());

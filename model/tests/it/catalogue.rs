@@ -1,5 +1,5 @@
-//! The catalogue of common models: every row is a model, and real files find their kernels among
-//! the catalogue's.
+//! Tests the catalogue of common models. Every row is a valid model, and the kernels of real files
+//! are in the catalogue.
 
 use crate::it::support::shapes::LLAMA_8B;
 use kjit_engine::{Config, Engine, Job, Target};
@@ -13,8 +13,8 @@ use kjit_model::session::{KvType, OpenOptions, Persistence};
 
 const TARGETS: [&str; 4] = ["sm_90a", "sm_75", "gfx1100", "gfx942"];
 
-/// The default options of `run` and `warm`, without the kernel of a whole token, which depends on
-/// the file's own mix of steps. Without that kernel a token is many launches.
+/// The default options of `run` and `warm`, but without the kernel of a whole token, which depends
+/// on the mix of steps in the file. Without that kernel a token is many launches.
 fn options() -> OpenOptions {
     OpenOptions {
         context: Some(8192),
@@ -84,8 +84,8 @@ fn the_quickstarts_model_finds_all_its_kernels_in_the_common_set() {
     assert_covered("SmolLM2", &kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap());
 }
 
-/// The kernel `copies` shows whether a compiler copies gfx908's accumulation registers correctly. A
-/// pack has it, so that a machine without a compiler chooses the same kernels.
+/// The kernel `copies` shows whether a compiler copies the accumulation registers of gfx908
+/// correctly. A pack contains it, so that a machine without a compiler chooses the same kernels.
 #[test]
 fn the_small_kernel_that_a_compiler_of_gfx908_is_asked_by_is_among_a_models() {
     let graph = COMMON[0].graph().unwrap();

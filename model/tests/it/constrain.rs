@@ -1,5 +1,5 @@
-//! Constrained answers: the text follows a schema, an expression or a grammar whatever the model
-//! prefers.
+//! Tests constrained answers. The text follows a schema, an expression or a grammar, regardless of
+//! what the model prefers.
 
 use crate::it::support::asked::{Asked, ask};
 use crate::it::support::files::tiny_model;
@@ -30,7 +30,7 @@ fn served() -> Option<Served> {
 }
 
 impl Served {
-    /// An answer of a random model at a temperature so high that every allowed token occurs.
+    /// Asks a random model for an answer, at a temperature so high that every allowed token occurs.
     fn ask(&self, seed: u64, constraint: Box<dyn Constraint>) -> Asked {
         ask(&self.scheduler, &[1, 2, 3], 500, |r| {
             r.sampling = SampleOptions { temperature: 1.5, seed, ..SampleOptions::default() };
@@ -39,7 +39,7 @@ impl Served {
         })
     }
 
-    /// The text if the answer ended without being cut.
+    /// The text, if the answer ended without being cut.
     fn text(&self, asked: Asked) -> Option<String> {
         let mut got = asked.got();
         let whole = matches!(got.reason(), Reason::Stop | Reason::Constraint);
@@ -161,7 +161,7 @@ fn long_chains_of_rules_and_references_end_no_program() {
     assert!(long.contains("more than 524288"), "{long}");
 }
 
-/// Grammars of llama.cpp's form, of each construct.
+/// Tests grammars in the format of llama.cpp, one for each construct.
 #[test]
 fn answers_keep_to_gbnf() {
     let Some(served) = served() else { return };

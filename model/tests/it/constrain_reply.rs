@@ -1,6 +1,6 @@
-//! Whole answers by grammar: a random choice among the allowed tokens always writes an answer that
-//! [`ReplyParser`] parses as intended, for every reply form, with marks that are single tokens and
-//! with marks that are text.
+//! Tests whole answers by grammar. A random choice among the allowed tokens always writes an answer
+//! that [`ReplyParser`] parses as intended. This is tested for every reply format, with marks that
+//! are single tokens and with marks that are text.
 
 use kjit_model::chat::{Form, Part, ReplyParser, ToolCall};
 use kjit_model::constrain::{Content, Grammars, Reply};
@@ -52,7 +52,7 @@ impl Dice {
     }
 }
 
-/// A random answer that begins with `begin`; `None` if it did not end.
+/// Generates a random answer that begins with `begin`; `None` if it did not end.
 fn walk(tokenizer: &Tokenizer, reply: &Reply<'_>, begin: &str, dice: &mut Dice) -> Option<String> {
     let grammars = Grammars::new(tokenizer, tokenizer.n_vocab()).unwrap();
     let mut constraint = grammars.reply(tokenizer, reply).unwrap();
@@ -204,7 +204,7 @@ fn a_call_that_is_forced_is_a_call_in_every_form() {
 #[test]
 fn content_keeps_to_a_schema_behind_the_reasoning_that_the_prompt_began() {
     let mut dice = Dice(2);
-    // One of the strings contains marks, which are plain text there.
+    // One of the strings contains marks, which are plain text in it.
     let marked = "<|end|> <tool_call>";
     let schema = json!({ "type": "array", "items": { "enum": [1, marked, null] }, "maxItems": 3 });
     for (form, marks) in FORMS {
@@ -268,7 +268,7 @@ fn what_begins_as_a_call_is_one_and_all_else_is_free() {
             called += 1;
         }
         assert!(called > 2, "{form:?} {marks:?}: {called}");
-        // Or content that follows a schema.
+        // Content may also follow a schema.
         let schema = json!({ "type": "object", "properties": { "x": { "type": "integer", "minimum": 0, "maximum": 9 } }, "required": ["x"], "additionalProperties": false });
         let reply = Reply { content: Content::Json(&schema), ..reply };
         let (mut said, mut called) = (0, 0);

@@ -1,4 +1,4 @@
-//! Folders of safetensors compared with GGUF files of the same weights.
+//! Compares folders of safetensors with GGUF files of the same weights.
 
 use crate::it::support::as_folder::as_folder;
 use crate::it::support::files::model_path;
@@ -42,8 +42,8 @@ fn prompt() -> Vec<u32> {
 
 #[test]
 fn a_folder_computes_what_the_gguf_file_of_its_weights_does() {
-    // Heads of llama's family rotate in halves in the folder and in neighbours in the GGUF file:
-    // the same sums in another order.
+    // For llama's family the rotation pairs elements i and i + n/2 in the folder, and adjacent
+    // elements in the GGUF file. The sums are the same in another order.
     for (name, files, same) in [
         ("archs/llama.gguf", 1, false),
         ("archs/llama-bias.gguf", 3, false),
@@ -256,7 +256,7 @@ fn a_folder_of_an_embedding_model_says_how_vectors_are_made() {
     assert_eq!(pooling(), Some(Pooling::First));
 }
 
-/// Tensors may start at any byte. They are copied if their alignment does not suffice.
+/// Tests tensors that start at any byte. They are copied if their alignment does not suffice.
 #[test]
 fn tensors_of_old_writers_lie_anywhere() {
     let folder = Folder::small("llama");
@@ -288,7 +288,7 @@ fn no_changed_byte_of_a_folder_panics() {
     let (mut opened, mut not) = (0, 0);
     for name in ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"] {
         let good = std::fs::read(dir.path().join(name)).unwrap();
-        // Only the header of the weights is changed: the data after it may be anything.
+        // Only the header of the weights is changed: the data after it is not checked.
         let end = good.len().min(4000);
         for round in 0..250 {
             let mut bytes = good.clone();

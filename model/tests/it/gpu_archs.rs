@@ -1,4 +1,5 @@
-//! Which architectures run on GPUs: the plans of tiny models must agree with docs/architectures.md.
+//! Tests which architectures run on GPUs. The plans of tiny models must agree with
+//! docs/architectures.md.
 //!
 //! `KJIT_TEST_OUT=FOLDER` writes the whole plan of each tiny model for each target. Two such
 //! folders, made before and after a change, show whether the change affects other models.
@@ -38,7 +39,7 @@ fn refused(graph: &Graph, target: &str, paged: bool) -> Option<String> {
     plan(&request).err().map(|e| e.to_string())
 }
 
-/// The table's word for a model.
+/// The word for a model in the table.
 fn word(gguf: &Gguf, name: &str) -> &'static str {
     let Ok(graph) = kjit_model::arch::build(gguf) else { return NOWHERE };
     let all = TARGETS.map(|target| refused(&graph, target, false));

@@ -1,5 +1,5 @@
-//! Plans compared with compiled code, without a device: every launch binds the arguments that its
-//! kernel takes. Skipped, with a message, without nvrtc.
+//! Compares plans with compiled code, without a device: every launch binds the arguments that its
+//! kernel takes. Without nvrtc a message is printed and the test is skipped.
 
 use crate::it::support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 use kjit_engine::{Config, Engine, Isolation, Target};

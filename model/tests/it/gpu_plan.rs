@@ -1,4 +1,4 @@
-//! Plans without a device: which kernels are compiled and launched.
+//! Tests plans without a device: which kernels are compiled and launched.
 
 use crate::it::support::files::{model_path, tiny_models};
 use crate::it::support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2, Shape};
@@ -37,9 +37,9 @@ fn planned(graph: &Graph, target: &str, context: usize) -> Plan {
     .unwrap()
 }
 
-/// Checks what holds for every program.
+/// Checks facts that are true for every program.
 fn check(name: &str, plan: &Plan, program: &Program) {
-    // The launches that choose a token use the buffers of decoding.
+    // The launches that choose a token use the buffers of the decode program.
     let mut all: Vec<&Launch> = program.launches.iter().collect();
     if std::ptr::eq(program, &plan.decode) {
         all.extend([&plan.greedy, &plan.draw].into_iter().flatten());
@@ -126,8 +126,8 @@ fn sequences_side_by_side_have_programs_without_a_cliff_and_add_to_the_kernels_o
             }
             let sizes: Vec<usize> = all.batches.iter().map(|b| b.program.tokens as usize).collect();
             assert_eq!(sizes.first(), Some(&1), "{name}");
-            // Matrix units take eight rows in the time of two (kernel_src's `few_sizes`). In larger
-            // programs fewer than half of the rows are idle.
+            // A matrix unit computes eight rows in the time of two (kernel_src's `few_sizes`). In
+            // larger programs fewer than half of the rows are idle.
             for n in 2..=256 {
                 let size = sizes.iter().copied().find(|&s| s >= n).unwrap();
                 assert!(size <= (2 * n - 1).max(8), "{name}: {n} sequences in a program of {size}");
@@ -137,7 +137,7 @@ fn sequences_side_by_side_have_programs_without_a_cliff_and_add_to_the_kernels_o
                 "{name}: warming for many leaves one out"
             );
             assert!(all.memory.kv >= 256 * (alone.memory.kv - 2048 * graph.states.len() as u64));
-            // Fewer sequences need no kernel that more sequences do not need.
+            // All kernels for fewer sequences are also needed for more sequences.
             let few = planned_for(5).unwrap();
             assert!(few.jobs.iter().all(|j| all.jobs.contains(j)), "{name}");
             assert!(
@@ -157,7 +157,8 @@ fn a_llama_layer_is_five_launches() {
         let graph = kjit_model::arch::build(&shape.open()).unwrap();
         let plan = planned(&graph, "sm_90a", 4096);
         check("a real shape", &plan, &plan.decode);
-        // In addition to the layers: the embedding, and the final norm with the head.
+        // There are two more launches than those of the layers: the embedding, and the final norm
+        // with the head.
         assert_eq!(plan.decode.launches.len(), 5 * shape.layers as usize + 2, "{plan}");
     }
 }
@@ -188,7 +189,7 @@ fn positions_are_chosen_for_all_tokens_together_and_for_some_where_the_context_i
             [1; 4],
             "{target}"
         );
-        // A prompt stores keys and values before it attends.
+        // A prompt stores keys and values before attention.
         let prompts: Vec<_> = plan
             .prompts
             .iter()
@@ -222,7 +223,7 @@ fn the_same_request_gives_the_same_plan_and_layers_share_their_kernels() {
     let plan = planned(&graph, "sm_90a", 4096);
     assert_eq!(plan, planned(&graph, "sm_90", 4096), "sm_90 and sm_90a are one target");
     assert!(plan.jobs.len() < 40, "{} kernels for a model of one kind of layer", plan.jobs.len());
-    // The context is an argument, not a constant, so another -c finds every kernel in the cache.
+    // The context is an argument, not a constant. So another -c finds every kernel in the cache.
     assert_eq!(plan.jobs, planned(&graph, "sm_90a", 8192).jobs);
 }
 
@@ -266,7 +267,7 @@ fn a_token_is_one_launch_by_itself_where_that_was_measured_to_be_faster() {
                 tuned: &Shipped,
             })
             .unwrap();
-            // Without a request for one launch there is no reason why it was not used.
+            // If one launch was not requested, there is no reason for its absence.
             assert_eq!(plan.no_persistent, None);
             plan.persistent.iter().map(|one| one.rows).collect::<Vec<_>>()
         };
@@ -282,8 +283,8 @@ fn a_token_is_one_launch_by_itself_where_that_was_measured_to_be_faster() {
     }
 }
 
-/// A few sequences have a program of their own. In addition, only the kernels that make logits and
-/// choose tokens are compiled; as many values are handed over.
+/// A few sequences have their own program. It adds only the kernels that compute logits and choose
+/// tokens, and passes the same number of values.
 #[test]
 fn tokens_of_a_few_sequences_are_one_launch_with_a_column_for_each() {
     let graph = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
@@ -300,7 +301,7 @@ fn tokens_of_a_few_sequences_are_one_launch_with_a_column_for_each() {
         .unwrap()
     };
     let (plan, launches) = (planned(Persistence::On), planned(Persistence::Off));
-    // Each further program adds one kernel: the product that makes logits, with two columns.
+    // Each further program adds one kernel: the product of the logits, with two columns.
     assert_eq!(plan.jobs.len(), launches.jobs.len() + plan.persistent.len() - 1);
     let first = &plan.persistent[0];
     for one in &plan.persistent {
@@ -316,7 +317,7 @@ fn tokens_of_a_few_sequences_are_one_launch_with_a_column_for_each() {
     }
 }
 
-/// In a device's share of a model, the products whose rows are summed over the devices make the
+/// In a device's share of a model, products whose rows are summed over the devices also compute the
 /// sums. A token has the steps and synchronisations of one device, and one more step that joins the
 /// logits.
 #[test]
@@ -365,13 +366,13 @@ fn a_share_of_several_devices_is_one_launch_whose_products_make_the_sums() {
     assert_eq!((auto(&share(&large, 2), 1), auto(&share(&large, 2), 8)), (vec![1], vec![1, 2]));
     assert_eq!((auto(&share(&whole, 2), 1), auto(&share(&whole, 2), 8)), (vec![], vec![2]));
     assert!(auto(&share(&whole, 4), 8).is_empty(), "it was not measured there");
-    // With sums by the vendor's library, whose calls come between launches, there is no one launch.
+    // The vendor's library adds between launches, so there cannot be one launch.
     let gathered = planned(&shard_of_rank(&whole, 0, 2).unwrap(), 1);
     assert!(gathered.persistent.is_empty() && gathered.no_persistent.unwrap().contains("library"));
 }
 
-/// Each block of a mixture chooses the experts for itself. All values are handed over as packets;
-/// blocks synchronise only after the embedding and at the end.
+/// Each block of a mixture of experts chooses the experts itself. All values are passed as packets.
+/// Blocks synchronise only after the embedding and at the end.
 #[test]
 fn a_mixture_is_one_launch_without_meetings() {
     let graph = kjit_model::arch::build(&QWEN3_MOE.open()).unwrap();
@@ -389,8 +390,8 @@ fn a_mixture_is_one_launch_without_meetings() {
     let meets: Vec<&str> =
         one.instructions.iter().filter(|i| i.meets).map(|i| i.name.as_str()).collect();
     assert_eq!(meets.len(), 2, "{meets:?}");
-    // The experts' input, from which the scores are computed, is handed over as packets; the steps
-    // that choose hand over scores one by one.
+    // The experts' input, from which the scores are computed, is passed as packets. The steps that
+    // choose pass the scores one by one.
     let choices = one
         .instructions
         .iter()

@@ -1,5 +1,5 @@
-//! Plans run launch by launch on the simulated device, with waves of 32 and 64 lanes. Every stored
-//! value is compared with the CPU's.
+//! Runs plans launch by launch on the simulated device, with waves of 32 and 64 lanes. Every stored
+//! value is compared with the value on the CPU.
 
 use crate::it::support::files::tiny_model;
 use crate::it::support::near::off;
@@ -32,7 +32,8 @@ fn decode(model: &str, arch: &str, kv: KvType) {
     let folder = temporary().join(format!("plan-{model}-{arch}-{kv:?}"));
     let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
     let program = machine.plan.decode.clone();
-    // Eight-bit keys and values are off by 1/254 of a group's largest value, in scores and in sums.
+    // Eight-bit keys and values are off by 1/254 of the largest value of a group, in scores and in
+    // sums.
     let tolerance = if kv == KvType::Q8_0 { 2e-2 } else { 1e-3 };
     let now = Now { units: 3, tokens: 1, choice: Choice::Greedy, products: vec![] };
     let mut next = 5;
@@ -60,7 +61,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
             compared += 1;
         }
         assert!(compared > 4 * graph.states.len(), "only {compared} values were stored");
-        // The device chooses and advances to the position that the host feeds next.
+        // The device chooses the token and advances to the position that the host feeds next.
         machine.choose(&now);
         let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0 as u32;
         next = machine.token(position + 1);
@@ -72,7 +73,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
     }
 }
 
-/// Feeds a prompt in chunks on the simulated device and at once on the CPU.
+/// Feeds a prompt in chunks on the simulated device, and in one piece on the CPU.
 fn prompt(model: &str, arch: &str, kv: KvType) {
     let (Some(path), Some(compiler)) = (tiny_model(model), compiler()) else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
@@ -93,7 +94,8 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
     let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
     assert_eq!(machine.plan.no_prompts, None);
     let program = machine.plan.prompts[0].clone();
-    // f16 has 2⁻¹¹ on weights, activations and probabilities; eight-bit keys and values have 1/254.
+    // f16 weights, activations and probabilities are off by 2⁻¹¹; eight-bit keys and values by
+    // 1/254.
     let tolerance = if kv == KvType::Q8_0 { 2e-2 } else { 4e-3 };
     let ids: Vec<u32> = (0..23).map(|i| 7 * i + 3).collect();
     host.feed(&ids, Want::All).unwrap();
@@ -109,13 +111,13 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
                 continue;
             };
             if program.kept.iter().any(|k| k.value.0 as usize == i && k.tiled) && v.slots > 1 {
-                continue; // Stored in the order of the groups.
+                continue; // They are stored in the order of the groups.
             }
             let each = v.slots * v.width;
             let want =
                 &host.host().tapped(name).unwrap().data[position * each..][..chunk.len() * each];
             if v.dtype == Dtype::Index {
-                // Experts with equal scores may change places.
+                // Experts with equal scores may be in another order.
                 let set =
                     |row: &[u32]| row.iter().copied().collect::<std::collections::BTreeSet<u32>>();
                 let got: Vec<u32> = got.iter().map(|x| x.to_bits()).collect();

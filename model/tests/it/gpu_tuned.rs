@@ -1,4 +1,4 @@
-//! Tuned choices in the cache: plans use valid ones and ignore invalid ones.
+//! Tests tuned choices in the cache: plans use valid ones and ignore invalid ones.
 
 use crate::it::support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 use kjit_engine::{Config, Engine, Target, TuningSubject};
@@ -57,7 +57,7 @@ fn a_kept_choice_is_in_every_later_plan_whoever_opens_the_cache() {
         for (spec, tuning) in &wanted {
             Kept::of(&writer).keep(spec, &target, *tuning, "a test").unwrap();
         }
-        // Another engine, as in another process: `warm` compiles exactly the kernels that `run`
+        // Another engine, as in another process. `warm` compiles exactly the kernels that `run`
         // plans.
         let reader = engine(&folder);
         let tuned = planned(&graph, &target, &Kept::of(&reader));

@@ -1,4 +1,4 @@
-//! The CPU runner compared with a second implementation (f64 NumPy, tests/data/golden) on small
+//! Compares the CPU runner with a second implementation (f64 NumPy, tests/data/golden) on small
 //! random models of every architecture.
 
 use crate::it::support::files::model_path;
@@ -43,7 +43,7 @@ fn executor(file: &Arc<Gguf>, kv: KvType, precise: bool, batch: usize) -> One {
     One::cpu(file, &graph, &options)
 }
 
-/// The largest KL over the prompts' last positions.
+/// The largest KL over the last positions of the prompts.
 fn worst(exec: &mut One, golden: &Value) -> f64 {
     let truths = golden["logits_truth_f64"]["list"].as_array().unwrap();
     let prompts = golden["prompts"]["list"].as_array().unwrap().iter();
@@ -58,8 +58,8 @@ fn worst(exec: &mut One, golden: &Value) -> f64 {
 #[test]
 fn every_architecture_and_type_is_within_1e_8_of_the_truth_if_precise() {
     for (name, golden, file) in goldens() {
-        // In one piece, and in pieces that cut windows and tiles: rows of a later piece read the
-        // cache, not their neighbours.
+        // Prompts are run in one piece, and in pieces that cut windows and tiles. Rows of a later
+        // piece read the cache and not adjacent rows.
         for batch in [512, 7, 1] {
             let far = worst(&mut executor(&file, KvType::F32, true, batch), &golden);
             assert!(far < 1e-8, "{name}, batch {batch}: KL {far:e}");
@@ -69,13 +69,13 @@ fn every_architecture_and_type_is_within_1e_8_of_the_truth_if_precise() {
 
 #[test]
 fn by_default_every_architecture_and_type_is_within_1e_5_of_the_truth() {
-    // f16 keys and values are off by 2^-11 and decoding rounds to 1.5e-5, together about 1e-7 in
-    // KL; eight-bit activations would have 1e-3.
+    // f16 keys and values are off by 2^-11, and decoding rounds to 1.5e-5. Together this is about
+    // 1e-7 in KL; eight-bit activations would have 1e-3.
     for (name, golden, file) in goldens() {
         for batch in [512, 1] {
             let far = worst(&mut executor(&file, KvType::F16, false, batch), &golden);
-            // The smallest rounding may choose the other of two experts with nearly equal scores:
-            // KL 0.012 was seen in `tiny-moe`.
+            // The smallest rounding may change the choice between two experts with nearly equal
+            // scores: KL 0.012 was measured in `tiny-moe`.
             let bound = if name.starts_with("tiny-moe") { 0.05 } else { 1e-5 };
             assert!(far < bound, "{name}, batch {batch}: KL {far:e}");
         }
@@ -123,7 +123,7 @@ fn greedy_continuations_are_the_truths_up_to_a_step_with_a_small_margin() {
     }
 }
 
-/// The golden's name of a value, and the graph's.
+/// The name of a value in the golden, and in the graph.
 const TAPS: [(&str, &str); 12] = [
     ("embedding", "embed"),
     ("layer0.q_rope", "blk.0.attn_q_rope"),
@@ -179,8 +179,8 @@ fn going_back_and_on_gives_the_same_logits_as_going_there_at_once() {
             ids(&prompts.iter().max_by_key(|p| p["ids"].as_array().unwrap().len()).unwrap()["ids"]);
         let mut exec = executor(&file, KvType::F32, true, 512);
         let at_once = exec.feed(&prompt, Want::Last).unwrap();
-        // Feeds other tokens over the second half, then truncates: a window's storage must still
-        // have the first half.
+        // Feeds other tokens over the second half, then truncates. The storage of a window must
+        // still contain the first half.
         let half = prompt.len() / 2;
         exec.truncate(half);
         exec.feed(&vec![1; prompt.len() - half], Want::Nothing).unwrap();

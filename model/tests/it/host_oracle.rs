@@ -1,4 +1,4 @@
-//! The CPU runner compared with an independent forward pass in f64 over the same weights
+//! Compares the CPU runner with an independent forward pass in f64 with the same weights
 //! (tests/data/oracle).
 
 use crate::it::support::files::model_path;
@@ -66,7 +66,7 @@ fn by_default_smollm2_is_nearer_to_the_truth_than_llama_cpp_is() {
     for isa in Isa::available() {
         let mut exec = executor(&file, false, isa);
         let (prompts, _) = divergence(&mut exec, &model);
-        // Token by token: the kernels of decoding, with rounded activations.
+        // Token by token, which uses the kernels of decoding with rounded activations.
         let prompt = &model["prompts"]["list"][1];
         let truths = model["logits_truth_f64"]["list"].as_array().unwrap();
         let truth = truths.iter().find(|t| t["id"] == prompt["id"]).unwrap();
@@ -81,7 +81,7 @@ fn by_default_smollm2_is_nearer_to_the_truth_than_llama_cpp_is() {
             "{}: mean KL of prompts {prompts:e}, of decoding {decoding:e}; llama.cpp {theirs:e}",
             isa.name()
         );
-        // A thousandth of llama.cpp's KL: 16 bits instead of 8.
+        // A thousandth of llama.cpp's KL, because activations have 16 bits and not 8.
         assert!(
             prompts < 1e-3 * theirs && decoding < 1e-3 * theirs,
             "{}: {prompts:e} {decoding:e}",
@@ -95,7 +95,7 @@ fn greedy_continuations_are_the_exact_ones() {
     let Some(path) = model_path(SMOLLM2) else { return };
     let file = Arc::new(Gguf::open(path).unwrap());
     let model = oracle("models/smollm2.json");
-    // Some of the file's prompts: about 20 s on two busy cores.
+    // Only some prompts of the file: about 20 s on two busy cores.
     for (precise, kind, steps) in [(true, "raw", 24), (true, "chat", 12), (false, "raw", 24)] {
         let mut exec = executor(&file, precise, Isa::best());
         for entry in model["greedy_exact"][kind].as_array().unwrap() {
@@ -119,7 +119,7 @@ fn the_perplexity_of_a_text_is_the_f32_references() {
     for precise in [true, false] {
         let mut exec = executor(&file, precise, Isa::best());
         let mut running = vec![];
-        // A quarter of the text: three of its fourteen windows, about ten seconds on two busy
+        // A quarter of the text: three of its fourteen windows take about ten seconds on two busy
         // cores.
         let part = &text[..text.len() * 15 / 56];
         perplexity(&mut exec.session, exec.id, &tokenizer, part, 512, &mut |_, _, so_far| {

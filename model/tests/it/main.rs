@@ -1,5 +1,5 @@
 //! Integration tests of the model, one module for each part. Some tests set variables or signal
-//! handlers of their process: nextest runs each test in a process of its own.
+//! handlers of their process, so each test needs its own process (as with nextest).
 
 mod archs;
 mod catalogue;

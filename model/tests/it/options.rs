@@ -1,5 +1,5 @@
-//! Options are written with the fields that one sets, and the default for the rest. This program is
-//! another crate: it builds only while that is possible, whatever fields are added.
+//! Tests that options can be written with some of their fields and the default for the rest. This
+//! program is another crate, so it fails to build if a new field makes this impossible.
 
 use kjit_engine::source::Options as CompileOptions;
 use kjit_model::generate::Request as Generate;
@@ -35,7 +35,7 @@ fn options_take_the_fields_that_are_set_and_defaults_for_the_rest() {
     assert!(!decode.unparse_special);
     let compile = CompileOptions { fast_math: true, ..CompileOptions::wave(64) };
     assert_eq!(compile.wave, 64);
-    // Options that were written before a field was added are still read.
+    // Options that were written before a field was added can still be read.
     let read: SampleOptions = serde_json::from_str(r#"{"top_k": 5}"#).unwrap();
     assert_eq!(read, SampleOptions { top_k: 5, ..Default::default() });
 }

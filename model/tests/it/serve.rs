@@ -1,4 +1,4 @@
-//! The scheduler on the CPU: many requests in one session.
+//! Tests of the scheduler on the CPU: many requests in one session.
 
 use crate::it::support::asked::{Asked, Got, ask};
 use crate::it::support::files::tiny_model;
@@ -103,7 +103,7 @@ fn the_next_turn_and_a_common_beginning_cost_only_what_is_new_and_change_nothing
     assert_eq!(answer(&other).cached(), 40);
     talk.extend(&second.ids);
     assert_eq!(answer(&talk).cached(), talk.len() - 1, "the conversation is still there");
-    // Prompts with nothing in common, until they occupy all places.
+    // Prompts without a common prefix, until they occupy all slots.
     for i in 10..16 {
         assert_eq!(answer(&prompt(i, 40)).cached(), 0);
     }
@@ -137,8 +137,8 @@ fn many_who_begin_alike_wait_for_the_first_and_take_its_beginning() {
 
 #[test]
 fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
-    // A model with keys and values only, and one with a scan beside attention, whose states are
-    // cached at piece borders only.
+    // One model has keys and values only. The other has a scan beside attention; its states are
+    // cached only at the borders of pieces.
     for name in [TINY, "../archs/falcon-h1.gguf"] {
         let Some(session) = session(name, 6, 400) else { return };
         let text: Vec<u32> =
@@ -146,12 +146,12 @@ fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
         let options = SchedulerOptions { token_budget: Some(16), ..SchedulerOptions::default() };
         let scheduler = Scheduler::start(session, options).unwrap();
         let ask = |owner: u8| ask(&scheduler, &text, 2, |r| r.owner = Owner([owner; 32]));
-        // Three requests at once: owner 2 must not wait for owner 1's prompt; owner 1's second
-        // request must.
+        // Three simultaneous requests: owner 2 must not wait for owner 1's prompt; the second
+        // request of owner 1 must.
         let cached: Vec<usize> =
             all(vec![ask(1), ask(2), ask(1)]).iter().map(Got::cached).collect();
         assert!(cached[..2] == [0, 0] && cached[2] >= 256, "{name}: {cached:?}");
-        // An owner finds its own text, even if others asked for it in between.
+        // An owner finds its own text, even if other owners asked for it in between.
         let cached = [3, 1, 4, 2, 1].map(|owner| ask(owner).got().cached());
         assert!(cached[0] == 0 && cached[2] == 0, "{name}: {cached:?}");
         assert!([1, 3, 4].iter().all(|&i| cached[i] >= 256), "{name}: {cached:?}");
@@ -160,7 +160,7 @@ fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
 
 #[test]
 fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
-    // A model with a scan beside attention.
+    // A model with a scan and attention in each layer.
     let Some(path) = crate::it::support::files::model_path("archs/falcon-h1.gguf") else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -212,7 +212,7 @@ fn who_is_put_back_for_want_of_room_is_computed_again_and_loses_nothing() {
     assert!(status.held_tokens <= 150, "{status:?}");
 }
 
-/// Runs in a process of its own with a few hundred kilobytes of memory left.
+/// Runs in a separate process with a few hundred kilobytes of memory left.
 #[test]
 fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some() {
     const CHILD: &str = "TEST_LITTLE_MEMORY";
@@ -252,7 +252,7 @@ fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_som
         failed.end
     );
     assert_eq!(state, State::Short);
-    // Without any request the scheduler retries.
+    // The scheduler retries even if there is no request.
     until(&scheduler, |s| s.state == State::Ready);
     assert_eq!(long().reason(), Reason::Length);
 }
@@ -288,8 +288,8 @@ fn always(token: u32) -> SampleOptions {
 #[test]
 fn drafted_tokens_change_nothing() {
     let Some(scheduler) = scheduler(4, 300, SchedulerOptions::default()) else { return };
-    // A random model does not continue repetitions, so its drafts are wrong. If it always repeats
-    // one token, drafts are right.
+    // A random model does not continue repetitions, so its drafts are wrong. Drafts are right if
+    // the model always repeats one token.
     let text = |i: usize| prompt(i, 12).repeat(4);
     let warm = SampleOptions {
         temperature: 0.7,
@@ -504,7 +504,7 @@ fn an_answer_ends_with_its_turn_unless_it_is_to_go_on() {
     assert_eq!((ended.reason(), &ended.ids[..]), (Reason::Stop, &whole.ids[..=at]));
     let past = ask(&ending, &prompt(3, 5), 100, |r| r.stop = Stop::Never).got();
     assert_eq!((past.reason(), &past.ids), (Reason::ContextFull, &whole.ids));
-    // A session without a scheduler ends there, too.
+    // A session without a scheduler ends at the same token.
     plain.set_end_ids(vec![end]);
     let start = prompt(3, 5);
     let (mut to_end, mut all) = (vec![], vec![]);
@@ -575,7 +575,7 @@ fn a_long_prompt_does_not_stop_the_tokens_of_others() {
     let before = scheduler.status().generated_tokens;
     let long = ask(&scheduler, &prompt(2, 560), 1, |_| {});
     long.tokens(1);
-    // The 560 tokens go in pieces of 7, each with one token of the other answer.
+    // The 560 tokens are run in pieces of 7, each with one token of the other answer.
     let meanwhile = scheduler.status().generated_tokens - before;
     assert!(meanwhile >= 60, "{meanwhile} tokens while the prompt was computed");
     drop(talker);
@@ -623,7 +623,8 @@ fn log_probabilities_are_the_models_and_the_likeliest_is_the_greedy_choice() {
         let sum: f32 = logprobs.top.iter().map(|a| a.logprob.exp()).sum();
         assert!(sum > 0.0 && sum < 1.0 + 1e-5, "{sum}");
     }
-    // Log probabilities are the model's own: a bias changes the choice, not the figures.
+    // Log probabilities are those of the model: a bias changes the choice, but not the
+    // probabilities.
     let bias = SampleOptions { bias: vec![(7, 1e4)], ..SampleOptions::default() };
     let biased =
         ask(&scheduler, &prompt(5, 9), 1, |r| (r.logprobs, r.sampling) = (Some(1), bias)).got();
@@ -753,7 +754,7 @@ fn five_hundred_requests_of_all_kinds_end_once_each_and_leave_nothing_behind() {
                 0 => drop(one.answer.take()),
                 1 => one.answer.as_ref().unwrap().cancel(),
                 2 => {
-                    // Cancelled some tokens later.
+                    // It is cancelled some tokens later.
                     let cancel = one.answer.take();
                     std::thread::sleep(Duration::from_micros(next(2000)));
                     drop(cancel);
@@ -776,7 +777,7 @@ fn five_hundred_requests_of_all_kinds_end_once_each_and_leave_nothing_behind() {
     }
     let s = scheduler.status();
     assert!(s.cancelled > 20 && s.failed > 20 && s.cached_tokens > 0 && s.taken == 500, "{s:?}");
-    // After seven more rounds. The system's allocator retains some megabytes.
+    // This is measured after seven more rounds. The system's allocator retains some megabytes.
     let grown = resident().saturating_sub(before);
     assert!(grown < 16 << 20, "{grown} bytes more than after 150 requests");
 }

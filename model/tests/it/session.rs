@@ -1,5 +1,5 @@
-//! Sessions of several sequences on the CPU: each sequence's logits and tokens are those that it
-//! has alone.
+//! Tests sessions of several sequences on the CPU. The logits and tokens of each sequence equal
+//! those of the sequence alone.
 
 use crate::it::support::files::{model_path, tiny_models};
 use crate::it::support::near::off;
@@ -28,8 +28,8 @@ fn sequences_side_by_side_on_the_cpu_are_each_what_it_is_alone() {
             let mut session =
                 Session::on_cpu(Arc::clone(&gguf), graph.clone(), &options(precise, 9)).unwrap();
             // Few rows and many rows use different kernels. With `precise` only the order of sums
-            // differs. By default, fewer than eight rows are rounded to 16 bits, and an expert with
-            // a near-tie may change.
+            // differs. By default, fewer than eight rows are rounded to 16 bits, and a near-tie may
+            // change the choice of an expert.
             let routes = graph.ops.iter().any(|op| format!("{op:?}").starts_with("Route"));
             let most = if precise {
                 1e-4
@@ -95,7 +95,7 @@ fn reproducible_scores_on_the_cpu_are_the_same_bits_however_the_tokens_come() {
             text.forked(&mut session, &[1, tokens / 2]);
             let greedy = Text::greedy(&mut session, 20, 40);
             greedy.drafted(&mut session, 20, &[1, 8]);
-            // Other threads, and other pieces of a pass.
+            // The number of threads and the pieces of a pass are different.
             let mut other = reproducible(&path, isa, (3, 48), &options);
             text.in_pieces(&mut other, &[tokens]);
         }
@@ -173,7 +173,7 @@ fn a_fork_has_the_others_beginning_and_a_life_of_its_own() {
             let c = session.add(SampleOptions::default()).unwrap();
             session.feed(c, &tokens[..at], Want::Nothing).unwrap();
             let fresh = session.feed(c, &tokens[at..70], Want::Last).unwrap();
-            // Other pieces have another order of sums; without `precise` they are also rounded
+            // Other pieces have another order of sums. Without `precise` they are also rounded
             // differently.
             let most = if kv == KvType::F16 { 1e-4 } else { 5e-2 };
             assert!(off(&forked, &fresh) < most, "{}: {}", path.display(), off(&forked, &fresh));
@@ -224,9 +224,9 @@ fn a_sequence_of_another_session_is_no_sequence_of_this_one() {
     assert!(matches!(one.session.len(other.id), Err(SessionError::NoSequence)));
 }
 
-/// The scores of a text computed at once differ in their last digits from those computed token by
-/// token, as with a cached prefix. Less than 1 in 1000 draws may choose another token because of
-/// that.
+/// The scores of a text computed in one pass differ in their last digits from scores computed token
+/// by token, as with a cached prefix. Therefore fewer than 1 in 1000 draws may choose another
+/// token.
 #[test]
 fn a_seed_draws_the_same_of_a_text_that_is_computed_whole_and_in_pieces() {
     let Some(path) = model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };

@@ -1,4 +1,5 @@
-//! A model's layers on several stages on the CPU: the results have the bits of one stage.
+//! Tests the layers of a model in several stages on the CPU. The results have the same bits as with
+//! one stage.
 
 use crate::it::support::files::{model_path, tiny_model};
 use crate::it::support::story::{same, story};
@@ -13,7 +14,7 @@ fn sessions(name: &str, options: &OpenOptions) -> Option<[Session; 2]> {
     let gguf = Arc::new(Gguf::open(model_path(name)?).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
     let layers = Layers::of(&graph).unwrap().len();
-    // The cuts are not in the middle; three stages if there are enough layers.
+    // The cuts are not in the middle. There are three stages if there are enough layers.
     let mut counts = vec![1, layers - 1];
     if layers > 2 {
         counts = vec![1, layers - 2, 1];
@@ -46,7 +47,7 @@ fn stages_on_the_cpu_compute_bit_for_bit_what_one_computes() {
     }
     let precise = OpenOptions { precise: true, ..options(2) };
     bit_for_bit("tiny/tiny-llama-q4_0.gguf", &precise);
-    // Recurrent states cannot go back, so they run again, through the stages in front.
+    // Recurrent states cannot go back, so the tokens are run again through the previous stages.
     for arch in ["mamba2", "falcon-h1", "deepseek2-lite", "qwen3next"] {
         bit_for_bit(&format!("archs/{arch}.gguf"), &options(2));
     }

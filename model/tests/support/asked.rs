@@ -1,5 +1,5 @@
-//! Submits requests to a scheduler and collects their events. Shared with the tests that cross
-//! crates.
+//! Submits requests to a scheduler and collects their events. Tests of other crates use this module
+//! as well.
 
 use kjit_model::serve::{Answer, Event, Failure, Reason, Request, Scheduler, Usage};
 use std::cell::RefCell;
@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// A request that takes longer than this hangs.
+/// Maximum time of a request. A request that takes longer is considered to hang.
 const HANGS: Duration = Duration::from_secs(300);
 
 /// A submitted request.
@@ -43,7 +43,7 @@ impl Got {
     }
 }
 
-/// Submits a greedy request for `n` tokens, changed by `change`.
+/// Submits a greedy request for `n` tokens. `change` may modify it first.
 pub fn ask(
     scheduler: &Scheduler,
     tokens: &[u32],

@@ -1,4 +1,4 @@
-//! Models drawn at random (`scripts/draw_archs.py`), and llama.cpp's results for them
+//! Randomly drawn models (`scripts/draw_archs.py`), and llama.cpp's results for them
 //! (`tests/data/oracle/draws.json`).
 //!
 //! `KJIT_TEST_COUNT=20` sets the number of models for each architecture (3), `KJIT_TEST_ONLY=a,b`
@@ -12,23 +12,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// Number of most likely tokens whose ids and logits follow the sums in a golden.
+/// Number of most likely tokens in a golden. Their ids and logits follow the sums.
 const TOP: usize = 8;
 
 /// A drawn model.
 pub struct Draw {
-    /// Its name, such as `gemma2-7`.
+    /// Name of the model, such as `gemma2-7`.
     pub name: String,
-    /// Its architecture.
+    /// Architecture of the model.
     pub arch: String,
     /// The prompt.
     pub ids: Vec<u32>,
-    /// The context's size of llama.cpp's run.
+    /// Size of the context when llama.cpp ran.
     pub context: usize,
     /// Whether the result is an embedding vector.
     pub vector: bool,
     pub path: PathBuf,
-    /// llama.cpp's results; `None` if it refuses the file.
+    /// llama.cpp's results; `None` if llama.cpp refuses the file.
     pub golden: Option<Vec<f32>>,
 }
 
@@ -38,8 +38,9 @@ impl Draw {
         Gguf::open(&self.path).map(Arc::new).map_err(|e| e.to_string())
     }
 
-    /// The distance of rows of logits from the golden: the largest difference of a position's log Σ
-    /// eˣ, and the KL of the last position's most likely tokens, with all other tokens as one.
+    /// The distance of rows of logits from the golden. It is the largest difference of log Σ eˣ
+    /// over the positions, and the KL of the last position's most likely tokens, with all other
+    /// tokens as one.
     pub fn off(&self, golden: &[f32], rows: &[f32], vocab: usize) -> (f64, f64) {
         let (sums, top) = golden.split_at(self.ids.len());
         if rows.len() != sums.len() * vocab || top.len() != 2 * TOP {
@@ -70,15 +71,15 @@ pub fn goldens() -> Value {
     oracle("draws.json")
 }
 
-/// The path of `scripts/draw_archs.py`: in the repository, else below the working directory (if the
-/// test program was copied to another machine).
+/// The path of `scripts/draw_archs.py`: in the repository, or otherwise below the working directory
+/// (if the test program was copied to another machine).
 fn script() -> PathBuf {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/draw_archs.py");
     if built.exists() { built } else { PathBuf::from("scripts/draw_archs.py") }
 }
 
 /// Calls `test` with every selected model on `threads` threads. Returns the errors, one line each,
-/// and the number of models; no models, with a message, without Python.
+/// and the number of models. Without Python it prints a message and runs no model.
 pub fn each(
     threads: usize,
     test: impl Fn(&Draw) -> Result<(), String> + Sync,

@@ -1,5 +1,5 @@
-//! The models that tests read: real ones, and tiny ones of random weights. Shared with the tests
-//! that cross crates.
+//! The models that tests read: real ones, and tiny ones with random weights. Tests of other crates
+//! use this module as well.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ pub fn tiny_model(name: &str) -> Option<PathBuf> {
     model_path(&format!("tiny/{name}"))
 }
 
-/// All synthetic models that exist, sorted by name; none, with a message, if they were not made.
+/// All synthetic models that exist, sorted by name. If none was made, a message is printed.
 pub fn tiny_models() -> Vec<PathBuf> {
     let Some(folder) = model_path("tiny") else { return vec![] };
     let files = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -20,12 +20,12 @@ pub fn tiny_models() -> Vec<PathBuf> {
     all
 }
 
-/// The path of a model in the test folder (`KJIT_TEST_MODELS`, else `.models/` at the repository's
-/// root); `None`, with a message, if it does not exist.
+/// The path of a model in the test folder (`KJIT_TEST_MODELS`, or by default `.models/` at the root
+/// of the repository). If it does not exist, a message is printed and the result is `None`.
 pub fn model_path(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("KJIT_TEST_MODELS").map_or_else(
         || {
-            // A crate's folder is one or two levels below the root.
+            // The folder of a crate is one or two levels below the root.
             let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().skip(1);
             let mut folders = above.map(|folder| folder.join(".models"));
             folders.find(|folder| folder.exists()).unwrap_or_else(|| ".models".into())

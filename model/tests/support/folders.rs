@@ -1,5 +1,5 @@
-//! Compares a folder of safetensors of each type on a device with the CPU. Shared with the tests of
-//! simulated devices.
+//! Compares a folder of safetensors of each type on a device with the CPU. Tests of simulated
+//! devices use this module as well.
 
 use super::folder::Folder;
 use super::near::off;
@@ -11,8 +11,8 @@ use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Want};
 use std::sync::Arc;
 
-/// Compares prompts, tokens and greedy answers of each type of folder with the CPU's, once with all
-/// weights on the device and once with layers streamed from the files.
+/// Compares prompts, tokens and greedy answers of each type of folder with the CPU: once with all
+/// weights on the device, and once with layers streamed from the files.
 pub fn are_the_hosts(engine: &Engine, device: &Device) {
     for (model_type, files, stream) in [
         ("llama", 1, false),

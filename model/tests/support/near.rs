@@ -1,4 +1,4 @@
-//! The distance of results from expected results. Shared with the tests that cross crates.
+//! The distance of results from expected results. Tests of other crates use this module as well.
 
 /// ‖got − want‖₂ / ‖want‖₂; infinite if a value is NaN.
 pub fn off(got: &[f32], want: &[f32]) -> f64 {

@@ -1,4 +1,4 @@
-//! A session with one sequence, for tests that need no more.
+//! A session with one sequence, for tests that need only one.
 
 use kjit_engine::{Device, Engine};
 use kjit_model::gguf::Gguf;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct One {
     /// The session.
     pub session: Session,
-    /// Its only sequence.
+    /// The only sequence of the session.
     pub id: SequenceId,
 }
 
@@ -46,12 +46,12 @@ impl One {
         One::of(Session::on_gpu(engine, device, file, graph.clone(), options).unwrap())
     }
 
-    /// The CPU's runner.
+    /// The runner of the CPU.
     pub fn host(&mut self) -> &mut HostRunner {
         self.session.cpu_mut().unwrap()
     }
 
-    /// The GPU's runner.
+    /// The runner of the GPU.
     pub fn on_gpu(&self) -> &GpuRunner {
         self.session.gpu().unwrap()
     }

@@ -6,8 +6,8 @@ use kjit_model::session::Want;
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// Reads a file of tests/data/oracle: in the repository, else below the working directory (if the
-/// test program was copied to another machine).
+/// Reads a file of tests/data/oracle: in the repository, or otherwise below the working directory
+/// (if the test program was copied to another machine).
 pub fn oracle(name: &str) -> Value {
     let built = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/oracle").join(name);
     let path = if built.exists() { built } else { PathBuf::from("tests/data/oracle").join(name) };
@@ -29,7 +29,7 @@ pub fn log_sum_exp(x: &[f32]) -> f64 {
 }
 
 /// KL(truth ‖ got). With Δ = log p − log q it is Σ p φ(Δ), φ(Δ) = Δ + e^−Δ − 1. Every term is ≥ 0;
-/// the added part sums to 0, because p and q both sum to 1. The truth's file has its 20 most likely
+/// the added part sums to 0, because p and q both sum to 1. The truth file has the 20 most likely
 /// logits, whose terms are exact, and 64 others spread over the vocabulary. The error of the
 /// remaining probability is estimated by the average of these 64, weighted by their probability.
 pub fn kl(truth: &Value, got: &[f32]) -> f64 {
@@ -57,10 +57,10 @@ pub fn kl(truth: &Value, got: &[f32]) -> f64 {
     known + rest * off / mass
 }
 
-/// Feeds a prompt, then generates greedily and compares each choice with the truth's continuation.
-/// Stops at a step at which the truth's best two logits are closer than `margin`: the choice may
-/// differ there, and the rest is another text. The sequence starts empty; `steps` bounds the number
-/// of steps.
+/// Feeds a prompt, then generates greedily and compares each choice with the truth. Stops at a step
+/// at which the best two logits of the truth are closer than `margin`: there the choice may differ,
+/// and the rest would be another text. The sequence starts empty; `steps` is the maximum number of
+/// steps.
 pub fn follow(
     exec: &mut One,
     prompt: &[u32],

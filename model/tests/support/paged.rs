@@ -1,5 +1,5 @@
-//! Compares two sessions of one model on a device, of which only the second has its keys and values
-//! in pages: the results have the same bits, whichever pages are shared. For any device.
+//! Compares two sessions of one model on a device. Only the second has its keys and values in
+//! pages. The results have the same bits, regardless of which pages are shared. For any device.
 
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{
@@ -9,7 +9,7 @@ use kjit_model::session::{
 /// Tokens in a page.
 pub const PAGE: usize = 128;
 
-/// A text of `len` tokens; each `number` has another text.
+/// A text of `len` tokens. Each `number` gives another text.
 pub fn text(number: usize, len: usize, vocab: usize) -> Vec<u32> {
     (0..len).map(|i| ((number * 131 + i * i * 7 + i * 37 + 5) % vocab) as u32).collect()
 }
@@ -18,7 +18,7 @@ fn add(session: &mut Session) -> SequenceId {
     session.add(SampleOptions::default()).unwrap()
 }
 
-/// Feeds all sequences in one step; returns the logits after each one's last token.
+/// Feeds all sequences in one step. Returns the logits after the last token of each.
 fn step(session: &mut Session, work: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
     let work: Vec<_> = work
         .iter()
@@ -41,7 +41,7 @@ fn answers(session: &mut Session, starts: &[(SequenceId, &[u32])], tokens: usize
     all
 }
 
-/// The options of the two sessions.
+/// Options of the two sessions.
 pub fn options(options: OpenOptions) -> [OpenOptions; 2] {
     let plain =
         OpenOptions { sequences: 4, prefill_chunk: Some(160), context: Some(300), ..options };
@@ -49,16 +49,16 @@ pub fn options(options: OpenOptions) -> [OpenOptions; 2] {
     [plain, paged]
 }
 
-/// Compares the two sessions: prompts and answers that cross page ends, shared and copied prefixes,
-/// and pages that run out.
+/// Compares the two sessions. There are prompts and answers that cross the end of a page, shared
+/// and copied prefixes, and too few pages.
 pub fn the_same(want: &mut Session, got: &mut Session) {
     let pages = |session: &Session| session.pages().map(|p| (p.used, p.shared, p.total)).unwrap();
     assert_eq!((want.pages(), pages(got)), (None, (0, 0, 7)));
     let vocab = want.n_vocab();
     let texts = [text(1, 3, vocab), text(2, PAGE - 1, vocab), text(3, 170, vocab)];
 
-    // Prompts of all lengths at once, then answers that cross the end of a page while the device
-    // runs ahead of the host.
+    // Prompts of all lengths in one step, then answers that cross the end of a page while the
+    // device runs ahead of the host.
     let both = [&mut *want, &mut *got].map(|session| {
         let ids: Vec<SequenceId> = texts.iter().map(|_| add(session)).collect();
         let work: Vec<_> =
@@ -73,8 +73,8 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     assert_eq!(tokens, paged_tokens);
     assert_eq!(pages(got), (1 + 2 + 2, 0, 7));
 
-    // Prefixes are shared. The first sequence that writes in the middle of a shared page copies it:
-    // the new one, or the old one.
+    // Prefixes are shared. The first sequence that writes in the middle of a shared page copies the
+    // page. This may be the new or the old sequence.
     let shared = [(&mut *want, &both[0].0), (&mut *got, ids)].map(|(session, ids)| {
         let of = ids[2];
         let forked = session.fork(of, 150, SampleOptions::default()).unwrap();
@@ -93,8 +93,8 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     assert!(shared[0].2 == shared[1].2, "logits are others where pages are shared");
     assert_eq!((shared[1].0, shared[1].1), (Some((5, 2)), Some((6, 1))));
 
-    // A step that lacks pages is refused as a whole; pages of a removed sequence are free for
-    // others.
+    // If pages are missing, the whole step is rejected. Other sequences can use the pages of a
+    // removed sequence.
     let long = text(4, 2 * PAGE + 1, vocab);
     let id = add(got);
     let refused = got.step(&[
@@ -110,8 +110,7 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     got.remove(ids[1]).unwrap();
     let alone = add(want);
     assert!(step(got, &[(id, &long)]) == step(want, &[(alone, &long)]));
-    // An answer that runs ahead pauses before the page that is missing, and continues when one is
-    // free.
+    // An answer that runs ahead pauses before the missing page, and continues when a page is free.
     let (left, right) = (PAGE - got.len(ids[0]).unwrap(), got.pages().unwrap().free());
     let hold = add(got);
     got.feed(hold, &text(5, right * PAGE, vocab), Want::Nothing).unwrap();
@@ -143,7 +142,8 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     assert_eq!(pages(got), (0, 0, 7));
 }
 
-/// Drafts that begin in a page shared with a sequence of the same text, and cross the page's end.
+/// Tests drafts that begin in a page shared with a sequence of the same text, and that cross the
+/// end of the page.
 fn drafts(want: &mut Session, in_want: SequenceId, got: &mut Session, in_got: SequenceId) {
     let used = got.pages().unwrap().used;
     let [want, got] = [(want, in_want), (got, in_got)].map(|(session, of)| {

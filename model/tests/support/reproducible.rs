@@ -1,10 +1,11 @@
-//! Tests the promise of [`OpenOptions::reproducible`](kjit_model::session::OpenOptions) on any
-//! device: the scores after a text's tokens have the same bits however the tokens are fed.
+//! Tests [`OpenOptions::reproducible`](kjit_model::session::OpenOptions) on any device: the scores
+//! after the tokens of a text have the same bits regardless of how the tokens are fed.
 
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{Given, SequenceId, Session, Want, Work};
 
-/// A text, and the bits of the scores after each token, fed one by one in a session alone.
+/// A text, and the bits of the scores after each token when the text is fed token by token as the
+/// only sequence.
 pub struct Text {
     /// Token ids.
     pub tokens: Vec<u32>,
@@ -23,7 +24,7 @@ fn feed(session: &mut Session, id: SequenceId, tokens: &[u32], want: Want) -> Ve
     session.feed(id, tokens, want).unwrap()
 }
 
-/// Feeds the sequences' next tokens in one step; returns the scores after each.
+/// Feeds the next tokens of the sequences in one step. Returns the scores after each.
 fn step(session: &mut Session, all: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
     let work: Vec<Work<'_>> =
         all.iter().map(|&(sequence, tokens)| Work { sequence, tokens, want: Want::Last }).collect();
@@ -35,13 +36,13 @@ fn step(session: &mut Session, all: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
 }
 
 impl Text {
-    /// A text of `tokens` tokens.
+    /// Makes a text of `tokens` tokens.
     pub fn new(session: &mut Session, tokens: usize) -> Text {
         let vocab = session.n_vocab();
         Text::of(session, (0..tokens).map(|i| ((i * i * 7 + i * 131 + 5) % vocab) as u32).collect())
     }
 
-    /// A text of these tokens.
+    /// Makes a text of these tokens.
     pub fn of(session: &mut Session, tokens: Vec<u32>) -> Text {
         let id = add(session);
         let scores = tokens.iter().map(|t| bits(&feed(session, id, &[*t], Want::Last))).collect();
@@ -59,7 +60,7 @@ impl Text {
         self.tokens.len()
     }
 
-    /// Asserts that the scores after this token are those of the sequence alone.
+    /// Asserts that the scores after this token are the scores of the sequence alone.
     fn holds(&self, what: &str, at: usize, row: &[f32]) {
         let (got, want) = (bits(row), &self.scores[at]);
         let other = got.iter().zip(want).filter(|(a, b)| a != b).count();
@@ -149,8 +150,8 @@ impl Text {
         row.iter().position(|x| f32::from_bits(*x) == best).unwrap() as u32
     }
 
-    /// Feeds correct drafts, so many at a time, with one wrong draft after them. The text must be
-    /// greedy from `from` on.
+    /// Feeds steps of `drafts` correct drafts, each with one wrong draft after them. The text must
+    /// be greedy from `from` on.
     pub fn drafted(&self, session: &mut Session, from: usize, drafts: &[usize]) {
         for &n in drafts {
             let id = add(session);
@@ -178,7 +179,7 @@ impl Text {
         }
     }
 
-    /// A text that is greedy from token `from` on.
+    /// Makes a text that is greedy from token `from` on.
     pub fn greedy(session: &mut Session, from: usize, tokens: usize) -> Text {
         let vocab = session.n_vocab();
         let mut all: Vec<u32> =

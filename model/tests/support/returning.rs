@@ -1,6 +1,6 @@
-//! Requests to a model with recurrent states, which cannot go back: turns of conversations, common
-//! system prompts, and more texts than copies of states are stored. Each answer is the CPU's, and
-//! only the tokens that the rule names are computed. For any device.
+//! Requests to a model with recurrent states, which cannot go back. There are turns of
+//! conversations, common system prompts, and more texts than stored copies of states. Each answer
+//! must equal the CPU's, and only the tokens given by the rule are computed. For any device.
 
 use super::asked::{Asked, Got, ask};
 use super::one::One;
@@ -9,10 +9,10 @@ use super::side_by_side::gap;
 use kjit_model::serve::{Reason, Scheduler, SchedulerOptions};
 use kjit_model::session::OpenOptions;
 
-/// Copies of states that two sequences in pages may store.
+/// Number of copies of states that two sequences in pages may store.
 pub const COPIES: usize = 8;
 
-/// The options: two sequences, and more pages than they need.
+/// Options with two sequences and more pages than they need.
 pub fn options(options: OpenOptions) -> OpenOptions {
     OpenOptions {
         sequences: 2,
@@ -23,14 +23,14 @@ pub fn options(options: OpenOptions) -> OpenOptions {
     }
 }
 
-/// A step has a page's tokens, so each prompt has a copy of the states at the end of its last whole
-/// page, on a GPU too.
+/// A step has as many tokens as a page. So each prompt has a copy of the states at the end of its
+/// last whole page, on a GPU as well.
 pub fn scheduling() -> SchedulerOptions {
     SchedulerOptions { token_budget: Some(PAGE), ..SchedulerOptions::default() }
 }
 
-/// Submits the requests and compares each answer with the CPU's. `all`: also more texts than
-/// copies.
+/// Submits the requests and compares each answer with the CPU's. `all`: also submits more texts
+/// than copies.
 pub fn the_hosts(scheduler: &Scheduler, host: &mut One, near: f32, all: bool) {
     let vocab = host.n_vocab();
     let paged = scheduler.status().pages.is_some();
@@ -56,13 +56,13 @@ pub fn the_hosts(scheduler: &Scheduler, host: &mut One, near: f32, all: bool) {
     let next = one(&turn, 4);
     fine("its next turn", &turn, &next, 4);
     cached(&next, first.len() + 3);
-    // The client changed the answer: the text continues from the end of the prompt's last page.
+    // The client changed the answer, so the text continues from the end of the prompt's last page.
     let told = [&first[..], &[3, 2, 1]].concat();
     let again = one(&told, 3);
     fine("another answer", &told, &again, 3);
     cached(&again, PAGE);
-    // Three requests at once with another system prompt: the first one computes its whole pages,
-    // the others wait for it.
+    // Three simultaneous requests with another system prompt. The first one computes its whole
+    // pages; the others wait for it.
     let system = text(88, PAGE + 30, vocab);
     let texts: Vec<Vec<u32>> = (2..5).map(|i| [&system[..], &text(i, 9, vocab)].concat()).collect();
     let before = scheduler.status();
@@ -81,7 +81,7 @@ pub fn the_hosts(scheduler: &Scheduler, host: &mut One, near: f32, all: bool) {
     if !paged || !all {
         return;
     }
-    // More texts than copies: the least recently used copies are dropped, and computed again.
+    // More texts than copies: the least recently used copies are dropped and computed again.
     let kept = |scheduler: &Scheduler| scheduler.status().kept_states;
     assert!((4..=COPIES).contains(&kept(scheduler)), "{}", kept(scheduler));
     for i in 10..14 {

@@ -1,4 +1,5 @@
-//! Model files with real shapes that use no disk space: the header is written, the data is a hole.
+//! Model files with real shapes that use no disk space: the header is written, and the data is a
+//! hole in the file.
 
 use super::writer::{Ten, Val, Writer, text};
 use kjit_kernels::format::Format;

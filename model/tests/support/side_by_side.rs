@@ -1,11 +1,11 @@
-//! Compares sequences side by side in a session with one sequence on the CPU. For any device.
+//! Compares several sequences in one session with a single sequence on the CPU. For any device.
 
 use super::near::off;
 use super::one::One;
 use kjit_model::sample::{SampleOptions, TokenMask};
 use kjit_model::session::{After, Given, SequenceId, Session, SessionError, Want, Work};
 
-/// The tokens of this sequence: one to seven, so that neighbours have different lengths.
+/// The tokens of this sequence: one to seven, so that adjacent sequences have different lengths.
 fn sequence(number: usize, vocab: usize) -> Vec<u32> {
     (0..1 + number * 3 % 7).map(|i| ((number * 131 + i * 37 + 5) % vocab) as u32).collect()
 }
@@ -14,7 +14,7 @@ fn greedy(session: &mut Session) -> Result<SequenceId, SessionError> {
     session.add(SampleOptions::default())
 }
 
-/// Adds `n` sequences in slots that are not in order, some of them used before.
+/// Adds `n` sequences in slots that are not in order. Some of the slots were used before.
 fn occupy(session: &mut Session, n: usize) -> Vec<SequenceId> {
     let mut all: Vec<SequenceId> = std::iter::from_fn(|| greedy(session).ok()).collect();
     assert_eq!(all.len(), session.sequences(), "every place was free");
@@ -55,8 +55,8 @@ fn last<'a>(all: &[SequenceId], tokens: impl Fn(usize) -> &'a [u32]) -> Vec<Work
     all.iter().enumerate().map(work).collect()
 }
 
-/// Feeds `n` sequences of different lengths side by side, twice; returns the distances of the
-/// logits from the CPU's.
+/// Feeds `n` sequences of different lengths together, twice. Returns the distances of the logits
+/// from the CPU's logits.
 pub fn scores(session: &mut Session, host: &mut One, n: usize) -> Vec<f64> {
     let vocab = host.n_vocab();
     let ids = occupy(session, n);
@@ -74,8 +74,8 @@ pub fn scores(session: &mut Session, host: &mut One, n: usize) -> Vec<f64> {
     offs
 }
 
-/// The largest gap along these tokens: by how much each token after the prompt is less likely than
-/// the CPU's choice.
+/// The largest gap along these tokens. The gap is how much less likely a token after the prompt is
+/// than the choice of the CPU.
 pub fn gap(host: &mut One, tokens: &[u32], prompt: usize) -> f32 {
     host.truncate(0);
     let mut logits = host.feed(&tokens[..prompt], Want::Last).unwrap();
@@ -88,8 +88,8 @@ pub fn gap(host: &mut One, tokens: &[u32], prompt: usize) -> f32 {
     worst
 }
 
-/// Greedy answers of `n` sequences side by side: the first ends after one token, the second after
-/// two, and all pause in between. Returns the largest [`gap`] along the device's own answers.
+/// Computes greedy answers of `n` sequences together. The first ends after one token, the second
+/// after two, and all pause in between. Returns the largest [`gap`] along the device's own answers.
 pub fn answers(session: &mut Session, host: &mut One, n: usize, tokens: usize) -> f32 {
     let vocab = host.n_vocab();
     let all = occupy(session, n);
@@ -133,8 +133,8 @@ pub fn answers(session: &mut Session, host: &mut One, n: usize, tokens: usize) -
     worst
 }
 
-/// Sequences that join and leave between steps, with tokens chosen one step at a time: the prompt
-/// of a new sequence is computed with the tokens of the others. Returns the largest [`gap`].
+/// Adds and removes sequences between steps. Tokens are chosen one step at a time. The prompt of a
+/// new sequence is computed with the tokens of the others. Returns the largest [`gap`].
 pub fn joining(session: &mut Session, host: &mut One, tokens: usize) -> f32 {
     let vocab = host.n_vocab();
     // Each sequence with its tokens and the length of its prompt.
@@ -178,14 +178,14 @@ pub fn joining(session: &mut Session, host: &mut One, tokens: usize) -> f32 {
     done.iter().fold(0.0, |worst, (ids, prompt)| worst.max(gap(host, ids, *prompt)))
 }
 
-/// A step whose sequences want different rows, and drafts; returns the distances from the CPU's
-/// logits.
+/// Runs a step whose sequences want different rows, and drafts. Returns the distances from the
+/// CPU's logits.
 pub fn mixed(session: &mut Session, host: &mut One) -> Vec<f64> {
     let vocab = host.n_vocab();
     let all = occupy(session, session.sequences().min(4));
     let prompt: Vec<u32> = (0..9).map(|i| (i * 53 + 7) % vocab as u32).collect();
     let mut offs = vec![];
-    // Drafts after the fed tokens: each has the row that it would have one by one.
+    // Drafts after the fed tokens: each must have the same row as if it was fed alone.
     session.feed(all[0], &prompt[..3], Want::Nothing).unwrap();
     let others =
         [(Want::Last, &prompt[..1]), (Want::Nothing, &prompt[..5]), (Want::Choose, &prompt[..2])];
@@ -223,9 +223,9 @@ pub fn mixed(session: &mut Session, host: &mut One) -> Vec<f64> {
     offs
 }
 
-/// Answers under different sampling options side by side: another seed changes its own sequence and
-/// no other. With `same` each answer must also be the one that the sequence has alone. One row and
-/// several rows may be rounded differently, which can change a draw near an edge.
+/// Answers under different sampling options in one session. Another seed must change its own
+/// sequence only. With `same`, each answer must also equal the answer of the sequence alone. One
+/// row and several rows may be rounded differently, which can change a draw near an edge.
 pub fn options(session: &mut Session, tokens: usize, same: bool) {
     let warm = SampleOptions { temperature: 1.0, top_k: 40, ..SampleOptions::default() };
     let all = [
@@ -272,7 +272,7 @@ pub fn options(session: &mut Session, tokens: usize, same: bool) {
     );
 }
 
-/// Draws of three sequences side by side, one of them greedy; returns their ids. The same seeds
+/// Draws of three sequences in one session, one of them greedy. Returns their ids. The same seeds
 /// must give the same ids.
 pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u32>> {
     let warm = |seed| SampleOptions {
@@ -286,7 +286,7 @@ pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u
     let all = options.map(|o| session.add(o).unwrap());
     let mut ids = vec![vec![]; 3];
     let starts = all.map(|id| (id, &[7u32, 8][..]));
-    // Half of the tokens are drawn in the loop that runs ahead, the others step by step: both use
+    // Half of the tokens are drawn in the loop that runs ahead, the others step by step. Both use
     // one chain of random numbers.
     session
         .decode(&starts, &mut |id, token| {
@@ -315,7 +315,7 @@ pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u
 }
 
 /// Sequences that reach the end of their context at different times, and requests that must be
-/// refused.
+/// rejected.
 pub fn limits(session: &mut Session) {
     let (all, context) = (occupy(session, 2), session.context());
     let long: Vec<u32> = (0..context as u32 - 2).map(|i| i % 50).collect();
@@ -326,11 +326,11 @@ pub fn limits(session: &mut Session) {
             if seen[1] == 6 { After::End } else { After::Go }
         })
         .unwrap();
-    // Two tokens fit, and the token chosen after the last position is returned too.
+    // Two tokens fit. The token chosen after the last position is returned as well.
     assert_eq!(seen, [3, 6]);
     assert_eq!((session.len(all[0]).unwrap(), session.len(all[1]).unwrap()), (context, 6));
-    // One sequence is full: the step is refused as a whole and changes neither sequence. The other
-    // one continues alone.
+    // One sequence is full. The whole step is rejected and changes neither sequence. The other one
+    // continues alone.
     let work = |sequence, tokens, want| Work { sequence, tokens, want };
     let both = [work(all[0], &[1][..], Want::Last), work(all[1], &[1][..], Want::Last)];
     let full = session.step(&both).unwrap_err();

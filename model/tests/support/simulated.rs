@@ -1,5 +1,6 @@
-//! Runs a plan on the simulated device: each launch in a process of its own, with memory passed
-//! through files. Slow, but it shows that the plan binds the right arguments in the right order.
+//! Runs a plan on the simulated device: each launch in a separate process, with memory passed
+//! through files. It is slow, but it shows that the plan binds the right arguments in the right
+//! order.
 
 use half::f16;
 use kjit_engine::Target;
@@ -19,7 +20,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The C++ compiler; `None`, with a message, if there is none.
+/// The C++ compiler. If there is none, a message is printed and the result is `None`.
 pub fn compiler() -> Option<String> {
     let asked = std::env::var("CXX").ok();
     let names = asked.into_iter().chain(["g++", "clang++", "clang++-19"].map(String::from));
@@ -43,7 +44,7 @@ fn compile(compiler: &str, folder: &Path, arguments: &[&str]) {
     assert!(out.status.success(), "{}: {}", folder.display(), String::from_utf8_lossy(&out.stderr));
 }
 
-/// `target/tmp`, beside the folder of this program's folder: files that tests keep between runs.
+/// The folder `target/tmp` for files that tests keep between runs.
 pub fn temporary() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let folder = program.ancestors().nth(3).unwrap().join("tmp");
@@ -51,7 +52,8 @@ pub fn temporary() -> PathBuf {
     folder
 }
 
-/// The program that runs a kernel's library. The first test that needs it compiles it for all.
+/// The program that runs the library of a kernel. The first test that needs it compiles it for all
+/// tests.
 fn runner(compiler: &str) -> PathBuf {
     let mut hash = DefaultHasher::new();
     compiler.hash(&mut hash);
@@ -236,7 +238,7 @@ impl<'a> Machine<'a> {
             Bind::Control(Control::Position) => &mut self.position,
             Bind::Control(Control::Numbers) => &mut self.numbers,
             Bind::Control(Control::Seed) => &mut self.seed_of_draws,
-            // Programs of one sequence bind none of these.
+            // Programs of one sequence bind none of these controls.
             Bind::Control(Control::Options | Control::Slots | Control::Pages) => return None,
             _ => return None,
         })
@@ -258,9 +260,9 @@ impl<'a> Machine<'a> {
         let _ = write!(program, "{defines}#include \"{HIPSIM}/kernel.h\"\n#line{rest}\n");
         let _ = write!(program, "KJSIM_ENTRY({entry})\nKJSIM_LIBRARY(KJSIM_DESCRIBE({entry}))\n");
         std::fs::write(folder.join("main.cpp"), program).unwrap();
-        // With this processor's instructions: without them each f16 conversion is a function call,
-        // half of a prompt's time. Kernels do not use the C++ library; linking without it takes
-        // half the time.
+        // Compiles for the instructions of this processor: without them each f16 conversion is a
+        // function call, which is half of a prompt's time. Kernels do not use the C++ library;
+        // linking without it takes half the time.
         let native = ["-march=native", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector"];
         let bare = ["-shared", "-fPIC", "-nostdlib"];
         let files = ["-o", "kernel.so", "main.cpp", "-lm", "-lc", "-lgcc"];
@@ -317,7 +319,8 @@ impl<'a> Machine<'a> {
         let mut rest = after.as_slice();
         for (bind, was) in before {
             let (one, more) = rest.split_at(was.len());
-            // A buffer may be bound twice (a sum over its operand): the changed copy counts.
+            // A buffer may be bound twice (a sum written over its operand). The changed copy
+            // counts.
             if one != was {
                 self.memory(program, &bind).unwrap().copy_from_slice(one);
             }

@@ -8,8 +8,8 @@ fn ids(n: usize, step: u32) -> Vec<u32> {
     (0..n as u32).map(|i| (i * step * 7 + 11) % 200).collect()
 }
 
-/// Prompts in pieces, several sequences at once, truncation, forks, and single tokens; returns the
-/// rows of each step.
+/// Runs prompts in pieces, several sequences in one step, truncation, forks, and single tokens.
+/// Returns the rows of each step.
 pub fn story(session: &mut Session) -> Vec<Vec<f32>> {
     let mut rows = vec![];
     let (a, b) = (
@@ -29,8 +29,8 @@ pub fn story(session: &mut Session) -> Vec<Vec<f32>> {
     for t in [3, 1, 4] {
         rows.push(session.feed(a, &[t], Want::Last).unwrap());
     }
-    // Truncates to where recurrent states have no copy, so that they run the tokens in between
-    // again.
+    // Truncates to a position at which recurrent states have no copy, so that the tokens in between
+    // are run again.
     rows.push(session.feed(b, &ids(40, 9), Want::Last).unwrap());
     let kept = session.truncate(b, 45).unwrap();
     rows.push(session.feed(b, &ids(45, 5)[kept.min(45)..], Want::Nothing).unwrap());

@@ -16,13 +16,13 @@ use super::wordpiece;
 const UNKNOWN: u32 = u32::MAX;
 
 /// Up to this many symbols the next merge is found by scanning all pairs, which is faster than a
-/// heap. Beyond, the heap avoids quadratic time for long words.
+/// heap. For more symbols, the heap avoids quadratic time.
 const SCAN_LIMIT: usize = 40;
 
 /// Maximum length of a piece that is cached within one text.
 const CACHED_LEN: usize = 64;
 
-/// The merges, over symbols: ids of the vocabulary, then texts that occur in merges only.
+/// The merges, over symbols: ids of the vocabulary, then texts that occur only in merges.
 #[derive(Debug)]
 pub struct Bpe {
     pre: &'static Pretokenizer,
@@ -30,7 +30,7 @@ pub struct Bpe {
     merges: PairMap,
     /// Byte-level: the symbol of each byte. Raw UTF-8: the `<0xXX>` token of each byte.
     bytes: Box<[Option<u32>; 256]>,
-    /// Raw UTF-8: the places at which lines can be split into words.
+    /// Raw UTF-8: the positions at which lines can be split into words.
     cuts: SpaceCuts,
 }
 
@@ -93,7 +93,7 @@ impl Bpe {
         }
     }
 
-    /// Bytes that may produce no token. `None`: white space as a whole may.
+    /// Bytes that may produce no token. `None`: white space may also produce no token.
     pub fn left_out(&self, table: &TokenTable) -> Option<[bool; 256]> {
         let mut out = [false; 256];
         let mut leave = |b: u8| out.get_mut(usize::from(b)).into_iter().for_each(|out| *out = true);
@@ -105,7 +105,7 @@ impl Bpe {
             without.for_each(|(b, _)| leave(b));
             return Some(out);
         }
-        // A symbol that is not a token is spelled in bytes; if none of its bytes is a token, it
+        // A symbol that is not a token is spelled in bytes. If none of its bytes is a token, it
         // produces no token.
         let is_token = |b: &u8| table.get(&[*b]).is_some_and(|id| id < self.n_vocab);
         for text in (self.n_vocab..table.len() as u32).filter_map(|id| table.text(id)) {
@@ -135,7 +135,7 @@ pub struct Session<'t> {
     bpe: &'t Bpe,
     table: &'t TokenTable,
     limit: &'t Limit,
-    /// Places in `memory` of the ids of a piece.
+    /// The range in `memory` of the ids of a piece.
     cache: HashMap<&'t [u8], (usize, usize)>,
     memory: Vec<u32>,
     scratch: Scratch,
@@ -257,8 +257,8 @@ impl Bpe {
         self.merges.get(left.id, right.id)
     }
 
-    /// Merges the lowest rank first, leftmost first, until no pair merges. Quadratic in the number
-    /// of symbols.
+    /// Merges the pair with the lowest rank (leftmost first), until no pair can be merged. The time
+    /// is quadratic in the number of symbols.
     fn merge_by_scan(&self, scratch: &mut Scratch) {
         let Scratch { symbols, merges, .. } = scratch;
         merges.clear();
@@ -286,12 +286,13 @@ impl Bpe {
         }
     }
 
-    /// [`Session::merge_by_scan`] with a heap of candidates and a linked list: n log n.
+    /// Like [`Session::merge_by_scan`], with a heap of candidates and a linked list. The time is n
+    /// log n.
     fn merge_by_heap(&self, scratch: &mut Scratch, limit: &Limit) {
         const NONE: u32 = u32::MAX;
         let Scratch { symbols, links, heap, .. } = scratch;
         let n = symbols.len() as u32;
-        // (previous, next). The next of a merged symbol is the symbol itself.
+        // Pairs (previous, next). The next of a merged symbol is the symbol itself.
         links.clear();
         links.extend((0..n).map(|i| (i.wrapping_sub(1), if i + 1 < n { i + 1 } else { NONE })));
         heap.clear();
@@ -345,8 +346,8 @@ impl Bpe {
     }
 
     /// Spells a symbol that is not a token by the tokens of its bytes. Bytes without a token are
-    /// dropped, as in llama.cpp; byte-level vocabularies that lack some bytes (Falcon's has no
-    /// control characters) depend on this.
+    /// dropped, as in llama.cpp. Byte-level vocabularies that lack some bytes depend on this (the
+    /// vocabulary of Falcon has no control characters).
     fn spell(&self, table: &TokenTable, id: u32, text: &[u8], out: &mut Vec<u32>) {
         if self.pre.raw_utf8 {
             out.extend(
@@ -361,8 +362,8 @@ impl Bpe {
     }
 }
 
-/// The letter of a byte in byte-level BPE: printable bytes are themselves, the others are U+0100
-/// and up in order.
+/// The letter of a byte in byte-level BPE: printable bytes are unchanged, the others are U+0100 and
+/// up in order.
 pub fn byte_to_letter(b: u8) -> u32 {
     let b = u32::from(b);
     match b {
@@ -384,8 +385,8 @@ pub fn letter_to_byte(letter: u32) -> Option<u8> {
     }
 }
 
-/// Appends the bytes of a byte-level token. Letters outside the alphabet stay as they are; some
-/// tokens have them, but no text produces these tokens.
+/// Appends the bytes of a byte-level token. Letters outside the alphabet are unchanged; some tokens
+/// have them, but no text produces these tokens.
 pub fn decode_letters(text: &[u8], out: &mut Vec<u8>) {
     let mut pos = 0;
     while pos < text.len() {
@@ -424,7 +425,7 @@ mod tests {
             (seed >> 33) as usize % n
         };
         for round in 0..300 {
-            // Merges of existing texts, in an order independent of their lengths.
+            // The order of these merges of existing texts does not depend on their lengths.
             let mut table = TokenTable::with_capacity(0, 0);
             let mut texts: Vec<String> = ["a", "b", "c"].map(String::from).to_vec();
             let mut merges = Vec::new();

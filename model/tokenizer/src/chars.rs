@@ -23,7 +23,8 @@ pub const SPACE: u8 = 64;
 /// The code point for a byte that is not UTF-8.
 pub const REPLACEMENT: u32 = 0xFFFD;
 
-/// A character of a text, or its end: then `len` is 0, `class` is 0 and `cp` is not a code point.
+/// A character of a text, or the end of the text. At the end `len` is 0, `class` is 0 and `cp` is
+/// not a code point.
 #[derive(Clone, Copy, Debug)]
 pub struct Char {
     pub cp: u32,
@@ -39,7 +40,7 @@ impl Char {
         self.class & classes != 0
     }
 
-    /// Whether this is a character (not the end) with none of the classes.
+    /// Whether this is a character (not the end) that has none of the classes.
     pub fn is_none_of(self, classes: u8) -> bool {
         self.len > 0 && self.class & classes == 0
     }
@@ -55,7 +56,7 @@ pub fn char_at(text: &[u8], pos: usize) -> Char {
     match text.get(pos) {
         None => Char::END,
         Some(&b) if b < 0x80 => {
-            // always present: the table has 128 entries
+            // always found: the table has 128 entries
             let class = ASCII.get(usize::from(b)).copied().unwrap_or(SYMBOL);
             Char { cp: u32::from(b), class, len: 1 }
         }
@@ -66,8 +67,8 @@ pub fn char_at(text: &[u8], pos: usize) -> Char {
     }
 }
 
-/// Code points below this are classified by table (the whole BMP and the planes in use), others one
-/// by one.
+/// Code points below this are classified by a table (the whole BMP and the planes in use), others
+/// separately.
 const TABLE_END: u32 = 0x3_2400;
 
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| (0..TABLE_END).map(class_of).collect());
@@ -116,7 +117,7 @@ fn class_of(cp: u32) -> u8 {
 }
 
 /// The length of a UTF-8 sequence by its first byte only. A byte that cannot be first is a sequence
-/// of its own.
+/// of one byte.
 pub fn utf8_len(first: u8) -> usize {
     match first >> 4 {
         0..=11 => 1,
@@ -126,8 +127,8 @@ pub fn utf8_len(first: u8) -> usize {
     }
 }
 
-/// Decodes the first code point of a text by structure. Lead and continuation bytes must match, but
-/// overlong forms and surrogates are accepted, as in llama.cpp.
+/// Decodes the first code point of a text. Lead and continuation bytes must match, but overlong
+/// encodings and surrogates are accepted, as in llama.cpp.
 fn decode(bytes: &[u8]) -> Option<(u32, usize)> {
     let tail = |i: usize| bytes.get(i).filter(|&b| b & 0xC0 == 0x80).map(|&b| u32::from(b & 0x3F));
     let first = *bytes.first()?;
@@ -144,7 +145,7 @@ fn decode(bytes: &[u8]) -> Option<(u32, usize)> {
     }
 }
 
-/// Appends a code point (surrogates included) as UTF-8 in its shortest form.
+/// Appends a code point (also a surrogate) as UTF-8 in its shortest encoding.
 pub fn push_utf8(out: &mut Vec<u8>, cp: u32) {
     let tail = |shift: u32| 0x80 | (cp >> shift & 0x3F) as u8;
     match cp {
@@ -155,8 +156,8 @@ pub fn push_utf8(out: &mut Vec<u8>, cp: u32) {
     }
 }
 
-/// Replaces every undecodable byte by U+FFFD and every overlong form by its character. Valid UTF-8
-/// is returned unchanged.
+/// Replaces every undecodable byte by U+FFFD and every overlong encoding by its character. Valid
+/// UTF-8 is returned unchanged.
 pub fn normalize(text: &[u8]) -> Cow<'_, [u8]> {
     if std::str::from_utf8(text).is_ok() {
         return Cow::Borrowed(text);

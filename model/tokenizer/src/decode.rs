@@ -7,26 +7,26 @@ use super::space::unescape;
 use super::special::attr;
 use super::{Algorithm, NonExhaustive, Tokenizer};
 
-/// Options for special tokens in decoding. By default both are off.
+/// Options of decoding for special tokens. By default both are off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DecodeOptions {
-    /// Drop a BOS at the start and an EOS at the end if the model adds them.
+    /// Drops a BOS at the start and an EOS at the end if the model adds them.
     pub remove_special: bool,
-    /// Write control and unknown tokens as text (`<|im_end|>`) instead of dropping them.
+    /// Writes control and unknown tokens as text (`<|im_end|>`). By default they are dropped.
     pub unparse_special: bool,
     #[doc(hidden)]
     pub _more: NonExhaustive,
 }
 
 impl Tokenizer {
-    /// The bytes of some ids with special tokens written out: `decode_with(ids, remove_special:
-    /// false, unparse_special: true)`.
+    /// The bytes of some ids, with special tokens written as text: `decode_with(ids,
+    /// remove_special: false, unparse_special: true)`.
     ///
-    /// The bytes need not be UTF-8. Some vocabularies (BERT's, GPT-2's, Llama 3's) remove spaces
-    /// before `?!.,` and in contractions. [`Detokenizer`] does not.
+    /// The bytes may not be UTF-8. Some vocabularies (of BERT, GPT-2, Llama 3) remove spaces before
+    /// `?!.,` and in contractions. [`Detokenizer`] does not.
     ///
     /// # Errors
-    /// An id outside the vocabulary.
+    /// An id is outside the vocabulary.
     pub fn decode(&self, ids: &[u32]) -> Result<Vec<u8>, TokenizerError> {
         self.decode_with(ids, DecodeOptions { unparse_special: true, ..DecodeOptions::default() })
     }
@@ -34,15 +34,15 @@ impl Tokenizer {
     /// The bytes of some ids.
     ///
     /// # Errors
-    /// An id outside the vocabulary.
+    /// An id is outside the vocabulary.
     pub fn decode_with(
         &self,
         ids: &[u32],
         options: DecodeOptions,
     ) -> Result<Vec<u8>, TokenizerError> {
         let mut ids = ids;
-        // SentencePiece adds a space before the text. It is removed here, unless a removed BOS
-        // preceded it.
+        // SentencePiece adds a space before the text. It is removed here, unless a removed BOS came
+        // before it.
         let mut drop_space = self.add_space_prefix;
         if options.remove_special {
             if let ([first, rest @ ..], true) = (ids, self.add_bos)
@@ -69,11 +69,11 @@ impl Tokenizer {
         Ok(if self.clean_spaces { clean_spaces(&out) } else { out })
     }
 
-    /// Appends the bytes of one token. Control and unknown tokens have none unless `special` is
+    /// Appends the bytes of one token. Control and unknown tokens have no bytes unless `special` is
     /// set.
     ///
     /// # Errors
-    /// An id outside the vocabulary.
+    /// The id is outside the vocabulary.
     pub fn push_piece(
         &self,
         id: u32,
@@ -118,7 +118,7 @@ fn clean_spaces(text: &[u8]) -> Vec<u8> {
         first.push(b);
     }
     let mut second = Vec::with_capacity(first.len());
-    // A space that was removed with an apostrophe does not precede the next character.
+    // A space that was removed with an apostrophe is not the previous character of the next one.
     let (mut i, mut previous) = (0, 0);
     while let Some(&b) = first.get(i) {
         let lone = b == b'\'' && previous == b' ' && at(&first, i + 1) == b' ';
@@ -143,7 +143,7 @@ fn clean_spaces(text: &[u8]) -> Vec<u8> {
     third
 }
 
-/// Converts ids to text one by one, as they are generated, and never returns an incomplete
+/// Converts ids to text one by one while they are generated. It never returns an incomplete
 /// character.
 ///
 /// Bytes that cannot become a character are returned as U+FFFD.
@@ -151,7 +151,7 @@ fn clean_spaces(text: &[u8]) -> Vec<u8> {
 pub struct Detokenizer<'t> {
     tokenizer: &'t Tokenizer,
     special: bool,
-    /// The few control tokens that are written although others are dropped.
+    /// Control tokens that are written, although other control tokens are dropped.
     shown: Vec<u32>,
     /// An incomplete character: at most 3 bytes between calls.
     pending: Vec<u8>,
@@ -170,10 +170,10 @@ impl<'t> Detokenizer<'t> {
         self
     }
 
-    /// Adds an id. Returns the text that is complete now; `None` if there is none.
+    /// Adds an id. Returns the text that is now complete; `None` if there is none.
     ///
     /// # Errors
-    /// An id outside the vocabulary.
+    /// The id is outside the vocabulary.
     pub fn push(&mut self, id: u32) -> Result<Option<String>, TokenizerError> {
         let special = self.special || self.shown.contains(&id);
         self.tokenizer.push_piece(id, special, &mut self.pending)?;

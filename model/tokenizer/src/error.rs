@@ -20,8 +20,8 @@ pub enum TokenizerError {
     #[error("tokenizer.ggml.model is {}: this file has no vocabulary, so text cannot be \
         tokenized", Shown(.0))]
     NoVocabulary(String),
-    /// `tokenizer.ggml.pre` names an unknown pre-tokenizer. A guess would give other ids than those
-    /// of training.
+    /// `tokenizer.ggml.pre` names an unknown pre-tokenizer. A guess would give other ids than in
+    /// training.
     #[error("tokenizer.ggml.pre: unknown pre-tokenizer {} (known: {known})", Shown(name))]
     UnknownPre {
         /// The name in the file.
@@ -34,7 +34,7 @@ pub enum TokenizerError {
     Vocabulary {
         /// The metadata key.
         key: String,
-        /// The reason.
+        /// Why the part cannot be used.
         problem: String,
     },
     /// An id outside the vocabulary.

@@ -1,11 +1,12 @@
 //! Converts text to token ids and back, with the vocabulary of the file.
 //!
-//! Six algorithms: byte-level BPE (`gpt2`, and `gemma4` with raw UTF-8), SentencePiece (`llama`),
-//! its unigram model (`t5`), WordPiece (`bert`), RWKV's longest match, and PLaMo 2 (`plamo2`). Ids
-//! equal those of llama.cpp, for which GGUF vocabularies are written, including bytes that are not
-//! UTF-8. If llama.cpp differs from a model's original tokenizer, kjit follows llama.cpp.
+//! There are six algorithms: byte-level BPE (`gpt2`, and `gemma4` with raw UTF-8), SentencePiece
+//! (`llama`), its unigram model (`t5`), WordPiece (`bert`), RWKV's longest match, and PLaMo 2
+//! (`plamo2`). Ids equal those of llama.cpp, for which GGUF vocabularies are written, including
+//! bytes that are not UTF-8. If llama.cpp differs from a model's original tokenizer, kjit follows
+//! llama.cpp.
 //!
-//! Time is linear in the text, except for the merges of one very long word: n log n.
+//! Time is linear in the length of the text, except for the merges of one very long word: n log n.
 
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![cfg_attr(
@@ -67,16 +68,16 @@ use table::TokenTable;
 use unigram::{Normalizer, Unigram};
 use wordpiece::WordPiece;
 
-/// The README's example, compiled.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-/// Options of encoding. By default those of [`EncodeOptions::PLAIN`].
+/// Options of encoding. The default is [`EncodeOptions::PLAIN`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// Add BOS at the start and EOS at the end if the model requires them.
+    /// Adds BOS at the start and EOS at the end if the model requires them.
     pub add_special: bool,
-    /// Recognise control tokens in the text (`<|im_end|>`). User-defined tokens are always
+    /// Recognises control tokens in the text (`<|im_end|>`). User-defined tokens are always
     /// recognised.
     pub parse_special: bool,
     #[doc(hidden)]
@@ -84,7 +85,7 @@ pub struct EncodeOptions {
 }
 
 impl EncodeOptions {
-    /// A prompt from a chat template, or text with the model's own markup.
+    /// A prompt from a chat template, or text with the markup of the model.
     pub const PROMPT: EncodeOptions = EncodeOptions::of(true, true);
     /// Plain text.
     pub const PLAIN: EncodeOptions = EncodeOptions::of(false, false);
@@ -102,7 +103,7 @@ const CHAT: EncodeOptions = EncodeOptions::of(false, true);
 /// A vocabulary with its algorithm.
 #[derive(Debug)]
 pub struct Tokenizer {
-    /// The vocabulary, then texts that occur in merges only.
+    /// The vocabulary, then texts that occur only in merges.
     table: TokenTable,
     attrs: Vec<u8>,
     algorithm: Algorithm,
@@ -114,11 +115,11 @@ pub struct Tokenizer {
     add_eos: bool,
     add_space_prefix: bool,
     clean_spaces: bool,
-    /// Tokens are UTF-8 with U+2581 for spaces instead of the alphabet of byte-level BPE.
+    /// Tokens are UTF-8 with U+2581 for spaces. The alphabet of byte-level BPE is not used.
     raw_utf8: bool,
     /// Text is converted to lower case first (BPE of whole words).
     lowercase: bool,
-    /// `None` if any number of bytes may become one token or none.
+    /// `None` if any number of bytes may become one token, or no token.
     reach: Option<Reach>,
     remarks: Vec<String>,
 }
@@ -133,7 +134,7 @@ enum Algorithm {
     Plamo2(Plamo2),
 }
 
-/// The defaults of an algorithm for keys that the file lacks.
+/// The defaults of an algorithm for keys that are missing in the file.
 #[derive(Default)]
 struct Defaults {
     ids: SpecialIds,
@@ -148,7 +149,7 @@ impl Tokenizer {
     /// Builds the tokenizer of a file: a model of any architecture, or a vocabulary-only file.
     ///
     /// # Errors
-    /// The errors of [`Self::new`]; keys of the wrong type.
+    /// See [`Self::new`]; also keys of the wrong type.
     pub fn from_gguf(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
         Tokenizer::new(&Vocabulary::from_gguf(file)?)
     }
@@ -156,7 +157,7 @@ impl Tokenizer {
     /// Builds the tokenizer of a vocabulary.
     ///
     /// # Errors
-    /// An unknown algorithm or pre-tokenizer; lists that are missing or inconsistent.
+    /// The algorithm or pre-tokenizer is unknown, or lists are missing or inconsistent.
     pub fn new(vocabulary: &Vocabulary<'_>) -> Result<Tokenizer, TokenizerError> {
         let kind = Kind::of(vocabulary)?;
         let mut table = read_tokens(vocabulary)?;
@@ -267,14 +268,14 @@ impl Tokenizer {
         })
     }
 
-    /// The ids of a text, which need not be UTF-8. Byte-level BPE and WordPiece read U+FFFD for
-    /// invalid bytes, SentencePiece uses them as they are.
+    /// The ids of a text, which may contain bytes that are not UTF-8. Byte-level BPE and WordPiece
+    /// replace invalid bytes by U+FFFD; SentencePiece uses them unchanged.
     pub fn encode(&self, text: &[u8], options: EncodeOptions) -> Vec<u32> {
         self.encode_to(text, &[], options, &Limit::default())
     }
 
-    /// [`Tokenizer::encode`] with a limit on the number of tokens. A text that clearly exceeds it
-    /// is not encoded; others are encoded up to the limit.
+    /// Like [`Tokenizer::encode`], with a limit on the number of tokens. A text that clearly
+    /// exceeds it is not encoded; others are encoded up to the limit.
     ///
     /// # Errors
     /// The text has too many tokens, or the encoding was cancelled.
@@ -287,7 +288,8 @@ impl Tokenizer {
         self.encode_parts_within(text, &[], options, limit)
     }
 
-    /// The same where no control tokens are read in the given byte ranges, ascending.
+    /// Like [`Tokenizer::encode_within`], but control tokens are text in the given byte ranges
+    /// (ascending).
     fn encode_parts_within(
         &self,
         text: &[u8],
@@ -308,7 +310,7 @@ impl Tokenizer {
         }
     }
 
-    /// The ids, up to the limit.
+    /// Returns the ids, up to the limit.
     fn encode_to(
         &self,
         text: &[u8],
@@ -330,7 +332,7 @@ impl Tokenizer {
         let bytes = |start: usize, end: usize| text.get(start..end).unwrap_or_default();
         match &self.algorithm {
             Algorithm::Bpe(bpe) => {
-                // The texts outlive the session, which caches words in them.
+                // The session caches words in the texts, so the texts must outlive it.
                 let texts: Vec<Cow<'_, [u8]>> = fragments
                     .iter()
                     .map(|fragment| match *fragment {
@@ -392,16 +394,16 @@ impl Tokenizer {
         out
     }
 
-    /// The ids of a chat template's output: control tokens are recognised, and BOS is added if the
+    /// The ids of a chat template's output. Control tokens are recognised. BOS is added if the
     /// model requires it and the template did not write it.
     pub fn encode_chat(&self, prompt: &str) -> Vec<u32> {
         self.begun(self.encode(prompt.as_bytes(), CHAT))
     }
 
-    /// [`Tokenizer::encode_chat`] with a limit on the number of tokens.
+    /// Like [`Tokenizer::encode_chat`], with a limit on the number of tokens.
     ///
     /// # Errors
-    /// The errors of [`Self::encode_within`].
+    /// See [`Self::encode_within`].
     pub fn encode_chat_within(&self, prompt: &str, limit: &Limit) -> Result<Vec<u32>, Stopped> {
         self.encode_within(prompt.as_bytes(), CHAT, limit).map(|ids| self.begun(ids))
     }
@@ -426,23 +428,23 @@ impl Tokenizer {
         &self.special
     }
 
-    /// The ids of the tokens for fill-in-the-middle: those that the file names, else of well-known
-    /// texts.
+    /// The ids of the tokens for fill-in-the-middle: named by the file, otherwise found by
+    /// well-known texts.
     pub fn fim(&self) -> FimIds {
         self.fim
     }
 
-    /// Begin of sequence.
+    /// Id of BOS (begin of sequence).
     pub fn bos(&self) -> Option<u32> {
         self.special.bos
     }
 
-    /// End of sequence.
+    /// Id of EOS (end of sequence).
     pub fn eos(&self) -> Option<u32> {
         self.special.eos
     }
 
-    /// End of turn.
+    /// Id of EOT (end of turn).
     pub fn eot(&self) -> Option<u32> {
         self.special.eot
     }
@@ -462,7 +464,7 @@ impl Tokenizer {
         self.eog.binary_search(&id).is_ok()
     }
 
-    /// Notes about parts of the vocabulary that are ignored, one line each.
+    /// Warnings about ignored parts of the vocabulary, one line each.
     pub fn remarks(&self) -> &[String] {
         &self.remarks
     }
@@ -476,7 +478,7 @@ impl Tokenizer {
     /// `parse_special`.
     ///
     /// # Errors
-    /// An id outside the vocabulary.
+    /// The id is outside the vocabulary.
     pub fn is_control(&self, id: u32) -> Result<bool, TokenizerError> {
         Ok(self.attrs(id)? & (special::attr::CONTROL | special::attr::UNKNOWN) != 0)
     }
@@ -488,10 +490,10 @@ impl Tokenizer {
         (self.attrs.get(id as usize)? & special != 0).then_some(id)
     }
 
-    /// The text of a token in the vocabulary (byte-level BPE: in its alphabet).
+    /// The text of a token in the vocabulary (for byte-level BPE in its alphabet).
     ///
     /// # Errors
-    /// An id outside the vocabulary.
+    /// The id is outside the vocabulary.
     pub fn token_text(&self, id: u32) -> Result<&[u8], TokenizerError> {
         self.attrs(id)?;
         Ok(self.table.text(id).unwrap_or_default())
@@ -657,7 +659,7 @@ fn read_tokens(vocabulary: &Vocabulary<'_>) -> Result<TokenTable, TokenizerError
     Ok(table)
 }
 
-// Unit and integration tests are one program. The latter see the crate as its users do.
+// Unit and integration tests are one program. The integration tests use the public API only.
 #[cfg(test)]
 extern crate self as kjit_tokenizer;
 #[cfg(test)]

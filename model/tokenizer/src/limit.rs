@@ -14,7 +14,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Whether more tokens than this are not needed.
+    /// Whether to stop: `tokens` exceeds the limit, or the encoding was cancelled.
     pub(super) fn is_over(&self, tokens: usize) -> bool {
         self.most.is_some_and(|most| tokens > most) || self.cancel.is_cancelled()
     }
@@ -24,13 +24,13 @@ impl Limit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stopped {
-    /// It has more tokens than the limit.
+    /// The text has more tokens than the limit.
     #[error("the text has {least} tokens or more")]
     TooMany {
         /// The text has at least this many tokens.
         least: usize,
     },
-    /// It was cancelled.
+    /// The encoding was cancelled.
     #[error("the encoding was cancelled")]
     Cancelled,
 }
@@ -38,22 +38,22 @@ pub enum Stopped {
 /// The maximum number of bytes that a token covers.
 #[derive(Debug, Clone)]
 pub(super) struct Reach {
-    /// Maximum number of counted bytes.
+    /// Maximum number of counted bytes of a token.
     most: usize,
-    /// For each byte: whether it always produces a token.
+    /// For each byte, whether it always produces a token.
     counted: Box<[bool; 256]>,
 }
 
 impl Reach {
-    /// For a vocabulary that drops some bytes. It measures the longest token text. The text of
-    /// byte-level BPE (letters of one or two bytes) and RWKV (escapes) is never shorter than the
-    /// bytes that it covers.
+    /// Computes the maximum for a vocabulary that drops some bytes, by the longest token text. The
+    /// text of byte-level BPE (letters of one or two bytes) and RWKV (escapes) is never shorter
+    /// than the bytes that it covers.
     pub fn new(table: &TokenTable, attrs: &[u8], left_out: &[bool; 256]) -> Reach {
-        // PLaMo 2 drops the byte order mark at the start of a text, at most one before each special
-        // token.
+        // PLaMo 2 drops the byte order mark at the start of a text, and at most one before each
+        // special token.
         const MARK: usize = 3;
         let longest = (0..table.len() as u32).map(|id| table.text(id).map_or(0, <[u8]>::len)).max();
-        // Special tokens may also take any amount of white space.
+        // Special tokens may also include any amount of white space.
         let take = attrs.iter().any(|a| a & (attr::LSTRIP | attr::RSTRIP) != 0);
         let mut counted = Box::new([true; 256]);
         for ((b, counted), out) in (0..=255u8).zip(counted.iter_mut()).zip(left_out) {

@@ -1,10 +1,10 @@
-//! Text of others inside a rendered prompt, tokenized without control tokens.
+//! Text of other authors inside a rendered prompt, tokenized without control tokens.
 //!
-//! A chat template puts messages and the model's own markup into one text. A message that spells a
-//! control token (`<|im_end|>`) would become that token there: a user, or a tool's result, could
-//! open a system turn. [`Tokenizer::literal`] encloses such spellings in two noncharacters before
-//! the template runs. [`Tokenizer::encode_literal_chat_within`] reads no control tokens between
-//! them and leaves them out.
+//! A chat template combines messages and the markup of the model in one text. If a message contains
+//! the text of a control token (`<|im_end|>`), it would become that token: a user, or the result of
+//! a tool, could open a system turn. [`Tokenizer::literal`] puts such texts between two
+//! noncharacters before the template runs. [`Tokenizer::encode_literal_chat_within`] reads no
+//! control tokens between them and removes the noncharacters.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -18,8 +18,9 @@ const OPEN: char = '\u{FDD0}';
 const CLOSE: char = '\u{FDD1}';
 
 impl Tokenizer {
-    /// The text with each spelling of a control token enclosed, and an end that a following text
-    /// could complete to one. The two noncharacters U+FDD0 and U+FDD1 become U+FFFD.
+    /// The text with each control token's text enclosed in noncharacters. An end that a following
+    /// text could complete to a control token is enclosed as well. The two noncharacters U+FDD0 and
+    /// U+FDD1 in the text become U+FFFD.
     pub fn literal<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let mut text = Cow::Borrowed(text);
         if text.contains([OPEN, CLOSE]) {
@@ -47,11 +48,11 @@ impl Tokenizer {
         unmarked(prompt).0
     }
 
-    /// [`Self::encode_chat_within`] of a prompt rendered from messages that went through
+    /// Like [`Self::encode_chat_within`], for a prompt rendered from messages that were prepared by
     /// [`Self::literal`].
     ///
     /// # Errors
-    /// As [`Self::encode_within`].
+    /// See [`Self::encode_within`].
     pub fn encode_literal_chat_within(
         &self,
         prompt: &str,
@@ -62,8 +63,8 @@ impl Tokenizer {
     }
 }
 
-/// Byte ranges of control and unknown tokens in a text, and of an end that begins one; ascending,
-/// apart from each other, at borders of characters.
+/// Byte ranges of control and unknown tokens in a text, and of an incomplete token at its end. They
+/// are in ascending order, do not overlap, and begin and end between characters.
 fn enclosed(
     partition: &Partition,
     table: &TokenTable,
@@ -72,8 +73,8 @@ fn enclosed(
 ) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = vec![];
     let mut at = 0;
-    // A token's text can be found again: `split` gives fragments in the order of the text, without
-    // the white space that a token swallows.
+    // The offset of a token's text can be found: `split` gives fragments in the order of the text,
+    // without the white space that belongs to a token.
     for fragment in partition.split(table, text.as_bytes(), &[], true) {
         match fragment {
             Fragment::Text { end, .. } => at = end,
@@ -106,8 +107,8 @@ fn enclosed(
     ranges
 }
 
-/// The text without marks, and the byte ranges that they enclosed. A mark that a template lost or
-/// moved encloses up to the next one, or to the end.
+/// The text without marks, and the byte ranges that they enclosed. If a template lost or moved a
+/// mark, the range extends to the next mark or to the end.
 fn unmarked(prompt: &str) -> (Cow<'_, str>, Vec<Range<usize>>) {
     if !prompt.contains([OPEN, CLOSE]) {
         return (Cow::Borrowed(prompt), vec![]);

@@ -3,8 +3,8 @@
 //! The rule: the longest special token is split off first, at all its occurrences from left to
 //! right, then the next longest in the rest. A direct implementation searches the text once per
 //! special token, and Gemma has 6,242 of them. Here one pass with a trie finds all occurrences.
-//! Occurrences that do not overlap, nearly all of them, are final. The rule is applied only within
-//! stretches of overlapping ones, for the tokens that occur there.
+//! Most occurrences do not overlap; these are final. The rule is applied only within stretches of
+//! overlapping occurrences, for the tokens that occur there.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -23,9 +23,9 @@ pub enum Fragment {
     Token(u32),
     /// Text between special tokens: never empty.
     Text {
-        /// Byte offset of its start.
+        /// Byte offset of the start.
         start: usize,
-        /// Byte offset of its end.
+        /// Byte offset of the end.
         end: usize,
     },
 }
@@ -33,7 +33,7 @@ pub enum Fragment {
 /// The special tokens of a vocabulary.
 #[derive(Debug)]
 pub struct Partition {
-    /// By rank, longest first.
+    /// Special tokens by rank; the longest comes first.
     tokens: Vec<Special>,
     nodes: Vec<Node>,
     /// Child of the root by first byte (0: none).
@@ -49,7 +49,7 @@ struct Special {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// In ascending order of bytes.
+    /// Pairs of byte and child node, in ascending order of bytes.
     children: Vec<(u8, u32)>,
     /// Rank of the token that ends here.
     token: Option<u32>,
@@ -67,7 +67,7 @@ impl Partition {
     /// Collects the control, unknown and user-defined tokens.
     ///
     /// # Errors
-    /// They exceed [`MAX_BYTES`].
+    /// The tokens exceed [`MAX_BYTES`].
     pub fn new(table: &TokenTable, attrs: &[u8]) -> Result<Partition, TokenizerError> {
         let special = attr::CONTROL | attr::USER_DEFINED | attr::UNKNOWN;
         let mut tokens: Vec<Special> = (0u32..)
@@ -118,7 +118,7 @@ impl Partition {
     }
 
     /// Splits a text. Without `parse_special` only user-defined tokens are split off; control and
-    /// unknown tokens are text, as they always are in the ranges `literal`, ascending.
+    /// unknown tokens are text. In the ranges `literal` (in ascending order) they are always text.
     pub fn split(
         &self,
         table: &TokenTable,
@@ -128,7 +128,7 @@ impl Partition {
     ) -> Vec<Fragment> {
         let mut literal = literal.iter().peekable();
         let mut found = Vec::new();
-        // The last stretch in which each token was seen.
+        // The last stretch in which each token occurred.
         let mut seen: Vec<usize> = Vec::new();
         let mut stretch = 0;
         let mut ranks = Vec::new();
@@ -171,11 +171,11 @@ impl Partition {
         self.fragments(text, &found)
     }
 
-    /// Where the longest end of a text begins that is the beginning of a control or unknown token,
-    /// and not all of it.
+    /// Finds the longest end of a text that is an incomplete control or unknown token. Returns the
+    /// offset of its start.
     pub fn begun_at_end(&self, text: &[u8]) -> Option<usize> {
         let special = |token: &&Special| token.attrs & (attr::CONTROL | attr::UNKNOWN) != 0;
-        // Longer ones are no markup: a model's own have some 40 bytes at most.
+        // Longer tokens are not markup: markup of models has at most about 40 bytes.
         let longest = self.tokens.iter().find(special)?.len.min(4096);
         (text.len().saturating_sub(longest.saturating_sub(1))..text.len()).find(|&start| {
             let end = text.get(start..).unwrap_or_default();
@@ -183,7 +183,7 @@ impl Partition {
         })
     }
 
-    /// A text is the beginning of a special token, and not all of it.
+    /// Whether a text is an incomplete special token.
     fn begins(&self, text: &[u8]) -> bool {
         let mut at =
             text.first().and_then(|&b| self.first.get(usize::from(b))).map_or(0, |&n| n as usize);
@@ -223,7 +223,7 @@ impl Partition {
         }
     }
 
-    /// Applies the rule within a stretch for the tokens of these ranks, in ascending order.
+    /// Applies the rule within a stretch, for the tokens of these ranks (in ascending order).
     fn longest_first(
         &self,
         table: &TokenTable,
@@ -262,7 +262,7 @@ impl Partition {
         found.append(&mut taken);
     }
 
-    /// The occurrences and the texts between them, without the white space that a token includes.
+    /// The occurrences and the texts between them, without the white space that belongs to a token.
     fn fragments(&self, text: &[u8], found: &[Match]) -> Vec<Fragment> {
         let is_space = |i: usize| text.get(i).is_some_and(|b| matches!(b, b' ' | 9..=13));
         let mut out = Vec::with_capacity(2 * found.len() + 1);
@@ -313,7 +313,7 @@ mod tests {
         Fragment::Text { start, end }
     }
 
-    /// A direct implementation of the rule: one search of every fragment per token.
+    /// A direct implementation of the rule: it searches every fragment once per token.
     fn by_the_book(
         table: &TokenTable,
         attrs: &[u8],

@@ -1,5 +1,5 @@
-//! PLaMo 2's vocabulary: the segmentation with the best sum of scores, computed from the end of the
-//! text. Characters outside all tokens become bytes.
+//! The vocabulary of PLaMo 2: the segmentation with the best sum of scores, computed from the end
+//! of the text. Characters that are in no token become bytes.
 
 use super::chars::{self, utf8_len};
 use super::error::TokenizerError;
@@ -7,8 +7,8 @@ use super::special::attr;
 use super::table::TokenTable;
 use super::trie::Trie;
 
-/// The cost of a character in bytes, and the cost from which a token is invalid. Costs are in units
-/// of 1/10,000 of a score.
+/// The cost of a character in bytes, and the cost from which a token is invalid. The unit of costs
+/// is 1/10,000 of a score.
 const UNKNOWN: i64 = 10_000_000;
 const INVALID: i64 = 20_000_000;
 
@@ -21,7 +21,8 @@ pub struct Plamo2 {
 }
 
 impl Plamo2 {
-    /// Takes the scores (one per token) and the attributes, which mark byte tokens.
+    /// Makes a vocabulary from the scores (one per token) and the attributes, which mark byte
+    /// tokens.
     pub fn new(table: &TokenTable, attrs: &[u8], scores: &[f32]) -> Result<Plamo2, TokenizerError> {
         let wrong = |problem: String| TokenizerError::vocabulary("tokenizer.ggml.tokens", problem);
         let mut bytes = Box::new([0; 256]);
@@ -43,8 +44,8 @@ impl Plamo2 {
     pub fn encode(&self, text: &[u8], out: &mut Vec<u32>) {
         let text = chars::normalize(text);
         let text = text.strip_prefix("\u{FEFF}".as_bytes()).unwrap_or(&text);
-        // The least cost from each position on, with the token there and its length; `None` if the
-        // character is spelled in bytes.
+        // The lowest cost from each position on, with the token at the position and its length;
+        // `None` if the character is spelled in bytes.
         let mut best = vec![(0i64, 0u32, None::<u32>); text.len() + 1];
         let is_start = |b: u8| b & 0xC0 != 0x80;
         for at in (0..text.len()).rev().filter(|at| text.get(*at).is_some_and(|b| is_start(*b))) {
@@ -53,7 +54,7 @@ impl Plamo2 {
             self.tokens.prefixes(rest, |len, id| {
                 let cost = self.costs.get(id as usize).copied().unwrap_or(INVALID);
                 let after = best.get(at + len).map_or(0, |b| b.0);
-                // Of equal costs the longest token wins.
+                // If costs are equal, the longest token is used.
                 if cost < INVALID && after.saturating_add(cost) <= least.0 {
                     least = (after.saturating_add(cost), len as u32, Some(id));
                 }

@@ -8,7 +8,7 @@ use super::trie::Trie;
 #[derive(Debug)]
 pub struct Rwkv {
     tokens: Trie,
-    /// The token for a byte that no token begins with, if the file names one.
+    /// The token for a byte with which no token starts, if the file names one.
     unknown: Option<u32>,
 }
 
@@ -48,8 +48,8 @@ impl Rwkv {
     }
 }
 
-/// The bytes of a token: `\t`, `\n`, `\r` and `\xNN` are escapes; any other character after a
-/// backslash stands for itself.
+/// The bytes of a token. `\t`, `
+/// `, `\r` and `\xNN` are escapes; any other character after a backslash is that character.
 pub fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.iter().copied();

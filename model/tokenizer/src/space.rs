@@ -1,4 +1,4 @@
-//! Vocabularies that write a space as U+2581, and the places at which their texts can be split.
+//! Vocabularies that write a space as U+2581, and the positions at which their texts can be split.
 
 use std::collections::HashSet;
 
@@ -43,17 +43,17 @@ pub fn character(text: &[u8], start: usize) -> &[u8] {
     text.get(start..end).unwrap_or_default()
 }
 
-/// The places before a space at which a text can be split without changing its ids: after any
-/// character that never precedes U+2581 inside a text that can result from a join. No join crosses
-/// such a place, so both sides have the ids that they have together. These algorithms work on whole
-/// texts; the splits give words, which can be cached.
+/// The positions before a space at which a text can be split without changing its ids. Such a
+/// position follows a character that never precedes U+2581 inside a text that a join can produce.
+/// No join crosses such a position, so both sides have the same ids as in the whole text. These
+/// algorithms work on whole texts; the splits give words, which can be cached.
 #[derive(Debug, Default)]
 pub struct SpaceCuts {
     before: HashSet<Box<[u8]>>,
 }
 
 impl SpaceCuts {
-    /// Registers a text that can result from a join.
+    /// Registers a text that a join can produce.
     pub fn observe(&mut self, text: &[u8]) {
         let mut previous: &[u8] = &[];
         let mut start = 0;

@@ -81,7 +81,7 @@ const FIM_PAD: &[&str] = &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[P
 const FIM_REP: &[&str] = &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"];
 const FIM_SEP: &[&str] = &["<|file_sep|>"];
 
-/// Tokens that end a generation, whatever their type in the file.
+/// Tokens that end a generation, regardless of their type in the file.
 const EOG: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -120,12 +120,12 @@ pub struct Resolved {
     pub attrs: Vec<u8>,
     /// Ids that end a generation, in ascending order.
     pub eog: Vec<u32>,
-    /// Notes about ignored parts of the file.
+    /// Warnings about ignored parts of the file.
     pub remarks: Vec<String>,
 }
 
-/// Resolves ids from the file, the algorithm's `defaults` and well-known texts, and corrects types
-/// that files are known to have wrong.
+/// Resolves ids from the file, the algorithm's `defaults` and well-known texts. Corrects types that
+/// are wrong in some files.
 pub fn resolve(
     vocabulary: &Vocabulary<'_>,
     table: &TokenTable,
@@ -157,7 +157,7 @@ pub fn resolve(
     let named = vocabulary.special_fim;
     let mut fim_id = |named: Option<u32>, texts| match named.filter(|id| *id < n_vocab) {
         Some(id) => Some(id),
-        // As the file names one, the well-known texts are no control tokens.
+        // The file names one, so the well-known texts are not control tokens.
         None if named.is_some() => None,
         None => by_text(texts),
     };
@@ -203,8 +203,9 @@ pub fn resolve(
     Ok(Resolved { ids, fim, attrs, eog, remarks })
 }
 
-/// The file's ids, else the defaults. Some converters write `u32::MAX` for "none". The padding
-/// token is not needed; one outside the vocabulary is a remark instead of an error.
+/// The ids of the file, or the defaults if it has none. Some converters write `u32::MAX` for
+/// "none". The padding token is not needed; if it is outside the vocabulary, this is a warning and
+/// not an error.
 fn given(
     vocabulary: &Vocabulary<'_>,
     n_vocab: u32,

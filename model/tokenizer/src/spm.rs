@@ -1,5 +1,5 @@
-//! SentencePiece BPE: the neighbouring pair whose join is the token with the best score is joined,
-//! repeatedly. Rest texts that are not tokens become bytes.
+//! SentencePiece BPE. It repeatedly joins the adjacent pair whose result is the token with the best
+//! score. Remaining texts that are not tokens become bytes.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -22,7 +22,8 @@ pub struct Spm {
 }
 
 impl Spm {
-    /// Takes the scores (one per token) and finds the byte tokens. `unknown` replaces missing ones.
+    /// Makes a vocabulary from the scores (one per token) and finds the byte tokens. `unknown`
+    /// replaces missing ones.
     pub fn new(
         table: &TokenTable,
         scores: Vec<f32>,
@@ -83,7 +84,7 @@ struct Scratch {
 
 const NONE: u32 = u32::MAX;
 
-/// A part of the piece; empty after it was joined to the previous one.
+/// A part of the piece. It is empty after it was joined to the previous part.
 #[derive(Clone, Copy)]
 struct Symbol {
     start: u32,

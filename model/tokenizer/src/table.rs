@@ -1,8 +1,8 @@
-//! Token texts, with a lookup from text to id.
+//! The texts of tokens, with a lookup from text to id.
 
-/// Texts numbered from 0, in one allocation, with an open-addressing index. For 128,256 tokens it
-/// is built in a few milliseconds; a `HashMap` with owned keys takes several times as long and an
-/// allocation per token.
+/// The texts are numbered from 0 and stored in one allocation, with an open-addressing index. For
+/// 128,256 tokens it is built in a few milliseconds. A `HashMap` with owned keys takes several
+/// times as long and an allocation per token.
 #[derive(Debug, Default)]
 pub struct TokenTable {
     bytes: Vec<u8>,
@@ -13,7 +13,7 @@ pub struct TokenTable {
 }
 
 impl TokenTable {
-    /// An empty table with room for `n` texts of `bytes` bytes in all.
+    /// An empty table with capacity for `n` texts of `bytes` bytes in total.
     pub fn with_capacity(n: usize, bytes: usize) -> Self {
         let slots = (2 * n.max(8)).next_power_of_two();
         TokenTable {
@@ -47,7 +47,8 @@ impl TokenTable {
         }
     }
 
-    /// The id of a text, added if it is new: `(id, whether it was new)`.
+    /// Returns the id of a text. Adds the text if it is new. The result is `(id, whether it was
+    /// new)`.
     pub fn intern(&mut self, text: &[u8]) -> (u32, bool) {
         let slot = self.find(text);
         match self.slots.get(slot) {
@@ -91,7 +92,8 @@ impl TokenTable {
     }
 }
 
-/// A map from pairs of symbols to their merge. The first insertion of a pair wins.
+/// A map from pairs of symbols to their merge. If a pair is inserted twice, the first insertion is
+/// kept.
 #[derive(Debug)]
 pub struct PairMap {
     /// Key (`u64::MAX`: free) and value.
@@ -101,7 +103,7 @@ pub struct PairMap {
 /// One merge of byte-pair encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Merge {
-    /// Its rank in the list of merges; lower ranks merge first.
+    /// Rank of the merge in the list of merges. Merges with lower ranks are applied first.
     pub rank: u32,
     /// The resulting symbol.
     pub into: u32,

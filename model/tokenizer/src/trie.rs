@@ -6,7 +6,7 @@ const MAX_BYTES: usize = 64 << 20;
 const NONE: u32 = u32::MAX;
 
 /// A trie whose nodes are numbered level by level. The children of a node are consecutive, and the
-/// node of an edge is the edge's number plus one, so neither is stored.
+/// node of an edge is the number of the edge plus one, so neither is stored.
 #[derive(Debug)]
 pub struct Trie {
     /// The first edge of each node, and the end.
@@ -21,7 +21,7 @@ pub struct Trie {
 pub const ROOT: u32 = 0;
 
 impl Trie {
-    /// Builds a trie. Of equal texts the last one wins. `None` if they are too large.
+    /// Builds a trie. Among equal texts the last one is used. `None` if the texts are too large.
     pub fn new(mut texts: Vec<(&[u8], u32)>) -> Option<Trie> {
         if texts.iter().map(|(text, _)| text.len()).sum::<usize>() > MAX_BYTES {
             return None;

@@ -1,4 +1,5 @@
-//! T5's vocabularies: the segmentation with the best sum of scores (SentencePiece's unigram model).
+//! Vocabularies of T5: the segmentation with the best sum of scores (SentencePiece's unigram
+//! model).
 
 use super::chars::{self, REPLACEMENT, push_utf8, utf8_len};
 use super::error::TokenizerError;
@@ -8,11 +9,11 @@ use super::trie::Trie;
 
 const SPACE_MARK: &[u8] = "\u{2581}".as_bytes();
 
-/// The difference between the score of an unknown character and the worst token's.
+/// The score of an unknown character is this much lower than the lowest score of a token.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// Maximum bytes that a rule of the normaliser may replace. The longest in use have about twenty;
-/// the limit keeps a hostile table from scanning the whole text at every position.
+/// Maximum bytes that a rule of the normaliser may replace. The longest in use have about twenty
+/// bytes. The limit keeps a hostile table from scanning the whole text at every position.
 const LONGEST_RULE: usize = 256;
 
 /// Scores, tokens by text, and the normalisation of text.
@@ -21,7 +22,7 @@ pub struct Unigram {
     tokens: Trie,
     /// User-defined tokens, which normalisation does not change.
     user_defined: Trie,
-    /// By id; 0 for user-defined tokens.
+    /// Scores by token id; 0 for user-defined tokens.
     scores: Vec<f32>,
     unknown: u32,
     unknown_score: f32,
@@ -30,7 +31,7 @@ pub struct Unigram {
     merge_spaces: bool,
 }
 
-/// SentencePiece's compiled normaliser: an XOR-compressed double array (Kanda, "Space- and
+/// SentencePiece's compiled normaliser. It is an XOR-compressed double array (Kanda, "Space- and
 /// Time-Efficient String Dictionaries", 2018) over the replaced texts, and the replacements, each
 /// followed by a zero byte.
 #[derive(Debug, Default)]
@@ -57,10 +58,11 @@ impl Rules {
         Ok(Rules { nodes, replacements: replacements.to_vec() })
     }
 
-    /// The longest rule at the start of a text: the number of bytes replaced, and the replacement.
+    /// The longest rule that matches the start of a text: the number of bytes replaced, and the
+    /// replacement.
     fn longest(&self, text: &[u8]) -> Option<(usize, &[u8])> {
-        // Bits of a node: 31 marks a value; 10 to 30 are the base of its children, shifted by 8
-        // more bits if bit 9 is set; 8 marks a leaf; 0 to 7 are its byte.
+        // Bits of a node. 31: the node is a value. 10 to 30: the base of its children, shifted by 8
+        // more bits if bit 9 is set. 8: a leaf. 0 to 7: the node's byte.
         let base = |node: u32| (node >> 10) << ((node & (1 << 9)) >> 6);
         let mut at = base(*self.nodes.first()?);
         let mut found = None;
@@ -91,7 +93,7 @@ pub struct Normalizer<'a> {
 }
 
 impl Unigram {
-    /// Takes the scores (one per token) and the attributes.
+    /// Makes a vocabulary from the scores (one per token) and the attributes.
     pub fn new(
         table: &TokenTable,
         attrs: &[u8],
@@ -159,7 +161,7 @@ impl Unigram {
             }
             at += len;
         }
-        // Follows it back from the end; consecutive unknown tokens are one.
+        // Follows the segmentation back from the end. Consecutive unknown tokens are one token.
         let start = out.len();
         let mut at = text.len();
         while at > 0 {
@@ -167,7 +169,7 @@ impl Unigram {
             if !(id == self.unknown && out.len() > start && out.last() == Some(&id)) {
                 out.push(id);
             }
-            // Always an earlier position, since entries are only written forwards.
+            // This is always an earlier position, because entries are only written forwards.
             at = (from as usize).min(at - 1);
         }
         if let Some(ids) = out.get_mut(start..) {
@@ -175,8 +177,8 @@ impl Unigram {
         }
     }
 
-    /// Applies the rules, replaces spaces by U+2581, merges them and adds one at the start as the
-    /// file says.
+    /// Applies the rules, replaces spaces by U+2581, merges them and adds one at the start, as
+    /// specified by the file.
     fn normalize(&self, text: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(text.len() + text.len() / 2);
         let (mut in_word, mut has_space) = (false, false);

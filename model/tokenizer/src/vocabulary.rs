@@ -1,11 +1,10 @@
-//! A vocabulary as a file describes it, before defaults and corrections.
+//! A vocabulary as in the file, before defaults and corrections.
 
 use super::error::TokenizerError;
 use crate::special_ids::SpecialIds;
 use kjit_gguf::{Gguf, Value};
 
-/// The tokenizer keys of a file. Texts are borrowed: nothing is copied before
-/// [`super::Tokenizer::new`].
+/// The tokenizer keys of a file. Texts are borrowed: they are copied in [`super::Tokenizer::new`].
 #[derive(Debug, Clone, Default)]
 pub struct Vocabulary<'a> {
     /// `tokenizer.ggml.model`: the algorithm (`gpt2`, `llama`, `bert`, …).
@@ -16,8 +15,8 @@ pub struct Vocabulary<'a> {
     pub tokens: Vec<&'a [u8]>,
     /// `tokenizer.ggml.scores`: one per token (SentencePiece).
     pub scores: Option<Vec<f32>>,
-    /// `tokenizer.ggml.never_score`: parts are not joined to a token with this score or less
-    /// (SentencePiece; only folders of safetensors, where some tokens result from no merge).
+    /// `tokenizer.ggml.never_score`: a token with this score or a lower one is never the result of
+    /// a join (SentencePiece; only folders of safetensors, in which no merge produces some tokens).
     pub never: Option<f32>,
     /// `tokenizer.ggml.token_type`: one per token (1 normal, 2 unknown, 3 control, 4 user-defined,
     /// 5 unused, 6 byte).
@@ -36,8 +35,8 @@ pub struct Vocabulary<'a> {
     pub lstrip: Vec<u32>,
     /// `tokenizer.ggml.rstrip_token_ids`: tokens that include the white space after them.
     pub rstrip: Vec<u32>,
-    /// `tokenizer.ggml.no_bos_token`: there is no BOS, not even the algorithm's default (only
-    /// folders of safetensors).
+    /// `tokenizer.ggml.no_bos_token`: there is no BOS. The algorithm's default is not used either
+    /// (only folders of safetensors).
     pub no_bos: bool,
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: Option<bool>,
@@ -63,13 +62,13 @@ impl<'a> Vocabulary<'a> {
     /// Reads the keys `tokenizer.ggml.*` of a model or a vocabulary-only file.
     ///
     /// # Errors
-    /// A key of the wrong type, or no `tokenizer.ggml.model`.
+    /// A key has the wrong type, or `tokenizer.ggml.model` is missing.
     pub fn from_gguf(file: &'a Gguf) -> Result<Vocabulary<'a>, TokenizerError> {
         let key = |name: &str| format!("tokenizer.ggml.{name}");
         let id = |name: &str| file.opt_u32(&key(name));
         let flag = |name: &str| file.opt_bool(&key(name));
         let either = |name: &str, old: &str| Ok::<_, TokenizerError>(id(name)?.or(id(old)?));
-        // Two names that only select rules; if they are not UTF-8 they select none.
+        // These two names only select rules. If they are not UTF-8, they select no rules.
         let name = |key: &str| match file.value(key) {
             Some(Value::Str(name)) => std::str::from_utf8(name).ok(),
             _ => None,
@@ -133,10 +132,10 @@ fn scores(file: &Gguf, key: &str) -> Result<Option<Vec<f32>>, TokenizerError> {
 /// Ids of the fill-in-the-middle tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FimIds {
-    /// Precedes the text before the gap.
+    /// Token before the text that precedes the gap.
     pub pre: Option<u32>,
-    /// Precedes the text after the gap.
+    /// Token before the text that follows the gap.
     pub suf: Option<u32>,
-    /// Precedes the text that the model fills in.
+    /// Token before the text that the model fills in.
     pub mid: Option<u32>,
 }

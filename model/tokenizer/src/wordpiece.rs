@@ -1,12 +1,12 @@
-//! BERT's WordPiece: splits words at white space, punctuation and ideographs, then covers each
-//! greedily with the longest tokens.
+//! BERT's WordPiece. It splits words at white space, punctuation and ideographs, then covers each
+//! word greedily with the longest tokens.
 
 use unicode_normalization::char::decompose_canonical;
 
 use super::chars::{self, CONTROL, MARK, PUNCTUATION, REPLACEMENT, SPACE, SYMBOL, push_utf8};
 use super::table::TokenTable;
 
-/// The preparation of text, and the vocabulary's limits.
+/// How text is prepared, and the limits of the vocabulary.
 #[derive(Debug, Clone, Copy)]
 pub struct WordPiece {
     pub lowercase: bool,
@@ -105,7 +105,8 @@ fn lower(cp: u32) -> u32 {
     char::from_u32(cp).and_then(|c| c.to_lowercase().next()).map_or(cp, u32::from)
 }
 
-/// The blocks that BERT's tokenizer treats as Chinese, including its odd border U+2B920.
+/// The blocks that BERT's tokenizer treats as Chinese. Their border U+2B920 is the one in that
+/// tokenizer.
 fn is_ideograph(cp: u32) -> bool {
     matches!(
         cp,

@@ -1,7 +1,7 @@
-//! A CUDA device: its primary context and the calls on it.
+//! A CUDA device: its primary context and its driver calls.
 //!
-//! Every call first makes the context current in the calling thread (a thread-local store in the
-//! driver, some tens of nanoseconds), so that a device can be used from any thread.
+//! Every call first makes the context current in the calling thread (the driver stores it per
+//! thread, which takes tens of nanoseconds). So a device can be used from any thread.
 
 use super::super::api::{Raw, RawDevice, Try};
 use super::super::lost::Context;
@@ -20,7 +20,7 @@ pub(super) struct CudaDevice {
     context: CUcontext,
     /// Whether the context is still valid.
     state: Context,
-    /// `(lowest, highest)` stream priority.
+    /// The range `(lowest, highest)` of stream priorities.
     priorities: (i32, i32),
 }
 
@@ -46,7 +46,8 @@ macro_rules! h {
     };
 }
 
-/// A call with our context current. An error becomes a fault with the documented name of the call.
+/// A call with this device's context current. An error becomes a fault with the documented name of
+/// the call.
 macro_rules! call {
     ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {{
         // SAFETY: out-parameters are locals; the rest is valid by the contract of `RawDevice`.
@@ -68,7 +69,7 @@ impl CudaDevice {
     pub fn open(cuda: Arc<Cuda>, ordinal: u32) -> Try<CudaDevice> {
         let device = cuda.device(ordinal)?;
         // The last release has already destroyed a lost primary context, so nothing must be
-        // renewed.
+        // recreated.
         let state = cuda.contexts.join(ordinal, || Ok(()))?;
         let mut context = null_mut();
         // SAFETY: writes one handle, which Drop releases.
@@ -88,7 +89,7 @@ impl CudaDevice {
         self.cuda.check(call, code).map_err(|fault| self.state.note(fault))
     }
 
-    /// The symbols, after making our context current in this thread.
+    /// The symbols, after this device's context was made current in this thread.
     fn current(&self) -> Try<&super::symbols::Symbols> {
         self.state.check()?;
         // SAFETY: the context is retained for the life of self.
@@ -112,7 +113,7 @@ impl CudaDevice {
         done.and_then(|done| released.map(|()| done))
     }
 
-    /// Page-locked memory for all devices, with additional flags.
+    /// Allocates page-locked memory for all devices, with additional flags.
     fn host_pages(&self, bytes: u64, more: u32) -> Try<*mut u8> {
         let mut at = null_mut();
         let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | more;
@@ -120,7 +121,7 @@ impl CudaDevice {
         Ok(at.cast())
     }
 
-    /// Converts a code to done, not yet, or an error.
+    /// Whether the work is done, by the code of a query. Other codes are errors.
     fn ready(&self, call: &'static str, code: u32) -> Try<bool> {
         if code == NOT_READY { Ok(false) } else { self.check(call, code).map(|()| true) }
     }
@@ -206,7 +207,7 @@ impl RawDevice for CudaDevice {
     }
 
     unsafe fn register_host(&self, at: *const u8, bytes: usize) -> Try<()> {
-        // Read-only: the mapping is the model file, which the device must not write.
+        // Read-only, because the mapping is the model file, which the device must not write.
         let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_READ_ONLY;
         call!(self.cuMemHostRegister_v2(at.cast_mut().cast(), bytes, flags))
     }
@@ -404,7 +405,7 @@ impl RawDevice for CudaDevice {
     }
 
     unsafe fn capture_begin(&self, stream: Raw) -> Try<()> {
-        // Thread-local mode: other threads may allocate and compile meanwhile.
+        // Thread-local mode: meanwhile other threads may allocate and compile.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         call!(self.cuStreamBeginCapture_v2(h!(stream), mode))
     }
@@ -439,7 +440,7 @@ impl RawDevice for CudaDevice {
 
     unsafe fn graph_update(&self, exec: Raw, graph: Raw) -> Try<bool> {
         const GRAPH_EXEC_UPDATE_FAILURE: u32 = 910;
-        // Never read: its enum may contain a reason newer than our bindings.
+        // It is never read: its enum may contain a reason newer than our bindings.
         let mut info = MaybeUninit::uninit();
         let code =
             unsafe { (self.current()?.cuGraphExecUpdate_v2)(h!(exec), h!(graph), &mut info) };

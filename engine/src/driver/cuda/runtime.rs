@@ -62,7 +62,7 @@ impl Cuda {
     /// Opens the driver once per process; later calls return the same result.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with the searched places; [`Error::NoDevice`] if the driver has no
+    /// [`Error::NoLibrary`] with the searched paths; [`Error::NoDevice`] if the driver has no
     /// device.
     pub fn open() -> Result<Arc<Cuda>> {
         static OPENED: OnceLock<Result<Arc<Cuda>>> = OnceLock::new();
@@ -95,7 +95,7 @@ impl Cuda {
         }) else {
             return Err(missing("the loader finds none".to_owned(), tried));
         };
-        // Never closed: drivers have their own threads and exit handlers.
+        // The library is never closed: drivers have their own threads and exit handlers.
         let library: &'static libloading::Library = Box::leak(Box::new(library));
         let symbols = Symbols::load(library).map_err(|names| {
             missing(
@@ -195,7 +195,7 @@ impl Cuda {
             self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor =
             self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        // Attributes that older or newer drivers do not know are 0. They are only shown.
+        // Attributes that older or newer drivers do not support are 0. They are only displayed.
         let shown = |attribute| self.attribute(device, attribute).unwrap_or(0);
         Ok(DeviceInfo {
             vendor: Vendor::Nvidia,

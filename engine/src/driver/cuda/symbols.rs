@@ -1,7 +1,7 @@
-//! The CUDA driver's entry points, looked up one by one. Types come from cudarc's `sys`. Its own
-//! lookup is not used for two reasons: it panics if the library or a symbol is missing, and it
-//! declares results as a Rust enum, for which a code newer than the crate is undefined behaviour.
-//! Here a result is a number.
+//! The entry points of the CUDA driver, looked up one by one. Types come from cudarc's `sys`.
+//! cudarc's own lookup is not used for two reasons. It panics if the library or a symbol is
+//! missing. It also declares results as a Rust enum, so a code newer than the crate is undefined
+//! behaviour. Here a result is a number.
 
 use cudarc::driver::sys::*;
 use libloading::Library;
@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 
 macro_rules! symbols {
     ($($name:ident($($t:ty),*);)*) => {
-        /// The function pointers. All exist, or opening failed and named the missing ones.
+        /// The function pointers. All exist; otherwise opening fails and names the missing ones.
         #[allow(non_snake_case, reason = "the vendor's names")]
         pub(super) struct Symbols {
             $(pub $name: unsafe extern "C" fn($($t),*) -> u32,)*
@@ -20,7 +20,7 @@ macro_rules! symbols {
             /// Looks up all functions.
             ///
             /// # Errors
-            /// The missing names.
+            /// The names of the missing functions.
             #[allow(non_snake_case, reason = "the vendor's names")]
             pub fn load(library: &'static Library) -> Result<Symbols, Vec<&'static str>> {
                 let mut missing = Vec::new();

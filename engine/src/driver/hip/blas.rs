@@ -1,4 +1,4 @@
-//! rocBLAS: one matrix product, for comparison with kjit's kernels and on request.
+//! rocBLAS: one matrix product, used for comparison with kjit's kernels, and on request.
 
 use super::super::api::{Product, Raw, RawBlas, Try};
 use super::runtime::{HipRuntime, fault};
@@ -37,7 +37,7 @@ impl Drop for RocblasHandle {
 /// Opens the library.
 ///
 /// # Errors
-/// [`Error::NoLibrary`] with the searched places.
+/// [`Error::NoLibrary`] with the searched paths.
 fn open_library() -> Result<Rocblas> {
     let wheels = || {
         python_sites()

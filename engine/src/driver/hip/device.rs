@@ -1,7 +1,7 @@
-//! An AMD device and the calls on it.
+//! An AMD device and its driver calls.
 //!
-//! Every call first makes the device current in the calling thread (a thread-local store in the
-//! runtime), so that a device can be used from any thread.
+//! Every call first makes the device current in the calling thread (the runtime stores it per
+//! thread). So a device can be used from any thread.
 
 use super::super::api::{Fault, FaultKind, Raw, RawBlas, RawDevice, Try};
 use super::super::lost::Context;
@@ -20,9 +20,10 @@ pub(super) struct HipDevice {
     ordinal: c_int,
     /// Whether the device's state is still valid.
     state: Context,
-    /// `(lowest, highest)` stream priority.
+    /// The range `(lowest, highest)` of stream priorities.
     priorities: (c_int, c_int),
-    /// Page-locked memory that the runtime refused and that we mapped: bytes by address.
+    /// Page-locked memory that this program mapped because the runtime refused to allocate it:
+    /// bytes by address.
     ours: Mutex<HashMap<usize, usize>>,
 }
 
@@ -33,7 +34,7 @@ macro_rules! h {
     };
 }
 
-/// A call with our device current.
+/// A call with this device made current.
 macro_rules! call {
     ($self:ident.$name:ident($($arg:expr),* $(,)?)) => {
         // SAFETY: out-parameters are locals; the rest is valid by the contract of `RawDevice`.
@@ -78,7 +79,7 @@ impl HipDevice {
         Ok(opened)
     }
 
-    /// The functions, after making our device current in this thread.
+    /// The functions, after this device was made current in this thread.
     fn current(&self) -> Try<&Hip> {
         self.state.check()?;
         let hip = &self.runtime.hip;
@@ -87,7 +88,8 @@ impl HipDevice {
         Ok(hip)
     }
 
-    /// Maps and page-locks memory of our own. Returns its host and device addresses.
+    /// Maps and page-locks memory without the runtime's allocator. Returns its host and device
+    /// addresses.
     fn lock_ours(&self, hip: &Hip, bytes: usize) -> Try<(*mut u8, u64)> {
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -122,7 +124,8 @@ impl HipDevice {
         Ok((at.cast(), address as u64))
     }
 
-    /// Page-locked memory for all devices, with additional flags, and its address on this device.
+    /// Allocates page-locked memory for all devices, with additional flags. Returns its host
+    /// address and its address on this device.
     fn host_pages(&self, bytes: u64, more: u32) -> Try<(*mut u8, u64)> {
         let hip = self.current()?;
         let flags = flags::hipHostMallocPortable | flags::hipHostMallocMapped | more;
@@ -130,7 +133,7 @@ impl HipDevice {
         // SAFETY: writes one pointer.
         if let Err(error) = unsafe { hip.hipHostMalloc(&mut at, bytes as usize, flags) } {
             let refused = self.fault(error);
-            // The runtime uses its own pool for these, which the system may limit; our pages are
+            // The runtime uses a pool for these, which the system may limit. Pages that we map are
             // not limited. Registered memory is coherent by default.
             return self.lock_ours(hip, bytes as usize).map_err(|_| refused);
         }
@@ -144,12 +147,12 @@ impl HipDevice {
         Ok((at.cast(), address as u64))
     }
 
-    /// Converts a call's error to a fault, and records a loss of the device.
+    /// Converts the error of a call to a fault. Records it if the device is lost.
     fn fault(&self, error: hip_sys::Error) -> Fault {
         self.state.note(fault(error))
     }
 
-    /// Done, not yet, or failed.
+    /// Whether the work is done. Other errors are returned.
     fn ready(&self, answer: Result<(), hip_sys::Error>) -> Try<bool> {
         match answer {
             Ok(()) => Ok(true),
@@ -186,7 +189,7 @@ impl RawDevice for HipDevice {
             return Ok(false);
         }
         match unsafe { hip.hipDeviceEnablePeerAccess(other, 0) } {
-            // The runtime may refuse although the hardware could.
+            // The runtime may refuse although the hardware supports it.
             Err(error) if error.code() == Some(PEER_UNSUPPORTED) => Ok(false),
             Err(error) if error.code() != Some(codes::hipErrorPeerAccessAlreadyEnabled) => {
                 Err(self.fault(error))
@@ -240,7 +243,7 @@ impl RawDevice for HipDevice {
 
     fn alloc_host_shared(&self, bytes: u64) -> Try<*mut u8> {
         // Without this flag a setting of the runtime (HIP_HOST_COHERENT) decides whether a running
-        // kernel sees another device's writes.
+        // kernel sees writes of another device.
         Ok(self.host_pages(bytes, flags::hipHostMallocCoherent)?.0)
     }
 
@@ -370,7 +373,7 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn function_shared(&self, _function: Raw, _bytes: u32) -> Try<()> {
-        Ok(()) // AMD devices need no opt-in for all of a block's LDS
+        Ok(()) // AMD devices need no opt-in to use a block's whole LDS
     }
 
     unsafe fn function_blocks(&self, function: Raw, threads: u32, shared: u32) -> Try<u32> {
@@ -431,13 +434,13 @@ impl RawDevice for HipDevice {
                 )
             }
         }
-        // A block larger than compiled for gives the code of a failed kernel, but the device is not
-        // lost; later calls show a real loss.
+        // If a block is larger than compiled for, HIP returns the code of a failed kernel, but the
+        // device is not lost. Later calls show a real loss.
         .map_err(fault)
     }
 
     unsafe fn capture_begin(&self, stream: Raw) -> Try<()> {
-        // Thread-local mode: other threads may allocate and compile meanwhile.
+        // Thread-local mode: meanwhile other threads may allocate and compile.
         let mode = capture::hipStreamCaptureModeThreadLocal;
         call!(self.hipStreamBeginCapture(h!(stream), mode))
     }
@@ -468,7 +471,7 @@ impl RawDevice for HipDevice {
 
     unsafe fn graph_upload(&self, exec: Raw, stream: Raw) -> Try<()> {
         match unsafe { self.current()?.hipGraphUpload(h!(exec), h!(stream)) } {
-            // ROCm 5 has no such call; there the first replay uploads.
+            // ROCm 5 has no such call: its first replay uploads the graph.
             Err(hip_sys::Error::Missing { .. }) => Ok(()),
             answer => answer.map_err(|e| self.fault(e)),
         }

@@ -53,7 +53,7 @@ impl HipRuntime {
     /// Opens the runtime once per process; later calls return the same result.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with the searched places; [`Error::NoDevice`] if the runtime finds no
+    /// [`Error::NoLibrary`] with the searched paths; [`Error::NoDevice`] if the runtime finds no
     /// GPU.
     pub fn open() -> Result<Arc<HipRuntime>> {
         static OPENED: OnceLock<Result<Arc<HipRuntime>>> = OnceLock::new();
@@ -79,7 +79,7 @@ impl HipRuntime {
                 tried: tried.iter().map(ToString::to_string).collect(),
                 package: package.to_owned(),
             },
-            // The file opens but is not a HIP runtime; the error names it.
+            // The file can be opened but is not a HIP runtime. The error names it.
             other => Error::NoLibrary {
                 library: hip_sys::SEARCH.library.to_owned(),
                 why: other.to_string(),
@@ -117,8 +117,8 @@ impl HipRuntime {
     }
 
     /// The architecture with its flags, such as `gfx90a:sramecc+:xnack-`. It is read from the
-    /// layout of the properties that this runtime fills: that of ROCm 6 with its own symbol, the
-    /// older one with its own or the plain symbol.
+    /// layout of the properties that this runtime fills: the layout of ROCm 6 with its own symbol,
+    /// the older layout with its own or the plain symbol.
     fn arch_id(&self, ordinal: c_int) -> Try<String> {
         let mut properties = Box::new(hipDeviceProp_t([0; 4096]));
         let mut last = None;
@@ -176,7 +176,7 @@ impl HipRuntime {
         let shown = |attribute| self.attribute(device, attribute).unwrap_or(0);
         let mut name = text(&name);
         if name.is_empty() {
-            // ROCm has no marketing name for some cards, and none at all if its table of names is
+            // ROCm has no marketing name for some cards. It has no names if its table of names is
             // missing.
             name = format!("AMD {}", arch_id.split(':').next().unwrap_or_default());
         }
@@ -207,7 +207,7 @@ impl HipRuntime {
                 && !self.hip.missing().contains(&"hipModuleLaunchCooperativeKernel"),
             // HIP page-locks through the kernel driver, which accepts writable mappings only.
             registers_read_only: false,
-            // Some runtimes do not report this for all devices; the table knows chips that exist
+            // Some runtimes do not report this for all devices. The table lists chips that exist
             // only inside processors.
             integrated: inside || shown(attribute::hipDeviceAttributeIntegrated) == 1,
         })

@@ -3,16 +3,16 @@
 /// A listed call: its name and its argument types as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// The symbol.
+    /// Name of the symbol.
     pub name: &'static str,
     /// The types in Rust syntax with the vendor's names: `*mut hipStream_t`.
     pub arguments: &'static [&'static str],
 }
 
 /// Makes a struct with an optional function pointer per signature, and a method of the same name
-/// that returns `Result`. A missing symbol is an error of its own call only. All results are 32-bit
-/// codes, 0 for success. They are numbers instead of a Rust enum, for which a code newer than this
-/// crate would be undefined behaviour.
+/// that returns `Result`. If a symbol is missing, only its own call returns an error. All results
+/// are 32-bit codes, 0 for success. They are numbers and not a Rust enum, because a code newer than
+/// this crate would be undefined behaviour for an enum.
 ///
 /// `describe` is a function `fn(&Self, u32) -> (String, String)`: the name and the meaning of a
 /// code.
@@ -47,7 +47,7 @@ macro_rules! calls {
                 unsafe { $owner { $($name: opened.symbol(stringify!($name)),)* opened } }
             }
 
-            /// The opened library, and the places tried before it.
+            /// The opened library, and the paths that were tried before.
             #[must_use]
             pub fn opened(&self) -> &$crate::Opened {
                 &self.opened

@@ -1,4 +1,4 @@
-//! HIP's result codes with explanations. The library's own texts only repeat the name before ROCm
+//! Explanations of HIP's result codes. The texts of the library only repeat the name before ROCm
 //! 6.
 
 use crate::CodeName;
@@ -8,7 +8,7 @@ use crate::error::code;
 pub const hipErrorOutOfMemory: u32 = 2;
 /// There is no GPU that HIP can use.
 pub const hipErrorNoDevice: u32 = 100;
-/// Unknown device number; from `hipInit` of ROCm 5: there is no GPU.
+/// Unknown device number. From `hipInit` of ROCm 5 it means that there is no GPU.
 pub const hipErrorInvalidDevice: u32 = 101;
 /// The code object is damaged.
 pub const hipErrorInvalidImage: u32 = 200;
@@ -18,7 +18,7 @@ pub const hipErrorNoBinaryForGpu: u32 = 209;
 pub const hipErrorInvalidKernelFile: u32 = 218;
 /// The file is not a code object (older libraries).
 pub const hipErrorInvalidSource: u32 = 300;
-/// Work is not finished; not an error.
+/// The work is not finished. This is not an error.
 pub const hipErrorNotReady: u32 = 600;
 /// An uncorrectable error of the device's memory.
 pub const hipErrorECCNotCorrectable: u32 = 214;
@@ -28,10 +28,10 @@ pub const hipErrorIllegalAddress: u32 = 700;
 pub const hipErrorLaunchTimeOut: u32 = 702;
 /// An assertion in a kernel failed. All later calls fail.
 pub const hipErrorAssert: u32 = 710;
-/// A kernel failed. All later calls fail. Also returned, without that consequence, by a launch with
-/// a block larger than compiled for.
+/// A kernel failed, and all later calls fail. A launch with a block larger than compiled for
+/// returns it as well; later calls then work.
 pub const hipErrorLaunchFailure: u32 = 719;
-/// Peer access is already enabled; not an error.
+/// Peer access is already enabled. This is not an error.
 pub const hipErrorPeerAccessAlreadyEnabled: u32 = 704;
 /// The executable graph cannot be updated with the new graph's structure.
 pub const hipErrorGraphExecUpdateFailure: u32 = 910;

@@ -10,29 +10,29 @@ pub enum Error {
     /// The library returned an error code.
     #[error("{call}: {says} ({name}, code {code})")]
     Code {
-        /// The call.
+        /// Name of the call.
         call: &'static str,
-        /// The code.
+        /// Code returned by the call.
         code: u32,
-        /// Its name: `hipErrorOutOfMemory`.
+        /// Name of the code: `hipErrorOutOfMemory`.
         name: String,
-        /// Its meaning.
+        /// Meaning of the code.
         says: String,
     },
-    /// The library lacks this call, since it is older or newer.
+    /// The library lacks this call, because it is older or newer.
     #[error("{} has no {symbol}", .library.display())]
     Missing {
-        /// The call.
+        /// Name of the call.
         symbol: &'static str,
-        /// The library.
+        /// Path of the library.
         library: PathBuf,
     },
     /// The library is missing.
     #[error("{library} not found; tried {}; {package}", .tried.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     NotFound {
-        /// The library's name.
+        /// Name of the library.
         library: &'static str,
-        /// All searched places.
+        /// All paths that were searched.
         tried: Vec<Tried>,
         /// The package to install.
         package: &'static str,
@@ -53,11 +53,11 @@ impl Error {
 /// A code with its name and meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeName {
-    /// The code.
+    /// Number of the code.
     pub code: u32,
-    /// The vendor's name.
+    /// The vendor's name of the code.
     pub name: &'static str,
-    /// Its meaning and, if known, what to do.
+    /// Meaning of the code and, if known, what to do.
     pub says: &'static str,
 }
 

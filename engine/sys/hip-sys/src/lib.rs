@@ -1,9 +1,9 @@
-//! AMD's HIP runtime as kjit uses it. It is opened at run time, every call returns a `Result`, and
-//! a missing symbol is an error of its own call only. The calls are declared once, in [`Hip`]
-//! below; result codes are in [`codes`]. Names are the vendor's.
+//! AMD's HIP runtime as kjit uses it. It is opened at run time, and every call returns a `Result`.
+//! If a symbol is missing, only that call returns an error. [`Hip`] below declares the calls;
+//! result codes are in [`codes`]. The names are the vendor's names.
 //!
-//! Signatures are those of ROCm 5.2 (a test checks them against Debian's headers). They are
-//! unchanged in ROCm 6 and 7; the documentation of a newer call states its version. `hiprtc-sys`
+//! Signatures are those of ROCm 5.2 (a test compares them with Debian's headers). They are
+//! unchanged in ROCm 6 and 7. The documentation of a newer call states its version. `hiprtc-sys`
 //! and `rocblas-sys` use this loader and macro.
 //!
 //! ```
@@ -78,9 +78,9 @@ pub struct hipUUID {
     pub bytes: [u8; 16],
 }
 
-/// `hipDeviceProp_t` as bytes. Its layout changed in ROCm 6, so only the architecture name is read,
-/// at the offset of the call that filled it ([`prop`]). It is larger than every known version (792
-/// and 1472 bytes).
+/// `hipDeviceProp_t` as bytes. Its layout changed in ROCm 6. So only the architecture name is read,
+/// at the offset of the call that filled the struct ([`prop`]). This type is larger than every
+/// known version (792 and 1472 bytes).
 #[repr(C, align(16))]
 pub struct hipDeviceProp_t(pub [u8; 4096]);
 
@@ -117,31 +117,31 @@ pub mod attribute {
 
 /// `hipStreamCaptureMode`.
 pub mod capture {
-    /// Checks only calls of the capturing thread.
+    /// Only calls of the capturing thread are checked.
     pub const hipStreamCaptureModeThreadLocal: u32 = 1;
 }
 
 /// Flags of streams, events and page-locked memory.
 pub mod flags {
-    /// The stream does not synchronise with any other, including the default stream.
+    /// The stream does not synchronise with other streams, including the default stream.
     pub const hipStreamNonBlocking: u32 = 1;
     /// An event that records its time.
     pub const hipEventDefault: u32 = 0;
     /// An event without a time.
     pub const hipEventDisableTiming: u32 = 2;
-    /// Page-locked for all devices.
+    /// The memory is page-locked for all devices.
     pub const hipHostMallocPortable: u32 = 1;
-    /// Mapped to a device address.
+    /// The memory is mapped to a device address.
     pub const hipHostMallocMapped: u32 = 2;
-    /// Fast to write, slow to read.
+    /// The memory is fast to write and slow to read.
     pub const hipHostMallocWriteCombined: u32 = 4;
-    /// Writes of a device are visible to others while kernels run.
+    /// Writes of a device are visible to other devices while kernels run.
     pub const hipHostMallocCoherent: u32 = 0x4000_0000;
     /// Device memory that other devices can access while kernels run.
     pub const hipDeviceMallocFinegrained: u32 = 1;
-    /// Page-locked for all devices.
+    /// The memory is page-locked for all devices.
     pub const hipHostRegisterPortable: u32 = 1;
-    /// Mapped to a device address.
+    /// The memory is mapped to a device address.
     pub const hipHostRegisterMapped: u32 = 2;
 }
 
@@ -151,7 +151,7 @@ calls! {
 
     /// Initialises the runtime; flags are 0. Returns 100 or 101 without a GPU.
     fn hipInit(flags: c_uint);
-    /// Version of the driver interface, in the form of `hipRuntimeGetVersion`.
+    /// Version of the driver interface, in the format of `hipRuntimeGetVersion`.
     fn hipDriverGetVersion(version: *mut c_int);
     /// Version as major × 10 000 000 + minor × 100 000 + patch.
     fn hipRuntimeGetVersion(version: *mut c_int);
@@ -163,7 +163,7 @@ calls! {
     fn hipDeviceGetAttribute(value: *mut c_int, attribute: hipDeviceAttribute_t, device: c_int);
     /// Marketing name.
     fn hipDeviceGetName(name: *mut c_char, len: c_int, device: hipDevice_t);
-    /// The device's UUID, 16 bytes.
+    /// UUID of the device, 16 bytes.
     fn hipDeviceGetUuid(uuid: *mut hipUUID, device: hipDevice_t);
     /// Bytes of device memory.
     fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t);
@@ -175,7 +175,7 @@ calls! {
     fn hipGetDevicePropertiesR0000(prop: *mut hipDeviceProp_t, device: c_int);
     /// Properties in the layout of ROCm 5, in every version.
     fn hipGetDeviceProperties(prop: *mut hipDeviceProp_t, device: c_int);
-    /// Free and total bytes of the current device.
+    /// Free and total memory of the current device in bytes.
     fn hipMemGetInfo(free: *mut usize, total: *mut usize);
     /// Waits for all streams of the current device.
     fn hipDeviceSynchronize();
@@ -195,7 +195,7 @@ calls! {
     fn hipHostFree(address: *mut c_void);
     /// The device address of page-locked memory; flags are 0.
     fn hipHostGetDevicePointer(device: *mut *mut c_void, host: *mut c_void, flags: c_uint);
-    /// Page-locks existing memory.
+    /// Page-locks existing host memory.
     fn hipHostRegister(host: *mut c_void, bytes: usize, flags: c_uint);
     /// Undoes `hipHostRegister`.
     fn hipHostUnregister(host: *mut c_void);
@@ -209,7 +209,7 @@ calls! {
     fn hipMemcpyPeerAsync(
         to: *mut c_void, to_device: c_int, from: *const c_void, from_device: c_int, bytes: usize, stream: hipStream_t,
     );
-    /// Sets every byte.
+    /// Sets every byte of a range.
     fn hipMemsetAsync(to: *mut c_void, byte: c_int, bytes: usize, stream: hipStream_t);
     /// Whether a device can access another's memory.
     fn hipDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int);
@@ -224,7 +224,7 @@ calls! {
     fn hipStreamDestroy(stream: hipStream_t);
     /// Blocks the host until the stream's work is done.
     fn hipStreamSynchronize(stream: hipStream_t);
-    /// Returns 600 while the stream has work.
+    /// Returns 600 if the stream has unfinished work.
     fn hipStreamQuery(stream: hipStream_t);
     /// Makes the stream wait for the event; flags are 0.
     fn hipStreamWaitEvent(stream: hipStream_t, event: hipEvent_t, flags: c_uint);
@@ -245,9 +245,9 @@ calls! {
     fn hipModuleLoadData(module: *mut hipModule_t, image: *const c_void);
     /// Unloads a module.
     fn hipModuleUnload(module: hipModule_t);
-    /// A kernel by name.
+    /// Returns a kernel by its name.
     fn hipModuleGetFunction(function: *mut hipFunction_t, module: hipModule_t, name: *const c_char);
-    /// Blocks of this size that a compute unit holds at once.
+    /// Number of blocks of this size that can be resident on a compute unit.
     fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
         blocks: *mut c_int, function: hipFunction_t, threads: c_int, shared: usize,
     );
@@ -256,7 +256,7 @@ calls! {
         function: hipFunction_t, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared: c_uint, stream: hipStream_t, params: *mut *mut c_void, extra: *mut *mut c_void,
     );
-    /// Launches a kernel with all blocks resident; ROCm 5.5 and later.
+    /// Launches a kernel with all blocks resident. ROCm 5.5 and later.
     fn hipModuleLaunchCooperativeKernel(
         function: hipFunction_t, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared: c_uint, stream: hipStream_t, params: *mut *mut c_void,
@@ -266,7 +266,7 @@ calls! {
     fn hipStreamBeginCapture(stream: hipStream_t, mode: hipStreamCaptureMode);
     /// Ends the capture.
     fn hipStreamEndCapture(stream: hipStream_t, graph: *mut hipGraph_t);
-    /// The nodes of a graph; only their number if the list is null.
+    /// Returns the nodes of a graph; only their number if the list is null.
     fn hipGraphGetNodes(graph: hipGraph_t, nodes: *mut hipGraphNode_t, count: *mut usize);
     /// Destroys a graph.
     fn hipGraphDestroy(graph: hipGraph_t);
@@ -312,10 +312,11 @@ pub const SEARCH: Search = Search {
 };
 
 impl Hip {
-    /// Opens the runtime. `more` lists further folders; it is called only if nothing else opens.
+    /// Opens the runtime. `more` lists further folders; it is called only if no other library
+    /// opens.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with all searched places; [`Error::Missing`] if the library is not a HIP
+    /// [`Error::NotFound`] with all searched paths; [`Error::Missing`] if the library is not a HIP
     /// runtime.
     pub fn open(more: impl FnOnce() -> Vec<PathBuf>) -> Result<Hip, Error> {
         let hip = Hip::over(SEARCH.open(more)?);
@@ -326,7 +327,7 @@ impl Hip {
     }
 }
 
-/// The name and meaning of a code: from [`codes`], else from the library.
+/// The name and meaning of a code: from [`codes`] if it is there, otherwise from the library.
 fn describe(hip: &Hip, code: u32) -> (String, String) {
     if let Some(row) = name_in(codes::CODES, code) {
         return (row.name.to_owned(), row.says.to_owned());

@@ -1,4 +1,4 @@
-//! Finds and opens one of AMD's libraries, and records every searched place.
+//! Finds and opens one of AMD's libraries, and records every path that it searched.
 
 use crate::Error;
 use crate::tried::{NOT_THERE, Tried};
@@ -7,15 +7,15 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// An opened library. It is never closed, since AMD's runtimes have their own threads and exit
+/// An opened library. It is never closed, because AMD's runtimes have their own threads and exit
 /// handlers.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// The library.
+    /// Handle of the library.
     pub library: &'static Library,
     /// The name given to the loader: an absolute path, or a soname.
     pub place: PathBuf,
-    /// The places tried before it.
+    /// The paths that were tried before.
     pub tried: Vec<Tried>,
 }
 
@@ -23,7 +23,7 @@ impl Opened {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with the loader's message.
+    /// [`Error::NotFound`] with the message of the loader.
     pub fn file(search: &Search, file: &Path) -> Result<Opened, Error> {
         match open(file) {
             Ok(library) => Ok(Opened { library, place: file.to_owned(), tried: Vec::new() }),
@@ -49,7 +49,7 @@ impl Opened {
 /// The search for a library.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// Its name in messages.
+    /// Name of the library in messages.
     pub library: &'static str,
     /// Sonames, newest first.
     pub names: &'static [&'static str],
@@ -60,12 +60,12 @@ pub struct Search {
 }
 
 impl Search {
-    /// Opens the first library that opens: the file named by the variable, `lib` of `ROCM_PATH` and
-    /// `HIP_PATH`, the loader's path, the usual folders, and the folders that `more` lists (Python
-    /// packages), which is called only then.
+    /// Opens the first library that can be opened. The order: the file named by the variable, `lib`
+    /// of `ROCM_PATH` and `HIP_PATH`, the loader's path, the usual folders, and the folders that
+    /// `more` lists (Python packages). `more` is only called if nothing was found before.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with all searched places.
+    /// [`Error::NotFound`] with all searched paths.
     pub fn open(&self, more: impl FnOnce() -> Vec<PathBuf>) -> Result<Opened, Error> {
         let mut tried = Vec::new();
         if let Some(file) = std::env::var_os(self.variable).filter(|v| !v.is_empty()) {
@@ -128,19 +128,20 @@ impl Search {
 }
 
 /// The names to pass to the loader for a library: usually the plain name. An empty or relative
-/// element in `LD_LIBRARY_PATH` refers to the current folder, in which the loader would search. In
-/// that case: the files with that name in the list's other folders and in the system's.
+/// element in `LD_LIBRARY_PATH` refers to the current folder, which the loader would search. In
+/// that case the result is the files with that name in the other folders of the list and in the
+/// system's folders.
 #[must_use]
 pub fn for_loader(name: &str) -> Vec<PathBuf> {
     let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     place_by_place(name, &listed).unwrap_or_else(|| vec![PathBuf::from(name)])
 }
 
-/// The files with this name in the absolute folders of a list and in the system's; `None` if all
-/// folders of the list are absolute.
+/// The files with this name in the absolute folders of a list and in the system's folders; `None`
+/// if all folders of the list are absolute.
 #[must_use]
 pub fn place_by_place(name: &str, listed: &OsStr) -> Option<Vec<PathBuf>> {
-    // The loader also accepts semicolons, and treats an empty text as no list.
+    // The loader also accepts semicolons. It treats an empty string as a missing list.
     let folders = listed
         .as_bytes()
         .split(|byte| matches!(byte, b':' | b';'))
@@ -159,13 +160,13 @@ pub fn place_by_place(name: &str, listed: &OsStr) -> Option<Vec<PathBuf>> {
 }
 
 fn open(place: &Path) -> Result<&'static Library, String> {
-    // SAFETY: loading runs the library's initialisers. It was named by the user or has the name of
-    // AMD's library.
+    // SAFETY: loading runs the initialisers of the library. The user named it, or it has the name
+    // of AMD's library.
     match unsafe { Library::new(place) } {
         Ok(library) => Ok(Box::leak(Box::new(library))),
         Err(error) => {
-            // The message of dlopen is the error's source; the error itself only states the
-            // failure.
+            // The message of dlopen is the source of the error; the error itself only says that
+            // loading failed.
             let text = std::error::Error::source(&error)
                 .map_or_else(|| error.to_string(), ToString::to_string);
             // The loader's message names the first missing file. If it is not the requested one, a

@@ -1,17 +1,17 @@
-//! A searched place.
+//! A path that was searched.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// A searched place.
+/// A path that was searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// The reason for searching it: `KJIT_HIP_LIBRARY`, `ROCM_PATH`, `loader path`, `usual folder`,
+    /// The reason for the search: `KJIT_HIP_LIBRARY`, `ROCM_PATH`, `loader path`, `usual folder`,
     /// `Python package`.
     pub via: &'static str,
-    /// File, folder, or the name for the loader.
+    /// File, folder, or the name that the loader gets.
     pub place: PathBuf,
-    /// The problem: `not there`, or the loader's message if the file exists but does not open.
+    /// The problem: `not there`, or the loader's message if the file exists but cannot be opened.
     pub why: String,
 }
 

@@ -1,6 +1,6 @@
 //! hiprtc, AMD's run-time compiler, and comgr, which lists the architectures. Both are opened at
-//! run time, and every call returns a `Result`. The calls are declared once, in [`Hiprtc`] and
-//! [`Comgr`]. Names are the vendor's.
+//! run time, and every call returns a `Result`. [`Hiprtc`] and [`Comgr`] declare the calls. The
+//! names are the vendor's names.
 //!
 //! ```
 //! use hiprtc_sys::Hiprtc;
@@ -68,7 +68,7 @@ calls! {
     /// The opened compiler.
     pub struct Hiprtc, described by describe_hiprtc;
 
-    /// Version of hiprtc's interface (9.0 in ROCm 5 to 7, independent of the compiler).
+    /// Version of hiprtc's interface (9.0 in ROCm 5 to 7). It is independent of the compiler.
     fn hiprtcVersion(major: *mut c_int, minor: *mut c_int);
     /// Makes a program from a source and its headers.
     fn hiprtcCreateProgram(
@@ -90,7 +90,7 @@ calls! {
     fn hiprtcDestroyProgram(program: *mut hiprtcProgram);
 }
 
-/// The search for the compiler. In Debian 12's ROCm 5 it is part of the runtime's library.
+/// The search for the compiler. In Debian 12's ROCm 5 it is part of the runtime library.
 pub const SEARCH: Search = Search {
     library: "AMD's run-time compiler (libhiprtc.so)",
     names: &[
@@ -110,11 +110,11 @@ pub const SEARCH: Search = Search {
 };
 
 impl Hiprtc {
-    /// Opens the compiler. `more` lists further folders; it is called only if nothing else opens.
+    /// Opens the compiler. `more` lists further folders; it is called only if no other library
+    /// opens.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with all searched places; [`Error::Missing`] if the library lacks a
-    /// call.
+    /// [`Error::NotFound`] with all searched paths; [`Error::Missing`] if the library lacks a call.
     pub fn open(more: impl FnOnce() -> Vec<PathBuf>) -> Result<Hiprtc, Error> {
         Hiprtc::complete(SEARCH.open(more)?)
     }
@@ -122,7 +122,7 @@ impl Hiprtc {
     /// Opens a compiler file.
     ///
     /// # Errors
-    /// The errors of [`Hiprtc::open`].
+    /// See [`Hiprtc::open`].
     pub fn open_file(file: &Path) -> Result<Hiprtc, Error> {
         Hiprtc::complete(Opened::file(&SEARCH, file)?)
     }
@@ -174,13 +174,14 @@ fn describe_comgr(_: &Comgr, code: u32) -> (String, String) {
 }
 
 impl Comgr {
-    /// The comgr that `compiler` uses: the one that it has already loaded as a dependency, else the
-    /// one next to it (from ROCm 6 on, comgr is opened at first use), else the loader's.
+    /// The comgr that `compiler` uses. It is the one already loaded as a dependency; otherwise the
+    /// one in the same folder (from ROCm 6 on, comgr is opened at first use); otherwise the one
+    /// that the loader finds.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with all searched places.
+    /// [`Error::NotFound`] with all searched paths.
     pub fn beside(compiler: &Opened) -> Result<Comgr, Error> {
-        // SAFETY: the signature is that of the vendor's header. A lookup in a library also finds
+        // SAFETY: the signature is the one in the vendor's header. A lookup in a library also finds
         // symbols of its dependencies.
         let loaded = unsafe {
             compiler
@@ -206,7 +207,7 @@ impl Comgr {
     /// The known architectures in short form: `gfx90a`.
     ///
     /// # Errors
-    /// The error of comgr.
+    /// An error of comgr.
     pub fn isas(&self) -> Result<Vec<String>, Error> {
         let mut count = 0;
         // SAFETY: writes one number.

@@ -1,6 +1,6 @@
-//! NCCL, and RCCL with equal names, as far as collectives between processes need them. The library
-//! is optional and opened at run time, and every call returns a `Result`. The calls are declared
-//! once, in [`Nccl`]. Names are the vendors'.
+//! NCCL, and RCCL with the same names: the calls needed for collectives between processes. The
+//! library is optional and opened at run time, and every call returns a `Result`. [`Nccl`] declares
+//! the calls. The names are the vendors' names.
 //!
 //! ```
 //! match nccl_sys::Nccl::open(&nccl_sys::NCCL, Vec::new) {
@@ -31,17 +31,17 @@ use std::path::PathBuf;
 pub type ncclComm_t = *mut c_void;
 /// The vendor's stream: `cudaStream_t`, `hipStream_t`.
 pub type stream_t = *mut c_void;
-/// One of [`CODES`], or 0.
+/// A result code: one of [`CODES`], or 0.
 pub type ncclResult_t = u32;
 /// Element type.
 pub type ncclDataType_t = u32;
 
 /// f32.
 pub const ncclFloat32: ncclDataType_t = 7;
-/// The library's own threads are still working; not an error.
+/// Threads of the library are still working. This is not an error.
 pub const ncclInProgress: ncclResult_t = 7;
 
-/// The id by which ranks find each other. One rank makes it, and the caller distributes it.
+/// The unique id of a group. One rank creates it, and the caller sends it to the others.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ncclUniqueId {
@@ -66,7 +66,7 @@ calls! {
 
     /// Version as major × 10 000 + minor × 100 + patch (before 2.9: major × 1000).
     fn ncclGetVersion(version: *mut c_int);
-    /// Makes the id by which ranks find each other.
+    /// Creates the unique id of a group.
     fn ncclGetUniqueId(id: *mut ncclUniqueId);
     /// Joins the other ranks with the current device; waits for all of them.
     fn ncclCommInitRank(comm: *mut ncclComm_t, ranks: c_int, id: ncclUniqueId, rank: c_int);
@@ -102,11 +102,10 @@ pub const RCCL: Search = Search {
 pub const WHEEL_FOLDER: &str = "nvidia/nccl/lib";
 
 impl Nccl {
-    /// Opens a library. `more` lists further folders; it is called only if nothing else opens.
+    /// Opens a library. `more` lists further folders; it is called only if no other library opens.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with all searched places; [`Error::Missing`] if the library lacks a
-    /// call.
+    /// [`Error::NotFound`] with all searched paths; [`Error::Missing`] if the library lacks a call.
     pub fn open(search: &Search, more: impl FnOnce() -> Vec<PathBuf>) -> Result<Nccl, Error> {
         let nccl = Nccl::over(search.open(more)?);
         match nccl.missing().first() {

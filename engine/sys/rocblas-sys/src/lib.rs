@@ -1,5 +1,6 @@
-//! rocBLAS, as far as one matrix product needs it. It is optional and opened at run time, and every
-//! call returns a `Result`. The calls are declared once, in [`Rocblas`]. Names are the vendor's.
+//! rocBLAS: the calls needed for one matrix product. The library is optional and opened at run
+//! time, and every call returns a `Result`. [`Rocblas`] declares the calls. The names are the
+//! vendor's names.
 //!
 //! ```
 //! match rocblas_sys::Rocblas::open(Vec::new) {
@@ -26,9 +27,9 @@ use std::path::PathBuf;
 
 /// rocBLAS's state on a device.
 pub type rocblas_handle = *mut c_void;
-/// A dimension.
+/// A dimension of a matrix.
 pub type rocblas_int = c_int;
-/// As stored, transposed, or conjugate transposed: one of [`operation`].
+/// Whether a matrix is used as stored, transposed, or conjugate transposed: one of [`operation`].
 pub type rocblas_operation = u32;
 /// Element type: one of [`datatype`].
 pub type rocblas_datatype = u32;
@@ -37,9 +38,9 @@ pub type rocblas_gemm_algo = u32;
 
 /// `rocblas_operation`.
 pub mod operation {
-    /// As stored.
+    /// The matrix is used as stored.
     pub const rocblas_operation_none: u32 = 111;
-    /// Transposed.
+    /// The matrix is transposed.
     pub const rocblas_operation_transpose: u32 = 112;
 }
 
@@ -108,11 +109,11 @@ pub const SEARCH: Search = Search {
 };
 
 impl Rocblas {
-    /// Opens the library. `more` lists further folders; it is called only if nothing else opens.
+    /// Opens the library. `more` lists further folders; it is called only if no other library
+    /// opens.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with all searched places; [`Error::Missing`] if the library lacks a
-    /// call.
+    /// [`Error::NotFound`] with all searched paths; [`Error::Missing`] if the library lacks a call.
     pub fn open(more: impl FnOnce() -> Vec<PathBuf>) -> Result<Rocblas, Error> {
         let rocblas = Rocblas::over(SEARCH.open(more)?);
         match rocblas.missing().first() {

@@ -1,4 +1,5 @@
-//! Checks calls, codes and numbers against HIP's headers: Debian's, or those in KJIT_ROCM_HEADERS.
+//! Checks calls, codes and numbers against HIP's headers: the headers of Debian, or those in
+//! KJIT_ROCM_HEADERS.
 
 use super::check;
 use hip_sys::{Hip, NEWER_CALLS, attribute, capture, codes, flags, prop};
@@ -27,7 +28,7 @@ fn every_signature_is_the_headers_own() {
     let newer = text.replace(copy, &copy.replace("void*", "void const*"));
     let compiles = |text: &str| check::compile(&include, &format!("{base}{text}"));
     compiles(&text).or_else(|_| compiles(&newer)).unwrap_or_else(|e| panic!("{e}"));
-    // The check can fail: with an argument removed it does not compile.
+    // Tests that the check can fail: with an argument removed it does not compile.
     let wrong = text.replacen("(unsigned int)", "()", 1);
     assert_ne!(wrong, text);
     assert!(
@@ -66,7 +67,7 @@ fn every_number_is_the_headers_own() {
         (prop::SIZE_R0000, prop::ARCH_NAME_R0000)
     };
     equal("offsetof(hipDeviceProp_t, gcnArchName)", offset as u64);
-    // The struct grows at its end (ROCm 10: 1536 bytes); ours must have room for it.
+    // The struct may grow at its end (ROCm 10: 1536 bytes). Our type must be large enough.
     let room = size_of::<hip_sys::hipDeviceProp_t>();
     text.push_str(&format!(
         "static_assert(sizeof(hipDeviceProp_t) >= {size} && sizeof(hipDeviceProp_t) <= {room});\n"

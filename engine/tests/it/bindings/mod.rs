@@ -1,5 +1,5 @@
-//! The calls of AMD's and NVIDIA's libraries (`engine/sys`): their signatures against the vendors'
-//! headers, and opening the libraries.
+//! Tests the calls of AMD's and NVIDIA's libraries (`engine/sys`): compares their signatures with
+//! the vendors' headers, and opens the libraries.
 
 mod check;
 mod hip_headers;

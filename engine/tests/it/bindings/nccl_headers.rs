@@ -40,7 +40,7 @@ fn every_signature_code_and_number_is_rccls_own() {
 #[test]
 fn every_signature_code_and_number_is_nccls_own() {
     let Some(folder) = check::headers("nccl.h") else { return };
-    // The header includes CUDA's, from which it needs one type.
+    // The header includes a header of CUDA, from which it needs one type.
     let header = std::fs::read_to_string(folder.join("nccl.h")).unwrap();
     let lines: Vec<&str> = header.lines().filter(|l| !l.starts_with("#include <cuda")).collect();
     let alone = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Helpers of the engine's tests: a tiny kernel source, an engine with a cache of its own, and
-//! messages for skipped tests.
+//! Helpers of the engine's tests: a small kernel source, an engine with its own cache, and messages
+//! for skipped tests.
 
 use kjit_engine::{
     Config, Constants, Device, Engine, Isolation, Job, Options, Source, Target, Vendor,
@@ -36,8 +36,8 @@ pub fn job(target: &str) -> Job {
     Job::new(saxpy(), constants(), Options::wave(32), Target::parse(target).unwrap())
 }
 
-/// The `kjit-cc` to use: beside this test in a build copied from elsewhere, else the one that cargo
-/// built.
+/// The `kjit-cc` to use: the one in the folder of this test if the build was copied, otherwise the
+/// one that cargo built.
 pub fn worker() -> Isolation {
     let beside = std::env::current_exe()
         .ok()
@@ -55,7 +55,7 @@ pub fn config(dir: &Path) -> Config {
         .jobs(2)
 }
 
-/// An engine with an empty cache; `None`, with a message, without nvrtc.
+/// An engine with an empty cache. Without nvrtc a message is printed and the result is `None`.
 pub fn engine(dir: &Path, test: &str) -> Option<Engine> {
     let engine = Engine::new(config(dir));
     let report = engine.compilers(Vendor::Nvidia);
@@ -70,8 +70,9 @@ pub fn engine(dir: &Path, test: &str) -> Option<Engine> {
     Some(engine)
 }
 
-/// An engine and the first GPU; `None`, with a message, without a GPU or a compiler for it. With
-/// `KJIT_REQUIRE_GPU` set that is a failure: the suite of a GPU machine must not pass by skipping.
+/// An engine and the first GPU. Without a GPU or a compiler for it, a message is printed and the
+/// result is `None`. With `KJIT_REQUIRE_GPU` set that is a failure: the suite of a GPU machine must
+/// not pass by skipping.
 pub fn gpu(dir: &Path, test: &str) -> Option<(Engine, Device)> {
     let engine = Engine::new(config(dir));
     let device = match engine.device("auto") {

@@ -1,5 +1,5 @@
-//! The syntax tree of a template. Chains of operators are lists, so that the tree nests only as
-//! deep as brackets and blocks.
+//! The syntax tree of a template. Chains of operators are lists, so the depth of the tree is the
+//! depth of brackets and blocks.
 
 use std::sync::Arc;
 
@@ -51,7 +51,8 @@ pub struct Macro {
     pub uses: Uses,
 }
 
-/// The implicit names that a macro's body reads. Without them it accepts its parameters only.
+/// The implicit names that the body of a macro reads. Without them the macro accepts only its
+/// parameters.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Uses {
     pub caller: bool,
@@ -88,7 +89,7 @@ pub enum Expr {
     /// Left-associative operators of one precedence.
     Chain(Box<Expr>, Vec<(Operator, Expr)>),
     Compare(Box<Expr>, Vec<(Comparison, Expr)>),
-    /// `this if condition else that`; further pairs take the result as `this`.
+    /// `this if condition else that`; each further pair takes the previous result as `this`.
     IfElse(Box<Expr>, Vec<(Expr, Option<Expr>)>),
     Postfix(Box<Expr>, Vec<Step>),
 }

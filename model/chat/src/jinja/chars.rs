@@ -18,8 +18,8 @@ pub fn is_decimal(c: char) -> bool {
     kind(c) == Category::DecimalNumber
 }
 
-/// Digits that are not decimals: superscripts, subscripts, circled digits, and those of scripts
-/// without place values.
+/// Digits that are not decimals: superscripts, subscripts, circled digits, and digits of scripts
+/// without positional notation.
 const OTHER_DIGITS: [(u32, u32); 20] = [
     (0xB2, 0xB3),
     (0xB9, 0xB9),
@@ -65,7 +65,7 @@ pub fn is_word(c: char) -> bool {
     c == '_' || is_alphanumeric(c)
 }
 
-/// Whether `repr` prints it unescaped.
+/// Whether `repr` prints the character unescaped.
 pub fn is_printable(c: char) -> bool {
     let kind = kind(c);
     let hidden = [
@@ -110,7 +110,7 @@ pub fn is_title_case(text: &str) -> bool {
     any
 }
 
-/// Title case of a letter. Some ligatures have a title case of their own.
+/// Title case of a letter. Some ligatures have a special title case.
 fn push_title(c: char, out: &mut String) {
     match c {
         'Ǆ'..='ǆ' => out.push('ǅ'),
@@ -121,13 +121,13 @@ fn push_title(c: char, out: &mut String) {
         'ﬀ' => out.push_str("Ff"),
         'ﬁ' => out.push_str("Fi"),
         'ﬂ' => out.push_str("Fl"),
-        // Georgian has a second upper case, which title case does not use.
+        // Georgian has a second upper case. Title case does not use it.
         'ა'..='ჺ' | 'ჽ'..='ჿ' => out.push(c),
         c => out.extend(c.to_uppercase()),
     }
 }
 
-/// `str.title`: a letter after an uncased character begins a word.
+/// `str.title`: a letter after an uncased character starts a word.
 pub fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut within = false;
@@ -142,7 +142,7 @@ pub fn title(text: &str) -> String {
     out
 }
 
-/// Lower case of a letter within a word. A sigma at the end of a word has its own form.
+/// Lower case of a letter within a word. A sigma at the end of a word is written differently.
 fn push_lower(c: char, behind: &str, out: &mut String) {
     match c {
         'Σ' if !behind.starts_with(is_cased) => out.push('ς'),
@@ -184,7 +184,7 @@ pub fn fold_case(text: &str) -> String {
         match c {
             'ı' => out.push(c),
             'ẞ' => out.push_str("ss"),
-            // Cherokee folds to upper case.
+            // Cherokee letters fold to upper case.
             'Ꭰ'..='Ᏽ' => out.push(c),
             'ᏸ'..='ᏽ' | 'ꭰ'..='ꮿ' => out.extend(c.to_uppercase()),
             c => out.extend(c.to_uppercase().flat_map(char::to_lowercase)),

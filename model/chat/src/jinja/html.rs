@@ -1,4 +1,4 @@
-//! HTML: escaping, and the filters that read and write it.
+//! HTML: escapes text, and implements the filters that read and write HTML.
 
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ pub fn escape(this: &str, out: &mut MeteredString) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A value as HTML. Safe strings stay as they are.
+/// A value as HTML. Safe strings are unchanged.
 pub fn escaped(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
     let mut out = MeteredString::new(meter);
     match value {
@@ -243,7 +243,7 @@ fn attributes(value: &Value, space: bool, meter: &Rc<Meter>) -> Result<Value, Fa
     Value::grown(out, meter)
 }
 
-/// Escapes a text and makes its addresses links.
+/// Escapes a text and turns its addresses into links.
 fn urlized(
     this: &str,
     attributes: &str,
@@ -307,7 +307,7 @@ fn urlized(
 }
 
 /// Splits a word into leading brackets, the word, and trailing punctuation. A bracket that opens
-/// inside the word also closes inside it.
+/// inside the word is also closed inside it.
 fn bracketed(word: &str) -> (&str, &str, &str) {
     let mut middle = word;
     while let Some(rest) = ["(", "<", "&lt;"].iter().find_map(|open| middle.strip_prefix(open)) {

@@ -46,7 +46,7 @@ pub fn item(value: &Value, item: &Value, meter: &Rc<Meter>) -> Result<Value, Fau
     })
 }
 
-/// `value[from:to:step]`; an absent bound is none.
+/// `value[from:to:step]`. An absent bound is none.
 pub fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Value, Fault> {
     let mut given = [None; 3];
     for (given, bound) in given.iter_mut().zip(bounds) {

@@ -3,12 +3,12 @@
 use super::fault::{Fault, limit};
 use super::limits::MAX_LEVELS;
 
-/// The number of evaluations that are open, one inside the other.
+/// The number of nested evaluations.
 #[derive(Debug, Default)]
 pub struct Levels(usize);
 
 impl Levels {
-    /// Opens one; [`Levels::leave`] closes it.
+    /// Starts an evaluation; [`Levels::leave`] ends it.
     pub fn enter(&mut self) -> Result<(), Fault> {
         if self.0 == MAX_LEVELS {
             return limit(format!(
@@ -19,7 +19,7 @@ impl Levels {
         Ok(())
     }
 
-    /// Closes the innermost one.
+    /// Ends the innermost evaluation.
     pub fn leave(&mut self) {
         self.0 -= 1;
     }

@@ -1,4 +1,4 @@
-//! Splits a template into tokens, with white space as `trim_blocks` and `lstrip_blocks` define.
+//! Splits a template into tokens. White space is handled by `trim_blocks` and `lstrip_blocks`.
 
 use super::fault::{Fault, Kind};
 
@@ -25,7 +25,7 @@ pub enum Token {
 /// A token and its line.
 pub type Lexed = (usize, Token);
 
-/// Longer operators first.
+/// Operators; longer ones come first.
 const SIGNS: [&str; 27] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
     ">", "<", "=", ".", ":", "|", ",", ";", "!",
@@ -35,7 +35,7 @@ struct Lexer<'a> {
     source: &'a str,
     at: usize,
     line: usize,
-    /// Whether this is the begin of a line: white space before a block is then removed.
+    /// Whether this is the start of a line. White space before a block is then removed.
     line_begins: bool,
     out: Vec<Lexed>,
 }
@@ -115,7 +115,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Text before a block. If its last line is only white space, that is removed.
+    /// Text before a block. If its last line is only white space, that line is removed.
     fn without_indent<'t>(&self, text: &'t str) -> &'t str {
         let line = text.rfind('\n').map(|i| i + 1).or(self.line_begins.then_some(0));
         let blank =
@@ -149,7 +149,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// If this is `{% raw %}`: the length of the rest of the tag, and its white space mark.
+    /// If this is `{% raw %}`, returns the length of the rest of the tag, and its white space mark.
     fn is_raw(&self) -> Option<(usize, Option<u8>)> {
         let inner = self.rest().trim_start().strip_prefix("raw")?.trim_start();
         let mark = inner.bytes().next().filter(|b| *b == b'-');
@@ -160,7 +160,7 @@ impl Lexer<'_> {
     fn raw(&mut self) -> Result<(), Fault> {
         let Some((len, mark)) = self.is_raw() else { return Ok(()) };
         self.skip(len);
-        // The line end after this tag is part of the text: `trim_blocks` does not apply.
+        // The line end after this tag is part of the text, because `trim_blocks` does not apply.
         self.close(mark, false);
         let mut from = 0;
         while let Some(start) = self.rest().get(from..).and_then(|r| r.find("{%")).map(|i| i + from)

@@ -6,18 +6,18 @@ use std::rc::Rc;
 use super::fault::{Fault, limit};
 use kjit_tokenizer::cancel::Cancel;
 
-/// Maximum number of steps of one rendering, a second or less. Llama 3.1's template takes about 200
-/// per message.
+/// Maximum number of steps of one rendering, which take a second or less. Llama 3.1's template
+/// takes about 200 steps per message.
 pub const FUEL: u64 = 10_000_000;
 
 /// Maximum number of live bytes in the values of one rendering. Real allocations may be up to three
-/// times that while a string or a list grows.
+/// times as large while a string or a list grows.
 pub const MAX_MEMORY: usize = 64 << 20;
 
 /// Maximum number of bytes of output.
 pub const MAX_OUTPUT: usize = 32 << 20;
 
-/// Shared by all values of a run.
+/// The counters. All values of a run share them.
 #[derive(Debug)]
 pub struct Meter {
     live: Cell<usize>,
@@ -151,7 +151,8 @@ impl MeteredString {
         Ok(())
     }
 
-    /// Returns the string, and the bytes that are counted for it, which the caller must give back.
+    /// Returns the string, and the bytes that are counted for it. The caller must return these
+    /// bytes to the meter.
     pub fn finish(mut self) -> (String, usize) {
         (std::mem::take(&mut self.text), std::mem::take(&mut self.taken))
     }
@@ -163,7 +164,7 @@ impl MeteredString {
         MeteredString::new(&self.meter)
     }
 
-    /// Returns the string without counting it. For short-lived strings.
+    /// Returns the string without counting its memory. For short-lived strings.
     pub fn finish_uncounted(self) -> String {
         let meter = self.meter.clone();
         let (text, taken) = self.finish();

@@ -1,9 +1,9 @@
 //! An interpreter of Jinja for chat templates. Every resource that a hostile template could exhaust
 //! is limited.
 //!
-//! A template is a program from an untrusted file, and it runs in the caller's process and thread.
-//! A general engine limits steps, but neither its own recursion (20,000 times `not`) nor the size
-//! of values (a string doubled fifty times). The limits here:
+//! A template is a program from an untrusted file, and it runs in the process and thread of the
+//! caller. A general engine limits steps, but not its own recursion (20,000 times `not`) and not
+//! the size of values (a string doubled fifty times). The limits of this interpreter:
 //!
 //! - Parsing: chains (`a + b + c`, `x|f|g`, `not not`, `elif`) are lists, so that only brackets and
 //!   blocks nest, at most [`limits::MAX_NESTING`] deep.
@@ -14,7 +14,7 @@
 //!   itself.
 //!
 //! The semantics are those of jinja2 in `apply_chat_template` of `transformers`: `trim_blocks`,
-//! `lstrip_blocks`, a sandbox without changes of existing values (except namespaces), Python's
+//! `lstrip_blocks`, a sandbox in which existing values (except namespaces) cannot change, Python's
 //! output of values. There is no `include`.
 
 mod ast;
@@ -60,7 +60,7 @@ impl Template {
         Ok(Template { body: Arc::new(parser::parse(lexer::lex(source)?)?) })
     }
 
-    /// Renders it with the given variables, unless cancelled. Returns its output.
+    /// Renders the template with the given variables, unless it is cancelled. Returns the output.
     pub fn render(&self, variables: Vec<(&str, Data)>, cancel: &Cancel) -> Result<String, Fault> {
         run::render(&self.body, variables, cancel)
     }

@@ -9,7 +9,7 @@ use super::meter::{Meter, MeteredString};
 use super::value::{ListKind, Value};
 use super::{format, html, text};
 
-/// A number, as Python computes with it.
+/// A number with Python's arithmetic.
 enum Number {
     Int(i128),
     Float(f64),
@@ -200,7 +200,7 @@ pub fn negative(value: &Value) -> Result<Value, Fault> {
     }
 }
 
-/// The exact order of two numbers, also for integers beyond a float's precision.
+/// The exact order of two numbers, also for integers that a float cannot represent exactly.
 fn compare_numbers(l: &Number, r: &Number) -> Option<Ordering> {
     match (l, r) {
         (Number::Int(l), Number::Float(r)) if r.abs() < 1e38 => {
@@ -211,7 +211,7 @@ fn compare_numbers(l: &Number, r: &Number) -> Option<Ordering> {
     }
 }
 
-/// `==`. A shared element is compared and counted wherever it occurs.
+/// `==`. A shared element is compared and counted each time it occurs.
 pub fn equal(left: &Value, right: &Value, meter: &Rc<Meter>) -> Result<bool, Fault> {
     meter.work(1)?;
     if let (Some(l), Some(r)) = (number(left), number(right)) {

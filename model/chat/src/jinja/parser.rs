@@ -1,4 +1,4 @@
-//! Parses tokens to statements. Nesting is counted; sequences are lists.
+//! Parses tokens to statements. The nesting is limited; sequences are lists.
 
 use std::sync::Arc;
 
@@ -222,7 +222,7 @@ impl Parser {
                 let _ = self.take_name("scoped") || self.take_name("required");
                 return Ok(Stmt::Plain(self.body_to("endblock")?));
             }
-            // Marks the assistant's text for training; ignored in prompts.
+            // This block marks the text of the assistant for training. It has no effect in prompts.
             "generation" => return Ok(Stmt::Plain(self.body_to("endgeneration")?)),
             "autoescape" => {
                 if !matches!(self.expr()?, Expr::Bool(false)) {
@@ -245,7 +245,7 @@ impl Parser {
         Ok(stmt)
     }
 
-    /// The body of a macro. Loops outside it do not count inside.
+    /// The body of a macro. Loops outside of the macro do not count inside it.
     fn macro_to(
         &mut self,
         end: &str,
@@ -346,7 +346,7 @@ impl Parser {
         Ok(Target::Name(name))
     }
 
-    /// Parameters of a macro, after the bracket.
+    /// Parameters of a macro, after the opening bracket.
     fn parameters(&mut self) -> Result<Vec<(String, Option<Expr>)>, Fault> {
         let mut all = Vec::new();
         while !self.take_sign(")") {
@@ -363,7 +363,7 @@ impl Parser {
         Ok(all)
     }
 
-    /// An expression, or a tuple of several with commas.
+    /// An expression, or a tuple of several expressions with commas.
     fn tuple(&mut self) -> Result<Expr, Fault> {
         self.tuple_of(Self::expr)
     }
@@ -464,7 +464,7 @@ impl Parser {
         Ok(if rest.is_empty() { first } else { Expr::Compare(Box::new(first), rest) })
     }
 
-    /// Operators of a precedence: `+ -`, then `~`, then `* / // %`, then `**`.
+    /// Operators of one precedence: `+ -`, then `~`, then `* / // %`, then `**`.
     fn chain(&mut self, rank: usize) -> Result<Expr, Fault> {
         const RANKS: [&[(&str, Operator)]; 4] = [
             &[("+", Operator::Add), ("-", Operator::Sub)],
@@ -507,9 +507,9 @@ impl Parser {
         let mut steps = Vec::new();
         self.postfix(&mut steps)?;
         let value = with_steps(value, steps);
-        // A sign makes the value a number, even two that cancel out.
+        // A sign converts the value to a number, even if two signs cancel out.
         let value = if signs > 0 { Expr::Negative(Box::new(value), minus % 2 == 0) } else { value };
-        // Filters and tests apply after the sign.
+        // Filters and tests apply to the value with its sign.
         let mut steps = Vec::new();
         loop {
             if self.take_sign("|") {

@@ -47,11 +47,11 @@ pub struct Run {
     pub meter: Rc<Meter>,
     frames: Vec<Frame>,
     numbers: u64,
-    /// Nesting of evaluations.
+    /// Nesting depth of evaluations.
     levels: Levels,
 }
 
-/// The effect of a statement on the loop around it.
+/// How a statement affects the loop around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     On,
@@ -364,7 +364,7 @@ impl Run {
             }
             Expr::Postfix(base, steps) => {
                 let value = self.eval(base)?;
-                // Only for the error, which names the missing variable.
+                // This is only for the error, which names the missing variable.
                 if let (
                     Expr::Name(name),
                     Value::Undefined,
@@ -375,12 +375,12 @@ impl Run {
                 }
                 self.steps(value, steps)
             }
-            // Simple expressions are handled by the caller.
+            // The caller handles simple expressions.
             _ => self.eval(expr),
         }
     }
 
-    /// The first value with this truth value, or the last one.
+    /// The first value with this truth value; if there is none, the last value.
     fn first(&mut self, all: &[Expr], wanted: bool) -> Result<Value, Fault> {
         let mut value = Value::Undefined;
         for expr in all {

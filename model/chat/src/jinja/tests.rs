@@ -1,4 +1,4 @@
-//! The tests (`value is name`): all of jinja2's.
+//! The tests (`value is name`): all tests of jinja2.
 
 use std::rc::Rc;
 
@@ -78,7 +78,7 @@ pub fn test(
                 !ops::operate(super::ast::Operator::Rem, value, operand("num")?, meter)?.is_true()
             );
         }
-        // Not in jinja2, but used by some templates.
+        // These are not in jinja2, but some templates use them.
         "startingwith" | "endingwith" => {
             let both = value.as_text().zip(operand("part")?.as_text());
             return Ok(both.is_some_and(|(this, part)| match name {
@@ -154,7 +154,7 @@ fn cased(value: &Value, is: fn(&str) -> bool, meter: &Rc<Meter>) -> Result<bool,
     Ok(is(&text))
 }
 
-/// Whether both are the same object. Numbers and strings are if they are equal and of one type.
+/// Whether both are the same object. Equal numbers, and equal strings, of the same type are.
 fn same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::None, Value::None) | (Value::Undefined, Value::Undefined) => true,

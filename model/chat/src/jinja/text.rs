@@ -1,4 +1,4 @@
-//! Output of values as in Python, and as in `json.dumps`.
+//! Prints values as Python does, and as `json.dumps` does.
 
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ pub fn to_string(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
     Ok(out.finish_uncounted())
 }
 
-/// A string as it is, or `str` of any other value.
+/// A string unchanged, or `str` of any other value.
 pub fn as_text(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
     match value {
         Value::Text(_) => Ok(value.clone()),

@@ -1,4 +1,4 @@
-//! The values of templates. The run's meter counts all their memory.
+//! The values of templates. The meter of the run counts all their memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ pub enum Value {
     Text(Text),
     List(Rc<Metered<List>>),
     Map(Rc<Metered<Map>>),
-    /// The result of a filter that is lazy in Python: iterated once, without a length.
+    /// The result of a filter that is lazy in Python: it can be iterated once and has no length.
     Generator(Rc<Generator>),
     Namespace(Rc<RefCell<HashMap<String, Value>>>),
     /// A macro or the block of a `call`, with its scope.
@@ -42,7 +42,7 @@ pub enum Value {
     Cycler(Rc<Cycler>),
     /// The separator, and whether it was used before.
     Joiner(Rc<(Value, Cell<bool>)>),
-    /// A method that is not called yet.
+    /// A method that has not been called yet.
     Method(Rc<(Value, String)>),
 }
 
@@ -68,7 +68,7 @@ impl std::ops::Deref for Text {
     }
 }
 
-/// A list that is iterated once.
+/// A list that can be iterated once.
 #[derive(Debug)]
 pub struct Generator {
     pub items: Rc<Metered<List>>,
@@ -135,7 +135,7 @@ impl ListKind {
         matches!(self, ListKind::Tuple | ListKind::Group)
     }
 
-    /// Whether it can be indexed. Views of objects cannot.
+    /// Whether the sequence can be indexed. Views of objects cannot.
     pub fn is_indexed(self) -> bool {
         !matches!(self, ListKind::Keys | ListKind::Values | ListKind::Items)
     }
@@ -145,8 +145,8 @@ impl ListKind {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Inside {
     depth: u16,
-    /// Whether it contains a namespace. Such a value cannot be stored in a namespace, so no value
-    /// contains itself.
+    /// Whether the content includes a namespace. Such a value cannot be stored in a namespace, so
+    /// that no value contains itself.
     pub namespace: bool,
 }
 
@@ -169,12 +169,12 @@ pub enum Key {
 }
 
 impl Key {
-    /// The key of a value. Integers and floats of equal value have one key.
+    /// The key of a value. An integer and a float of equal value have the same key.
     pub fn of(value: &Value) -> Result<Key, Fault> {
         Key::within(value, &mut { MAX_KEY })
     }
 
-    /// A key with a limited number of elements. A shared element of a tuple counts wherever it
+    /// A key with a limited number of elements. A shared element of a tuple is counted each time it
     /// occurs.
     fn within(value: &Value, left: &mut usize) -> Result<Key, Fault> {
         *left = match left.checked_sub(1) {
@@ -237,7 +237,7 @@ impl Value {
         }))
     }
 
-    /// Checks that there is room for a list of this length before it is made.
+    /// Checks that a list of this length does not exceed the limits before it is made.
     pub fn room_for(elements: usize, meter: &Rc<Meter>) -> Result<(), Fault> {
         let bytes = elements.saturating_mul(ELEMENT);
         meter.work(1 + elements / 4)?;
@@ -275,7 +275,7 @@ impl Value {
         Ok(Metered::taken(List { items, kind, inside }, bytes, meter))
     }
 
-    /// An object. A repeated key keeps its first place and gets the last value.
+    /// An object. A repeated key keeps its first position and gets the last value.
     pub fn map(entries: Vec<(Value, Value)>, meter: &Rc<Meter>) -> Result<Value, Fault> {
         let texts: usize =
             entries.iter().map(|(key, _)| if let Value::Text(t) = key { t.len() } else { 0 }).sum();
@@ -318,7 +318,7 @@ impl Value {
         }
     }
 
-    /// Its name in error messages.
+    /// The name of the value's type in error messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Value::Undefined => "an undefined value",
@@ -364,7 +364,7 @@ impl Value {
             Value::Generator(generator) => generator.items.inside,
             Value::Cycler(cycler) => cycler.items.inside,
             Value::Joiner(joiner) => joiner.0.inside(),
-            // The scope of the whole template lives as long as any namespace.
+            // The scope of the whole template exists as long as any namespace.
             Value::Macro(_, scope) => Inside { depth: 0, namespace: scope.at > 0 },
             Value::Namespace(_) | Value::Loop(_) => Inside { depth: 0, namespace: true },
             Value::Method(method) => method.0.inside(),
@@ -390,7 +390,7 @@ impl Inside {
     }
 }
 
-/// A value from outside: JSON with ordered keys.
+/// A value from the caller: JSON with ordered keys.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Data {
     /// Undefined.
@@ -401,7 +401,7 @@ pub enum Data {
     Bool(bool),
     /// A whole number.
     Int(i128),
-    /// Any other number.
+    /// Any other number (with a fraction or exponent).
     Float(f64),
     /// A text.
     Text(String),
@@ -412,7 +412,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// Converts to a template's value. Its nesting is limited by the JSON reader (128).
+    /// Converts it to a value of the template. The JSON reader limits its nesting (128).
     pub fn into_value(self, meter: &Rc<Meter>) -> Result<Value, Fault> {
         Ok(match self {
             Data::Undefined => Value::Undefined,

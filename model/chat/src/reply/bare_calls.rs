@@ -1,6 +1,6 @@
-//! Answers that are nothing but JSON calls without a marker, as Qwen2.5-Coder and Llama 3 write
-//! them: bare, in a code fence, or in the tags of the tools' descriptions. They are calls if their
-//! names are those of tools.
+//! Answers that consist only of JSON calls without a marker, as written by Qwen2.5-Coder and Llama
+//! 3: plain, in a code fence, or in the tags of the tools' descriptions. They are calls if their
+//! names are names of tools.
 
 use super::calls;
 use super::part::ToolCall;
@@ -16,17 +16,17 @@ const KEYS: [&str; 7] = ["name", "arguments", "parameters", "type", "function", 
 /// Maximum bytes to wait for a name.
 const MAX_UNNAMED: usize = 4096;
 
-/// Whether an answer with this begin is a call.
+/// Whether an answer with this start is a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     No,
-    /// Undecided.
+    /// Not known yet.
     Open,
-    /// It has the name of a tool.
+    /// Yes: it has the name of a tool.
     Named,
 }
 
-/// The calls of a complete answer; `None` if it is something else.
+/// The calls of a complete answer; `None` if it is not a call.
 pub fn read(text: &str, names: &[String]) -> Option<Vec<ToolCall>> {
     let text = text.trim();
     let calls = match text.starts_with(FUNCTION) {
@@ -62,7 +62,7 @@ fn inside(text: &str) -> Option<&str> {
     Some(text)
 }
 
-/// Classifies the begin of an answer.
+/// Classifies the start of an answer.
 pub fn may_be(text: &str, names: &[String]) -> Verdict {
     let text = text.trim_start();
     let all = |is: bool| if is { Verdict::Open } else { Verdict::No };
@@ -98,7 +98,7 @@ pub fn may_be(text: &str, names: &[String]) -> Verdict {
     }
 }
 
-/// [`may_be`] for JSON.
+/// Like [`may_be`], for JSON.
 fn json(text: &str, names: &[String]) -> Verdict {
     let text = text.trim_start();
     if text.len() > MAX_UNNAMED {

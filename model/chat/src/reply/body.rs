@@ -8,13 +8,13 @@ const PARAMETER: [&str; 2] = ["<parameter=", "</parameter>"];
 /// The syntax of a call's body.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 enum Kind {
-    /// Not enough text yet.
+    /// More text is needed to know the syntax.
     #[default]
     Unknown,
     Json,
     /// `<function=…><parameter=…>…</parameter></function>`
     Parameters,
-    /// Anything else, or broken JSON: the first marker ends it.
+    /// Any other text, or broken JSON. The first marker ends it.
     Plain,
 }
 
@@ -22,11 +22,11 @@ enum Kind {
 #[derive(Debug, Clone, Default)]
 pub struct Body {
     kind: Kind,
-    /// Bytes already read.
+    /// Number of bytes that were read.
     at: usize,
     /// Number of open lists and objects.
     depth: usize,
-    /// Inside a string or a parameter's value.
+    /// Whether the position is inside a string or a parameter's value.
     quoted: bool,
     escaped: bool,
 }
@@ -110,7 +110,7 @@ impl Body {
         Ok(1)
     }
 
-    /// [`Body::json`] for parameters in tags.
+    /// Like [`Body::json`], for parameters in tags.
     fn parameters(&mut self, rest: &[u8], ends: &[&str]) -> Result<usize, Option<usize>> {
         let [open, close] = PARAMETER;
         let other = if self.quoted { close } else { open };
@@ -129,8 +129,8 @@ impl Body {
         }
     }
 
-    /// The answer is over and the call has no end. Returns whether the body contains a marker,
-    /// which then ends the call.
+    /// Called if the answer is over and the call has no end. Returns whether the body contains a
+    /// marker, which then ends the call.
     pub fn give_up(&mut self, held: &str, ends: &[&str]) -> bool {
         self.kind = Kind::Plain;
         matches!(scan(held, ends), Scan::Found(..))

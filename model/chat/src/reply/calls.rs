@@ -1,5 +1,5 @@
-//! Parses the bodies of tool calls. A body that cannot be parsed is no call; the caller then keeps
-//! the text.
+//! Parses the bodies of tool calls. If a body cannot be parsed, it is not a call, and the caller
+//! keeps the text.
 
 use super::part::ToolCall;
 use serde::Deserialize;
@@ -7,14 +7,14 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// A call in the model's JSON.
+/// A call in the JSON of the model.
 #[derive(Deserialize)]
 struct Written<'a> {
     #[serde(borrow, alias = "tool_name")]
     name: Option<Cow<'a, str>>,
     #[serde(borrow, alias = "parameters")]
     arguments: Option<&'a RawValue>,
-    /// Some models nest it like the description of tools: `{"function": {"name": …}}`.
+    /// Some models nest the call like the description of tools: `{"function": {"name": …}}`.
     #[serde(borrow)]
     function: Option<&'a RawValue>,
 }
@@ -65,7 +65,7 @@ fn object(text: &str) -> Option<String> {
     serde_json::from_str::<Map<String, Value>>(text).ok().map(|_| text.to_owned())
 }
 
-/// A call whose name is outside its JSON.
+/// A call whose name is outside of its JSON.
 pub fn named(name: &str, arguments: &str) -> Option<ToolCall> {
     let name = name.trim();
     (!name.is_empty()).then_some(())?;
@@ -98,7 +98,7 @@ pub fn hermes(text: &str) -> Option<Vec<ToolCall>> {
         let (value, after) = after.split_once("</parameter>")?;
         let value = value.strip_prefix('\n').unwrap_or(value);
         let value = value.strip_suffix('\n').unwrap_or(value);
-        // A value that parses as JSON is JSON; any other is a string.
+        // A value that parses as JSON is JSON. Any other value is a string.
         let value =
             serde_json::from_str(value.trim()).unwrap_or_else(|_| Value::String(value.to_owned()));
         arguments.insert(key.trim().to_owned(), value);
@@ -151,8 +151,8 @@ pub fn deepseek(text: &str) -> Option<Vec<ToolCall>> {
     (!calls.is_empty()).then_some(calls)
 }
 
-/// The text after `[TOOL_CALLS]`: a list, or `name[ARGS]{…}` (with `[CALL_ID]…` in between),
-/// repeated.
+/// The text after `[TOOL_CALLS]`: a list, or `name[ARGS]{…}`, repeated. There may be `[CALL_ID]…`
+/// before `[ARGS]`.
 pub fn mistral(text: &str) -> Option<Vec<ToolCall>> {
     let between = [';', ',', ' ', '\n', '\r', '\t'];
     let mut calls = vec![];
@@ -167,7 +167,7 @@ pub fn mistral(text: &str) -> Option<Vec<ToolCall>> {
         }
         let head = rest.find(['[', '{'])?;
         let (name, after) = rest.split_at_checked(head)?;
-        // Without arguments, the next call or nothing follows.
+        // A call without arguments is followed by the next call or by nothing.
         let after = match after.split_once("[ARGS]") {
             Some((id, arguments)) if id.is_empty() || id.starts_with("[CALL_ID]") => {
                 arguments.trim_start()
@@ -181,7 +181,7 @@ pub fn mistral(text: &str) -> Option<Vec<ToolCall>> {
     (!calls.is_empty()).then_some(calls)
 }
 
-/// The JSON value at the begin of a text, and the rest.
+/// The JSON value at the start of a text, and the rest.
 pub fn value(text: &str) -> Option<(&str, &str)> {
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
     let one = stream.next()?.ok()?.get();

@@ -20,7 +20,7 @@ enum Section {
     /// JSON content, which is the last part of the answer and extends to its end.
     Rest,
     Reasoning,
-    /// A tool call, with the header for the case that it is not valid.
+    /// A tool call. The header is kept in case the call is not valid.
     Call {
         name: String,
         header: String,
@@ -33,7 +33,7 @@ pub struct Channels {
     /// The content of the final channel is constrained to JSON, so a marker in a string is text.
     json: bool,
     section: Section,
-    /// Reading state of the current call.
+    /// The state of parsing the current call.
     body: Body,
     held: String,
 }
@@ -105,7 +105,7 @@ impl Channels {
         self.hand_out(self.held.len(), true, out);
     }
 
-    /// The answer was cut.
+    /// Ends an answer that was cut.
     pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
         if let Section::Call { name, .. } = &self.section {
             let whole = calls::named(name, &self.held).filter(|_| !self.held.trim().is_empty());

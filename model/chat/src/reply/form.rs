@@ -1,13 +1,14 @@
-//! The forms of reasoning and tool calls, and the choice of a model's form by its template.
+//! The formats of reasoning and tool calls, and the choice of a model's format by its template.
 
-/// The form in which a model writes reasoning and tool calls.
+/// The format in which a model writes reasoning and tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Hermes, Qwen, and models without their own form: `<think>…</think>`, `<tool_call>{"name": …,
-    /// "arguments": …}</tool_call>`. The body may also be Qwen3-Coder's `<function=…><parameter=…>`
-    /// or GLM's `name <arg_key>…</arg_key><arg_value>…</arg_value>`. Calls of Granite, Phi-4,
-    /// Command R7B and DeepSeek are parsed, too, and with known names of tools those of Gemma
-    /// (Python in a block of `tool_code`) and of older Command R (`Action:` and a block of JSON).
+    /// Hermes, Qwen, and models without their own format: `<think>…</think>`, `<tool_call>{"name":
+    /// …, "arguments": …}</tool_call>`. The body may also be Qwen3-Coder's
+    /// `<function=…><parameter=…>` or GLM's `name <arg_key>…</arg_key><arg_value>…</arg_value>`.
+    /// Calls of Granite, Phi-4, Command R7B and DeepSeek are parsed as well. If the names of the
+    /// tools are known, calls of Gemma (Python in a block of `tool_code`) and of older Command R
+    /// (`Action:` and a block of JSON) are also parsed.
     Hermes,
     /// Llama 3: the whole answer is `{"name": …, "parameters": …}`, optionally after
     /// `<|python_tag|>`.
@@ -20,7 +21,7 @@ pub enum Form {
     Channels,
 }
 
-/// The form by a substring of the template; the first match is used.
+/// The format by a substring of the template. The first match is used.
 const TOLD_BY: [(&str, Form); 4] = [
     ("<|channel|>", Form::Channels),
     ("[TOOL_CALLS]", Form::Mistral),
@@ -29,7 +30,7 @@ const TOLD_BY: [(&str, Form); 4] = [
 ];
 
 impl Form {
-    /// The form of a model with this chat template.
+    /// The format of a model with this chat template.
     pub fn of(template: &str) -> Form {
         TOLD_BY
             .iter()
@@ -116,5 +117,5 @@ impl Form {
 
 /// Begin of Gemma's calls, which are Python.
 pub(super) const TOOL_CODE: &str = "```tool_code";
-/// End of calls in a block. Such blocks are calls only if the names are those of tools.
+/// End of calls in a block. Such blocks are calls only if the names are names of tools.
 pub(super) const FENCE: Option<&str> = Some("```");

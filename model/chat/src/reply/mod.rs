@@ -1,6 +1,6 @@
-//! The parts of an answer: content, reasoning, tool calls. A model writes the last two in the form
-//! of its chat template, see [`Form::of`]. [`ReplyParser`] parses an answer in pieces of any
-//! length.
+//! The parts of an answer: content, reasoning, tool calls. A model writes reasoning and tool calls
+//! in the format of its chat template, see [`Form::of`]. [`ReplyParser`] parses an answer in pieces
+//! of any length.
 
 mod bare_calls;
 mod body;
@@ -28,8 +28,8 @@ enum Reader {
 }
 
 impl ReplyParser {
-    /// For an answer in a form. `tools`: whether tools were offered; otherwise calls are not
-    /// parsed. `prompt` is the rendered prompt, which may have started the reasoning.
+    /// A parser for an answer in a format. `tools`: whether tools were offered; otherwise calls are
+    /// not parsed. `prompt` is the rendered prompt, which may have started the reasoning.
     pub fn new(form: Form, tools: bool, prompt: &str) -> ReplyParser {
         ReplyParser(match form {
             Form::Channels => Reader::Channels(Channels::new(tools)),
@@ -37,8 +37,8 @@ impl ReplyParser {
         })
     }
 
-    /// For an answer that is either calls or content constrained to a schema. Text in the content
-    /// that looks like a call is text.
+    /// A parser for an answer that is either calls or content constrained to a schema. Content that
+    /// looks like a call stays text.
     pub fn either(form: Form, prompt: &str) -> ReplyParser {
         ReplyParser(match form {
             Form::Channels => Reader::Channels(Channels::new(true).json()),
@@ -46,8 +46,8 @@ impl ReplyParser {
         })
     }
 
-    /// For an answer with content constrained to a schema and without tools. Markers inside its
-    /// strings are text.
+    /// A parser for an answer with content constrained to a schema and without tools. Markers
+    /// inside its strings are text.
     pub fn json(form: Form, prompt: &str) -> ReplyParser {
         ReplyParser(match form {
             Form::Channels => Reader::Channels(Channels::new(false).json()),
@@ -55,8 +55,8 @@ impl ReplyParser {
         })
     }
 
-    /// Sets the names of the offered tools. An answer of nothing but JSON calls to them, optionally
-    /// in a code fence, is then parsed as calls.
+    /// Sets the names of the offered tools. An answer that consists only of JSON calls to them,
+    /// optionally in a code fence, is then parsed as calls.
     #[must_use]
     pub fn knowing(self, names: Vec<String>) -> ReplyParser {
         ReplyParser(match self.0 {
@@ -65,7 +65,7 @@ impl ReplyParser {
         })
     }
 
-    /// Adds a piece of the answer. Parts that are certain are appended to `out`.
+    /// Adds a piece of the answer. Parts that are complete or certain are appended to `out`.
     pub fn push(&mut self, text: &str, out: &mut Vec<Part>) {
         match &mut self.0 {
             Reader::Tagged(tagged) => tagged.push(text, out),
@@ -73,8 +73,8 @@ impl ReplyParser {
         }
     }
 
-    /// Ends an answer that was cut by its length or a stop text. An incomplete call is returned
-    /// with its name and partial arguments if the name is complete; an incomplete marker is
+    /// Ends an answer that was cut by its length or a stop string. An incomplete call is returned
+    /// with its name and partial arguments if the name is complete. An incomplete marker is
     /// dropped. Returns whether the last part is such a call.
     pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
         match &mut self.0 {

@@ -5,7 +5,7 @@
 pub struct ToolCall {
     /// The name of the tool.
     pub name: String,
-    /// Its arguments, a JSON object. Incomplete if the answer was cut.
+    /// Arguments of the call, a JSON object. Incomplete if the answer was cut.
     pub arguments: String,
 }
 
@@ -20,7 +20,7 @@ pub enum Part {
     Call(ToolCall),
 }
 
-/// The calls if they could be parsed, else the text.
+/// Appends the calls if they could be parsed, otherwise the text.
 pub(super) fn calls_or_content(calls: Option<Vec<ToolCall>>, written: String, out: &mut Vec<Part>) {
     match calls {
         Some(calls) => out.extend(calls.into_iter().map(Part::Call)),

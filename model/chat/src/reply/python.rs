@@ -1,13 +1,13 @@
 //! Calls that are written as Python, as Gemma writes them into a block of `tool_code`:
-//! `weather(city="Paris")`, several on lines of their own or in a list, each perhaps inside of
-//! `print(…)`. Arguments are named literals. Anything else is no call.
+//! `weather(city="Paris")`. Several calls are on separate lines or in a list, and each may be
+//! inside of `print(…)`. Arguments are named literals. Any other text is not a call.
 
 use super::ToolCall;
 use serde_json::{Map, Value};
 
-/// Deepest nesting of literals.
+/// Maximum nesting of literals.
 const DEEPEST: usize = 64;
-/// Module in whose name Gemini's and Gemma's calls may be.
+/// Module that may precede the names in calls of Gemini and Gemma.
 const MODULE: &str = "default_api.";
 
 /// The calls of a block.
@@ -189,7 +189,7 @@ impl<'a> Reader<'a> {
                         'r' => text.push('\r'),
                         '\n' => {}
                         '\\' | '\'' | '"' => text.push(escaped),
-                        // As Python has it: the backslash stays.
+                        // As in Python, the backslash is kept.
                         other => text.extend(['\\', other]),
                     }
                 }

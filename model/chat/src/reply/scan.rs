@@ -4,12 +4,13 @@
 pub(super) enum Scan {
     /// The index of the text, and its position.
     Found(usize, usize),
-    /// No occurrence, but one may begin at this position.
+    /// There is no occurrence, but one may start at this position.
     Until(usize),
 }
 
 pub(super) fn scan(text: &str, needles: &[&str]) -> Scan {
-    // Of several at one position the longest counts, since one may be a prefix of another.
+    // If several match at one position, the longest is used, because one may be a prefix of
+    // another.
     let found = needles
         .iter()
         .enumerate()
@@ -24,7 +25,8 @@ pub(super) fn scan(text: &str, needles: &[&str]) -> Scan {
     }
 }
 
-/// Removes an incomplete marker at the end of a text. A single byte may be plain text and stays.
+/// Removes an incomplete marker at the end of a text. A single byte is kept, because it may be
+/// plain text.
 pub(super) fn without_half_a_mark<'a>(text: &'a str, marks: &[&str]) -> &'a str {
     let half = marks.iter().map(|mark| crate::stop::partial_suffix(text, mark)).max().unwrap_or(0);
     if half < 2 { text } else { text.get(..text.len() - half).unwrap_or(text) }

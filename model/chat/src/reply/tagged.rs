@@ -12,10 +12,10 @@ use super::truncated::{self, Truncated};
 /// The parser's position in the answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Section {
-    /// At the begin, where an answer that is JSON may be a call (Llama 3).
+    /// At the start. An answer that starts with JSON may be a call (Llama 3).
     Start,
     Content,
-    /// In reasoning, with the tag that ends it.
+    /// In reasoning; the field is the tag that ends it.
     Reasoning(&'static str),
     Call,
     /// The whole answer is collected and parsed at its end.
@@ -26,24 +26,25 @@ enum Section {
 pub struct Tagged {
     form: Form,
     tools: bool,
-    /// Names of the tools, if an answer that is nothing but a call's JSON is a call.
+    /// Names of the tools, if an answer may be a call that consists only of JSON.
     names: Vec<String>,
     section: Section,
     /// The markers around the current call.
     marks: (&'static str, Option<&'static str>),
-    /// White space before the current call, if that is a block, which may be no call.
+    /// White space before the current call. It is kept if the call is a block that may turn out to
+    /// be text.
     gap: String,
-    /// Reading state of the current call.
+    /// The state of parsing the current call.
     body: Body,
     /// Text that is not returned yet.
     held: String,
-    /// Nothing of this section has been returned, so leading white space is removed.
+    /// No text of this section has been returned, so leading white space is removed.
     fresh: bool,
     /// Some content has been returned. Reasoning can only come before it.
     spoke: bool,
-    /// Calls, too, can only come before content.
+    /// Whether calls, like reasoning, can only come before content.
     either: bool,
-    /// The returned parts include content, not only calls.
+    /// The returned parts include content and not only calls.
     said: bool,
 }
 
@@ -139,7 +140,7 @@ impl Tagged {
             needles.extend(opens.iter().map(|(open, _)| *open));
         }
         match scan(&self.held, &needles) {
-            // Reasoning comes first; later its tag is text.
+            // Reasoning comes first. After content its tag is text.
             Scan::Found(i, at)
                 if (i < thinks || self.either)
                     && !self.held.get(..at).unwrap_or_default().trim().is_empty() =>
@@ -208,8 +209,8 @@ impl Tagged {
         }
     }
 
-    /// Parses text that looked like a call but is none as content, which may contain reasoning and
-    /// calls.
+    /// Parses text that looked like a call but is not one. It becomes content, which may contain
+    /// reasoning and calls.
     fn as_content(&mut self, all: String, out: &mut Vec<Part>) {
         (self.section, self.held) = (Section::Content, all);
         while self.step(out) {}
@@ -221,7 +222,8 @@ impl Tagged {
         let held = std::mem::take(&mut self.held);
         let cut = match self.section {
             Section::Call => Some(self.cut_call(&held)),
-            // A call of Llama 3 needs no known name; for other forms the name must be a tool's.
+            // A call of Llama 3 needs no known name. In other formats the name must be the name of
+            // a tool.
             Section::Whole | Section::Start if !self.names.is_empty() => {
                 bare_calls::cut(&held, &self.names)
             }
@@ -252,7 +254,7 @@ impl Tagged {
             _ if self.either && self.said => vec![],
             _ => {
                 let reasoning = self.form.reasoning().iter().map(|(open, _)| *open);
-                // A word of text is no half of a marker.
+                // A word of text is not half of a marker.
                 let may = |open: &&str| !open.starts_with("Action:") || held.contains("Action:");
                 let calls = self.form.calls().iter().map(|(open, _)| *open).filter(|_| self.tools);
                 reasoning.chain(calls.filter(may)).collect()
@@ -273,12 +275,12 @@ impl Tagged {
 
     fn cut_call(&self, body: &str) -> Truncated {
         if self.marks.1 == FENCE {
-            // Without its end a block is no call, unless all of it came.
+            // A block without its end is not a call, unless all of it was received.
             return (self.read_call(body).unwrap_or_default(), false);
         }
         let body = self.marks.1.map_or(body, |close| without_half_a_mark(body, &[close]));
-        // The call may be complete except for its end marker. Arguments in tags and a bare name may
-        // continue.
+        // The call may be complete except for its end marker. Arguments in tags and a name without
+        // arguments may continue.
         let (begin, end) = (body.trim_start(), body.trim_end());
         let ended = match self.form {
             Form::Mistral => end.ends_with('}') || (begin.starts_with('[') && end.ends_with(']')),
@@ -313,7 +315,8 @@ impl Tagged {
         }
     }
 
-    /// Returns the calls of a body, else its text; and whether it was read.
+    /// Returns the calls of a body, or its text if it contains none. Also returns whether it could
+    /// be parsed.
     fn call(&mut self, body: &str, written: String, out: &mut Vec<Part>) -> bool {
         let read = self.read_call(body);
         self.spoke = true;

@@ -16,7 +16,7 @@ fn reasoning(text: &str) -> Part {
     Reasoning(text.into())
 }
 
-/// Parses an answer in pieces and joins neighbouring parts of one kind.
+/// Parses an answer in pieces and joins adjacent parts of one kind.
 fn read(mut parser: ReplyParser, pieces: &[&str]) -> Vec<Part> {
     let mut parts = vec![];
     for piece in pieces {
@@ -33,7 +33,7 @@ fn read(mut parser: ReplyParser, pieces: &[&str]) -> Vec<Part> {
     joined
 }
 
-/// Whole answers of each form, as the models' templates show them, and their parts.
+/// Whole answers of each format, as in the templates of the models, and their parts.
 fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)> {
     use Form::{Channels, Hermes, Llama3, Mistral};
     let weather = r#"{"city": "Paris"}"#;
@@ -283,8 +283,8 @@ fn recorded_answers_are_read_the_same_however_the_stream_was_cut() {
     }
 }
 
-/// Whole answers of models that learn of tools only from the prompt (the first ones are
-/// Qwen2.5-Coder's).
+/// Whole answers of models that know tools only from the prompt (the first ones are from
+/// Qwen2.5-Coder).
 fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
     use Form::{Hermes, Llama3, Mistral};
     let weather = r#"{"city": "Paris"}"#;
@@ -404,7 +404,7 @@ fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
             "<think>Hm</think>\n{\"name\": \"time\", \"arguments\": {}}",
             vec![reasoning("Hm"), call("time", "{}")],
         ),
-        // Answers that are no calls.
+        // Answers without calls.
         (
             "another name",
             Hermes,
@@ -435,14 +435,14 @@ fn an_answer_that_is_nothing_but_a_call_of_a_tool_is_one_however_the_stream_was_
             assert_eq!(read(parser(), &[a, b]), want, "{name}, cut at {at}");
         }
     }
-    // Text that cannot become a call is returned at once.
+    // Text that cannot become a call is returned immediately.
     let mut parts = vec![];
     ReplyParser::new(Form::Hermes, true, "").knowing(vec!["f".into()]).push("{\"ci", &mut parts);
     assert_eq!(parts, [content("{\"ci")]);
 }
 
-/// An answer that is cut at any position shows no markers; its calls are the complete ones and the
-/// begin of another.
+/// An answer that is cut at any position shows no markers. Its calls are the complete ones and the
+/// start of another.
 #[test]
 fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
     let known = || {
@@ -461,7 +461,7 @@ fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
         let broken = want
             .iter()
             .any(|part| matches!(part, Content(text) if text.contains("<tool_call>") || text.contains("<|")));
-        // Before the text after it arrives, this is a call.
+        // Until the text after it arrives, this is a call.
         if broken || name == "text behind it" || form == Form::Llama3 && name == "llama json" {
             continue;
         }
@@ -590,7 +590,7 @@ fn templates_tell_their_form() {
 }
 
 proptest::proptest! {
-    /// No text makes a parser fail, and the result does not depend on how the text is divided.
+    /// No text makes a parser fail. The result does not depend on how the text is divided.
     #[test]
     fn any_text_cut_anyhow_gives_the_same(
         words in proptest::collection::vec(proptest::sample::select(vec![

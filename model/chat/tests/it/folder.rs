@@ -1,4 +1,4 @@
-//! Chat templates of folders of safetensors.
+//! Tests chat templates of folders of safetensors.
 
 use crate::it::support::folder::Folder;
 use kjit_chat::{ChatTemplate, Message};
@@ -22,7 +22,7 @@ fn a_chat_template_is_found_where_a_folder_may_have_it() {
     let mut folder = Folder::small("qwen3");
     assert_eq!(render(&folder, None).0, "<s>hi</s>");
     assert_eq!(render(&folder, Some("own {{ bos_token }}")).0, "own <s>");
-    // With `null` there is no BOS token, whatever config.json and the tokenizer's model say.
+    // With `null` there is no BOS token, regardless of config.json and the tokenizer's model.
     let mut none = Folder::small("qwen3");
     (none.others[0].1["bos_token"], none.others[0].1["add_bos_token"]) =
         (Value::Null, json!(false));

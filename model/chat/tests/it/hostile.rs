@@ -1,19 +1,20 @@
-//! Hostile templates. Each case ends in a typed error of one line, on a thread with a small stack,
-//! within limits of memory and time.
+//! Tests hostile templates. Each case ends with a typed error of one line, on a thread with a small
+//! stack, within limits of memory and time.
 
 use std::time::{Duration, Instant};
 
 use crate::it::support::peak::peak_of;
 use kjit_chat::{ChatError, ChatTemplate, MAX_MEMORY, Message};
 
-/// Most memory that rendering may allocate: the counted memory, plus two times that while a text or
-/// a list grows.
+/// Maximum memory that rendering may allocate: the counted memory, plus two times that amount while
+/// a text or a list grows.
 const MOST: usize = 3 * MAX_MEMORY;
 
 /// A quarter of a thread's default stack.
 const STACK: usize = 512 << 10;
 
-/// Renders a template on a thread with a small stack, and checks memory, time and the error's form.
+/// Renders a template on a thread with a small stack. Checks memory, time and the format of the
+/// error.
 fn render(source: &str) -> Result<String, ChatError> {
     let source = source.to_owned();
     let run = move || {
@@ -164,7 +165,7 @@ fn values_do_not_nest_without_end() {
         too_much(&format!("{source}{{{{ ns.x|tojson }}}}"));
         too_much(&format!("{source}{{{{ ns.x == ns.x }}}}"));
     }
-    // Also as a key.
+    // The tuple is also used as a key.
     let tuples = "{% set ns = namespace(x=(1,)) %}{% for i in range(100) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}";
     too_much(&format!("{tuples}{{{{ {{ns.x: 1}} }}}}"));
     too_much(&format!("{tuples}{{{{ [ns.x]|unique|list }}}}"));

@@ -1,5 +1,5 @@
-//! Templates with constructs of published models, compared with jinja2 as transformers configures
-//! it (tests/data/chat/make.py).
+//! Compares templates with constructs of published models with jinja2 as configured in transformers
+//! (tests/data/chat/make.py).
 
 use std::path::PathBuf;
 
@@ -15,8 +15,8 @@ fn template(name: &str, source: &str) -> ChatTemplate {
     ChatTemplate::new(name, source, Some("<s>".into()), Some("</s>".into())).unwrap()
 }
 
-/// The text of a JSON value with its keys in the file's order, which `serde_json::Value` does not
-/// keep.
+/// The text of a JSON value with its keys in the order of the file. `serde_json::Value` does not
+/// keep this order.
 fn raw(case: &Value) -> String {
     case["raw"].as_str().unwrap().to_owned()
 }
@@ -114,9 +114,9 @@ fn a_caller_may_give_variables_of_the_template_but_not_the_conversation() {
 /// `tests/data/chat/make_jinja.py`.
 #[test]
 fn every_filter_test_and_method_does_what_jinja2_does() {
-    /// Refused by kjit: names of characters, because there is no table of them.
+    /// kjit refuses names of characters, because it has no table of them.
     const REFUSED: [&str; 1] = ["\\N{BULLET}"];
-    /// Accepted by kjit, for templates that were not written for transformers.
+    /// kjit accepts this, for templates that were not written for transformers.
     const TAKEN: [&str; 1] = ["{% do n %}"];
     let table: Value = serde_json::from_str(&data("jinja.json")).unwrap();
     let variables = table["variables"].as_str().unwrap();
@@ -162,7 +162,7 @@ fn the_table_of_constructs_leaves_no_name_out() {
     };
     for (kind, names) in table["names"].as_object().unwrap() {
         for name in names.as_array().unwrap() {
-            // These are random, or return bytes.
+            // These tests are random, or return bytes.
             let name = name.as_str().unwrap();
             let refused = ["random", "lipsum", "encode"].contains(&name);
             assert!(

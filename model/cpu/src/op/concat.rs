@@ -8,7 +8,7 @@ impl Compute for Concat {
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         let (a, b, groups) = (host.input(self.a), host.input(self.b), self.groups);
         let (first, behind) = (a.len() / host.rows / groups, self.behind);
-        // A row of `b` has one run for each group, or one run that all groups share.
+        // A row of `b` has one part for each group, or one part that all groups share.
         let runs = b.len() / host.rows / behind;
         for (i, out) in outs[0].chunks_exact_mut(first + behind).enumerate() {
             let (row, group) = (i / groups, i % groups);

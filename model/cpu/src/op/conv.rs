@@ -15,7 +15,8 @@ impl Compute for Conv {
             let past = piece.state.recurrent(self.state);
             let n = piece.rows * width;
             let (x, out) = (&x[at..at + n], &mut outs[0][at..at + n]);
-            // Row 0 is the oldest row of the state; the piece's rows follow the state's.
+            // Row 0 is the oldest row of the state. The rows of the piece follow those of the
+            // state.
             let seen = |row: usize, c: usize| {
                 let i = row * width + c;
                 if i < past.len() { past[i] } else { x[i - past.len()] }

@@ -12,17 +12,17 @@ impl Compute for ExpertMatMul {
     }
 }
 
-/// Whether the CPU computes both operations together: they have the same input and experts, and
-/// their matrices have one shape and format.
+/// Whether the CPU computes both operations together. They must have the same input and experts,
+/// and their matrices the same shape and format.
 pub(super) fn goes_with(this: &ExpertMatMul, other: &ExpertMatMul, graph: &Graph) -> bool {
     let (a, b) = (graph.weight(this.weight), graph.weight(other.weight));
     (this.x, this.experts) == (other.x, other.experts)
         && (a.rows, a.cols, a.format.ggml_id) == (b.rows, b.cols, b.format.ggml_id)
 }
 
-/// Computes operations that go together: each (token, slot) pair is multiplied by its expert's
-/// matrices, all pairs of one expert at once. Rows whose expert is below 0 (on another device) stay
-/// unchanged.
+/// Computes operations that go together. Each (token, slot) pair is multiplied by the matrices of
+/// its expert, with all pairs of an expert in one product. Rows whose expert is below 0 (on another
+/// device) stay unchanged.
 pub(super) fn expert_products(ops: &[&ExpertMatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     let Some(first) = ops.first() else { return };
     let (x, experts) = (host.input(first.x), host.input(first.experts));

@@ -1,4 +1,4 @@
-//! Products of each head with a matrix of its own.
+//! Products of each head with a separate matrix.
 
 use super::compute::Compute;
 use crate::Run;

@@ -1,4 +1,4 @@
-//! Operations that the CPU computes within a GPU's pass, such as experts that do not fit on the
+//! Operations that the CPU computes during a GPU's pass, such as experts that do not fit on the
 //! GPU.
 
 use super::compute::Compute;

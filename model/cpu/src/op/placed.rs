@@ -1,4 +1,5 @@
-//! Chosen experts, divided between a GPU that has some of them and the CPU that has all.
+//! Chosen experts that are divided between a GPU with some of the experts and the CPU with all of
+//! them.
 
 use super::compute::Compute;
 use crate::Run;

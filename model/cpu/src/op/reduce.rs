@@ -5,8 +5,8 @@ use crate::Run;
 use kjit_graph::op::Reduce;
 
 impl Compute for Reduce {
-    /// A graph with this operation is one device's share, which
-    /// [`HostRunner::new`](crate::HostRunner) never gets. NaN makes a mistake visible.
+    /// A graph with this operation is the share of one device.
+    /// [`HostRunner::new`](crate::HostRunner) never gets such a graph. NaN makes a mistake visible.
     fn run(&self, _: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         outs[0].fill(f32::NAN);
     }

@@ -35,7 +35,7 @@ impl Compute for Route {
             let all: f64 =
                 if self.renormalise { chosen.iter().map(|&i| gated[i]).sum() } else { 1.0 };
             for (slot, &i) in chosen.iter().enumerate() {
-                experts[slot] = i as f32; // Exact: there are fewer than 2^24 experts.
+                experts[slot] = i as f32; // This is exact: there are fewer than 2^24 experts.
                 let factor = factors.map_or(1.0, |f| f[i]);
                 shares[slot] = (gated[i] / all) as f32 * self.scale * factor;
             }
@@ -43,7 +43,7 @@ impl Compute for Route {
     }
 }
 
-/// Computes for each expert its share (`gated`) and the score that it is chosen by (`choice`).
+/// Computes for each expert its share (`gated`) and the score by which it is chosen (`choice`).
 fn gate(route: &Route, row: &[f32], gated: &mut [f64], choice: &mut [f64]) {
     let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let e = |s: f32| f64::from(s - largest).exp();
@@ -51,7 +51,8 @@ fn gate(route: &Route, row: &[f32], gated: &mut [f64], choice: &mut [f64]) {
     let all: f64 = row.iter().map(|&s| e(s)).sum();
     for ((&s, gated), choice) in row.iter().zip(gated).zip(choice) {
         (*gated, *choice) = match route.gating {
-            // Chosen by the raw score: probabilities that underflow to 0 would lose their order.
+            // These are chosen by the raw score: probabilities that underflow to 0 would lose their
+            // order.
             Gating::Softmax if route.bias.is_none() && route.groups.is_none() => {
                 (e(s) / all, f64::from(s))
             }
@@ -62,7 +63,7 @@ fn gate(route: &Route, row: &[f32], gated: &mut [f64], choice: &mut [f64]) {
     }
 }
 
-/// Takes the experts of all but the best `used` groups out of the choice.
+/// Excludes the experts of all but the best `used` groups from the choice.
 fn leave_groups(groups: Option<Groups>, choice: &mut [f64]) {
     let Some(groups) = groups else { return };
     let each = choice.len() / groups.count;

@@ -1,8 +1,8 @@
-//! AMX: products of tiles, registers of 16 rows of 64 bytes. Written in assembly, since its
-//! intrinsics are not stable.
+//! AMX: products of tiles (registers of 16 rows of 64 bytes). They are written in assembly, because
+//! their intrinsics are not stable.
 //!
-//! With bf16, a tile holds 16 × 32 elements of one matrix, or 16 pairs of rows of 16 columns of the
-//! other. One instruction adds 16 × 16 sums of 32 products in f32.
+//! A tile of bf16 holds 16 × 32 elements of one matrix, or 16 pairs of rows of 16 columns of the
+//! other. One instruction adds 32 products each to 16 × 16 sums in f32.
 
 use super::avx512::Avx512;
 use super::tiles::{ByteBlock, TileBlock, TileJob, Tiles};
@@ -29,7 +29,7 @@ pub static SHAPE: Shape = Shape {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
-/// Indices of the upper words of the lanes of two registers.
+/// Indices of the upper u16 of each lane of two registers.
 static ODD: [u16; 32] = {
     let mut odd = [0; 32];
     let mut i = 0;
@@ -40,7 +40,7 @@ static ODD: [u16; 32] = {
     odd
 };
 
-/// Indices that interleave the words of two registers: the first sixteen of each, then the others.
+/// Indices that interleave the u16 of two registers: the first 16 of each, then the others.
 static PAIRS: [[u16; 32]; 2] = {
     let mut pairs = [[0; 32]; 2];
     let mut i = 0;
@@ -65,13 +65,13 @@ pub unsafe fn enter<J: TileJob>(job: J) {
 // SAFETY: the instructions used are those that `enter` enables and AMX; memory is accessed only
 // through the pointers.
 unsafe impl Tiles for Avx512 {
-    /// The high halves are rounded by adding half a step and keeping the upper words. They are then
-    /// also valid floats, from which the low halves follow; the rounding instruction's result would
-    /// have to be converted back. NaN stays in the low half.
+    /// The high parts are rounded by adding half a step and keeping the upper 16 bits. They are
+    /// then also valid floats, from which the low parts follow. The result of the rounding
+    /// instruction would have to be converted back. NaN stays in the low part.
     #[inline(always)]
     unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16) {
-        // SAFETY: the caller guarantees the instruction set, 32 readable elements, and room for as
-        // many halves in both outputs.
+        // SAFETY: the caller guarantees the instruction set, 32 readable elements, and space for 32
+        // bf16 numbers in both outputs.
         unsafe {
             let (a, b) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16)));
             let (step, upper) =
@@ -90,7 +90,7 @@ unsafe impl Tiles for Avx512 {
         }
     }
 
-    /// Words of 16 bits are packed within quarters of a register, which are then reordered.
+    /// The pack instruction works within quarters of a register, which are then reordered.
     #[inline(always)]
     unsafe fn scaled_bytes(
         codes: __m512i,
@@ -121,7 +121,7 @@ unsafe impl Tiles for Avx512 {
 
     #[inline(always)]
     unsafe fn interleave(from: *const u16, to: *mut u16) {
-        // SAFETY: the caller guarantees the instruction set and 64 halves at each pointer.
+        // SAFETY: the caller guarantees the instruction set and 64 bf16 numbers at each pointer.
         unsafe {
             let (a, b) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(32).cast()));
             for (i, places) in PAIRS.iter().enumerate() {
@@ -201,7 +201,7 @@ unsafe impl Tiles for Avx512 {
     }
 }
 
-/// Which of four scales the words of each quarter use: for the first 32 codes, for the others.
+/// The scale (of four) of each u16 of a quarter: for the first 32 codes, then for the others.
 static SCALES: [[[u8; 16]; 4]; 2] = {
     let mut which = [[[0; 16]; 4]; 2];
     let mut i = 0;
@@ -212,10 +212,10 @@ static SCALES: [[[u8; 16]; 4]; 2] = {
     which
 };
 
-/// Indices of eighths that restore the order after packing within quarters.
+/// Indices of 64-bit parts. They restore the order after packing within quarters.
 static QUARTERS: [u64; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
-/// Prefetches eight lines that the next unit needs, from an offset on.
+/// Prefetches eight cache lines of the next unit, from an offset on.
 macro_rules! soon {
     ($at:literal) => {
         concat!(
@@ -227,11 +227,11 @@ macro_rules! soon {
 }
 
 /// The products of a unit of 64 columns, 16 rows and 32 tokens, at these byte offsets in rows and
-/// tokens: `a h` of each 16 tokens in one tile of sums, `a l + b h` in another. Three products
-/// stand between two that add to the same tile: dependent products take 52 cycles, independent ones
-/// can start every 16. Each load goes to a tile that the last product did not read. A variant with
-/// six tiles of sums (32 tokens, four products) had only two tiles for loads: 0.8 cycles per weight
-/// with 32 tokens instead of the calculated 0.3. Prefetches are in four places.
+/// tokens. `a h` of each 16 tokens is summed in one tile, `a l + b h` in another. Three products
+/// stand between two products that add to the same tile: dependent products take 52 cycles,
+/// independent ones can start every 16. Each load goes to a tile that the last product did not
+/// read. A variant with six tiles of sums (32 tokens, four products) had only two tiles for loads:
+/// 0.8 cycles per weight with 32 tokens instead of the calculated 0.3. There are four prefetches.
 macro_rules! byte_unit {
     ($w:literal, $x:literal, $($soon:expr),+) => {
         byte_unit!(@ $w, $x, [$($soon),+])
@@ -281,7 +281,7 @@ macro_rules! byte_units {
     };
 }
 
-/// For blocks whose successor is already in the L1 cache.
+/// Used if the next block is already in the L1 cache.
 ///
 /// # Safety
 /// The requirements of [`Tiles::byte_block`].
@@ -303,7 +303,7 @@ unsafe fn byte_tiles(b: &ByteBlock, rows: usize) {
     }
 }
 
-/// For blocks whose successor has other tokens or other columns: prefetches half of its data.
+/// Used if the next block has other tokens or other columns: prefetches half of its data.
 ///
 /// # Safety
 /// The requirements of [`Tiles::byte_block`].
@@ -396,7 +396,7 @@ unsafe fn byte_sums(b: &ByteBlock, rows: usize) {
     }
 }
 
-/// Processes a block's units: loads sums, adds each unit's products, stores sums.
+/// Processes the units of a block: loads sums, adds the products of each unit, stores sums.
 macro_rules! units {
     ($block:ident, [$($load:literal),+], [$($unit:expr),+ $(,)?], [$($store:literal),+] $($operands:tt)*) => {
         asm!(
@@ -424,11 +424,11 @@ macro_rules! units {
     };
 }
 
-/// 32 rows with 32 tokens: four tiles of sums, and four for operands in turn. The 24 products of a
+/// 32 rows with 32 tokens: four tiles of sums, and four tiles for operands. The 24 products of a
 /// unit take 384 cycles; its 20 loads of 16 lines take 160 from the L1 cache. Tokens come from the
-/// L2 cache, so the 128 lines that the next unit needs are prefetched meanwhile. With a prompt of
-/// 512 tokens, 16 threads of a Xeon reached 3,780 GFLOP/s; without the prefetch, and with sums
-/// stored far apart, 2,500.
+/// L2 cache, so the 128 lines of the next unit are prefetched meanwhile. With a prompt of 512
+/// tokens, 16 threads of a Xeon reached 3,780 GFLOP/s; without the prefetch, and with sums stored
+/// far apart, 2,500.
 ///
 /// # Safety
 /// The requirements of [`Tiles::tile_block`].
@@ -449,8 +449,7 @@ unsafe fn whole(b: TileBlock) {
                 "lea {p}, [{x} + 8192]",
                 "cmp {n}, 1",
                 "cmove {p}, {soon}",
-                // The first 32 columns: high halves, low halves of the rows, low halves of the
-                // tokens.
+                // The first 32 columns: high parts, low parts of the rows, low parts of the tokens.
                 "tileloadd tmm6, [{x} + {xs}]",
                 "tileloadd tmm4, [{w0} + {ws}]",
                 "tdpbf16ps tmm0, tmm4, tmm6",

@@ -1,9 +1,9 @@
-//! Detects whether AMX tile instructions work here.
+//! Detects whether AMX tile instructions can be used.
 //!
-//! Three checks. The CPU lists AMX (`cpuid`, leaf 7). An instruction runs: some virtual machines
-//! list AMX and fault on it, so a child process tries it. And Linux permits the use: tiles add 8
-//! KiB to each thread's state, which a program must request. From then on Linux refuses alternate
-//! signal stacks without room for them, so this request comes last.
+//! There are three checks. The CPU lists AMX (`cpuid`, leaf 7). A child process can run an AMX
+//! instruction: some virtual machines list AMX but fault on it. Linux permits the use: tiles add 8
+//! KiB to the state of each thread, which a program must request. From then on Linux rejects
+//! alternate signal stacks that are too small for this state, so this request comes last.
 
 use super::amx::SHAPE;
 use std::arch::asm;
@@ -26,7 +26,7 @@ pub fn present() -> bool {
     *PRESENT.get_or_init(|| !refused() && listed() && runs() && allowed())
 }
 
-/// Whether `KJIT_AMX=off`. Then no child process is made and nothing is requested.
+/// Whether `KJIT_AMX=off`. In this case no child process is made and nothing is requested.
 fn refused() -> bool {
     std::env::var_os("KJIT_AMX").is_some_and(|v| v == "off")
 }
@@ -34,11 +34,11 @@ fn refused() -> bool {
 fn listed() -> bool {
     super::avx512::present()
         && is_x86_feature_detected!("avx512bf16")
-        // Leaf 7 exists, since AVX2 was detected by it.
+        // Leaf 7 exists, because AVX2 was detected by it.
         && __cpuid_count(7, 0).edx & (BF16 | TILE) == BF16 | TILE
 }
 
-/// Requests tiles from the system for this process.
+/// Requests the use of tiles for this process from the system.
 fn allowed() -> bool {
     // SAFETY: this system call takes numbers only.
     unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) == 0 }
@@ -49,11 +49,11 @@ fn runs() -> bool {
     child_says(|| allowed() && product())
 }
 
-/// The answer of a child process; false if it ends before it answers.
+/// The answer of a child process; `false` if it ends before it answers.
 ///
-/// The child is made by the bare `clone` system call without an exit signal, so that a program that
-/// waits for its own children does not see it. A thread that waits for all kinds of children may
-/// still take its status, so the answer is a word in shared memory.
+/// The child is made by the plain `clone` system call without an exit signal, so that a program
+/// that waits for its children does not see it. A thread that waits for all kinds of children may
+/// still take its status, so the answer is written to shared memory.
 fn child_says(ask: fn() -> bool) -> bool {
     const PAGE: usize = 4096;
     // SAFETY: this maps a new page, which no other code uses.
@@ -78,7 +78,7 @@ fn child_says(ask: fn() -> bool) -> bool {
 /// The child's positive answer.
 const YES: u32 = 1;
 
-/// Makes the child and waits for its end. Returns whether there was one.
+/// Makes the child and waits for its end. Returns whether a child was made.
 fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
     // Signals are blocked before the child is made, so that the program's handlers (Ctrl-C) do not
     // run in it, too. The child keeps them blocked; a fault with a blocked signal ends it. SAFETY:
@@ -96,9 +96,9 @@ fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
     if child == 0 {
         // SAFETY: system calls with valid arguments.
         unsafe {
-            // A fault must end the child silently, whatever handlers this program has, and without
-            // a core dump: the limit prevents a file, `PR_SET_DUMPABLE` a dump through a pipe,
-            // which ignores the limit.
+            // A fault must end the child silently and without a core dump, regardless of the
+            // handlers of this program. The limit prevents a file; `PR_SET_DUMPABLE` prevents a
+            // dump through a pipe, which ignores the limit.
             libc::prctl(libc::PR_SET_DUMPABLE, zero, zero, zero, zero);
             let nothing: libc::rlimit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             libc::setrlimit(libc::RLIMIT_CORE, &raw const nothing);
@@ -119,7 +119,7 @@ fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
         // SAFETY: waits for the child without reading its status.
         let done = unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
         // A signal to this thread interrupts the wait. If the child does not exist any more,
-        // another thread has waited for it.
+        // another thread has reaped it.
         if done == child
             || std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted
         {
@@ -137,7 +137,7 @@ fn unreachable_here() -> ! {
 
 /// Multiplies a tile of ones with a tile of twos; every sum must be 64.
 fn product() -> bool {
-    // Each word holds two bf16 numbers.
+    // Each u32 holds two bf16 numbers.
     let (ones, twos, mut sums) = ([0x3f80_3f80u32; 256], [0x4000_4000u32; 256], [0f32; 256]);
     // SAFETY: reads two tiles and writes one, of 16 rows of 64 bytes. If the instructions are
     // missing, only this child process ends.
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use std::sync::{Mutex, PoisonError};
 
-    /// Serialises these tests: each waits for any child without an exit signal.
+    /// Serialises these tests, because each waits for any child without an exit signal.
     static ALONE: Mutex<()> = Mutex::new(());
 
     fn faults() -> bool {

@@ -99,8 +99,8 @@ macro_rules! every {
 // SAFETY: the instructions used are those that `enter` enables; memory is accessed only through the
 // pointers, for 32 elements.
 unsafe impl Vector for Avx2 {
-    // 2 rows of four registers are 8; with four of the other matrix and two broadcasts, 14 of 16
-    // registers are in use. 3 rows spill.
+    // 2 rows of four registers are 8 registers. With four of the other matrix and two broadcasts,
+    // 14 of 16 registers are in use. 3 rows spill.
     const TILE_ROWS: usize = 2;
 
     #[inline(always)]
@@ -289,7 +289,7 @@ unsafe impl Vector for Avx2 {
     unsafe fn widen(codes: Self::Codes, bias: u8) -> [Self; 2] {
         // SAFETY: the caller guarantees the instruction set.
         unsafe {
-            // Minus their bias, codes are signed bytes.
+            // Codes minus their bias are signed bytes.
             let bias = _mm_set1_epi8(bias as i8);
             let [a, b, c, d] = codes.map(|codes| _mm_sub_epi8(codes, bias));
             [

@@ -14,7 +14,8 @@ pub unsafe fn codes<F: Described, const C: usize>(
     first: *const u8,
     second: *const u8,
 ) -> [__m128i; 4] {
-    // Compile-time constants: computed at run time, they took four times as long as the products.
+    // These are compile-time constants: computed at run time, they took four times as long as the
+    // products.
     let known = const { [plane_pieces(&F::BLOCK, 0, C), plane_pieces(&F::BLOCK, 1, C)] };
     let f = const { F::BLOCK };
     let u = const { unsigned(F::BLOCK.value) };

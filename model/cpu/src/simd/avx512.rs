@@ -23,7 +23,8 @@ pub fn present() -> bool {
 
 /// See [`Isa::ahead`](super::Isa::ahead).
 pub fn ahead() -> usize {
-    // Read once: in a virtual machine the hypervisor answers `cpuid`, which takes microseconds.
+    // The value is read once: in a virtual machine the hypervisor answers `cpuid`, which takes
+    // microseconds.
     static AHEAD: OnceLock<usize> = OnceLock::new();
     *AHEAD.get_or_init(|| {
         let id = __cpuid(0);
@@ -56,8 +57,8 @@ pub unsafe fn enter_words<J: WordJob>(job: J) {
     unsafe { job.run::<Avx512>() }
 }
 
-/// The int16 matrix kernel. 12 sums of a group and 12 total sums take 24 of 32 registers; two of
-/// the panel and a broadcast make 27.
+/// Rows of a tile of the int16 matrix kernel. 12 sums of a group and 12 total sums take 24 of 32
+/// registers. Two registers of the panel and a broadcast make 27.
 ///
 /// # Safety
 /// The requirements of [`enter`] and [`Words::word_tile`].
@@ -135,9 +136,9 @@ macro_rules! both {
 // SAFETY: the instructions used are those that `enter` enables; memory is accessed only through the
 // pointers, for 32 elements.
 unsafe impl Vector for Avx512 {
-    // 8 rows of two registers are 16; with two of the other matrix and eight broadcasts, 26 of 32
-    // registers are in use. With 12 rows the compiler loads all broadcasts before the first
-    // product, and spills.
+    // 8 rows of two registers are 16 registers. With two of the other matrix and eight broadcasts,
+    // 26 of 32 registers are in use. With 12 rows the compiler loads all broadcasts before the
+    // first product, and spills.
     const TILE_ROWS: usize = 8;
 
     #[inline(always)]
@@ -321,7 +322,7 @@ unsafe impl Vector for Avx512 {
     unsafe fn widen(codes: __m512i, bias: u8) -> [Self; 2] {
         // SAFETY: the caller guarantees the instruction set.
         unsafe {
-            // Minus their bias, codes are signed bytes.
+            // Codes minus their bias are signed bytes.
             let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(bias as i8));
             [
                 Avx512(
@@ -343,8 +344,8 @@ unsafe impl Vector for Avx512 {
     }
 
     /// Activations are `256 · high + low`, both signed bytes, in two thirds of the chunk. Two
-    /// byte-product instructions add by fours; the first sum is shifted. The last third has the
-    /// negative sums of four activations, which times the bias are the start of the second sum.
+    /// byte-product instructions add groups of four; the first sum is shifted. The last third has
+    /// the negative sums of four activations. These times the bias are the start of the second sum.
     #[inline(always)]
     unsafe fn add_dot(self, codes: __m512i, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
         // SAFETY: the caller guarantees the instruction set and a readable chunk at q.
@@ -356,7 +357,7 @@ unsafe impl Vector for Avx512 {
         }
     }
 
-    /// Into the L2 cache: data that is used 4 KB later does not fit in L1.
+    /// Prefetches into the L2 cache: data that is used 4 KB later does not fit in L1.
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         // SAFETY: a prefetch reads nothing and never faults.
@@ -440,8 +441,8 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn round_words(x: *const f32, to: *mut f32) -> (f32, [f32; 2]) {
-        // SAFETY: the caller guarantees the instruction set, 32 readable elements, and room for 32
-        // integers of two bytes.
+        // SAFETY: the caller guarantees the instruction set, 32 readable elements, and space for 32
+        // int16.
         unsafe {
             let (scale, q) = integers(x);
             _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(q[0]));
@@ -457,7 +458,8 @@ unsafe impl Vector for Avx512 {
     }
 }
 
-/// Writes 32 integers: their high bytes, their low bytes, and the negative sums of four, times 8.
+/// Writes 32 integers: their high bytes, their low bytes, and the negative sums of each four, times
+/// 8.
 ///
 /// # Safety
 /// The CPU has AVX-512 with VNNI; half `part` of each third of the chunk is writable.
@@ -488,9 +490,9 @@ unsafe fn put(q: [__m512i; 2], part: usize, chunk: *mut u8) {
 unsafe impl Words for Avx512 {
     #[inline(always)]
     unsafe fn store_words(codes: __m512i, bias: u8, to: *mut f32) {
-        // SAFETY: the caller guarantees the instruction set and room for 64 integers of two bytes.
+        // SAFETY: the caller guarantees the instruction set and space for 64 int16.
         unsafe {
-            // Minus their bias, codes are signed bytes.
+            // Codes minus their bias are signed bytes.
             let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(bias as i8));
             _mm512_storeu_si512(to.cast(), _mm512_cvtepi8_epi16(_mm512_castsi512_si256(codes)));
             _mm512_storeu_si512(
@@ -526,11 +528,11 @@ unsafe impl Words for Avx512 {
     }
 }
 
-/// log2 of the factor on the sums of four activations in a chunk. It is Q4_0's bias, which then
-/// needs no shift.
+/// log2 of the factor on the sums of four activations in a chunk. The factor is Q4_0's bias, which
+/// then needs no shift.
 const EIGHT: i32 = 3;
 
-/// Products of `code − bias` and activations, added by fours.
+/// Products of `code − bias` and activations, added in groups of four.
 ///
 /// # Safety
 /// The CPU has AVX-512 with VNNI; a chunk is readable at `q`.
@@ -597,8 +599,8 @@ unsafe fn transpose16(src: *const f32, stride: usize, dst: *mut f32) {
             t[i + 2] = _mm512_shuffle_ps::<0x44>(ab1, cd1);
             t[i + 3] = _mm512_shuffle_ps::<0xee>(ab1, cd1);
         }
-        // Then across lanes: column 4·lane + c collects lane `lane` of t[c], t[4 + c], t[8 + c],
-        // t[12 + c].
+        // Then the lanes are exchanged: column 4·lane + c collects lane `lane` of t[c], t[4 + c],
+        // t[8 + c], t[12 + c].
         for c in 0..4 {
             let (lo0, hi0) = (
                 _mm512_shuffle_f32x4::<0x44>(t[c], t[4 + c]),

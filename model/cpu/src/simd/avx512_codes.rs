@@ -1,17 +1,18 @@
 //! Unpacks 64 codes of any block format into one AVX-512 register.
 //!
-//! The four sixteens of a plane come from four places, which are constants of the format. Few
-//! patterns occur, each with its own cheapest load; the compiler selects it.
+//! The four groups of sixteen codes of a plane come from four offsets, which are constants of the
+//! format. There are only a few patterns, each with a load that is cheapest for it. The compiler
+//! selects it.
 
 use super::codes::{Piece, pieces, unsigned};
 use crate::described::Described;
 use kjit_formats::format::{BlockFormat, Plane};
 use std::arch::x86_64::*;
 
-/// The load pattern of four sixteens.
+/// The load pattern of four groups of sixteen codes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Load {
-    /// 64 successive bytes.
+    /// 64 adjacent bytes.
     All,
     /// 32 bytes, used twice.
     Twice,
@@ -21,7 +22,7 @@ enum Load {
     DoubledOfTwo,
     /// 32 bytes of each block.
     Two,
-    /// Any other pattern: loaded one by one.
+    /// Any other pattern. Each group is loaded separately.
     Each,
 }
 
@@ -38,9 +39,9 @@ const fn load(p: &[Piece; 4]) -> Load {
     }
 }
 
-/// The shift that all shifted sixteens share, and a mask of the shifted 16-bit elements. A shift of
-/// 0: none is shifted. `None`: several shifts; the instruction with a shift per element is the
-/// slowest.
+/// The common shift of all shifted groups of sixteen, and a mask of the shifted 16-bit elements. A
+/// shift of 0: no group is shifted. `None`: there are several shifts, and the instruction with a
+/// shift per element, which is the slowest, is used.
 const fn one_shift(p: &[Piece; 4]) -> Option<(u32, u32)> {
     let (mut shift, mut which) = (0, 0);
     let mut i = 0;
@@ -99,7 +100,8 @@ pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *con
         if const { F::BLOCK.planes.len() == 2 } {
             let up = const { plane(&F::BLOCK, 0).bits as u32 };
             let high = one_plane_or_nothing::<F, C>(first, second);
-            // The shifted bits stay in their byte: both planes together have at most eight.
+            // The shifted bits stay within their byte, because both planes together have at most
+            // eight bits.
             codes = _mm512_or_si512(codes, _mm512_sll_epi16(high, _mm_cvtsi32_si128(up as i32)));
         }
         let u = const { unsigned(F::BLOCK.value) };
@@ -113,7 +115,7 @@ pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *con
     }
 }
 
-/// The second plane. It is compiled for formats with one plane, too, but not called there.
+/// The second plane. It is also compiled for formats with one plane, but not called for them.
 ///
 /// # Safety
 /// The requirements of [`codes`].
@@ -140,7 +142,7 @@ unsafe fn one_plane<F: Described, const C: usize, const P: usize>(
     first: *const u8,
     second: *const u8,
 ) -> __m512i {
-    // For a format with one plane, P = 1 is compiled too; it uses plane 0, and the result is
+    // For a format with one plane, P = 1 is compiled as well. It uses plane 0, and the result is
     // dropped.
     let plane = const { plane(&F::BLOCK, if P < F::BLOCK.planes.len() { P } else { 0 }) };
     let at = usize::from(plane.at);

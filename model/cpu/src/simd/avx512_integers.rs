@@ -13,7 +13,8 @@ pub(super) unsafe fn integers(x: *const f32) -> (f32, [__m512i; 2]) {
     unsafe {
         let (a, b) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16)));
         let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-        // NaN for each element that is infinite or NaN, else 0, so that rounding does not hide it.
+        // NaN for each element that is infinite or NaN, otherwise 0, so that rounding does not hide
+        // it.
         let (zero, none) =
             (_mm512_setzero_ps(), _mm512_add_ps(_mm512_sub_ps(a, a), _mm512_sub_ps(b, b)));
         let wrong = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(none, zero);

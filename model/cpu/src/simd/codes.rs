@@ -3,11 +3,11 @@
 use super::vector::CHUNK;
 use kjit_formats::format::{BlockFormat, Plane, Value};
 
-/// The mapping of a format's codes to unsigned bytes `u`, so that one instruction can multiply them
-/// with signed bytes. The value before scaling is `u − bias`.
+/// How the codes of a format are mapped to unsigned bytes `u`, so that one instruction can multiply
+/// them with signed bytes. The value before scaling is `u − bias`.
 #[derive(Clone, Copy)]
 pub struct Unsigned {
-    /// Subtracted from `u`.
+    /// Bias that is subtracted from `u`.
     pub bias: u8,
     /// `u = code ^ flip`.
     pub flip: u8,
@@ -47,7 +47,7 @@ pub(super) const fn made_unsigned(value: Value) -> Unsigned {
     }
 }
 
-/// The place of 16 codes of a plane with runs of at least 16: whether they are in the second block,
+/// Where 16 codes of a plane with groups of at least 16 are stored: whether in the second block,
 /// the byte, and the shift.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Piece {

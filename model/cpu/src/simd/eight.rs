@@ -1,12 +1,12 @@
-//! Scales of eight successive blocks in one AVX2 register, for AVX2 and AVX-512.
+//! Scales of eight adjacent blocks in one AVX2 register, for AVX2 and AVX-512.
 
 use std::arch::x86_64::*;
 
 /// Loads eight f16 numbers, `step` bytes apart.
 ///
-/// The first load clears the register. If all eight were inserted into an undefined register, the
-/// compiler would reuse a live one, usually the sum of the products, and each iteration would wait
-/// for the previous one (25 cycles for 64 weights instead of 10).
+/// The first load clears the register. If all eight numbers were inserted into an undefined
+/// register, the compiler would reuse a register in use, usually the sum of the products. Each
+/// iteration would then wait for the previous one (25 cycles for 64 weights instead of 10).
 ///
 /// # Safety
 /// The CPU has AVX2 and F16C; eight f16 numbers are readable, each with the two bytes after it.

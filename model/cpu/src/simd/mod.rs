@@ -2,9 +2,9 @@
 //! Kernels are written once over [`Vector`] and compiled for each instruction set; [`Isa::best`]
 //! chooses at run time.
 //!
-//! A kernel is a [`Job`] whose `run` is inlined into a function with the `target_feature`
-//! attribute, so that its intrinsics become instructions instead of calls. 32 lanes are a row of
-//! registers in the matrix kernel's tile, and the block length of most weight formats.
+//! A kernel is a [`Job`]. Its `run` is inlined into a function with the `target_feature` attribute,
+//! so that its intrinsics become instructions instead of calls. 32 lanes are a row of registers in
+//! the matrix kernel's tile, and the block length of most weight formats.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -49,12 +49,12 @@ enum Kind {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// [`Kind::Avx512`] with tiles.
+    /// [`Kind::Avx512`] with AMX tiles.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Amx,
     #[cfg(target_arch = "aarch64")]
     Neon,
-    /// An emulation of tiles, for tests.
+    /// Emulated tiles, for tests.
     #[cfg(test)]
     PlainTiles,
 }
@@ -65,7 +65,7 @@ enum Kind {
 pub struct Isa(Kind);
 
 impl Isa {
-    /// All instruction sets of this CPU, the plain one first, the best one last.
+    /// All instruction sets of this CPU, from the plain one to the best one.
     pub fn available() -> Vec<Isa> {
         #[allow(unused_mut, reason = "other CPUs have only the plain one")]
         let mut all = vec![Isa(Kind::Plain)];
@@ -89,7 +89,7 @@ impl Isa {
         all
     }
 
-    /// Instruction sets with tiles: the emulated one, and this CPU's if it has tiles.
+    /// The instruction sets with tiles: the emulated one, and AMX if this CPU has it.
     #[cfg(test)]
     pub fn with_tiles() -> Vec<Isa> {
         let here = Isa::available().into_iter().filter(|isa| isa.has_tiles());
@@ -118,12 +118,12 @@ impl Isa {
         }
     }
 
-    /// The prefetch distance of products with few tokens, in bytes; 0: no software prefetch.
+    /// The prefetch distance in bytes, for products with few tokens. 0: no software prefetch.
     ///
-    /// A core of a Xeon (Sapphire Rapids, rented, 2026-11-24) reads at 5.5 to 6 GB/s by plain loads
-    /// and at 10 GB/s, its limit, with a prefetch 4 KB ahead: 64 weights of Q4_1 take 7.2 and 4.1
-    /// ns, of Q4_K 6.3 and 3.6 ns; 8 KB is no faster. An EPYC's hardware prefetcher suffices: 3.2
-    /// ns, and 4.1 ns with software prefetch.
+    /// Measured on one core (2026-11-24). A Xeon (Sapphire Rapids) reads 5.5 to 6 GB/s by plain
+    /// loads. It reads 10 GB/s, its limit, with a prefetch 4 KB ahead: 64 weights of Q4_1 take 4.1
+    /// ns instead of 7.2, 64 of Q4_K 3.6 ns instead of 6.3. A distance of 8 KB is not faster. On an
+    /// EPYC the hardware prefetcher is enough: 3.2 ns, with software prefetch 4.1 ns.
     pub fn ahead(self) -> usize {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
@@ -134,7 +134,7 @@ impl Isa {
         }
     }
 
-    /// Whether [`Isa::run_words`] runs jobs.
+    /// Whether [`Isa::run_words`] can run jobs.
     pub fn has_words(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return self.0 == Kind::Avx512 || self.has_tiles();
@@ -142,7 +142,7 @@ impl Isa {
         false
     }
 
-    /// Whether [`Isa::run_tiles`] runs jobs.
+    /// Whether [`Isa::run_tiles`] can run jobs.
     pub fn has_tiles(self) -> bool {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -153,7 +153,7 @@ impl Isa {
         }
     }
 
-    /// Runs a kernel of tiles, if [`Isa::has_tiles`].
+    /// Runs a job that uses tiles, if [`Isa::has_tiles`].
     ///
     /// # Safety
     /// The job's requirements on its fields hold.
@@ -172,7 +172,7 @@ impl Isa {
         }
     }
 
-    /// Runs an int16 kernel, if [`Isa::has_words`].
+    /// Runs a job with int16 products, if [`Isa::has_words`].
     ///
     /// # Safety
     /// The job's requirements on its fields hold.
@@ -191,7 +191,7 @@ impl Isa {
         }
     }
 
-    /// Runs a kernel with this instruction set.
+    /// Runs a job with this instruction set.
     ///
     /// # Safety
     /// The job's requirements on its fields hold.

@@ -57,8 +57,8 @@ impl Neon {
 // SAFETY: the instructions used are those that `enter` enables; memory is accessed only through the
 // pointers, for 32 elements.
 unsafe impl Vector for Neon {
-    // 2 rows of eight registers are 16; with eight of the other matrix and two broadcasts, 26 of 32
-    // registers are in use.
+    // 2 rows of eight registers are 16 registers. With eight of the other matrix and two
+    // broadcasts, 26 of 32 registers are in use.
     const TILE_ROWS: usize = 2;
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! [`Vector`] as an array, for every CPU. The compiler may or may not use registers for it.
+//! [`Vector`] as an array, for every CPU. The compiler decides whether it uses registers.
 
 use super::codes::{Piece, plane_pieces, unsigned};
 use super::tile_arguments::Tile;
@@ -6,8 +6,8 @@ use super::vector::{CHUNK, Job, LANES, Vector};
 use crate::described::Described;
 use half::f16;
 
-/// Runs a job. A function of its own, which is compiled once: [`Isa::run`](super::Isa::run) is
-/// compiled for each caller.
+/// Runs a job. This is a separate function, so that it is compiled once:
+/// [`Isa::run`](super::Isa::run) is compiled for each caller.
 ///
 /// # Safety
 /// The job's requirements on its fields hold.
@@ -106,7 +106,7 @@ unsafe impl Vector for Plain {
 
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
-        // Two roundings: without the FMA instruction, `mul_add` is a function call of about a
+        // Rounds twice: without the FMA instruction, `mul_add` is a function call of about a
         // hundred cycles.
         Plain(std::array::from_fn(|i| self.0[i] * b.0[i] + c.0[i]))
     }
@@ -133,8 +133,8 @@ unsafe impl Vector for Plain {
 
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        // Pairwise, like the reductions of registers: five times half the lanes are added to the
-        // other half.
+        // Sums pairwise, as the reductions of registers do: in five steps, half of the lanes are
+        // added to the other half.
         let mut a = self.0;
         for half in [16, 8, 4, 2, 1] {
             for i in 0..half {
@@ -323,7 +323,7 @@ unsafe impl super::tiles::Tiles for Plain {
 
     fn prefetch_written(_: *mut u8) {}
 
-    /// Computes in the order of the hardware instructions: words of four bytes.
+    /// Computes in the order of the hardware instructions: u32 of four bytes.
     unsafe fn byte_block(b: super::tiles::ByteBlock) {
         let tile = super::tiles::TILE_ROWS * 16;
         for r in 0..LANES {
@@ -331,7 +331,7 @@ unsafe impl super::tiles::Tiles for Plain {
                 let (mut high, mut middle) = (0i32, 0i32);
                 for k in 0..256 {
                     let (unit, word, byte) = (k / 64, k % 64 / 4, k % 4);
-                    // SAFETY: the caller guarantees the tiles of rows and the words of tokens.
+                    // SAFETY: the caller guarantees the tiles of rows and the u32 of tokens.
                     unsafe {
                         let w =
                             b.w.add(r / 16 * 8 * tile + 2 * unit * tile + r % 16 * 16 + word)

@@ -13,22 +13,22 @@ pub struct Tile {
     pub c_stride: usize,
 }
 
-/// One group times some tokens, as pointers to the first elements.
+/// One group of interleaved rows times some tokens, as pointers to the first elements.
 #[derive(Clone, Copy)]
 pub struct InterleavedTile {
     pub blocks: usize,
-    /// The group.
+    /// First element of the group.
     pub w: *const f32,
-    /// Floats of a block.
+    /// Number of floats of a block.
     pub w_len: usize,
-    /// Subtracted from each code.
+    /// Bias that is subtracted from each code.
     pub bias: u8,
     /// The table of code values, 16 bytes, if the format has one.
     pub table: *const u8,
-    /// Units of the first token, and the distance to the next token's.
+    /// Units of the first token, and the distance to the units of the next token.
     pub x: *const f32,
     pub x_stride: usize,
-    /// The sums: 16 for each token.
+    /// The sums, 16 for each token.
     pub c: *mut f32,
     /// See [`Isa::ahead`](super::simd::Isa::ahead).
     pub ahead: usize,
@@ -40,14 +40,14 @@ pub struct InterleavedTile {
 pub struct WordTile {
     /// Groups of columns.
     pub groups: usize,
-    /// Two integers per float.
+    /// The tokens, two integers per float.
     pub x: *const f32,
-    /// One per 32 columns.
+    /// Scales of the tokens, one per 32 columns.
     pub x_scales: *const f32,
     pub x_stride: usize,
-    /// Two codes per float; by pairs of columns, 32 rows.
+    /// Two codes per float, by pairs of columns, 32 rows.
     pub w: *const f32,
-    /// By groups, 32 rows.
+    /// Scales by groups, 32 rows.
     pub scales: *const f32,
     pub c: *mut f32,
     pub c_stride: usize,

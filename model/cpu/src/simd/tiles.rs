@@ -1,11 +1,11 @@
-//! Vectors on CPUs that multiply tiles.
+//! Vectors on CPUs with tile instructions.
 
 use super::vector::Vector;
 
 /// Rows of a hardware tile, of tokens or of the matrix.
 pub const TILE_ROWS: usize = 16;
 
-/// A vector on a CPU that multiplies tiles (AMX).
+/// A vector on a CPU with tile instructions (AMX).
 ///
 /// # Safety
 /// The requirements of [`Vector`]. Calls on tiles must be between [`Tiles::begin`] and
@@ -13,11 +13,11 @@ pub const TILE_ROWS: usize = 16;
 pub unsafe trait Tiles: Vector {
     /// Splits 32 floats into the sum of two bf16 numbers each.
     ///
-    /// `x` must be valid for 32 elements, `high` and `low` for as many.
+    /// `x` must be valid for 32 elements, `high` and `low` for 32 bf16 numbers.
     unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16);
 
-    /// 64 codes minus their bias, times the scale of their 16, as two signed bytes each: `256 ·
-    /// high + low`.
+    /// Multiplies 64 codes minus their bias by the scale of each 16. Writes two signed bytes each:
+    /// `256 · high + low`.
     ///
     /// `high` and `low` must each be valid for 64 bytes. The products must fit 16 bits.
     unsafe fn scaled_bytes(
@@ -29,7 +29,7 @@ pub unsafe trait Tiles: Vector {
     );
 
     /// Looks up the two bytes of 64 4-bit codes: the first 32 in one pair of tables, the others in
-    /// another.
+    /// another pair.
     ///
     /// `high` and `low` must each be valid for 64 bytes.
     unsafe fn looked_up(
@@ -59,11 +59,11 @@ pub unsafe trait Tiles: Vector {
     /// Prefetches a cache line for reading, at any address.
     fn soon(line: *const u8);
 
-    /// Prefetches a line for writing, since other threads have read copies of it.
+    /// Prefetches a line for writing, because other threads have read copies of it.
     fn prefetch_written(line: *mut u8);
 }
 
-/// Columns of a [`TileBlock`]'s unit: two tiles.
+/// Columns of a [`TileBlock`]'s unit: the columns of two tiles.
 pub const TILE_UNIT: usize = 64;
 
 /// `c[r][t] += Σ_k w₁ x₁ + w₂ x₁ + w₁ x₂` for 32 rows and 32 tokens. Lengths are in floats; a float
@@ -72,12 +72,12 @@ pub const TILE_UNIT: usize = 64;
 pub struct TileBlock {
     /// Columns / 64; not 0.
     pub units: usize,
-    /// Four tiles per unit: 16 rows of 32 high halves, of 32 low halves, and both for the next 32
-    /// columns.
+    /// Four tiles per unit: the high parts of 16 rows of 32 columns, their low parts, and both for
+    /// the next 32 columns.
     pub w: *const f32,
     /// Distance to the next 16 rows.
     pub w_next: usize,
-    /// Per unit, by pairs of columns: the high halves of 32 tokens, then the low halves.
+    /// Per unit, by pairs of columns: the high parts of 32 tokens, then the low parts.
     pub x: *const f32,
     /// `x` of the next block; a prefetch hint.
     pub prefetch_x: *const f32,
@@ -95,11 +95,11 @@ pub struct ByteBlock {
     pub w: *const f32,
     /// Scales of 32 rows.
     pub w_scales: *const f32,
-    /// By 128 columns, in words of four bytes: 32 words of 32 tokens of `h`, then of `l`.
+    /// By 128 columns, in u32 of four bytes: 32 u32 of 32 tokens of `h`, then of `l`.
     pub x: *const f32,
     /// Scales of 32 tokens.
     pub x_scales: *const f32,
-    /// `x` of the next block, or null if it is the same; a prefetch hint.
+    /// `x` of the next block, or null if it does not change; a prefetch hint.
     pub prefetch_x: *const f32,
     /// Whether only the first 16 tokens are needed. The sums of the others are then undefined.
     pub half: bool,

@@ -6,8 +6,8 @@ use crate::described::Described;
 /// Floats in a [`Vector`].
 pub const LANES: usize = 32;
 
-/// Codes that are unpacked and multiplied at once: two blocks of 32, or a quarter of a block of
-/// 256.
+/// Number of codes that are unpacked and multiplied together: two blocks of 32, or a quarter of a
+/// block of 256.
 pub const CHUNK: usize = 64;
 
 /// Bytes of a chunk: 64 activations rounded to 16 bits, in the order of the instruction set, and
@@ -48,9 +48,9 @@ pub unsafe trait Vector: Copy {
     unsafe fn div(self, b: Self) -> Self;
     /// `self · b + c`, with a single rounding if the CPU has FMA.
     unsafe fn fma(self, b: Self, c: Self) -> Self;
-    /// The larger lane; that of `b` if one is NaN.
+    /// The larger lane. If one is NaN, the lane of `b`.
     unsafe fn max(self, b: Self) -> Self;
-    /// The smaller lane; that of `b` if one is NaN.
+    /// The smaller lane. If one is NaN, the lane of `b`.
     unsafe fn min(self, b: Self) -> Self;
     /// The nearest integer, ties to even.
     unsafe fn round(self) -> Self;
@@ -66,8 +66,8 @@ pub unsafe trait Vector: Copy {
     /// stride`, `dst` for 1024 elements.
     unsafe fn transpose(src: *const f32, stride: usize, dst: *mut f32);
 
-    /// [`Tile::run`] in a function of its own: inlined into a larger one, the compiler spills its
-    /// registers.
+    /// [`Tile::run`] as a separate function: if it is inlined into a larger one, the compiler
+    /// spills its registers.
     ///
     /// The tile's requirements hold for `M` rows.
     unsafe fn tile<const M: usize>(tile: Tile);
@@ -78,9 +78,9 @@ pub unsafe trait Vector: Copy {
     /// Converts an f16 number.
     unsafe fn half(bits: u16) -> f32;
 
-    /// Unpacks 64 codes in order, made unsigned as [`Unsigned`](super::codes::Unsigned) describes.
-    /// For formats with blocks of 32: all codes of `first`, then all of `second`. For blocks of
-    /// 256: chunk `C` of `first`.
+    /// Unpacks 64 codes in order, made unsigned as described at
+    /// [`Unsigned`](super::codes::Unsigned). For formats with blocks of 32: all codes of `first`,
+    /// then all of `second`. For blocks of 256: chunk `C` of `first`.
     ///
     /// Each pointer must be valid for a block.
     unsafe fn codes<F: Described, const C: usize>(
@@ -98,8 +98,8 @@ pub unsafe trait Vector: Copy {
     unsafe fn halves(first: f32, second: f32) -> Self;
 
     /// Adds products of `code − bias` and activations, times a scale per 16 of them, to some lanes
-    /// of `self`; only the sum of all lanes is defined. The bias is that of the codes' format, a
-    /// power of two or 0.
+    /// of `self`. Only the sum of all lanes is defined. The bias is the bias of the codes' format,
+    /// a power of two or 0.
     ///
     /// `q` must be valid for a chunk that [`Vector::place`] wrote.
     unsafe fn add_dot(self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self;
@@ -108,12 +108,12 @@ pub unsafe trait Vector: Copy {
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
 
-    /// Scales of eight successive blocks of 32 codes, which are four chunks.
+    /// Scales of eight adjacent blocks of 32 codes, which are four chunks.
     type Scales: Copy;
 
     /// Loads eight f16 numbers, `step` bytes apart, as scales.
     ///
-    /// The two bytes after each must be readable, too.
+    /// The two bytes after each number must be readable as well.
     unsafe fn scales(p: *const u8, step: usize) -> Self::Scales;
 
     /// Eight bytes, the lowest first, times `by`, as scales.
@@ -125,7 +125,7 @@ pub unsafe trait Vector: Copy {
     /// Adds products of scales and eight floats to some lanes of `self`.
     unsafe fn add_scaled(self, scales: Self::Scales, by: *const f32) -> Self;
 
-    /// [`Vector::add_dot`] of chunk `C` of four, with the chunk's two scales.
+    /// Like [`Vector::add_dot`], for chunk `C` of four, with the two scales of the chunk.
     unsafe fn add_chunk<const C: usize>(
         self,
         codes: Self::Codes,
@@ -154,7 +154,7 @@ pub unsafe trait Vector: Copy {
         }
     }
 
-    /// [`Vector::round_chunk`], but the integers are written in plain order.
+    /// Like [`Vector::round_chunk`], but the integers are written in plain order.
     ///
     /// `to` must be valid for 32 integers, which are 16 floats.
     #[inline(always)]
@@ -191,7 +191,7 @@ pub unsafe trait Vector: Copy {
     }
 }
 
-/// A vector on a CPU that multiplies 16-bit integers and adds them in pairs with one instruction.
+/// A vector on a CPU that multiplies int16 and adds them in pairs with one instruction.
 ///
 /// # Safety
 /// The requirements of [`Vector`].
@@ -201,7 +201,7 @@ pub unsafe trait Words: Vector {
     /// `to` must be valid for 64 integers, which are 32 floats.
     unsafe fn store_words(codes: Self::Codes, bias: u8, to: *mut f32);
 
-    /// Products of `M` tokens with a panel, in groups of `G` columns, in a function of its own.
+    /// Products of `M` tokens with a panel, in groups of `G` columns. This is a separate function.
     ///
     /// The tile's requirements hold for `M` tokens.
     unsafe fn word_tile<const M: usize, const G: usize>(tile: WordTile);
@@ -212,8 +212,9 @@ pub unsafe trait Words: Vector {
     /// `x` must be valid for 32 elements, `to` for a unit.
     unsafe fn round_unit(x: *const f32, to: *mut f32);
 
-    /// Products of `M` tokens with sixteen interleaved rows, in a function of its own. Codes have 8
-    /// bits if `WIDE`, else 4; they are table indices if `TABLE`; there are offsets if `OFFSET`.
+    /// Products of `M` tokens with sixteen interleaved rows, as a separate function. Codes have 8
+    /// bits if `WIDE`, otherwise 4. They are table indices if `TABLE`. There are offsets if
+    /// `OFFSET`.
     ///
     /// The tile's requirements hold for `M` tokens.
     unsafe fn beside_tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(
@@ -256,7 +257,7 @@ pub unsafe fn round<V: Vector>(x: *const f32) -> (f32, [i32; LANES]) {
     unsafe {
         let v = V::load(x);
         let largest = v.max(V::splat(0.0).sub(v)).largest();
-        // NaN if an element is infinite or NaN, else 0, so that rounding does not hide it.
+        // NaN if an element is infinite or NaN, otherwise 0, so that rounding does not hide it.
         let poison = v.mul(V::splat(0.0)).sum();
         v.mul(V::splat(inverse(largest))).round().store(rounded.as_mut_ptr());
         (largest / LARGEST + poison, rounded.map(|r| r as i32))
@@ -267,7 +268,7 @@ pub unsafe fn round<V: Vector>(x: *const f32) -> (f32, [i32; LANES]) {
 #[inline(always)]
 pub fn inverse(largest: f32) -> f32 {
     let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
-    // It is infinite for a block of subnormals; those become zero.
+    // The factor is infinite for a block of subnormals. They become zero.
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 

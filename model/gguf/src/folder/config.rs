@@ -1,4 +1,4 @@
-//! Reads `config.json`: the model's type and sizes, and metadata under GGUF's keys.
+//! Reads `config.json`: the type and sizes of the model, and metadata under the keys of GGUF.
 
 use super::error::FolderError;
 use super::fail::fail;
@@ -15,21 +15,22 @@ use std::path::PathBuf;
 pub struct Config {
     /// The whole file.
     pub file: Object,
-    /// The text model's part of the file: `text_config` of a multimodal model, else the whole file.
+    /// The part of the file about the text model: `text_config` of a multimodal model, otherwise
+    /// the whole file.
     text: Object,
-    /// Its type.
+    /// Type of the model.
     pub kind: Kind,
-    /// Layers.
+    /// Number of layers.
     pub layers: u32,
     /// Width of the residual stream.
     pub width: u32,
-    /// Rows of the embedding.
+    /// Number of rows of the embedding.
     pub vocab: u32,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u32,
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub kv_heads: u32,
-    /// Elements of a head.
+    /// Number of elements of a head.
     pub head: u32,
     /// Width of the feed-forward part.
     pub inner: u32,
@@ -41,7 +42,7 @@ pub struct Config {
     pub ffn_bias: bool,
 }
 
-/// Maximum number of layers; names are made for each.
+/// Maximum number of layers. Names are made for each layer.
 const MOST_LAYERS: u32 = 10_000;
 
 /// Maximum number of heads, and of elements of a head.
@@ -69,7 +70,7 @@ impl Config {
     }
 
     fn of(file: Object, text: Object, kind: Kind) -> Result<Config, Error> {
-        // The default values of transformers for keys that configs of a type omit.
+        // Default values in transformers of keys that some configs omit.
         let gemma = |value: u32| (kind == Kind::Gemma3).then_some(value);
         let size = |key: &str, default: Option<u32>, most: u32| -> Result<u32, Error> {
             match text.require(key, text.u32(key)?.or(default))? {
@@ -110,7 +111,7 @@ impl Config {
             kind,
             layers,
             width,
-            // Later checked against the number of tokens.
+            // The size is later compared with the number of tokens.
             vocab: size("vocab_size", gemma(262_208), u32::MAX)?,
             heads,
             kv_heads,

@@ -1,5 +1,5 @@
-//! Errors of folders: one line each that names the key or tensor.
-//! [`gguf::Error`](crate::Error) puts the file before it.
+//! Errors of folders. Each is one line that names the key or tensor. [`gguf::Error`](crate::Error)
+//! adds the path of the file in front.
 
 use crate::Shown;
 
@@ -10,7 +10,7 @@ pub enum FolderError {
     /// A required file is missing.
     #[error("is not there{hint}")]
     NotThere {
-        /// Advice, or empty.
+        /// Advice to the user; may be empty.
         hint: &'static str,
     },
     /// The folder contains no known model.
@@ -24,37 +24,37 @@ pub enum FolderError {
     Io {
         /// The attempted operation, as a verb.
         doing: &'static str,
-        /// The system's reason.
+        /// Reason given by the system.
         source: std::io::Error,
     },
     /// The file exceeds the limit for reading it into memory.
     #[error("has {bytes} bytes: more than {most} are not read")]
     Large {
-        /// Its size.
+        /// Size of the file in bytes.
         bytes: u64,
-        /// The limit.
+        /// The limit in bytes.
         most: u64,
     },
     /// The file is not JSON, or has an unexpected structure.
     #[error("cannot be read: {why}")]
     Json {
-        /// The error and its place.
+        /// The error, and where it is in the file.
         why: String,
     },
     /// A required key is missing.
     #[error("key {} is missing, and kjit does not guess it", Shown(key))]
     MissingKey {
-        /// The key.
+        /// Name of the key.
         key: String,
     },
     /// A key has an unusable value.
     #[error("key {} is {}: {why}", Shown(key), Shown(value))]
     Value {
-        /// The key.
+        /// Name of the key.
         key: String,
-        /// Its value.
+        /// Value of the key.
         value: String,
-        /// The reason.
+        /// Why the value cannot be used.
         why: String,
     },
     /// The architecture is not supported as a folder.
@@ -63,9 +63,9 @@ pub enum FolderError {
         Shown(found)
     )]
     ModelType {
-        /// The type in the file.
+        /// The architecture in the file.
         found: String,
-        /// The supported types.
+        /// The supported architectures.
         known: String,
     },
     /// The weights are quantised.
@@ -75,13 +75,13 @@ pub enum FolderError {
         Shown(method)
     )]
     Quantized {
-        /// `quant_method`.
+        /// Value of `quant_method`.
         method: String,
     },
     /// The header is invalid.
     #[error("is no safetensors file, or damaged: {why}")]
     Header {
-        /// The reason.
+        /// Why the header is invalid.
         why: String,
     },
     /// A tensor's bytes are not completely in the file.
@@ -90,11 +90,11 @@ pub enum FolderError {
         Shown(tensor)
     )]
     Truncated {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Offset of its start.
+        /// Offset of the tensor's first byte.
         at: u64,
-        /// Offset of its end.
+        /// Offset of the tensor's end.
         end: u64,
         /// Size of the file.
         len: u64,
@@ -106,27 +106,27 @@ pub enum FolderError {
         Shown(tensor)
     )]
     Bytes {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Bytes of its range.
+        /// Size of the range in bytes.
         found: u64,
-        /// Bytes by its type and shape.
+        /// Expected size in bytes by type and shape.
         want: u64,
     },
     /// The type of the weights is not supported.
     #[error("tensor {} is {dtype}: a folder's weights are BF16, F16 or F32", Shown(tensor))]
     Dtype {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Its type.
+        /// Type of the tensor.
         dtype: String,
     },
     /// A shape differs from the sizes in `config.json`.
     #[error("tensor {} has the shape {found:?}, where config.json says {want:?}", Shown(tensor))]
     Shape {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Its shape.
+        /// Shape in the file.
         found: Vec<u64>,
         /// The expected shape.
         want: Vec<u64>,
@@ -138,13 +138,13 @@ pub enum FolderError {
         Shown(tensor)
     )]
     MissingTensor {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
     },
     /// A tensor is in two files, or under two names.
     #[error("tensor {} is there twice", Shown(tensor))]
     Twice {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
     },
     /// A tensor that the index lists is missing.
@@ -153,24 +153,24 @@ pub enum FolderError {
         Shown(tensor)
     )]
     NotInShard {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
     },
-    /// A tensor that nothing uses: the model may be an unknown variant.
+    /// A tensor that the model does not use: the model may be an unknown variant.
     #[error("tensor {} does not belong to a {model_type} model (config.json)", Shown(tensor))]
     UnknownTensor {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The model's type.
+        /// Type of the model.
         model_type: &'static str,
     },
-    /// There are several files and no index of the model's files.
+    /// There are several files, and no index that lists the files of the model.
     #[error(
         "has several .safetensors files and no model.safetensors.index.json that says which are \
          the model's"
     )]
     Unclear,
-    /// A tokenizer that cannot be converted.
+    /// The tokenizer cannot be converted.
     #[error(
         "{what} is {}, which kjit does not know: a GGUF file of this model may run",
         Shown(found)
@@ -178,10 +178,10 @@ pub enum FolderError {
     Tokenizer {
         /// The part of the tokenizer.
         what: &'static str,
-        /// Its value.
+        /// Value of that part.
         found: String,
     },
-    /// No token ends an answer.
+    /// The tokenizer has no token that ends an answer.
     #[error(
         "says nowhere which token ends an answer: eos_token in tokenizer_config.json, or \
          eos_token_id in config.json or generation_config.json"
@@ -190,11 +190,11 @@ pub enum FolderError {
     /// The tokens do not match the model.
     #[error("token {} has the id {id}: {why}", Shown(text))]
     Token {
-        /// Its text.
+        /// Text of the token.
         text: String,
-        /// Its id.
+        /// Id of the token.
         id: u64,
-        /// The reason.
+        /// Why they do not match.
         why: String,
     },
 }

@@ -1,5 +1,5 @@
-//! Reads the JSON files of a folder, with a size limit and typed access. Every error names the
-//! file.
+//! Reads the JSON files of a folder, with a limit on the size and typed access. Every error names
+//! the file.
 
 use super::error::FolderError;
 use super::fail::fail;
@@ -14,11 +14,11 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Maximum bytes of a settings file or a template. A large one has 10 kB.
+/// Maximum bytes of a settings file or a template. A large file has 10 kB.
 pub const MOST: u64 = 1 << 20;
-/// Maximum bytes of `tokenizer_config.json`, which lists added tokens. Gemma 3's has 1.2 MB.
+/// Maximum bytes of `tokenizer_config.json`, which lists added tokens. Gemma 3's file has 1.2 MB.
 pub const MOST_TOKENIZER_CONFIG: u64 = 16 << 20;
-/// Maximum bytes of `tokenizer.json`. Gemma 3's has 33 MB.
+/// Maximum bytes of `tokenizer.json`. Gemma 3's file has 33 MB.
 pub const MOST_TOKENIZER: u64 = 64 << 20;
 /// Maximum bytes of the index of `*.safetensors`. For a model of 91,000 tensors it has 9 MB.
 pub const MOST_INDEX: u64 = 16 << 20;
@@ -26,7 +26,7 @@ pub const MOST_INDEX: u64 = 16 << 20;
 /// The bytes of a file, at most `most`; `None` if it does not exist.
 pub fn bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     let refused = |doing| move |source| fail(path, FolderError::Io { doing, source });
-    // Non-blocking, since opening a named pipe would wait for a writer.
+    // The file is opened non-blocking, because opening a named pipe would wait for a writer.
     let file = match fs::File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -51,7 +51,7 @@ pub fn bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
 }
 
 /// The bytes of a JSON file. Python writes `NaN`, `Infinity` and `-Infinity`, which are not JSON.
-/// Each becomes a unique string, so that it is refused only where its value is used.
+/// Each is replaced by a unique string, so that it is an error only if its value is used.
 pub fn json_bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     Ok(bytes(path, most)?.map(|mut bytes| {
         mark_bare_words(&mut bytes);
@@ -59,7 +59,7 @@ pub fn json_bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     }))
 }
 
-/// A bare word, the string of equal length that replaces it, and the parsed form of that string.
+/// A bare word, the string of equal length that replaces it, and that string after parsing.
 const BARE: [(&[u8], &[u8], &str); 3] = [
     (b"NaN", b"\"\x7f\"", "\x7f"),
     (b"-Infinity", b"\"-\\uffff\"", "-\u{ffff}"),
@@ -92,7 +92,7 @@ pub fn parse<'a, T: Deserialize<'a>>(path: &Path, bytes: &'a [u8]) -> Result<T, 
         .map_err(|e| fail(path, FolderError::Json { why: one_line(&e.to_string()) }))
 }
 
-/// Deserialises only the listed keys of an object; others are skipped.
+/// Deserialises only the listed keys of an object. Other keys are skipped.
 struct SelectedKeys<'a>(&'a [&'a str]);
 
 impl<'de> DeserializeSeed<'de> for SelectedKeys<'_> {
@@ -231,7 +231,7 @@ impl Object {
     }
 }
 
-/// A JSON value as text for an error. Long values are cut, since they may have megabytes.
+/// A JSON value as text for an error. Long values are cut, because they may have megabytes.
 pub fn short(value: &Value) -> String {
     match value {
         Value::String(text) => match BARE.iter().find(|(.., read)| text == read) {
@@ -240,7 +240,7 @@ pub fn short(value: &Value) -> String {
         },
         Value::Array(list) if list.len() > 8 => format!("a list of {}", list.len()),
         Value::Object(map) if map.len() > 8 => format!("an object of {}", map.len()),
-        // Each of eight entries may have megabytes.
+        // Each of the eight entries may have megabytes.
         Value::Array(_) | Value::Object(_) if !is_small(value, &mut 64) => {
             "a long value".to_owned()
         }

@@ -2,9 +2,10 @@
 //! is a [`Gguf`](crate::Gguf), so the rest of kjit does not depend on the file format.
 //!
 //! Matrices are views of the mapped files. Parts that differ in GGUF are made in memory: metadata
-//! from the JSON files, and vectors (norms, biases) in f32. Converters reorder the rows of queries
-//! and keys for llama's architecture; here they are not reordered, and halves rotate instead of
-//! neighbours (`rope.pairing`), which gives the same sums in another order.
+//! from the JSON files, and vectors (norms, biases) in f32. Converters to GGUF reorder the rows of
+//! queries and keys for llama's architecture. Here they are not reordered. Instead the rotation
+//! pairs element i with i + n/2, not adjacent elements (`rope.pairing`), which gives the same sums
+//! in another order.
 
 mod config;
 mod error;
@@ -33,25 +34,25 @@ use shards::{Shard, ShardTensor};
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// Alignment of a tensor's data ([`crate::Tensor::data`]).
+/// Alignment of a tensor's data in bytes ([`crate::Tensor::data`]).
 const ALIGNMENT: u64 = 8;
 
-/// A folder's files, from which a [`Gguf`](crate::Gguf) is made.
+/// The files of a folder, from which a [`Gguf`](crate::Gguf) is made.
 pub(crate) struct Folder {
     /// `config.json`.
     pub config: PathBuf,
     /// A file made in memory: metadata, and tensors that need conversion.
     pub made: Vec<u8>,
-    /// Files with known places of tensors.
+    /// Files whose tensors have known offsets.
     pub files: Vec<(PathBuf, Mmap, Vec<TensorInfo>)>,
-    /// Remarks about what is left out.
+    /// Warnings about ignored parts.
     pub remarks: Vec<String>,
 }
 
 /// Opens a folder.
 ///
 /// # Errors
-/// One line that names the file, and the key or tensor.
+/// The message is one line that names the file, and the key or tensor.
 pub(crate) fn open(folder: &Path) -> Result<Folder, Error> {
     let path = folder.join("config.json");
     let Some(config) = Config::read(path.clone())? else {
@@ -107,7 +108,7 @@ pub(crate) fn open(folder: &Path) -> Result<Folder, Error> {
     Ok(Folder { config: path, made: header.bytes(), files: parts, remarks })
 }
 
-/// A tensor's place in its file; `None` if it was converted in memory.
+/// The location of a tensor in its file; `None` if it was converted in memory.
 fn place(
     shard: &Shard,
     found: &ShardTensor,
@@ -133,7 +134,7 @@ fn place(
     let dims: Vec<u64> = wanted.shape.iter().rev().copied().collect();
     if let [_] = *dims {
         let mut values = shards::singles(found.dtype, bytes);
-        // Gemma's norms multiply by one more than what is stored.
+        // The norms of Gemma multiply by the stored value plus one.
         if kind == Kind::Gemma3 && wanted.ours.ends_with("norm.weight") {
             values.iter_mut().for_each(|v| *v += 1.0);
         }
@@ -141,15 +142,16 @@ fn place(
         return Ok(None);
     }
     if !found.at.is_multiple_of(ALIGNMENT) {
-        // Old writers did not align the data, so an unaligned tensor is copied.
+        // Old writers did not align the data. An unaligned tensor is copied.
         header.tensor(&wanted.ours, &dims, ty, bytes.to_vec());
         return Ok(None);
     }
     Ok(Some(TensorInfo::placed(&wanted.ours, &dims, ty, found.bytes, found.at)))
 }
 
-/// The model name of a folder: its repository's name if it is a snapshot in the hub's cache
-/// (`models--ORG--REPO/snapshots/COMMIT`), else the name of the folder.
+/// The model name of a folder. For a snapshot in the hub's cache
+/// (`models--ORG--REPO/snapshots/COMMIT`) it is the name of the repository, otherwise the name of
+/// the folder.
 pub fn name(folder: &Path) -> String {
     let whole = folder.canonicalize();
     let path = whole.as_deref().unwrap_or(folder);

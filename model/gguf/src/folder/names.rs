@@ -1,5 +1,5 @@
-//! Tensor names in folders and in GGUF files, and the shapes that the sizes in `config.json`
-//! require. The list is complete: a missing tensor and an unknown one are both errors.
+//! Tensor names in folders and in GGUF files, and the shapes that follow from the sizes in
+//! `config.json`. The list is complete: missing and unknown tensors are errors.
 
 use super::config::Config;
 use super::kind::Kind;
@@ -89,35 +89,35 @@ const LAYER: &[Row] = &[
 /// The output projection.
 const OUTPUT: &str = "lm_head.weight";
 
-/// Prefixes of names: the model's path within the saved object.
+/// Prefixes of names: the path of the model within the saved object.
 const PREFIXES: &[&str] =
     &["language_model.model.", "model.language_model.", "language_model.", "model."];
 
-/// Prefixes of a multimodal model's other parts.
+/// Prefixes of the other parts of a multimodal model.
 const OTHER_PARTS: &[&str] = &["vision_tower.", "multi_modal_projector."];
 
 /// A required tensor.
 #[derive(Debug)]
 pub struct ExpectedTensor {
-    /// Its name in the folder, without the prefix.
+    /// Name in the folder, without the prefix.
     pub theirs: String,
-    /// Its name in a GGUF file.
+    /// Name in a GGUF file.
     pub ours: String,
-    /// Its shape, rows first.
+    /// Shape of the tensor, rows first.
     pub shape: Vec<u64>,
 }
 
 /// The meaning of a name in a folder.
 #[derive(Debug)]
 pub enum Meaning<'a> {
-    /// A tensor of the text model.
+    /// The tensor belongs to the text model.
     Tensor(&'a ExpectedTensor),
-    /// A tensor of another part of a multimodal model, named here.
+    /// The tensor belongs to another part of a multimodal model, named here.
     OtherPart(&'static str),
-    /// A redundant tensor: rotation frequencies, or the output projection of a model that shares
-    /// its embedding.
+    /// The tensor is redundant: rotation frequencies, or the output projection of a model that
+    /// shares its embedding.
     Redundant,
-    /// An unknown tensor.
+    /// The tensor is unknown.
     Unknown,
 }
 

@@ -1,5 +1,5 @@
-//! The pooling of a sentence-transformers folder: `modules.json` lists the steps, and the pooling
-//! step's file states how rows become one vector.
+//! The pooling of a sentence-transformers folder. `modules.json` lists the steps, and the file of
+//! the pooling step states how rows become one vector.
 
 use super::error::FolderError;
 use super::fail::fail;
@@ -88,7 +88,7 @@ fn step(folder: &Path) -> Result<Option<(PathBuf, bool)>, Error> {
             fail(&path, FolderError::Value { key: "type".to_owned(), value, why: why.to_owned() })
         };
         match module.name.rsplit('.').next().unwrap_or_default() {
-            // The server always returns vectors of length 1; the command does on request.
+            // The server always returns vectors of length 1; the command does so on request.
             "Transformer" | "Normalize" => {}
             "Pooling" => {
                 let inside = Path::new(&module.path)

@@ -1,21 +1,21 @@
-//! Identifies the pre-tokenizer of a `tokenizer.json`. Regular expressions are compared as text; an
-//! unknown one is refused instead of approximated.
+//! Identifies the pre-tokenizer of a `tokenizer.json`. Regular expressions are compared as text. An
+//! unknown one is an error; it is not approximated.
 
 use super::json::short;
 use serde_json::Value;
 
 /// GPT-2's expression, the default of `ByteLevel`.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// Single digits.
+/// Matches single digits.
 const DIGITS: &str = r"\p{N}";
-/// Llama 3's.
+/// Expression of Llama 3.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Qwen 2's and 3's.
+/// Expression of Qwen 2 and 3.
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Mistral NeMo's.
+/// Expression of Mistral NeMo.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Expressions in order, whether whole pieces take precedence over merges, and the name in
+/// The expressions in order, whether whole pieces take precedence over merges, and the name in
 /// `tokenizer.ggml.pre`.
 const KNOWN: &[(&[&str], bool, &str)] = &[
     (&[GPT2], false, "gpt-2"),
@@ -52,7 +52,7 @@ fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, Stri
                 pre.get("pretokenizers").and_then(Value::as_array).ok_or_else(|| short(pre))?;
             let mut bytes = false;
             for one in list {
-                // After that conversion, expressions would match other text than intended.
+                // After that conversion, expressions would match another text than intended.
                 if bytes {
                     return Err(short(pre));
                 }
@@ -73,7 +73,7 @@ fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, Stri
         Some("Split") => {
             let how = (pre.get("behavior").and_then(Value::as_str), flag("invert", false));
             // Matches become pieces. These expressions match everything, so no text between matches
-            // is dropped.
+            // is lost.
             let alone =
                 matches!(how, (Some("Isolated"), Some(false)) | (Some("Removed"), Some(true)));
             let text =
@@ -85,9 +85,8 @@ fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, Stri
     }
 }
 
-/// The treatment of spaces in a SentencePiece-like vocabulary: whether a space is added before a
-/// text. The error describes an unknown part. Spaces become U+2581 in the normalizer or the
-/// pre-tokenizer.
+/// How a SentencePiece-like vocabulary treats spaces: whether a space is added before a text. The
+/// error describes an unknown part. Spaces become U+2581 in the normalizer or the pre-tokenizer.
 pub fn spaces(
     normalizer: Option<&Value>,
     pre: Option<&Value>,
@@ -124,7 +123,7 @@ pub fn spaces(
         None => {}
         Some(pre) => match kind(pre).as_deref() {
             Some("Metaspace") if text(pre, "replacement").as_deref() == mark => {
-                // Words must not be split at spaces, since SentencePiece does not split them
+                // Words must not be split at spaces, because SentencePiece does not split them
                 // either.
                 if pre.get("split").and_then(Value::as_bool) != Some(false) {
                     return unknown(pre);
@@ -138,7 +137,7 @@ pub fn spaces(
                 };
                 replaced = true;
             }
-            // Gemma's: it matches nothing, since the spaces are already replaced.
+            // The pre-tokenizer of Gemma matches nothing, because the spaces are already replaced.
             Some("Split")
                 if pre.get("pattern").and_then(|p| text(p, "String")).as_deref() == Some(" ")
                     && replaced => {}

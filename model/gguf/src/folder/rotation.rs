@@ -51,8 +51,8 @@ pub fn write(
     let base = theta.or(text.f64("rope_theta")?).unwrap_or(usual);
     header.f32(&key("freq_base"), base);
     if kind.arch() == "llama" {
-        // A GGUF file's rows are reordered, so that neighbours rotate; a folder's rows have the
-        // order of training.
+        // The rows of a GGUF file are reordered, so that adjacent elements rotate together. The
+        // rows of a folder are in the order of training.
         header.str(&key("pairing"), "halves");
     }
     if kind == Kind::Gemma3 {
@@ -99,7 +99,7 @@ pub fn write(
             header.u32(&key("scaling.original_context_length"), original);
             header.f32(&key("scaling.yarn_beta_fast"), positive("beta_fast")?.unwrap_or(32.0));
             header.f32(&key("scaling.yarn_beta_slow"), positive("beta_slow")?.unwrap_or(1.0));
-            // GGUF's factor multiplies YaRN's own; a folder's factor replaces it.
+            // GGUF's factor multiplies the factor of YaRN; a folder's factor replaces it.
             if let Some(attention) = positive("attention_factor")? {
                 header.f32(&key("scaling.attn_factor"), attention / (1.0 + 0.1 * factor.ln()));
             }

@@ -1,5 +1,5 @@
-//! The `*.safetensors` files of a folder: selects the model's files, maps them and locates their
-//! tensors. The format: <https://huggingface.co/docs/safetensors>.
+//! The `*.safetensors` files of a folder. Selects the files of the model, maps them and locates
+//! their tensors. The format: <https://huggingface.co/docs/safetensors>.
 
 use super::error::FolderError;
 use super::fail::fail;
@@ -17,25 +17,25 @@ use std::path::{Component, Path, PathBuf};
 
 /// A mapped file.
 pub struct Shard {
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its bytes.
+    /// Bytes of the file.
     pub map: Mmap,
-    /// Its tensors, ordered by place.
+    /// Tensors of the file, ordered by offset.
     pub tensors: Vec<ShardTensor>,
 }
 
-/// A tensor in a file.
+/// A tensor of a file.
 pub struct ShardTensor {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Its type.
+    /// Type of the tensor.
     pub dtype: Dtype,
     /// The shape, rows first.
     pub shape: Vec<u64>,
-    /// Offset of its start. The whole tensor is in the file.
+    /// Offset of the tensor's first byte. The whole tensor is in the file.
     pub at: u64,
-    /// Its size in bytes.
+    /// Size of the tensor in bytes.
     pub bytes: u64,
 }
 
@@ -63,7 +63,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut tensors = vec![];
         while let Some(name) = map.next_key::<String>()? {
-            // Free-form text of the file's writer.
+            // Free text of the program that wrote the file.
             if name == "__metadata__" {
                 map.next_value::<IgnoredAny>()?;
             } else {
@@ -115,8 +115,8 @@ impl<'de> Visitor<'de> for WeightMapVisitor {
     }
 }
 
-/// The model's files, and a remark: `model.safetensors` if it exists (as in transformers, even with
-/// an index), else the files of the index, else the only file.
+/// The files of the model, and a warning. `model.safetensors` is used if it exists, even with an
+/// index (as in transformers), otherwise the files of the index, otherwise the only file.
 pub fn files(folder: &Path) -> Result<(Vec<IndexedFile>, Option<String>), Error> {
     let whole = folder.join(WHOLE);
     let index = folder.join("model.safetensors.index.json");
@@ -173,8 +173,8 @@ pub fn open((path, promised): IndexedFile) -> Result<Shard, Error> {
     Ok(Shard { path, map, tensors })
 }
 
-/// Reads a file's tensors. Every place is checked against the end of the file and the tensor's
-/// shape.
+/// Reads the tensors of a file. Every offset is checked against the end of the file and the shape
+/// of the tensor.
 fn read(file: &[u8]) -> Result<Vec<ShardTensor>, FolderError> {
     let damaged = |why: String| FolderError::Header { why };
     let len = file.len() as u64;
@@ -192,8 +192,8 @@ fn read(file: &[u8]) -> Result<Vec<ShardTensor>, FolderError> {
             "its header has {header} bytes by the first eight, the file has {len}"
         )));
     };
-    // The crate parses a tensor's entry. Places are checked here, so that errors can name the
-    // tensor.
+    // The safetensors crate parses the entry of a tensor. Offsets are checked here, so that errors
+    // can name the tensor.
     let ShardHeader(mut entries) =
         serde_json::from_slice(text).map_err(|e| damaged(one_line(&e.to_string())))?;
     entries.sort_by(|a, b| a.0.cmp(&b.0));
@@ -237,7 +237,7 @@ fn read(file: &[u8]) -> Result<Vec<ShardTensor>, FolderError> {
     Ok(tensors)
 }
 
-/// ggml's id and element size of a type of weights.
+/// ggml's id and the element size of a type of weights.
 pub fn ggml(dtype: Dtype) -> Option<(u32, u64)> {
     match dtype {
         Dtype::F32 => Some((super::header::F32, 4)),

@@ -30,7 +30,7 @@ pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
         match file.get("chat_template") {
             None => continue,
             Some(Value::String(text)) => header.str(KEY, text),
-            // Several named templates; `default` is the one without a name in GGUF.
+            // Several named templates. The template `default` has no name in GGUF.
             Some(Value::Array(list)) => {
                 let mut seen = std::collections::HashSet::new();
                 for one in list {

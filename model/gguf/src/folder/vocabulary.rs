@@ -1,9 +1,9 @@
-//! Converts `tokenizer.json` to the vocabulary of a GGUF file, so that ids equal those of the same
-//! model as GGUF.
+//! Converts `tokenizer.json` to the vocabulary of a GGUF file. The ids are the same as in the GGUF
+//! file of the model.
 //!
-//! Two kinds of BPE: byte-level (`gpt2` in GGUF) with a known pre-tokenizer, and characters with
-//! bytes for unknown ones (`llama` in GGUF, as SentencePiece writes them). The merges of the second
-//! kind become scores: the first merge has the best score.
+//! Two kinds of BPE are supported: byte-level (`gpt2` in GGUF) with a known pre-tokenizer, and
+//! characters with bytes for unknown ones (`llama` in GGUF, the format of SentencePiece). The
+//! merges of the second kind become scores: the first merge has the best score.
 
 use super::config::Config;
 use super::error::FolderError;
@@ -26,7 +26,7 @@ use std::path::Path;
 struct TokenizerJson<'a> {
     #[serde(default, deserialize_with = "some")]
     added_tokens: Vec<AddedToken>,
-    // Steps as raw text: parsed values would take many times their length.
+    // The steps as raw text: parsed values would take many times their length in memory.
     #[serde(borrow)]
     normalizer: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -36,14 +36,14 @@ struct TokenizerJson<'a> {
     model: Model,
 }
 
-/// Maximum bytes of a step. One with a large character table has 400 kB.
+/// Maximum bytes of a step. A step with a large character table has 400 kB.
 const MOST_STEP: usize = json::MOST as usize;
 
 /// Maximum number of tokens, and of merges: four times the largest vocabulary, and twice its
 /// merges.
 const MOST_ENTRIES: usize = 1 << 20;
 
-/// An added token, which no merge produces.
+/// An added token. Merges do not produce it.
 #[derive(Deserialize)]
 struct AddedToken {
     id: u32,
@@ -75,7 +75,7 @@ struct Model {
     end_of_word_suffix: Option<String>,
 }
 
-/// The two parts of a merge; old files have both in one text.
+/// The two parts of a merge. Old files have both parts in one string.
 enum Merge {
     Text(String),
     Pair(String, String),
@@ -87,7 +87,7 @@ impl<'de> Deserialize<'de> for Merge {
     }
 }
 
-/// Deserialises a merge, and stops early on anything else.
+/// Deserialises a merge, and stops early if the value has another structure.
 struct OneMerge;
 
 impl<'de> Visitor<'de> for OneMerge {
@@ -109,7 +109,7 @@ impl<'de> Visitor<'de> for OneMerge {
     }
 }
 
-/// A list or a table of at most [`MOST_ENTRIES`].
+/// A list or a table of at most [`MOST_ENTRIES`] entries.
 fn some<'de, D: Deserializer<'de>, T: Deserialize<'de> + Entries<'de>>(
     from: D,
 ) -> Result<T, D::Error> {
@@ -174,7 +174,8 @@ impl<'de> Entries<'de> for HashMap<String, u32> {
     }
 }
 
-/// The algorithm of a file, read first, since other algorithms have another structure.
+/// The algorithm of a file. It is read first, because files of other algorithms have another
+/// structure.
 #[derive(Deserialize)]
 struct ModelType {
     model: ModelTypeField,
@@ -196,11 +197,11 @@ mod types {
     pub const BYTE: i32 = 6;
 }
 
-/// The score of tokens that no merge produces. They are never joined
+/// The score of tokens that no merge produces. The tokenizer never joins them
 /// (`tokenizer.ggml.never_score`).
 const NEVER: f32 = -1e9;
 
-/// Writes the vocabulary. Returns remarks for the user.
+/// Writes the vocabulary. Returns warnings for the user.
 pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<String>, Error> {
     let path = folder.join("tokenizer.json");
     let Some(bytes) = json::json_bytes(&path, json::MOST_TOKENIZER)? else {
@@ -265,7 +266,7 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
         header.strs("tokenizer.ggml.merges", merges.iter().map(String::as_str));
     }
     let mut remarks: Vec<String> = tokens.remark().into_iter().collect();
-    // Byte-level BPE does not normalise text, so the flag has no effect there.
+    // Byte-level BPE does not normalise text, so the flag has no effect for it.
     let normalized: Vec<&AddedToken> =
         file.added_tokens.iter().filter(|added| pieces && added.normalized).collect();
     if let [first, ..] = normalized[..] {
@@ -333,8 +334,8 @@ impl Tokens {
         let refuse = |text: &str, id: u32, why: String| {
             fail(path, FolderError::Token { text: text.to_owned(), id: id.into(), why })
         };
-        // The number of rows must not exceed what this file can fill: memory is not allocated for a
-        // mere number.
+        // The number of rows must not exceed the entries of this file: a number alone must not
+        // cause a large allocation.
         let n = rows as usize;
         let most = file.model.vocab.len() + file.added_tokens.len();
         if n > most.saturating_mul(4).max(1 << 20) {
@@ -361,7 +362,7 @@ impl Tokens {
         for added in &file.added_tokens {
             let (id, text) = (added.id, added.content.as_str());
             match texts.get_mut(id as usize) {
-                // Gemma 3 has a token for images, for which its text-only models have no row.
+                // Gemma 3 has a token for images. Its text-only models have no row for it.
                 None => {
                     all.beyond += 1;
                     continue;
@@ -387,7 +388,7 @@ impl Tokens {
                 }
             };
             all.ids.insert(text.clone(), id as u32);
-            // These tokens are searched in the original text, in which spaces are spaces.
+            // These tokens are searched in the original text, in which spaces are still spaces.
             let spelled = pieces && all.types.get(id) == Some(&types::USER_DEFINED);
             all.texts.push(if spelled { text.replace('\u{2581}', " ") } else { text });
         }
@@ -425,7 +426,8 @@ fn is_byte(text: &str) -> bool {
     hex.is_some_and(|hex| hex.len() == 2 && u8::from_str_radix(hex, 16).is_ok())
 }
 
-/// Whether a token is markup that some files do not mark as special. User text must not produce it.
+/// Whether a token is markup that some files do not mark as special. The text of a user must not
+/// produce it.
 fn looks_special(text: &str) -> bool {
     [("<|", "|>"), ("<\u{ff5c}", "\u{ff5c}>"), ("<unused", ">")]
         .iter()
@@ -444,7 +446,7 @@ fn is_nfc(normalizer: &Value) -> bool {
 }
 
 /// A score for each token: minus the index of the first merge that produces it. All merges of a
-/// token must therefore be adjacent; others are refused.
+/// token must therefore be adjacent; other vocabularies are refused.
 fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Error> {
     let mut scores: Vec<Option<f32>> = vec![None; tokens.texts.len()];
     let mut last = None;
@@ -453,7 +455,7 @@ fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Er
         let Some(id) = tokens.id(&text) else { continue };
         let Some(score) = scores.get_mut(id as usize) else { continue };
         // Added tokens are split off a text earlier. In some vocabularies, runs of one character
-        // had one score for all lengths, which merges order by length.
+        // had the same score for all lengths, while merges order them by length.
         let mut letters = text.chars();
         let first = letters.next();
         if tokens.types.get(id as usize) == Some(&types::NORMAL)
@@ -582,7 +584,7 @@ fn roles(
     }
     let mut eos = named("eos_token")?.or(stops.first().copied());
     let mut remark = None;
-    // Embedding models: their texts end with another token than answers do.
+    // Embedding models: their texts end with another token than answers.
     if let Some(last) = last.filter(|last| Some(*last) != eos)
         && let Some(old) = eos.replace(last)
     {
@@ -602,7 +604,7 @@ fn roles(
             header.u32(&key(&format!("{role}_token_id")), id);
         }
     }
-    // Instruction models end a turn with other tokens than a text.
+    // In instruction models a turn ends with other tokens than a text.
     let stops: Vec<i32> = stops.iter().filter_map(|id| i32::try_from(*id).ok()).collect();
     if !stops.is_empty() {
         header.i32s(&key("eog_token_ids"), &stops);

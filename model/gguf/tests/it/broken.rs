@@ -1,5 +1,5 @@
-//! Broken files: each is refused with one line that says what is wrong and where. Memory is bounded
-//! by the file's size.
+//! Tests broken files. Each is refused with one line that says what is wrong and where. Memory is
+//! limited by the size of the file.
 
 use std::fs;
 
@@ -8,8 +8,9 @@ use crate::it::support::peak::peak_of;
 use crate::it::support::writer::{Ten, Val, Writer, nested, strings, text};
 use kjit_gguf::{Gguf, TypeId};
 
-/// Most memory that opening may take besides the map. Directory entries are about three times as
-/// large in memory as in the file, and a growing list has its old and its new storage at once.
+/// Maximum memory that opening may take in addition to the map. Directory entries are about three
+/// times as large in memory as in the file. While a list grows, its old and its new storage exist
+/// simultaneously.
 fn allowance(file: usize) -> usize {
     16 * 1024 + 12 * file
 }
@@ -162,7 +163,7 @@ fn absurd_counts_are_refused_before_anything_is_allocated() {
         w.extend([b'k'; 40]);
         refused(&[("key length", w, &["metadata key number 0", "byte 32", &count])]);
     }
-    // More entries than there are, but not more than the bytes could hold.
+    // This count is larger than the number of entries, but not larger than the bytes could hold.
     let one_more = |w: &Writer| (Some(w.keys.len() as u64 + 1), Some(w.tensors.len() as u64 + 1));
     let w = Writer::sample();
     let (n_keys, n_tensors) = one_more(&w);
@@ -304,8 +305,8 @@ fn an_unknown_tensor_type_spoils_the_tensor_but_not_the_vocabulary() {
             assert!(line.contains("'odd'") && wants.iter().all(|w| line.contains(w)), "{line}");
         }
     }
-    // A type that ggml knows, with a known size, that kjit cannot decode: the tensor is listed, and
-    // a reader that needs to decode it names the type.
+    // The type is known to ggml and has a known size, but kjit cannot decode it. The tensor is
+    // listed. A reader that needs to decode it names the type in its error.
     let gguf = Gguf::from_bytes("iq2.gguf", &with_tensor(|t| (t.ty, t.dims) = (16, vec![256, 3])))
         .unwrap();
     assert_eq!(gguf.tensor("odd").unwrap().data.len(), 3 * 66);

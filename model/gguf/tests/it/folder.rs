@@ -1,4 +1,4 @@
-//! Folders of safetensors: how their metadata is read, and the errors of bad folders.
+//! Tests folders of safetensors: how their metadata is read, and the errors of invalid folders.
 
 use crate::it::support::folder::{Folder, post_processor, safetensors};
 use crate::it::support::opened::{refused, written};
@@ -329,7 +329,7 @@ fn infinity_and_nan_are_read_where_nothing_uses_them_and_named_where_something_d
         let line = refused(dir.path());
         assert!(line.contains(&format!("/config.json: key '{key}' is '{word}'")), "{line}");
     }
-    // Python refuses this JSON too.
+    // Python rejects this JSON as well.
     with(r#""a": Infinit"#);
     assert!(refused(dir.path()).contains("cannot be read"));
 }

@@ -1,5 +1,5 @@
-//! The reader does not panic for any bytes: flipped bits, replaced numbers, random bytes. The fuzz
-//! target in `fuzz/` continues from here.
+//! Tests that the reader does not panic for any bytes: flipped bits, replaced numbers, random
+//! bytes. The fuzz target in `fuzz/` does the same for longer.
 
 use crate::it::support::exercise::exercise;
 use crate::it::support::writer::Writer;
@@ -56,7 +56,7 @@ proptest! {
         let mut bytes = b"GGUF\x03\0\0\0".to_vec();
         bytes.extend(tensors.to_le_bytes());
         bytes.extend(keys.to_le_bytes());
-        // Random lengths are far too large; small ones in between let the reader go further.
+        // Random lengths are far too large. With small ones between them the reader gets further.
         bytes.extend(tail.iter().enumerate().map(|(i, b)| if i % 8 == 0 { b % 16 } else if b % 3 == 0 { *b } else { 0 }));
         exercise(&bytes);
     }

@@ -1,5 +1,5 @@
-//! Good files: typed values, numbers for each layer, split files, and the time to open a large
-//! file.
+//! Tests valid files: typed values, numbers for each layer, split files, and the time to open a
+//! large file.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -302,7 +302,7 @@ fn a_file_of_16_gb_opens_below_0_3_s_and_300_mb() {
 
     let before = (own_memory(), resident());
     let mut best = Duration::MAX;
-    // The best of three times, because other tests may run.
+    // The best of three times is used, because other tests may run.
     for _ in 0..3 {
         let start = Instant::now();
         let g = Gguf::open(&path).unwrap();

@@ -145,7 +145,7 @@ pub fn tempered(l: &Layer<'_, '_>, b: &mut Builder<'_>, q: ValueId) -> Result<Va
     }
 }
 
-/// Norms of heads before the rotation (QK norm).
+/// Normalises heads before the rotation (QK norm).
 pub fn normed(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -164,7 +164,7 @@ pub fn normed(
     }
 }
 
-/// Rotated heads. Normed after the rotation, if the architecture does so.
+/// Rotates heads. If the architecture has norms after the rotation, they are applied as well.
 pub fn turned(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,

@@ -1,5 +1,5 @@
-//! A decoder (or encoder) whose layers have two parts each, attention and feed-forward, built from
-//! its facts.
+//! A decoder (or encoder) built from its facts. Each layer has two parts, attention and
+//! feed-forward.
 
 use super::facts::{Facts, Parallel, Scale};
 use super::layer::{Layer, Model};
@@ -29,7 +29,7 @@ pub fn input(m: &Model<'_>, b: &mut Builder<'_>) -> Result<(ValueId, WeightId), 
         x = b.add("embed_at", x, positions);
     }
     if let Some(dims) = b.dims("token_types.weight") {
-        // A single text has token type 0 throughout.
+        // A single text has token type 0 for all tokens.
         let of = dims.iter().product::<u64>() as usize;
         let first = b.vector_part("token_types.weight", Part { at: 0, take: m.h.width, of })?;
         x = b.affine("embed_typed", x, 1.0, (None, Some(first)));
@@ -47,10 +47,10 @@ pub fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>) -> Result<ValueId, GraphErr
     let maybe =
         |b: &mut Builder<'_>, name: Option<&str>, x| name.map_or(Ok(x), |name| l.norm(b, name, x));
     let scale = l.m.scale(facts.residual_scale, 1.0)?;
-    // ModernBERT's first layer reads the normed embedding as it is.
+    // The first layer of ModernBERT reads the normalised embedding directly.
     let before = norms.before.filter(|name| !facts.encoder || l.has(b, name));
     let normed = maybe(b, before, x)?;
-    // Falcon's larger model has a norm for each of the two parts.
+    // The larger model of Falcon has a norm for each of the two parts.
     let own = facts.parallel == Parallel::SameNorm && l.has(b, "attn_norm_2");
     let to_mix = if own { l.norm(b, "attn_norm_2", x)? } else { normed };
     let mixed = (facts.mix)(l, b, to_mix)?;
@@ -113,8 +113,8 @@ pub fn finish(
 }
 
 /// The dense modules of sentence transformers: two projections, if the file has them. They are
-/// applied to each row instead of the pooled vector. That is equal, since pooling takes a mean of
-/// rows or one row.
+/// applied to each row and not to the pooled vector. The result is equal, because pooling takes a
+/// mean of rows or one row.
 fn dense(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let (mut x, mut width) = (x, m.h.width);
     for name in ["dense_2", "dense_3"] {
@@ -127,7 +127,7 @@ fn dense(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, Grap
     Ok(x)
 }
 
-/// Output projection; a file without `output.weight` uses the embedding's matrix again.
+/// Output projection. A file without `output.weight` uses the matrix of the embedding.
 pub fn head(
     m: &Model<'_>,
     b: &mut Builder<'_>,
@@ -161,7 +161,7 @@ pub fn head(
     })
 }
 
-/// The finished graph. A tensor that nothing uses is an error, except those in `ANY` and in the
+/// The finished graph. A tensor that is not used is an error, except those in `ANY` and in the
 /// facts.
 pub fn complete(m: &Model<'_>, b: Builder<'_>, logits: ValueId) -> Result<Graph, GraphError> {
     // Rotations that kjit computes itself, long and short rotation factors, and scales of formats

@@ -6,7 +6,7 @@ use super::{attention, latent};
 use crate::op::{LinearInputs, NormKind};
 use crate::{Activation, Builder, GraphError, Part, ValueId};
 
-/// Qwen3-Next: neighbouring value heads share a key head. Every n-th layer has full attention.
+/// Qwen3-Next: adjacent value heads share a key head. Every n-th layer has full attention.
 pub fn grouped(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     if is_full(l)? { attention::heads(l, b, x) } else { gated(l, b, x, false) }
 }
@@ -58,7 +58,7 @@ fn rule(l: &Layer<'_, '_>, b: &mut Builder<'_>, heads: Heads) -> ValueId {
     b.linear_attention(&l.name("delta"), inputs, count)
 }
 
-/// Norms each head to length √size: `√size · x / sqrt(Σ x² + eps)`.
+/// Normalises each head to length √size: `√size · x / sqrt(Σ x² + eps)`.
 fn unit_heads(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,

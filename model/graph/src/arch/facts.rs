@@ -1,5 +1,4 @@
-//! The facts of an architecture: its differences from llama, as data. A row of the table names
-//! these differences only.
+//! The facts of an architecture, as data. A row of the table lists only the differences from llama.
 
 use super::hparams::Hparams;
 use super::layer::Layer;
@@ -11,27 +10,28 @@ use crate::{Activation, Builder, GraphError, Pairing, ValueId};
 /// stream.
 pub type Block = fn(&Layer<'_, '_>, &mut Builder<'_>, ValueId) -> Result<ValueId, GraphError>;
 
-/// Facts that hold for every file of an architecture. Facts that a file's keys and tensors state
-/// (sizes, biases, fused projections, shared experts, sinks) are not repeated here.
+/// Facts that hold for every file of an architecture. Facts that the keys and tensors of a file
+/// state (sizes, biases, fused projections, shared experts, sinks) are not repeated here.
 #[derive(Clone, Copy)]
 pub struct Facts {
     /// `general.architecture`.
     pub arch: &'static str,
     /// Norm of the layers and the head: RMS norm or layer norm.
     pub norm: NormKind,
-    /// The epsilon of the norms may also be under the key of the other kind of norm.
+    /// The epsilon may be under the key of RMS norm or of layer norm.
     pub either_epsilon: bool,
     /// Norms have no weights.
     pub plain_norms: bool,
     /// The norms of a layer.
     pub norms: Norms,
-    /// The norms after each part apply to the sum of the part and the residual (post-norm).
+    /// The norms after attention and feed-forward apply to the sum with the residual (post-norm).
     pub norm_sums: bool,
-    /// An encoder: all tokens see each other, and the result is one pooled vector.
+    /// The model is an encoder: all tokens attend to each other, and the result is one pooled
+    /// vector.
     pub encoder: bool,
-    /// Parallel attention and feed-forward: whether both read the same residual stream.
+    /// Whether attention and feed-forward read the same residual stream.
     pub parallel: Parallel,
-    /// Pairing of the rotation (RoPE). `None`: no rotation.
+    /// How RoPE pairs the elements of a head. `None`: no rotation.
     pub rope: Option<Pairing>,
     /// The layers with rotation.
     pub rope_on: RopeOn,
@@ -41,9 +41,9 @@ pub struct Facts {
     pub sections: SectionsKey,
     /// The meaning of `rope.scaling.yarn_log_multiplier`.
     pub log_multiplier: LogMultiplier,
-    /// `rope.scaling.alpha` enlarges the base.
+    /// The base is enlarged by `rope.scaling.alpha`.
     pub rope_alpha: bool,
-    /// The file's own numbers turn YaRN on. The default of its β is 8.
+    /// YaRN is turned on by the keys of the file. The default of β is 8.
     pub yarn_keys: bool,
     /// The layers with a sliding window.
     pub windows: Windows,
@@ -67,23 +67,23 @@ pub struct Facts {
     pub residual_scale: Scale,
     /// Factor on the logits.
     pub logit_scale: Scale,
-    /// A factor on queries that grows with the position.
+    /// Factor on queries that grows with the position.
     pub temper: Temper,
-    /// The dense feed-forward part.
+    /// Kind of the dense feed-forward part.
     pub ffn: Ffn,
-    /// `hidden_activation` names the function of a fused unit.
+    /// The key `hidden_activation` names the activation if gate and up are in one tensor.
     pub activation_key: bool,
-    /// The width of the dense feed-forward part.
+    /// Width of the dense feed-forward part.
     pub ffn_size: FfnSize,
     /// The experts of layers that have a router tensor.
     pub experts: Option<Experts>,
-    /// The part that mixes tokens: attention or a state.
+    /// Attention or a recurrent state: the part that mixes tokens.
     pub mix: Block,
-    /// The part that works on each token alone.
+    /// Feed-forward: the part that computes each token separately.
     pub rest: Block,
     /// The tensor of the last norm. Empty: no such norm.
     pub out_norm: &'static str,
-    /// Substrings of names of tensors that files may have and the forward pass does not use.
+    /// Substrings of the names of tensors that the forward pass does not use.
     pub unused: &'static [&'static str],
 }
 
@@ -126,39 +126,39 @@ pub const LLAMA: Facts = Facts {
     unused: &[],
 };
 
-/// llama with rotation of halves (NeoX pairing).
+/// llama with NeoX pairing of the rotation: element i with element i + n/2.
 pub const QWEN: Facts = Facts { rope: Some(Pairing::Halves), ..LLAMA };
 
-/// Names of a layer's norms. `None`: no norm at that place.
+/// Names of a layer's norms. `None`: there is no such norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Norms {
-    /// Before attention.
+    /// Norm before attention.
     pub before: Option<&'static str>,
-    /// After attention, before the residual.
+    /// Norm after attention, before the residual is added.
     pub after: Option<&'static str>,
-    /// Before the feed-forward part.
+    /// Norm before the feed-forward part.
     pub ffn: Option<&'static str>,
-    /// After the feed-forward part, before the residual.
+    /// Norm after the feed-forward part, before the residual is added.
     pub ffn_after: Option<&'static str>,
 }
 
-/// Before each part.
+/// Norms before attention and before the feed-forward part.
 pub const PRE: Norms =
     Norms { before: Some("attn_norm"), after: None, ffn: Some("ffn_norm"), ffn_after: None };
-/// Before each part; the second norm has another name.
+/// Like `PRE`, but the second norm has another name.
 pub const PRE_POST: Norms = Norms { ffn: Some("post_attention_norm"), ..PRE };
-/// After each part.
+/// Norms after attention and after the feed-forward part.
 pub const AFTER: Norms = Norms {
     before: None,
     after: Some("post_attention_norm"),
     ffn: None,
     ffn_after: Some("post_ffw_norm"),
 };
-/// Before and after each part.
+/// Norms before and after attention and the feed-forward part.
 pub const AROUND: Norms =
     Norms { after: Some("post_attention_norm"), ffn_after: Some("post_ffw_norm"), ..PRE };
 
-/// After each part and its residual addition, as in BERT.
+/// Norms after the addition of the residual, as in BERT.
 pub const BEHIND: Norms = Norms {
     before: None,
     after: Some("attn_output_norm"),
@@ -169,12 +169,11 @@ pub const BEHIND: Norms = Norms {
 /// Whether attention and feed-forward read the same input and are added together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parallel {
-    /// Sequential.
+    /// No: the feed-forward part reads the result of attention.
     No,
-    /// Parallel, both from the norm before attention.
+    /// Yes: both read the result of the norm before attention.
     SameNorm,
-    /// Parallel from the same stream, each through its own norm, if `use_parallel_residual` is true
-    /// or absent.
+    /// Yes, each through its own norm, if `use_parallel_residual` is true or absent.
     IfKey,
     /// [`Parallel::SameNorm`] if the layer has no second norm.
     IfNoNorm,
@@ -183,46 +182,46 @@ pub enum Parallel {
 /// The layers with rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeOn {
-    /// All.
+    /// All layers.
     All,
-    /// Layers with a window.
+    /// Layers with a sliding window.
     Windowed,
-    /// Layers with a window if any layer has one, else all.
+    /// Layers with a window. If no layer has one, all layers.
     WindowedIfAny,
-    /// All but the last of every n layers.
+    /// All layers but the last of every n.
     AllBut(usize),
-    /// All but the first of every n layers, if some layers have a window and the model has more
+    /// All layers but the first of every n, if some layers have a window and the model has more
     /// than n layers.
     AllButFirst(usize),
     /// The layers that the list under this key names.
     Key(&'static str),
-    /// All, unless this key is `false`.
+    /// All layers, unless this key is `false`.
     Unless(&'static str),
-    /// All if the model has this number of layers, else none.
+    /// All layers if the model has this number of layers, no layer otherwise.
     IfLayers(usize),
 }
 
 /// The rotation of layers with a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LocalRope {
-    /// Equal to the other layers.
+    /// Same as in the other layers.
     Same,
-    /// Equal to the other layers, with `rope.freq_base_swa` as base if the file has it.
+    /// Same as in the other layers, but `rope.freq_base_swa` is the base if the file has it.
     OwnBase,
-    /// Equal to the other layers, without scaling and its factor.
+    /// Same as in the other layers, but without scaling and its factor.
     Plain,
-    /// Never scaled. The base is `rope.freq_base_swa`, or this number.
+    /// Without scaling. The base is `rope.freq_base_swa`; this number is the default.
     Base(f32),
 }
 
 /// Whether `rope.dimension_sections` is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SectionsKey {
-    /// No.
+    /// The key is not read.
     Unread,
     /// The positions of a section follow each other.
     Blocks,
-    /// Blocks, if the first two sections have pairs.
+    /// As `Blocks`, if the first two sections have pairs.
     IfTwo,
     /// The positions of the sections alternate.
     Interleaved,
@@ -231,13 +230,13 @@ pub enum SectionsKey {
 /// The meaning of `rope.scaling.yarn_log_multiplier`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogMultiplier {
-    /// It is not read.
+    /// The key is not read.
     Unread,
     /// The part of the attention factor that is not applied to the rotations.
     AsItIs,
-    /// That part times 0.1.
+    /// As `AsItIs`, but times 0.1.
     Tenths,
-    /// That part times 0.1. No factor is applied to the rotations.
+    /// As `Tenths`, but no factor is applied to the rotations.
     Scores,
 }
 
@@ -248,66 +247,65 @@ pub enum Width {
     Key,
     /// The value of the key, or this default.
     Or(usize),
-    /// This number, even if the key is there.
+    /// This number. The key is ignored.
     Is(usize),
 }
 
 /// The layers with a sliding window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Windows {
-    /// None.
+    /// No layers.
     None,
-    /// All layers but the last of every n (0: all layers). `attention.sliding_window_pattern`
-    /// overrides n.
+    /// All layers but the last of every n (0: all layers). The key
+    /// `attention.sliding_window_pattern` overrides n.
     AllBut(usize),
-    /// `AllBut`, if the window's key is there.
+    /// As `AllBut`, if the window's key exists.
     IfKey(usize),
-    /// `AllBut(second)`, if the model has `first` layers.
+    /// As `AllBut(second)`, if the model has `first` layers.
     IfLayers(usize, usize),
-    /// If the key is there: all layers but the first of every n.
+    /// All layers but the first of every n, if the window's key exists.
     AllButFirst(usize),
-    /// Attention in chunks of this many positions, on all layers but the last of every n.
+    /// Attention in chunks of `first` positions, on all layers but the last of every `second`.
     Chunks(usize, usize),
 }
 
 /// Norms of queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QkNorm {
-    /// None.
+    /// No norms.
     None,
-    /// Of each head, before the rotation.
+    /// A norm of each head, before the rotation.
     Head,
-    /// Of each head, if the file has weights for it.
+    /// As `Head`, if the file has weights for it.
     IfThere,
     /// One norm over all heads.
     Whole,
-    /// One norm over all heads, if the file has weights for it.
+    /// As `Whole`, if the file has weights for it.
     WholeIfThere,
-    /// Of each head, after the rotation.
+    /// A norm of each head, after the rotation.
     HeadTurned,
-    /// Of each head after the rotation, without weights, unless the model has this number of
-    /// experts.
+    /// As `HeadTurned`, without weights, unless the model has this number of experts.
     PlainTurned(usize),
 }
 
 /// A factor, or the key or formula that gives it.
 #[derive(Clone, Copy)]
 pub enum Scale {
-    /// 1.
+    /// The factor is 1.
     One,
-    /// 1/√head size; scores only.
+    /// 1/√(head size), for scores only.
     Head,
-    /// This number.
+    /// This constant.
     Is(f32),
-    /// √width.
+    /// √(width of the residual stream).
     SqrtWidth,
-    /// The value of a key. If it is absent or 0: the default of its place.
+    /// The value of a key. If it is absent or 0, the default of the field.
     Key(&'static str),
-    /// One over the value of a key.
+    /// 1 / the value of a key.
     Over(&'static str),
     /// The value of a key, or this function of the sizes.
     Or(&'static str, fn(&Hparams<'_>) -> f32),
-    /// One over the value of a key, or this function of the sizes.
+    /// 1 / the value of a key, or this function of the sizes.
     OverOr(&'static str, fn(&Hparams<'_>) -> f32),
     /// A function of the sizes.
     Of(fn(&Hparams<'_>) -> f32),
@@ -331,9 +329,9 @@ pub enum Ffn {
 /// The width of the dense feed-forward part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FfnSize {
-    /// `feed_forward_length`.
+    /// `feed_forward_length` of the file.
     Key,
-    /// Half of it.
+    /// Half of `feed_forward_length`.
     HalfKey,
     /// Equal to the width of the residual stream.
     Width,
@@ -342,22 +340,24 @@ pub enum FfnSize {
 /// A factor on queries that grows with the position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Temper {
-    /// None.
+    /// No factor.
     None,
-    /// By `attention.temperature_scale`, one step per n positions; this key gives n.
+    /// It grows by `attention.temperature_scale`, with one step per n positions. The key named here
+    /// gives n.
     Key(&'static str),
-    /// By 0.1 per 8192 positions, in layers without rotation.
+    /// It grows by 0.1, with one step per 8192 positions (the defaults of the keys), in layers
+    /// without rotation.
     Unturned,
 }
 
-/// The routing of experts and their units, unless keys of the file differ.
+/// The routing of experts and their activation. Keys of the file take precedence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Experts {
     /// The function on router scores. `expert_gating_func` takes precedence.
     pub gating: Gating,
     /// The weights of the chosen experts sum to one. `expert_weights_norm` takes precedence.
     pub renormalise: bool,
-    /// The activation of the unit, gated or not.
+    /// The activation of an expert, gated or not.
     pub act: Activation,
     /// The weights scale the experts' inputs instead of their results.
     pub share_input: bool,

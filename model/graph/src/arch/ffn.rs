@@ -5,7 +5,7 @@ use super::layer::Layer;
 use crate::op::{Gating, Groups, NormKind};
 use crate::{Activation, Builder, GraphError, Part, ValueId, WeightId};
 
-/// Experts if the layer has a router tensor, else the dense part.
+/// Experts if the layer has a router tensor, otherwise the dense part.
 pub fn feed_forward(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -26,9 +26,9 @@ pub fn routed_by_input(
     experts(l, b, x, l.input)
 }
 
-/// Experts, followed by smaller ones that groups of them share (GroveMoE, arXiv 2508.07785). A
-/// token computes the shared experts of its chosen ones. These read the output of the experts, as
-/// in llama.cpp.
+/// GroveMoE (arXiv 2508.07785): each group of experts has a small shared expert. A token also
+/// computes the shared experts of the groups of its chosen experts. Their input is the output of
+/// the chosen experts, as in llama.cpp.
 pub fn with_shared_by_groups(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -63,7 +63,7 @@ pub fn with_shared_by_groups(
     Ok(b.add(l.name("ffn_grove"), own, scaled))
 }
 
-/// The dense part plus experts that read the layer's input through their own norm.
+/// The sum of the dense part and of experts that read the layer's input through another norm.
 pub fn dense_and_experts(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -75,7 +75,7 @@ pub fn dense_and_experts(
     Ok(b.add(l.name("ffn_sum"), out, chosen))
 }
 
-/// Experts, plus the dense part if there is one, both of the same input: `(dense + experts) / √2`.
+/// Experts, and the dense part if there is one, with the same input: `(dense + experts) / √2`.
 pub fn with_experts(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -101,7 +101,7 @@ pub fn dense(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Value
     unit(l, b, x, ("", kind(l)?), size)
 }
 
-/// The kind of unit of the layer's dense part.
+/// The kind of the layer's dense part.
 fn kind(l: &Layer<'_, '_>) -> Result<Ffn, GraphError> {
     const KEY: &str = "hidden_activation";
     let (h, facts) = (l.h(), &l.m.facts);
@@ -134,15 +134,15 @@ fn xielu(l: &Layer<'_, '_>) -> Result<Activation, GraphError> {
             None => Err(bad(format!("a list of {}", all.len()), "there are more layers")),
         }
     };
-    // The file has the learned parameters. The slopes in use are softplus of them, and the negative
-    // one is increased by beta.
+    // The file has the learned parameters. The slopes in use are softplus of these parameters, and
+    // the negative slope is increased by beta.
     let (positive, negative) =
         (Activation::Softplus.of(number("alpha_p")?), Activation::Softplus.of(number("alpha_n")?));
     let beta = number("beta")?;
     Ok(Activation::Xielu { positive, negative: beta + negative, beta, eps: number("eps")? })
 }
 
-/// A unit whose tensors are `ffn_gate…`, `ffn_up…`, `ffn_down…` with a suffix.
+/// A feed-forward part whose tensors are `ffn_gate…`, `ffn_up…`, `ffn_down…` with a suffix.
 pub fn unit(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -186,7 +186,7 @@ pub fn unit(
     l.project(b, &down, hidden, width, size)
 }
 
-/// The number of experts of a layer, the number in use, and their kind.
+/// The number of experts of a layer, the number of chosen experts per token, and their kind.
 struct Mixture {
     facts: Experts,
     count: usize,
@@ -243,7 +243,7 @@ impl Mixture {
     }
 }
 
-/// The chosen experts' units, weighted, plus the shared experts. The router reads `scored`.
+/// The weighted sum of the chosen experts, plus the shared experts. The router reads `scored`.
 pub fn experts(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -255,7 +255,7 @@ pub fn experts(
     mixture(l, b, &e, x, scores)
 }
 
-/// [`experts`], from router scores that are already computed.
+/// Like [`experts`], with router scores that are already computed.
 fn mixture(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -269,8 +269,8 @@ fn mixture(
     if e.facts.share_input {
         from = b.spread(l.name("ffn_spread"), x, shares);
     }
-    // The experts' width is that of their down matrices' output. It is the residual stream's width
-    // or a narrower latent.
+    // The width of the experts' result is the output width of their down matrices: the width of the
+    // residual stream, or of a narrower latent.
     let inner = l.width_of(b, "ffn_down_exps", 1).unwrap_or(width);
     if let Some(rank) = Some(inner).filter(|n| *n != width) {
         from = l.project(b, "ffn_latent_down", from, rank, width)?;
@@ -309,7 +309,7 @@ fn routed(
     }))
 }
 
-/// The experts' hidden values: the input of their down matrices.
+/// The hidden values of the experts: the input of their down matrices.
 fn expert_units(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -370,13 +370,14 @@ fn expert_bias(
     b.opt_vector(&l.name(&format!("{name}.bias")), count * rows)
 }
 
-/// The shared experts that every token uses, if the layer has them. Their tensors give their width.
+/// The shared experts, which every token uses, if the layer has them. Their width is in their
+/// tensors.
 fn shared(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
     x: ValueId,
 ) -> Result<Option<ValueId>, GraphError> {
-    // The down projection's input length is the width of the unit.
+    // The input length of the down projection is the hidden width.
     let Some(size) = l.width_of(b, "ffn_down_shexp", 0) else { return Ok(None) };
     let ffn = match l.m.facts.ffn {
         Ffn::Gated(act) if !l.has(b, "ffn_gate_shexp") => Ffn::Fused(act),

@@ -11,7 +11,7 @@ use crate::{
 };
 use kjit_gguf::Gguf;
 
-/// The facts that both share.
+/// The facts that both architectures share.
 pub const FACTS: Facts = Facts {
     rope: Some(Pairing::Halves),
     embed_scale: Scale::SqrtWidth,
@@ -20,8 +20,8 @@ pub const FACTS: Facts = Facts {
     local_rope: LocalRope::Base(10000.0),
     final_cap: 30.0,
     experts: Some(Experts { act: Activation::GeluTanh, ..MIXTURE }),
-    // Layers that read another layer's keys and values may have their own tensors, which are
-    // unused.
+    // Layers that read the keys and values of another layer may have their own tensors, which are
+    // not used.
     unused: &[".attn_k", ".attn_v"],
     ..LLAMA
 };
@@ -79,8 +79,8 @@ pub struct SharedKv {
 }
 
 impl SharedKv {
-    /// Reads `attention.shared_kv_layers`; `default` if the key is absent. That many last layers
-    /// share.
+    /// Reads `attention.shared_kv_layers` (`default` if the key is absent): the number of last
+    /// layers that share keys and values.
     pub fn read(m: &Model<'_>, default: usize) -> Result<SharedKv, GraphError> {
         let shared = m.h.number("attention.shared_kv_layers")?.unwrap_or(default);
         match m.h.layers.checked_sub(shared).filter(|own| *own > 0) {
@@ -94,7 +94,7 @@ impl SharedKv {
     }
 }
 
-/// Attention with unscaled scores. Queries, keys and values are normed per head.
+/// Attention with unscaled scores. Queries, keys and values are normalised per head.
 pub fn attention(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -134,7 +134,8 @@ pub fn attention(
     let last = if windowed { local } else { full };
     if l.index < shared.own {
         let k = project(b, "attn_k", queries, keys)?;
-        // Without a projection of their own, values are the keys before norm and rotation.
+        // If a layer has no projection for values, the values are the keys before norm and
+        // rotation.
         let v = if fused || l.has(b, "attn_v") {
             project(b, "attn_v", queries + keys, keys)?
         } else {
@@ -158,7 +159,8 @@ pub fn attention(
 }
 
 /// The per-layer inputs of a token: rows of a second embedding table plus a projection of the
-/// embedding. `width` is the default if no key gives it. Empty if the model has no such table.
+/// embedding. `width` is the default if no key gives it. The result is empty if the model has no
+/// such table.
 pub fn layer_inputs(
     m: &Model<'_>,
     b: &mut Builder<'_>,
@@ -184,7 +186,7 @@ pub fn layer_inputs(
         .collect())
 }
 
-/// The addition of a layer from its own per-layer input.
+/// The addition of a layer, computed from its per-layer input.
 pub fn layer_branch(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,

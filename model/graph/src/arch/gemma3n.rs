@@ -9,14 +9,14 @@ use crate::op::NormKind;
 use crate::{Activation, Builder, Graph, GraphError, ValueId};
 use kjit_gguf::Gguf;
 
-/// An epsilon far below any row length that occurs.
+/// An epsilon far below any row norm (√Σx²) that occurs.
 const TINY: f32 = 1e-12;
 
 pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     let (m, mut b) = Model::open(gguf, &FACTS)?;
     let (x, table) = m.embedding(&mut b)?;
     let per_layer = layer_inputs(&m, &mut b, x, 256)?;
-    // The defaults are those of the published models.
+    // The defaults are the values of the published models.
     let streams = m.h.opt_size("altup.num_inputs")?.unwrap_or(4);
     let active = m.h.number("altup.active_idx")?.unwrap_or(0);
     if active >= streams || streams < 2 {
@@ -43,13 +43,13 @@ pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     finish(&m, b, x, table)
 }
 
-/// The length of a row, √Σx².
+/// The norm of a row, √Σx².
 fn length(b: &mut Builder<'_>, name: &str, x: ValueId) -> ValueId {
     let squares = b.dot(format!("{name}_squares"), x, x, 1);
     b.act(format!("{name}_length"), squares, Activation::Sqrt)
 }
 
-/// Projections for all streams but the active one, each scaled to the length of `like`.
+/// Projections for all streams but the active one, each scaled to the norm of `like`.
 fn projected(
     m: &Model<'_>,
     b: &mut Builder<'_>,
@@ -110,7 +110,7 @@ fn closed(
     Ok(b.affine("streams_mean", sum, 1.0 / all.len() as f32, (None, None)))
 }
 
-/// The coefficients that a layer predicts and corrects with: a few numbers computed from a stream.
+/// The coefficients with which a layer predicts and corrects: a few numbers computed from a stream.
 fn modalities(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -149,7 +149,7 @@ fn predict(
     Ok(predicted)
 }
 
-/// Corrects each predicted stream by a part of the layer's result for the active stream.
+/// Corrects each predicted stream by a fraction of the layer's result for the active stream.
 fn correct(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -176,7 +176,7 @@ fn correct(
     Ok(all)
 }
 
-/// Attention with a low-rank branch, then a sparse unit.
+/// Attention with a low-rank branch, then a sparse feed-forward part.
 fn layer(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -202,8 +202,8 @@ fn layer(
     Ok(b.add(l.name("residual"), both, out))
 }
 
-/// A gated unit. In layers with a sparsity above zero, gates below mean + n standard deviations are
-/// zero.
+/// A gated feed-forward part. In layers with a sparsity above zero, gates below mean + n standard
+/// deviations are set to zero.
 fn sparse_unit(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let (h, width) = (l.h(), l.h().width);
     let size = h.need_at("feed_forward_length", l.index)?;
@@ -216,7 +216,7 @@ fn sparse_unit(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Val
         None => 0.0,
     };
     if deviations > 0.0 && size > 1 {
-        // Here the deviation divides by n; the threshold is defined with n − 1.
+        // This deviation divides by n, but the threshold is defined with n − 1.
         let n = size as f32;
         let units =
             b.norm(l.name("ffn_gate_units"), gate, NormKind::Layer, size, (None, None), TINY);

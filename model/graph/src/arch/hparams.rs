@@ -10,9 +10,9 @@ pub struct Hparams<'a> {
     gguf: &'a Gguf,
     /// `general.architecture`, the prefix of its keys.
     pub arch: &'a str,
-    /// The context length of training.
+    /// Context length used in training.
     pub context: usize,
-    /// Layers of the forward pass, without those of multi-token prediction.
+    /// Number of layers in the forward pass. Layers of multi-token prediction are not counted.
     pub layers: usize,
     /// Width of the residual stream.
     pub width: usize,
@@ -20,13 +20,13 @@ pub struct Hparams<'a> {
     pub heads: Vec<usize>,
     /// Key and value heads of each layer; 0 if it has no attention.
     pub kv_heads: Vec<usize>,
-    /// Elements of a head's query and key.
+    /// Number of elements of a head's query or key.
     pub head_dim: usize,
-    /// Elements of a head's value.
+    /// Number of elements of a head's value.
     pub value_dim: usize,
     /// Epsilon of the norms.
     pub eps: f32,
-    /// Size of the vocabulary: the rows of the embedding.
+    /// Size of the vocabulary: number of rows of the embedding.
     pub vocab: usize,
 }
 
@@ -140,8 +140,8 @@ impl<'a> Hparams<'a> {
         self.gguf
     }
 
-    /// A size for each layer of the forward pass, if the key is there: one number for all, or a
-    /// list. 0 is a valid size.
+    /// A size for each layer of the forward pass, if the key exists: one number for all layers, or
+    /// a list. 0 is a valid size.
     pub fn per_layer(&self, name: &str) -> Result<Option<Vec<usize>>, GraphError> {
         let all = self.size("block_count")?;
         let Some(list) = self.gguf.opt_per_layer_u32(&self.key(name), all)? else {
@@ -153,7 +153,7 @@ impl<'a> Hparams<'a> {
         Ok(Some(list.into_iter().take(self.layers).map(|v| v as usize).collect()))
     }
 
-    /// The size of one layer, if it is there and not 0.
+    /// The size of one layer, if it exists and is not 0.
     pub fn size_at(&self, name: &str, layer: usize) -> Result<Option<usize>, GraphError> {
         Ok(self.per_layer(name)?.and_then(|all| all.get(layer).copied()).filter(|n| *n > 0))
     }
@@ -170,7 +170,7 @@ impl<'a> Hparams<'a> {
         }
     }
 
-    /// A size, if it is there. 0 is valid.
+    /// A size, if the key exists. 0 is valid.
     pub fn number(&self, name: &str) -> Result<Option<usize>, GraphError> {
         match self.gguf.opt_u32(&self.key(name))? {
             Some(v) if v > LARGEST => {
@@ -180,7 +180,7 @@ impl<'a> Hparams<'a> {
         }
     }
 
-    /// A finite number, if it is there.
+    /// A finite number, if the key exists.
     pub fn real(&self, name: &str) -> Result<Option<f32>, GraphError> {
         match self.gguf.opt_f32(&self.key(name))? {
             Some(v) if !v.is_finite() => Err(self.bad(name, v, "it must be a number")),
@@ -193,18 +193,18 @@ impl<'a> Hparams<'a> {
         Ok(self.real(name)?.filter(|v| *v != 0.0))
     }
 
-    /// A boolean, if it is there.
+    /// A boolean, if the key exists.
     pub fn flag(&self, name: &str) -> Result<Option<bool>, GraphError> {
         Ok(self.gguf.opt_bool(&self.key(name))?)
     }
 
-    /// A size that must be there and above zero.
+    /// A size that must exist and be above zero.
     pub fn size(&self, name: &str) -> Result<usize, GraphError> {
         let v = self.gguf.require_u32(&self.key(name))?;
         self.checked(name, v)
     }
 
-    /// A size above zero, if it is there.
+    /// A size above zero, if the key exists.
     pub fn opt_size(&self, name: &str) -> Result<Option<usize>, GraphError> {
         self.gguf.opt_u32(&self.key(name))?.map(|v| self.checked(name, v)).transpose()
     }
@@ -223,7 +223,7 @@ impl<'a> Hparams<'a> {
     }
 
     /// The rotation that the keys describe, for heads of `head` elements; `factors` divide its
-    /// frequencies. The second one is for layers with their own base and is not scaled.
+    /// frequencies. The second rotation is for layers with their own base. It is not scaled.
     pub fn ropes(
         &self,
         facts: &Facts,
@@ -265,7 +265,7 @@ impl<'a> Hparams<'a> {
             .then_some(Sections { sizes, interleaved }))
     }
 
-    /// The base of a rotation, if it is there.
+    /// The base of a rotation, if the key exists.
     pub fn rope_base(&self, name: &str) -> Result<Option<f32>, GraphError> {
         match self.gguf.opt_f32(&self.key(name))? {
             Some(base) if !(base.is_finite() && base > 1.0) => {
@@ -275,7 +275,7 @@ impl<'a> Hparams<'a> {
         }
     }
 
-    /// Elements of the rotated part: a head, or the RoPE part of latent attention.
+    /// Number of elements of the rotated part: a head, or the RoPE part of latent attention.
     pub fn rope_head(&self) -> Result<usize, GraphError> {
         match self.opt_size("attention.kv_lora_rank")? {
             Some(_) => self.size("rope.dimension_count"),
@@ -283,7 +283,7 @@ impl<'a> Hparams<'a> {
         }
     }
 
-    /// Elements of a head that are rotated.
+    /// Number of elements of a head that are rotated.
     pub fn rope_dims(&self, head: usize) -> Result<usize, GraphError> {
         let dims = self.opt_size("rope.dimension_count")?.unwrap_or(head);
         if !dims.is_multiple_of(2) || dims > head {
@@ -293,13 +293,13 @@ impl<'a> Hparams<'a> {
         Ok(dims)
     }
 
-    /// The scaling factor of positions; 1 is none.
+    /// The scaling factor of positions; 1 means no scaling.
     pub fn rope_factor(&self) -> Result<f32, GraphError> {
         let positive = |name: &str| match self.real(name)? {
             Some(v) if v < 0.0 => Err(self.bad(name, v, "it must be above zero")),
             v => Ok(v),
         };
-        // Files older than the typed keys have `rope.scale_linear` only; 0 is none.
+        // Files older than the typed keys have `rope.scale_linear` only; 0 means no scaling.
         let factor = match positive("rope.scaling.factor")? {
             Some(f) => Some(f),
             None => positive("rope.scale_linear")?,
@@ -317,7 +317,7 @@ impl<'a> Hparams<'a> {
         let kind = self.gguf.opt_str(&self.key("rope.scaling.type"))?.unwrap_or("linear");
         let yarn = match kind {
             "yarn" => true,
-            // longrope's factors per frequency are tensors.
+            // The factors of longrope are tensors, one factor per frequency.
             "none" | "linear" | "longrope" => false,
             other => {
                 return Err(self.bad(
@@ -328,7 +328,7 @@ impl<'a> Hparams<'a> {
             }
         };
         let (factor, own) = (self.rope_factor()?, number("rope.scaling.attn_factor", 1.0)?);
-        // In grok's files this number turns YaRN on.
+        // In files of grok this number turns YaRN on.
         let yarn = match self
             .real("rope.scaling.yarn_ext_factor")?
             .filter(|n| facts.yarn_keys && *n >= 0.0)

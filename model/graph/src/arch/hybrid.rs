@@ -1,20 +1,21 @@
-//! Hybrid layers: a state, attention, or both. The file's list of heads decides for each layer.
+//! Hybrid layers: a state, attention, or both. The list of heads in the file decides for each
+//! layer.
 
 use super::layer::Layer;
 use super::{attention, mamba};
 use crate::{Activation, Builder, GraphError, Part, ValueId};
 
-/// Mamba-2 in layers without heads, else attention.
+/// Mamba-2 in layers without heads, attention in the others.
 pub fn mamba2(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     if l.kv_heads() == 0 { mamba::mamba2(l, b, x) } else { attention::heads(l, b, x) }
 }
 
-/// Mamba in layers without heads, else attention.
+/// Mamba in layers without heads, attention in the others.
 pub fn mamba1(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     if l.kv_heads() == 0 { mamba::mamba1(l, b, x) } else { attention::heads(l, b, x) }
 }
 
-/// Attention and Mamba-2 of the same input, added together (Falcon-H1, arXiv 2507.22448).
+/// The sum of attention and Mamba-2 with the same input (Falcon-H1, arXiv 2507.22448).
 pub fn side_by_side(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -24,8 +25,8 @@ pub fn side_by_side(
     Ok(b.add(l.name("mixed"), heads, state))
 }
 
-/// A short convolution between two gates in layers without heads, else attention (LFM2, Liquid AI
-/// 2025).
+/// A short convolution between two gates in layers without heads, attention in the others (LFM2,
+/// Liquid AI 2025).
 pub fn short_conv(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,

@@ -12,13 +12,13 @@ const INDEXER_EPS: f32 = 1e-6;
 
 /// Sizes of a layer with latent attention.
 struct Sizes {
-    /// Elements of the latent.
+    /// Number of elements of the latent.
     rank: usize,
-    /// Elements of a key with rotation.
+    /// Number of elements of a key with rotation.
     rope: usize,
-    /// Elements of a key without rotation.
+    /// Number of elements of a key without rotation.
     nope: usize,
-    /// Elements of a head's value.
+    /// Number of elements of a head's value.
     value: usize,
 }
 
@@ -45,14 +45,14 @@ impl Sizes {
     }
 }
 
-/// Chooses by the layer's tensors: a shared projection from the latent, or projections of single
-/// heads.
+/// Chooses by the tensors of the layer: one projection from the latent for all heads, or
+/// projections of single heads.
 pub fn either(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     if l.has(b, "attn_kv_b") { expanded(l, b, x) } else { absorbed(l, b, x) }
 }
 
-/// The absorbed form (DeepSeek-V2, section 2.1.2): the projections of keys and values are applied
-/// to queries and results. Heads read the latent, so one row per token is cached.
+/// The absorbed variant (DeepSeek-V2, section 2.1.2): the projections of keys and values are
+/// applied to queries and results. Heads read the latent, so one row per token is cached.
 pub fn absorbed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let s = Sizes::read(l)?;
     let heads = l.heads();
@@ -75,7 +75,7 @@ pub fn absorbed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
     output(l, b, x, mixed, heads * s.value)
 }
 
-/// The expanded form: keys and values are computed from the latent and cached.
+/// The expanded variant: keys and values are computed from the latent and cached.
 pub fn expanded(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let heads = l.heads();
     let s = Sizes::read(l)?;
@@ -95,8 +95,8 @@ pub fn expanded(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
     output(l, b, x, mixed, heads * s.value)
 }
 
-/// Queries: the part without rotation, the rotated part, and the low-rank row that they come from,
-/// if there is one.
+/// Queries: the part without rotation, the rotated part, and the low-rank row from which they are
+/// computed, if there is one.
 fn queries(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -122,8 +122,8 @@ fn queries(
     Ok((nope, turns, short))
 }
 
-/// The positions that the indexer's small heads choose for this layer. The rotation of their keys
-/// and queries is by halves, at their start.
+/// The positions that the indexer (with small heads) chooses for this layer. Its keys and queries
+/// are rotated at their start, with NeoX pairing.
 fn indexed(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -151,7 +151,7 @@ fn indexed(
     Ok(b.top_keys(l.name("indexer.top"), q, w, state, top))
 }
 
-/// The latent, normed, and the rotated part of the key.
+/// The normalised latent, and the rotated part of the key.
 fn compressed(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -166,9 +166,9 @@ fn compressed(
     Ok((latent, turns))
 }
 
-/// The factor on scores, `m² / √key`. `m` is the rotations' magnitude times the part of YaRN's
-/// attention factor that the multiplier moves to scores. With linear scaling, `m` also has the
-/// factor that YaRN would put on rotations.
+/// The factor on scores, `m² / √key`. `m` is the magnitude of the rotations times the part of
+/// YaRN's attention factor that the multiplier moves to scores. With linear scaling, `m` also
+/// includes the factor that YaRN would apply to rotations.
 fn scale(l: &Layer<'_, '_>, b: &Builder<'_>, s: &Sizes) -> Result<f32, GraphError> {
     let (h, facts) = (l.h(), &l.m.facts);
     let key = ((s.nope + s.rope) as f32).sqrt();

@@ -1,4 +1,4 @@
-//! The model during the building of its graph: the file's sizes and the architecture's facts, and
+//! The model while its graph is built: the sizes of the file, the facts of the architecture, and
 //! the steps that all layers share.
 
 use super::facts::{Facts, LocalRope, RopeOn, Scale, Width, Windows};
@@ -12,9 +12,9 @@ pub const ROPE_FREQS: &str = "rope_freqs";
 
 /// A model: facts, sizes, rotations and windows.
 pub struct Model<'a> {
-    /// The facts of its architecture.
+    /// The facts of the architecture.
     pub facts: Facts,
-    /// Its sizes.
+    /// The sizes of the model.
     pub h: Hparams<'a>,
     /// Rotation of layers with full attention.
     pub rope: Option<RopeId>,
@@ -133,17 +133,17 @@ impl Layer<'_, '_> {
         b.has(&self.weight_name(name))
     }
 
-    /// The size of an axis of a tensor of the layer, if it is there.
+    /// The size of an axis of a tensor of the layer, if the tensor exists.
     pub fn width_of(&self, b: &Builder<'_>, name: &str, axis: usize) -> Option<usize> {
         b.dims(&self.weight_name(name)).and_then(|dims| dims.get(axis)).map(|&n| n as usize)
     }
 
-    /// Query heads.
+    /// Number of query heads.
     pub fn heads(&self) -> usize {
         self.h().heads.get(self.index).copied().unwrap_or(0)
     }
 
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub fn kv_heads(&self) -> usize {
         self.h().kv_heads.get(self.index).copied().unwrap_or(0)
     }
@@ -182,8 +182,8 @@ impl Layer<'_, '_> {
         }
     }
 
-    /// The bias of some rows of a projection: a part of its tensor's bias, or a tensor for that
-    /// part alone.
+    /// The bias of some rows of a projection: a part of the bias of its tensor, or a separate
+    /// tensor for these rows.
     fn bias(
         &self,
         b: &mut Builder<'_>,
@@ -212,7 +212,7 @@ impl Layer<'_, '_> {
         self.norm_with(b, name, x, (kind, self.h().eps), group)
     }
 
-    /// A norm of groups of elements with its own epsilon.
+    /// A norm of groups of elements with another epsilon.
     pub fn norm_with(
         &self,
         b: &mut Builder<'_>,
@@ -253,15 +253,15 @@ impl Layer<'_, '_> {
             return Ok(b.matmul(self.name(name), x, w, bias));
         }
         let scale = Some(b.vector(&scale, 1)?);
-        // The bias of a feed-forward part is scaled, too.
+        // The bias of a feed-forward part is scaled as well.
         let (inside, behind) = if tensor.starts_with("ffn_") { (bias, None) } else { (None, bias) };
         let out = b.matmul(self.name(name), x, w, inside);
         Ok(b.affine(self.name(&format!("{name}_scaled")), out, 1.0, (scale, behind)))
     }
 }
 
-/// A norm with the weights of a tensor, as long as a group or the row. Without weights if the file
-/// has none for the whole norm.
+/// A norm with the weights of a tensor, which has the length of a group or of the row. It has no
+/// weights if the file has none for the whole norm.
 fn norm(
     b: &mut Builder<'_>,
     tensor: &str,
@@ -306,7 +306,7 @@ fn ropes(
     facts: &Facts,
 ) -> Result<(Option<RopeId>, Option<RopeId>), GraphError> {
     let Some(pairing) = facts.rope else { return Ok((None, None)) };
-    // GGUF files never have this key. Folders of safetensors do, since their rows were not
+    // GGUF files never have this key. Folders of safetensors have it, because their rows were not
     // reordered.
     let pairing = match h.gguf().opt_str(&h.key("rope.pairing"))? {
         None => pairing,
@@ -315,8 +315,8 @@ fn ropes(
     };
     let head = h.rope_head()?;
     let half = h.rope_dims(head)? / 2;
-    // Divisors of frequencies: one set for all contexts, or two. The second of two is for contexts
-    // longer than the original one.
+    // Divisors of frequencies: one set for all contexts, or two sets. The second set is for
+    // contexts longer than the original one.
     let factors = match b.opt_vector(&format!("{ROPE_FREQS}.weight"), half)? {
         _ if facts.unused.contains(&ROPE_FREQS) => None,
         None => b.opt_vector("rope_factors_short.weight", half)?,
@@ -346,7 +346,7 @@ fn ropes(
             Rope { dims, base: own_base.unwrap_or(base), factors: None, ..plain }
         }
     };
-    // The order is that of first use by a layer.
+    // Rotations are in the order of their first use by a layer.
     let first_local = windows(h, facts)?.1.first() == Some(&true);
     let (first, second) = if first_local { (local, full) } else { (full, local) };
     let (first, second) = (b.rope_table(first), b.rope_table(second));

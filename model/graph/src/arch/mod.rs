@@ -1,8 +1,8 @@
-//! The architectures: from a file's metadata to a [`Graph`].
+//! The architectures: makes a [`Graph`] from the metadata of a file.
 //!
-//! Most are a row of `table.rs` with their differences from llama. An architecture that a row
-//! cannot describe is a function that builds layers from the same parts, in a file here, with a
-//! line in `BUILT`.
+//! Most architectures are a row of `table.rs` with their differences from llama. If a row cannot
+//! describe an architecture, it is a function in a file here, which builds layers from the same
+//! parts, with a line in `BUILT`.
 
 mod attention;
 mod decoder;
@@ -40,11 +40,11 @@ const BUILT: &[(&str, Build)] = &[
     ("nemotron_h_moe", stateful::nemotron_h),
 ];
 
-/// The graph of the file's model.
+/// Builds the graph of the file's model.
 ///
 /// # Errors
-/// An unknown architecture (the error lists the known ones); metadata or a tensor that is missing,
-/// of another type or shape, or out of range; a tensor that nothing uses.
+/// The architecture is unknown (the error lists the known ones). Metadata or a tensor is missing,
+/// has another type or shape, or is out of range. A tensor is not used.
 pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     let arch = gguf.architecture()?;
     let row = table::TABLE.iter().find(|facts| facts.arch == arch);

@@ -3,10 +3,10 @@
 use crate::{Graph, GraphError, Op, Pooling, ValueId};
 use kjit_gguf::Gguf;
 
-/// The pooling of `ARCH.pooling_type`. `None` if the key is absent or 0.
+/// The pooling in `ARCH.pooling_type`. `None` if the key is absent or 0.
 ///
 /// # Errors
-/// An unknown kind of pooling.
+/// The kind of pooling is unknown.
 pub fn pooling(gguf: &Gguf) -> Result<Option<Pooling>, GraphError> {
     let key = format!("{}.pooling_type", gguf.architecture()?);
     match gguf.opt_u32(&key)? {
@@ -22,10 +22,10 @@ pub fn pooling(gguf: &Gguf) -> Result<Option<Pooling>, GraphError> {
 }
 
 /// The graph up to the last norm, with its rows pooled to one vector. The kind of pooling is
-/// `wanted`, else that of the file.
+/// `wanted`, or otherwise the kind in the file.
 ///
 /// # Errors
-/// The errors of [`super::build`]; also a decoder whose file has no pooling, if `wanted` is `None`.
+/// See [`super::build`]; also a decoder whose file has no pooling, if `wanted` is `None`.
 pub fn build_vector(gguf: &Gguf, wanted: Option<Pooling>) -> Result<Graph, GraphError> {
     let mut graph = super::build(gguf)?;
     if graph.pooling.is_none() {

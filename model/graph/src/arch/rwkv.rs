@@ -11,7 +11,7 @@ use kjit_gguf::Gguf;
 /// The epsilon of a head's norm.
 const HEAD_EPS: f32 = 64e-5;
 
-/// A token and its difference to the previous one.
+/// A token, and the previous token minus this one.
 struct Pair {
     x: ValueId,
     /// The previous token minus this one.
@@ -25,7 +25,7 @@ impl Pair {
         Pair { x, back: b.add(l.name(&format!("{name}_back")), before, away) }
     }
 
-    /// Interpolates towards the previous token, by a part of a tensor.
+    /// Interpolates towards the previous token, with the factors in a part of a tensor.
     fn lerp(
         &self,
         l: &Layer<'_, '_>,
@@ -45,7 +45,7 @@ pub fn rwkv6(gguf: &Gguf) -> Result<Graph, GraphError> {
     build(gguf, |l, b, x, _| time_mix6(l, b, x), channel_mix6)
 }
 
-/// Version 7: the state is corrected by a delta rule, and values are mixed with those of the first
+/// Version 7: a delta rule corrects the state, and values are mixed with the values of the first
 /// layer.
 pub fn rwkv7(gguf: &Gguf) -> Result<Graph, GraphError> {
     build(gguf, time_mix7, channel_mix7)
@@ -61,7 +61,7 @@ type TimeMix = fn(
 type ChannelMix = fn(&Layer<'_, '_>, &mut Builder<'_>, ValueId) -> Result<ValueId, GraphError>;
 
 fn build(gguf: &Gguf, time: TimeMix, channel: ChannelMix) -> Result<Graph, GraphError> {
-    // Files have value-mixing tensors for the first layer, which has nothing to mix with.
+    // Files have tensors to mix values in the first layer as well, but its values are not mixed.
     let unused = &["blk.0.time_mix_v0", "blk.0.time_mix_v1", "blk.0.time_mix_v2"];
     let facts = Facts { rope: None, norm: NormKind::Layer, unused, ..LLAMA };
     let (m, mut b) = Model::open(gguf, &facts)?;
@@ -157,8 +157,8 @@ fn times(
 fn time_mix6(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let (width, (count, size)) = (l.h().width, heads(l)?);
     let pair = Pair::new(l, b, "time_mix", x);
-    // The interpolation factors of the five inputs: a small network of a first interpolation, plus
-    // fixed factors.
+    // The interpolation factors of the five inputs: the output of a small network for a first
+    // interpolation, plus fixed factors.
     let guess = pair.lerp(l, b, "time_mix_lerp_x", Part::all(width), "time_mix_guess")?;
     let extra = l.h().size("time_mix_extra_dim")?;
     let far = l.project(b, "time_mix_w1", guess, 5 * extra, width)?;

@@ -1,4 +1,4 @@
-//! Decoders whose layers have one part only, such as state-space models.
+//! Decoders whose layers have only one part, such as state-space models.
 
 use super::decoder::{finish, input};
 use super::facts::{Block, Experts, Facts, Ffn, LLAMA, SIGMOID_UNNORMED};

@@ -1,5 +1,5 @@
-//! The table of architectures that facts describe, one row each. A fact that a row does not name is
-//! llama's.
+//! The table of architectures that facts describe, one row each. Facts that a row does not name are
+//! equal to llama's facts.
 
 use super::decoder::OUTPUT_BIAS;
 use super::facts::*;
@@ -11,10 +11,11 @@ use crate::op::{Gating, NormKind};
 
 const GELU: Ffn = Ffn::Gated(GeluTanh);
 
-/// Windows on the layers that the file lists, else none.
+/// Windows on the layers that the file lists. If it lists none, no windows.
 const LISTED: Windows = Windows::IfKey(1);
 
-/// Layer norms, an ungated unit with GELU, rotation of halves: GPT-NeoX and similar models.
+/// Layer norms, a feed-forward part with GELU and without a gate, NeoX rotation: GPT-NeoX and
+/// similar models.
 const NEOX: Facts = Facts { norm: NormKind::Layer, ffn: Ffn::Plain(GeluTanh), ..QWEN };
 
 /// [`NEOX`] without rotation.
@@ -33,7 +34,7 @@ const GEMMA3: Facts = Facts {
     ..GEMMA
 };
 
-/// Norms after each part and its residual addition; no rotation, no last norm.
+/// Norms after the addition of the residual; no rotation, no last norm.
 const BERT: Facts = Facts {
     norms: BEHIND,
     norm_sums: true,
@@ -73,14 +74,14 @@ const LATENT: Facts = Facts {
     ..LLAMA
 };
 
-/// The scale of scores: 1/√head size, or 1/√(width / heads) in the largest model of Gemma 2 and 3,
-/// which has `layers` layers.
+/// The scale of scores: 1/√(head size). In the largest model of Gemma 2 and 3, which has `layers`
+/// layers, 1/√(width / heads).
 fn by_width(h: &Hparams<'_>, layers: usize) -> f32 {
     let heads = h.heads.first().copied().unwrap_or(1).max(1);
     1.0 / (if h.layers == layers { h.width / heads } else { h.head_dim } as f32).sqrt()
 }
 
-/// All rows, llama and similar models first.
+/// All rows. llama and similar models come first.
 pub const TABLE: &[Facts] = &[
     // Touvron et al. 2023, arXiv 2302.13971. Also models with the same file layout: Llama 2 and 3,
     // SmolLM2, Mistral, Mixtral. Folders of safetensors may list layers with a window.
@@ -94,7 +95,7 @@ pub const TABLE: &[Facts] = &[
     },
     Facts { arch: "xverse", ..LLAMA },
     Facts { arch: "internlm2", ..LLAMA },
-    // llama.cpp reads a bias of attention's output and does not add it.
+    // llama.cpp reads a bias of the attention output and does not add it.
     Facts { arch: "ernie4_5", unused: &["attn_output.bias"], ..LLAMA },
     Facts { arch: "ernie4_5-moe", experts: Some(MIXTURE), unused: &["attn_output.bias"], ..LLAMA },
     Facts { arch: "smollm3", rope_on: RopeOn::AllBut(4), ..LLAMA },
@@ -164,7 +165,7 @@ pub const TABLE: &[Facts] = &[
         experts: Some(MIXTURE),
         ..GRANITE
     },
-    // Qwen: rotation of halves.
+    // Qwen: NeoX rotation.
     Facts { arch: "qwen", ffn_size: FfnSize::HalfKey, ..QWEN },
     // Yang et al. 2024, arXiv 2407.10671: biases on queries, keys and values.
     Facts { arch: "qwen2", windows: LISTED, ..QWEN },
@@ -361,7 +362,8 @@ pub const TABLE: &[Facts] = &[
         ffn: Ffn::Gated(Silu),
         ..GPT
     },
-    // Its files may have further biases. llama.cpp adds those of queries, keys and values only.
+    // The files may have further biases. llama.cpp adds only the biases of queries, keys and
+    // values.
     Facts {
         arch: "refact",
         rope: None,
@@ -375,7 +377,7 @@ pub const TABLE: &[Facts] = &[
     // DeepSeek-AI 2025: an indexer of small heads chooses the keys that each layer reads.
     Facts { arch: "deepseek32", temper: Temper::None, ..LATENT },
     Facts { arch: "mistral4", ..LATENT },
-    // The file does not have these factors; they are constants of the model.
+    // The file does not contain these factors; they are constants of the model.
     Facts {
         arch: "minicpm3",
         mix: latent::expanded,
@@ -421,8 +423,8 @@ pub const TABLE: &[Facts] = &[
         experts: Some(SIGMOID),
         ..LLAMA
     },
-    // Encoders (Devlin et al. 2018, arXiv 1810.04805, and similar models): all tokens see each
-    // other.
+    // Encoders (Devlin et al. 2018, arXiv 1810.04805, and similar models): all tokens attend to
+    // each other.
     Facts { arch: "bert", ..BERT },
     Facts {
         arch: "nomic-bert",

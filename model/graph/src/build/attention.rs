@@ -1,4 +1,4 @@
-//! Appends attention and what it reads.
+//! Appends attention and the operations that prepare its inputs.
 
 use super::Builder;
 use crate::op::{Attention, KvWrite, Mask, Op, Rope, TopKeys};

@@ -11,7 +11,7 @@ pub struct Act {
     pub x: ValueId,
     /// The function.
     pub act: Activation,
-    /// The result, of the shape of `x`.
+    /// The result, with the shape of `x`.
     pub out: ValueId,
 }
 

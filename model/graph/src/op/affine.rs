@@ -4,9 +4,9 @@ use super::operation::{Lookup, Operation, maybe};
 use crate::value::ValueId;
 use crate::weight::WeightId;
 
-/// `out = scale · weight · x + bias`, element by element. A weight or bias shorter than the row
-/// repeats. With `each` > 1, one weight element serves `each` neighbouring elements, for example a
-/// head.
+/// `out = scale · weight · x + bias`, element by element. A weight or bias that is shorter than the
+/// row is repeated. With `each` > 1, one weight element applies to `each` adjacent elements, for
+/// example a head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Affine {
     /// Input.
@@ -15,11 +15,11 @@ pub struct Affine {
     pub scale: f32,
     /// Factor of each element.
     pub weight: Option<WeightId>,
-    /// Added to each element.
+    /// Bias that is added to each element.
     pub bias: Option<WeightId>,
-    /// Neighbouring elements with the same factor and bias.
+    /// Number of adjacent elements with the same factor and bias.
     pub each: usize,
-    /// The result, of the shape of `x`.
+    /// The result, with the shape of `x`.
     pub out: ValueId,
 }
 

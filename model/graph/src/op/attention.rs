@@ -8,26 +8,26 @@ use crate::weight::WeightId;
 /// The positions that a token attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mask {
-    /// Positions up to its own, limited by the state's window.
+    /// Positions up to the position of the token, limited by the window of the state.
     Causal,
-    /// Positions up to its own within its chunk of this many positions.
+    /// Positions up to the position of the token, within its chunk of this number of positions.
     Chunk(usize),
-    /// All positions, later ones too. For encoders, which take all tokens in one pass.
+    /// All positions, including later ones. For encoders, which process all tokens in one pass.
     All,
     /// Positions at most half this number away, on both sides.
     Around(usize),
 }
 
 /// Attention (Vaswani et al. 2017, arXiv 1706.03762) of a token's queries over a state: `out =
-/// softmax(cap(scale · q·k) − slope · distance) · v`. Neighbouring query heads share a key head
+/// softmax(cap(scale · q·k) − slope · distance) · v`. Adjacent query heads share a key head
 /// (Ainslie et al. 2023, arXiv 2305.13245).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attention {
     /// Queries, `heads · key size` wide.
     pub q: ValueId,
-    /// Keys and values, or a latent. Its window applies.
+    /// Keys and values, or a latent. The window of the state applies.
     pub state: StateId,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
     /// Factor on `q·k`.
     pub scale: f32,
@@ -43,14 +43,14 @@ pub struct Attention {
     pub alibi: Option<f32>,
     /// A list of positions. Attention is limited to it, within the mask. `None`: no limit.
     pub only: Option<ValueId>,
-    /// `heads · value size` wide.
+    /// The result, `heads · value size` wide.
     pub out: ValueId,
 }
 
 impl Attention {
     /// The slope of each head: `2^(−max i / n)` for the heads `i = 1 … n`, where n is the largest
-    /// power of two up to their number. Further heads take the odd terms of the series with twice
-    /// the density.
+    /// power of two that is at most the number of heads. Further heads get the odd terms of the
+    /// series with twice the density.
     pub fn slopes(&self) -> Option<Vec<f32>> {
         let max = self.alibi?;
         let n = 1usize << self.heads.max(1).ilog2();

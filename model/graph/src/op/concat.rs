@@ -4,16 +4,16 @@ use super::operation::{Lookup, Operation};
 use crate::value::ValueId;
 
 /// Concatenates, for each of `groups` parts of a row, the part of `a` and the part of `b`. If `b`
-/// has one part only, it serves every group.
+/// has only one part, it is used for every group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Concat {
     /// The first part.
     pub a: ValueId,
     /// The second part.
     pub b: ValueId,
-    /// Parts of a row: 1, or the number of heads.
+    /// Number of parts of a row: 1, or the number of heads.
     pub groups: usize,
-    /// Elements of a part of `b`.
+    /// Number of elements of a part of `b`.
     pub behind: usize,
     /// Result.
     pub out: ValueId,

@@ -6,18 +6,18 @@ use crate::value::ValueId;
 use crate::weight::WeightId;
 
 /// Causal convolution of each channel: `out[t][c] = bias[c] + Σ_k weight[c][k] · x[t − (K − 1) +
-/// k][c]`. The state is the previous `K − 1` tokens, zeros at first.
+/// k][c]`. The state is the previous `K − 1` tokens. It starts as zeros.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
     /// Input.
     pub x: ValueId,
-    /// A row of K taps per channel.
+    /// The weights, a row of K taps per channel.
     pub weight: WeightId,
-    /// Added to each channel.
+    /// Bias that is added to each channel.
     pub bias: Option<WeightId>,
-    /// `K − 1` rows of `x`, oldest first.
+    /// The state: `K − 1` rows of `x`, the oldest first.
     pub state: StateId,
-    /// The result, of the shape of `x`.
+    /// The result, with the shape of `x`.
     pub out: ValueId,
 }
 

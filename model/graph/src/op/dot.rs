@@ -10,9 +10,9 @@ pub struct Dot {
     pub a: ValueId,
     /// Second factor.
     pub b: ValueId,
-    /// Heads.
+    /// Number of heads.
     pub heads: usize,
-    /// One number per head.
+    /// The result, one number per head.
     pub out: ValueId,
 }
 

@@ -13,12 +13,12 @@ pub enum By {
     Position,
 }
 
-/// `out[t] = scale · table[token[t]]`, or of its position.
+/// `out[t] = scale · table[i[t]]`, where `i` is the token id or the position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embed {
     /// The table, with a row per token of the vocabulary or per position.
     pub table: WeightId,
-    /// The index.
+    /// The index that selects a row.
     pub by: By,
     /// Factor (Gemma: √width).
     pub scale: f32,

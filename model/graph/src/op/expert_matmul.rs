@@ -4,8 +4,8 @@ use super::operation::{Lookup, Operation, maybe};
 use crate::value::ValueId;
 use crate::weight::WeightId;
 
-/// `out[slot] = weight[experts[slot]] · x[slot] + bias[experts[slot]]`. An `x` of one slot serves
-/// all slots.
+/// `out[slot] = weight[experts[slot]] · x[slot] + bias[experts[slot]]`. If `x` has one slot, it is
+/// used for all slots.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertMatMul {
     /// Input: one slot, or one per chosen expert.
@@ -14,9 +14,9 @@ pub struct ExpertMatMul {
     pub experts: ValueId,
     /// One matrix per expert.
     pub weight: WeightId,
-    /// One row per expert, added.
+    /// Bias that is added, one row per expert.
     pub bias: Option<WeightId>,
-    /// One slot per chosen expert.
+    /// The result, one slot per chosen expert.
     pub out: ValueId,
 }
 

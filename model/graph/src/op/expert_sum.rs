@@ -6,11 +6,11 @@ use crate::value::ValueId;
 /// `out = Σ over slots of shares[slot] · x[slot]`, or the plain sum without shares.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertSum {
-    /// One slot per chosen expert.
+    /// Input, one slot per chosen expert.
     pub x: ValueId,
     /// Factor per slot.
     pub shares: Option<ValueId>,
-    /// One slot.
+    /// The result, one slot.
     pub out: ValueId,
 }
 

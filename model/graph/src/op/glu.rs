@@ -4,8 +4,8 @@ use super::operation::{Lookup, Operation};
 use crate::activation::Activation;
 use crate::value::ValueId;
 
-/// `out = act(gate) · up`. If the gate is narrower than `up`, each of its elements serves several
-/// neighbouring ones.
+/// `out = act(gate) · up`. If the gate is narrower than `up`, each of its elements is used for
+/// several adjacent elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Glu {
     /// Input of the activation.
@@ -14,7 +14,7 @@ pub struct Glu {
     pub up: ValueId,
     /// The activation.
     pub act: Activation,
-    /// The result, of the shape of `up`.
+    /// The result, with the shape of `up`.
     pub out: ValueId,
 }
 

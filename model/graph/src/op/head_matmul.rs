@@ -4,11 +4,11 @@ use super::operation::{Lookup, Operation};
 use crate::value::ValueId;
 use crate::weight::WeightId;
 
-/// `out[h] = weight[h] · x[h]`, for each head. If `x` has the width of one head, it serves all
+/// `out[h] = weight[h] · x[h]`, for each head. If `x` has the width of one head, it is used for all
 /// heads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadMatMul {
-    /// Input: the rows of all heads, or one row that serves all.
+    /// Input: the rows of all heads, or one row that is used for all.
     pub x: ValueId,
     /// One matrix per head.
     pub weight: WeightId,

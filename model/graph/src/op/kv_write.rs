@@ -4,7 +4,7 @@ use super::operation::{Lookup, Operation};
 use crate::state::StateId;
 use crate::value::ValueId;
 
-/// Stores this token's keys and values, or the one row of a latent state.
+/// Stores the keys and values of this token, or the only row of a latent state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KvWrite {
     /// Keys of all heads.

@@ -24,17 +24,17 @@ pub struct LinearAttention {
     pub k: ValueId,
     /// Values, `heads · V` wide.
     pub v: ValueId,
-    /// Decay factor of the state: one per head, or K per head.
+    /// Decay factor of the state: one per head, or `K` per head.
     pub w: ValueId,
     /// The vectors `a` and `b` of the correction, `heads · K` wide each.
     pub correction: Option<(ValueId, ValueId)>,
-    /// Factor on the token's own key, K per head.
+    /// Factor on the token's own key, `K` per head.
     pub bonus: Option<WeightId>,
-    /// Heads.
+    /// Number of heads.
     pub heads: usize,
-    /// `heads · K · V` numbers.
+    /// The state: `heads · K · V` elements.
     pub state: StateId,
-    /// The result, of the shape of `v`.
+    /// The result, with the shape of `v`.
     pub out: ValueId,
 }
 

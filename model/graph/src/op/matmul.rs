@@ -1,19 +1,19 @@
-//! Products with a matrix. Most of the time of a step is spent here.
+//! Products with a matrix. They take most of the time of a step.
 
 use super::operation::{Lookup, Operation, maybe};
 use crate::value::ValueId;
 use crate::weight::WeightId;
 
-/// `out = weight · x + bias`. The weight has a row per output.
+/// `out = weight · x + bias`. The weight has one row per output.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MatMul {
     /// Input, as wide as a row of the weight.
     pub x: ValueId,
     /// The matrix.
     pub weight: WeightId,
-    /// Added to the result.
+    /// Bias that is added to the result.
     pub bias: Option<WeightId>,
-    /// One element per row of the weight.
+    /// The result, one element per row of the weight.
     pub out: ValueId,
 }
 

@@ -1,9 +1,10 @@
-//! The operations, one file each: a struct of inputs, parameters and outputs, its text form, its
-//! bytes per token. A new operation is a file here, a name in the list below and a method of
-//! [`Builder`](crate::Builder) in `build`.
+//! The operations, one file each. A file has a struct of inputs, parameters and outputs, its text
+//! form, and its bytes per token. A new operation needs a file here, a name in the list below and a
+//! method of [`Builder`](crate::Builder) in `build`.
 //!
-//! The GPU's side groups operations into launches (`fuse`); an operation that no rule there knows
-//! is a step of its own, and one that no kernel computes is refused by name (`fit`).
+//! The planner of the GPU groups operations into launches (`fuse`). An operation that no rule there
+//! knows is a separate step. An operation that no kernel computes is refused, and the error names
+//! it (`fit`).
 
 mod act;
 mod add;
@@ -67,35 +68,35 @@ macro_rules! operations {
         })*
 
         impl Op {
-            /// The values that it reads.
+            /// The values that the operation reads.
             pub fn reads(&self) -> Vec<ValueId> {
                 match self { $(Op::$Name(op) => op.reads(),)* }
             }
 
-            /// The values that it writes: none if it only changes a state, two for a routing, else
-            /// one.
+            /// The values that the operation writes: none if it only changes a state, two for a
+            /// routing, otherwise one.
             pub fn writes(&self) -> Vec<ValueId> {
                 match self { $(Op::$Name(op) => op.writes(),)* }
             }
 
-            /// The weights that it needs as f32.
+            /// The weights that the operation needs as f32.
             pub fn vectors(&self) -> Vec<WeightId> {
                 match self { $(Op::$Name(op) => op.vectors(),)* }
             }
 
-            /// The weights that it reads.
+            /// The weights that the operation reads.
             pub fn weights(&self) -> Vec<WeightId> {
                 let mut all = match self { $(Op::$Name(op) => op.matrices(),)* };
                 all.extend(self.vectors());
                 all
             }
 
-            /// The state that it changes.
+            /// The state that the operation changes.
             pub fn keeps(&self) -> Option<StateId> {
                 match self { $(Op::$Name(op) => op.keeps(),)* }
             }
 
-            /// The states that it reads or changes.
+            /// The states that the operation reads or changes.
             pub fn states(&self) -> Vec<StateId> {
                 match self { $(Op::$Name(op) => op.states(),)* }
             }
@@ -105,12 +106,12 @@ macro_rules! operations {
                 match self { $(Op::$Name(op) => op.bytes(graph),)* }
             }
 
-            /// Its name in the text form of a graph.
+            /// The operation's name in the text form of a graph.
             pub fn name(&self) -> &'static str {
                 match self { $(Op::$Name(op) => op.name(),)* }
             }
 
-            /// Its arguments in the text form.
+            /// The operation's arguments in the text form.
             pub fn args(&self, graph: &dyn Lookup) -> Vec<String> {
                 match self { $(Op::$Name(op) => op.args(graph),)* }
             }

@@ -17,23 +17,24 @@ pub enum NormKind {
     Length,
 }
 
-/// `out = norm(x) · weight + bias` for each group of `group` elements. A weight or bias as long as
-/// a group serves all groups; one as long as the row has factors for each group.
+/// `out = norm(x) · weight + bias` for each group of `group` elements. A weight or bias that is as
+/// long as a group is used for all groups. One that is as long as the row has factors for each
+/// group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Norm {
     /// Input.
     pub x: ValueId,
     /// The kind of norm.
     pub kind: NormKind,
-    /// Elements of a group.
+    /// Number of elements of a group.
     pub group: usize,
     /// Factors.
     pub weight: Option<WeightId>,
-    /// Added.
+    /// Bias that is added.
     pub bias: Option<WeightId>,
     /// Keeps the division finite.
     pub eps: f32,
-    /// The result, of the shape of `x`.
+    /// The result, with the shape of `x`.
     pub out: ValueId,
 }
 

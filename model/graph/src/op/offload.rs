@@ -1,21 +1,21 @@
-//! Operations that the CPU computes in the midst of a GPU's pass: experts that have no room there.
+//! Operations that the CPU computes during a GPU's pass, for experts that do not fit on the GPU.
 
 use super::Op;
 use super::operation::{Lookup, Operation};
 use crate::value::ValueId;
 use crate::weight::WeightId;
 
-/// `out` = what these operations make of `x`: one row each for a token, and no state between them.
+/// `out` is the result of these operations for `x`: one row per token, without a state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offload {
-    /// The rows they begin with.
+    /// The input rows.
     pub x: ValueId,
-    /// What else they are given: where a device has some of the experts, the chosen ones (below 0:
-    /// not the CPU's) and their shares.
+    /// Further inputs. If a device has some of the experts: the chosen experts (below 0: not
+    /// computed by the CPU) and their shares.
     pub with: Vec<ValueId>,
-    /// In order. Nothing outside reads what they make but `out`.
+    /// The operations in order. Only `out` of their results is read by other operations.
     pub ops: Vec<Op>,
-    /// The rows they end with.
+    /// The result rows.
     pub out: ValueId,
 }
 

@@ -18,28 +18,28 @@ pub trait Lookup {
 
 /// The interface of an operation.
 pub trait Operation {
-    /// The values that it reads.
+    /// The values that the operation reads.
     fn reads(&self) -> Vec<ValueId>;
 
-    /// The values that it writes.
+    /// The values that the operation writes.
     fn writes(&self) -> Vec<ValueId>;
 
-    /// The weights that it multiplies with in their file format.
+    /// The weights that the operation multiplies with in their file format.
     fn matrices(&self) -> Vec<WeightId> {
         vec![]
     }
 
-    /// The weights that it needs as f32.
+    /// The weights that the operation needs as f32.
     fn vectors(&self) -> Vec<WeightId> {
         vec![]
     }
 
-    /// The state that it changes. Such an operation must run for every token, in order.
+    /// The state that the operation changes. Such an operation must run for every token, in order.
     fn keeps(&self) -> Option<StateId> {
         None
     }
 
-    /// The states that it reads or changes. It runs on the device that has them.
+    /// The states that the operation reads or changes. It runs on the device that has them.
     fn states(&self) -> Vec<StateId> {
         self.keeps().into_iter().collect()
     }
@@ -49,10 +49,10 @@ pub trait Operation {
         self.matrices().iter().chain(&self.vectors()).map(|w| graph.weight(*w).bytes() as u64).sum()
     }
 
-    /// Its name in the text form of a graph.
+    /// The operation's name in the text form of a graph.
     fn name(&self) -> &'static str;
 
-    /// Its arguments in the text form.
+    /// The operation's arguments in the text form.
     fn args(&self, graph: &dyn Lookup) -> Vec<String>;
 }
 

@@ -1,26 +1,27 @@
-//! Chosen experts, divided between a GPU that has some of them and the CPU that has all.
+//! Chosen experts that are divided between a GPU with some of the experts and the CPU with all of
+//! them.
 
 use super::Op;
 use super::operation::{Lookup, Operation};
 use crate::value::ValueId;
 
-/// The places of the chosen experts on the device: `places[slot]` is the matrix there. `own[slot]`
-/// is the expert's weight, or 0 for an expert that the CPU computes.
+/// Maps the chosen experts to matrices on the device: `places[slot]` is the index of the matrix.
+/// `own[slot]` is the weight of the expert, or 0 for an expert that the CPU computes.
 ///
-/// The executor provides the places, since they change between steps. After this operation follow
-/// the operations of the device's experts, an [`Offload`](super::Offload) for the others, and
-/// the sum of both.
+/// The executor provides the indices, because they change between steps. The next operations are
+/// those of the device's experts, an [`Offload`](super::Offload) for the others, and the sum of
+/// both.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placed {
     /// The input rows of the CPU's part.
     pub x: ValueId,
     /// The chosen experts.
     pub experts: ValueId,
-    /// Their weights.
+    /// Weights of the chosen experts.
     pub shares: ValueId,
-    /// Their places on the device.
+    /// Matrix indices of the chosen experts on the device.
     pub places: ValueId,
-    /// The weights of those on the device.
+    /// Weights of the experts that are on the device.
     pub own: ValueId,
     /// The operations to use instead on a device that has all experts.
     pub whole: Vec<Op>,

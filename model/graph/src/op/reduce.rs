@@ -6,15 +6,16 @@ use crate::value::ValueId;
 /// `out` is the sum of `x` over all devices, or their concatenation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reduce {
-    /// This device's part.
+    /// The part of this device.
     pub x: ValueId,
     /// Number of devices.
     pub ranks: usize,
     /// The rank of this device.
     pub rank: usize,
-    /// Concatenate instead of add.
+    /// Whether the parts are concatenated instead of added.
     pub join: bool,
-    /// The devices belong to several processes; a collectives library transfers the parts.
+    /// Whether the devices belong to several processes. A collectives library then transfers the
+    /// parts.
     pub gathered: bool,
     /// The result, equal on every device.
     pub out: ValueId,

@@ -3,17 +3,17 @@
 use super::operation::{Lookup, Operation};
 use crate::value::ValueId;
 
-/// Repeats each of `heads` parts of a row `times` times: the copies of a part next to each other,
-/// or, if `tiled`, the whole row repeated.
+/// Repeats each of `heads` parts of a row `times` times. The copies of a part are adjacent. If
+/// `tiled`, the whole row is repeated instead.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Repeat {
     /// Input.
     pub x: ValueId,
-    /// Parts of a row.
+    /// Number of parts of a row.
     pub heads: usize,
-    /// Copies of each part.
+    /// Number of copies of each part.
     pub times: usize,
-    /// Repeat the whole row.
+    /// Whether the whole row is repeated.
     pub tiled: bool,
     /// The result, `times` as wide.
     pub out: ValueId,

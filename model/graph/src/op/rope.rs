@@ -8,13 +8,13 @@ use crate::value::ValueId;
 /// [`Rope`](crate::Rope).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rope {
-    /// `heads · head_dim` wide.
+    /// Input, `heads · head_dim` wide.
     pub x: ValueId,
-    /// Heads in a row.
+    /// Number of heads in a row.
     pub heads: usize,
     /// The angles.
     pub rope: RopeId,
-    /// The result, of the shape of `x`.
+    /// The result, with the shape of `x`.
     pub out: ValueId,
 }
 

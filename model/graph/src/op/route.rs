@@ -4,7 +4,7 @@ use super::operation::{Lookup, Operation, maybe};
 use crate::value::ValueId;
 use crate::weight::WeightId;
 
-/// The function on router scores before they are compared.
+/// The function that is applied to router scores before they are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gating {
     /// `e^s / Σ e^s` over all experts.
@@ -16,7 +16,7 @@ pub enum Gating {
 }
 
 /// Groups of experts (DeepSeek-V3, arXiv 2412.19437). The value of a group is the sum of its two
-/// best experts; only experts of the best groups can be chosen.
+/// best scores. Only experts of the best groups can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
     /// Number of groups.
@@ -25,9 +25,9 @@ pub struct Groups {
     pub used: usize,
 }
 
-/// Chooses the `top` largest gated scores (plus `bias`) in falling order; of equal scores, the
-/// lower index comes first. The weights are the gated scores without the bias, divided by their sum
-/// if `renormalise`, times `scale`.
+/// Chooses the `top` largest gated scores (plus `bias`) in descending order; among equal scores,
+/// the lower index comes first. The weights are the gated scores without the bias, divided by their
+/// sum if `renormalise`, times `scale`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
     /// One score per expert.
@@ -40,19 +40,19 @@ pub struct Route {
     pub renormalise: bool,
     /// Factor on the weights.
     pub scale: f32,
-    /// Added to the scores for the choice only.
+    /// Bias that is added to the scores for the choice only.
     pub bias: Option<WeightId>,
-    /// Groups of experts, chosen first.
+    /// Groups of experts. They are chosen before the experts.
     pub groups: Option<Groups>,
     /// A factor on the weight of each expert.
     pub factors: Option<WeightId>,
-    /// Successive scores that stand for one expert, which may therefore be chosen more than once
-    /// (GroveMoE, arXiv 2508.07785). Its weight is the gated score at the expert's own index, as in
+    /// Number of adjacent scores of one expert, which may therefore be chosen more than once
+    /// (GroveMoE, arXiv 2508.07785). Its weight is the gated score at the expert's index, as in
     /// llama.cpp.
     pub each: usize,
     /// Indices of the chosen experts, [`Dtype::Index`](crate::Dtype::Index), `top` wide.
     pub experts: ValueId,
-    /// Their weights, `top` wide.
+    /// Weights of the chosen experts, `top` wide.
     pub shares: ValueId,
 }
 

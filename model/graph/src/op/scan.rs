@@ -13,8 +13,8 @@ use crate::weight::WeightId;
 /// out[p]  = Σ_n h[p][n] · c[n] + d · x[p]
 /// ```
 ///
-/// Mamba has one channel per head and `N` values of `a` per head; Mamba-2 has one `a` per head.
-/// Neighbouring heads share `b` and `c`.
+/// Mamba has one channel per head and `N` values of `a` per head. Mamba-2 has one `a` per head.
+/// Adjacent heads share `b` and `c`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scan {
     /// Input, `heads · P` wide.
@@ -29,9 +29,9 @@ pub struct Scan {
     pub a: WeightId,
     /// Skip connection, one factor per head.
     pub d: WeightId,
-    /// `heads · P · N` numbers.
+    /// The state: `heads · P · N` elements.
     pub state: StateId,
-    /// The result, of the shape of `x`.
+    /// The result, with the shape of `x`.
     pub out: ValueId,
 }
 

@@ -9,9 +9,9 @@ use crate::value::ValueId;
 pub struct Shift {
     /// Input.
     pub x: ValueId,
-    /// The last row.
+    /// The row of the last token.
     pub state: StateId,
-    /// The result, of the shape of `x`.
+    /// The result, with the shape of `x`.
     pub out: ValueId,
 }
 

@@ -3,16 +3,16 @@
 use super::operation::{Lookup, Operation};
 use crate::value::ValueId;
 
-/// From each of `groups` equal parts of a row, the `take` elements from `at` on.
+/// Takes `take` elements from `at` on from each of `groups` equal parts of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slice {
     /// Input.
     pub x: ValueId,
-    /// Parts of a row: 1, or the number of heads.
+    /// Number of parts of a row: 1, or the number of heads.
     pub groups: usize,
     /// First element taken, within a part.
     pub at: usize,
-    /// Elements taken from each part.
+    /// Number of elements taken from each part.
     pub take: usize,
     /// The result, `groups · take` wide.
     pub out: ValueId,

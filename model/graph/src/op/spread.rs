@@ -6,11 +6,11 @@ use crate::value::ValueId;
 /// `out[slot] = shares[slot] · x`: the counterpart of a weighted sum.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spread {
-    /// One slot.
+    /// Input, one slot.
     pub x: ValueId,
     /// One factor per slot.
     pub shares: ValueId,
-    /// One slot per factor.
+    /// The result, one slot per factor.
     pub out: ValueId,
 }
 

@@ -13,9 +13,9 @@ pub struct Temper {
     pub scale: f32,
     /// Positions per step of growth.
     pub period: usize,
-    /// Added to the position.
+    /// Offset that is added to the position.
     pub offset: usize,
-    /// The result, of the shape of `x`.
+    /// The result, with the shape of `x`.
     pub out: ValueId,
 }
 

@@ -4,20 +4,20 @@ use super::operation::{Lookup, Operation};
 use crate::state::StateId;
 use crate::value::ValueId;
 
-/// The `top` positions up to the token's own with the largest `Σ_h w[h] · max(q[h] · k, 0)`
-/// (DeepSeek-V3.2-Exp 2025, the "lightning indexer"), the earlier one first among equals; −1 where
-/// there are fewer.
+/// The `top` positions with the largest `Σ_h w[h] · max(q[h] · k, 0)` (DeepSeek-V3.2-Exp 2025, the
+/// "lightning indexer"). Positions after the token's own are excluded. Among equals, the earlier
+/// position comes first. If there are fewer than `top`, the rest is −1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TopKeys {
     /// A query per head.
     pub q: ValueId,
     /// A factor per head.
     pub w: ValueId,
-    /// A key per token, as latents are kept.
+    /// The cached keys, one per token, stored like latents.
     pub state: StateId,
-    /// How many.
+    /// Number of positions to choose.
     pub top: usize,
-    /// Positions, `top` wide.
+    /// The chosen positions, `top` wide.
     pub out: ValueId,
 }
 

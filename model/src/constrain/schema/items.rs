@@ -3,11 +3,11 @@
 /// An entry of a list.
 #[derive(Debug, Clone)]
 pub struct Item {
-    /// Its rule or terminal.
+    /// The rule or terminal of the entry.
     pub is: String,
-    /// Whether it is required.
+    /// Whether the entry is required.
     pub required: bool,
-    /// Whether it may repeat as the last entry of the list, within the list's length.
+    /// Whether the entry may repeat as the last one of the list, within the length of the list.
     pub again: bool,
 }
 
@@ -15,7 +15,7 @@ pub struct Item {
 pub struct Sequence {
     /// The rule of a non-empty list; `None` if it must be empty.
     pub some: Option<String>,
-    /// Whether it may be empty.
+    /// Whether the list may be empty.
     pub none: bool,
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
 impl Reader<'_> {
-    /// The intersection of two schemas.
+    /// Returns the intersection of two schemas.
     pub fn meet(&mut self, a: Schema, b: Schema, depth: usize) -> Result<Schema, String> {
         self.count()?;
         if depth > DEEPEST {
@@ -268,8 +268,8 @@ impl Strings {
         }
     }
 
-    /// Whether a text satisfies these constraints, except formats. A pattern that cannot be decided
-    /// counts as satisfied.
+    /// Whether a text satisfies these constraints, except formats. A pattern counts as satisfied if
+    /// this cannot be decided.
     fn takes(&self, text: &str) -> bool {
         let length = text.chars().count();
         length >= self.least
@@ -285,7 +285,7 @@ impl Object {
         pattern.map_or(&self.additional, |(_, one)| one).clone()
     }
 
-    /// Applies the schemas of name patterns to the listed properties, too.
+    /// Applies the schemas of name patterns to the listed properties as well.
     pub fn with_patterns(&mut self, reader: &mut Reader<'_>, depth: usize) -> Result<(), String> {
         for (pattern, other) in &self.patterns {
             let Some(mut finder) = finder(pattern) else { continue };

@@ -5,13 +5,14 @@ use serde_json::Number;
 use std::cmp::Ordering;
 use std::fmt::Write;
 
-/// Digits of an integer without a bound: those of 64 bits.
+/// Digits of an integer without a bound: the number of digits of a 64-bit integer.
 const WHOLE: usize = 19;
-/// Maximum digits of a bound that is enforced exactly; a larger bound is ignored.
+/// Maximum digits of a bound that is enforced exactly. A larger bound is ignored.
 const BOUND: usize = 40;
-/// Significant digits of a number with a fraction: those of a double.
+/// Significant digits of a number with a fraction: the number of digits of an f64.
 const SIGNIFICANT: usize = 17;
-/// Any number. With 17 digits before the exponent, none exceeds the range of a double.
+/// Any number. It has at most 17 digits before the exponent, so it does not exceed the range of an
+/// f64.
 const ANY: &str =
     r"-?(0|[1-9][0-9]{0,16})(\.[0-9]{1,33})?([eE][+-]?([0-9]{1,2}|1[0-9]{2}|2[0-8][0-9]))?";
 /// Numbers of at most 17 significant digits.
@@ -53,12 +54,12 @@ impl Decimal {
         Decimal { negative, whole: if whole.is_empty() { "0" } else { whole }.to_owned(), fraction }
     }
 
-    /// Whether it is an integer.
+    /// Whether the value is an integer.
     pub fn is_whole(&self) -> bool {
         self.fraction.is_empty()
     }
 
-    /// The number of decimal places, if this is a power of ten of at most one.
+    /// Number of decimal places, if the value is a power of ten and at most one.
     pub fn places(&self) -> Option<usize> {
         match (self.whole.as_str(), self.fraction.as_str()) {
             ("1", "") => Some(0),
@@ -77,7 +78,7 @@ impl Decimal {
         Decimal::new(false, "", "")
     }
 
-    /// The next integer if `up`, else the previous one.
+    /// The next integer if `up`, otherwise the previous one.
     fn step(&self, up: bool) -> Decimal {
         // Away from zero the magnitude grows.
         if up != self.negative {
@@ -89,7 +90,7 @@ impl Decimal {
         }
     }
 
-    /// The least integer not below it if `up`, else the greatest not above it.
+    /// The least integer not below the value if `up`, otherwise the greatest integer not above it.
     fn rounded(&self, up: bool) -> Decimal {
         let cut = Decimal::new(self.negative, &self.whole, "");
         match self.is_whole() || self.negative == up {
@@ -150,7 +151,7 @@ impl PartialOrd for Decimal {
 /// A bound of a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bound {
-    /// Its value.
+    /// Value of the bound.
     pub at: Decimal,
     /// Whether the value itself is excluded.
     pub open: bool,
@@ -159,13 +160,14 @@ pub struct Bound {
 /// A set of numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Numbers {
-    /// Only integers.
+    /// Whether only integers are allowed.
     pub whole: bool,
     /// Lower bound.
     pub least: Option<Bound>,
     /// Upper bound.
     pub most: Option<Bound>,
-    /// Multiples of these. Powers of ten of at most one are enforced here, others by the library.
+    /// The numbers are multiples of these. Powers of ten up to one are enforced here, others by the
+    /// library.
     pub multiples: Vec<Number>,
 }
 
@@ -183,7 +185,7 @@ impl Numbers {
         self
     }
 
-    /// Whether it contains a number. Multiples are ignored.
+    /// Whether the set contains a number. Multiples are ignored.
     pub fn has(&self, number: &Number) -> bool {
         let Some(n) = Decimal::of(number) else { return false };
         let above = self.least.as_ref().is_none_or(|b| n > b.at || (n == b.at && !b.open));
@@ -251,7 +253,7 @@ fn tighter(a: Option<Bound>, b: Option<Bound>, wins: Ordering) -> Option<Bound> 
     }
 }
 
-/// An alternative of expressions.
+/// Joins expressions to one that matches any of them.
 fn either(mut all: Vec<String>) -> Option<String> {
     match all.len() {
         0 | 1 => all.pop(),
@@ -259,7 +261,7 @@ fn either(mut all: Vec<String>) -> Option<String> {
     }
 }
 
-/// The expression of integers in a range.
+/// The expression that matches integers in a range.
 fn whole(least: Option<&Bound>, most: Option<&Bound>) -> Option<String> {
     let end = |bound: Option<&Bound>, up: bool| {
         bound.map(|b| {
@@ -283,7 +285,8 @@ fn whole(least: Option<&Bound>, most: Option<&Bound>) -> Option<String> {
     either(all)
 }
 
-/// Strings of digits between two, or of a sufficient length if there is no upper end.
+/// Matches strings of digits between two strings. Without an upper end, longer strings match as
+/// well.
 fn digits(from: &str, to: Option<&str>) -> String {
     let most = WHOLE.max(from.len() + 1);
     match to {
@@ -312,12 +315,12 @@ fn class(from: u8, to: u8) -> Option<String> {
     }
 }
 
-/// Strings of digits of equal length between two.
+/// Matches strings of digits of equal length between two strings.
 fn same(from: &str, to: &str) -> String {
     fn any(n: usize) -> String {
         if n == 0 { String::new() } else { format!("[0-9]{{{n}}}") }
     }
-    /// With `low`: from these digits up, else up to these digits.
+    /// With `low`, matches from these digits up, otherwise up to these digits.
     fn one_sided(digits: &[u8], low: bool) -> String {
         let Some((first, rest)) = digits.split_first() else { return String::new() };
         if digits.iter().all(|d| *d == if low { b'0' } else { b'9' }) {
@@ -350,7 +353,7 @@ fn same(from: &str, to: &str) -> String {
     made
 }
 
-/// The expression of numbers with or without a fraction, without an exponent.
+/// The expression that matches numbers in a range, with or without a fraction, without an exponent.
 fn decimals(least: Option<&Bound>, most: Option<&Bound>, places: Option<usize>) -> Option<String> {
     let mut all = vec![];
     let zero = Bound { at: Decimal::zero(), open: false };
@@ -360,7 +363,7 @@ fn decimals(least: Option<&Bound>, most: Option<&Bound>, places: Option<usize>) 
     if most.is_none_or(|b| !b.at.negative) {
         all.extend(sizes(from, most, places));
     }
-    // Below zero; zero itself has no sign.
+    // Below zero. Zero itself has no sign.
     let to = least.map(size);
     if least.is_none_or(|b| b.at.negative) {
         let open = Bound { at: Decimal::zero(), open: true };

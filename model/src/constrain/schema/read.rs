@@ -7,7 +7,7 @@ use super::translated::Unenforced;
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
-/// Maximum nesting of schemas, which is that of the JSON reader.
+/// Maximum nesting of schemas. The JSON reader has the same limit.
 pub const DEEPEST: usize = 128;
 /// Maximum number of schemas, including those made by intersections.
 const MOST: usize = 200_000;
@@ -16,7 +16,7 @@ const MOST: usize = 200_000;
 const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 
-/// Keywords that are not enforced. Their value is a schema, several, or a number.
+/// Keywords that are not enforced. The value of each is a schema, several schemas, or a number.
 const UNHELD: [&str; 13] = [
     "not",
     "if",
@@ -69,7 +69,7 @@ pub struct Reader<'a> {
     numbers: HashMap<String, usize>,
     anchors: Option<HashMap<&'a str, &'a Value>>,
     made: usize,
-    /// The number of nested definitions that are being read.
+    /// Number of nested definitions that are being read.
     open: usize,
     /// The keywords that are not enforced.
     pub unheld: Vec<Unenforced>,
@@ -158,7 +158,7 @@ impl<'a> Reader<'a> {
         Ok(all)
     }
 
-    /// The schema from the keywords of the types, without combining keywords.
+    /// Reads the keywords of the types. Combining keywords (`anyOf`, `$ref`) are read elsewhere.
     fn own(&mut self, fields: &'a Fields, at: &str, depth: usize) -> Result<Schema, String> {
         let together = TOGETHER.iter().any(|word| fields.contains_key(*word));
         let types: Vec<&str> = match fields.get("type") {
@@ -293,7 +293,7 @@ impl<'a> Reader<'a> {
             Some(one) => self.read(one, &within(at, "additionalProperties"), depth + 1)?,
         };
         let mut required: Vec<String> = vec![];
-        // Draft 3 had a boolean here, which does not concern this object.
+        // Draft 3 had a boolean here: it concerns the object that contains this one.
         if let Some(names) = fields.get("required").filter(|names| !names.is_boolean()) {
             let mut seen = HashSet::new();
             for name in list(names, &format!("{at}.required"))? {
@@ -369,14 +369,14 @@ impl<'a> Reader<'a> {
         for one in all {
             match one {
                 Schema::Literal(Value::String(name)) => each.push(name),
-                // No name is of these types.
+                // These schemas accept no string, so no name matches.
                 Schema::Literal(_)
                 | Schema::Null
                 | Schema::Bool
                 | Schema::Number(_)
                 | Schema::Never => {}
                 Schema::Array(_) | Schema::Object(_) => {}
-                // Constraints of several kinds are not enforced.
+                // Constraints of several kinds on names are not enforced.
                 _ => {
                     self.note("propertyNames", at, false);
                     return Ok(());
@@ -396,7 +396,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The number of a reference's target.
+    /// Returns the index of a reference's target in `definitions`.
     fn refer(&mut self, reference: &Value, at: &str) -> Result<usize, String> {
         let Some(text) = reference.as_str() else {
             return Err(format!("{at}: {} is no reference", short(reference)));
@@ -439,12 +439,12 @@ impl<'a> Reader<'a> {
         Ok(self.definitions.len() - 1)
     }
 
-    /// Whether this definition is being read.
+    /// Whether the definition with this index is being read.
     pub fn is_reading(&self, number: usize) -> bool {
         matches!(self.definitions.get(number), Some((_, Definition::Reading)))
     }
 
-    /// The schema that a reference points to.
+    /// The schema of the definition with this index.
     pub fn definition(&mut self, number: usize) -> Result<Schema, String> {
         let Some((name, definition)) = self.definitions.get_mut(number) else {
             return Ok(Schema::Never);
@@ -475,7 +475,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// [`Reader::definition`], following references that only lead to other references.
+    /// Like [`Reader::definition`], but follows references that only lead to other references.
     pub fn followed(&mut self, number: usize, depth: usize) -> Result<Schema, String> {
         match self.definition(number)? {
             Schema::Ref(_) if depth > DEEPEST => {
@@ -486,7 +486,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes the keywords that are not enforced, and checks those that nothing else has read.
+    /// Records the keywords that are not enforced, and checks the keywords that no other function
+    /// reads.
     fn rest(&mut self, fields: &'a Fields, at: &str, all: &mut Schema) -> Result<(), String> {
         for word in UNHELD {
             let Some(value) = fields.get(word) else { continue };
@@ -549,7 +550,7 @@ fn close(schema: &mut Schema, objects: bool) -> bool {
             true
         }
         Schema::Union(all) => {
-            // Each one is closed, even if an earlier one could not be.
+            // Every schema is closed, even if an earlier one could not be closed.
             let closed: Vec<bool> = all.iter_mut().map(|one| close(one, objects)).collect();
             closed.into_iter().all(|one| one)
         }
@@ -562,7 +563,7 @@ fn list<'a>(value: &'a Value, at: &str) -> Result<&'a [Value], String> {
     value.as_array().map(Vec::as_slice).ok_or_else(|| format!("{at}: {} is no list", short(value)))
 }
 
-/// A count, such as `minItems`.
+/// Reads a count, such as `minItems`.
 fn count(fields: &Fields, word: &str, at: &str) -> Result<Option<usize>, String> {
     let Some(value) = fields.get(word) else { return Ok(None) };
     let whole = value
@@ -574,7 +575,7 @@ fn count(fields: &Fields, word: &str, at: &str) -> Result<Option<usize>, String>
     }
 }
 
-/// The place of a keyword; shortened if it is deep.
+/// The path of a keyword in the schema. Deep paths are shortened.
 fn within(at: &str, word: &str) -> String {
     const LONGEST: usize = 120;
     match at.len() + word.len() <= LONGEST {
@@ -584,7 +585,7 @@ fn within(at: &str, word: &str) -> String {
     }
 }
 
-/// A value shortened for an error line.
+/// A value as JSON text, shortened for an error message.
 fn short(value: &Value) -> String {
     const MOST: usize = 60;
     let text = value.to_string();
@@ -594,7 +595,7 @@ fn short(value: &Value) -> String {
     }
 }
 
-/// Collects schemas that are named by an anchor.
+/// Collects the schemas that have an anchor.
 fn anchors<'a>(value: &'a Value, all: &mut HashMap<&'a str, &'a Value>, depth: usize) {
     if depth > DEEPEST {
         return;

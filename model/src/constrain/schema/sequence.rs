@@ -1,8 +1,8 @@
 //! Comma-separated lists of required and optional entries: properties and items.
 //!
-//! All entries that may come next are in one row of the library's parser. A chain, which decides on
-//! one optional entry after the other, makes five parser entries for each and walks all of them
-//! after every value. A tree makes four and walks its height.
+//! All entries that may come next are in one row of the library's parser. A chain decides on one
+//! optional entry after the other: it makes five parser entries for each, and all of them are
+//! visited after every value. A tree makes four, and only its height is visited.
 
 use super::items::{Item, Sequence};
 use super::write::Writer;
@@ -13,7 +13,7 @@ const MOST: usize = 4000;
 
 /// Repetitions of an entry, at least one.
 fn again(is: &str, least: usize, most: Option<usize>) -> String {
-    // More than any answer has.
+    // This is larger than any answer.
     const LONGEST: usize = 1_000_000;
     let least = least.clamp(1, LONGEST) - 1;
     match most.filter(|most| *most <= LONGEST) {

@@ -16,9 +16,9 @@ pub(super) enum Schema {
     Object(Box<Object>),
     /// Only this value.
     Literal(Value),
-    /// Any of these.
+    /// Any value of these schemas.
     Union(Vec<Schema>),
-    /// The definition with this number.
+    /// The definition with this index.
     Ref(usize),
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Schema {
 pub(super) struct Strings {
     pub(super) least: usize,
     pub(super) most: Option<usize>,
-    /// Patterns with their places in the schema.
+    /// Patterns, and where they are in the schema.
     pub(super) patterns: Vec<(String, String)>,
     pub(super) formats: Vec<String>,
 }
@@ -37,7 +37,7 @@ pub(super) struct Array {
     pub(super) items: Schema,
     pub(super) least: usize,
     pub(super) most: Option<usize>,
-    /// The place of `uniqueItems`, if it is set.
+    /// The path of `uniqueItems`, if it is set.
     pub(super) unique: Option<String>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Object {
     pub(super) patterns: Vec<(String, Schema)>,
     /// The schema of all other properties.
     pub(super) additional: Schema,
-    /// Constraints on the names of those.
+    /// Constraints on the names of these other properties.
     pub(super) names: Strings,
     pub(super) required: Vec<String>,
     pub(super) least: usize,

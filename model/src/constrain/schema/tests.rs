@@ -1,5 +1,5 @@
-//! Tests of common schemas: the texts that satisfy them, the keywords that are not enforced, and
-//! random answers, which an independent validator checks.
+//! Tests of common schemas. They check the texts that satisfy a schema, the keywords that are not
+//! enforced, and random answers, which an independent validator checks.
 
 mod judge;
 
@@ -77,7 +77,7 @@ impl Bench {
         grammar.allowed().unwrap().allows(end)
     }
 
-    /// A random answer; `None` if it did not end.
+    /// Generates a random answer; `None` if it did not end.
     fn walk(&self, grammar: &Grammar, dice: &mut Dice) -> Option<String> {
         let mut grammar = grammar.clone();
         let mut text: Vec<u8> = vec![];
@@ -107,7 +107,7 @@ impl Bench {
     }
 }
 
-/// Random numbers.
+/// Generator of random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -648,7 +648,7 @@ fn schemas_that_people_write_take_what_keeps_to_them_and_nothing_else() {
 fn answers_by_chance_keep_to_what_is_held() {
     let (bench, mut dice) = (bench(), Dice(7));
     for (name, schema, takes, _, unheld) in rows() {
-        // The validator is tested, too.
+        // Checks the validator, too.
         for text in takes.iter().filter(|_| unheld.is_empty()) {
             let value: Value = serde_json::from_str(text).unwrap();
             assert!(judge::keeps(&value, &schema, &schema), "{name}: the judge refuses {text}");
@@ -698,7 +698,7 @@ fn what_is_no_schema_is_refused_with_its_place() {
     }
 }
 
-/// Rules and allowed next tokens grow linearly with a schema's size.
+/// The number of rules and of allowed next tokens grows linearly with the size of a schema.
 #[test]
 fn some_hundred_optional_properties_are_taken_and_their_rules_are_as_many() {
     let bench = bench();

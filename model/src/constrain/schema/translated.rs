@@ -1,14 +1,14 @@
 //! A schema as a grammar.
 
-/// A keyword of a schema that answers are not checked against.
+/// A keyword of a schema that is not enforced in answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unenforced {
     /// The keyword.
     pub keyword: String,
-    /// Its place, such as `$.properties.size`.
+    /// Path of the keyword, such as `$.properties.size`.
     pub at: String,
-    /// Whether it excludes answers in a way that no other keyword does; a request for strict
-    /// checking is then refused. Otherwise it only checks values, which a reader can do afterwards.
+    /// Whether the keyword excludes answers that no other keyword excludes. Strict checking is then
+    /// refused. Otherwise the keyword only checks values, and the reader can check them afterwards.
     pub matters: bool,
 }
 
@@ -20,8 +20,8 @@ impl std::fmt::Display for Unenforced {
 
 /// A schema as a grammar.
 pub struct Translated {
-    /// The grammar in llguidance's variant of Lark.
+    /// The grammar in llguidance's dialect of Lark.
     pub lark: String,
-    /// The keywords that it does not enforce.
+    /// The keywords that the grammar does not enforce.
     pub unheld: Vec<Unenforced>,
 }

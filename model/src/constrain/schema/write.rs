@@ -1,4 +1,4 @@
-//! Writes sets of values as rules in llguidance's variant of Lark.
+//! Writes sets of values as rules in llguidance's dialect of Lark.
 
 use super::items::{Item, Sequence};
 use super::read::Reader;
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-/// White space in JSON: none, one space, or a line break and indentation. With unlimited white
-/// space some models write nothing else until the token limit.
+/// White space in JSON: none, one space, or a line break and indentation. If white space is
+/// unlimited, some models write only white space until the token limit.
 const WHITE_SPACE: &str = "%llguidance {\"ignore_once\": true}\n%ignore /( |\\n {0,16})/\n";
-/// A character of a string. A character that needs no escape cannot be escaped by its number, so
+/// A character of a string. If a character needs no escape, it cannot be escaped by its number, so
 /// that equal names look equal.
 const CHARACTER: &str = r#"([^"\\\x00-\x1F\x7F]|\\(["\\bfnrt]|u00[01][0-9a-fA-F]|u007[fF]))"#;
 /// A character without escapes.
@@ -23,12 +23,13 @@ const LONGEST: usize = 1_000_000;
 /// Maximum characters of a date or a duration, whose fractions of a second may have any number of
 /// digits.
 const MOMENT: usize = 40;
-/// Maximum number of values in a list of unique values. The number of rules doubles with each.
+/// Maximum number of values in a list of unique values. Each further value doubles the number of
+/// rules.
 const MOST_UNIQUE: usize = 6;
 
-/// Maximum number of optional properties of one object. Each may come next, and the library's time
-/// grows with their square: the slowest token of an answer takes 5 ms with 500, 50 ms with 2,000,
-/// and seconds with 10,000.
+/// Maximum number of optional properties of one object. Any of them may come next, and the
+/// library's time grows with the square of their number: the slowest token of an answer takes 5 ms
+/// with 500, 50 ms with 2,000, and seconds with 10,000.
 const MOST_OPTIONAL: usize = 2000;
 
 /// Writes the rules of a grammar.
@@ -43,11 +44,11 @@ pub struct Writer<'a> {
     any: bool,
 }
 
-/// The form of a value in a rule.
+/// The kind of expression for a value in a rule.
 enum Piece {
-    /// Usable inside terminals.
+    /// It can be used in terminals.
     Terminal(String),
-    /// Usable inside rules only.
+    /// It can be used in rules only.
     Rule(String),
 }
 
@@ -74,7 +75,7 @@ pub fn write(reader: Reader<'_>, root: &Schema) -> Result<Translated, String> {
     Ok(Translated { lark: writer.out, unheld: writer.reader.unheld })
 }
 
-/// A string in Lark's syntax. The library does not accept a plain DEL.
+/// A string in Lark's syntax. The library does not accept an unescaped DEL.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
@@ -106,7 +107,7 @@ impl Writer<'_> {
         name
     }
 
-    /// The text of a value in a rule; `None` if there is no such value.
+    /// The expression for a value in a rule; `None` if there is no such value.
     pub fn value(&mut self, schema: &Schema) -> Result<Option<String>, String> {
         Ok(match self.piece(schema)? {
             None => None,
@@ -149,7 +150,7 @@ impl Writer<'_> {
         }))
     }
 
-    /// One terminal for all alternatives that are terminals, and the rules.
+    /// One terminal for all alternatives that are terminals, and the rules for the others.
     fn union(&mut self, all: &[Schema]) -> Result<Option<Piece>, String> {
         let (mut terminals, mut rules) = (vec![], vec![]);
         for one in all {
@@ -174,7 +175,7 @@ impl Writer<'_> {
         })))
     }
 
-    /// The rule of any value.
+    /// The rule that accepts any value.
     fn anything(&mut self) -> String {
         if !std::mem::replace(&mut self.any, true) {
             let string = self.terminal(&string_terminal(&Strings::default()));
@@ -248,8 +249,8 @@ impl Writer<'_> {
                 _ => json!({ "allOf": all }),
             }
         };
-        // Each pattern is tried alone: an invalid one is an error, one that is too large is not
-        // enforced.
+        // Each pattern is compiled separately: an invalid one is an error, and one that is too
+        // large is not enforced.
         let mut patterns: Vec<&str> = vec![];
         for (pattern, at) in &strings.patterns {
             match tried(&json!({ "type": "string", "pattern": pattern })) {
@@ -264,7 +265,7 @@ impl Writer<'_> {
                 Err(why) => return Err(format!("{at}.pattern: {why}")),
             }
         }
-        // All constraints together; if that is too large, a subset, the strictest first.
+        // All constraints together. If that is too large, a subset; the strictest come first.
         for (patterns, formats) in [
             (patterns.as_slice(), strings.formats.as_slice()),
             (&patterns, &[]),
@@ -312,7 +313,7 @@ impl Writer<'_> {
             }
         }
         let rest = if cut { None } else { self.value(&array.items)? };
-        // Built from the end: the lists that may follow a number of items.
+        // The list is built from the end: the lists that may follow a number of items.
         let there = items.len();
         let comma = |i: usize| if i == 0 { "" } else { "\",\" " };
         let (left_least, left_most) =
@@ -414,7 +415,7 @@ impl Writer<'_> {
         Ok(sequence.and_then(|sequence| sequence.between("{", "}")).map(|is| self.rule(&is)))
     }
 
-    /// The rule of a property that is not listed.
+    /// The rule of a property that is not listed in `properties`.
     fn others(&mut self, object: &Object, taken: &[String]) -> Result<Option<String>, String> {
         let names = &object.names;
         let mut narrow: Vec<String> = vec![];
@@ -489,7 +490,7 @@ fn tried(schema: &Value) -> Result<(), String> {
     made.map(|_| ()).map_err(|why| why.to_string())
 }
 
-/// The repetition of a character for a length range.
+/// The repetition operator for a range of lengths.
 fn counts(strings: &Strings) -> String {
     let least = strings.least.min(LONGEST);
     match strings.most.filter(|most| *most < LONGEST) {
@@ -503,8 +504,8 @@ fn string_terminal(strings: &Strings) -> String {
     format!("/\"{CHARACTER}{}\"/", counts(strings))
 }
 
-/// Converts an expression that is searched in a text to one that matches the whole text. `None` if
-/// it has an anchor in its middle.
+/// Converts an expression that is searched in a text to an expression that matches the whole text.
+/// `None` if it contains an anchor in the middle.
 fn anchored(pattern: &str) -> Option<String> {
     let mut ways = vec![];
     let (mut depth, mut class, mut escaped, mut from) = (0usize, false, false, 0);

@@ -25,7 +25,7 @@ fn within(ranges: &[(u32, u32)], c: Char) -> bool {
     after.checked_sub(1).and_then(|i| ranges.get(i)).is_some_and(|&(_, last)| c.cp <= last)
 }
 
-/// `\s?[is]+`, and the text between matches. White space beyond ASCII is only white space.
+/// `\s?[is]+`, and the text between matches. White space outside ASCII never counts as `is`.
 fn space_then(text: &[u8], pos: usize, is: impl Fn(Char) -> bool) -> usize {
     let is = |c: Char| is(c) && !c.is(SPACE);
     match_or_gap(text, pos, |text, pos| {
@@ -76,14 +76,15 @@ pub fn v3(text: &[u8], pos: usize) -> usize {
     words(text, pos, true)
 }
 
-/// [`v3`] with single line ends: ` ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+`.
+/// Like [`v3`], with single line ends: ` ?[\p{P}\p{S}]+|[\r
+/// ]|\s+(?!\S)|\s+`.
 pub fn spark(text: &[u8], pos: usize) -> usize {
     words(text, pos, false)
 }
 
 fn words(text: &[u8], pos: usize, lines: bool) -> usize {
-    // White space always matches, so a gap ends there, and look-ahead over a run of it happens
-    // once.
+    // White space always matches, so a gap ends at it, and the look-ahead over a run of white space
+    // happens once.
     match_or_gap(text, pos, |text, pos| {
         let c = char_at(text, pos);
         let next = pos + c.len;

@@ -14,8 +14,8 @@ fn kinds(text: &[u8], pos: usize, kind: impl Fn(Char) -> usize) -> usize {
     run_end(text, pos, |c| kind(c) == wanted)
 }
 
-/// Text without numbers, and the numbers after it: `\P{N}*\p{N}*`. For [`threes`], which needs one
-/// such piece at a time.
+/// Text without numbers, and the numbers after it: `\P{N}*\p{N}*`. It is used before [`threes`],
+/// which needs one such piece at a time.
 pub fn up_to_numbers(text: &[u8], pos: usize) -> usize {
     run_end(text, run_end(text, pos, |c| !c.is(NUMBER)), |c| c.is(NUMBER))
 }

@@ -1,9 +1,9 @@
 //! Pre-tokenizers: the boundaries that merges of byte-level BPE must not cross.
 //!
-//! A pre-tokenizer is a chain of [`Stage`]s. Each splits the pieces of the previous one; nothing is
-//! dropped. Every stage is a hand-written scanner that looks at each character a bounded number of
-//! times, so that time is linear for any text. The regular expressions of the models are quoted at
-//! each stage.
+//! A pre-tokenizer is a chain of [`Stage`]s. Each stage splits the pieces of the previous one;
+//! nothing is dropped. Every stage is a scanner that looks at each character a limited number of
+//! times, so that the time is linear for any text. The regular expressions of the models are quoted
+//! at each stage.
 
 mod deepseek;
 mod groups;
@@ -18,9 +18,9 @@ pub(super) type Stage = fn(&[u8], usize) -> usize;
 #[derive(Debug)]
 pub(super) struct Pretokenizer {
     names: &'static [&'static str],
-    /// Applied in order, each to the pieces of the previous stage.
+    /// The stages in order. Each splits the pieces of the previous stage.
     pub stages: &'static [Stage],
-    /// A piece that is a token is that token, regardless of merges.
+    /// Whether a piece that is a token becomes that token, regardless of merges.
     pub ignore_merges: bool,
     /// Whether BOS is added if the file has no key for it.
     pub add_bos: bool,
@@ -28,12 +28,12 @@ pub(super) struct Pretokenizer {
     pub clean_spaces: bool,
     /// Whether there is no default BOS (otherwise token 11).
     pub no_default_bos: bool,
-    /// Pieces are matched as UTF-8 with U+2581 for spaces and `<0xXX>` tokens for other bytes,
-    /// instead of in the 256-letter alphabet of byte-level BPE.
+    /// Whether pieces are matched as UTF-8 with U+2581 for spaces and `<0xXX>` tokens for other
+    /// bytes. Otherwise they are matched in the 256-letter alphabet of byte-level BPE.
     pub raw_utf8: bool,
-    /// A run of line ends that is a token is that token, regardless of merges.
+    /// Whether a run of line ends that is a token becomes that token, regardless of merges.
     pub whole_lines: bool,
-    /// White space only separates words and produces no token.
+    /// Whether white space only separates words and produces no token.
     pub words_only: bool,
 }
 

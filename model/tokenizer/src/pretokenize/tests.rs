@@ -123,8 +123,8 @@ fn every_name_of_the_reference_is_known() {
     assert!(names.len() >= 91);
 }
 
-/// Processor time of this thread: other work on the machine does not count. Without Linux's /proc,
-/// the time of day.
+/// Processor time of this thread, so that other work on the machine has no effect. Without Linux's
+/// /proc it is the time of day.
 fn now() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let spent = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
@@ -132,8 +132,8 @@ fn now() -> Duration {
     nanos.map_or_else(|| START.elapsed(), Duration::from_nanos)
 }
 
-/// A stage that scans to the end of a run at each of its pieces would take a thousand times as
-/// long.
+/// Tests that no stage is quadratic. A stage that scans to the end of a run at each of its pieces
+/// would take a thousand times as long.
 #[test]
 fn no_stage_is_quadratic() {
     for name in Pretokenizer::names() {

@@ -50,7 +50,7 @@ fn lines(text: &[u8], pos: usize) -> usize {
     }
 }
 
-/// One character if nothing else matched, so that every stage advances.
+/// Takes one character if nothing else matched, so that every stage advances.
 fn one(text: &[u8], pos: usize) -> usize {
     pos + char_at(text, pos).len.max(1)
 }
@@ -91,7 +91,7 @@ pub fn llama3(text: &[u8], pos: usize) -> usize {
     }
 }
 
-/// [`llama3`] with single numbers: `\p{N}`.
+/// Like [`llama3`], with single numbers: `\p{N}`.
 pub fn qwen2(text: &[u8], pos: usize) -> usize {
     let end = contraction(text, pos, true);
     if end > pos {
@@ -101,7 +101,7 @@ pub fn qwen2(text: &[u8], pos: usize) -> usize {
     }
 }
 
-/// [`qwen2`] with marks as letters: `[\p{L}\p{M}]`.
+/// Like [`qwen2`], with marks as letters: `[\p{L}\p{M}]`.
 pub fn qwen35(text: &[u8], pos: usize) -> usize {
     let end = contraction(text, pos, true);
     let word = LETTER | MARK;
@@ -118,8 +118,8 @@ pub fn tekken(text: &[u8], pos: usize) -> usize {
     cased_letters(text, pos).unwrap_or_else(|| rest(text, pos, LETTER, 1, b"\r\n/"))
 }
 
-/// [`tekken`] with `(?i:'s|'t|'re|'ve|'m|'ll|'d)?` after the letters, and numbers in threes:
-/// `\p{N}{1,3}`.
+/// Like [`tekken`], with `(?i:'s|'t|'re|'ve|'m|'ll|'d)?` after the letters, and numbers of up to
+/// three digits: `\p{N}{1,3}`.
 pub fn gpt4o(text: &[u8], pos: usize) -> usize {
     match cased_letters(text, pos) {
         Some(end) => contraction(text, end, true),
@@ -127,12 +127,13 @@ pub fn gpt4o(text: &[u8], pos: usize) -> usize {
     }
 }
 
-/// [`qwen2`] without contractions: `'s` stays with the text before it.
+/// Like [`qwen2`], without contractions: `'s` stays with the text before it.
 pub fn ufakzeka(text: &[u8], pos: usize) -> usize {
     letters(text, pos, LETTER).unwrap_or_else(|| rest(text, pos, LETTER, 1, b"\r\n"))
 }
 
-/// [`qwen2`] without line ends after punctuation: ` ?[^\s\p{L}\p{N}\r\n]+`.
+/// Like [`qwen2`], without line ends after punctuation: ` ?[^\s\p{L}\p{N}\r
+/// ]+`.
 pub fn seed_coder(text: &[u8], pos: usize) -> usize {
     let end = contraction(text, pos, true);
     if end > pos {
@@ -153,8 +154,8 @@ pub fn jais2(text: &[u8], pos: usize) -> usize {
     if !c.is(SPACE) || before_space(pos) {
         return llama3(text, pos);
     }
-    // White space that continues an earlier piece has no line end, since that would have ended the
-    // piece.
+    // White space that continues an earlier piece contains no line end: a line end would have ended
+    // the piece.
     let within = (1..=4)
         .filter_map(|len| pos.checked_sub(len))
         .find(|at| text.get(*at).is_some_and(|b| b & 0xC0 != 0x80));
@@ -211,17 +212,17 @@ fn any_case(text: &[u8], pos: usize, digits: usize) -> usize {
     }
 }
 
-/// [`gpt4o`] with letters of any case and their marks in one run; single numbers.
+/// Like [`gpt4o`], with letters of any case and their marks in one run, and single numbers.
 pub fn youtu(text: &[u8], pos: usize) -> usize {
     any_case(text, pos, 1)
 }
 
-/// [`youtu`] with numbers in threes.
+/// Like [`youtu`], with numbers of up to three digits.
 pub fn tiny_aya(text: &[u8], pos: usize) -> usize {
     any_case(text, pos, 3)
 }
 
-/// [`gpt4o`] with marks as letters.
+/// Like [`gpt4o`], with marks as letters.
 pub fn granite_embed(text: &[u8], pos: usize) -> usize {
     match cased(text, pos, LETTER | MARK) {
         Some(end) => contraction(text, end, true),
@@ -260,7 +261,7 @@ fn cased_letters(text: &[u8], pos: usize) -> Option<usize> {
     cased(text, pos, LETTER)
 }
 
-/// [`cased_letters`] with other classes as letters.
+/// Like [`cased_letters`], with other classes as letters.
 fn cased(text: &[u8], pos: usize, word: u8) -> Option<usize> {
     let c = char_at(text, pos);
     if c.is_newline() || c.is(NUMBER) {

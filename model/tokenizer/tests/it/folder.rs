@@ -1,4 +1,4 @@
-//! The vocabulary of a folder's `tokenizer.json` compared with the GGUF file of the same model.
+//! Compares the vocabulary of a folder's `tokenizer.json` with the GGUF file of the same model.
 
 use crate::it::oracle::{oracle, unhex};
 use crate::it::support::as_folder::tokenizer;
@@ -9,7 +9,7 @@ use kjit_gguf::Gguf;
 use kjit_tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::{Value, json};
 
-/// Asserts that the folder's vocabulary gives the ids of the file's, for the texts of the
+/// Asserts that the vocabularies of the folder and the file give the same ids for the texts of the
 /// tokenizers' oracle.
 fn same_ids(name: &str) {
     let Some(path) = model_path(name) else { return };
@@ -138,13 +138,13 @@ fn only_merges_join_pieces() {
     let folder = pieces(&texts, &[["a", "b"], ["ab", "c"], ["b", "c"]]);
     let (_dir, file) = written(&folder, 1);
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
-    // "ca" is a token, but no merge makes it.
+    // "ca" is a token, but no merge produces it.
     for (text, want) in
         [("abc", &[262][..]), ("cab", &[260, 261]), ("ca", &[260, 258]), ("bca", &[264, 258])]
     {
         assert_eq!(tokenizer.encode(text.as_bytes(), EncodeOptions::PLAIN), want, "{text}");
     }
-    // Two merges that make one token, with another token's merge in between.
+    // Two merges that produce one token, with the merge of another token between them.
     for (merges, good) in [
         ([["a", "b"], ["b", "c"], ["ab", "c"], ["a", "bc"]], true),
         ([["a", "b"], ["ab", "c"], ["b", "c"], ["a", "bc"]], false),

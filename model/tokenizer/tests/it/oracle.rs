@@ -1,4 +1,4 @@
-//! Ids and texts of every reference vocabulary compared with llama.cpp's
+//! Compares ids and texts of every reference vocabulary with llama.cpp
 //! (tests/data/oracle/README.md).
 
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// Compares everything that the oracle has for a vocabulary.
+/// Compares all data that the oracle has for a vocabulary.
 fn check(name: &str, file: &str) {
     let Some(path) = model_path(file) else { return };
     let tokenizer = Tokenizer::from_gguf(&Gguf::open(path).unwrap()).unwrap();
@@ -43,8 +43,8 @@ fn check(name: &str, file: &str) {
 
     let strings = oracle("strings.json");
     let cases = expected["cases"].as_array().unwrap();
-    // The vocabulary-only files lack the two renderings of `special`; if they are there, they
-    // differ by BOS only.
+    // The vocabulary-only files lack the two renderings of `special`. If they exist, they differ by
+    // BOS only.
     let has_special_texts =
         cases.iter().any(|case| case.get("detok_special_rendered_hex").is_some());
     assert_eq!(cases.len(), strings["strings"].as_array().unwrap().len());
@@ -56,8 +56,8 @@ fn check(name: &str, file: &str) {
         assert_eq!(tokenizer.encode(&text, EncodeOptions::PLAIN), plain, "plain, {what}");
         assert_eq!(tokenizer.encode(&text, EncodeOptions::PROMPT), special, "special, {what}");
 
-        // A text that fits is accepted, by its bytes and by its count of tokens; with a limit of
-        // one token less it is refused.
+        // A text within the limit is accepted, by its bytes and by its number of tokens. With a
+        // limit of one token less it is refused.
         for (options, ids) in [(EncodeOptions::PLAIN, &plain), (EncodeOptions::PROMPT, &special)] {
             let within = |most| {
                 tokenizer.encode_within(
@@ -171,7 +171,8 @@ fn literal_text_is_tokenized_as_without_control_tokens() {
                 assert_eq!(read(&prompt), expected, "{file}: {a:?} + {b:?}");
                 seen += 1;
             }
-            // The marks around literal text are interpreted; a mark within the user's text is not.
+            // The marks around literal text are interpreted. A mark within the text of a user is
+            // not.
             let open = tokenizer.literal("\u{FDD1}a");
             assert_eq!(read(&format!("{open}")), tokenizer.encode("\u{FFFD}a".as_bytes(), plain));
             let marked = format!("{spelling}{}", tokenizer.literal(&spelling));
@@ -191,7 +192,7 @@ fn literal_text_is_tokenized_as_without_control_tokens() {
 }
 
 /// Vocabularies of other kinds, made for this test (tests/data/oracle/tokenizer/make_llama.py), and
-/// a real one of T5's kind.
+/// a real one of T5.
 #[test]
 fn unigram_rwkv_and_plamo_vocabularies_have_the_reference_ids() {
     let oracle = oracle("models.json");

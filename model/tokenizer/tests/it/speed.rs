@@ -1,5 +1,6 @@
-//! Tokenizing takes time in proportion to the text's length. The limits are about ten times the
-//! times of a two-core machine, and far below those of a quadratic step (minutes for a megabyte).
+//! Tests that the time of tokenizing is proportional to the length of the text. The limits are
+//! about ten times the times of a two-core machine, and far below the times of a quadratic step
+//! (minutes for a megabyte).
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -26,8 +27,8 @@ fn each(check: impl Fn(&str, &Tokenizer)) {
     }
 }
 
-/// Processor time of this thread, so that other processes matter little; wall time without Linux's
-/// /proc.
+/// Processor time of this thread, so that other processes have little effect. Without Linux's /proc
+/// it is wall time.
 fn now() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let spent = std::fs::read_to_string("/proc/thread-self/schedstat").ok();

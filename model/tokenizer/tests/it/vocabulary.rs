@@ -1,4 +1,4 @@
-//! Small vocabularies: refused ones, defaults, and text that is decoded piece by piece.
+//! Tests small vocabularies: refused ones, defaults, and text that is decoded piece by piece.
 
 use kjit_tokenizer::{
     DecodeOptions, Detokenizer, EncodeOptions, FimIds, SpecialIds, Tokenizer, TokenizerError,

@@ -1,4 +1,4 @@
-//! The filters: all of jinja2's except `random`.
+//! The filters: all filters of jinja2 except `random`.
 
 mod lists;
 mod names;

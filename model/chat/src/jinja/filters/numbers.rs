@@ -51,7 +51,7 @@ pub fn filter(
     }
 }
 
-/// Digits in Python's syntax, with `_` between two digits.
+/// Removes the `_` between two digits, which Python's syntax allows.
 fn without_marks(text: &str) -> Option<String> {
     let fits = !text.starts_with('_') && !text.ends_with('_') && !text.contains("__");
     fits.then(|| text.replace('_', ""))
@@ -125,7 +125,7 @@ fn round(value: &Value, precision: i32, method: &str) -> Result<Value, Fault> {
             Ok(Value::Float(format!("{x:.*}", precision as usize).parse().unwrap_or(x)))
         }
         ("common", _) if x.abs() < 1e30 && precision > -30 => {
-            // A number is a half only if nothing follows the integer part.
+            // A number is a tie only if its fraction is exactly one half.
             let (n, behind) = (x.trunc() as i128, x.fract() != 0.0);
             let rounded = round_int(
                 if behind { n.saturating_mul(10) + n.signum() } else { n * 10 },
@@ -138,7 +138,7 @@ fn round(value: &Value, precision: i32, method: &str) -> Result<Value, Fault> {
     }
 }
 
-/// Rounds to tens, hundreds and so on, halves to even.
+/// Rounds to tens, hundreds and so on. Ties round to even.
 fn round_int(n: i128, precision: i32) -> i128 {
     let Some(unit) = u32::try_from(-precision).ok().filter(|p| *p > 0) else { return n };
     let Some(unit) = 10i128.checked_pow(unit) else { return 0 };

@@ -67,7 +67,7 @@ pub fn filter(
                 }
             }
             let group = |(_, items): (Value, Vec<Value>)| {
-                // The key as the first element has it, not in lower case.
+                // The key is the one of the first element, not in lower case.
                 let key = by(
                     items.first().unwrap_or(&Value::Undefined),
                     attribute,
@@ -157,7 +157,7 @@ fn items(keyed: Vec<(Value, Value)>) -> Vec<Value> {
     keyed.into_iter().map(|(_, item)| item).collect()
 }
 
-/// A stable sort by rising or falling keys.
+/// Sorts stably by ascending or descending keys.
 fn sorted(
     mut keyed: Vec<(Value, Value)>,
     reverse: bool,
@@ -170,8 +170,8 @@ fn sorted(
     Ok(keyed)
 }
 
-/// A stable merge sort with fallible comparisons that need not form an order (NaN, integers beyond
-/// a float's precision). The standard library's sort may panic with these.
+/// A stable merge sort. Comparisons may fail and need not be an order (NaN, integers that a float
+/// cannot represent exactly). The standard library's sort may panic in these cases.
 fn sort<T: Clone>(
     all: &mut Vec<T>,
     compare: impl Fn(&T, &T) -> Result<Ordering, Fault>,

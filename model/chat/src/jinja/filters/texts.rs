@@ -148,7 +148,7 @@ pub fn filter(
     }
 }
 
-/// Capitalises every word. A word begins after white space, a hyphen or a bracket.
+/// Capitalises every word. A word starts after white space, a hyphen or a bracket.
 fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let begins = |c: char| chars::is_space(c) || "-({[<".contains(c);

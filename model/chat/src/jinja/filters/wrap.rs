@@ -37,7 +37,7 @@ impl Wrap {
     ) -> Result<(), Fault> {
         Value::room_for(line.len(), meter)?;
         let letters: Vec<char> = line.chars().collect();
-        // Pieces that are not broken, in reverse order.
+        // Pieces that cannot be broken, in reverse order.
         let mut pieces: Vec<&[char]> = self.pieces(&letters);
         pieces.reverse();
         let mut first = true;

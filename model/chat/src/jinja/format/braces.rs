@@ -25,13 +25,14 @@ struct Fields<'v> {
     named: &'v [(String, Value)],
     /// The value of the next `{}`.
     next: usize,
-    /// Whether a field had an explicit number; then all must have one.
+    /// Whether a field had an explicit number. If one has, all must have one.
     numbered: bool,
     meter: &'v Rc<Meter>,
 }
 
 impl Fields<'_> {
-    /// A pattern with its values; fields within specifications of fields go so many levels deep.
+    /// Writes a pattern with its values. Fields may be inside specifications of fields, up to this
+    /// depth.
     fn write(
         &mut self,
         pattern: &str,
@@ -137,7 +138,7 @@ impl Fields<'_> {
     }
 }
 
-/// The end of the field that begins here, nested fields included.
+/// The end of the field that starts here, including nested fields.
 fn field_end(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (at, c) in text.bytes().enumerate() {

@@ -53,8 +53,8 @@ fn power_of_ten(power: &str) -> String {
     format!("e{sign}{:0>2}", power.trim_start_matches('-'))
 }
 
-/// Formats with `precision` significant digits. Trailing zeros are removed unless `whole`; with
-/// `is_float` one digit stays after the point.
+/// Formats with `precision` significant digits. Trailing zeros are removed unless `whole`. With
+/// `is_float` one digit remains after the point.
 fn general(x: f64, precision: usize, whole: bool, is_float: bool) -> String {
     let digits = precision - 1;
     let text = format!("{x:.digits$e}");

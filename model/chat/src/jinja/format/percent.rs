@@ -1,4 +1,4 @@
-//! `'%s' % x` and `|format`.
+//! The operator `'%s' % x` and the filter `|format`.
 
 use std::iter::Peekable;
 use std::rc::Rc;

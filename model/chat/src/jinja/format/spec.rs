@@ -207,8 +207,7 @@ fn number(
     let Some(mark) = spec.grouping.filter(|_| !digits.is_empty()) else {
         return aligned(before, &format!("{digits}{rest}"), align, fill, spec.width, out);
     };
-    // Zeros that pad to the width are grouped as well, and the result never begins with a
-    // separator.
+    // Zeros that pad to the width are grouped as well. The result never starts with a separator.
     let room = spec.width.saturating_sub(before.len() + rest.len());
     let grouped = |count: usize| count + count.saturating_sub(1) / every;
     let mut count = digits.len();

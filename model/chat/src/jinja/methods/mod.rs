@@ -21,7 +21,7 @@ const OF_CYCLERS: [&str; 2] = ["next", "reset"];
 const OF_INTS: [&str; 2] = ["bit_count", "bit_length"];
 const OF_FLOATS: [&str; 1] = ["is_integer"];
 
-/// `value.name`: a method, or else an object's key. `None` if there is neither.
+/// `value.name`: a method, or otherwise a key of an object. `None` if there is neither.
 pub fn attribute(value: &Value, name: &str, meter: &Rc<Meter>) -> Result<Option<Value>, Fault> {
     if let Some(own) = own_attribute(value, name, meter)? {
         return Ok(Some(own));

@@ -1,4 +1,4 @@
-//! Methods of strings: those of Python's `str` except `encode`, which returns bytes.
+//! Methods of strings: the methods of Python's `str` except `encode`, which returns bytes.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -60,7 +60,8 @@ pub const METHODS: [&str; 46] = [
     "zfill",
 ];
 
-/// Calls a method. A result with the same letters as an HTML input is also HTML.
+/// Calls a method. If the input is HTML and the result has the same letters, the result is HTML
+/// too.
 pub fn call(
     this: &Text,
     name: &str,
@@ -189,7 +190,7 @@ fn needed<'v>(value: Option<&'v Value>, name: &str) -> Result<&'v str, Fault> {
     text(value, name).map(Option::unwrap_or_default)
 }
 
-/// A string in another case. It may take three times the bytes.
+/// A string in another case. It may have three times as many bytes.
 pub fn in_case(this: &str, name: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
     meter.bytes(this.len())?;
     Value::room_for(this.len() / 8, meter)?;
@@ -222,7 +223,7 @@ fn is(this: &str, name: &str) -> bool {
     }
 }
 
-/// Removes white space, or the characters of a set, from one end or both.
+/// Removes white space, or the characters of a set, from one end or from both ends.
 pub fn strip(this: &str, name: &str, set: Option<&str>, meter: &Rc<Meter>) -> Result<Value, Fault> {
     meter.work(this.len().saturating_mul(set.map_or(0, str::len)) / 256)?;
     let is = stripped(set);
@@ -236,7 +237,7 @@ pub fn strip(this: &str, name: &str, set: Option<&str>, meter: &Rc<Meter>) -> Re
     )
 }
 
-/// Pads to a width. An odd remainder is on the side where Python puts it.
+/// Pads to a width. If the padding is odd, the extra character is on the same side as in Python.
 pub fn fill_up(
     this: &str,
     name: &str,
@@ -402,7 +403,7 @@ pub fn split(
     Value::list(out, meter)
 }
 
-/// Splits a string into words, from either end. The last of `pieces` is the unsplit rest.
+/// Splits a string into words, from either end. The last piece is the unsplit rest.
 fn words(
     this: &str,
     pieces: usize,
@@ -435,7 +436,7 @@ fn words(
     Ok(())
 }
 
-/// `maketrans`: an object with code points as keys.
+/// `maketrans`: makes an object with code points as keys.
 fn make_table(arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
     let [from, to, without] = arguments.bind("maketrans", ["x", "y", "z"], 1)?;
     let point = |c: char| Value::Int(u32::from(c).into());

@@ -1,4 +1,4 @@
-//! Converts a GGUF file to a folder of safetensors, the reverse of llama.cpp's converters.
+//! Converts a GGUF file to a folder of safetensors. This is the reverse of llama.cpp's converters.
 
 use super::folder::{Folder, Ten};
 use kjit_formats::format::Format;
@@ -6,7 +6,7 @@ use kjit_gguf::Gguf;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// Names of a layer's tensors: GGUF's, and a folder's.
+/// Names of a layer's tensors in GGUF and in a folder.
 const LAYER: &[(&str, &str)] = &[
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -41,7 +41,7 @@ fn name(ours: &str, gemma: bool) -> String {
     format!("model.layers.{layer}.{part}.{end}")
 }
 
-/// Converts a file. BF16, F16 and F32 stay as they are; other types become F32.
+/// Converts a file. BF16, F16 and F32 are unchanged; other types become F32.
 pub fn as_folder(file: &Gguf) -> Folder {
     let arch = file.architecture().unwrap().to_owned();
     let key = |name: &str| format!("{arch}.{name}");
@@ -73,7 +73,7 @@ pub fn as_folder(file: &Gguf) -> Folder {
         config["rope_local_base_freq"] = json!(f("rope.freq_base_swa"));
         config["query_pre_attn_scalar"] = json!(head);
     }
-    // The reader computes the frequencies' divisors from the config.
+    // The reader computes the divisors of the frequencies from the config.
     let tensors =
         file.tensors().iter().filter(|info| info.name() != "rope_freqs.weight").map(|info| {
             let tensor = file.tensor(info.name()).unwrap();
@@ -112,8 +112,8 @@ pub fn as_folder(file: &Gguf) -> Folder {
     Folder { config, tokenizer, others: vec![("tokenizer_config.json", tokenizer_config)], tensors }
 }
 
-/// Undoes the converter's permutation of query and key rows: rotated pairs are half a head apart
-/// again, instead of adjacent.
+/// Undoes the converter's permutation of query and key rows. Rotated pairs are again half a head
+/// apart, not adjacent.
 fn halves(bytes: &[u8], heads: usize, head: usize) -> Vec<u8> {
     let row = bytes.len() / heads / head;
     let from = |h: usize, i: usize| h * head + 2 * (i % (head / 2)) + i / (head / 2);
@@ -121,7 +121,7 @@ fn halves(bytes: &[u8], heads: usize, head: usize) -> Vec<u8> {
     rows.flat_map(|r| bytes[r * row..(r + 1) * row].iter().copied()).collect()
 }
 
-/// Makes `tokenizer.json` and `tokenizer_config.json` in the form of published ones.
+/// Makes `tokenizer.json` and `tokenizer_config.json` in the format of published ones.
 pub fn tokenizer(file: &Gguf) -> (Value, Value) {
     let get = |key: &str| format!("tokenizer.ggml.{key}");
     let tokens: Vec<String> =
@@ -169,7 +169,7 @@ fn byte_level(file: &Gguf, vocab: Map<String, Value>) -> Value {
         .iter()
         .enumerate()
         .map(|(i, merge)| {
-            // Old files write merges as texts, new ones as pairs.
+            // Old files write merges as strings, new files as pairs.
             let (left, right) = merge.split_once(' ').unwrap();
             if i % 2 == 0 { json!([left, right]) } else { json!(merge) }
         })
@@ -194,7 +194,7 @@ fn byte_level(file: &Gguf, vocab: Map<String, Value>) -> Value {
         "qwen2" => (split(&digits("")), json!({ "type": "NFC" })),
         other => panic!("no tokenizer.json of {other} is known here"),
     };
-    // Llama 3 uses this to say that a text begins with BOS.
+    // In Llama 3 this says that a text starts with BOS.
     let bos = file.opt_u32("tokenizer.ggml.bos_token_id").unwrap();
     let bos = bos.and_then(|id| {
         Some(file.strs("tokenizer.ggml.tokens").unwrap().get(id as usize)?.to_string())

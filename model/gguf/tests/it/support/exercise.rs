@@ -1,10 +1,10 @@
-//! Calls every accessor of a file: none may panic, whatever the bytes are. Shared by the property
-//! tests and the fuzz target.
+//! Calls every accessor of a file. None may panic, regardless of the bytes. The property tests and
+//! the fuzz target use it.
 
 use kjit_gguf::{Error, Gguf, Value};
 
-/// Opens `bytes`. If that works, calls every accessor for everything in the file. An error must be
-/// one line.
+/// Opens `bytes`. If that succeeds, calls every accessor for everything in the file. An error must
+/// be one line.
 pub fn exercise(bytes: &[u8]) {
     let gguf = match Gguf::from_bytes("fuzz.gguf", bytes) {
         Ok(gguf) => gguf,

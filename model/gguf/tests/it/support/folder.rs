@@ -1,5 +1,5 @@
-//! Writes folders of safetensors for tests, among them small random models of any type. Shared with
-//! the tests of the command.
+//! Writes folders of safetensors for tests, including small random models of any type. Tests of the
+//! command use this module as well.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -68,7 +68,7 @@ impl Folder {
         Folder::wide(model_type, 48)
     }
 
-    /// As [`Folder::small`], with `inner` elements in the feed-forward layers.
+    /// Like [`Folder::small`], with `inner` elements in the feed-forward layers.
     pub fn wide(model_type: &str, inner: u64) -> Folder {
         let gemma = model_type.starts_with("gemma3");
         let (width, heads, kv_heads, head, layers) = (32, 4, 2, 16, 2);

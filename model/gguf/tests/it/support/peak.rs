@@ -1,4 +1,4 @@
-//! Counts the most memory that a thread has allocated at once, to test limits of memory.
+//! Counts the peak of the memory that a thread has allocated, to test limits of memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,7 +12,7 @@ thread_local! {
 pub struct Counting;
 
 fn grow(n: usize) {
-    // When a thread ends its counters may be gone already; no test reads them then.
+    // When a thread ends, its counters may not exist any more. No test reads them then.
     let _ = LIVE.try_with(|live| {
         live.set(live.get().saturating_add(n));
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
@@ -39,8 +39,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The most bytes that this thread had allocated at once during `work`, in addition to those
-/// before.
+/// The peak of the bytes that this thread had allocated during `work`, in addition to those before.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);

@@ -79,7 +79,7 @@ impl Val {
 pub struct Ten {
     pub name: Vec<u8>,
     pub dims: Vec<u64>,
-    /// The number of dimensions to write, if not the true one.
+    /// The number of dimensions to write, if it differs from the true number.
     pub n_dims: Option<u32>,
     pub ty: u32,
     pub offset: u64,
@@ -90,14 +90,14 @@ pub struct Ten {
 pub struct Writer {
     pub magic: [u8; 4],
     pub version: u32,
-    /// The counts to write, if not the true ones.
+    /// The counts to write, if they differ from the true counts.
     pub n_tensors: Option<u64>,
     pub n_keys: Option<u64>,
     pub keys: Vec<(Vec<u8>, Val)>,
     pub tensors: Vec<Ten>,
     /// The alignment of the data.
     pub alignment: u64,
-    /// Bytes of data; each is its offset's low byte plus one.
+    /// Number of data bytes. Each byte is the low byte of its offset plus one.
     pub data: u64,
 }
 
