@@ -15,13 +15,13 @@
 //! | `conversation`, `prompt` | messages to a prompt |
 //! | `sampling`, `samplers`, `constrain` | sampling options; further samplers; constraints |
 //! | `choice`, `tool`, `tool_list` | `tool_choice`; a tool; tools of other formats |
-//! | `converse`, `forced`, `thought` | code of all chat dialects; forced tokens; length of the reasoning |
+//! | `converse`, `forced`, `thought` | chat dialects' common code; forced tokens; reasoning limit |
 //! | `ranking` | rerank and score |
 //! | `generation`, `streamed` | one answer, from tokens to text; streams |
 //! | `openai`, `anthropic`, `ollama`, `llama`, `fleet` | dialects |
 //! | `probes` | routes of SGLang's and vLLM's monitors |
 //! | `hive`, `announce` | a hive's URL; announcements of a fleet's worker |
-//! | `counts`, `metrics`, `vllm_metrics`, `process` | counters; metrics of kjit, with vLLM's names, of the process |
+//! | `counts`, `metrics`, `vllm_metrics`, `process` | counters; metrics: kjit's, vLLM's, process |
 //! | `status`, `page`, `health` | state, the chat page, readiness and draining |
 //! | `running` | the servers of a user, for `kjit ps` |
 //! | `in_process` | a server without sockets, for tests |
