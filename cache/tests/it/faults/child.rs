@@ -17,7 +17,7 @@ fn variable(name: &str) -> String {
 /// Appends a line to a log each time the artefact is made.
 fn note_made(dir: &Path) {
     let log = dir.with_extension("made");
-    // Other users cannot write there; this does not matter: only tests of the same user count the lines.
+    // Other users cannot write there. Only tests of the owner count the lines.
     if let Ok(mut log) = OpenOptions::new().append(true).create(true).open(log) {
         log.write_all(b"made\n").unwrap();
     }
