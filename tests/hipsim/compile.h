@@ -8,8 +8,8 @@
 //                     and the compiler's command line
 //   objects/SHA256    the ID of the source of a code object
 // A code object is found by the hash of its bytes. So a code object from a cache or a
-// pack also runs if it was compiled once with this folder (or with a copy of it): hiprtc and `clang`
-// of the simulator both record it.
+// pack also runs if it was compiled once with this folder (or with a copy of it): hiprtc and
+// `clang` of the simulator both record it.
 #pragma once
 #include <string>
 #include <utility>

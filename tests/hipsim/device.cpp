@@ -3,7 +3,7 @@
 // HIPSIM_DEVICES   arch ids, comma-separated (gfx1100,gfx942:sramecc+:xnack-); default gfx1100; empty: no device
 // HIPSIM_MEMORY    bytes of memory of each device (default 4 GiB)
 // HIPSIM_SEED      order of fibers, waves, blocks and streams (default 1)
-// HIPSIM_FAIL      call:n:code[,…]: the n-th call of that name fails with the code (n is `*`: every call)
+// HIPSIM_FAIL      call:n:code[,…]: the n-th call of that name fails with the code; n may be `*`
 // HIPSIM_HANG      name of a call that never returns
 // HIPSIM_ABORT     name of a call that aborts the process
 #include "compile.h"

@@ -24,18 +24,19 @@
 //     is *, every call fails
 //   HIPSIM_HANG, HIPSIM_ABORT: name of a call that never returns, or that aborts the process:
 //     hipInit
-//   HIPSIM_BREAK: entry:threads:how, comma-separated: a kernel with blocks of this number of threads
-//     (or of wave32, wave64) has the fault abort, hang or fault
-//   HIPSIM_WRONG: an instruction with wrong results: dot4, matrix, exchange32 or exchange64 (between
-//     the lanes of waves of that width), packed (two f16 in a register), widen (f16 to f32) or
+//   HIPSIM_BREAK: entry:threads:how, comma-separated: a kernel with blocks of this number of
+//     threads (or of wave32, wave64) has the fault abort, hang or fault
+//   HIPSIM_WRONG: an instruction with wrong results: dot4, matrix, exchange32 or exchange64
+//     (between the lanes of waves of that width), packed (two f16 in a register), widen (f16 to f32) or
 //     narrow (f32 to f16)
-//   HIPSIM_FAULTS: behaviour after a fault. stay: only a new process helps; abort: the process aborts
+//   HIPSIM_FAULTS: behaviour after a fault. stay: only a new process helps; abort: the process
+//     aborts
 //   HIPSIM_TIMEOUT: seconds after which a kernel counts as hanging; default 120
 //   HIPSIM_THREADS: CPU threads that run blocks; default all, at most four
 //   HIPSIM_DIR: folder of sources, their CPU libraries, and the source of each code object
 //   HIPSIM_CLANG: path of the real clang, or none: code objects have only a note and symbols
-//   HIPSIM_SLOW: gemm:2.5,flash:1: hiprtc takes this many seconds longer for files whose names begin
-//     with these words
+//   HIPSIM_SLOW: gemm:2.5,flash:1: hiprtc takes this many seconds longer for files
+//     whose names begin with these words
 //   HIPSIM_REFUSE: gemm,flash: hiprtc refuses these files
 //   HIPSIM_MISBEHAVE: argmax:abort: a fault of hiprtc with these files: abort, kill, loop, eat
 //     (memory), print (to stdout), garbage
