@@ -25,8 +25,8 @@ pub struct Kernel {
     pub wave: u32,
 }
 
-/// Numbers of user registers, by the bits of the descriptor. The argument pointer is the second of
-/// them.
+/// Number of user registers for each bit of the descriptor's properties. Bit 3 is the argument
+/// pointer.
 const USERS: [u16; 7] = [4, 2, 2, 2, 2, 2, 1];
 
 /// Checks the arithmetic modes of the first resource word: round to nearest even, subnormals kept.

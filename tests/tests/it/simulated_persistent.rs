@@ -84,8 +84,8 @@ fn one_launch_a_token_of_experts_of_4_bits_on_simulated_gfx90a() {
 }
 
 /// Two tensor-parallel devices run a token as one launch each. The launches exchange sums through
-/// each other's memory or host memory. Prompts are several launches that use the same exchange
-/// counters.
+/// each other's memory or host memory. Prompts are several launches that use the same
+/// synchronisation variables.
 #[test]
 fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
     let test = "simulated_persistent::one_launch_on_each_of_two_simulated_gfx1100_is_the_launches";
@@ -103,7 +103,7 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
             let session = Session::on_gpus(&b.engine, devices, &b.gguf, b.graph.clone(), o);
             One::of(session.map_err(|e| format!("{e:?}")).unwrap())
         };
-        // Prompts are launches that synchronise with the same counters.
+        // Prompts are launches that synchronise with the same variables.
         let said = |s: &mut One| {
             let vocab = s.n_vocab() as u32;
             let mut rows = vec![];
