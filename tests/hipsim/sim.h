@@ -27,8 +27,8 @@
 //   HIPSIM_BREAK: entry:threads:how, comma-separated: a kernel with blocks of this number of
 //     threads (or of wave32, wave64) has the fault abort, hang or fault
 //   HIPSIM_WRONG: an instruction with wrong results: dot4, matrix, exchange32 or exchange64
-//     (between the lanes of waves of that width), packed (two f16 in a register), widen (f16 to f32) or
-//     narrow (f32 to f16)
+//     (between the lanes of waves of that width), packed (two f16 in a register),
+//     widen (f16 to f32) or narrow (f32 to f16)
 //   HIPSIM_FAULTS: behaviour after a fault. stay: only a new process helps; abort: the process
 //     aborts
 //   HIPSIM_TIMEOUT: seconds after which a kernel counts as hanging; default 120
