@@ -51,10 +51,10 @@ pub struct Found {
 /// The layers that [`Cache::find`] searches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Only read-only layers, whose entries were made on other machines. For callers that have a
-    /// maker.
+    /// Only read-only layers, whose entries were made on other machines. Callers that can make
+    /// artefacts use this.
     ReadOnly,
-    /// All layers, the home directory first. For callers that cannot make new entries.
+    /// All layers, the home directory first. Callers that cannot make artefacts use this.
     Everywhere,
 }
 

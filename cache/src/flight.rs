@@ -29,7 +29,7 @@ pub(crate) struct Flights {
     open: Mutex<HashMap<Digest, Arc<Flight>>>,
 }
 
-/// What a thread that requests a key must do.
+/// The task of a thread that requests a key.
 pub(crate) enum Role<'a> {
     /// The thread makes the artefact and lands the ticket.
     Lead(Leader<'a>),

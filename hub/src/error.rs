@@ -238,7 +238,7 @@ pub enum Error {
     Write {
         /// The operation.
         doing: &'static str,
-        /// Its file or folder.
+        /// The file or folder of the operation.
         path: PathBuf,
         /// The system's error.
         source: io::Error,

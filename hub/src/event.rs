@@ -9,7 +9,7 @@ use std::time::Duration;
 pub enum Event<'a> {
     /// The fetch of a file begins.
     File {
-        /// Its path inside the repository.
+        /// Path of the file in the repository.
         file: &'a str,
         /// Length of the file in bytes.
         bytes: u64,
@@ -41,7 +41,7 @@ pub enum Event<'a> {
     },
     /// Another process is fetching this file. This process waits for it.
     Waiting {
-        /// Its path inside the repository.
+        /// Path of the file in the repository.
         file: &'a str,
     },
 }

@@ -4,7 +4,7 @@ use crate::constrain::{Follow, Form};
 use crate::refusal::Refusal;
 use crate::tool::Tool;
 
-/// Which tools an answer calls.
+/// The choice of tools that an answer may call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
     /// The model decides.

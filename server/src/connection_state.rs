@@ -48,7 +48,7 @@ enum Stage {
     Answers,
 }
 
-/// What to do when the client has closed its sending side.
+/// The action when the client has closed its sending side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Silence {
     /// Close the connection.
@@ -101,7 +101,7 @@ impl ConnectionState {
         self.now().raw.missing() != Some(0)
     }
 
-    /// What to do when the client has closed its sending side.
+    /// The action when the client has closed its sending side.
     pub fn silence(&self) -> Silence {
         let now = self.now();
         match now.stage {

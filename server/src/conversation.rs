@@ -67,10 +67,10 @@ pub struct Conversation {
 /// How a prompt ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ending {
-    /// With the start of the assistant's turn.
+    /// The prompt ends with the start of the assistant's turn.
     #[default]
     Turn,
-    /// With the end of the last turn.
+    /// The prompt ends with the end of the last turn.
     Closed,
     /// In the last turn, which is an assistant's: the answer continues it.
     Open,

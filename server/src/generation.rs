@@ -78,9 +78,9 @@ impl Wanted {
 
 /// How the text of an answer is parsed.
 pub enum Reading {
-    /// As plain text.
+    /// The text is plain.
     Plain,
-    /// As a chat reply, with reasoning and tool calls.
+    /// The text is a chat reply, with reasoning and tool calls.
     Reply(Form, ReplyParser),
 }
 

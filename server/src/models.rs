@@ -29,9 +29,9 @@ const LOOKERS: Duration = Duration::from_secs(5);
 
 /// State of a model.
 enum Is {
-    /// Not loaded.
+    /// The model is not loaded.
     Away,
-    /// Being loaded or unloaded.
+    /// The model is being loaded or unloaded.
     Moving,
     Here(Lease),
 }
@@ -84,7 +84,7 @@ struct NoRoom {
 /// How long a model stays loaded without use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// For this time. Zero: it is unloaded when its requests are finished.
+    /// It stays loaded for this time. Zero: it is unloaded when its requests are finished.
     For(Duration),
     /// Until another model needs its memory.
     Always,

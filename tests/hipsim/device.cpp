@@ -242,7 +242,8 @@ extern "C" __attribute__((visibility("default"))) const char* hipGetErrorString(
     return code ? "the simulated device says no (its sentence is on standard error)" : "no error";
 }
 
-// For tests: the number of objects that are alive. Also injected failures (counted from now).
+// Functions for tests: the number of objects that are alive, and injected failures (counted from
+// now).
 struct Alive { uint64_t allocations, bytes, streams, events, modules, graphs, execs; };
 extern "C" __attribute__((visibility("default"))) void hipsim_alive(Alive* to) {
     Hold hold(state().mutex);

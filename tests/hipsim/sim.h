@@ -248,7 +248,7 @@ int submit(Hold&, void* stream, Work work);  // executes or captures it
 int submit_graph(Hold&, void* stream, std::shared_ptr<const Graph>);
 int wait_for(Hold&, int device, const std::function<bool()>& done);
 int wait_device(Hold&, int device);
-// For calls that are invalid during a capture by this thread.
+// Returns an error if this thread captures: the calling function is invalid during a capture.
 int refuse_in_capture(State&);
 bool capturing(State&, void* stream);
 // module.cpp

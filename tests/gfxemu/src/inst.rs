@@ -52,7 +52,7 @@ enum Kind {
     Nothing,
 }
 
-/// Where a wave continues after an instruction.
+/// The place where a wave continues after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
     /// The next instruction.

@@ -45,7 +45,7 @@ pub struct Lds {
     writers: Vec<Touch>,
     atomic: Vec<bool>,
     readers: Vec<Touch>,
-    /// For each wave: the number of its last LDS operation that was complete at its last barrier.
+    /// The number of the last LDS operation that was complete at the last barrier, for each wave.
     pub settled: Vec<u32>,
 }
 

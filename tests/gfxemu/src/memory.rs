@@ -31,15 +31,15 @@ pub struct Memory {
     pub writers: Vec<Writer>,
     /// The time: number of instructions executed so far.
     pub now: u64,
-    /// For each block: the times of actions that other blocks can observe. These are atomics and
-    /// stores that bypass the caches.
+    /// The times of actions that other blocks can observe, for each block. Such actions are atomics
+    /// and stores that bypass the caches.
     signals: Vec<Vec<u64>>,
-    /// For each block: the time since when the caches that its waves share contain no old data.
+    /// The time since when the shared caches of a block contain no old data, for each block.
     invalidated: Vec<u64>,
     late: Vec<Late>,
     /// Stores in flight in loose mode. If `None`, the memory rules are checked.
     chosen: Option<Chosen>,
-    /// For each address: other waves that stored the same value there before.
+    /// Other waves that stored the same value before, for each address.
     same: HashMap<u64, Vec<u64>>,
     split_caches: bool,
     needs_write_back: bool,

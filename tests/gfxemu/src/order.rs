@@ -37,7 +37,7 @@ pub struct Row {
     pub issued: u32,
     /// Completions: the number of complete accesses, and the time.
     done: Vec<(u32, u64)>,
-    /// For each barrier: the number of accesses before it, and the number of complete ones.
+    /// The number of accesses before each barrier, and the number of complete ones.
     barriers: Vec<(u32, u32)>,
 }
 

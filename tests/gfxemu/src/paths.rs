@@ -17,7 +17,7 @@ const FAR: u64 = 20;
 /// A path that cannot be followed also gives a line: an unknown instruction, or a jump out of the
 /// code.
 ///
-/// Only for gfx9: RDNA has no rules for wait states.
+/// This is only useful for gfx9: RDNA has no rules for wait states.
 pub fn too_early(
     target: &Target,
     registers: usize,

@@ -39,14 +39,14 @@ pub struct Region {
     pub what: String,
     /// Address of its first byte.
     pub address: u64,
-    /// Its content.
+    /// The content of the region.
     pub bytes: Bytes,
     /// Whether the kernel may write there.
     pub writable: bool,
-    /// For each byte, after the first write: a [`Mark`](crate::order::Mark).
+    /// A [`Mark`](crate::order::Mark) for each byte. Empty before the first write.
     pub marks: Vec<u64>,
-    /// For each two bytes of a writable region, after the first read: the last two waves that read
-    /// them.
+    /// The last two waves that read each pair of bytes in a writable region. Empty before the first
+    /// read.
     pub readers: Vec<[u64; 2]>,
 }
 

@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// One for each kind: post-norms, caps and windows; norms with the mean subtracted and parallel
-/// blocks; sinks and experts with biases; ALiBi slopes; latents; scans beside attention and short
-/// convolutions; delta rules; encoders with windows.
+/// blocks; sinks and experts with biases; ALiBi slopes; latents; scans in parallel with attention
+/// and short convolutions; delta rules; encoders with windows.
 const FEW: [&str; 8] =
     ["gemma2", "phi2", "gpt-oss", "mpt", "deepseek2", "falcon-h1", "qwen35", "modern-bert"];
 

@@ -101,7 +101,7 @@ fn list_has_every_field_of_the_contract() {
         assert!(entry.get(field).is_some_and(|value| !value.is_null()), "{field}: {entry}");
     }
     assert!(Path::new(entry["path"].as_str().unwrap()).is_file());
-    // As text, one line per entry.
+    // Without --json, one line per entry.
     let text = stdout(&mut cache(&home, &["list", "--kernel", "norm"]));
     assert!(
         text.lines().count() == 1 && text.contains("gfx1100") && text.contains("none 1.0"),

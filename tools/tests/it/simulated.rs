@@ -109,7 +109,7 @@ fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_s
             ]);
             c
         };
-        // For the card of this machine, and for another card.
+        // Plans for the card of this machine, and for another card.
         let placed = json(&mut inspect("64MB"))["placed"].clone();
         assert_eq!(placed, json(inspect("64MB").args(["--arch", "gfx1100"]))["placed"]);
         let (streamed, layers) =
@@ -191,8 +191,8 @@ fn on_a_terminal(arguments: &str) -> String {
 #[test]
 fn kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler() {
     let test = "simulated::kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler";
-    // Only clang, as on a laptop without ROCm. The simulator's clang stores the sources, so that
-    // the code can run here.
+    // There is only clang, as on a laptop without ROCm. The simulator's clang stores the sources,
+    // so that the code can run here.
     let setup = Setup::devices("gfx1100").set("KJIT_HIPRTC_LIBRARY", "/nowhere/libhiprtc.so");
     setup.set("HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
         let found = json(kjit().args(["devices", "--json"]));

@@ -16,8 +16,8 @@ struct Needed {
     free: u64,
 }
 
-/// By architecture: 8 passes on MI100 and MI200, 4 on MI300 and MI350; results of MI350 come one
-/// wait state later.
+/// The values depend on the architecture: 8 passes on MI100 and MI200, 4 on MI300 and MI350;
+/// results of MI350 come one wait state later.
 fn needed(arch: &str) -> Needed {
     match arch {
         "gfx908" => Needed { factor: 4, summand: 2, read: 10, write: 7, free: 5 },

@@ -1,6 +1,6 @@
-//! Who makes a memory access, and how.
+//! Properties of a memory access: the wave, the time, and the caches.
 
-/// Who makes a memory access, and how.
+/// Properties of a memory access.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// The wave's number in the launch.

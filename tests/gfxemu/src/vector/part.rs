@@ -15,7 +15,7 @@ use crate::width::LANES;
 use crate::width::Wide;
 use half::f16;
 
-/// What happens to the other bits of a destination register.
+/// The effect on the other bits of a destination register.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Rest {
     Keep,

@@ -28,8 +28,8 @@ pub const RDNA3: Assembly =
 pub const CDNA3: Assembly =
     Assembly { arch: "gfx942", wave: 64, lds: 0, grid: 1, block: 128, one_cache: false };
 
-/// For eight blocks of one wave. Each adds to a counter, and the last one sums what all have
-/// stored. The u32 0 to 7 are the values of the blocks, 8 is the counter, 9 the sum.
+/// A kernel for eight blocks of one wave. Each adds to a counter, and the last one sums what all
+/// have stored. The u32 0 to 7 are the values of the blocks, 8 is the counter, 9 the sum.
 pub const LAST_BLOCK: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_mov_b32 v1, 0
 s_lshl_b32 s6, s2, 2
