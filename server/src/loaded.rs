@@ -60,9 +60,9 @@ pub struct Loaded {
     pub kv: u64,
     /// Bytes of keys and values of one full context.
     context_bytes: u64,
-    /// Whether tokens may be drafted. On a GPU, drafts prevent choosing one or two tokens ahead of
-    /// the host. Measurements did not show that drafts make up for this, so drafting on a GPU is
-    /// off unless it is requested.
+    /// Whether tokens may be drafted. On a GPU, one or two sequences are decoded ahead of the host,
+    /// and drafts prevent this. Measurements did not show that drafts make up for this, so drafting
+    /// on a GPU is off unless it is requested.
     pub lookup: bool,
     /// Names and options of the model.
     pub served: Served,

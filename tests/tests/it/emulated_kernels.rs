@@ -29,7 +29,7 @@ const WIDE: &str = "block 1024";
 const BRANCHING: &str = "latent_flash 3 heads of 160, values of 128, Q8_0";
 /// Atomics of system scope, across processes.
 const SYSTEM: &str = "reduce ReduceSpec { ranks: 4";
-/// Cases without dot products of bytes. With eight columns one case spills registers.
+/// Cases without dot products of bytes. With the tuning of one case, eight columns spill registers.
 const SPILLING: &[&str] = &["matvec Q8_0×43", "matvec Q4_1×31", "attend 4/2 × 64 F16"];
 
 /// Number of seeds for the order in which stores of a case become visible.

@@ -48,7 +48,7 @@ fn as_launches(test: &str, name: &str, (arch, chunk): (&str, usize), probe: Prob
             one.on_gpu().poison().unwrap();
             let (got, want) =
                 (one.feed(&[token], Want::Last).unwrap(), many.feed(&[token], Want::Last).unwrap());
-            // The products may be divided into other teams of blocks. Sums that differ by 2e-7 can
+            // The products may be divided into other teams of threads. Sums that differ by 2e-7 can
             // round to different f16 keys and values, 2^-11 apart. The largest measured difference
             // is 7e-5.
             assert!(off(&got, &want) < 5e-4, "{name} on {arch}: off by {}", off(&got, &want));
