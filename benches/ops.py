@@ -38,7 +38,7 @@ def close(name, got, want, rtol, atol):
         raise Over
     try:
         got = np.asarray(kjit.astype(got(), kjit.float32).numpy()).astype(np.float64)
-    except Exception as e:  # a failure is a result of this run, the others go on
+    except Exception as e:  # a failure is a result of this run, and the other runs continue
         wrong.append([name, repr(e)[:200]])
         return
     if got.shape != want.shape:

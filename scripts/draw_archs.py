@@ -86,7 +86,7 @@ class Draw(M):
             d.u("attention.head_count", [d.H] * d.L if r.may(10) else d.H)
             if d.KV != d.H or r.may(70): d.u("attention.head_count_kv", [d.KV] * d.L if r.may(10) else d.KV)
         if not bound or r.may(25):
-            # The format's default is the width's share of a head.
+            # The default of the format is the width divided by the number of heads.
             if bound or d.E != d.H * d.D or r.may(): d.u("attention.key_length", d.D); d.u("attention.value_length", d.D)
         d.eps = eps or r.of(1e-5, 1e-6, 1e-5, 1e-3, 0.02)
         d.f("attention.layer_norm_epsilon" if ln else "attention.layer_norm_rms_epsilon", d.eps)
@@ -149,7 +149,7 @@ class Draw(M):
     def head(d, tied="may", bias=None, out_norm="output_norm", norm_bias=False, no_norm=False, gain=None):
         """The embedding, the last norm, the output's matrix. `tied`: "may", "always" or "never"."""
         own = tied == "never" or tied == "may" and d.r.may(60)
-        # Embeddings of different sizes on purpose: what scales them shows.
+        # Embeddings have different magnitudes, so that a missing scale is detected.
         d.embd(tied=not own, out_bias=False, sd=None, out_norm=out_norm, norm_bias=norm_bias, no_norm=no_norm, gain=gain or 2.5)
         if own and (bias == "must" or bias == "may" and d.r.may()): d.t("output.bias", (d.V,), 0, 0.3)
 
@@ -206,7 +206,7 @@ class Draw(M):
         d.FE = r.of(16, 24, 32, 40, 48, 56)
         d.groups = None
         if groups and d.N in (8, 9, 12, 6, 4) and r.may(40):
-            # A group's score is the sum of its two best: it needs two.
+            # The score of a group is the sum of its two best experts, so a group needs at least two.
             count = r.of(*[g for g in range(2, d.N) if d.N % g == 0 and d.N // g >= 2])
             keep = r.int(1, count - 1) if count > 1 else 1
             if keep * (d.N // count) >= d.used: d.groups = (count, keep)
@@ -452,7 +452,7 @@ def _(d):
 
 @draw("qwen2", "qwen2vl")
 def _(d):
-    # llama.cpp does not read qwen2vl's epsilon: one that is too small to show.
+    # llama.cpp does not read qwen2vl's epsilon, so it is too small to have an effect.
     d.size(bound=True, eps=1e-6 if d.arch == "qwen2vl" else None); d.rope(sections=4 if d.arch == "qwen2vl" else None); d.head(bias="may"); layers(d, obias=False)
 
 
@@ -726,7 +726,7 @@ def _(d):
     d.F = r.of(24, 32); d.u("feed_forward_length", [d.F] * nl if r.may() else d.F)
     d.rope(partial=True, swa_base=True); d.u("attention.sliding_window", r.int(2, 9))
     if r.may(50): d.b("attention.sliding_window_pattern", [(i + 1) % 5 != 0 for i in range(nl)])
-    # llama.cpp has these as constants.
+    # These are constants in llama.cpp.
     if r.may(70): d.u("attention.shared_kv_layers", nl - 20)
     if r.may(70): d.u("altup.num_inputs", NA)
     if r.may(70): d.u("altup.active_idx", 0)
@@ -766,7 +766,7 @@ def _(d):
     else: d.u("rope.dimension_count_swa", DS)
     d.u("attention.sliding_window", r.int(2, 9)); d.b("attention.sliding_window_pattern", swa)
     share = 0
-    # Layers that share read the last two that do not: one with a window, and one without behind it.
+    # Layers that share keys read the last two layers that do not: one with a window, then one without.
     if r.may(60): share = r.of(*[s for s in range(n - 1) if s == 0 or swa[n - s - 2] and not swa[n - s - 1]]); d.u("attention.shared_kv_layers", share)
     pl = r.of(0, 8, 16, 24); d.u("embedding_length_per_layer_input", pl)
     if r.may(80): d.f("final_logit_softcapping", r.of(3.0, 30.0))
@@ -1018,7 +1018,7 @@ def _(d):
     r = d.r
     d.size(gqa=False, layers=(1, 2, 3), heads=(1, 2, 3, 4)); latent_sizes(d); d.Q = min(d.Q, 24); latent_keys(d, True); latent_scaling(d)
     d.mixture(dense_first=True, scale=True, norm=True, gating="must", shared="count")
-    ih, ik = r.of(12, 16), r.of(64, 64, 128)   # with fewer heads many keys score 0, and which of them is taken is nobody's fault
+    ih, ik = r.of(12, 16), r.of(64, 64, 128)   # with fewer heads many keys have the score 0, and any of them may be chosen
     ik = max(ik, d.turn); d.u("attention.indexer.head_count", ih); d.u("attention.indexer.key_length", ik); d.u("attention.indexer.top_k", r.of(3, 8, 15, 64)); d.further(25); d.head()
     for i in range(d.L + d.next):
         d.norms(i, "attn_norm", "ffn_norm"); latent_layer(d, i, True, True)
@@ -1171,7 +1171,7 @@ def nemotron_h(d, moe):
     if moe:
         d.mixture(F="key", scale=True, norm=True, groups=True); d.FS = r.of(24, 40); FEs = [d.FE] * n
         if r.may(30) and not d.groups:
-            # A number of chosen experts and their width for each layer.
+            # Number of chosen experts and their width, for each layer.
             FEs = [r.of(16, 24, 40) for _ in range(n)]
             d.u("expert_feed_forward_length", FEs); d.u("expert_used_count", [r.int(1, d.N) for _ in range(n)])
         d.u("expert_shared_feed_forward_length", d.FS)

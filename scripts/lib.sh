@@ -1,4 +1,4 @@
-# Shared by the scripts here; sourced, not run.
+# Functions for the scripts in this folder. This file is sourced, not run.
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -16,7 +16,7 @@ need_debian() {
   "$@" >/dev/null 2>&1 || die "'$*' still fails with Debian's package $package installed"
 }
 
-# install_debian PACKAGE...: with apt, as root or through sudo; otherwise says what to install.
+# install_debian PACKAGE...: installs with apt, as root or with sudo. If that is impossible, it prints what to install.
 install_debian() {
   local as_root=()
   if [ "$(id -u)" -ne 0 ]; then
@@ -33,16 +33,16 @@ install_debian() {
     die "apt-get could not install: $*"
 }
 
-# need_linker: what Rust links with, a C compiler and the C library's files; Rust's own installer brings neither. One crate (ring, for
-# fetching models by https) compiles C as well.
+# need_linker: installs a C compiler and the C library's files, with which Rust links. Rust's
+# installer does not have them. One crate (ring, for https) also compiles C.
 need_linker() {
   if echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null >/dev/null 2>&1; then return; fi
   install_debian gcc libc6-dev
   echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null >/dev/null 2>&1 || die "cc cannot link with Debian's gcc and libc6-dev installed"
 }
 
-# want_debian PACKAGE...: installs those that are missing; where that cannot be done says so and goes on. For what tests use if
-# it is there and say visibly that they skip without.
+# want_debian PACKAGE...: installs missing packages. If that is impossible, it prints a note and
+# continues. For optional packages: without them tests are skipped with a message.
 want_debian() {
   local package missing=()
   command -v dpkg-query >/dev/null || { say "no Debian: going on without $*"; return 0; }
@@ -52,7 +52,8 @@ want_debian() {
   [ ${#missing[@]} -eq 0 ] || (install_debian "${missing[@]}") || say "going on without ${missing[*]}"
 }
 
-# python_with MODULE PACKAGE: prints the first Python 3 that has MODULE: the one on PATH, else Debian's with PACKAGE installed.
+# python_with MODULE PACKAGE: prints the path of a Python 3 that has MODULE: the one on PATH, or
+# Debian's Python after installing PACKAGE.
 python_with() {
   local python
   for python in python3 /usr/bin/python3; do

@@ -541,7 +541,7 @@ def _(m): gemma4(m, False)
 def _(m): gemma4(m, True)
 
 
-@model("gemma4-wide", "gemma4")   # global heads as wide as the real ones: no reference logits, for GPU against host
+@model("gemma4-wide", "gemma4")   # global heads as wide as the real ones; compares GPU with host, without reference logits
 def _(m): gemma4(m, False, DF=512)
 
 
@@ -745,7 +745,7 @@ def _(m):
     deepseek2(m, 2, (64, 16, 32, 32), 48, 2, (4, 2), 2.5, True, True, idx=(4, 64))
 
 
-@model("deepseek32-wide", "deepseek32")   # rows that matrix units take, which its sibling has not: no reference logits, for GPU against host
+@model("deepseek32-wide", "deepseek32")   # row sizes that matrix units support; compares GPU with host, without reference logits
 def _(m):
     m.u("attention.indexer.head_count", 8); m.u("attention.indexer.key_length", 32); m.u("attention.indexer.top_k", 11)
     deepseek2(m, 2, (64, 16, 32, 32), 64, 2, (4, 2), 2.5, True, True, idx=(8, 32), FE=64)
@@ -1250,7 +1250,7 @@ def grovemoe(m, FE):
 def _(m): grovemoe(m, 48)
 
 
-@model("grovemoe-wide", "grovemoe")   # rows that matrix units take, which its sibling has not: no reference logits, for GPU against host
+@model("grovemoe-wide", "grovemoe")   # row sizes that matrix units support; compares GPU with host, without reference logits
 def _(m): grovemoe(m, 64)
 
 

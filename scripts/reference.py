@@ -183,7 +183,7 @@ def forward(m: Model, ids: list[int], taps: dict[str, np.ndarray] | None = None,
     x = tap(None, "final_norm", rms_norm(x[positions], m.weight("output_norm.weight"), m.eps))
     head = "output.weight" if "output.weight" in m.tensors else "token_embd.weight"
     vocab = len(m.tensors[head].data)
-    # in slices: a vocabulary of 262144 in float64 would be gigabytes
+    # in slices: a vocabulary of 262144 in float64 would need gigabytes
     return np.concatenate([x @ m.rows(head, slice(i, i + 16384)).T for i in range(0, vocab, 16384)], axis=1)
 
 
@@ -198,7 +198,7 @@ def top(x: np.ndarray, n: int) -> list:
 
 def check(m: Model, oracle: str) -> None:
     data = json.load(open(oracle))
-    if "list" not in data["prompts"]:  # a re-quantised file is asked what its original was asked
+    if "list" not in data["prompts"]:  # a re-quantised file uses the prompts of its original
         original = pathlib.Path(oracle).parent.parent / "models" / (data["model"].split("-")[0] + ".json")
         data["prompts"] = json.load(open(original))["prompts"]
     prompts = {p["id"]: p["ids"] for p in data["prompts"]["list"]}

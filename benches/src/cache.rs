@@ -37,7 +37,7 @@ fn artefact(bytes: usize) -> Artefact {
         .need("driver", "13.0")
 }
 
-/// Writes an entry to its place in the cache without syncing, because filling is not measured.
+/// Writes an entry to its path in the cache without syncing, because filling is not measured.
 fn plant(dir: &Path, number: usize, bytes: usize) -> std::io::Result<()> {
     let key = key(number);
     let source = key.source().digest().hex();
@@ -148,7 +148,7 @@ fn machine(out: &mut dyn Write, dir: &Path) -> Result<()> {
 /// Runs the bench.
 ///
 /// # Errors
-/// When the directory cannot be filled or a limit is exceeded.
+/// The directory cannot be filled or a limit is exceeded.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let base = std::env::temp_dir().join(format!("kjit-cache-bench-{}", std::process::id()));
     let held = filled(options, &base, out);

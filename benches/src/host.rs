@@ -1,5 +1,5 @@
-//! Bench of the CPU: steps of its threads, products alone, reading a model file and its vocabulary,
-//! tokenizing, the chat template, a prompt, decoding.
+//! Benches of the CPU: steps of its threads, single matrix products, reading a model file and its
+//! vocabulary, tokenizing, the chat template, a prompt, decoding.
 
 use crate::{Options, Result, Times};
 use kjit_kernels::format::Format;
@@ -13,7 +13,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The counts of llama-bench: a prompt into an empty context, and single tokens.
+/// The token counts of llama-bench: a prompt into an empty context, and single tokens.
 const PROMPT: usize = 512;
 const TOKENS: usize = 64;
 
@@ -105,7 +105,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let mut session = Session::on_cpu(file, graph, &setup)?;
     let sequence = session.add(SampleOptions::default())?;
     let vocabulary = session.n_vocab() as u64;
-    // Ids spread over the vocabulary, so that no row of the embedding is always in the cache.
+    // Ids spread over the vocabulary, so that no row of the embedding stays in the CPU cache.
     let ids: Vec<u32> =
         (0..PROMPT as u64).map(|i| u32::try_from(i * 7919 % vocabulary).unwrap_or(0)).collect();
     let rate =

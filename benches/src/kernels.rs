@@ -1,4 +1,4 @@
-//! Bench of single kernels: times on a card, or the compiler's statistics without one.
+//! Benches of single kernels: times on a card, or the compiler's statistics without one.
 
 use crate::{Options, Result, Times};
 use kjit_engine::{Config, Device, Engine, Error, Target};
@@ -14,8 +14,8 @@ const DEPTH: usize = 1024;
 /// Runs the bench.
 ///
 /// # Errors
-/// When a named target, device or compiler is missing, or a kernel does not compile or computes
-/// wrongly.
+/// A named target, device or compiler is missing, or a kernel does not compile or computes wrong
+/// results.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let engine = Engine::new(Config::new());
     if !options.arch.is_empty() {

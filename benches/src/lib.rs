@@ -29,7 +29,7 @@ pub struct Options {
     pub filter: Option<Regex>,
     /// Number of measurements.
     pub iterations: usize,
-    /// Number of measurements before those, which do not count.
+    /// Number of measurements before those, which are not counted.
     pub warmup: usize,
     /// Number of entries of the full cache.
     pub entries: usize,
@@ -62,7 +62,7 @@ impl Options {
     /// Parses the arguments.
     ///
     /// # Errors
-    /// For an unknown flag or an invalid value, in one sentence.
+    /// An unknown flag or an invalid value, in one sentence.
     pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Options> {
         let mut options = Options::default();
         let mut arguments = arguments.into_iter();
@@ -118,7 +118,7 @@ impl Options {
         self.filter.as_ref().is_none_or(|f| f.is_match(name))
     }
 
-    /// Times a call: `warmup` calls that do not count, then `iterations` calls.
+    /// Times a call: `warmup` calls that are not counted, then `iterations` calls.
     ///
     /// # Errors
     /// The call's error.
@@ -137,7 +137,7 @@ impl Options {
     }
 }
 
-/// Seconds of several measurements of one thing.
+/// Seconds of several measurements of the same code.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Times(
     /// In ascending order.
@@ -152,7 +152,7 @@ impl Times {
         Times(seconds)
     }
 
-    /// The median; the upper one of an even number.
+    /// The median; of an even number, the larger of the two middle values.
     #[must_use]
     pub fn median(&self) -> f64 {
         self.0.get(self.0.len() / 2).copied().unwrap_or(f64::NAN)

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 const KERNELS: usize = 300;
 
-/// The representative kernels, filled up with products of other shapes.
+/// The representative kernels, and products of other shapes to reach the number.
 fn jobs(target: &Target) -> Result<Vec<Job>> {
     let mut kernels: Vec<_> = representative(target)?.into_iter().map(|s| s.kernel).collect();
     let format = Format::by_name("Q4_K").ok_or("no Q4_K")?;
@@ -32,7 +32,7 @@ fn jobs(target: &Target) -> Result<Vec<Job>> {
 /// Runs the bench.
 ///
 /// # Errors
-/// When a target, device or compiler is missing, or the cache does not keep an entry.
+/// A target, device or compiler is missing, or the cache does not keep an entry.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let first = Engine::new(Config::new());
     let (device, target) = match options.arch.first() {

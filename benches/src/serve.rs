@@ -25,7 +25,7 @@ struct Load {
     answer: usize,
     /// Whether tokens are drafted.
     lookup: bool,
-    /// The prompt, if it is not random tokens.
+    /// The prompt, if it is not made of random tokens.
     text: Option<Vec<u32>>,
 }
 
@@ -74,7 +74,7 @@ fn run_load(
             match event {
                 Event::Token { .. } => times.push(submitted.elapsed().as_secs_f64()),
                 Event::Started { .. } => {}
-                // The receiver may be gone: it then has all that it needs.
+                // The receiver may be dropped: then it has all that it needs.
                 Event::Done { .. } => drop(done.send(Ok(std::mem::take(&mut times)))),
                 Event::Failed(failure) => drop(done.send(Err(failure.to_string()))),
             }
@@ -117,8 +117,8 @@ fn copying(model: &Model, tokens: usize) -> Vec<u32> {
     ids.into_iter().take(tokens).collect()
 }
 
-/// The largest gain of drafts: an answer token by token, then again with drafts that are all right,
-/// and with drafts that are all wrong.
+/// The upper bound of the gain of drafts: an answer token by token, then with drafts that are all
+/// right, then with drafts that are all wrong.
 fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Write) -> Result<()> {
     let id = session.add(SampleOptions::default())?;
     let (mut plain, mut start) = (vec![], Instant::now());
@@ -245,7 +245,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let scheduler = Scheduler::start(session, SchedulerOptions::default())?;
     let mut from = 0;
     for load in loads.iter().filter(|l| options.wants(&l.name)) {
-        // Enough requests that the start and the end, with fewer clients, weigh little.
+        // There are enough requests that the start and the end, with fewer clients, have little
+        // influence.
         let requests = if on_cpu { 2 * load.clients.max(2) } else { 4 * load.clients.max(4) };
         let mut go = |requests| {
             from += requests;

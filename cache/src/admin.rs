@@ -22,15 +22,15 @@ pub struct EntryInfo {
     pub layer: Origin,
     /// The path of its file, or of its pack.
     pub path: Option<PathBuf>,
-    /// Bytes of the entry.
+    /// Size of the entry in bytes.
     pub bytes: u64,
-    /// Time of creation: milliseconds since 1970 by its maker's clock.
+    /// Time of creation: milliseconds since 1970 by the clock of its maker.
     pub created_ms: u64,
-    /// Time of the last publication or use here: seconds since 1970; `None` if unknown.
+    /// Time of the last publication or use in this cache: seconds since 1970; `None` if unknown.
     pub used_s: Option<u64>,
-    /// Its metadata.
+    /// Metadata of the entry.
     pub meta: BTreeMap<String, String>,
-    /// Its requirements.
+    /// Requirements of the entry.
     pub needs: BTreeMap<String, String>,
 }
 
@@ -61,11 +61,11 @@ pub struct LayerStat {
     pub layer: Origin,
     /// Number of entries.
     pub entries: u64,
-    /// Their bytes.
+    /// Size of the entries in bytes.
     pub bytes: u64,
     /// Number of records.
     pub records: u64,
-    /// Their bytes.
+    /// Size of the records in bytes.
     pub record_bytes: u64,
 }
 
@@ -74,11 +74,11 @@ pub struct LayerStat {
 pub struct Stat {
     /// The home directory.
     pub home: Option<PathBuf>,
-    /// Its cap in bytes.
+    /// The size limit in bytes.
     pub max_bytes: u64,
-    /// Home first (if there is one), then memory, then the read-only layers in order.
+    /// The home directory first (if there is one), then memory, then the read-only layers in order.
     pub layers: Vec<LayerStat>,
-    /// Folders in home with other entry formats (`v2`). They are not changed.
+    /// Folders in the home directory with other entry formats (`v2`). They are not changed.
     pub other_formats: Vec<String>,
 }
 
@@ -87,15 +87,15 @@ pub struct Stat {
 pub struct Cleared {
     /// Entries removed.
     pub entries: u64,
-    /// Their bytes.
+    /// Size of the removed entries in bytes.
     pub bytes: u64,
     /// Selected entries that could not be removed, with the reason.
     pub left: Vec<(PathBuf, String)>,
 }
 
 impl Cache {
-    /// All entries, verified: home first, then memory, then the read-only layers. Faulty ones are
-    /// omitted and reported as warnings.
+    /// All entries, verified: the home directory first, then memory, then the read-only layers.
+    /// Faulty entries are omitted and reported as warnings.
     pub fn list(&self) -> Vec<EntryInfo> {
         let mut list = Vec::new();
         if let Some(home) = &self.home {
@@ -255,11 +255,11 @@ impl Cache {
         Stat { home, max_bytes: self.config.max_bytes, layers, other_formats }
     }
 
-    /// Whether the home directory exists and is readable; `false` if it does not exist yet, or
-    /// there is none. For commands about the cache itself, for which a refused cache is an error.
+    /// Whether the home directory exists and is readable. `false` if it does not exist yet, or if
+    /// there is none. Commands about the cache use this, because they fail if the cache is refused.
     ///
     /// # Errors
-    /// The reason why it is not used.
+    /// The reason why the home directory is not used.
     pub fn check_home(&self) -> Result<bool, Warning> {
         let Some(home) = &self.home else { return Ok(false) };
         match home.base() {

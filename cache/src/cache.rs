@@ -1,4 +1,4 @@
-//! The cache: lookup in all layers, making missing artefacts, publishing them.
+//! The cache: looks up entries in all layers, makes missing artefacts, publishes them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::store::{DirStore, Place};
 use crate::warning::{Warning, Warnings};
 
 /// After another process has made an entry, it may become visible late (NFS caches its absence).
-/// Number and duration of further lookups before the work is repeated.
+/// Number and pause of further lookups before the entry is made again.
 const LATE_LOOKS: u32 = 3;
 const LATE_PAUSE: Duration = Duration::from_millis(10);
 
@@ -33,9 +33,9 @@ pub enum Origin {
     ReadOnly(PathBuf),
     /// The process's memory.
     Memory,
-    /// Made by another thread of this process while this one waited.
+    /// The entry was made by another thread of this process while this one waited.
     Shared,
-    /// Made by this call.
+    /// The entry was made by this call.
     Made,
 }
 
@@ -44,25 +44,26 @@ pub enum Origin {
 pub struct Found {
     /// The verified entry.
     pub entry: Entry,
-    /// Its layer.
+    /// The layer of the entry.
     pub origin: Origin,
 }
 
 /// The layers that [`Cache::find`] searches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Read-only layers only, with entries warmed elsewhere. For callers that have a maker.
+    /// Only read-only layers, whose entries were made on other machines. Callers that can make
+    /// artefacts use this.
     ReadOnly,
-    /// All layers, home first. For callers that cannot make new entries.
+    /// All layers, the home directory first. Callers that cannot make artefacts use this.
     Everywhere,
 }
 
-/// Counts since the cache was opened.
+/// Counters since the cache was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Lookups that found an entry.
     pub hits: u64,
-    /// Lookups that found none.
+    /// Lookups that found no entry.
     pub misses: u64,
     /// Artefacts made by [`Cache::get_or_make`].
     pub made: u64,
@@ -89,8 +90,8 @@ pub(crate) fn count(counter: &AtomicU64) {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Distrust {
     pub(crate) times: u32,
-    /// The entry could not be removed from home, so it is not read from there until a new one is
-    /// published.
+    /// The entry could not be removed from the home directory, so it is not read from there until a
+    /// new one is published.
     pub(crate) home: bool,
 }
 
@@ -99,7 +100,7 @@ pub(crate) struct Distrust {
 pub struct Cache {
     pub(crate) config: Config,
     pub(crate) home: Option<DirStore>,
-    /// Set after the home directory turned out to be unwritable: no further attempt is made.
+    /// Set when the home directory proves to be unwritable: no further attempt is made.
     pub(crate) read_only: AtomicBool,
     pub(crate) layers: Vec<Layer>,
     pub(crate) memory: Mutex<MemoryLayer>,
@@ -112,8 +113,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache. Never fails: unusable layers are omitted, and [`Cache::warnings`] states
-    /// the reason.
+    /// Opens the cache. Never fails: unusable layers are left out, and [`Cache::warnings`] has the
+    /// reason.
     pub fn open(config: Config) -> Self {
         let warnings = Warnings::new(config.on_warning.clone());
         let privileged = is_privileged();
@@ -150,7 +151,7 @@ impl Cache {
         cache
     }
 
-    /// The directory of new entries; `None` if there is none.
+    /// The directory for new entries; `None` if there is none.
     pub fn home(&self) -> Option<&std::path::Path> {
         self.home.as_ref().map(DirStore::path)
     }
@@ -160,7 +161,7 @@ impl Cache {
         self.warnings.all()
     }
 
-    /// Counts since the cache was opened.
+    /// Counters since the cache was opened.
     pub fn counters(&self) -> Counters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {
@@ -172,7 +173,7 @@ impl Cache {
         }
     }
 
-    /// The entry of exactly this build, from the first layer that has it: home, memory, read-only
+    /// The entry with this build key, from the first layer that has it: home, memory, read-only
     /// layers.
     pub fn get(&self, key: &BuildKey) -> Option<Found> {
         let found = self.look_up(key);
@@ -180,8 +181,8 @@ impl Cache {
         found
     }
 
-    /// The newest entry of `source` that `accept` accepts, of any maker. `accept` checks its
-    /// [`needs`](Entry::needs). Home precedes memory, which precedes read-only layers in order.
+    /// The newest entry of `source` that `accept` accepts, from any maker. `accept` checks its
+    /// [`needs`](Entry::needs). Layers are searched in the order home, memory, read-only layers.
     pub fn find(
         &self,
         source: &Key,
@@ -195,12 +196,12 @@ impl Cache {
 
     /// The entry of this build. If there is none, `make` makes it, and it is stored.
     ///
-    /// If several threads and processes request a key, one makes it and the others wait, at most
-    /// until `deadline`; then they make it themselves. If a thread's maker fails, all threads that
-    /// wait for it get the error. The maker may use the cache for other keys.
+    /// If several threads and processes request a key, one makes it and the others wait. If
+    /// `deadline` passes, they make it themselves. If a thread's maker fails, all threads that wait
+    /// for it get the error. The maker may use the cache for other keys.
     ///
     /// # Errors
-    /// Only the error of `make`. Problems of the cache become [`Warning`]s.
+    /// Only errors of `make` are returned. Problems of the cache become [`Warning`]s.
     pub fn get_or_make<E, F>(&self, key: &BuildKey, deadline: Duration, make: F) -> Result<Found, E>
     where
         E: Clone + Send + Sync + 'static,
@@ -221,7 +222,8 @@ impl Cache {
                 }
                 Role::Landed(Landing::Failed(error)) => match error.downcast_ref::<E>() {
                     Some(error) => return Err(error.clone()),
-                    // The other request for the key has another error type: call our own maker.
+                    // The other request for the key has another error type, so this call runs its
+                    // own maker.
                     None => break None,
                 },
                 Role::Landed(Landing::Abandoned) => {}
@@ -248,7 +250,7 @@ impl Cache {
             Ok((lock, waited)) => (lock, waited),
             Err(found) => return Ok(*found),
         };
-        // Another process may have finished between our lookup and the lock.
+        // Another process may have finished between the lookup and the lock.
         if let Some(found) = self.look_up(key) {
             return Ok(found);
         }
@@ -267,8 +269,8 @@ impl Cache {
         Ok(Found { entry: self.put(key, &artefact), origin: Origin::Made })
     }
 
-    /// Takes the lock of a key in the home directory, if locks work there. `Err` is the value that
-    /// appeared while waiting.
+    /// Takes the lock of a key in the home directory, if the file system supports locks. `Err` is
+    /// the value that appeared while waiting.
     pub(crate) fn lock<T>(
         &self,
         key: Digest,
@@ -306,7 +308,7 @@ impl Cache {
         entry
     }
 
-    /// Publishes an encoded entry in the home directory; false, with a warning, if that is
+    /// Publishes an encoded entry in the home directory; returns false and warns if that is
     /// impossible.
     pub(crate) fn publish_entry(&self, entry: &Entry) -> bool {
         match self.try_publish(entry) {
@@ -341,8 +343,8 @@ impl Cache {
         }
     }
 
-    /// Milliseconds since 1970, but later than all existing builds of the source, so that the
-    /// newest build is the newest even if the clock was set back.
+    /// Milliseconds since 1970, but later than all existing builds of the source. So the newest
+    /// build has the latest time even if the clock was set back.
     fn creation_stamp(&self, source: Digest) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
         let now = u64::try_from(now).unwrap_or(u64::MAX);
@@ -353,16 +355,16 @@ impl Cache {
         newest.map_or(now, |newest| now.max(newest.saturating_add(1)))
     }
 
-    /// Quarantines an entry whose contents could not be used, so that the next lookup misses and it
-    /// is made again. Returns how often this happened for this key in this process; a maker that
-    /// failed twice should not be called a third time.
+    /// Quarantines an entry whose contents could not be used, so that the next lookup does not find
+    /// it, and it is made again. Returns how often this happened for this key in this process; a
+    /// maker that failed twice should not be called a third time.
     pub fn quarantine(&self, key: &BuildKey) -> u32 {
         let build = key.digest();
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(build);
         let place = Place::entry(key.source().digest(), build);
         let stays = match &self.home {
             Some(home) => {
-                // Checks the directory instead of the call's result: what matters is whether the
+                // Checks the directory instead of the result of the call: it matters whether the
                 // entry can be read again.
                 let _ = home.set_aside(&place);
                 home.peek(&place, HEADER_LEN).is_some()
@@ -405,7 +407,8 @@ impl Cache {
     }
 }
 
-/// Permanent faults: the directory is not ours. A full disk may have space again.
+/// Whether a fault is permanent: the directory belongs to another user. A full disk may have free
+/// space later.
 fn is_final(fault: &Fault) -> bool {
     use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
     match fault {

@@ -1,4 +1,4 @@
-//! Configuration: the places of a cache and its size limits.
+//! Configuration: the directories of a cache and its size limits.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,9 +34,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// The user's cache of the program `app`: `$APP_CACHE_DIR`, else the platform's cache folder +
-    /// `/app`, else memory. `$APP_PACK_PATH` (a list like `PATH`) names packs and folders of packs
-    /// for reading.
+    /// The user's cache of the program `app`: `$APP_CACHE_DIR`, or if unset `/app` in the
+    /// platform's cache folder, or memory. `$APP_PACK_PATH` (a list like `PATH`) names packs and
+    /// folders of packs for reading.
     pub fn for_app(app: &str) -> Self {
         Self {
             app: app.to_owned(),
@@ -51,7 +51,7 @@ impl Config {
         }
     }
 
-    /// Uses `dir` as home directory. If it cannot be used, memory is used, never another directory.
+    /// Sets the home directory. If it cannot be used, memory is used, never another directory.
     #[must_use]
     pub fn dir(mut self, dir: impl AsRef<Path>) -> Self {
         self.home = Home::Dir(dir.as_ref().to_owned());
@@ -88,22 +88,23 @@ impl Config {
         self
     }
 
-    /// Size limit of entries in memory, which no directory accepts (default 256 MiB).
+    /// Size limit of entries in memory, which could not be written to a directory (default 256
+    /// MiB).
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self
     }
 
-    /// Accepts only packs signed by this key. Several keys may be set.
+    /// Accepts only packs that are signed by this key. Several keys may be set.
     #[must_use]
     pub fn signer(mut self, key: PublicKey) -> Self {
         self.signers.push(key);
         self
     }
 
-    /// Sets a callback for new warnings, called from the thread that meets them. It must not call
-    /// the cache.
+    /// Sets a callback for new warnings. The thread that causes a warning calls it. It must not
+    /// call the cache.
     #[must_use]
     pub fn on_warning(mut self, callback: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
         self.on_warning = Some(Arc::new(callback));
@@ -121,7 +122,7 @@ impl Config {
         std::env::var_os(name).filter(|value| self.environment && !value.is_empty())
     }
 
-    /// The home directory as an absolute path, since the process may change its working directory
+    /// The home directory as an absolute path, because the process may change its working directory
     /// later.
     pub(crate) fn home_dir(&self) -> Option<PathBuf> {
         let dir = match &self.home {
@@ -135,8 +136,7 @@ impl Config {
         Some(std::path::absolute(&dir).unwrap_or(dir))
     }
 
-    /// The paths of read-only layers. A missing path from the environment is kept, so that it is
-    /// reported.
+    /// The paths of read-only layers. A missing path from the environment is kept, to be reported.
     pub(crate) fn read_only_paths(&self) -> Vec<PathBuf> {
         let named = self.variable("_PACK_PATH");
         let named = named

@@ -19,7 +19,7 @@ use crate::wire::{Reader, WireError, put_bytes, put_map};
 /// The first bytes of every entry.
 pub(crate) const MAGIC: [u8; 8] = *b"kjcache\n";
 /// The entry format that this crate reads and writes. It is also part of the directory's name, so
-/// that programs of different versions do not remove each other's entries in a shared home.
+/// that different program versions do not remove each other's entries in a shared home directory.
 pub const FORMAT: u32 = 1;
 /// Bytes from the start up to and including `created`.
 pub(crate) const HEADER_LEN: usize = 32;
@@ -31,21 +31,21 @@ const KIND_RECORD: u32 = 2;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// The magic bytes are missing.
+    /// The magic bytes at the start are missing.
     #[error("no entry: the magic bytes are missing")]
     Magic,
-    /// The entry has a newer or older format.
+    /// The format of the entry is newer or older.
     #[error("format {found}, this program reads {FORMAT}")]
     Format {
-        /// The format number found.
+        /// The format number in the entry.
         found: u32,
     },
-    /// The length differs from the stated length.
+    /// The length of the file differs from the length in its header.
     #[error("{found} bytes where the header says {stated}")]
     Length {
         /// Actual bytes.
         found: u64,
-        /// Stated bytes.
+        /// Bytes according to the header.
         stated: u64,
     },
     /// The SHA-256 at the end does not match.
@@ -54,10 +54,10 @@ pub enum EntryError {
     /// A field cannot be parsed.
     #[error("malformed: {0}")]
     Malformed(String),
-    /// A valid entry of another key.
+    /// The entry is valid, but belongs to another key.
     #[error("this is the entry of another key ({found})")]
     OtherKey {
-        /// The digest of its key.
+        /// The digest of the key in the entry.
         found: Digest,
     },
 }
@@ -71,11 +71,11 @@ impl From<WireError> for EntryError {
 /// An artefact to store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Artefact {
-    /// The expensive bytes.
+    /// The bytes to cache.
     pub payload: Vec<u8>,
-    /// Its description, for listings and filters.
+    /// Metadata for listings and filters.
     pub meta: BTreeMap<String, String>,
-    /// The requirements for using it, checked by the predicate of [`crate::Cache::find`].
+    /// Requirements of the artefact. The predicate of [`crate::Cache::find`] checks them.
     pub needs: BTreeMap<String, String>,
 }
 
@@ -100,7 +100,7 @@ impl Artefact {
     }
 }
 
-/// A verified entry in memory. Cheap to clone.
+/// A verified entry in memory. Clones share the bytes.
 #[derive(Debug, Clone)]
 pub struct Entry {
     bytes: Arc<Vec<u8>>,
@@ -121,7 +121,7 @@ impl Entry {
     /// Verifies and parses the bytes of a file.
     ///
     /// # Errors
-    /// The reason; a faulty entry is never returned in part.
+    /// The reason. No part of a faulty entry is returned.
     pub fn decode(bytes: Vec<u8>) -> Result<Self, EntryError> {
         let raw = Raw::parse(&bytes, KIND_ENTRY)?;
         let key =
@@ -178,13 +178,13 @@ impl Entry {
         &self.meta
     }
 
-    /// The requirements for using it.
+    /// The requirements of the artefact.
     pub fn needs(&self) -> &BTreeMap<String, String> {
         &self.needs
     }
 
-    /// Milliseconds since 1970 by its maker's clock, adjusted to increase among the builds of a
-    /// source.
+    /// Milliseconds since 1970 by the clock of its maker, adjusted so that it increases among the
+    /// builds of a source.
     pub fn created_ms(&self) -> u64 {
         self.created_ms
     }
@@ -195,7 +195,7 @@ impl Entry {
     }
 }
 
-/// Encodes a small value under the same rules: one key, a payload, and no build key.
+/// Encodes a small value in the same format: one key, a payload, and no build key.
 pub(crate) fn encode_record(key: &Key, payload: &[u8], created_ms: u64) -> Vec<u8> {
     encode(KIND_RECORD, key.encoded(), &[], &Artefact::new(payload), created_ms)
 }
@@ -216,7 +216,8 @@ pub(crate) fn decode_record(
     }
 }
 
-/// `created` from the first [`HEADER_LEN`] bytes. Not verified, so only usable for ordering.
+/// `created` from the first [`HEADER_LEN`] bytes. It is not verified, so it is only used for
+/// ordering.
 pub(crate) fn peek_created(header: &[u8]) -> Option<u64> {
     let bytes = header.get(24..32)?.try_into().ok()?;
     header.starts_with(&MAGIC).then(|| u64::from_le_bytes(bytes))
@@ -236,7 +237,7 @@ fn encode(kind: u32, source: &[u8], build: &[u8], artefact: &Artefact, created_m
     put_bytes(&mut out, &artefact.payload);
     let total = (out.len() + HASH_LEN) as u64;
     if let Some(length) = out.get_mut(16..24) {
-        length.copy_from_slice(&total.to_le_bytes()); // in place of the eight zeros above
+        length.copy_from_slice(&total.to_le_bytes()); // replaces the eight zeros above
     }
     let hash = Digest::of(&out);
     out.extend_from_slice(&hash.0);
@@ -254,8 +255,8 @@ struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    /// Checks magic and format first (so that a foreign format is reported as such), then length
-    /// and checksum, then the fields.
+    /// Checks magic and format first (so that another format is reported as such), then length and
+    /// checksum, then the fields.
     fn parse(bytes: &'a [u8], kind: u32) -> Result<Self, EntryError> {
         let mut reader = Reader::new(bytes);
         if reader.array::<8>("the magic").map_err(|_| EntryError::Magic)? != MAGIC {

@@ -1,11 +1,11 @@
 //! Keeps the home directory below its size limit.
 //!
 //! The least recently used entries are evicted first, with one exception: entries that were used
-//! after their publication are protected against entries that never were, up to
-//! [`PROTECTED_PERCENT`] of the limit. So a sweep through ten times the limit does not evict the
-//! few entries that every run needs.
+//! after their publication are protected from eviction by entries that were not, up to
+//! [`PROTECTED_PERCENT`] of the limit. So many entries that are used once do not evict the few
+//! entries that every run needs.
 //!
-//! Removing an entry does not affect a reader, which holds the open file or has read it into
+//! Removing an entry does not affect a reader: it has the file open or has already read it into
 //! memory.
 
 use std::sync::PoisonError;
@@ -18,9 +18,9 @@ use crate::lock;
 use crate::safe_dir::Fault;
 use crate::store::{DirStore, Kind, Place, sweep_temps, unique_name};
 
-/// Share of the limit that is protected for entries used more than once.
+/// Percentage of the limit that is protected for entries used after their publication.
 const PROTECTED_PERCENT: u64 = 60;
-/// An eviction frees a tenth of the limit, so that the directory is rarely walked.
+/// An eviction frees a tenth of the limit, so that the directory is rarely listed completely.
 const LOW_WATER_PERCENT: u64 = 90;
 const MAINTENANCE: &str = "maintenance";
 
@@ -51,7 +51,7 @@ impl Cache {
         {
             let record = encode(Event::Used, build.into(), 0, now_s());
             let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-            // If the disk is full, the entry only loses its rank.
+            // If the disk is full, the use is not recorded, and the entry may be evicted earlier.
             if journal.append(&base, &record).is_ok_and(Journal::is_due)
                 && journal.catch_up(&base).is_ok()
                 && journal.is_stale()
@@ -70,7 +70,8 @@ impl Cache {
             let _ = journal.append(&base, &encode(Event::Added, build.into(), bytes, now_s()));
             match journal.catch_up(&base) {
                 Ok(reading) => reading.total,
-                // Without a journal only a walk shows the total; the limit still holds.
+                // Without a journal the total must be found by listing the directory; the limit
+                // still applies.
                 Err(_) => u64::MAX,
             }
         };
@@ -87,16 +88,17 @@ impl Cache {
         }
     }
 
-    /// Evicts entries until the directory is below its low-water mark, removes leftovers and
-    /// rewrites the journal. One process at a time does this; others continue. Returns the entries
-    /// and bytes removed.
+    /// Evicts entries until the directory is below its low-water mark ([`LOW_WATER_PERCENT`]),
+    /// removes leftovers and rewrites the journal. One process at a time does this; others
+    /// continue. Returns the entries and bytes removed.
     pub(crate) fn make_room(&self, home: &DirStore, cap: u64) -> (u64, u64) {
-        // Without locks two processes may evict at once; neither finds what the other removed.
+        // Without locks two processes may evict simultaneously. Each ignores files that the other
+        // has removed.
         let Ok(_guard) = lock::try_acquire(home, MAINTENANCE) else { return (0, 0) };
         let Ok(base) = home.base() else { return (0, 0) };
         lock::sweep(home);
         sweep_temps(&base);
-        // A copy, so that lookups of other threads continue during the walk.
+        // A copy, so that lookups of other threads can continue during the walk.
         let reading = {
             let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
             journal.catch_up(&base).cloned().unwrap_or_default()
@@ -158,7 +160,7 @@ pub(crate) fn candidates(home: &DirStore, reading: &Reading) -> Vec<Candidate> {
     let walked = home.walk(Kind::Entry, true);
     let known = walked.into_iter().filter_map(|(place, bytes)| {
         let short = ShortDigest::from(place.name().parse::<Digest>().ok()?);
-        // Not in the journal: its rank was lost, and it is evicted first.
+        // The entry is not in the journal: its rank was lost, and it is evicted first.
         let (rank, used, time_s) = reading
             .uses
             .get(&short)
@@ -168,7 +170,7 @@ pub(crate) fn candidates(home: &DirStore, reading: &Reading) -> Vec<Candidate> {
     known.collect()
 }
 
-/// Sorts the candidates, first to be evicted first.
+/// Sorts the candidates in the order of eviction.
 fn order_for_eviction(candidates: &mut [Candidate], protected_bytes: u64) {
     candidates.sort_by_key(|candidate| std::cmp::Reverse((candidate.used, candidate.rank)));
     let mut protected = 0u64;

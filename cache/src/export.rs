@@ -34,36 +34,36 @@ pub struct Exported {
 pub struct Imported {
     /// Imported entries and records.
     pub taken: u64,
-    /// Entries and records that already existed; local builds are kept.
+    /// Entries and records that already existed in this cache. They are kept.
     pub present: u64,
     /// Entries and records that were not imported, with the reason.
     pub refused: Vec<(Digest, String)>,
 }
 
-/// The selection and properties of a pack.
+/// The contents and properties of a pack to write.
 pub struct Export<'a> {
     /// The pack's metadata.
     pub meta: BTreeMap<String, String>,
-    /// Selects entries from all layers.
+    /// Selects the entries from all layers.
     pub entries: &'a dyn Fn(&EntryInfo) -> bool,
-    /// Selects records from all layers.
+    /// Selects the records from all layers.
     pub records: &'a dyn Fn(&Key) -> bool,
-    /// Signs the pack.
+    /// Key that signs the pack.
     pub secret: Option<&'a SecretKey>,
 }
 
 impl Cache {
-    /// Writes a pack, which appears atomically under its name. Equal entries give equal bytes. An
-    /// existing pack is replaced; any other file is not.
+    /// Writes a pack, which gets its name atomically when it is complete. Equal entries give equal
+    /// bytes. An existing pack is replaced, but no other file.
     ///
     /// # Errors
-    /// The file cannot be written, or an entry disappeared meanwhile.
+    /// The file cannot be written, or an entry was removed during the export.
     pub fn export(&self, path: impl AsRef<Path>, what: &Export<'_>) -> Result<Exported, PackError> {
         self.export_until(path, what, &|| false)
     }
 
-    /// [`Cache::export`] that calls `stop` between entries; if it returns true, the export ends and
-    /// leaves no file.
+    /// Like [`Cache::export`], but calls `stop` between entries; if it returns true, the export
+    /// ends and leaves no file.
     ///
     /// # Errors
     /// The errors of [`Cache::export`], and [`PackError::Stopped`].
@@ -77,7 +77,7 @@ impl Cache {
         may_be_replaced(path)?;
         let mut picked: BTreeMap<Digest, EntryInfo> = BTreeMap::new();
         for info in self.list().into_iter().filter(|info| (what.entries)(info)) {
-            // If a build is in two layers, the first has priority, as in lookups.
+            // If a build is in two layers, the first layer is used, as in lookups.
             picked.entry(info.key.digest()).or_insert(info);
         }
         // Sorted by digest, like the entries: equal contents give equal bytes.
@@ -113,7 +113,8 @@ impl Cache {
             exported.bytes = write_counted(&mut file, &head).map_err(io)?;
             for (info, line) in picked.values().zip(&lines) {
                 go_on()?;
-                // Read again instead of kept in memory, so that a pack may be larger than memory.
+                // Entries are read again instead of kept in memory, so that a pack may be larger
+                // than memory.
                 let bytes = self.entry_bytes(path, info)?;
                 if index_line(Kind::Entry, info.key.source().digest(), info.key.digest(), &bytes)
                     != *line
@@ -154,7 +155,7 @@ impl Cache {
     ///
     /// # Errors
     /// The pack is unusable (unreadable, faulty, or, with `signers`, not signed by one of them), or
-    /// the home directory accepts no more entries; those imported until then stay.
+    /// the home directory accepts no more entries. Entries imported before the error stay.
     pub fn import(
         &self,
         path: impl AsRef<Path>,
@@ -214,7 +215,7 @@ impl Cache {
     }
 }
 
-/// Checks that the path is free or an existing pack, so that a typing error does not overwrite a
+/// Checks that the path does not exist or is a pack, so that a typing error does not overwrite a
 /// model.
 fn may_be_replaced(path: &Path) -> Result<(), PackError> {
     let refused =
@@ -255,15 +256,14 @@ fn create_temp(path: &Path) -> io::Result<(PathBuf, File)> {
     }
     loop {
         let temp = folder.join(unique_name(TEMP_PREFIX));
-        // Independent of the umask, others must not have write permission: such a pack would be
-        // refused.
+        // With any umask, other users must not have write permission: such a pack would be refused.
         let file = match OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temp) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             opened => opened?,
         };
-        // Without locks no process removes it either.
+        // Without locks no other process removes it either.
         let _ = file.try_lock();
-        // Another process may have removed it before it was locked.
+        // Another process may have removed the file before it was locked.
         let (named, open) = (std::fs::symlink_metadata(&temp), file.metadata()?);
         if named.is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino())) {
             return Ok((temp, file));

@@ -1,5 +1,5 @@
-//! Single flight within a process: of the threads that request a key, one works and the others
-//! wait.
+//! Single flight in a process: of the threads that request the same key, one makes the artefact and
+//! the others wait.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::entry::Entry;
 use crate::key::Digest;
 
-/// The end of a flight: an entry, the maker's error, or a panic of its thread.
+/// The result of a flight: an entry, the error of the maker, or a panic of its thread.
 #[derive(Clone)]
 pub(crate) enum Landing {
     Entry(Entry),
@@ -31,16 +31,16 @@ pub(crate) struct Flights {
 
 /// The task of a thread that requests a key.
 pub(crate) enum Role<'a> {
-    /// Make it, and land the ticket.
+    /// The thread makes the artefact and lands the ticket.
     Lead(Leader<'a>),
-    /// Another thread made it.
+    /// Another thread has made the artefact.
     Landed(Landing),
-    /// The thread that is making it takes too long.
+    /// The thread that makes the artefact takes too long.
     TimedOut,
 }
 
-/// The duty to land a flight. Dropping it without landing tells the waiters that there is no
-/// result.
+/// The guard of a flight, which its thread must land. Dropping it without landing tells the waiters
+/// that there is no result.
 pub(crate) struct Leader<'a> {
     flights: &'a Flights,
     key: Digest,
@@ -48,7 +48,7 @@ pub(crate) struct Leader<'a> {
 }
 
 impl Flights {
-    /// Joins the flight of `key`, or starts one. Waits until `deadline` at most.
+    /// Joins the flight of `key`, or starts one. Waits at most until `deadline`.
     pub(crate) fn board(&self, key: Digest, deadline: Instant) -> Role<'_> {
         let flight = {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);

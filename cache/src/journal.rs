@@ -1,9 +1,10 @@
-//! The order of use, in a journal of our own, since access times are unreliable and clocks may go
-//! backwards.
+//! The order in which entries were used, stored in a journal. Access times of files are unreliable,
+//! and clocks may go backwards.
 //!
 //! The journal is an append-only file of small records, whose order is the order of use. It also
-//! contains the sizes of added and removed entries, so that the total is known without a walk. It
-//! is a hint: lost, torn or forged records only change an entry's rank.
+//! contains the sizes of added and removed entries, so that the total is known without listing all
+//! files. The journal is only a hint: lost, incomplete or forged records only change the rank of an
+//! entry.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,7 +17,7 @@ use crate::store::open_or_clear;
 
 const NAME: &str = "journal";
 /// A record: mark (4 bytes), event (1), 15 bytes of the digest, size (8), time (8), check (4). 120
-/// bits of a digest distinguish all entries; the time is for display only.
+/// bits of a digest are enough to distinguish entries; the time is only displayed.
 const RECORD: usize = 40;
 const MARK: [u8; 4] = *b"kjj1";
 /// Bytes of obsolete records that are tolerated before the journal is rewritten: 26,000 uses.
@@ -26,7 +27,7 @@ const CHECK_EVERY: u64 = 1 << 18;
 /// Maximum length that is read: 32 million uses. The journal is rewritten long before that.
 const READ_LIMIT: u64 = 1 << 30;
 
-/// The part of a build digest in the journal.
+/// The first bytes of a build digest, as stored in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ShortDigest([u8; 15]);
 
@@ -43,13 +44,13 @@ impl From<Digest> for ShortDigest {
 /// An event of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Published, with its size.
+    /// The entry was published, with its size.
     Added,
-    /// Published earlier and used since; written when the journal is rewritten.
+    /// The entry was published earlier and used since. Written when the journal is rewritten.
     AddedAndUsed,
-    /// Used.
+    /// The entry was used.
     Used,
-    /// Removed, with its size.
+    /// The entry was removed, with its size.
     Removed,
 }
 
@@ -71,7 +72,7 @@ impl Event {
 }
 
 fn check(body: &[u8]) -> [u8; 4] {
-    // FNV-1a: detects torn writes; it is no protection against forgery.
+    // FNV-1a detects incomplete writes. It does not protect against forgery.
     let hash = body
         .iter()
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
@@ -104,24 +105,25 @@ fn decode(record: &[u8]) -> Option<(Event, ShortDigest, u64, u64)> {
 /// Rank and size of an entry, from the journal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Use {
-    /// Higher is later.
+    /// A higher rank means a later use.
     pub(crate) rank: u64,
-    /// Used after its publication.
+    /// Whether the entry was used after its publication.
     pub(crate) used: bool,
-    /// Time of the last publication or use, in seconds since 1970, by that process's clock.
+    /// Time of the last publication or use, in seconds since 1970, by the clock of the process that
+    /// used it.
     pub(crate) time_s: u64,
     pub(crate) bytes: u64,
 }
 
 impl Use {
-    /// A single record with this state.
+    /// One record that restores this state.
     pub(crate) fn record(&self, build: ShortDigest) -> Vec<u8> {
         let event = if self.used { Event::AddedAndUsed } else { Event::Added };
         encode(event, build, self.bytes, self.time_s)
     }
 }
 
-/// The contents of a journal, as far as it was read.
+/// The state that was read from a journal.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reading {
     pub(crate) uses: HashMap<ShortDigest, Use>,
@@ -139,7 +141,8 @@ impl Reading {
         let known = self.uses.get(&build).copied();
         match event {
             Event::Used => {
-                // An entry that is missing in the journal has no size here; the next walk finds it.
+                // An entry that is missing in the journal has no known size here; the next walk
+                // finds it.
                 let bytes = known.map_or(0, |known| known.bytes);
                 self.uses.insert(build, Use { rank, used: true, time_s, bytes });
             }
@@ -167,7 +170,8 @@ impl Reading {
                     self.apply(event, build, size, time_s);
                     at += RECORD;
                 }
-                // A torn record (disk full) shifts all later ones: search for the next mark.
+                // An incomplete record (disk full) shifts all later records: search for the next
+                // mark.
                 None => {
                     let rest = bytes.get(at + 1..).unwrap_or_default();
                     match rest.windows(MARK.len()).position(|window| window == MARK) {
@@ -189,11 +193,11 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Appends a record, and reopens a journal that was replaced. Returns the length before.
+    /// Appends a record, and first reopens a journal that was replaced. Returns the length before.
     pub(crate) fn append(&mut self, base: &SafeDir, record: &[u8]) -> Result<u64, Fault> {
         let len = self.open(base)?;
         if let Some(mut file) = self.file.as_ref() {
-            // A single write with O_APPEND: records of several processes do not mix.
+            // A single write with O_APPEND: records of several processes are not interleaved.
             file.write_all(record)?;
         }
         Ok(len)
@@ -230,12 +234,12 @@ impl Journal {
         Ok(&self.reading)
     }
 
-    /// Whether most of the journal is obsolete.
+    /// Whether most records of the journal are obsolete.
     pub(crate) fn is_stale(&self) -> bool {
         self.reading.offset > SLACK.max(2 * (RECORD * self.reading.uses.len()) as u64)
     }
 
-    /// Whether a journal of this length, before another record, should be checked: once per
+    /// Whether a journal of this length (without the next record) should be checked: once per
     /// [`CHECK_EVERY`] bytes.
     pub(crate) fn is_due(len: u64) -> bool {
         len > SLACK && len / CHECK_EVERY != len.saturating_sub(RECORD as u64) / CHECK_EVERY
@@ -252,8 +256,8 @@ impl Journal {
         self.rewrite(base, temp, &records, read_to)
     }
 
-    /// Replaces the journal by one record per entry, in order. Records that others appended to the
-    /// old one after `read_to` are copied.
+    /// Replaces the journal by one record per entry, in order. Records that other processes
+    /// appended to the old journal after `read_to` are copied.
     pub(crate) fn rewrite(
         &mut self,
         base: &SafeDir,

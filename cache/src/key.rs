@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::wire::{Reader, WireError, put_bytes};
 
-/// First field of every key, so that keys of another encoding never equal ours.
+/// First field of every key, so that keys of another encoding are never equal.
 const ENCODING: &str = "kjit-cache key 1";
 const CLEAR: u8 = 0;
 const CONTENT: u8 = 1;
@@ -23,7 +23,7 @@ impl Digest {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// 64 lower-case hexadecimal digits.
+    /// The digest as 64 lower-case hexadecimal digits.
     pub fn hex(&self) -> String {
         let nibbles = self.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
         nibbles.filter_map(|nibble| char::from_digit(u32::from(nibble), 16)).collect()
@@ -42,7 +42,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// The text is not 64 lower-case hexadecimal digits.
+/// The error for a string that is not 64 lower-case hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a digest is 64 lower-case hexadecimal digits")]
 pub struct BadDigest;
@@ -71,16 +71,16 @@ impl FromStr for Digest {
     }
 }
 
-/// The stored form of a field.
+/// The value of a field, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldValue {
-    /// The bytes themselves.
+    /// The bytes of the value.
     Clear(Vec<u8>),
     /// Digest and length of a text that is too long to store in every entry.
     Content {
         /// SHA-256 of the text.
         digest: Digest,
-        /// Its length in bytes.
+        /// Length of the text in bytes.
         len: u64,
     },
 }
@@ -97,17 +97,17 @@ impl fmt::Display for FieldValue {
 /// A labelled field of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// Its label.
+    /// Label of the field.
     pub label: String,
-    /// Its value.
+    /// Value of the field.
     pub value: FieldValue,
 }
 
-/// A digest and its fields. Cheap to clone.
+/// A key: a digest and the fields that it covers. Clones share the bytes.
 #[derive(Clone)]
 pub struct Key {
     digest: Digest,
-    /// The hashed bytes, which an entry stores. Reading them back gives the digest again.
+    /// The hashed bytes, which an entry stores. Their digest is the digest of the key.
     encoded: Arc<[u8]>,
 }
 
@@ -120,7 +120,7 @@ impl Key {
         KeyBuilder { encoded }
     }
 
-    /// The digest, which is the key's name on disk.
+    /// The digest. It is the name of the key on disk.
     pub fn digest(&self) -> Digest {
         self.digest
     }
@@ -163,7 +163,7 @@ impl Key {
         self.parse().map(|(domain, _)| domain).unwrap_or_default()
     }
 
-    /// The clear-text fields in the order of their addition.
+    /// The fields in the order of their addition.
     pub fn fields(&self) -> Vec<Field> {
         self.parse().map(|(_, fields)| fields).unwrap_or_default()
     }
@@ -183,8 +183,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Builds a key. Labels and lengths are hashed too, so different field lists never have equal
-/// bytes. The order matters (use [`KeyBuilder::sorted`] if it should not).
+/// Builds a key. Labels and lengths are hashed too, so different lists of fields have different
+/// bytes. The order of the fields matters, except in [`KeyBuilder::sorted`].
 #[derive(Debug, Clone)]
 pub struct KeyBuilder {
     encoded: Vec<u8>,
@@ -204,14 +204,15 @@ impl KeyBuilder {
         self
     }
 
-    /// Adds a long text (a source file): hashed as a whole, stored as digest and length.
+    /// Adds a long text (a source file). All of it is hashed; only its digest and length are
+    /// stored.
     #[must_use]
     pub fn content(self, label: &str, text: impl AsRef<[u8]>) -> Self {
         let text = text.as_ref();
         self.content_digest(label, Digest::of(text), text.len() as u64)
     }
 
-    /// [`KeyBuilder::content`] for a text with a known digest.
+    /// Like [`KeyBuilder::content`], for a text with a known digest.
     #[must_use]
     pub fn content_digest(mut self, label: &str, digest: Digest, len: u64) -> Self {
         self.label(CONTENT, label);
@@ -242,7 +243,7 @@ impl KeyBuilder {
 
 /// The two keys of an entry: the request (`source`) and the exact build (`build`).
 ///
-/// Two compilers make two builds of one source key. Cheap to clone.
+/// Two compilers make two builds of one source key. Clones share the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildKey {
     source: Key,
@@ -271,12 +272,12 @@ impl BuildKey {
         &self.source
     }
 
-    /// The build key with its own fields. The first is the source key's digest.
+    /// The build key. Its first field is the digest of the source key.
     pub fn build(&self) -> &Key {
         &self.build
     }
 
-    /// The digest of the build key, which is the entry's name on disk.
+    /// The digest of the build key. It is the name of the entry on disk.
     pub fn digest(&self) -> Digest {
         self.build.digest()
     }

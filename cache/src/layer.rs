@@ -1,4 +1,4 @@
-//! Read-only layers: packs, and directories with the layout of a home.
+//! Read-only layers: packs, and directories with the layout of a home directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -14,7 +14,8 @@ pub(crate) enum Layer {
     Pack(LazyPack),
 }
 
-/// A pack that is opened at its first use, so that a hit in home does not open it.
+/// A pack that is opened at its first use. So a lookup that finds its entry in the home directory
+/// does not open it.
 pub(crate) struct LazyPack {
     pub(crate) path: PathBuf,
     pub(crate) pack: OnceLock<Option<Pack>>,

@@ -9,7 +9,7 @@ use crate::store::{Kind, Place};
 use crate::warning::Warning;
 
 impl Cache {
-    /// The pack of a lazy layer. An unusable pack is reported once and then ignored.
+    /// The pack of a layer. An unusable pack is reported once and then ignored.
     pub(crate) fn pack<'a>(&self, lazy: &'a LazyPack) -> Option<&'a Pack> {
         let opened = lazy.pack.get_or_init(|| match Pack::open(&lazy.path, &self.config.signers) {
             Ok(pack) => Some(pack),
@@ -24,8 +24,8 @@ impl Cache {
         opened.as_ref()
     }
 
-    /// The usable packs among the read-only layers. After a miss, their [`meta`](Pack::meta) states
-    /// what they are for.
+    /// The usable packs among the read-only layers. After a failed lookup, their
+    /// [`meta`](Pack::meta) tells for which machines they were made.
     pub fn packs(&self) -> Vec<&Pack> {
         let lazy = self.layers.iter().filter_map(|layer| match layer {
             Layer::Pack(lazy) => Some(lazy),

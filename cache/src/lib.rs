@@ -1,15 +1,15 @@
 //! A cache on disk for artefacts that are expensive to make, for any Rust program on Unix.
 //!
-//! It stores bytes under keys and knows nothing about GPUs. It guarantees:
+//! It stores bytes under keys and does not depend on GPUs. It guarantees:
 //!
 //! * **A wrong artefact is never returned.** Every entry is verified in memory before it is
 //!   returned: its SHA-256, and both keys, recomputed from the key fields stored in the entry.
-//! * **The cache never fails its caller.** [`Cache::open`] always returns a cache. A home directory
-//!   that is full, read-only, absent, unsafe or on a bad network file system only costs speed and
-//!   causes a [`Warning`].
-//! * **One maker per key**, among the threads of a process and among processes. After a deadline
-//!   the work is done without waiting further. Readers never lock.
-//! * **A partly written entry is never visible**, even if the process is killed.
+//! * **The cache never fails its caller.** [`Cache::open`] always returns a cache. If the home
+//!   directory is full, read-only, missing, unsafe or on a bad network file system, the cache is
+//!   only slower and gives a [`Warning`].
+//! * **One maker per key**, among the threads of a process and among processes. After a deadline a
+//!   waiting caller makes the artefact itself. Readers never lock.
+//! * **A partly written entry is never visible**, even if the writing process is killed.
 //!
 //! An entry has two keys. The *source key* identifies the request; the *build key* adds the
 //! identity of the maker. So a new compiler makes new artefacts ([`Cache::get_or_make`]), and a
@@ -58,10 +58,10 @@
 //!
 //! Directories are created with mode 0700. The path of a cache directory may contain links, except
 //! as its last component; everything below it is opened one component at a time, without following
-//! links. Each open directory is checked for its owner and its write permissions: one that belongs
-//! to another user (except root) or that others may write to is refused, with a reason. In a setuid
-//! program the cache uses no files, only memory. A checksum detects accidental damage; protection
-//! against other people comes from ownership or from a pack's signature.
+//! links. Each open directory is checked for its owner and its write permissions: a directory that
+//! belongs to another user (except root), or that others may write to, is refused with a reason. In
+//! a setuid program the cache uses no files, only memory. A checksum detects accidental damage.
+//! Ownership, or the signature of a pack, protects against changes by other people.
 //!
 //! Windows is not supported: the crate does not build there.
 
@@ -114,7 +114,8 @@ pub use warning::{OnWarning, Warning};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-// Unit and integration tests are one program. The latter see the crate as its users do.
+// Unit and integration tests are one program. Integration tests use only the public API of the
+// crate.
 #[cfg(test)]
 extern crate self as kjit_cache;
 #[cfg(test)]

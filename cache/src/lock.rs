@@ -1,4 +1,4 @@
-//! A lock per key between processes. It only saves work; correctness does not depend on it.
+//! A lock per key between processes. It only saves work: results are correct without it.
 
 use std::fs::{File, TryLockError};
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use crate::store::{DirStore, make_room, open_or_clear};
 
 const LOCKS: &str = "locks";
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// Poll interval of a waiter, small compared with compile times of 0.1 to 5 s.
+/// Maximum poll interval of a waiter. It is small compared with compile times of 0.1 to 5 s.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The result of requesting a lock.
 pub(crate) enum Outcome<T> {
-    /// The lock is held until it is dropped. `waited`: another process held it before.
+    /// The lock is held until it is dropped. `waited`: another process held the lock before.
     Held { lock: KeyLock, waited: bool },
     /// The awaited value appeared during the wait.
     Appeared(T),
@@ -24,7 +24,7 @@ pub(crate) enum Outcome<T> {
     Unavailable(PathBuf, Fault),
 }
 
-/// A held lock. Released on drop, and by the system if the process dies.
+/// A held lock. Dropping it releases it; the system releases it if the process dies.
 pub(crate) struct KeyLock {
     dir: SafeDir,
     name: String,
@@ -33,15 +33,16 @@ pub(crate) struct KeyLock {
 
 impl Drop for KeyLock {
     fn drop(&mut self) {
-        // Removed while it is held: waiters on the removed file notice that and open the new one.
-        // If it cannot be removed it stays, unlocked, for the next process.
+        // The file is removed while it is locked. Waiters notice that their file was removed and
+        // open the new one. If the file cannot be removed it stays, unlocked, for the next process.
         let _ = self.dir.unlink(&self.name);
-        // Unlocked explicitly, since a forked child may hold a copy of the handle.
+        // Unlocked explicitly, because a forked child may hold a copy of the handle.
         let _ = self.file.unlock();
     }
 }
 
-/// Takes the lock `name`, polling until `deadline`. Between polls `appeared` may end the wait.
+/// Takes the lock `name`, polling until `deadline`. The wait also ends if `appeared` returns a
+/// value between two polls.
 pub(crate) fn acquire<T>(
     store: &DirStore,
     name: &str,
@@ -84,7 +85,7 @@ pub(crate) fn acquire<T>(
         if dir.names(&name, &file) {
             return Outcome::Held { lock: KeyLock { dir, name, file }, waited };
         }
-        // The previous holder removed the file on which we waited; the lock is now a new file.
+        // The previous holder removed the file for which we waited; the lock is a new file now.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Outcome::TimedOut(path);
@@ -93,7 +94,7 @@ pub(crate) fn acquire<T>(
     }
 }
 
-/// Another process holds the lock.
+/// The error if another process holds the lock.
 pub(crate) struct Busy;
 
 /// Takes the lock `name` without waiting; `None` if locks are not available.

@@ -1,4 +1,4 @@
-//! Lookup in the layers. It takes no locks and returns verified entries only.
+//! Looks up entries in the layers. It takes no locks and returns only verified entries.
 
 use std::sync::PoisonError;
 
@@ -10,7 +10,7 @@ use crate::store::{DirStore, Place};
 use crate::warning::Warning;
 
 impl Cache {
-    /// [`Cache::get`] without counting.
+    /// Like [`Cache::get`], without counting.
     pub(crate) fn look_up(&self, key: &BuildKey) -> Option<Found> {
         let build = key.digest();
         let place = Place::entry(key.source().digest(), build);
@@ -34,7 +34,7 @@ impl Cache {
         })
     }
 
-    /// [`Cache::find`] without counting.
+    /// Like [`Cache::find`], without counting.
     pub(crate) fn search(
         &self,
         source: Digest,
@@ -77,8 +77,8 @@ impl Cache {
         usable.collect()
     }
 
-    /// Reads and verifies an entry. A faulty one is reported and, if the directory is ours,
-    /// quarantined.
+    /// Reads and verifies an entry. A faulty entry is reported and, if the directory belongs to
+    /// this cache, quarantined.
     pub(crate) fn read_entry(
         &self,
         store: &DirStore,
@@ -121,15 +121,15 @@ impl Cache {
         count(&self.tally.corrupt);
         self.warnings.push(Warning::Corrupt { path: store.path_of(place), reason });
         if ours {
-            // If it cannot be moved it is still never used, since each read verifies.
+            // If the entry cannot be moved, it is still never used: each read verifies it.
             let _ = store.set_aside(place);
         }
     }
 }
 
 fn newest(mut entries: Vec<Entry>, accept: &dyn Fn(&Entry) -> bool) -> Option<Entry> {
-    // Ties (two machines in one millisecond) are broken by digest, so that all readers choose the
-    // same.
+    // Entries with equal times (two machines in one millisecond) are ordered by digest, so that all
+    // readers choose the same.
     entries.sort_by_key(|entry| std::cmp::Reverse((entry.created_ms(), entry.key().digest())));
     entries.into_iter().find(|entry| accept(entry))
 }

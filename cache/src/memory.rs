@@ -1,11 +1,11 @@
-//! The memory layer: entries that no directory accepts, for the life of the process.
+//! In-memory layer: keeps entries that could not be written to disk, until the process ends.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::entry::Entry;
 use crate::key::Digest;
 
-/// Entries in memory. Above the size limit the oldest are removed first.
+/// Entries in memory. If their size exceeds the limit, the oldest are removed first.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryLayer {
     entries: HashMap<Digest, Entry>,

@@ -7,9 +7,10 @@
 //! SHA-256 of all before
 //! the entries, as they lie in a cache, one after another in the order of the index
 //! ```
-//! An entry's checksum in the index equals the one at its own end. So the signature covers every
-//! byte of every entry, and each entry is verified from one read. Packs are read with `pread`
-//! instead of being mapped, so that truncation of an open pack is an error instead of a SIGBUS.
+//! The checksum of an entry in the index equals the checksum at the end of the entry. So the
+//! signature covers every byte of every entry, and one read is enough to verify an entry. Packs are
+//! read with `pread` instead of being mapped, so that reading a truncated pack gives an error
+//! instead of a SIGBUS.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -52,18 +53,18 @@ impl fmt::Display for PublicKey {
     }
 }
 
-/// An Ed25519 secret key: 32 random bytes, stored in a file as 64 hexadecimal digits. Never
+/// An Ed25519 secret key: 32 random bytes, stored in a file as 64 hexadecimal digits. It is never
 /// printed.
 #[derive(Clone)]
 pub struct SecretKey([u8; 32]);
 
 impl SecretKey {
-    /// Takes 32 random bytes from a secure source (`/dev/urandom`).
+    /// Creates a key from 32 random bytes of a secure source (`/dev/urandom`).
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The public key for verification.
+    /// The public key that verifies signatures of this key.
     pub fn public(&self) -> PublicKey {
         PublicKey(SigningKey::from_bytes(&self.0).verifying_key().to_bytes())
     }
@@ -87,38 +88,38 @@ impl fmt::Debug for SecretKey {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
-    /// It cannot be read or written.
+    /// The pack cannot be read or written.
     #[error("{path}: {error}")]
     Io {
-        /// The pack.
+        /// Path of the pack.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         error: io::Error,
     },
-    /// It is not trusted.
+    /// The pack is not trusted.
     #[error("{path}: {reason}")]
     Refused {
-        /// The pack.
+        /// Path of the pack.
         path: PathBuf,
         /// The reason.
         reason: String,
     },
-    /// It cannot be parsed, or its checksum is wrong.
+    /// The pack cannot be parsed, or its checksum is wrong.
     #[error("{path} is not a valid pack: {reason}")]
     Malformed {
-        /// The pack.
+        /// Path of the pack.
         path: PathBuf,
         /// The reason.
         reason: String,
     },
-    /// The cache accepts no more of its entries.
+    /// The cache accepts no more entries of the pack.
     #[error("{path}: {taken} of {of} entries were taken, then no more: {why}")]
     NotKept {
-        /// The pack.
+        /// Path of the pack.
         path: PathBuf,
-        /// Imported entries and records.
+        /// Number of entries and records that were imported.
         taken: u64,
-        /// Entries and records in the pack.
+        /// Number of entries and records in the pack.
         of: u64,
         /// The reason.
         why: String,
@@ -126,7 +127,7 @@ pub enum PackError {
     /// The caller stopped the export.
     #[error("{path} is not written: interrupted")]
     Stopped {
-        /// The pack.
+        /// Path of the pack.
         path: PathBuf,
     },
 }
@@ -157,11 +158,11 @@ pub struct Pack {
 impl Pack {
     /// Opens a pack and verifies its index and its signature, if it has one.
     ///
-    /// With `signers`, one of them must have signed it. Without, the file must belong to the user
-    /// or root, and others must not have write permission.
+    /// If `signers` is not empty, one of them must have signed the pack. If it is empty, the file
+    /// must belong to the user or root, and others must not have write permission.
     ///
     /// # Errors
-    /// It cannot be read, is not trusted, or is faulty.
+    /// The pack cannot be read, is not trusted, or is faulty.
     pub fn open(path: impl AsRef<Path>, signers: &[PublicKey]) -> Result<Self, PackError> {
         let path = path.as_ref();
         let fail = |fault| match fault {
@@ -175,7 +176,7 @@ impl Pack {
             let reason = "it is a directory; name the pack".to_owned();
             return Err(PackError::Refused { path: path.to_owned(), reason });
         }
-        // A signature by a trusted key is stronger than the file's owner.
+        // With a signature by a trusted key the owner of the file does not matter.
         let len = if signers.is_empty() {
             check_file(&file).map_err(fail)?
         } else {
@@ -226,17 +227,17 @@ impl Pack {
         Ok(pack)
     }
 
-    /// Its path.
+    /// Path of the pack.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its maker's metadata.
+    /// Metadata that the maker of the pack stored.
     pub fn meta(&self) -> &BTreeMap<String, String> {
         &self.meta
     }
 
-    /// The verified signer.
+    /// The public key that signed the pack, verified. `None` if it is not signed.
     pub fn signer(&self) -> Option<PublicKey> {
         self.signer
     }
@@ -246,7 +247,7 @@ impl Pack {
         self.items.len()
     }
 
-    /// Whether it is empty.
+    /// Whether the pack is empty.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -260,7 +261,7 @@ impl Pack {
         items.iter().filter_map(|at| Some(self.items.get(*at)?.build)).collect()
     }
 
-    /// The bytes of an item, not verified yet: decoding verifies all of them by the checksum.
+    /// The bytes of an item. They are not verified yet: decoding verifies them by the checksum.
     fn read(&self, item: &Item, limit: u64) -> Result<Vec<u8>, String> {
         let len = usize::try_from(item.len)
             .ok()
@@ -335,7 +336,8 @@ fn parse_head(head: &[u8], file_len: u64) -> Result<Head, String> {
     reader.u64("the index").map_err(text)?;
     let meta = reader.map("the pack's metadata").map_err(text)?;
     let count = reader.u64("the count").map_err(text)?;
-    // Checked before memory is allocated: the count is only a claim, the remaining bytes exist.
+    // The count is checked before memory is allocated for it: it must fit the remaining bytes of
+    // the file.
     let left = signed.len().saturating_sub(reader.position());
     if usize::try_from(count).ok().and_then(|count| count.checked_mul(ITEM_LEN)) != Some(left) {
         return Err(format!("{count} entries do not fill an index of {left} bytes"));
@@ -372,7 +374,7 @@ fn verify_signature(signed: &[u8], seal: &[u8]) -> Result<PublicKey, String> {
     Ok(PublicKey(public))
 }
 
-/// An item of a pack's index: kind, both digests, and the length and checksum of the encoded bytes.
+/// An index entry of a pack: kind, both digests, and the length and checksum of the encoded bytes.
 pub(crate) fn index_line(kind: Kind, source: Digest, build: Digest, bytes: &[u8]) -> Vec<u8> {
     let mut line = Vec::with_capacity(ITEM_LEN);
     line.extend_from_slice(&(if kind == Kind::Entry { 1u32 } else { 2 }).to_le_bytes());

@@ -1,4 +1,4 @@
-//! Records: small values by key, under the rules of entries, such as timings and file digests.
+//! Records: small values by key, such as timings and file digests. They are stored like entries.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,15 +16,15 @@ use crate::safe_dir::Fault;
 use crate::store::{DirStore, Place};
 use crate::warning::Warning;
 
-/// Maximum size of a record, since records are read as a whole during other work.
+/// Maximum size of a record. A record is read completely during other work.
 pub(crate) const RECORD_LIMIT: u64 = 16 << 20;
-/// A file that changed within this time may change again with an equal timestamp: file systems have
-/// a resolution of up to two seconds.
+/// A file that was changed within this time may change again with an equal timestamp: file systems
+/// have a resolution of up to two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 
 impl Cache {
-    /// The record of `key`, from memory, home or the first read-only layer that has it. (Memory
-    /// contains only records that home did not accept, so they are newer.)
+    /// The record of `key`, from memory, home or the first read-only layer that has it. Records in
+    /// memory are newer: the home directory did not accept them.
     pub fn record(&self, key: &Key) -> Option<Vec<u8>> {
         let digest = key.digest();
         let in_memory =
@@ -44,8 +44,8 @@ impl Cache {
         self.put_record_as(key, value, DirStore::publish);
     }
 
-    /// [`Cache::put_record`] without waiting for the disk. The next process finds the record, but
-    /// it may be lost if the machine stops.
+    /// Like [`Cache::put_record`], without waiting for the disk. The next process finds the record,
+    /// but it may be lost if the machine stops.
     pub fn put_record_unsynced(&self, key: &Key, value: &[u8]) {
         self.put_record_as(key, value, DirStore::publish_soon);
     }
@@ -73,7 +73,7 @@ impl Cache {
     }
 
     /// Replaces a record by the result of `change`, under the key's lock, so that no update of
-    /// another process is lost. After `deadline` it continues without the lock.
+    /// another process is lost. If `deadline` passes, it continues without the lock.
     pub fn update_record(
         &self,
         key: &Key,
@@ -88,8 +88,9 @@ impl Cache {
         drop(lock);
     }
 
-    /// Rejects a record whose contents are invalid for its kind: it is quarantined if it is ours,
-    /// removed from memory, and reported. A record in a read-only layer stays and is reported once.
+    /// Rejects a record whose contents are invalid for its kind: it is reported, removed from
+    /// memory, and quarantined in the home directory. A record in a read-only layer stays and is
+    /// reported once.
     pub fn reject_record(&self, key: &Key, reason: impl Into<String>) {
         let (digest, reason) = (key.digest(), reason.into());
         self.records.lock().unwrap_or_else(PoisonError::into_inner).remove(&digest);
@@ -125,9 +126,9 @@ impl Cache {
     }
 
     /// SHA-256 of a file's content, cached by device, inode, size, modification time and change
-    /// time, but not by path. A compiler library of 100 MB costs 0.1 s once; if it is replaced
-    /// under the same name, it is hashed again. (Programs cannot set the change time, so a forged
-    /// modification time has no effect.)
+    /// time, but not by path. Hashing a compiler library of 100 MB takes 0.1 s, once. If the file
+    /// is replaced under the same name, it is hashed again. Programs cannot set the change time, so
+    /// a forged modification time has no effect.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -165,8 +166,8 @@ impl Cache {
     }
 }
 
-/// Whether a change time is so old that a later change must be visible. False if the clock is
-/// before it.
+/// Whether a change time is so old that a later change must be visible. False if the clock shows an
+/// earlier time.
 fn is_settled(changed_s: i64) -> bool {
     let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else { return false };
     u64::try_from(changed_s)

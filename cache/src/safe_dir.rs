@@ -1,8 +1,7 @@
-//! Directories that are checked before use, and accessed by handle instead of by path.
+//! Directories that are checked before use, and accessed by their handle instead of their path.
 //!
 //! Every step opens one name below an open directory without following links, and checks the owner
-//! of the open handle, not of the name. So a link or a directory that is swapped in between two
-//! calls has no effect.
+//! of the open handle. So replacing a directory or a link between two calls has no effect.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,7 +13,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
-/// Directories are accessible to their owner only.
+/// Mode of new directories: only their owner has access.
 const DIR_MODE: Mode = Mode::RWXU;
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 const OTHERS_WRITE: RawMode = 0o002;
@@ -34,12 +33,12 @@ impl Fault {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::NotFound)
     }
 
-    /// The handle or name is stale (NFS): a retry from the root may help.
+    /// The handle or name is stale (NFS): opening it again from the root may help.
     pub(crate) fn is_stale(&self) -> bool {
         matches!(self, Self::Io(error) if error.raw_os_error() == Some(Errno::STALE.raw_os_error()))
     }
 
-    /// The disk is full or fails; an existing file in the way is not the cause.
+    /// Whether the disk is full or fails. If not, the cause may be an existing file with this name.
     pub(crate) fn is_of_the_disk(&self) -> bool {
         const OF_THE_DISK: [Errno; 4] = [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS];
         matches!(self, Self::Io(error) if OF_THE_DISK.iter().any(|e| error.raw_os_error() == Some(e.raw_os_error())))
@@ -73,7 +72,8 @@ fn trusted_owner(stat: &Stat) -> bool {
 
 impl SafeDir {
     /// Opens the root of a store. The path may contain links (a home on another disk), except as
-    /// its last step. The root must belong to us or root, and must not be writable for everybody.
+    /// its last step. The root must belong to the current user or to root, and must not be writable
+    /// for everybody.
     pub(crate) fn open_root(path: &Path) -> Result<Self, Fault> {
         let fd = match rustix::fs::openat(CWD, path, OPEN_DIR, Mode::empty()) {
             // On Linux a link opened with both flags gives ENOTDIR instead of ELOOP.
@@ -210,7 +210,7 @@ impl SafeDir {
         Ok(rustix::fs::renameat(&self.fd, from, &to_dir.fd, to)?)
     }
 
-    /// Removes a name that is not a directory.
+    /// Removes a file or link, not a directory.
     pub(crate) fn unlink(&self, name: &str) -> Result<(), Fault> {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
     }
@@ -253,16 +253,16 @@ impl SafeDir {
     }
 }
 
-/// Opens a file by path for reading, without following a link in the last step or waiting for a
-/// FIFO. The file is not checked.
+/// Opens a file by path for reading. It does not follow a link in the last component and does not
+/// wait for a FIFO. The owner of the file is not checked.
 pub(crate) fn open_untrusted(path: &Path) -> Result<File, Fault> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     Ok(File::from(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
 }
 
-/// Checks for a regular file that belongs to us or root and that others cannot write. Returns its
-/// length.
+/// Checks for a regular file that belongs to the current user or root and that others cannot write.
+/// Returns its length.
 pub(crate) fn check_file(fd: impl AsFd) -> Result<u64, Fault> {
     let len = regular_file_len(&fd)?;
     let stat = rustix::fs::fstat(fd)?;
@@ -287,15 +287,15 @@ pub(crate) fn regular_file_len(fd: impl AsFd) -> Result<u64, Fault> {
     u64::try_from(stat.st_size).map_err(|_| Fault::Refused("its length is negative"))
 }
 
-/// Whether the process has rights that its starter lacks (setuid, setgid, file capabilities).
+/// Whether the process has rights that its parent lacks (setuid, setgid, file capabilities).
 pub(crate) fn is_privileged() -> bool {
     rustix::process::getuid() != rustix::process::geteuid()
         || rustix::process::getgid() != rustix::process::getegid()
         || is_secure_execution()
 }
 
-/// The kernel's `AT_SECURE`, which includes file capabilities. A process that cannot read its own
-/// auxiliary vector was made undumpable for this reason.
+/// The kernel's `AT_SECURE`, which includes file capabilities. If a process cannot read its own
+/// auxiliary vector, the system made it undumpable because of such rights.
 fn is_secure_execution() -> bool {
     const AT_SECURE: usize = 23;
     const WORD: usize = size_of::<usize>();

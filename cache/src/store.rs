@@ -1,5 +1,5 @@
-//! A directory of entries: reading, publishing and quarantining. It handles names and bytes, not
-//! their meaning.
+//! A directory of entries: reading, publishing and quarantining. It knows names and bytes, but not
+//! the entry format.
 //!
 //! ```text
 //! ROOT/v1/e/ab/SOURCE/BUILD     entries: a directory for each source key, so that its builds are one small listing
@@ -20,15 +20,15 @@ use crate::key::Digest;
 use crate::safe_dir::{Fault, SafeDir};
 use crate::warning::Warning;
 
-/// Number of lookups from the root after the file system reported a stale handle.
+/// Maximum number of lookups from the root after the file system reported a stale handle.
 const STALE_RETRIES: usize = 4;
-/// Number of retries of a publication whose directory was removed meanwhile (by eviction or
-/// manually).
+/// Number of retries of a publication whose directory was removed during the publication (by
+/// eviction or by a user).
 const PUBLISH_RETRIES: usize = 8;
 const ASIDE: &str = "aside";
 /// Number of faulty entries that are kept for inspection.
 const ASIDE_KEPT: usize = 16;
-/// Maximum depth for removing a directory that is in an entry's place.
+/// Maximum depth of removing a directory that has the name of an entry.
 const TREE_DEPTH: u32 = 8;
 const TEMP_PREFIX: &str = "tmp-";
 
@@ -65,7 +65,7 @@ impl Place {
         &self.name
     }
 
-    /// Whether an entry of `source` belongs here.
+    /// Whether this is the path of an entry of `source`.
     pub(crate) fn is_of_source(&self, source: Digest) -> bool {
         self.dirs.last().is_some_and(|dir| *dir == source.hex())
     }
@@ -83,12 +83,12 @@ pub(crate) struct DirStore {
 }
 
 impl DirStore {
-    /// Sets the directory, which is opened only when needed.
+    /// Sets the directory. It is opened when it is needed.
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, base: Mutex::new(None) }
     }
 
-    /// The root as given by the user.
+    /// The root directory as the user gave it.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -101,7 +101,7 @@ impl DirStore {
     /// The base directory, if it exists.
     pub(crate) fn base(&self) -> Result<Arc<SafeDir>, Fault> {
         let mut cached = self.base.lock().unwrap_or_else(PoisonError::into_inner);
-        // A handle of a removed directory still works but is empty.
+        // A handle of a removed directory still works, but the directory is empty.
         if let Some(base) = cached.as_ref().filter(|base| !base.is_removed()) {
             return Ok(base.clone());
         }
@@ -136,7 +136,7 @@ impl DirStore {
         }
     }
 
-    /// Folders next to the base that belong to other formats.
+    /// Folders next to the base directory that belong to other formats.
     pub(crate) fn other_formats(&self) -> Vec<String> {
         let mut names = self.root().and_then(|root| root.list()).unwrap_or_default();
         let numbered =
@@ -146,7 +146,7 @@ impl DirStore {
         names
     }
 
-    /// Drops the handle after the file system reported it as stale.
+    /// Drops the handle because the file system reported it as stale.
     fn forget_base(&self) {
         *self.base.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -171,7 +171,8 @@ impl DirStore {
         Ok(dir)
     }
 
-    /// Runs a lookup, and repeats it from the root if a handle is stale. Absence is `None`.
+    /// Runs a lookup, and repeats it from the root if a handle is stale. `None` if it does not
+    /// exist.
     fn looking<T>(&self, look: impl Fn() -> Result<T, Fault>) -> Result<Option<T>, Fault> {
         let mut result = look();
         for _ in 0..STALE_RETRIES {
@@ -193,7 +194,7 @@ impl DirStore {
         self.looking(|| self.open_place(place)?.read(&place.name, limit))
     }
 
-    /// Up to `len` bytes from the start of `place`. Not verified.
+    /// Up to `len` bytes from the start of `place`. The bytes are not verified.
     pub(crate) fn peek(&self, place: &Place, len: usize) -> Option<Vec<u8>> {
         use std::io::Read;
         let (file, _) = self.open_place(place).ok()?.open_file(&place.name).ok()?;
@@ -216,7 +217,7 @@ impl DirStore {
     }
 
     /// [`DirStore::publish`] without waiting for the disk: the file survives the process but
-    /// perhaps not a crash of the machine. For a moment the place is empty.
+    /// perhaps not a crash of the machine. For a short time no file has this name.
     pub(crate) fn publish_soon(&self, place: &Place, bytes: &[u8]) -> Result<(), Fault> {
         self.publish_as(place, bytes, false)
     }
@@ -240,14 +241,14 @@ impl DirStore {
         sweep_temps(&dir);
         let (temp, file) = create_temp(&dir)?;
         let written = write(&file, bytes, durable).and_then(|()| {
-            // If a rename replaces a file, some file systems write the new one to disk immediately
-            // (ext4: a millisecond or more).
+            // If a rename replaces a file, some file systems (ext4) write the new file to disk
+            // immediately, which takes a millisecond or more.
             if !durable {
                 let _ = dir.unlink(&place.name);
             }
             let renamed = dir.rename(&temp, &dir, &place.name);
-            // A directory, which a file cannot replace, may be in the place. If the disk is the
-            // cause, the place may hold a valid entry.
+            // The name may belong to a directory, which a file cannot replace. If the disk has
+            // failed, the name may belong to a valid entry.
             if renamed.as_ref().is_err_and(|fault| !fault.is_of_the_disk())
                 && self.set_aside(place).is_ok()
             {
@@ -269,7 +270,7 @@ impl DirStore {
         }
     }
 
-    /// Moves the item at `place` away, whatever it is. It is kept for inspection if possible.
+    /// Moves the item at `place` away, of whatever kind. It is kept for inspection if possible.
     pub(crate) fn set_aside(&self, place: &Place) -> Result<(), Fault> {
         let dir = self.open_place(place)?;
         clear_place(&*self.base()?, &dir, &place.name)
@@ -284,7 +285,7 @@ impl DirStore {
             && source.len() == 64
         {
             let parent = Place { dirs: parents.to_vec(), name: String::new() };
-            // Fails, as it should, if another build remains or has just been added.
+            // This fails, as it should, if another build remains or was just added.
             let _ = self.open_place(&parent).and_then(|dir| dir.rmdir(source));
         }
         Ok(())
@@ -319,7 +320,7 @@ impl DirStore {
     }
 }
 
-/// Creates a subdirectory of `dir`. Anything else in its place (a file, a link, a FIFO) is moved
+/// Creates a subdirectory of `dir`. Anything else with this name (a file, a link, a FIFO) is moved
 /// away.
 pub(crate) fn make_room(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<SafeDir, Fault> {
     match dir.create_dir(name) {
@@ -331,8 +332,8 @@ pub(crate) fn make_room(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<Saf
     }
 }
 
-/// Opens a file of the cache itself (a lock, the journal), created if it does not exist. Anything
-/// else in its place is moved away.
+/// Opens an internal file of the cache (a lock, the journal) and creates it if it does not exist.
+/// Anything else with this name is moved away.
 pub(crate) fn open_or_clear(
     base: &SafeDir,
     dir: &SafeDir,
@@ -340,7 +341,7 @@ pub(crate) fn open_or_clear(
     append: bool,
 ) -> Result<File, Fault> {
     match dir.open_shared(name, append) {
-        // The error for a directory that is opened for writing.
+        // This is the error for opening a directory for writing.
         Err(Fault::Io(error)) if error.kind() == std::io::ErrorKind::IsADirectory => {}
         Err(Fault::Refused(_)) => {}
         result => return result,
@@ -375,8 +376,8 @@ fn subdirs(dir: &SafeDir) -> Vec<(String, SafeDir)> {
     listed.into_iter().filter_map(|name| dir.open_dir(&name).ok().map(|sub| (name, sub))).collect()
 }
 
-/// All items named by a digest, whatever they are: a FIFO in an entry's place counts, too, with no
-/// bytes.
+/// All items whose name is a digest, of whatever kind: a FIFO with such a name is listed with size
+/// 0.
 fn files(dir: &SafeDir, dirs: &[String]) -> Vec<(Place, u64)> {
     let listed = dir.list().unwrap_or_default();
     let named = listed.into_iter().filter(|name| name.parse::<Digest>().is_ok());
@@ -388,12 +389,12 @@ fn files(dir: &SafeDir, dirs: &[String]) -> Vec<(Place, u64)> {
         .collect()
 }
 
-/// A name that is very probably unique. Its creator requires that the file does not exist.
+/// A name that is very probably unique. The caller creates the file with O_EXCL.
 pub(crate) fn unique_name(prefix: &str) -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    // The time distinguishes processes with equal pids (containers that share a home); O_EXCL
-    // decides.
+    // The time distinguishes processes with equal pids (containers that share a home directory). If
+    // names are equal, O_EXCL fails.
     let nanos = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |time| time.subsec_nanos());
@@ -406,8 +407,8 @@ fn create_temp(dir: &SafeDir) -> Result<(String, File), Fault> {
         let name = unique_name(TEMP_PREFIX.trim_end_matches('-'));
         match dir.create_file(&name) {
             Ok(file) => {
-                // The lock shows that the writer is alive, and ends with it. Without locks nothing
-                // is removed.
+                // The lock shows that the writer is alive, and the system releases it when the
+                // writer ends. Without locks nothing is removed.
                 let _ = file.try_lock();
                 return Ok((name, file));
             }
@@ -429,7 +430,7 @@ fn write(mut file: &File, bytes: &[u8], durable: bool) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Removes the temporary files of dead writers, which are not locked.
+/// Removes temporary files of dead writers: these files are not locked.
 pub(crate) fn sweep_temps(dir: &SafeDir) {
     for name in dir.list().unwrap_or_default() {
         if name.starts_with(TEMP_PREFIX)

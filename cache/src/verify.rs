@@ -1,4 +1,4 @@
-//! Verifies every byte of every layer, and repairs what it can.
+//! Verifies every byte of every layer, and repairs errors if possible.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,18 +16,19 @@ use crate::store::{DirStore, Kind, Place};
 pub struct Verification {
     /// Number of valid entries and records.
     pub good: u64,
-    /// Their bytes.
+    /// Size of the valid entries and records in bytes.
     pub bytes: u64,
     /// Valid entries that had a wrong name and were renamed.
     pub moved: u64,
     /// Faulty items, with the reason.
     pub bad: Vec<(PathBuf, String)>,
-    /// Number of faulty items that were quarantined, so that they are made again. The others are in
-    /// read-only layers or in a home that cannot be written. They are never used.
+    /// Number of faulty items that were quarantined, so that they are made again. The other faulty
+    /// items are in read-only layers or in a home directory that cannot be written. They are never
+    /// used.
     pub aside: u64,
 }
 
-/// The valid items to count: entries that a filter selects, or all entries and records.
+/// Selects the valid items to count: some entries, or all entries and records.
 type Counts<'a> = &'a dyn Fn(Option<&EntryInfo>) -> bool;
 
 impl Cache {
@@ -38,8 +39,8 @@ impl Cache {
         self.verify_counting(&|_| true)
     }
 
-    /// [`Cache::verify`] that counts only entries selected by `which`, and no records. Everything
-    /// is verified and repaired nevertheless, since names and metadata of faulty items are not
+    /// Like [`Cache::verify`], but counts only entries that `which` selects, and no records. All
+    /// items are verified and repaired, because names and metadata of faulty items are not
     /// reliable.
     pub fn verify_picked(&self, which: impl Fn(&EntryInfo) -> bool) -> Verification {
         self.verify_counting(&|info| info.is_some_and(&which))

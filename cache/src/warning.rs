@@ -1,19 +1,19 @@
-//! Problems that do not stop the caller.
+//! Problems that do not cause an error for the caller.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A problem that costs speed but not correctness. The cache reports it and continues.
+/// A problem that makes the cache slower, but not wrong. The cache reports it and continues.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// No home directory is known.
+    /// The home directory is unknown.
     #[error(
         "no cache directory: neither an explicit one nor the user's is known; artefacts are kept \
          in memory only"
     )]
     NoHome,
-    /// The process runs setuid, so nothing on disk is trusted.
+    /// The process runs setuid, so no directory is trusted.
     #[error("the cache is off: the process runs with rights that its starter lacks (setuid)")]
     Privileged,
     /// A directory or file is not trusted.
@@ -24,12 +24,12 @@ pub enum Warning {
         /// The reason.
         reason: String,
     },
-    /// Writing is impossible; existing entries are still read.
+    /// Files cannot be written. Existing entries are still read.
     #[error("cannot write to the cache at {path}: {reason}; new artefacts are kept in memory only")]
     NotWritable {
-        /// The cache's directory.
+        /// The directory of the cache.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         reason: String,
     },
     /// A file or directory cannot be read.
@@ -37,13 +37,13 @@ pub enum Warning {
     NotReadable {
         /// The path.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         reason: String,
     },
-    /// A faulty entry, which was not used.
+    /// An entry is faulty and was not used.
     #[error("{path} is not a valid entry ({reason}); it is quarantined and made again")]
     Corrupt {
-        /// The entry.
+        /// The path of the entry.
         path: PathBuf,
         /// The reason.
         reason: String,
@@ -51,40 +51,40 @@ pub enum Warning {
     /// The file system does not support locks; two processes may do the same work.
     #[error("the file system of {path} gives no locks ({reason}); work may be done twice")]
     NoLocks {
-        /// The lock file.
+        /// The path of the lock file.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         reason: String,
     },
-    /// A key's lock was held longer than the deadline.
+    /// The lock of a key was held longer than the deadline.
     #[error("the lock {path} was held past the deadline; going on without it")]
     LockTimeout {
-        /// The lock file.
+        /// The path of the lock file.
         path: PathBuf,
     },
-    /// A leftover could not be removed.
+    /// A leftover file could not be removed.
     #[error("cannot clean up {path}: {reason}")]
     NotCleaned {
-        /// The remaining path.
+        /// The path of the leftover.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         reason: String,
     },
-    /// The artefact alone exceeds the size limit.
+    /// A single artefact exceeds the size limit.
     #[error(
         "an artefact of {bytes} bytes does not fit the cache's cap of {cap}; it is kept in \
          memory only"
     )]
     TooLarge {
-        /// Its size.
+        /// Size of the artefact in bytes.
         bytes: u64,
-        /// The cap.
+        /// Size limit in bytes.
         cap: u64,
     },
     /// A pack is not used.
     #[error("the pack {path} is not used: {reason}")]
     PackRefused {
-        /// The pack.
+        /// The path of the pack.
         path: PathBuf,
         /// The reason.
         reason: String,
@@ -94,13 +94,14 @@ pub enum Warning {
 /// A callback for new warnings.
 pub type OnWarning = Arc<dyn Fn(&Warning) + Send + Sync>;
 
-/// Distinct warnings so far: a thousand misses on a full disk are one warning.
+/// Distinct warnings so far: a thousand failures with the same cause are one warning.
 pub(crate) struct Warnings {
     seen: Mutex<Vec<Warning>>,
     callback: Option<OnWarning>,
 }
 
-/// Maximum number of stored warnings, so that a directory of faulty files does not fill the memory.
+/// Maximum number of stored warnings, so that a directory of faulty files does not use up the
+/// memory.
 const KEPT: usize = 256;
 
 impl Warnings {

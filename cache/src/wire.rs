@@ -1,6 +1,7 @@
-//! Length-prefixed little-endian fields, the only layout in this crate's files.
+//! Length-prefixed little-endian fields: the encoding of all files of this crate.
 //!
-//! The reader does not trust lengths: each is checked against the remaining bytes before slicing.
+//! The reader does not trust lengths: it compares each with the number of remaining bytes before
+//! use.
 
 use std::collections::BTreeMap;
 
@@ -100,8 +101,8 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends a map of strings in its canonical form. The count is a u32; a map of four billion pairs
-/// does not fit in memory, so saturation loses nothing.
+/// Appends a map of strings in canonical order. The count is a u32: a map of four billion pairs
+/// does not fit in memory, so it never saturates.
 pub(crate) fn put_map(out: &mut Vec<u8>, map: &BTreeMap<String, String>) {
     out.extend_from_slice(&u32::try_from(map.len()).unwrap_or(u32::MAX).to_le_bytes());
     for (key, value) in map {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::io::{self, Read};
 use std::time::Duration;
 
-/// Limit of a file list in bytes: ten times the list of the largest repository.
+/// Maximum bytes of a file list: ten times the list of the largest repository.
 const LIST_LIMIT: u64 = 64 << 20;
 
 /// A repository at a revision.
@@ -18,7 +18,7 @@ pub(crate) struct Listing {
     pub files: Vec<String>,
 }
 
-/// The fields that are read of the hub's answer. All others are skipped.
+/// The fields that are used of the hub's answer. All others are skipped.
 #[derive(Deserialize)]
 struct Said {
     sha: Option<String>,
@@ -33,12 +33,12 @@ struct Sibling {
 /// A file at a commit.
 pub(crate) struct FileMeta {
     pub commit: String,
-    /// The content's etag. For large files it is the sha256.
+    /// The etag of the content. For large files it is the SHA-256.
     pub etag: String,
     pub bytes: u64,
 }
 
-/// Called before each further try.
+/// Callback before each further try.
 pub(crate) type Told<'a> = &'a dyn Fn(&str, Duration);
 
 impl Http {
@@ -65,7 +65,7 @@ impl Http {
         })
     }
 
-    /// The text of an answer.
+    /// Reads an answer completely.
     fn whole(&self, answer: &mut Answer, url: &str) -> Result<Vec<u8>, Fault> {
         let mut pace = Pace::new(self.pace);
         let mut body = answer.response.body_mut().with_config().limit(LIST_LIMIT).reader();
@@ -88,7 +88,7 @@ impl Http {
         self.url(&[org, name, "resolve", revision], file)
     }
 
-    /// The hub's data about a file. `None` if the revision has no such file.
+    /// Queries the hub's data about a file. `None` if the revision has no such file.
     pub fn meta(
         &self,
         repo: &str,
@@ -104,7 +104,8 @@ impl Http {
             if code == Some("EntryNotFound") {
                 return Ok(None);
             }
-            // Some hubs do not say what is missing, file or revision. The file list will show it.
+            // Some hubs do not tell whether the file or the revision is missing. The file list will
+            // show it.
             if status.as_u16() == 404 && code.is_none() && answer.commit.is_some() {
                 return Ok(None);
             }
@@ -127,7 +128,7 @@ impl Http {
         })
     }
 
-    /// The fault of an answer that broke off.
+    /// The fault of an answer that ended early.
     fn cut(&self, why: &str) -> Fault {
         let (host, why) = (self.host(), shown(why));
         let said = why.clone();
@@ -139,23 +140,23 @@ impl Http {
     }
 }
 
-/// An etag without its quotes and without the mark `W/` of a weak one.
+/// An etag without its quotes and without the prefix `W/` of weak etags.
 fn bare(etag: &str) -> &str {
     etag.trim_start_matches("W/").trim_matches('"')
 }
 
-/// Whether the text is safe as a folder's name.
+/// Whether the string is safe as a folder name.
 pub(crate) fn is_commit(text: &str) -> bool {
     text.len() == 40 && is_hex(text)
 }
 
-/// Whether the text is safe as a file's name.
+/// Whether the string is safe as a file name.
 fn is_etag(text: &str) -> bool {
     let inside = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     (1..=128).contains(&text.len()) && text.bytes().all(inside)
 }
 
-/// The sha256 of a large file's content, which is its etag. `None` for small files.
+/// The SHA-256 of the content of a large file, which is its etag. `None` for small files.
 pub(crate) fn as_sha256(etag: &str) -> Option<&str> {
     (etag.len() == 64 && is_hex(etag)).then_some(etag)
 }

@@ -1,4 +1,4 @@
-//! Errors of fetching. Each is one line that names the thing, the place and the cure.
+//! Errors of fetching. Each is one line with the object, the location and the solution.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,44 +8,44 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A variable, or the thing that it names, is unusable.
+    /// A variable is unusable, or the file or folder that it names.
     #[error("{variable} {why}")]
     Setting {
-        /// Its name.
+        /// Name of the variable.
         variable: &'static str,
-        /// The fault and the cure.
+        /// The fault and the solution.
         why: String,
     },
-    /// The model is not in the cache, and the network is off.
+    /// The model is not in the cache, and network access is off.
     #[error(
         "{what} is not in {cache}, and HF_HUB_OFFLINE is set: unset it to fetch, or look what is \
          there with `kjit list`"
     )]
     Offline {
-        /// The reference.
+        /// The reference to the model.
         what: String,
         /// The cache folder.
         cache: PathBuf,
     },
-    /// The model is not in the cache. The network was not asked.
+    /// The model is not in the cache. The command does not use the network.
     #[error("{what} is not in {cache}: `kjit list` lists the models there")]
     NotHere {
-        /// The reference.
+        /// The reference to the model.
         what: String,
         /// The cache folder.
         cache: PathBuf,
     },
-    /// No connection, or one that breaks off.
+    /// The connection failed or was interrupted.
     #[error(
         "cannot reach {host} ({why}), after {tries} tries: look at the network, at HTTPS_PROXY \
          and at HF_ENDPOINT"
     )]
     Unreachable {
-        /// Scheme, name and port.
+        /// Scheme, host name and port.
         host: String,
-        /// The last reason.
+        /// The error of the last try.
         why: String,
-        /// How often it was tried.
+        /// Number of tries.
         tries: u32,
     },
     /// The host's certificate cannot be trusted.
@@ -54,12 +54,12 @@ pub enum Error {
          file of trusted certificates"
     )]
     Certificate {
-        /// Scheme, name and port.
+        /// Scheme, host name and port.
         host: String,
         /// The reason.
         why: String,
     },
-    /// The transfer broke off in every try.
+    /// The transfer was interrupted in every try.
     #[error(
         "{file}: the transfer from {host} broke off {tries} times in a row ({why}): what came is \
          kept, the same command goes on from there"
@@ -67,9 +67,9 @@ pub enum Error {
     Broken {
         /// The file.
         file: String,
-        /// Scheme, name and port.
+        /// Scheme, host name and port.
         host: String,
-        /// The last reason.
+        /// The error of the last try.
         why: String,
         /// Number of tries.
         tries: u32,
@@ -82,33 +82,33 @@ pub enum Error {
     Slow {
         /// The file.
         file: String,
-        /// Scheme, name and port.
+        /// Scheme, host name and port.
         host: String,
-        /// Rate that was measured, per second.
+        /// The measured rate, per second.
         rate: String,
         /// Minimum rate per second.
         least: String,
         /// Seconds over which the rate was measured.
         seconds: u64,
     },
-    /// The repository does not exist, or needs a token.
+    /// The repository does not exist, or access needs a token.
     #[error("{host} has no repository {repo}, or shows it only to some: look at the name{token}")]
     NoRepository {
-        /// Scheme, name and port.
+        /// Scheme, host name and port.
         host: String,
         /// `ORG/REPO`.
         repo: String,
-        /// Advice about a token.
+        /// Advice about the token.
         token: &'static str,
     },
     /// The repository is gated: its terms must be accepted.
     #[error("{repo} is gated: accept its terms at {host}/{repo}{token}")]
     Gated {
-        /// Scheme, name and port.
+        /// Scheme, host name and port.
         host: String,
         /// `ORG/REPO`.
         repo: String,
-        /// Advice about a token.
+        /// Advice about the token.
         token: &'static str,
     },
     /// The token is invalid or expired.
@@ -117,45 +117,45 @@ pub enum Error {
          at {host}/settings/tokens"
     )]
     Token {
-        /// Scheme, name and port.
+        /// Scheme, host name and port.
         host: String,
     },
-    /// No such branch, tag or commit.
+    /// The repository has no such branch, tag or commit.
     #[error("{repo} has no revision {revision}: leave @{revision} out, or see {host}/{repo}")]
     NoRevision {
-        /// Scheme, name and port.
+        /// Scheme, host name and port.
         host: String,
         /// `ORG/REPO`.
         repo: String,
         /// The revision of the reference.
         revision: String,
     },
-    /// No file fits.
+    /// No GGUF file matches the reference.
     #[error("{what}: {place} has no such GGUF file; {there}")]
     NoFile {
         /// The reference.
         what: String,
-        /// The place that was searched.
+        /// The repository or folder that was searched.
         place: String,
-        /// The files that are there, and the cure.
+        /// The existing files, and the solution.
         there: String,
     },
-    /// Several files fit.
+    /// Several files match the reference.
     #[error("{what} may be {several}: name one, as {example}")]
     Several {
         /// The reference.
         what: String,
-        /// The files.
+        /// The files that match.
         several: String,
-        /// A reference to one of them.
+        /// An example reference to one of them.
         example: String,
     },
-    /// A split model lacks a part.
+    /// A part of a split model is missing.
     #[error("{what}: {place} has not all parts of it: {missing} is missing")]
     Missing {
         /// The reference.
         what: String,
-        /// The place that was searched.
+        /// The repository or folder that was searched.
         place: String,
         /// The first missing part.
         missing: String,
@@ -163,32 +163,32 @@ pub enum Error {
     /// The host limits the rate of requests.
     #[error("{host} asks to be left alone (429, Too Many Requests{wait}): try later{token}")]
     TooMany {
-        /// Scheme, name and port.
+        /// Scheme, host name and port.
         host: String,
-        /// Pause that the host asks for, if it named one.
+        /// The pause that the host asks for, if it gave one.
         wait: String,
-        /// Advice about a token.
+        /// Advice about the token.
         token: &'static str,
     },
-    /// Any other unsuccessful answer.
+    /// Any other answer with an error status.
     #[error("{url} was answered with {status}{tries}: try later, or look at HF_ENDPOINT")]
     Status {
-        /// The address, without its secret parts.
+        /// The URL, without its secret parts.
         url: String,
-        /// The number and its name.
+        /// Status number and its name.
         status: String,
         /// Number of tries.
         tries: String,
     },
-    /// The answer is not one of the hub's API.
+    /// The answer does not have the format of the hub's API.
     #[error("{url} was not answered as the hub does ({why}): look at HF_ENDPOINT")]
     Strange {
-        /// The address, without its secret parts.
+        /// The URL, without its secret parts.
         url: String,
-        /// The difference.
+        /// The difference from the expected format.
         why: String,
     },
-    /// The content's digest differs from the hub's.
+    /// The digest of the content differs from the digest of the hub.
     #[error(
         "{file}: what {host} sent has the sha256 {got}, and the hub's file has {want}: nothing \
          was kept; try again, or check any proxy in between"
@@ -196,14 +196,14 @@ pub enum Error {
     Hash {
         /// The file.
         file: String,
-        /// Scheme, name and port.
+        /// Scheme, host name and port.
         host: String,
-        /// Digest of the bytes that came.
+        /// Digest of the received bytes.
         got: String,
-        /// Digest that the hub announced.
+        /// Digest according to the hub.
         want: String,
     },
-    /// The content's length differs from the hub's.
+    /// The length of the content differs from the length at the hub.
     #[error(
         "{file}: {host} has {got} bytes for it, and the hub {want}: try again, or check any \
          proxy in between"
@@ -211,11 +211,11 @@ pub enum Error {
     Length {
         /// The file.
         file: String,
-        /// Scheme, name and port.
+        /// Scheme, host name and port.
         host: String,
-        /// Length of the bytes that came or were announced.
+        /// Number of bytes that were received or announced.
         got: u64,
-        /// Length that the hub announced.
+        /// Length according to the hub.
         want: u64,
     },
     /// The disk has too little free space.
@@ -228,9 +228,9 @@ pub enum Error {
         file: String,
         /// The folder.
         path: PathBuf,
-        /// Space that the rest needs.
+        /// Space that the rest of the file needs.
         need: String,
-        /// Space that is free.
+        /// Free space.
         free: String,
     },
     /// The cache cannot be written.
@@ -238,7 +238,7 @@ pub enum Error {
     Write {
         /// The operation.
         doing: &'static str,
-        /// Its file or folder.
+        /// The file or folder of the operation.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -251,7 +251,7 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// Another process fetches the model now.
+    /// Another process is fetching the model.
     #[error("{what} is being fetched by another process: wait for that, or end it")]
     Busy {
         /// The reference.
@@ -269,7 +269,7 @@ pub(crate) enum Fault {
         why: String,
         /// The pause that the host asks for.
         after: Option<Duration>,
-        /// The error after the last try; gets the number of tries.
+        /// Creates the error after the last try, from the number of tries.
         last: Box<dyn FnOnce(u32) -> Error>,
     },
 }
@@ -280,9 +280,9 @@ impl From<Error> for Fault {
     }
 }
 
-/// Names for an error line: the first ones of many.
+/// A list of names for an error line: the first names if there are many.
 pub(crate) fn listed(names: &[String]) -> String {
-    /// Limit in characters. An error line holds more than names.
+    /// Maximum characters of the list: an error line has other words too.
     const ROOM: usize = 200;
     let (mut list, mut left) = (String::new(), names.len());
     for name in names.iter().map(|name| shown(name)) {
@@ -299,7 +299,7 @@ pub(crate) fn listed(names: &[String]) -> String {
     }
 }
 
-/// Text of a host or a repository for an error line. The middle of a long text is left out.
+/// Text of a host or a repository for an error line. The middle of a long text is replaced by dots.
 pub(crate) fn shown(text: &str) -> String {
     const EACH_END: usize = 50;
     let chars = text.chars().count();
@@ -310,7 +310,7 @@ pub(crate) fn shown(text: &str) -> String {
     begin.chain(['…']).chain(end).collect()
 }
 
-/// Bytes as people read them.
+/// A number of bytes with a readable unit.
 pub(crate) fn bytes(n: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
     match UNITS.iter().find(|(_, unit)| n >= *unit) {

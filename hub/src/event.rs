@@ -7,41 +7,41 @@ use std::time::Duration;
 /// Progress of a fetch.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A file begins.
+    /// The fetch of a file begins.
     File {
-        /// Its path inside the repository.
+        /// Path of the file in the repository.
         file: &'a str,
-        /// Its length.
+        /// Length of the file in bytes.
         bytes: u64,
-        /// Bytes that an earlier fetch left.
+        /// Bytes that an earlier fetch stored.
         have: u64,
     },
-    /// Bytes of the file that are here.
+    /// Number of bytes of the file that are stored.
     At(u64),
-    /// Another try follows.
+    /// Another try will follow.
     Again {
-        /// What went wrong.
+        /// The error of this try.
         why: &'a str,
-        /// The pause before it.
+        /// The pause before the next try.
         pause: Duration,
     },
     /// A part of the cache is unusable and is skipped.
     Skipped {
-        /// Where it is.
+        /// Path of the skipped part.
         path: &'a Path,
         /// The system's error.
         why: &'a io::Error,
     },
-    /// A file that is not ours stood in the place of a partial download. It was removed.
+    /// The path of a partial download belonged to a file of another kind or owner. It was removed.
     Removed {
-        /// Where it was.
+        /// The path.
         path: &'a Path,
-        /// A description: `is a symbolic link`.
+        /// Description of the removed file: `is a symbolic link`.
         why: &'a str,
     },
-    /// Another process fetches this file. This process waits for it.
+    /// Another process is fetching this file. This process waits for it.
     Waiting {
-        /// Its path inside the repository.
+        /// Path of the file in the repository.
         file: &'a str,
     },
 }

@@ -1,5 +1,5 @@
-//! Fetches one file: locks it, resumes a partial download, checks the digest, and puts the file in
-//! place.
+//! Fetches one file: locks it, resumes a partial download, checks the digest, and moves the file to
+//! its final path.
 
 use crate::api::{FileMeta, as_sha256};
 use crate::error::{Error, Fault, bytes, shown};
@@ -15,10 +15,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use ureq::http::header;
 
-/// Bytes that are read, hashed and written at a time.
+/// Number of bytes that are read, hashed and written in one step.
 const PIECE: usize = 256 << 10;
 
-/// The end of a partial download's name.
+/// Suffix of the name of a partial download.
 pub(crate) const PARTIAL: &str = ".incomplete";
 
 /// A file to fetch.
@@ -28,7 +28,7 @@ pub(crate) struct Wanted<'a> {
     pub meta: &'a FileMeta,
 }
 
-/// Puts a file into its snapshot, unless it is there. Returns the bytes that came over the network.
+/// Adds a file to its snapshot if it is missing. Returns the bytes received over the network.
 pub(crate) fn fetch(
     http: &Http,
     folder: &Folder,
@@ -63,13 +63,13 @@ struct Transfer<'a> {
     http: &'a Http,
     wanted: &'a Wanted<'a>,
     watch: Watch<'a>,
-    /// The folder of contents.
+    /// The folder of contents (`blobs`).
     blobs: &'a Place,
-    /// Name of the partial download in this folder.
+    /// Name of the partial download in `blobs`.
     partial: String,
 }
 
-/// The part that is here, and its digest.
+/// The part that is stored, and its digest.
 struct Sink {
     file: File,
     hash: Sha256,
@@ -78,7 +78,8 @@ struct Sink {
 }
 
 impl Transfer<'_> {
-    /// Fetches the whole content, checks it and puts it in place. Returns the bytes that came.
+    /// Fetches the whole content, checks it and moves it to its path. Returns the number of bytes
+    /// received.
     fn run(&self) -> Result<u64, Error> {
         let meta = self.wanted.meta;
         let gone = |why: &str| (self.watch)(Event::Removed { path: &self.path(), why });
@@ -98,7 +99,7 @@ impl Transfer<'_> {
                 Some(want) if want != got => {
                     self.clear(&mut sink)?;
                     // A partial download of another process may be damaged: fetch once more from
-                    // the start. A download of this process is never retried so.
+                    // the start. A download that this process began is not repeated.
                     if !std::mem::take(&mut resumed) {
                         let _ = self.blobs.remove(&self.partial);
                         return Err(Error::Hash {
@@ -117,7 +118,7 @@ impl Transfer<'_> {
                 _ => break,
             }
         }
-        // The content is synced before it gets its name, so that it is whole also after a power
+        // The content is synced before it gets its name, so that it is complete even after a power
         // failure.
         sink.file.sync_data().map_err(|e| self.write_error(e, 0))?;
         // On a file system without locks, another process may have replaced the file.
@@ -161,7 +162,7 @@ impl Transfer<'_> {
 
     /// Checks the free space for the rest of the file.
     fn room(&self, have: u64) -> Result<(), Error> {
-        // If the file system gives no number, writing will show it.
+        // If the file system does not report free space, the write will show an error.
         let Some(free) = self.blobs.free() else { return Ok(()) };
         let need = self.wanted.meta.bytes - have;
         if free < need { Err(self.no_room(need, free)) } else { Ok(()) }
@@ -205,7 +206,8 @@ impl Transfer<'_> {
     fn body(&self, answer: Answer, url: &str, sink: &mut Sink) -> Result<(), Fault> {
         let (meta, file) = (self.wanted.meta, shown(self.wanted.path));
         let (status, host) = (answer.response.status().as_u16(), answer.host.clone());
-        // The part of this answer that is here already: everything, if the host ignores ranges.
+        // The number of bytes of this answer that are already stored: all of them, if the host
+        // ignores ranges.
         let mut skip = match status {
             200 => sink.at,
             206 if starts_at(&answer) == Some(sink.at) => 0,
@@ -273,13 +275,13 @@ impl Transfer<'_> {
     }
 }
 
-/// The first byte of an answer, by its `Content-Range: bytes 100-199/200`.
+/// The offset of the first byte of an answer, from its `Content-Range: bytes 100-199/200`.
 fn starts_at(answer: &Answer) -> Option<u64> {
     let range = answer.response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
     range.trim().strip_prefix("bytes ")?.split('-').next()?.parse().ok()
 }
 
-/// A digest in hex.
+/// Prints a digest in hex.
 struct HexOf<'a>(&'a [u8]);
 
 impl std::fmt::LowerHex for HexOf<'_> {

@@ -20,27 +20,27 @@ use std::time::Duration;
 const PREFIX: &str = "models--";
 const SNAPSHOTS: &str = "snapshots";
 const LOCKS: &str = ".locks";
-/// Limit of the depth of folders in a repository.
+/// Maximum depth of folders in a repository.
 pub(crate) const DEEPEST: usize = 8;
-/// Interval at which a waiter looks at a lock.
+/// Interval at which a waiter checks a lock.
 const LOOK: Duration = Duration::from_millis(100);
-/// Limit of a ref file in bytes: a commit (40) and an end of line.
+/// Maximum bytes of a ref file: a commit (40) and an end of line.
 const LONGEST_REFERENCE: u64 = 64;
 
-/// One repository's folders in the cache.
+/// The folders of one repository in the cache.
 pub(crate) struct Folder {
     cache: PathBuf,
     name: String,
 }
 
-/// A commit with files in the cache.
+/// A commit that has files in the cache.
 pub(crate) struct Snapshot {
     pub commit: String,
     /// Paths inside the repository of files whose content is in the cache.
     pub files: Vec<String>,
 }
 
-/// Receives each path that was skipped, and the error.
+/// Callback for each path that was skipped, with the error.
 pub(crate) type Skipped<'a> = &'a mut dyn FnMut(&Path, io::Error);
 
 /// A lock. Dropping it releases it.
@@ -79,19 +79,19 @@ impl Folder {
         self.path().join(SNAPSHOTS).join(commit).join(path)
     }
 
-    /// The cache folder, if it is there.
+    /// The cache folder, if it exists.
     pub fn root(&self) -> io::Result<Option<Place>> {
         present(Place::root(&self.cache))
     }
 
-    /// A folder of this repository, if it is there.
+    /// A folder of this repository, if it exists.
     fn there(&self, below: &str) -> io::Result<Option<Place>> {
         let steps = below.split('/').filter(|name| !name.is_empty());
         let from = Place::root(&self.cache).and_then(|root| root.open(&self.name));
         present(steps.fold(from, |place, name| place?.open(name)))
     }
 
-    /// A folder in the cache. It is made if it is missing.
+    /// A folder in the cache. It is created if it is missing.
     fn made<'a>(&self, steps: impl IntoIterator<Item = &'a str>) -> Result<Place, Error> {
         fs::create_dir_all(&self.cache).map_err(|e| write("make the folder", &self.cache, e))?;
         let mut place = Place::root(&self.cache).map_err(|e| write("open", &self.cache, e))?;
@@ -103,17 +103,17 @@ impl Folder {
         Ok(place)
     }
 
-    /// The folder of contents, if it is there.
+    /// The folder of contents, if it exists.
     pub fn contents(&self) -> Result<Option<Place>, Error> {
         self.there("blobs").map_err(|e| read(&self.path().join("blobs"), e))
     }
 
-    /// The folder of contents. It is made if it is missing.
+    /// The folder of contents. It is created if it is missing.
     pub fn make_contents(&self) -> Result<Place, Error> {
         self.made([self.name.as_str(), "blobs"])
     }
 
-    /// The folder of a file of a commit, if it is there, and the file's name in it.
+    /// The folder of a file of a commit, if it exists, and the name of the file in it.
     pub fn place_of<'a>(
         &self,
         commit: &str,
@@ -124,8 +124,9 @@ impl Folder {
         Ok((place.map_err(|e| read(&self.file(commit, folders), e))?, name))
     }
 
-    /// The commits with files in the cache: first the revision's, then, if the reference names no
-    /// revision, the others, newest first. Unreadable parts are skipped and passed to `skipped`.
+    /// The commits with files in the cache. The commit of the revision is first. If the reference
+    /// has no revision, the other commits follow, newest first. Unreadable parts are skipped and
+    /// passed to `skipped`.
     pub fn snapshots(&self, revision: Option<&str>, skipped: Skipped) -> Vec<Snapshot> {
         let wanted = match revision {
             Some(commit) if is_commit(commit) => Some(commit.to_owned()),
@@ -195,7 +196,7 @@ impl Folder {
             .map_err(|e| write("write", &place.path().join(name), e))
     }
 
-    /// The text of a file's link.
+    /// The target of a file's link.
     fn link_to(etag: &str, path: &str) -> String {
         format!("{}blobs/{etag}", "../".repeat(2 + path.matches('/').count()))
     }
@@ -234,8 +235,8 @@ impl Folder {
         }
     }
 
-    /// Takes a content's lock if it is free. On a file system without locks there is nothing to
-    /// wait for; the digest of a fetched file is checked in any case.
+    /// Takes a content's lock if it is free. On a file system without locks it does not wait; the
+    /// digest of a fetched file is checked in any case.
     pub fn try_lock(&self, etag: &str) -> Result<Option<Lock>, Error> {
         let place = self.made([LOCKS, self.name.as_str()])?;
         let name = format!("{etag}.lock");
@@ -248,12 +249,12 @@ impl Folder {
             }
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
-        // The previous holder may have removed the lock file that was waited for. Then the name
+        // The previous holder may have removed the lock file for which we waited. Then the name
         // belongs to a new file.
         Ok(place.is_named(&name, &file).then_some(Lock { file }))
     }
 
-    /// Removes empty folders. Removes the whole repository if it has no file left.
+    /// Removes empty folders. Removes the folder of the repository if it has no file left.
     pub fn tidy(&self) -> Result<(), Error> {
         let gone = |path: PathBuf| move |e| write("remove", &path, e);
         let Some(root) = self.root().map_err(gone(self.cache.clone()))? else { return Ok(()) };
@@ -282,7 +283,7 @@ fn steps(folders: &str) -> impl Iterator<Item = &str> {
     folders.split('/').filter(|name| !name.is_empty())
 }
 
-/// The commit in a ref file.
+/// Reads the commit from a ref file.
 fn commit_in(place: &Place, name: &str) -> Option<String> {
     let text = String::from_utf8(place.read(name, LONGEST_REFERENCE).ok()?).ok()?;
     Some(text.trim().to_owned()).filter(|c| is_commit(c))
@@ -307,8 +308,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Lists one folder. Links without a content are skipped. Links to folders are skipped too:
-    /// this program and Python link files only.
+    /// Lists one folder. Links without existing content are skipped. Links to folders are skipped
+    /// too: this program and Python's library only create links to files.
     fn below(&mut self, above: &Place, name: &str, prefix: &str, depth: usize) {
         let place = match above.open(name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return,
@@ -337,7 +338,7 @@ impl Walk<'_> {
     }
 }
 
-/// Removes empty folders below this name, and then the folder of this name if it is empty.
+/// Removes empty folders below this name, and then this folder if it is empty.
 fn remove_empty(above: &Place, name: &str, depth: usize) {
     if above.kind(name, None) != Some(Kind::Folder) || depth == 0 {
         return;
@@ -346,7 +347,7 @@ fn remove_empty(above: &Place, name: &str, depth: usize) {
     for below in place.names().unwrap_or_default() {
         remove_empty(&place, &below, depth - 1);
     }
-    // Fails for a folder that is not empty, which stays.
+    // This fails if the folder is not empty. Then it stays.
     above.remove_empty(name);
 }
 
@@ -358,7 +359,7 @@ pub(crate) fn read(path: &Path, source: io::Error) -> Error {
     Error::Read { path: path.to_owned(), source }
 }
 
-/// The length of a content that is here.
+/// The length of a content in the cache.
 pub(crate) fn length(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|m| m.len())
 }

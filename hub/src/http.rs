@@ -1,4 +1,5 @@
-//! HTTP requests. Redirects never take the token to another host. Failures become typed errors.
+//! HTTP requests. The token is never sent to another host on redirects. Failures become typed
+//! errors.
 
 use crate::error::{Error, Fault, bytes, shown};
 use crate::pace::Least;
@@ -8,9 +9,9 @@ use ureq::http::{Response, StatusCode, Uri, header};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, Proxy};
 
-/// Tries of a request. The count begins anew when enough bytes came meanwhile.
+/// Maximum tries of a request. The count starts again when enough bytes were received.
 pub(crate) const TRIES: u32 = 5;
-/// The longest pause that a host may ask for. If it asks for more, the command ends and says so.
+/// The longest pause that a host may ask for. If it asks for more, the command ends with an error.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const MOST_HOPS: usize = 10;
 
@@ -20,16 +21,16 @@ pub(crate) struct Http {
     endpoint: Uri,
     bearer: Option<String>,
     pause: Duration,
-    /// The minimum rate of a host.
+    /// The minimum rate.
     pub pace: Least,
 }
 
-/// The host that an answer came from, and headers of the hub on the way there.
+/// An answer, the host that sent it, and headers that the hub sent before redirects.
 pub(crate) struct Answer {
     pub response: Response<Body>,
-    /// Scheme, name and port of the host that answered.
+    /// Scheme, host name and port of the host that answered.
     pub host: String,
-    /// The first value among the redirects: the hub's, not the storage host's.
+    /// The commit from the first answer that has one: from the hub, not from the storage host.
     pub commit: Option<String>,
     pub etag: Option<String>,
     pub size: Option<u64>,
@@ -85,18 +86,18 @@ impl Http {
         })
     }
 
-    /// The hub, as errors name it.
+    /// Scheme, host name and port of the hub, for errors.
     pub fn host(&self) -> String {
         host(&self.endpoint)
     }
 
-    /// Whether there is a token.
+    /// Whether a token is set.
     pub fn has_token(&self) -> bool {
         self.bearer.is_some()
     }
 
-    /// An address below the endpoint. Parts that came from a user or a host are percent-encoded. A
-    /// file's path may have folders.
+    /// A URL below the endpoint. Parts that came from a user or a host are percent-encoded. The
+    /// path of a file may contain folders.
     pub fn url(&self, parts: &[&str], file: &str) -> String {
         let mut url = self.endpoint.to_string().trim_end_matches('/').to_owned();
         for part in parts.iter().copied().chain(file.split('/').filter(|p| !p.is_empty())) {
@@ -106,8 +107,8 @@ impl Http {
         url
     }
 
-    /// Sends a request and follows redirects. With `head` it stays on the hub: the storage host is
-    /// not asked.
+    /// Sends a request and follows redirects. With `head` it does not follow redirects to the
+    /// storage host.
     pub fn ask(&self, url: &str, head: bool, from: u64) -> Result<Answer, Fault> {
         let (mut commit, mut etag, mut size) = (None, None, None);
         let mut at: Uri = url.parse().map_err(|e| strange(url, format!("no address: {e}")))?;
@@ -155,14 +156,14 @@ impl Http {
         if let Some(bearer) = self.bearer.as_ref().filter(|_| same_host(at, &self.endpoint)) {
             request = request.header(header::AUTHORIZATION, bearer);
         }
-        // The file's bytes, without a proxy's compression.
+        // The bytes of the file, without compression by a proxy.
         request
             .header(header::ACCEPT_ENCODING, "identity")
             .call()
             .map_err(|e| unreachable_host(at, e))
     }
 
-    /// The error that an unsuccessful answer stands for.
+    /// The error for an answer with an error status.
     pub fn refused(&self, answer: &Answer, url: &str, repo: &str, revision: &str) -> Fault {
         let (status, host) = (answer.response.status(), self.host());
         let said = |name: &str| answer.response.headers().get(name).and_then(|v| v.to_str().ok());
@@ -203,15 +204,16 @@ impl Http {
         Fault::Last(error)
     }
 
-    /// A host that sends this many bytes a second, which is below the minimum.
+    /// The error for a host that sends `rate` bytes per second, which is below the minimum.
     pub fn slow(&self, file: &str, host: &str, rate: u64) -> Error {
         let (file, host, seconds) = (shown(file), host.to_owned(), self.pace.window.as_secs());
         Error::Slow { file, host, rate: bytes(rate), least: bytes(self.pace.rate), seconds }
     }
 
-    /// Tries as long as that may help. `came` is the number of bytes so far: once a full window's
-    /// minimum has come since the last count, the count begins anew. Without the minimum, a host
-    /// that closes after every byte would be tried without end.
+    /// Repeats a request while another try may help. `came` is the number of bytes received so far.
+    /// When the minimum bytes of a full window were received since the last restart, the count of
+    /// tries starts again. Without this minimum, a host that closes after every byte would be tried
+    /// endlessly.
     pub fn retry<T>(
         &self,
         told: &dyn Fn(&str, Duration),
@@ -239,7 +241,7 @@ impl Http {
     }
 }
 
-/// Says which errors are worth another try.
+/// Decides for which HTTP statuses another try may help.
 fn status_fault(
     status: StatusCode,
     code: u16,
@@ -272,7 +274,7 @@ fn status_fault(
     }
 }
 
-/// The error of a host that gave no answer.
+/// The error for a host that did not answer.
 fn unreachable_host(at: &Uri, error: ureq::Error) -> Fault {
     let host = host(at);
     let why = match &error {
@@ -297,13 +299,13 @@ pub(crate) fn strange(url: &str, why: String) -> Error {
     Error::Strange { url: shown(url), why: shown(&why) }
 }
 
-/// Scheme, name and port.
+/// Scheme, host name and port of a URL.
 fn host(at: &Uri) -> String {
     let name = at.authority().map_or("", |a| a.as_str().rsplit('@').next().unwrap_or_default());
     format!("{}://{name}", at.scheme_str().unwrap_or("http"))
 }
 
-/// The address without its query, which may hold a signature.
+/// The URL without its query, which may contain a signature.
 fn address(at: &Uri) -> String {
     format!("{}{}", host(at), at.path())
 }
@@ -330,7 +332,7 @@ fn join(at: &Uri, to: &str) -> Result<Uri, Error> {
     whole.parse().map_err(|e| strange(&address(at), format!("it leads to no address: {e}")))
 }
 
-/// Everything but the characters that a path's part may hold unencoded.
+/// Percent-encodes all characters that a path component must not contain unencoded.
 fn encoded(part: &str) -> String {
     let mut out = String::with_capacity(part.len());
     for byte in part.bytes() {

@@ -18,25 +18,25 @@ pub struct Hub {
     settings: Settings,
 }
 
-/// A model whose files are here.
+/// A model with files in the cache.
 #[derive(Debug, Clone)]
 pub struct Local {
-    /// The reference that names exactly this file.
+    /// The reference to exactly this file.
     pub reference: Reference,
-    /// Its commit.
+    /// The commit of the model.
     pub commit: String,
-    /// Branches and tags that pointed to this commit when the hub was last asked.
+    /// Branches and tags that pointed to this commit when the hub was last queried.
     pub revisions: Vec<String>,
-    /// The file, or all parts of a split one in order.
+    /// The file, or all parts of a split model in order.
     pub files: Vec<PathBuf>,
-    /// Bytes of all files.
+    /// Size of all files in bytes.
     pub bytes: u64,
-    /// A part that is missing, as a path inside the repository.
+    /// Path in the repository of a missing part, if there is one.
     pub missing: Option<String>,
 }
 
 impl Local {
-    /// The file that is opened.
+    /// The path of the file to open.
     pub fn path(&self) -> &Path {
         self.files.first().map_or(Path::new(""), PathBuf::as_path)
     }
@@ -45,9 +45,9 @@ impl Local {
 /// The result of a fetch.
 #[derive(Debug)]
 pub struct Pulled {
-    /// The model.
+    /// The fetched model.
     pub local: Local,
-    /// Bytes that came over the network.
+    /// Number of bytes received over the network.
     pub fetched: u64,
 }
 
@@ -62,7 +62,7 @@ impl Hub {
         &self.settings.cache
     }
 
-    /// The model. It is fetched if it is not here.
+    /// Returns the model. Fetches it if it is not in the cache.
     ///
     /// # Errors
     /// The model cannot be found or fetched; see [`Error`].
@@ -73,11 +73,11 @@ impl Hub {
         }
     }
 
-    /// The model, if all of it is here. Sends nothing. If the reference names no revision, the last
-    /// known commit of `main` is preferred to other commits.
+    /// Returns the model if it is completely in the cache. Sends no request. If the reference names
+    /// no revision, the last known commit of `main` is preferred to other commits.
     ///
     /// # Errors
-    /// The cache cannot be read, or several models that are here fit.
+    /// The cache cannot be read, or several models in the cache match.
     pub fn here(&self, reference: &Reference) -> Result<Option<Local>, Error> {
         let folder = self.folder(reference);
         let mut denied = None;
@@ -102,7 +102,7 @@ impl Hub {
                 Err(Unclear::Several(names)) => return Err(several(reference, &names)),
             }
         }
-        // A folder that cannot be read may hold the model.
+        // A folder that cannot be read may contain the model.
         denied.map_or(Ok(None), Err)
     }
 
@@ -117,7 +117,7 @@ impl Hub {
         for repo in Folder::all(&self.settings.cache)?.into_iter().filter(|repo| is_repo(repo)) {
             let folder = Folder::new(&self.settings.cache, &repo);
             let references = folder.references();
-            // Of several commits, this is the one that a reference to the file finds.
+            // If a file is in several commits, the one that a reference finds is listed.
             let mut seen = BTreeSet::new();
             for snapshot in folder.snapshots(None, &mut skipped) {
                 for model in models(snapshot.files.iter().map(String::as_str)) {
@@ -133,7 +133,7 @@ impl Hub {
         Ok(all)
     }
 
-    /// The hub's current version of the model. Files that are here already are not fetched again.
+    /// Returns the hub's current version of the model. Files in the cache are not fetched again.
     ///
     /// # Errors
     /// The model cannot be fetched; see [`Error`].
@@ -163,7 +163,7 @@ impl Hub {
         })
     }
 
-    /// The files of the model and the hub's data about them, all of one commit.
+    /// Queries the files of the model and their data, all of the same commit.
     fn metas(
         &self,
         http: &Http,
@@ -173,8 +173,8 @@ impl Hub {
     ) -> Result<Vec<(String, FileMeta)>, Error> {
         let told = |why: &str, pause| watch(Event::Again { why, pause });
         let repo = reference.repo();
-        // A single file needs no list. A file's name says how many parts a model has, but only the
-        // list shows which parts exist.
+        // A single file needs no file list. The name of a part contains the number of parts, but
+        // only the list shows which parts exist.
         let (files, mut commit) = match reference.pick() {
             Pick::File(file) if !is_part(file) => (vec![file.clone()], None),
             _ => {
@@ -186,7 +186,7 @@ impl Hub {
         for path in files {
             let at = commit.as_deref().unwrap_or(revision);
             let Some(meta) = http.meta(repo, at, &path, &told)? else {
-                // The list shows which files exist instead.
+                // The file list shows which files exist.
                 let place = || format!("{} at {}", repo, http.host());
                 self.chosen(http, reference, revision, watch)?;
                 return Err(Error::Missing {
@@ -201,8 +201,8 @@ impl Hub {
         Ok(metas)
     }
 
-    /// The model that a reference means, by the repository's list of files, and the commit of that
-    /// list.
+    /// Chooses the model that a reference means from the file list of the repository. Also returns
+    /// the commit of the list.
     fn chosen(
         &self,
         http: &Http,
@@ -247,7 +247,7 @@ impl Hub {
     }
 }
 
-/// A model in the cache. `references` are the folder's.
+/// A model in the cache. `references` are the branches and tags of its folder.
 fn local(
     folder: &Folder,
     reference: &Reference,

@@ -1,5 +1,5 @@
-//! GGUF files of Hugging Face's hub by name, kept in the cache folder that Python's
-//! `huggingface_hub` has.
+//! Fetches GGUF files from the Hugging Face hub by name, and keeps them in the cache folder of
+//! Python's `huggingface_hub`.
 //!
 //! ```no_run
 //! use kjit_hub::{Hub, Reference, Settings};
@@ -19,9 +19,9 @@
 //! | remove a model | [`Hub::remove`] |
 //! | set the hub's address and the cache folder | [`Settings`] |
 //!
-//! This crate knows names, bytes and digests; it opens no model. A file in its place is whole and
-//! has the sha256 that the hub announced. Partial downloads are kept and resumed. The token goes to
-//! the endpoint's host only, redirects included.
+//! This crate handles names, bytes and digests, and does not parse models. A file with its final
+//! name is complete and has the SHA-256 of the hub. Partial downloads are kept and resumed. The
+//! token is only sent to the host of the endpoint, also on redirects.
 
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![cfg_attr(
@@ -66,7 +66,8 @@ pub use event::{Event, Watch};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-// Unit and integration tests are one program. The latter see the crate as its users do.
+// Unit and integration tests are one program. Integration tests use only the public API of the
+// crate.
 #[cfg(test)]
 extern crate self as kjit_hub;
 #[cfg(test)]

@@ -1,23 +1,23 @@
-//! Names of GGUF files: which files are parts of one model, and which model a word means. Nothing
-//! is opened.
+//! Names of GGUF files: which files are parts of one model, and which model a tag means. No file is
+//! opened.
 
 use crate::reference::{Pick, is_gguf, is_path};
 use std::collections::BTreeMap;
 
-/// The quantisation that is taken if a repository has several models and the reference names none.
+/// The quantization that is used if a repository has several models and the reference names none.
 pub const USUAL: &str = "Q4_K_M";
 
 /// A model among the files of a repository: one file, or the parts of a split one in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
-    /// Paths inside the repository. The first one is opened.
+    /// Paths in the repository. The first file is the one to open.
     pub files: Vec<String>,
-    /// The first missing path.
+    /// The first missing path, if a part is missing.
     pub missing: Option<String>,
 }
 
 impl Named {
-    /// The path that is opened.
+    /// The path of the file to open.
     pub fn first(&self) -> &str {
         self.files.first().map_or("", String::as_str)
     }
@@ -27,16 +27,16 @@ impl Named {
     }
 }
 
-/// Why no single model is meant. The names are the choices.
+/// The error if a reference does not select one model. It lists the choices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unclear {
-    /// No model fits.
+    /// No model matches.
     Nothing(Vec<String>),
-    /// These models fit.
+    /// These models match.
     Several(Vec<String>),
 }
 
-/// The name before `-00001-of-00003.gguf`, the number and the count.
+/// Splits the name of a part: the text before `-00001-of-00003.gguf`, the number and the count.
 fn split(path: &str) -> Option<(&str, u32, u32)> {
     let stem = path.get(..path.len().checked_sub(5)?).filter(|_| is_gguf(path))?;
     let (rest, count) = stem.rsplit_once("-of-")?;
@@ -48,16 +48,16 @@ fn split(path: &str) -> Option<(&str, u32, u32)> {
     (1 <= no && no <= count).then_some((prefix, no, count))
 }
 
-/// Whether the name is that of a part of a split model.
+/// Whether this is the name of a part of a split model.
 pub(crate) fn is_part(path: &str) -> bool {
     split(path).is_some_and(|(.., count)| count > 1)
 }
 
 /// The models among these paths, by name. Image projectors (mmproj) and importance matrices
-/// (imatrix) are not models. The work depends on the parts that exist, not on the count that a name
-/// claims.
+/// (imatrix) are not models. The run time depends on the existing parts, not on the count in a
+/// name.
 pub fn models<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Named> {
-    // Parts with the same text before and after the number, and the same count, are one model.
+    // Parts that differ only in their number are one model.
     let mut split_models: BTreeMap<(&str, u32, &str), BTreeMap<u32, &str>> = BTreeMap::new();
     let mut found: Vec<Named> = vec![];
     for path in paths.into_iter().filter(|p| is_gguf(p) && is_path(p) && !is_beside(p)) {
@@ -90,7 +90,7 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// How well a word fits a name: 2 at its end, 1 inside, 0 not at all. `Q4_K` is not in `Q4_K_M`,
+/// How well a tag matches a name: 2 at its end, 1 inside, 0 not at all. `Q4_K` is not in `Q4_K_M`,
 /// and `Q4_0` not in `IQ4_0`.
 fn fits(model: &Named, word: &str) -> u8 {
     let path = model.first();
@@ -231,7 +231,7 @@ mod tests {
         ] {
             assert_eq!(models([name]), [Named { files: vec![name.into()], missing: None }]);
         }
-        // Paths that would leave their folder are no models.
+        // Paths that lead out of their folder are not models.
         assert!(models(["../x.gguf", "/x.gguf", "a/../x.gguf", "a//x.gguf", ""]).is_empty());
     }
 }

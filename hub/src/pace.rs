@@ -2,24 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-/// A minimum rate.
+/// The minimum rate of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Least {
-    /// Bytes per second; 0: no minimum.
+    /// Minimum bytes per second; 0: no minimum.
     pub rate: u64,
     /// Time over which the rate is measured.
     pub window: Duration,
 }
 
 impl Least {
-    /// Minimum bytes in one window.
+    /// Minimum bytes in a window.
     pub fn of_window(&self) -> u64 {
         // Realistic rates are far below 2^53, so the product is exact.
         (self.rate as f64 * self.window.as_secs_f64()) as u64
     }
 }
 
-/// Measures the rate of one answer.
+/// Measures the rate of one transfer.
 pub(crate) struct Pace {
     least: Least,
     since: Instant,
@@ -31,10 +31,10 @@ impl Pace {
         Pace { least, since: Instant::now(), came: 0 }
     }
 
-    /// Adds bytes that came.
+    /// Adds received bytes.
     ///
     /// # Errors
-    /// A window ended with too few bytes: its rate in bytes per second.
+    /// A window ended with too few bytes. The error is the rate in bytes per second.
     pub fn came(&mut self, bytes: usize) -> Result<(), u64> {
         self.came += bytes as u64;
         let took = self.since.elapsed();

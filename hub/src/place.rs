@@ -1,7 +1,7 @@
-//! A folder of the cache, reached by its handle. Other users may share the cache, so no name is
+//! A folder of the cache, accessed by its handle. Other users may share the cache, so no name is
 //! trusted: links of other users are not followed, only plain files are read, and only own files
-//! are written. Each step opens one name below an open folder and asks the open handle about it. A
-//! file that is swapped between two calls therefore changes nothing.
+//! are written. Each step opens one name below an open folder and checks the open handle. So
+//! replacing a file between two calls has no effect.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -12,17 +12,17 @@ use std::path::{Path, PathBuf};
 
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
-/// Flags of every opening: no links, no waiting for a pipe, no controlling terminal.
+/// Flags of every open call: no links, no waiting for a FIFO, no controlling terminal.
 const FILE: OFlags =
     OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
-/// Mode of new files. The umask narrows it.
+/// Mode of new files. The umask removes permissions.
 const ANY: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO);
 const ANY_FILE: Mode = Mode::from_raw_mode(0o666);
 
 /// An open folder.
 pub(crate) struct Place {
     fd: OwnedFd,
-    /// The path, for errors only.
+    /// The path, only for errors.
     path: PathBuf,
 }
 
@@ -30,11 +30,11 @@ pub(crate) struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Folder,
-    /// A plain file of this many bytes, or a permitted link to one.
+    /// A regular file with this length in bytes, or a permitted link to one.
     File(u64),
     /// A link whose target is missing or not permitted.
     Link,
-    /// A pipe, a socket, a device.
+    /// A FIFO, a socket or a device.
     Other,
 }
 
@@ -55,7 +55,7 @@ fn refused(why: &str) -> io::Error {
 }
 
 impl Place {
-    /// Opens the cache folder. Its path is the user's own choice and may have links.
+    /// Opens the cache folder. The user chose its path, so it may contain links.
     pub fn root(path: &Path) -> io::Result<Place> {
         let fd = rustix::fs::openat(CWD, path, FOLDER, Mode::empty())?;
         Ok(Place { fd, path: path.to_owned() })
@@ -65,8 +65,8 @@ impl Place {
         &self.path
     }
 
-    /// Opens a folder below this one. A link is followed if this user or root made it, since people
-    /// keep large repositories on other disks.
+    /// Opens a folder below this one. A link is followed if this user or root made it, because
+    /// users keep large repositories on other disks.
     pub fn open(&self, name: &str) -> io::Result<Place> {
         let fd = match rustix::fs::openat(&self.fd, name, FOLDER | OFlags::NOFOLLOW, Mode::empty())
         {
@@ -89,7 +89,7 @@ impl Place {
         }
     }
 
-    /// Opens a folder below this one. It is made if it is missing.
+    /// Opens a folder below this one. It is created if it is missing.
     pub fn make(&self, name: &str) -> io::Result<Place> {
         match self.open(name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -102,8 +102,8 @@ impl Place {
         }
     }
 
-    /// The names in the folder, in no order. Names that are not UTF-8 are skipped: the hub has
-    /// none.
+    /// The names in the folder, in no order. Names that are not UTF-8 are skipped: the hub does not
+    /// use them.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let mut names = vec![];
         for entry in Dir::read_from(self.fd.as_fd())? {
@@ -160,7 +160,7 @@ impl Place {
         rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_mtime)
     }
 
-    /// The target of a link, as it is written.
+    /// The target of a link, as stored.
     pub fn link(&self, name: &str) -> Option<String> {
         rustix::fs::readlinkat(&self.fd, name, vec![]).ok()?.into_string().ok()
     }
@@ -178,9 +178,9 @@ impl Place {
         Ok(bytes)
     }
 
-    /// Opens a partial download to append to it. It is made if it is missing. Anything at this name
-    /// that is not a plain file of this user with a single name is removed first; `gone` receives a
-    /// description of it.
+    /// Opens a partial download to append to it. It is created if it is missing. If the name
+    /// belongs to anything but a regular file of this user with one link, that is removed first,
+    /// and `gone` receives a description of it.
     pub fn own_file(&self, name: &str, gone: &dyn Fn(&str)) -> io::Result<File> {
         let why = match rustix::fs::openat(&self.fd, name, OFlags::RDWR | FILE, Mode::empty()) {
             Ok(fd) => {
@@ -203,7 +203,7 @@ impl Place {
         self.create(name)
     }
 
-    /// Makes a file. Its name must be free.
+    /// Creates a file. The name must not exist.
     fn create(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | FILE;
         Ok(File::from(rustix::fs::openat(&self.fd, name, flags, ANY_FILE)?))
@@ -221,7 +221,7 @@ impl Place {
         }
     }
 
-    /// Whether the name still belongs to this open file.
+    /// Whether the name still refers to this open file.
     pub fn is_named(&self, name: &str, file: &File) -> bool {
         let by_name = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
         matches!((by_name, rustix::fs::fstat(file)), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
@@ -232,7 +232,7 @@ impl Place {
         self.replaced(name, |new| self.create(new)?.write_all(bytes))
     }
 
-    /// Makes a link, replacing what has the name.
+    /// Creates a link. It replaces an existing file with this name.
     pub fn make_link(&self, name: &str, to: &str) -> io::Result<()> {
         self.replaced(name, |new| Ok(rustix::fs::symlinkat(to, &self.fd, new)?))
     }
@@ -249,7 +249,7 @@ impl Place {
         made.and_then(|()| self.rename(&new, name))
     }
 
-    /// Renames a file in this folder, replacing what has the new name.
+    /// Renames a file in this folder. It replaces an existing file with the new name.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
     }
@@ -287,7 +287,7 @@ impl Place {
         Ok(())
     }
 
-    /// Free bytes of the file system for this user. `None` if it does not say.
+    /// Free bytes of the file system for this user. `None` if unknown.
     pub fn free(&self) -> Option<u64> {
         let disk = rustix::fs::fstatvfs(&self.fd).ok()?;
         Some(disk.f_bavail.saturating_mul(disk.f_frsize))

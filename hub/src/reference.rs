@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A model on the hub: `hf:ORG/REPO[@REVISION][:QUANT or file]`, or `hf:ORG/REPO/FILE`.
-/// `hf.co/ORG/REPO`, `huggingface.co/ORG/REPO` and the address of a repository or of a file on the
-/// hub's pages mean the same.
+/// `hf.co/ORG/REPO`, `huggingface.co/ORG/REPO` and the URL of a repository or file on the hub's web
+/// pages are accepted too.
 ///
 /// ```
 /// use kjit_hub::{Pick, Reference};
@@ -24,15 +24,15 @@ pub struct Reference {
 /// The file of a repository that a reference means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pick {
-    /// The only model of the repository, else the `Q4_K_M` one.
+    /// The only model of the repository. If there are several: the `Q4_K_M` model.
     Default,
-    /// The model with this word in its name, such as `Q4_K_M`.
+    /// The model with this tag in its name, such as `Q4_K_M`.
     Tag(String),
     /// The file with this path inside the repository.
     File(String),
 }
 
-/// The text is not a reference.
+/// The error for a string that is not a reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' {why}: write hf:ORG/REPO, hf:ORG/REPO:QUANT or hf:ORG/REPO/FILE.gguf")]
 pub struct BadReference {
@@ -43,7 +43,7 @@ pub struct BadReference {
 /// The beginning of every reference.
 pub const SCHEME: &str = "hf:";
 
-/// The revision of a reference that names none.
+/// The revision of a reference without revision.
 pub const MAIN: &str = "main";
 
 impl Reference {
@@ -62,12 +62,12 @@ impl Reference {
         &self.pick
     }
 
-    /// A reference to a file of the same repository and revision.
+    /// A reference to another file of the same repository and revision.
     pub(crate) fn with_file(&self, file: &str) -> Reference {
         Reference { pick: Pick::File(file.to_owned()), ..self.clone() }
     }
 
-    /// A reference to a file of a repository. `None` if the names are impossible ones.
+    /// A reference to a file of a repository. `None` if a name is invalid.
     pub(crate) fn to_file(repo: &str, file: &str) -> Option<Reference> {
         let pick = Pick::File(file.to_owned());
         (is_repo(repo) && is_path(file)).then(|| Reference {
@@ -104,7 +104,7 @@ impl FromStr for Reference {
             rest.split_once(':').map_or((rest, None), |(place, word)| (place, Some(word)));
         let (place, revision) =
             place.split_once('@').map_or((place, None), |(place, rev)| (place, Some(rev)));
-        // The third part of the path and the rest are a file.
+        // The third path component and all after it are a file.
         let second = place.match_indices('/').nth(1).map(|(at, _)| at);
         let (repo, file) = match second.and_then(|at| place.split_at_checked(at)) {
             Some((repo, file)) => (repo, file.strip_prefix('/')),
@@ -140,8 +140,8 @@ impl FromStr for Reference {
     }
 }
 
-/// The reference `hf:…` of an address of the hub's pages, such as
-/// `https://huggingface.co/ORG/REPO/blob/REVISION/FILE`.
+/// Converts a URL of the hub's web pages, such as
+/// `https://huggingface.co/ORG/REPO/blob/REVISION/FILE`, into a reference `hf:…`.
 fn address(text: &str) -> Option<String> {
     let bare =
         text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
@@ -157,20 +157,20 @@ fn address(text: &str) -> Option<String> {
     })
 }
 
-/// Whether a text begins like an address of the hub.
+/// Whether a string begins like a URL of the hub.
 pub fn is_address(text: &str) -> bool {
     address(text).is_some()
 }
 
 const HOSTS: [&str; 4] = ["huggingface.co/", "hf.co/", "www.huggingface.co/", "www.hf.co/"];
 
-/// Letters, digits and joining characters.
+/// Whether the byte is a letter, a digit or a joining character.
 fn of_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
-/// Whether this is a name by the hub's rules. They forbid `--`, which stands for `/` in a folder's
-/// name, so two repositories never share a folder.
+/// Whether this is a valid repository name of the hub. Valid names do not contain `--`. It replaces
+/// `/` in folder names, so two repositories never share a folder.
 pub(crate) fn is_repo(text: &str) -> bool {
     let part = |p: &str| {
         let edge = |b: Option<&u8>| matches!(b, Some(b'-' | b'.') | None);
@@ -184,7 +184,7 @@ pub(crate) fn is_repo(text: &str) -> bool {
         && !text.contains("..")
 }
 
-/// Whether this is a branch, tag or commit. It becomes a file's name below `refs`.
+/// Whether this is a branch, tag or commit. It becomes a file name below `refs`.
 fn is_revision(text: &str) -> bool {
     let part = |p: &str| !p.is_empty() && !p.starts_with('.') && p.bytes().all(of_name);
     text.len() <= 200 && !is_gguf(text) && text.split('/').all(part)

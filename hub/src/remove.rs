@@ -13,9 +13,9 @@ use std::path::Path;
 /// The result of a removal.
 #[derive(Debug, Default)]
 pub struct Removed {
-    /// Paths inside the repository, without repetition.
+    /// Removed paths in the repository, each once.
     pub files: BTreeSet<String>,
-    /// Bytes that became free.
+    /// Number of bytes that were freed.
     pub bytes: u64,
 }
 
@@ -28,13 +28,13 @@ struct Link {
 }
 
 impl Hub {
-    /// Removes a model from the cache: of the named revision, else of all commits. A reference
-    /// without a word or a file means all models of the repository, including partial downloads.
-    /// Other files that Python fetched stay.
+    /// Removes a model from the cache: of the revision in the reference, or of all commits. A
+    /// reference without a tag or file means all models of the repository, including partial
+    /// downloads. Other files that Python's library fetched stay.
     ///
     /// # Errors
-    /// The model is not here, several fit, another process fetches it, or the cache cannot be
-    /// written.
+    /// The model is not in the cache, several models match, another process is fetching it, or the
+    /// cache cannot be written.
     pub fn remove(&self, reference: &Reference) -> Result<Removed, Error> {
         let folder = self.folder(reference);
         let all = links(&folder)?;
@@ -42,7 +42,8 @@ impl Hub {
         let mut unread = None;
         let snapshots =
             folder.snapshots(reference.revision(), &mut |path, e| unread = Some(read(path, e)));
-        // Stops at an unreadable folder: its files may need a content that would be removed.
+        // An unreadable folder stops the removal: its files may need a content that would be
+        // removed.
         if let Some(error) = unread {
             return Err(error);
         }
@@ -73,12 +74,12 @@ impl Hub {
                 cache: self.cache().to_owned(),
             });
         }
-        // Contents that files of other commits use stay.
+        // Contents that files of other commits use are kept.
         let kept: BTreeSet<&String> =
             all.iter().filter(|l| !gone.contains(l)).filter_map(|l| l.etag.as_ref()).collect();
         let blobs: BTreeSet<&String> =
             gone.iter().filter_map(|l| l.etag.as_ref()).filter(|e| !kept.contains(e)).collect();
-        // All locks are taken before the first file is removed.
+        // All locks are taken before the first removal.
         let busy = || Error::Busy { what: reference.to_string() };
         let mut locks: Vec<Lock> = vec![];
         for etag in blobs.iter().copied().chain(&partial) {
@@ -127,7 +128,7 @@ fn partials(folder: &Folder) -> Result<Vec<String>, Error> {
     Ok(names.iter().filter_map(|name| Some(name.strip_suffix(PARTIAL)?.to_owned())).collect())
 }
 
-/// Removes a link or a file. A link's target stays.
+/// Removes a link or a file. The target of a link stays.
 fn remove_name(place: Option<&Place>, name: &str) -> Result<(), Error> {
     let Some(place) = place else { return Ok(()) };
     place.remove(name).map_err(|e| write("remove", &place.path().join(name), e))

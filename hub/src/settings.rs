@@ -9,32 +9,32 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The hub's own address.
+/// URL of Hugging Face's hub.
 pub const ENDPOINT: &str = "https://huggingface.co";
 
-/// Minimum bytes per second: a third of a modem's rate. A slower host would hold a fetch for weeks.
+/// Minimum bytes per second: a model of 1 GB would take more than a week at a lower rate.
 pub const MIN_RATE: u64 = 1000;
 
 /// How files are fetched and where they are kept.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The hub's address: scheme, name, port, and a path's beginning if it has one.
+    /// URL of the hub: scheme, host name, port, and a path prefix if it has one.
     pub endpoint: String,
     /// The cache folder.
     pub cache: PathBuf,
-    /// Token for the endpoint's host. It is sent to no other host.
+    /// Token for the host of the endpoint. It is not sent to other hosts.
     pub token: Option<Token>,
-    /// Whether the network is off.
+    /// Whether network access is off.
     pub offline: bool,
     /// Whether `HTTPS_PROXY` and related variables are used.
     pub proxies: bool,
-    /// File of trusted certificates (PEM). It replaces the built-in ones.
+    /// File of trusted certificates (PEM). It replaces the built-in certificates.
     pub certificates: Option<PathBuf>,
     /// Pause before the second try. It doubles before each later try.
     pub pause: Duration,
-    /// Time without a byte after which a host is given up.
+    /// Time without a byte after which the transfer is stopped.
     pub patience: Duration,
-    /// Minimum bytes per second over [`Settings::window`]. A slower host is given up; 0: no
+    /// Minimum bytes per second over [`Settings::window`]. A slower transfer is stopped; 0: no
     /// minimum.
     pub min_rate: u64,
     /// Time over which the rate is measured.
@@ -48,7 +48,7 @@ pub struct Settings {
 pub struct Token(String);
 
 impl Token {
-    /// The token's text.
+    /// Creates a token from its text.
     pub fn new(text: impl Into<String>) -> Token {
         Token(text.into())
     }
@@ -65,7 +65,7 @@ impl fmt::Debug for Token {
 }
 
 impl Settings {
-    /// Settings without any environment variable.
+    /// Settings that do not depend on environment variables.
     pub fn new(endpoint: impl Into<String>, cache: impl Into<PathBuf>) -> Settings {
         Settings {
             endpoint: endpoint.into().trim_end_matches('/').to_owned(),
@@ -142,7 +142,7 @@ fn folder(names: &[&str]) -> Option<PathBuf> {
     }
 }
 
-/// The token of the environment, else the one in the file that `hf auth login` writes.
+/// The token from the environment, or from the file that `hf auth login` writes.
 fn token(home: Option<&Path>) -> Result<Option<Token>, Error> {
     let (mut name, mut found) = ("HF_TOKEN", text("HF_TOKEN")?);
     if found.is_none() {
@@ -151,7 +151,7 @@ fn token(home: Option<&Path>) -> Result<Option<Token>, Error> {
     if found.is_none() {
         name = "HF_TOKEN_PATH";
         let file = folder(&["HF_TOKEN_PATH"]).or_else(|| Some(home?.join("token")));
-        // Without a file there is no token. Public files need none.
+        // If the file does not exist, there is no token. Public files do not need one.
         found = file.and_then(|file| std::fs::read_to_string(file).ok());
     }
     let Some(token) = found.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()) else {

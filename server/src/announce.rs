@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 /// Time limit of an announcement.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time limit of the last one.
+/// Time limit of the last announcement.
 const LAST: Duration = Duration::from_secs(2);
 
 /// Announcements, until [`Announcements::end`].
@@ -33,7 +33,8 @@ pub struct Announcements {
 }
 
 impl Announcements {
-    /// Announces the worker repeatedly. The worker serves also when the hive does not answer.
+    /// Announces the worker repeatedly. If the hive does not answer, the worker serves requests
+    /// anyway.
     pub fn begin(service: &Arc<Service>, worker: &Worker, port: u16) -> Option<Announcements> {
         let end = watch::Sender::new(false);
         let announcer = Announcer {
@@ -99,7 +100,7 @@ impl Announcer {
         card(&self.service, &self.worker, self.port, memory)
     }
 
-    /// One line when the hive stops answering, one when it answers again.
+    /// Writes one line when the hive stops answering, and one when it answers again.
     fn said(&mut self, sent: Result<Result<(), String>, tokio::time::error::Elapsed>) {
         let problem = match sent {
             Ok(Ok(())) => None,
@@ -118,7 +119,7 @@ impl Announcer {
     }
 }
 
-/// The announcement.
+/// The announcement as JSON.
 fn card(service: &Service, worker: &Worker, port: u16, memory: bool) -> Value {
     let mut card = json!({
         "id": worker.id, "model_ref": worker.model_ref, "port": port, "ready": false, "running": 0, "queued": 0,

@@ -1,8 +1,8 @@
-//! Base64 (RFC 4648, with padding): embeddings, and the page's hash.
+//! Base64 (RFC 4648, with padding), for embeddings and for hashes of the page.
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Bytes as text.
+/// Encodes bytes as Base64.
 pub fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for three in bytes.chunks(3) {

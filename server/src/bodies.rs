@@ -1,5 +1,5 @@
-//! Limits of request bodies: one for each body, and one for all bodies together, since hundreds of
-//! permitted bodies could exhaust the memory.
+//! Limits request bodies: each body, and the sum of all bodies. Without the second limit hundreds
+//! of accepted bodies could use up the memory.
 
 use crate::options::Limits;
 use crate::refusal::Refusal;
@@ -9,8 +9,8 @@ use hyper::body::{Body as _, Bytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of each body that do not count: an ordinary chat is accepted however many large bodies
-/// there are.
+/// The first bytes of each body do not count. So an ordinary chat request is accepted even if many
+/// large bodies are in memory.
 const FREE: usize = 64 << 10;
 
 /// Bytes of all bodies that are being read or whose request is being answered.
@@ -37,7 +37,7 @@ impl Drop for Held {
 }
 
 impl Held {
-    /// Sets the share to this many bytes. False if the total would exceed its limit.
+    /// Sets the share to this many bytes. Returns false if the total would exceed its limit.
     fn grows_to(&mut self, len: usize, most: usize) -> bool {
         let more = len.saturating_sub(FREE).saturating_sub(self.counted);
         let count = |all: usize| all.checked_add(more).filter(|all| *all <= most || more == 0);
@@ -54,7 +54,7 @@ impl Bodies {
     ///
     /// # Errors
     /// The body is too large (refused before reading if its length is known), it does not arrive in
-    /// time, or the total is too large.
+    /// time, or the sum of all bodies is too large.
     pub async fn read(&self, mut body: Body, limits: &Limits) -> Result<Bytes, Refusal> {
         let told = body.size_hint().lower();
         if told > limits.body as u64 {
@@ -102,7 +102,7 @@ mod tests {
         let two = read(2 * FREE).await.unwrap();
         let refused = read(FREE + 1).await.unwrap_err();
         assert_eq!(refused.status(), 503);
-        // An ordinary body is read also when the total is exhausted.
+        // A small body is read even if the sum is at its limit.
         assert_eq!(read(FREE).await.unwrap().len(), FREE);
         drop(one);
         assert_eq!(read(2 * FREE).await.unwrap().len(), 2 * FREE);

@@ -1,4 +1,4 @@
-//! The caller of a request: its turn in the queue, and the cached prefixes that it may use.
+//! The caller of a request: its client in the queue, and the cached prefixes that it may use.
 
 use crate::fields::Fields;
 use crate::keys::Key;
@@ -10,7 +10,8 @@ use sha2::{Digest, Sha256};
 /// The caller of a request.
 #[derive(Debug, Clone, Default)]
 pub struct Caller {
-    /// Clients take turns. A client is an API key, else as much as the request tells.
+    /// The client for scheduling: clients take turns. It is the API key, or a name from the
+    /// request's headers if there is no key.
     pub client: Option<String>,
     /// Owner of the cached prefixes that this caller may use.
     pub owner: Owner,
@@ -20,10 +21,10 @@ pub struct Caller {
 
 impl Caller {
     /// The caller of a request with this key, if the server has keys. With `share`, the cached
-    /// prefixes of all keys have one owner.
+    /// prefixes are shared by all keys.
     pub fn of(key: Option<Key>, headers: &HeaderMap, share: bool) -> Caller {
-        // Behind a proxy that checks keys, a key is only a name: it decides turns and does not
-        // separate prefixes.
+        // Behind a proxy that checks keys, a key is only a client name: it decides the turns and
+        // does not separate prefixes.
         let named = || {
             let key = headers.get(header::AUTHORIZATION).or_else(|| headers.get("x-api-key"))?;
             Some(Sha256::digest(key.as_bytes()).into())
@@ -35,8 +36,8 @@ impl Caller {
         Caller { client, owner, bytes: 0 }
     }
 
-    /// This caller with the request's `cache_salt`. Prefixes with another salt, or with none, are
-    /// not used.
+    /// This caller with the request's `cache_salt`. Prefixes with another salt, or without salt,
+    /// are not used.
     ///
     /// # Errors
     /// The salt is not a string, or is empty.
@@ -88,7 +89,7 @@ mod tests {
         }
         assert_eq!(salted(a.clone(), "null").unwrap(), a.owner);
         assert!(salted(a.clone(), "\"\"").is_err() && salted(a.clone(), "3").is_err());
-        // A salt separates prefixes also where they are shared by all keys.
+        // A salt separates prefixes even if all keys share them.
         let [a, b] = [1, 2].map(|n| Caller::of(Some(Key([n; 32])), &none, true));
         assert!(a.owner == b.owner && a.client != b.client);
         assert_eq!(salted(a.clone(), "\"s\"").unwrap(), salted(b, "\"s\"").unwrap());

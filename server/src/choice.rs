@@ -4,7 +4,7 @@ use crate::constrain::{Follow, Form};
 use crate::refusal::Refusal;
 use crate::tool::Tool;
 
-/// Which tools an answer calls.
+/// The choice of tools that an answer may call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
     /// The model decides.
@@ -18,7 +18,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// The constraint on an answer, from the offered tools and the requested form of text.
+    /// The constraint on an answer, made from the offered tools and the requested text format.
     ///
     /// # Errors
     /// A tool's schema does not describe an object.
@@ -31,7 +31,7 @@ impl Choice {
         let mut follow = Follow { form, parallel, ..Follow::default() };
         match self {
             Choice::None => {}
-            // The text follows the form; calls name an offered tool.
+            // The text follows the format; calls name an offered tool.
             Choice::Auto if follow.form.is_some() && !offered.is_empty() => {
                 follow.any_tool(offered)?;
             }

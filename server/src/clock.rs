@@ -1,4 +1,4 @@
-//! The time.
+//! The system clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

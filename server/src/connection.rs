@@ -1,5 +1,6 @@
-//! A connection's bytes and its limits. A client that takes no bytes, or does not end a head, is
-//! disconnected. A client that has closed only its sending side still gets its answer.
+//! The byte stream of a connection, with time limits. A client that does not read, or does not
+//! complete a request head, is disconnected. A client that has closed only its sending side still
+//! gets its answer.
 
 use crate::connection_state::{ConnectionState, Silence};
 use crate::options::Limits;
@@ -12,29 +13,29 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// After a client has closed its sending side, an interim answer tests whether it still listens.
-/// Each client of HTTP/1.1 ignores it. The system of a client that has gone refuses it, and the
-/// next write fails.
+/// Interim response that tests whether a client that closed its sending side still listens. All
+/// HTTP/1.1 clients ignore it. If the client process has gone, its system resets the connection,
+/// and the next write fails.
 const ARE_YOU_THERE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Time before the first test: most answers are complete by then.
 const FIRST: Duration = Duration::from_millis(500);
-/// Time before the second test, in which the refusal of the first can arrive.
+/// Time before the second test. A reset after the first test can arrive in this time.
 const SECOND: Duration = Duration::from_millis(250);
 /// Time between all later tests.
 const LATER: Duration = Duration::from_secs(5);
-/// Time after the last answer in which the client's remaining bytes are read. Closing before they
+/// After the last answer, the client's remaining bytes are read for this time. Closing before they
 /// are read would discard the answer.
 const LINGER: Duration = Duration::from_secs(2);
-/// Limit of these bytes.
+/// Maximum number of these bytes.
 const LINGER_BYTES: usize = 64 << 20;
 
 /// A connection with time limits.
 pub struct Connection<S> {
     stream: S,
     activity: Arc<ConnectionState>,
-    /// Longest wait of a write.
+    /// Maximum time of a write.
     patience: Duration,
-    /// Longest time from a head's first byte to its last.
+    /// Maximum time from the first byte of a head to its last.
     head: Duration,
     /// Timer while a write waits.
     writing: Option<Pin<Box<Sleep>>>,
@@ -42,12 +43,13 @@ pub struct Connection<S> {
     reading: Option<Pin<Box<Sleep>>>,
     /// Timer until the next test of a client that has closed its sending side.
     silent: Option<(Pin<Box<Sleep>>, Duration)>,
-    /// Timer after the last write, until remaining bytes are no longer read.
+    /// Timer after the last write: when it ends, remaining bytes are no longer read.
     lingering: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Wraps a stream. It closes if the client takes nothing for too long or does not end a head.
+    /// Wraps a stream. It closes if the client reads nothing for too long or does not complete a
+    /// head.
     pub fn new(stream: S, activity: Arc<ConnectionState>, limits: &Limits) -> Connection<S> {
         let (patience, head) = (limits.write, limits.headers);
         Connection {
@@ -97,7 +99,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The client has closed its sending side. It may listen as long as a request is unanswered.
+    /// The client has closed its sending side. It may still listen while a request is unanswered.
     fn said_all(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let silence = self.activity.silence();
@@ -114,7 +116,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match Pin::new(&mut self.stream).poll_write(context, ARE_YOU_THERE) {
                 Poll::Ready(Ok(n)) if n == ARE_YOU_THERE.len() => {}
                 Poll::Ready(Err(why)) => return Poll::Ready(Err(why)),
-                // Not even these few bytes can be sent.
+                // The socket does not accept even these few bytes.
                 Poll::Ready(Ok(_)) | Poll::Pending => {
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }

@@ -1,6 +1,6 @@
-//! Limits connections: a number in all, half of them for one address. If none is free, the
-//! connection that has been idle longest is closed. A connection with a running request is never
-//! closed.
+//! Limits the number of connections. One address may have at most half of them. If all are in use,
+//! the connection that has been idle longest is closed. A connection with a running request is
+//! never closed.
 
 use crate::connection_state::ConnectionState;
 use std::collections::HashMap;
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Time between two checks for an idle connection, if nothing else wakes the door.
+/// Interval of checks for idle connections while no connection closes.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The open connections, and how many there may be.
+/// The open connections, and their maximum number.
 pub struct ConnectionLimit {
     most: usize,
     next: AtomicU64,
@@ -21,11 +21,11 @@ pub struct ConnectionLimit {
     left: Notify,
 }
 
-/// A place. It is free again when this is dropped.
+/// One connection of the limit. It becomes free when this is dropped.
 pub struct ConnectionSlot {
     places: Arc<ConnectionLimit>,
     number: u64,
-    /// State of its connection.
+    /// The state of the connection.
     pub activity: Arc<ConnectionState>,
 }
 
@@ -37,7 +37,7 @@ impl Drop for ConnectionSlot {
 }
 
 impl ConnectionLimit {
-    /// This many places.
+    /// A limiter for `most` connections.
     pub fn new(most: usize) -> Arc<ConnectionLimit> {
         Arc::new(ConnectionLimit {
             most,
@@ -51,15 +51,15 @@ impl ConnectionLimit {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection from this address. If all are taken, this waits until the
-    /// connection that has been idle longest has closed, or any has ended. `None`: the address has
-    /// its share, and none of its connections is idle.
+    /// Returns a slot for a connection from this address. If all are in use, this waits until the
+    /// connection that has been idle longest has closed, or any other has ended. `None`: the
+    /// address has its maximum number, and none of its connections is idle.
     pub async fn take(self: &Arc<ConnectionLimit>, from: IpAddr) -> Option<ConnectionSlot> {
         let from = holder(from);
         loop {
             {
                 let mut taken = self.taken();
-                // Connections that were told to close are closing.
+                // Connections that were asked to close do not count.
                 let stay = |of: &dyn Fn(IpAddr) -> bool| {
                     taken
                         .values()
@@ -87,7 +87,7 @@ impl ConnectionLimit {
         idlest(&self.taken(), |_| true).inspect(|idlest| idlest.give_way());
     }
 
-    /// Waits until a place is free, or for a moment.
+    /// Waits until a slot is free, at most a few milliseconds.
     pub async fn one_left(&self) {
         let _ = tokio::time::timeout(LOOK, self.left.notified()).await;
     }
@@ -103,7 +103,7 @@ fn idlest(
     taken.values().filter_map(idle).min_by_key(|(since, _)| *since).map(|(_, activity)| activity)
 }
 
-/// The unit of the limit per address. In IPv6 one machine has a whole /64 network.
+/// The unit of the limit per address. An IPv6 machine usually has a whole /64 network.
 fn holder(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -122,14 +122,14 @@ mod tests {
         let places = ConnectionLimit::new(4);
         let first = places.take(a).await.unwrap();
         let second = places.take(a).await.unwrap();
-        // The third connection of one address: its first one is told to close.
+        // The third connection of one address: its first connection is asked to close.
         let third = places.take(a).await.unwrap();
         first.activity.gives_way().await;
         assert!(first.activity.idle_since().is_none() && second.activity.idle_since().is_some());
         drop(first);
         let others = [places.take(b).await.unwrap(), places.take(b).await.unwrap()];
-        // All are taken: the one that has been idle longest closes, whatever its address, and the
-        // next one waits for that.
+        // All slots are in use: the connection that has been idle longest closes, whatever its
+        // address. The next caller waits for that.
         let (next, ()) = tokio::join!(places.take(IpAddr::from([10, 0, 0, 3])), async {
             second.activity.gives_way().await;
             drop(second);

@@ -1,6 +1,6 @@
-//! The state of a connection: it waits for a request, or a request is being answered. The door uses
-//! it to close the connection that has been idle longest. The connection uses it to find out
-//! whether a client that has closed its sending side still listens.
+//! The state of a connection: it waits for a request, or a request is being answered. The accept
+//! loop uses it to close the connection that has been idle longest. The connection uses it to find
+//! out whether a client that has closed its sending side still listens.
 
 use crate::head::{RawHead, TwoLengths};
 use axum::Router;
@@ -26,38 +26,38 @@ pub struct ConnectionState {
 
 struct Now {
     stage: Stage,
-    /// Start of the waiting.
+    /// Time at which the wait for a request began.
     since: Instant,
-    /// Arrival of the first byte of an incomplete head.
+    /// Arrival time of the first byte of an incomplete head.
     begun: Option<Instant>,
     raw: RawHead,
-    /// Bytes are ready and the client does not take them.
+    /// Bytes are ready and the client does not read them.
     unwritten: bool,
-    /// It must close, unless a request arrives first.
+    /// The connection must close, unless a request arrives first.
     goes: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// It waits for a request.
+    /// The connection waits for a request.
     Waits,
-    /// A request has come, and no answer yet. A client of HTTP/1.0 knows no interim answers.
+    /// A request has arrived and its answer has not begun. An HTTP/1.0 client does not know interim
+    /// responses.
     Asked { old: bool },
     /// An answer is being sent.
     Answers,
 }
 
-/// The meaning of the end of the client's bytes.
+/// The action when the client has closed its sending side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Silence {
-    /// The connection ends.
+    /// Close the connection.
     End,
-    /// A request is unanswered: the client may listen or be gone. An interim answer will show
-    /// which.
+    /// A request is unanswered: the client may listen or be gone. An interim response tests it.
     Asked,
-    /// A request of a client that knows no interim answers is unanswered.
+    /// A request is unanswered, from a client that does not know interim responses.
     Old,
-    /// An answer is being sent: writing will show whether the client listens.
+    /// An answer is being sent: its writes fail if the client has gone.
     Answers,
 }
 
@@ -79,29 +79,29 @@ impl ConnectionState {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes bytes that came.
+    /// Processes bytes that were received.
     pub fn took(&self, bytes: &[u8]) {
         let mut now = self.now();
         now.raw.took(bytes);
         now.head();
     }
 
-    /// Arrival of the first byte of an incomplete head.
+    /// Arrival time of the first byte of an incomplete head.
     pub fn head_since(&self) -> Option<Instant> {
         self.now().begun
     }
 
-    /// Notes whether bytes wait for the client.
+    /// Stores whether bytes wait for the client.
     pub fn unwritten(&self, unwritten: bool) {
         self.now().unwritten = unwritten;
     }
 
-    /// Whether a part of a body is missing, or may be.
+    /// Whether a part of the request body is missing, or may be missing.
     pub fn lacks_body(&self) -> bool {
         self.now().raw.missing() != Some(0)
     }
 
-    /// The meaning of the end of the client's bytes.
+    /// The action when the client has closed its sending side.
     pub fn silence(&self) -> Silence {
         let now = self.now();
         match now.stage {
@@ -113,18 +113,18 @@ impl ConnectionState {
         }
     }
 
-    /// Start of the idle time. `None` if a request is being answered.
+    /// Start of the idle time. `None` while a request is being answered.
     pub fn idle_since(&self) -> Option<Instant> {
         let now = self.now();
         (now.stage == Stage::Waits && !now.unwritten && !now.goes).then_some(now.since)
     }
 
-    /// Whether the connection was told to close and has not done so yet.
+    /// Whether the connection was asked to close and has not closed yet.
     pub fn goes(&self) -> bool {
         self.now().goes
     }
 
-    /// Tells the connection to close, unless a request arrives first.
+    /// Asks the connection to close, unless a request arrives first.
     pub fn give_way(&self) {
         self.now().goes = true;
         self.told.notify_one();
@@ -142,8 +142,8 @@ impl ConnectionState {
         }
     }
 
-    /// Answers a request. The request counts from this call on, not from the future's first poll:
-    /// before that poll hyper looks whether the client has left.
+    /// Answers a request. The request counts from this call on, not from the first poll of the
+    /// future: before that poll hyper checks whether the client has left.
     pub fn answer(
         self: &Arc<ConnectionState>,
         router: Router,
@@ -164,7 +164,7 @@ impl ConnectionState {
             let mut response = TowerToHyperService::new(router).call(request).await?;
             activity.now().stage = Stage::Answers;
             if activity.lacks_body() {
-                // The begin of the next head is unknown, or not worth reading up to.
+                // The start of the next head is unknown, or too far away to read up to it.
                 response
                     .headers_mut()
                     .insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -175,7 +175,7 @@ impl ConnectionState {
 }
 
 impl Now {
-    /// Notes the begin of a head.
+    /// Records the start of a head.
     fn head(&mut self) {
         if self.stage == Stage::Waits && self.begun.is_none() && self.raw.begun() {
             self.begun = Some(Instant::now());
@@ -183,7 +183,7 @@ impl Now {
     }
 }
 
-/// A request that is being answered, until this is dropped.
+/// A request that is being answered. The answer ends when this is dropped.
 struct Asked(Arc<ConnectionState>);
 
 impl Drop for Asked {

@@ -1,4 +1,4 @@
-//! Constrained answers: by a schema, a regular expression or a grammar, or as a tool call.
+//! Constrained answers: by a JSON schema, a regular expression, a grammar, or tool schemas.
 
 use crate::loaded::Loaded;
 use crate::prompt::Prompt;
@@ -12,24 +12,24 @@ use kjit_model::constrain::{Content, Grammar, GrammarError, Grammars, Reply, unh
 use kjit_model::serve::Constraint;
 use serde_json::{Value, json};
 
-/// The form of the content.
+/// The required format of the content.
 #[derive(Debug, Clone)]
 pub enum Form {
-    /// JSON by a schema.
+    /// JSON that matches a schema.
     Json {
         /// The schema.
         schema: Value,
-        /// Whether a keyword that cannot be enforced is refused. Otherwise it is left out.
+        /// Whether a keyword that cannot be enforced is refused. If false, it is left out.
         exact: bool,
     },
-    /// Text that a regular expression matches as a whole.
+    /// Text that matches a regular expression completely.
     Regex(String),
-    /// Text of a Lark grammar.
+    /// Text that matches a Lark grammar.
     Lark(String),
 }
 
 impl Form {
-    /// JSON by a schema, as far as its keywords can be enforced.
+    /// JSON that matches a schema, as far as its keywords can be enforced.
     pub fn json(schema: Value) -> Form {
         Form::Json { schema, exact: false }
     }
@@ -42,7 +42,7 @@ impl Form {
         }
     }
 
-    /// The grammar of an answer that has this content only.
+    /// The grammar of an answer that is only this content.
     fn alone(&self, grammars: &Grammars) -> Result<Box<Grammar>, GrammarError> {
         match self {
             Form::Json { schema, .. } => grammars.json_schema(schema),
@@ -52,16 +52,16 @@ impl Form {
     }
 }
 
-/// Constraints of an answer. Each request has one; most constrain nothing.
+/// Constraints of an answer. Every request has this value; most have no constraints.
 #[derive(Debug, Default)]
 pub struct Follow {
-    /// The form of the content, and the field that asked for it.
+    /// The format of the content, and the field that requested it.
     pub form: Option<(Form, &'static str)>,
     /// The tools that may be called, each with the schema of its arguments.
     pub tools: Vec<(Value, Tool)>,
-    /// A tool must be called.
+    /// Whether a tool must be called.
     pub must_call: bool,
-    /// Several calls are allowed.
+    /// Whether several calls are allowed.
     pub parallel: bool,
 }
 
@@ -71,19 +71,19 @@ pub struct Constrained {
     pub constraint: Box<dyn Constraint>,
     /// The field that an error names.
     pub field: &'static str,
-    /// Schema keywords that are not enforced, as text. Empty: all are enforced.
+    /// Schema keywords that are not enforced, as a string. Empty: all are enforced.
     pub unheld: String,
 }
 
-/// Header of an answer: the schema keywords that were not enforced.
+/// Response header that lists the schema keywords that were not enforced.
 const UNHELD: &str = "x-kjit-not-held";
 
-/// The schema keywords that are not enforced, as text.
+/// The schema keywords that are not enforced, as a string.
 pub fn not_held(constraints: &[Constrained]) -> String {
     constraints.first().map_or_else(String::new, |one| one.unheld.clone())
 }
 
-/// Adds the header to an answer.
+/// Adds the header to a response.
 pub fn noted(mut response: Response, not_held: &str) -> Response {
     const LONGEST: usize = 500;
     let words: String = not_held.escape_default().take(LONGEST).collect();
@@ -94,10 +94,10 @@ pub fn noted(mut response: Response, not_held: &str) -> Response {
 }
 
 impl Follow {
-    /// Tools that may be called. Calls of those with `strict` follow their schemas.
+    /// Allows calls of these tools. Calls of tools with `strict` follow their schemas.
     ///
     /// # Errors
-    /// A schema is not one of an object.
+    /// The schema of a tool does not describe an object.
     pub fn strict_tools(&mut self, tools: Vec<Tool>) -> Result<(), Refusal> {
         match tools.iter().any(|tool| tool.strict) {
             true => self.any_tool(tools),
@@ -105,10 +105,10 @@ impl Follow {
         }
     }
 
-    /// Tools that may be called. Calls of those with `strict` follow their schemas.
+    /// Allows calls of these tools. Calls of tools with `strict` follow their schemas.
     ///
     /// # Errors
-    /// A schema is not one of an object.
+    /// The schema of a tool does not describe an object.
     pub fn any_tool(&mut self, tools: Vec<Tool>) -> Result<(), Refusal> {
         let free = || json!({ "type": "object" });
         let held = |tool: &Tool| tool.strict || takes_nothing(&tool.parameters);
@@ -117,10 +117,10 @@ impl Follow {
         Ok(())
     }
 
-    /// One of these tools must be called, by its schema.
+    /// Requires a call of one of these tools, with arguments that match its schema.
     ///
     /// # Errors
-    /// A schema is not one of an object.
+    /// The schema of a tool does not describe an object.
     pub fn call(&mut self, tools: Vec<Tool>, parallel: bool) -> Result<(), Refusal> {
         (self.must_call, self.parallel) = (true, parallel);
         self.tools = tools
@@ -130,7 +130,7 @@ impl Follow {
         Ok(())
     }
 
-    /// Whether nothing is constrained.
+    /// Whether there is no constraint.
     pub fn nothing(&self) -> bool {
         self.form.is_none() && self.tools.is_empty()
     }
@@ -140,12 +140,12 @@ impl Follow {
         self.must_call || self.form.is_some()
     }
 
-    /// Makes one constraint for each of `n` answers. It takes milliseconds, and tenths of a second
-    /// for the first request: too long for an async thread. `prompt` is `None` if the text goes on
-    /// without a template.
+    /// Makes one constraint for each of `n` answers. This takes milliseconds (the first request:
+    /// tenths of a second), which is too long for an async thread. `prompt` is `None` if the answer
+    /// continues a text without a template.
     ///
     /// # Errors
-    /// The field, and the reason.
+    /// The field and the reason of the failure.
     pub fn constraints(
         &self,
         loaded: &Loaded,
@@ -189,7 +189,8 @@ impl Follow {
         Ok((0..n).map(one).collect())
     }
 
-    /// Refuses a schema that must be enforced exactly and cannot be.
+    /// Refuses a schema that must be enforced exactly but contains a keyword that cannot be
+    /// enforced.
     fn exact(&self) -> Result<(), Refusal> {
         let form = match &self.form {
             Some((Form::Json { schema, exact: true }, field)) => {
@@ -211,7 +212,7 @@ impl Follow {
         Ok(())
     }
 
-    /// The field to name if the constraints together cannot be met.
+    /// The field to name in the error if the combination of constraints cannot be satisfied.
     fn culprit(
         &self,
         grammars: &Grammars,
@@ -236,7 +237,7 @@ impl Follow {
     }
 }
 
-/// Fails if the client has gone.
+/// Returns an error if the client has disconnected.
 fn waited_for(cancel: &Cancel) -> Result<(), Refusal> {
     match cancel.is_cancelled() {
         true => Err(Refusal::internal("the client has gone")),
@@ -244,7 +245,7 @@ fn waited_for(cancel: &Cancel) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a tool has no parameters: its schema has none and allows no others.
+/// Whether a tool has no parameters: its schema has no properties and allows no others.
 fn takes_nothing(parameters: &Value) -> bool {
     const SAYS: [&str; 9] = [
         "$ref",
@@ -266,8 +267,8 @@ fn takes_nothing(parameters: &Value) -> bool {
     empty("properties") && empty("required") && !SAYS.iter().any(|word| map.contains_key(*word))
 }
 
-/// The schema of a tool's arguments. Arguments are an object, even if the schema does not say so. A
-/// tool without parameters takes `{}`.
+/// The schema of a tool's arguments. Arguments must be an object, even if the schema does not say
+/// so. A tool without parameters takes `{}`.
 fn arguments(tool: &Tool) -> Result<Value, Refusal> {
     let mut schema = tool.parameters.clone();
     let nothing = takes_nothing(&schema);

@@ -15,16 +15,16 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// One turn.
+/// A turn of a conversation.
 #[derive(Debug, Default)]
 pub struct Turn {
     /// Role.
     pub role: String,
     /// Text.
     pub content: String,
-    /// Reasoning of an assistant.
+    /// Reasoning of an assistant's turn.
     pub reasoning: Option<String>,
-    /// Tool calls of an assistant.
+    /// Tool calls of an assistant's turn.
     pub calls: Vec<Called>,
     /// Id of the call that a tool's turn answers.
     pub call_id: Option<String>,
@@ -33,7 +33,8 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The model or the operator wrote it: control tokens in it are meant as such.
+    /// Whether the model or the operator wrote the turn. Then strings like control tokens in it are
+    /// control tokens.
     fn is_trusted(&self) -> bool {
         matches!(self.role.as_str(), "system" | "developer" | "assistant")
     }
@@ -54,10 +55,10 @@ pub struct Called {
 pub struct Conversation {
     /// Turns, in order.
     pub turns: Vec<Turn>,
-    /// The offered tools as the JSON array that was sent: the order of its keys is part of the
+    /// The offered tools, as the JSON array from the request: the order of its keys is part of the
     /// prompt.
     pub tools: Option<String>,
-    /// Further variables of the template.
+    /// Other variables of the template.
     pub variables: serde_json::Map<String, Value>,
     /// How the prompt ends.
     pub ending: Ending,
@@ -66,21 +67,21 @@ pub struct Conversation {
 /// How a prompt ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ending {
-    /// With the begin of the assistant's turn.
+    /// The prompt ends with the start of the assistant's turn.
     #[default]
     Turn,
-    /// With the end of the last turn.
+    /// The prompt ends with the end of the last turn.
     Closed,
-    /// In the last turn, an assistant's, which the answer continues.
+    /// In the last turn, which is an assistant's: the answer continues it.
     Open,
 }
 
-/// Reads `add_generation_prompt` and `continue_final_message`, as transformers and vLLM have them.
+/// Reads `add_generation_prompt` and `continue_final_message`, as in transformers and vLLM.
 pub fn ending(f: &mut Fields, turns: &[Turn]) -> Result<Ending, Refusal> {
     let (add, open) =
         (f.flag("add_generation_prompt")?, f.flag("continue_final_message")?.unwrap_or(false));
     match (add, open) {
-        // vLLM's default of the first is true, and clients send the second alone.
+        // vLLM's default of the first field is true, and clients send only the second.
         (Some(true), true) => {
             Err(f.wrong("continue_final_message", "needs add_generation_prompt false"))
         }
@@ -96,7 +97,7 @@ pub fn ending(f: &mut Fields, turns: &[Turn]) -> Result<Ending, Refusal> {
 }
 
 impl Prompt {
-    /// A reader of an answer with these constraints.
+    /// Creates the parser of an answer with these constraints.
     pub fn reading(&self, follow: &Follow) -> Reading {
         let formed = follow.form.is_some();
         let calls = !(self.offered.is_empty() || formed && follow.tools.is_empty());
@@ -112,8 +113,8 @@ impl Prompt {
     }
 }
 
-/// Instructions about tools for models whose template has none. Most models were trained with these
-/// words.
+/// Instructions about tools for models whose template has none. Most models were trained with this
+/// text.
 const ABOUT_TOOLS: &str = "You may call one or more functions to assist with the user query. \
     Their signatures, in JSON:\n<tools>\n";
 const HOW_TO_CALL: &str = "\n</tools>\nFor each function call return a JSON object with the \
@@ -121,8 +122,8 @@ const HOW_TO_CALL: &str = "\n</tools>\nFor each function call return a JSON obje
                            <tool_call></tool_call>:\n<tool_call>\n{\"name\": <name>, \"arguments\": <arguments>}\n</tool_call>";
 
 impl Conversation {
-    /// Makes the prompt. The time depends on the template and the text: too long for an async
-    /// thread.
+    /// Renders and tokenises the prompt. The time depends on the template and the text: too long
+    /// for an async thread.
     ///
     /// # Errors
     /// The model has no template, the template refuses the conversation, or the prompt is too long.
@@ -133,7 +134,7 @@ impl Conversation {
             (!self.variables.is_empty()).then(|| Value::Object(self.variables.clone()).to_string());
         if loaded.literal_user_text {
             for turn in self.turns.iter_mut().filter(|turn| !turn.is_trusted()) {
-                // Templates render names and ids of calls, too.
+                // Templates also render names and ids of calls.
                 let texts = [Some(&mut turn.content), turn.name.as_mut(), turn.call_id.as_mut()];
                 for text in texts.into_iter().flatten() {
                     *text = loaded.tokenizer.literal(text).into_owned();
@@ -153,13 +154,13 @@ impl Conversation {
         if let Some(tools) = self.tools.take()
             && render(&self.turns, None)? == rendered
         {
-            // The template does not print the tools: they are described in the system message.
+            // The template does not render the tools, so the system message describes them.
             form = Form::Hermes;
             let turns = in_words(self.turns, &tools);
             rendered = render(&turns, None)?;
         }
         if let (Ending::Open, Some(last)) = (self.ending, last) {
-            // As transformers does it: all behind the last turn's text is cut off.
+            // Like transformers: everything after the text of the last turn is cut off.
             let end = rendered.rfind(&last).map(|at| at + last.len()).ok_or_else(|| {
                 let why = "the template changes the last message: it cannot be continued";
                 Refusal::field("continue_final_message", why)
@@ -185,7 +186,7 @@ fn names(tools: &str) -> Vec<String> {
     all.iter().filter_map(name).collect()
 }
 
-/// Writes tools, calls and results as plain text.
+/// Writes tools, calls and results as plain text turns.
 fn in_words(turns: Vec<Turn>, tools: &str) -> Vec<Turn> {
     let about = format!("{ABOUT_TOOLS}{tools}{HOW_TO_CALL}");
     let mut turns: Vec<Turn> = turns
@@ -254,7 +255,7 @@ fn messages(turns: &[Turn]) -> String {
     format!("[{}]", turns.join(","))
 }
 
-/// A field's text as it was written. `None` if it is missing.
+/// The JSON text of a field, as it was sent. `None` if it is missing.
 pub fn raw(body: &[u8], path: &[&str]) -> Option<String> {
     let mut text: &str = std::str::from_utf8(body).ok()?;
     for key in path {

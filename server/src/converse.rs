@@ -1,5 +1,5 @@
-//! Puts a conversation to a model. Every dialect with messages reads its own fields into an [`Ask`]
-//! and writes the pieces of the answer in its own format.
+//! Sends a conversation to a model. Every dialect with messages reads its fields into an [`Ask`]
+//! and formats the pieces of the answer itself.
 
 use crate::caller::Caller;
 use crate::constrain::{Follow, not_held};
@@ -16,7 +16,7 @@ use kjit_model::cancel::Cancel;
 use kjit_model::chat::Form;
 use tokio::sync::mpsc;
 
-/// A request with messages, in no dialect.
+/// A request with messages, independent of the dialect.
 pub struct Ask {
     /// The conversation so far.
     pub conversation: Conversation,
@@ -24,37 +24,37 @@ pub struct Ask {
     pub follow: Follow,
     /// Number of answers.
     pub n: usize,
-    /// Most tokens of an answer.
+    /// Maximum tokens of an answer.
     pub max_tokens: Option<usize>,
     /// Sampling options.
     pub sampling: Sampling,
-    /// Texts that end an answer.
+    /// Stop strings.
     pub stop: Vec<String>,
-    /// Ends of an answer besides the model's own and stop texts.
+    /// Conditions that end an answer, besides the model's end token and stop strings.
     pub ends: Ends,
     /// Whether answers continue past an end token.
     pub ignore_eos: bool,
     /// Number of alternatives with log probabilities for each token; `None`: no log probabilities.
     pub logprobs: Option<usize>,
-    /// Most tokens of a thought, if the request says: `Some(None)` is no limit.
+    /// Maximum tokens of the reasoning, if the request sets it. `Some(None)`: no limit.
     pub thinking: Option<Option<usize>>,
-    /// Whether pieces have the tokens' ids.
+    /// Whether pieces include token ids.
     pub ids: bool,
-    /// The client.
+    /// The caller of the request.
     pub caller: Caller,
 }
 
-/// Answers that have begun.
+/// Answers that have started.
 pub struct Asked {
-    /// Pieces of the answers, each with its answer's index.
+    /// Pieces of the answers, each with the index of its answer.
     pub pieces: mpsc::Receiver<(usize, Piece)>,
     /// The schema keywords that are not enforced; empty if all are.
     pub unheld: String,
-    /// The prompt's tokens, if they are wanted.
+    /// The tokens of the prompt, if they were requested.
     pub prompt: Vec<u32>,
 }
 
-/// Renders the prompt, makes the constraints, and submits the answers.
+/// Renders the prompt, creates the constraints, and submits the answers.
 ///
 /// # Errors
 /// The prompt, a schema or a token is refused, or the queue is full.
@@ -92,7 +92,7 @@ pub async fn ask(service: &Service, loaded: &Lease, ask: Ask) -> Result<Asked, R
     Ok(Asked { pieces, unheld, prompt: if ask.ids { prompt.tokens } else { vec![] } })
 }
 
-/// The tokens of a conversation's prompt.
+/// Computes the prompt tokens of a conversation.
 ///
 /// # Errors
 /// The template refuses the conversation, or the prompt is too long.

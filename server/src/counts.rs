@@ -1,20 +1,20 @@
-//! Counts of the server.
+//! Counters of the server.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
-/// Counts of the server. The scheduler has its own.
+/// Counters of the server. The scheduler has other counters.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Number of open connections.
     pub connections: AtomicU64,
-    /// Answers by route and status. Routes are the router's, so they are few.
+    /// Number of answers by route and status. Keys are patterns of the router, so there are few.
     pub(super) answers: Mutex<BTreeMap<(&'static str, u16), u64>>,
 }
 
 impl Metrics {
-    /// Counts an answer that has begun.
+    /// Counts an answer that has started.
     pub fn answered(&self, route: &'static str, status: u16) {
         *self
             .answers

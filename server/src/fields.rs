@@ -1,4 +1,5 @@
-//! Fields of a request. Each is taken by its name; fields that are left at the end are unknown.
+//! Reads the fields of a JSON request. Each field is taken by its name; fields that remain at the
+//! end are unknown.
 
 use crate::refusal::Refusal;
 use serde_json::{Map, Value};
@@ -10,12 +11,13 @@ use std::ops::RangeInclusive;
 #[derive(Debug)]
 pub struct Fields {
     map: Map<String, Value>,
-    /// Path of the object in the request: empty, or `options.`
+    /// Path of the object in the request, as a prefix of field names: empty, or for example
+    /// `options.`
     within: String,
 }
 
 impl Fields {
-    /// The fields of a body.
+    /// Parses a body and returns its fields.
     pub fn parse(body: &[u8]) -> Result<Fields, Refusal> {
         match serde_json::from_slice(body) {
             Ok(Value::Object(map)) => Ok(Fields { map, within: String::new() }),
@@ -24,7 +26,7 @@ impl Fields {
         }
     }
 
-    /// The fields of an inner object.
+    /// The fields of a nested object.
     pub fn of(value: Value, name: &str) -> Result<Fields, Refusal> {
         match value {
             Value::Object(map) => Ok(Fields { map, within: format!("{name}.") }),
@@ -32,22 +34,22 @@ impl Fields {
         }
     }
 
-    /// Full name of a field.
+    /// Full name of a field, with the path of its object.
     pub fn name(&self, name: &str) -> String {
         format!("{}{name}", self.within)
     }
 
-    /// A refusal that names a field.
+    /// A refusal because of this field.
     pub fn wrong(&self, name: &str, why: impl std::fmt::Display) -> Refusal {
         Refusal::field(&self.name(name), why)
     }
 
-    /// Takes a field as it is.
+    /// Takes a field without checks.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
-    /// A field, which stays.
+    /// Reads a field without taking it.
     pub fn peek(&self, name: &str) -> Option<&Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
@@ -66,7 +68,7 @@ impl Fields {
         }
     }
 
-    /// Takes a string. It must be there.
+    /// Takes a string. The field is required.
     pub fn needed_text(&mut self, name: &str) -> Result<String, Refusal> {
         self.text(name)?.ok_or_else(|| self.wrong(name, "is missing"))
     }
@@ -88,7 +90,7 @@ impl Fields {
     ) -> Result<Option<i64>, Refusal> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let whole = value.as_i64().or_else(|| {
-            // Some clients write 100.0.
+            // Some clients write integers as 100.0.
             value.as_f64().filter(|x| x.fract() == 0.0 && x.abs() < 9e15).map(|x| x as i64)
         });
         whole.filter(|n| range.contains(n)).map(Some).ok_or_else(|| {
@@ -99,7 +101,7 @@ impl Fields {
         })
     }
 
-    /// Takes a count.
+    /// Takes a non-negative integer.
     pub fn count(
         &mut self,
         name: &str,
@@ -167,7 +169,7 @@ impl Fields {
         Ok(())
     }
 
-    /// As [`Fields::refuse`], but an empty text or list is accepted.
+    /// Like [`Fields::refuse`], but empty strings and lists are accepted.
     pub fn refuse_more_than_empty(&mut self, names: &[(&str, &str)]) -> Result<(), Refusal> {
         for (name, _) in names {
             let empty = match self.peek(name) {
@@ -182,7 +184,8 @@ impl Fields {
         self.refuse(names)
     }
 
-    /// The end of reading. Fields that are left are noted within [`let_pass`], else refused.
+    /// Ends the reading. Within [`let_pass`] the remaining fields are recorded. Elsewhere they are
+    /// refused.
     pub fn done(self) -> Result<(), Refusal> {
         for (name, _) in self.map.into_iter().filter(|(_, value)| !value.is_null()) {
             let name: String = name.chars().take(100).collect();
@@ -201,15 +204,15 @@ impl Fields {
     }
 }
 
-/// Unknown fields of one request that are named.
+/// Maximum number of unknown fields that are recorded for a request.
 const MOST_NOTED: usize = 16;
 
 tokio::task_local! {
-    /// Fields of the request that this task answers that are not known here.
+    /// Unknown fields of the request that the current task answers.
     static UNKNOWN: RefCell<Vec<String>>;
 }
 
-/// Answers a request whose unknown fields have no effect; and their names.
+/// Answers a request whose unknown fields have no effect. Also returns the names of these fields.
 pub async fn let_pass<F: Future>(answer: F) -> (F::Output, Vec<String>) {
     let noting = async {
         let answer = answer.await;
@@ -218,7 +221,7 @@ pub async fn let_pass<F: Future>(answer: F) -> (F::Output, Vec<String>) {
     UNKNOWN.scope(RefCell::default(), noting).await
 }
 
-/// The refusal of a body that is not JSON.
+/// The refusal of a body that is not valid JSON.
 fn no_json(body: &[u8], error: &serde_json::Error) -> Refusal {
     let why = match body {
         [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => {

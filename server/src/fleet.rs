@@ -1,4 +1,5 @@
-//! `POST /v1/inference`, the route by which a fleet asks its workers. docs/serve.md defines it.
+//! `POST /v1/inference`: the route that a fleet uses for requests to its workers. docs/serve.md
+//! defines it.
 
 use crate::caller::Caller;
 use crate::fields::Fields;
@@ -17,7 +18,7 @@ use serde_json::json;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Maximum tokens of an answer if the request does not say.
+/// Maximum tokens of an answer if the request has no limit.
 const USUAL_TOKENS: usize = 128;
 
 /// `POST /v1/inference {"prompt": …, "max_tokens": …}`: continues a text.

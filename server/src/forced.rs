@@ -6,11 +6,11 @@ use kjit_model::serve::Constraint;
 
 /// Forces the first tokens of an answer, then delays its end.
 pub struct Forced {
-    /// The tokens that are forced.
+    /// The forced tokens.
     pub forced: Vec<u32>,
-    /// Tokens that end the answer after the forced ones.
+    /// Tokens that end the answer, once the forced tokens are complete.
     pub ends: Vec<u32>,
-    /// Number of tokens after the forced ones before an end token is allowed.
+    /// Number of tokens after the forced tokens before an end token is allowed.
     pub least: usize,
     /// Size of the vocabulary.
     pub n_vocab: usize,

@@ -1,4 +1,5 @@
-//! Generates one answer: turns the scheduler's tokens into pieces of text, reasoning and calls.
+//! Generates one answer: turns the scheduler's tokens into pieces of text, reasoning and tool
+//! calls.
 
 use crate::caller::Caller;
 use crate::constrain::Constrained;
@@ -20,41 +21,41 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// A request for an answer, the same for all dialects.
+/// A request for one answer, independent of the dialect.
 pub struct Wanted {
-    /// Prompt.
+    /// Tokens of the prompt.
     pub tokens: Vec<u32>,
     /// Maximum tokens of the answer.
     pub max_tokens: Option<usize>,
-    /// Sampling.
+    /// Sampling options.
     pub sampling: SampleOptions,
-    /// Stop texts.
+    /// Stop strings.
     pub stop: Vec<String>,
     /// Whether end-of-generation tokens are ignored.
     pub ignore_eos: bool,
-    /// Number of log probabilities per token, if they are wanted.
+    /// Number of log probabilities per token, if they were requested.
     pub logprobs: Option<usize>,
-    /// Constraints of the answer.
+    /// Constraint of the answer.
     pub constraint: Option<Constrained>,
-    /// How the answer's text is read.
+    /// How the text of the answer is parsed.
     pub reading: Reading,
     /// The caller.
     pub caller: Caller,
     /// Whether tokens may be drafted.
     pub lookup: bool,
-    /// Tokens behind the prompt that the answer begins with: they count as the prompt's, and are
-    /// scored.
+    /// Forced first tokens of the answer, after `tokens`. They count as prompt tokens and get log
+    /// probabilities.
     pub forced: Vec<u32>,
-    /// Ends besides the model's own.
+    /// Conditions that end the answer, besides the model's end tokens.
     pub more_ends: Ends,
-    /// Bounds its thought.
+    /// Limits the length of the reasoning.
     pub thought: Option<Thought>,
-    /// Whether pieces have the tokens' ids.
+    /// Whether pieces include token ids.
     pub ids: bool,
 }
 
 impl Wanted {
-    /// A greedy answer to this prompt, read so.
+    /// A request for a greedy answer to this prompt.
     pub fn of(tokens: Vec<u32>, reading: Reading, caller: Caller) -> Wanted {
         Wanted {
             tokens,
@@ -75,11 +76,11 @@ impl Wanted {
     }
 }
 
-/// How an answer's text is read.
+/// How the text of an answer is parsed.
 pub enum Reading {
-    /// As plain text.
+    /// The text is plain.
     Plain,
-    /// As a chat's reply, with reasoning and calls.
+    /// The text is a chat reply, with reasoning and tool calls.
     Reply(Form, ReplyParser),
 }
 
@@ -88,31 +89,31 @@ pub enum Reading {
 pub struct Score {
     /// Token id.
     pub id: u32,
-    /// Its log probability, and the most likely alternatives.
+    /// Log probability of the token, and of the most likely alternatives.
     pub logprobs: Logprobs,
 }
 
-/// A piece of an answer. The last is [`Piece::Done`] or [`Piece::Failed`].
+/// A piece of an answer. The last one is [`Piece::Done`] or [`Piece::Failed`].
 #[derive(Debug)]
 pub enum Piece {
-    /// The prompt left the queue. At most once, first.
+    /// The prompt has left the queue. At most one such piece, and it is the first.
     Started {
         /// Tokens of the prompt.
         prompt_tokens: usize,
         /// Tokens of the prompt that were cached.
         cached_tokens: usize,
     },
-    /// Of the forced tokens. At most once, before anything is said.
+    /// Log probabilities of the forced tokens. At most one such piece, before all text.
     Prompt(Vec<Score>),
-    /// A piece of text.
+    /// A piece of the answer.
     Said {
-        /// Its parts, in order.
+        /// Text, reasoning and calls, in order.
         parts: Vec<Part>,
-        /// Scores of its tokens.
+        /// Log probabilities of the tokens in this piece.
         scores: Vec<Score>,
-        /// Its tokens, if they are wanted.
+        /// Token ids of this piece, if they were requested.
         ids: Vec<u32>,
-        /// Tokens of the answer up to its end.
+        /// Number of answer tokens up to the end of this piece.
         generated_tokens: usize,
     },
     /// The answer is complete.
@@ -121,22 +122,22 @@ pub enum Piece {
     Failed(Refusal),
 }
 
-/// Figures of a complete answer.
+/// Statistics of a complete answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Done {
-    /// The reason of its end.
+    /// Why the answer ended.
     pub ended: Ended,
-    /// Which of the stop texts came.
+    /// Index of the stop string that ended the answer.
     pub stop_text: Option<usize>,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Tokens of the prompt that came from the cache.
+    /// Prompt tokens that came from the cache.
     pub cached_tokens: usize,
     /// Tokens of the answer.
     pub generated_tokens: usize,
     /// Time to the first token.
     pub first_token: Duration,
-    /// Time to the end.
+    /// Time to the end of the answer.
     pub total: Duration,
 }
 
@@ -145,13 +146,13 @@ pub struct Done {
 pub enum Ended {
     /// An end-of-generation token or a stop text.
     Stop,
-    /// A limit of tokens.
+    /// The token limit.
     Length,
-    /// Tool calls, whose results it waits for.
+    /// Tool calls. The model waits for their results.
     Calls,
 }
 
-/// Time limit for a client to take a piece that is ready.
+/// Maximum time until the client takes a piece that is ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts an answer. Its pieces are sent to `to`, each with `index`. The answer is cancelled when
@@ -191,7 +192,7 @@ pub fn start(
     let constraint: Option<Box<dyn Constraint>> = match forced > 0 || wanted.more_ends.least > 0 {
         false => constraint,
         true => {
-            // An end among the forced tokens is none.
+            // An end token among the forced tokens does not end the answer.
             stop = Stop::Never;
             Some(Box::new(Forced {
                 forced: wanted.forced,
@@ -203,7 +204,7 @@ pub fn start(
             }))
         }
     };
-    // The channel has no bound of its own: the context bounds the events.
+    // The channel is unbounded: the context size limits the number of events.
     let (events_to, events) = mpsc::unbounded_channel();
     let enough = Arc::new(AtomicBool::new(false));
     let heard = Arc::clone(&enough);
@@ -219,7 +220,7 @@ pub fn start(
         ..Request::new(
             wanted.tokens,
             Box::new(move |event| {
-                // Sending fails only if the answer was dropped, which has cancelled it.
+                // Sending fails only if the answer was dropped, which already cancelled it.
                 let _ = events_to.send(event);
                 match heard.load(Ordering::Relaxed) {
                     false => ControlFlow::Continue(()),
@@ -243,7 +244,7 @@ pub fn start(
     Ok(())
 }
 
-/// An answer of no tokens: nothing is computed.
+/// An answer without tokens: nothing is computed.
 fn nothing(
     prompt_tokens: usize,
     index: usize,
@@ -262,7 +263,7 @@ fn nothing(
     to.try_send((index, Piece::Done(done)))
         .map_err(|_| Refusal::internal("the answer's end was lost"))
 }
-/// The HTTP refusal of a request that was not accepted, for this field.
+/// The HTTP error of a request that the scheduler did not accept, for this field.
 pub fn refused(why: &Refused, field: &str) -> Refusal {
     match why {
         Refused::QueueFull { retry_after, .. } => {
@@ -280,7 +281,7 @@ pub fn refused(why: &Refused, field: &str) -> Refusal {
     }
 }
 
-/// The HTTP refusal of an answer that failed. `field` asked for its constraint.
+/// The HTTP error of an answer that failed. `field` requested its constraint.
 pub fn failed(why: &Failure, field: &str) -> Refusal {
     match why {
         Failure::Memory(_) => Refusal::unavailable(5, why.to_string()),
@@ -296,15 +297,15 @@ struct Reader {
     reading: Reading,
     /// Tokens that mark the end and have no text.
     ends: Vec<u32>,
-    /// Tokens that are the end, and whose text is no part of the answer.
+    /// End tokens whose text is not part of the answer.
     silent: Vec<u32>,
-    /// Tokens that are the prompt's.
+    /// Number of forced tokens, which count as prompt.
     forced: usize,
-    /// Ends the answer as a complete one.
+    /// Set to end the answer early as a complete one.
     enough: Arc<AtomicBool>,
-    /// The field that asked for a constraint.
+    /// The field that requested a constraint.
     field: &'static str,
-    /// Whether pieces have the tokens' ids.
+    /// Whether pieces include token ids.
     told: bool,
 }
 
@@ -330,7 +331,7 @@ impl Reader {
         loop {
             let event = tokio::select! {
                 event = events.recv() => event,
-                // The client has gone. Dropping `answer` cancels it.
+                // The client has disconnected. Dropping `answer` cancels it.
                 () = to.closed() => return,
             };
             let Some(mut event) = event else {
@@ -340,9 +341,9 @@ impl Reader {
             };
             let (mut said, mut scores, mut ended) = (String::new(), vec![], None);
             let (mut started, mut ids) = (None, vec![]);
-            // Cut by its length or by a stop text, in the middle of a token's text.
+            // The answer was cut by its length or a stop string, inside the text of a token.
             let mut cut = false;
-            // Tokens that came meanwhile are sent as one piece.
+            // Tokens that arrived in the meantime are sent as one piece.
             loop {
                 match event {
                     Event::Started { prompt_tokens, cached_tokens } => {
@@ -380,7 +381,7 @@ impl Reader {
                             said.push_str(piece);
                             ControlFlow::Continue(())
                         };
-                        // An incomplete character is left out of an answer that was cut.
+                        // If the answer was cut, an incomplete character is left out.
                         if cut {
                             text.cut(&mut keep)
                         } else {
@@ -428,19 +429,19 @@ impl Reader {
                 let sent = to.send((index, said));
                 match tokio::time::timeout(PATIENCE, sent).await {
                     Ok(Ok(())) => {}
-                    // The receiver is gone, or the client took nothing in time.
+                    // The receiver was dropped, or the client did not read in time.
                     Ok(Err(_)) | Err(_) => return,
                 }
             }
             let Some(ended) = ended else { continue };
-            // After a stop text the scheduler learns of the end with the next token. Dropping an
-            // answer that has ended must not cancel it.
+            // After a stop string the scheduler learns of the end with the next token. Dropping an
+            // answer that is complete must not cancel it.
             enough.store(true, Ordering::Relaxed);
             answer.detach();
             let last = match ended {
                 Err(refusal) => Piece::Failed(refusal),
                 Ok(ended) => Piece::Done(Done {
-                    // A call that was cut is not waited for.
+                    // A call that was cut off is not executed, so the reason is not `Calls`.
                     ended: if calls && !partial && ended == Ended::Stop {
                         Ended::Calls
                     } else {
@@ -460,7 +461,7 @@ impl Reader {
     }
 }
 
-/// The parts of a piece of text, and whether the last one is an unfinished call.
+/// The parts of a piece of text, and whether the last part is an unfinished call.
 fn read(reading: &mut Reading, said: String, ended: bool, cut: bool) -> (Vec<Part>, bool) {
     let (mut parts, mut partial) = (vec![], false);
     match reading {
@@ -478,7 +479,7 @@ fn read(reading: &mut Reading, said: String, ended: bool, cut: bool) -> (Vec<Par
     (parts, partial)
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug, Default)]
 pub struct Whole {
     /// Text.
@@ -487,18 +488,18 @@ pub struct Whole {
     pub reasoning: String,
     /// Tool calls.
     pub calls: Vec<kjit_model::chat::ToolCall>,
-    /// Of the forced tokens.
+    /// Log probabilities of the forced tokens.
     pub prompt: Vec<Score>,
-    /// Scores of its tokens.
+    /// Log probabilities of the answer tokens.
     pub scores: Vec<Score>,
-    /// Its tokens, if they are wanted.
+    /// Token ids, if they were requested.
     pub ids: Vec<u32>,
-    /// Its figures.
+    /// Statistics.
     pub done: Option<Done>,
 }
 
 impl Whole {
-    /// Adds parts.
+    /// Adds the parts of a piece.
     pub fn add(&mut self, parts: Vec<Part>, scores: Vec<Score>) {
         self.scores.extend(scores);
         for part in parts {
@@ -511,10 +512,10 @@ impl Whole {
     }
 }
 
-/// Waits for this many answers.
+/// Waits until this many answers are complete.
 ///
 /// # Errors
-/// One of them failed; the others are cancelled.
+/// One answer failed; the others are cancelled.
 pub async fn collect(
     mut pieces: mpsc::Receiver<(usize, Piece)>,
     answers: usize,

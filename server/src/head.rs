@@ -1,21 +1,22 @@
-//! The head of a request: contradictions in it, and the server that it addresses. Two servers that
-//! read a contradictory head differently see different requests (request smuggling).
+//! Checks the head of a request: contradictions in it, and the server name that it addresses. Two
+//! servers that read a contradictory head differently see different requests (request smuggling).
 
 use crate::refusal::Refusal;
 use axum::http::uri::Uri;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header};
 use std::net::Ipv6Addr;
 
-/// The raw bytes of a head. Of two contradictory lengths hyper keeps one without a word.
+/// Parses the raw bytes of a head. If a head has two contradictory lengths, hyper keeps one without
+/// an error.
 #[derive(Debug, Default)]
 pub struct RawHead {
     bytes: Vec<u8>,
-    /// Remaining bytes of a body before the next head.
+    /// Bytes of the body that remain before the next head.
     body: u64,
 }
 
 impl RawHead {
-    /// Notes bytes that came.
+    /// Processes received bytes.
     pub fn took(&mut self, bytes: &[u8]) {
         let of_body = usize::try_from(self.body).unwrap_or(usize::MAX).min(bytes.len());
         if self.missing().is_some() {
@@ -24,8 +25,8 @@ impl RawHead {
         self.bytes.extend_from_slice(bytes.get(of_body..).unwrap_or_default());
     }
 
-    /// The head is complete. Its body has this many bytes, or an unknown number. Returns whether
-    /// the head had a length.
+    /// Ends a head. Its body has this many bytes, or `None` if the length is unknown. Returns
+    /// whether the head had a length field.
     pub fn ended(&mut self, body: Option<u64>) -> bool {
         let bytes = std::mem::take(&mut self.bytes);
         let (mut begun, mut length, mut rest) = (false, false, bytes.as_slice());
@@ -47,7 +48,7 @@ impl RawHead {
         length
     }
 
-    /// Whether a part of a head has come.
+    /// Whether a part of a head was received.
     pub fn begun(&self) -> bool {
         !self.bytes.is_empty()
     }
@@ -58,14 +59,14 @@ impl RawHead {
     }
 }
 
-/// Marks a request whose head has a length although its body is chunked.
+/// Marks a request with a length field and a chunked body.
 #[derive(Debug, Clone, Copy)]
 pub struct TwoLengths;
 
-/// Checks that a head has one meaning.
+/// Checks that a head is unambiguous.
 ///
 /// # Errors
-/// 400: it is contradictory. 501: its transfer coding is not supported.
+/// 400: the head is contradictory. 501: its transfer coding is not supported.
 pub fn check<B>(request: &Request<B>) -> Result<(), Refusal> {
     if request.extensions().get::<TwoLengths>().is_some() {
         return Err(Refusal::bad(
@@ -102,7 +103,7 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that a body is not encoded.
+/// Checks that a body has no content encoding.
 ///
 /// # Errors
 /// 415: it is compressed.
@@ -120,13 +121,14 @@ pub fn plain_body(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// The server that a request addresses, as `NAME:PORT`: by its target, else by its `Host`.
+/// The server that a request addresses, as `NAME:PORT`: from the request target, or from `Host` if
+/// the target has none.
 pub fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> &'a str {
     let named = || headers.get(header::HOST).and_then(|host| host.to_str().ok());
     uri.authority().map(|target| target.as_str()).or_else(named).unwrap_or_default()
 }
 
-/// The name in a `Host`, without the port and the brackets of an address.
+/// The host name in a `Host` value, without the port and without brackets of an IPv6 address.
 pub fn name(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
@@ -193,7 +195,7 @@ mod tests {
             let mut raw = RawHead::default();
             let (one, two) = all.split_at(at);
             raw.took(one);
-            // hyper reports a head when it has all of it.
+            // hyper passes a head on when it is complete.
             if at < 53 {
                 raw.took(two);
             }

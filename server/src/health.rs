@@ -1,5 +1,5 @@
-//! Whether the server lives, whether it is ready, and draining: it answers on, but asks routers to
-//! send no more.
+//! Health checks (alive, ready) and draining. A draining server still answers, but asks routers to
+//! send no new requests.
 
 use crate::models::Seen;
 use crate::openai::json_response;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 type Shared = State<Arc<Service>>;
 
-/// `/health`, `/readyz`: 200 if new requests should be sent here. Requests for unloaded models are
-/// answered, too: they load the model.
+/// `/health`, `/readyz`: 200 if routers should send new requests. Requests for unloaded models are
+/// accepted: they load the model.
 pub async fn ready(State(service): Shared) -> Response {
     let bad = states(&service).into_iter().find(|word| *word != "ok");
     let bad = match bad {
@@ -24,7 +24,7 @@ pub async fn ready(State(service): Shared) -> Response {
     said(bad)
 }
 
-/// `/livez`: 503 if only a restart helps.
+/// `/livez`: 503 if only a restart can help.
 pub async fn live(State(service): Shared) -> Response {
     said(states(&service).into_iter().find(|word| *word == "ended"))
 }
@@ -37,7 +37,7 @@ fn said(bad: Option<&str>) -> Response {
     response
 }
 
-/// A word for each model.
+/// The state of each model, as a word.
 fn states(service: &Service) -> Vec<&'static str> {
     let several = service.all().count() > 1;
     let word =
@@ -49,7 +49,7 @@ fn states(service: &Service) -> Vec<&'static str> {
             None | Some(Is::Ready) => "ok",
             Some(Is::Short) => "short of memory",
             Some(Is::Reopening) => "reopening",
-            // The next request loads it again; other models may be loaded meanwhile.
+            // The next request loads it again; other models may be loaded.
             Some(Is::Ended) if several => "ok",
             Some(Is::Stopping) => "stopping",
             Some(Is::Ended) => "ended",
@@ -57,7 +57,8 @@ fn states(service: &Service) -> Vec<&'static str> {
     service.all().map(|(_, seen)| seen).enumerate().map(word).collect()
 }
 
-/// `POST /drain`: not ready from now on. Requests are still answered, until a signal comes.
+/// `POST /drain`: the server is not ready from now on. It still answers requests until a signal
+/// stops it.
 pub async fn drain(State(service): Shared) -> Response {
     service.drain();
     let statuses = service.all().filter_map(|(_, seen)| Some(seen.loaded?.scheduler.status()));

@@ -9,13 +9,13 @@ use std::str::FromStr;
 /// The URL of a hive. It is printed without a user name and password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hive {
-    /// `HOST:PORT`, as the address has it.
+    /// `HOST:PORT`, as written in the URL.
     pub(super) authority: String,
     pub(super) host: String,
     pub(super) port: u16,
-    /// Beginning of all paths.
+    /// Prefix of all paths.
     pub(super) path: String,
-    /// `Basic …`
+    /// Value of the `authorization` header: `Basic …`
     pub(super) authorization: Option<String>,
 }
 
@@ -35,8 +35,8 @@ impl FromStr for Hive {
             }
             _ => return Err(wrong("it does not begin with http://")),
         }
-        // A query would come before the worker's name. hyper drops a fragment, which no server
-        // gets.
+        // A query would be sent before the worker's name. hyper drops a fragment: servers never
+        // receive it.
         if uri.query().is_some() || url.contains('#') {
             return Err(wrong("'?' and '#' have no meaning here"));
         }

@@ -1,4 +1,4 @@
-//! A server without sockets, for tests and fuzzers: it answers on any connection.
+//! A server without sockets, for tests and fuzzers. It answers on any byte stream.
 
 use crate::connection_state::ConnectionState;
 use crate::listen::answer;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-/// A server that is reached by [`Inside::answer`] only. It runs in the caller's runtime.
+/// A server that is only reached by [`Inside::answer`]. It runs in the caller's runtime.
 pub struct Inside {
     service: Arc<Service>,
     router: Router,
@@ -18,10 +18,10 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Loads the first model. The others are known and are not loaded.
+    /// Loads the first model. The other models are known, but are not loaded.
     ///
     /// # Errors
-    /// One line: the fault of a model.
+    /// One line that describes the fault of a model.
     pub fn open(options: Options) -> Result<Inside, String> {
         let service = Arc::new(Service::new(options));
         service.models.begin(&service.options, &|loaded| loaded.name().to_owned())?;
@@ -44,7 +44,7 @@ impl Inside {
         .await;
     }
 
-    /// Number of requests that wait or are being answered.
+    /// Number of requests that wait or are running.
     pub fn busy(&self) -> usize {
         let of = |loaded: &Arc<crate::loaded::Loaded>| {
             let status = loaded.scheduler.status();

@@ -1,11 +1,11 @@
-//! Access: API keys, and web pages of other origins.
+//! Access control: API keys, and the origins of web pages.
 
 use crate::head;
 use crate::refusal::Refusal;
 use axum::http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
 
-/// An accepted key, as its digest.
+/// An accepted key, stored as its digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key(pub [u8; 32]);
 
@@ -29,22 +29,23 @@ impl Keys {
     }
 
     /// The key in these headers. `None` if the server has no keys. All digests are compared
-    /// completely, so that the time does not tell where two differ.
+    /// completely, so that the time does not reveal the position of the first difference.
     ///
     /// # Errors
-    /// The headers have none of the keys.
+    /// The headers have no accepted key.
     pub fn check(&self, headers: &HeaderMap) -> Result<Option<Key>, Refusal> {
         if self.is_empty() {
             return Ok(None);
         }
-        // Anthropic's clients send `x-api-key`, some beside a bearer of another service.
+        // Anthropic's clients send `x-api-key`. Some of them also send a bearer token of another
+        // service.
         let named = headers.get("x-api-key").map(|value| value.as_bytes().trim_ascii());
         let given = [bearer(headers), named];
         let found = given.into_iter().flatten().find_map(|given| self.find(given));
         found.map(Some).ok_or_else(Refusal::no_key)
     }
 
-    /// The key, if it is one of them.
+    /// The accepted key that equals `given`.
     fn find(&self, given: &[u8]) -> Option<Key> {
         let given: [u8; 32] = Sha256::digest(given).into();
         let same =
@@ -53,25 +54,25 @@ impl Keys {
     }
 }
 
-/// The key in `Authorization: Bearer KEY`.
+/// The key in an `Authorization: Bearer KEY` header.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let given = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (word, key) = given.split_at_checked(7)?;
     word.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
 }
-/// The pages and host names that may reach a server.
+/// The web pages and host names that may access a server.
 #[derive(Debug, Default, Clone)]
 pub struct Origins {
-    /// Origins that are accepted besides the server's own page.
+    /// Accepted origins, besides the server's own page.
     pub named: Vec<String>,
-    /// The server listens on loopback only. Then any other host name that leads here is refused
+    /// The server listens on loopback only. Then other host names that resolve to it are refused
     /// (DNS rebinding).
     pub loopback: bool,
 }
 
 impl Origins {
-    /// Checks the origin of a request to this host. Browsers send it. Programs send none and are
-    /// accepted.
+    /// Checks the origin of a request to this host. Browsers send an origin. Requests of programs
+    /// have no origin and are accepted.
     ///
     /// # Errors
     /// The origin or the host name is not accepted.
@@ -90,7 +91,7 @@ impl Origins {
         Err(Refusal::foreign("pages of other origins are not let in (--cors ORIGIN lets one in)"))
     }
 
-    /// The origin that the answer permits to read it, if it is another page's.
+    /// The value of `access-control-allow-origin`, if the request comes from another page.
     pub fn allowed(&self, headers: &HeaderMap) -> Option<axum::http::HeaderValue> {
         let origin = headers.get(header::ORIGIN)?;
         self.named.iter().any(|named| named.as_bytes() == origin.as_bytes()).then(|| origin.clone())
@@ -101,7 +102,7 @@ impl Origins {
 /// `app://obsidian.md`.
 ///
 /// # Errors
-/// The text is not an origin.
+/// The string is not an origin.
 pub fn origin(text: &str) -> Result<String, String> {
     let wrong = |why: &str| {
         format!("{why}: give an origin as https://app.example or http://localhost:3000")
@@ -118,7 +119,7 @@ pub fn origin(text: &str) -> Result<String, String> {
     if rest.contains(['/', '?', '#', '@']) {
         return Err(wrong("an origin has no path and no user"));
     }
-    // A `*` in a host is an ordinary character here, and no browser sends one.
+    // A `*` in a host has no special meaning here, and browsers never send it.
     if rest.contains('*') || rest.ends_with(':') || head::name(&rest).is_none() {
         return Err(wrong("the host is invalid"));
     }
@@ -132,7 +133,7 @@ pub fn origin(text: &str) -> Result<String, String> {
     Ok(format!("{scheme}://{rest}"))
 }
 
-/// `localhost:8080` and the like.
+/// Whether the host is `localhost:8080` or similar.
 fn is_loopback_name(host: &str) -> bool {
     let Some(name) = head::name(host) else { return false };
     let address = name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());

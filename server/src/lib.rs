@@ -1,27 +1,27 @@
-//! HTTP in front of models: the APIs of OpenAI, Anthropic, Ollama and llama.cpp, a chat page,
-//! metrics, and the worker of a fleet. [`serve`] runs it all. [`kjit_model::serve::Scheduler`]
-//! answers requests and knows no HTTP.
+//! An HTTP server for models: the APIs of OpenAI, Anthropic, Ollama and llama.cpp, a chat page,
+//! metrics, and fleet workers. [`serve`] runs the server. [`kjit_model::serve::Scheduler`] computes
+//! the answers and does not depend on HTTP.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `options`, `listen`, `tls` | options; sockets and signals; certificates |
-//! | `connection_limit`, `connection_state`, `connection` | their number; state; time limits |
+//! | `connection_limit`, `connection_state`, `connection` | their limit; state; time limits |
 //! | `head`, `bodies` | contradictory heads; limits of bodies |
 //! | `routes`, `keys` | routes and the checks before them; access |
 //! | `fields`, `refusal` | fields of requests, each supported or refused by name; refusals |
-//! | `neutral`, `caller` | fields without a counterpart; the caller's turn and prefixes |
+//! | `neutral`, `caller` | fields that kjit does not have; a caller's queue turn and prefixes |
 //! | `preparation` | work before a request is queued, in turns by caller |
 //! | `service`, `models`, `loaded` | shared state; loading and unloading; a loaded model |
 //! | `conversation`, `prompt` | messages to a prompt |
 //! | `sampling`, `samplers`, `constrain` | sampling options; further samplers; constraints |
 //! | `choice`, `tool`, `tool_list` | `tool_choice`; a tool; tools of other formats |
-//! | `converse`, `forced`, `thought` | what all chat dialects share; forced tokens; length of a thought |
+//! | `converse`, `forced`, `thought` | chat dialects' common code; forced tokens; reasoning limit |
 //! | `ranking` | rerank and score |
 //! | `generation`, `streamed` | one answer, from tokens to text; streams |
 //! | `openai`, `anthropic`, `ollama`, `llama`, `fleet` | dialects |
 //! | `probes` | routes of SGLang's and vLLM's monitors |
 //! | `hive`, `announce` | a hive's URL; announcements of a fleet's worker |
-//! | `counts`, `metrics`, `vllm_metrics`, `process` | counts; metrics: kjit's, under vLLM's names, of the process |
+//! | `counts`, `metrics`, `vllm_metrics`, `process` | counters; metrics: kjit's, vLLM's, process |
 //! | `status`, `page`, `health` | state, the chat page, readiness and draining |
 //! | `running` | the servers of a user, for `kjit ps` |
 //! | `in_process` | a server without sockets, for tests |
@@ -99,7 +99,8 @@ pub use options::{Limits, Options, Served, Worker};
 pub use running::{Running, running};
 pub use tls::Tls;
 
-// Unit and integration tests are one program. The latter see the crate as its users do.
+// Unit and integration tests are one program. Integration tests use only the public API of the
+// crate.
 #[cfg(test)]
 extern crate self as kjit_server;
 #[cfg(test)]

@@ -27,12 +27,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// The signal that ended serving.
+/// The signal that stopped the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// SIGTERM. Running requests were finished, or their time was over.
+    /// SIGTERM. Running requests were finished, or the time limit was over.
     Terminated,
-    /// Ctrl-C, with the same end.
+    /// Ctrl-C. It is handled like SIGTERM.
     Interrupted,
 }
 
@@ -40,18 +40,18 @@ pub enum End {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Everybody could use the server, and no flag asks for that.
+    /// Anyone could use the server, and no flag allows that.
     #[error("{0}")]
     Open(String),
-    /// The address is not free, or not one of this machine.
+    /// The address is in use, or does not belong to this machine.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The system refuses threads or signal handlers.
+    /// The system cannot start threads or signal handlers.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
     /// The model cannot be opened.
@@ -59,20 +59,20 @@ pub enum ServeError {
     Model(String),
 }
 
-/// Threads for connections. Computing has threads of its own.
+/// Threads for connections. Computation has other threads.
 const THREADS: usize = 2;
-/// Threads for long work: as many as prepare requests, and as many again for work that asks the
-/// device or opens a model.
+/// Threads for blocking work: twice the number that prepare requests. The others query the device
+/// or open a model.
 const WORKERS: usize = 4 * PLACES;
-/// Time after the stop timeout in which last errors are written.
+/// Time after the stop timeout in which the last errors are sent.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Bytes of a request's head, and of a single read of a body.
+/// Maximum bytes of a request head, and of a single read of a body.
 const AT_ONCE: usize = 64 << 10;
-/// Files that are not connections: a fourth of the limit, within these bounds. Models, kernels,
-/// compilers and drivers need some.
+/// Files that are not connections: a quarter of the limit, within these bounds. Models, kernels,
+/// compilers and drivers open files.
 const OTHER_FILES: (usize, usize) = (24, 256);
 
-/// Serves until a signal ends it.
+/// Serves until a signal stops the server.
 ///
 /// # Errors
 /// The server cannot start, or the model cannot be opened.
@@ -94,18 +94,18 @@ pub fn serve(mut options: Options) -> Result<End, ServeError> {
         .enable_all()
         .build()?;
     let end = runtime.block_on(run(options));
-    // A thread that hangs in a driver does not delay the end.
+    // A thread that hangs in a driver must not delay the exit.
     runtime.shutdown_background();
     end
 }
 
-/// Raises the limit of open files to the maximum and returns it. Each connection is a file, and
-/// many systems begin with a limit of 1,024.
+/// Raises the limit of open files to the maximum and returns it. Each connection is a file, and the
+/// initial limit is often 1,024.
 fn more_files() -> usize {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // If raising fails, fewer connections fit.
+    // If raising fails, fewer connections are possible.
     let _ = setrlimit(Resource::Nofile, limit);
     let files = getrlimit(Resource::Nofile).current;
     files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX)
@@ -166,7 +166,7 @@ async fn run(options: Options) -> Result<End, ServeError> {
             _ = interrupt.recv() => at_once = true,
         }
     }
-    // No connection is accepted any more.
+    // Stops accepting connections.
     door.abort();
     let _ = door.await;
     if at_once {
@@ -196,8 +196,8 @@ impl fmt::Display for Here {
     }
 }
 
-/// Starts the thread that loads the first model and then models on request. An error of the first
-/// one comes through the channel.
+/// Starts the thread that loads the first model, and other models on request. An error of the first
+/// model is sent through the channel.
 fn load(service: &Arc<Service>, here: Here) -> io::Result<oneshot::Receiver<Result<(), String>>> {
     let (to, opened) = oneshot::channel();
     let service = Arc::clone(service);
@@ -214,7 +214,7 @@ fn load(service: &Arc<Service>, here: Here) -> io::Result<oneshot::Receiver<Resu
     Ok(opened)
 }
 
-/// The line about a loaded model.
+/// The log line about a loaded model.
 fn serving(loaded: &Loaded, here: Here) -> String {
     let (status, device) = (loaded.scheduler.status(), &loaded.device);
     let room = if loaded.encoder {
@@ -232,9 +232,9 @@ struct Door {
     service: Arc<Service>,
     router: Router,
     places: Arc<ConnectionLimit>,
-    /// Tells connections to end.
+    /// Asks connections to end.
     stopping: watch::Sender<bool>,
-    /// Each connection holds a clone. The receiver ends when all are gone.
+    /// Each connection holds a clone. The receiver ends when all are dropped.
     alive: mpsc::Sender<()>,
 }
 
@@ -244,7 +244,7 @@ impl Door {
         Door { service: Arc::clone(service), router: routes(service), places, stopping, alive }
     }
 
-    /// Accepts connections, each when there is a place for it.
+    /// Accepts connections, each when the limit allows it.
     async fn open(self, listener: TcpListener) {
         let mut said = false;
         loop {
@@ -253,9 +253,10 @@ impl Door {
                     Some(place) => self.let_in(stream, place),
                     None => full(&stream),
                 },
-                // The client left before it was accepted.
+                // The client disconnected before it was accepted.
                 Err(why) if why.kind() == io::ErrorKind::ConnectionAborted => {}
-                // Out of files or memory: the connection that has been idle longest is closed.
+                // No file descriptor or memory is left: the connection that has been idle longest
+                // is closed.
                 Err(why) => {
                     if !std::mem::replace(&mut said, true) {
                         let closed = "connections that wait longest for a request are closed";
@@ -277,7 +278,7 @@ impl Door {
         tokio::spawn(async move {
             let open = &service.metrics.connections;
             open.fetch_add(1, Ordering::Relaxed);
-            // Small packets are sent at once: clients wait for each token.
+            // Small packets are sent immediately: clients wait for each token.
             let _ = stream.set_nodelay(true);
             let (limits, activity) = (&service.options.limits, &place.activity);
             match &service.options.tls {
@@ -300,7 +301,8 @@ impl Door {
     }
 }
 
-/// Tells a client that its address has its share of connections, if that can be sent at once.
+/// Tells a client that its address has its maximum number of connections, if that can be sent
+/// immediately.
 fn full(stream: &TcpStream) {
     let why =
         "this address has as many connections as one may have, and all of them are being answered";
@@ -338,7 +340,7 @@ pub async fn answer<S>(
     let _ = serving.await;
 }
 
-/// Finishes running requests. A second signal ends the server at once.
+/// Finishes running requests. A second signal ends the server immediately.
 async fn stop(
     service: &Arc<Service>,
     mut gone: mpsc::Receiver<()>,
@@ -363,14 +365,14 @@ async fn stop(
     let finished = async {
         let in_time = tokio::time::timeout(deadline, gone.recv()).await.is_ok();
         let rest = until.saturating_duration_since(Instant::now());
-        // All models stop at the same time, so that none spends another's remaining time.
+        // All models stop simultaneously, so that no model uses up the remaining time of another.
         let stops =
             loaded.into_iter().map(|loaded| tokio::task::spawn_blocking(move || loaded.stop(rest)));
         for stop in stops.collect::<Vec<_>>() {
             let _ = stop.await;
         }
         if !in_time {
-            // Requests that were not finished have got an error, which is being sent.
+            // Unfinished requests have got an error, which is still being sent.
             let _ = tokio::time::timeout(LAST_WORDS, gone.recv()).await;
         }
         in_time

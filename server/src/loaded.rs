@@ -1,4 +1,4 @@
-//! A model that was opened and given to a scheduler.
+//! A model that was opened and has a scheduler.
 
 use crate::options::{Options, Served};
 use crate::refusal::Refusal;
@@ -20,66 +20,67 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Memory for embeddings by a generative model, besides weights, keys and values: rows of a prompt,
-/// and room that stays for the model that answers, for instance for graphs recorded later.
+/// Memory for embeddings with a generative model, besides weights, keys and values: hidden states
+/// of a prompt, and memory that the generating model may need later, for example for captured
+/// graphs.
 const BESIDE_WEIGHTS: u64 = 1 << 30;
 
-/// Time after a failed second opening before it is tried again.
+/// Time after a failed second opening before the next try.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// A model that is loaded.
 pub struct Loaded {
-    /// Its scheduler.
+    /// The scheduler.
     pub scheduler: Scheduler,
-    /// Its tokenizer.
+    /// The tokenizer.
     pub tokenizer: Tokenizer,
-    /// Its chat template, or the reason why it has none.
+    /// The chat template, or the reason why it is missing.
     pub template: Result<ChatTemplate, String>,
-    /// Control tokens that a user's or a tool's message spells are text.
+    /// Control tokens in messages of users and tools are treated as text.
     pub literal_user_text: bool,
-    /// Context size: prompt and answer together.
+    /// Context size in tokens: prompt and answer together.
     pub context: usize,
-    /// Its devices.
+    /// The devices of the model.
     pub device: DeviceTaken,
     /// `general.architecture`.
     pub arch: String,
-    /// Name of its mix of types, such as Q4_K_M.
+    /// Name of the mix of quantization types, such as Q4_K_M.
     pub mix: String,
-    /// Whether it is an encoder, which makes embeddings and no text.
+    /// Whether the model is an encoder: it makes embeddings and no text.
     pub encoder: bool,
-    /// Bytes of all weights.
+    /// Size of all weights in bytes.
     pub weights: u64,
-    /// Elements of all weights.
+    /// Number of elements of all weights.
     pub parameters: u64,
     /// `general.license`.
     license: Option<String>,
-    /// Digest of its file.
+    /// Digest of the model file.
     digest: String,
-    /// Bytes of keys and values with all contexts full.
+    /// Bytes of keys and values when all contexts are full.
     pub kv: u64,
     /// Bytes of keys and values of one full context.
     context_bytes: u64,
-    /// Whether tokens may be drafted. On a GPU drafts keep one or two answers from being chosen
-    /// ahead of the host. Steps with drafts were not shown to make up for that, so on a GPU
-    /// drafting is off unless it is asked for.
+    /// Whether tokens may be drafted. On a GPU, one or two sequences are decoded ahead of the host,
+    /// and drafts prevent this. Measurements did not show that drafts make up for this, so drafting
+    /// on a GPU is off unless it is requested.
     pub lookup: bool,
-    /// Its names and options.
+    /// Names and options of the model.
     pub served: Served,
     engine: Option<Engine>,
     n_vocab: usize,
-    /// Made for the first constrained answer.
+    /// Created for the first constrained answer.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
-    /// Tokens of DRY's breakers.
+    /// Token lists of DRY's sequence breakers.
     pub breakers: Breakers,
-    /// The second opening of a generative model, for embeddings. Made on the first request for
-    /// them.
+    /// The second opening of a generative model, for embeddings. Created on the first request for
+    /// embeddings.
     vectors: Mutex<Option<(Scheduler, Option<Listed>)>>,
-    /// Locked while it is opened: time and reason of the last failure.
+    /// Locked while the model is opened. Time and reason of the last failure.
     opening: Mutex<Option<(Instant, String)>>,
-    /// Held while waiting for it, without blocking a thread.
+    /// Held while waiting for the opening, without blocking a thread.
     pub turn: tokio::sync::Mutex<()>,
     others: Arc<Others>,
-    /// Whether it has less memory than it would have alone.
+    /// Whether the model has less memory than it would have alone.
     lacks_room: bool,
     _listed: Listed,
 }
@@ -88,7 +89,7 @@ impl Loaded {
     /// Opens the model.
     ///
     /// # Errors
-    /// One line: the fault of the file or the device.
+    /// One line that describes the fault of the file or the device.
     pub fn open(
         options: &Options,
         served: &Served,
@@ -109,8 +110,8 @@ impl Loaded {
             None => model.template().map_err(|error| line(&error)),
         };
         if options.template.is_some() {
-            // A named template that cannot be used is an error. A file without one still completes
-            // text.
+            // A template that was named and cannot be used is an error. A model without template
+            // still completes text.
             template.as_ref().map_err(String::clone)?;
         }
         if let Ok(Some(note)) = template.as_ref().map(ChatTemplate::note) {
@@ -184,15 +185,15 @@ impl Loaded {
         })
     }
 
-    /// Name in answers.
+    /// Name of the model in answers.
     pub fn name(&self) -> &str {
         self.served.name()
     }
 
-    /// Tokenises a prompt, as long as it fits and the client waits.
+    /// Tokenises a prompt. Stops if the prompt is too long or the client disconnects.
     ///
     /// # Errors
-    /// The prompt is too long, or the client has gone.
+    /// The prompt is too long, or the client has disconnected.
     pub fn tokens(
         &self,
         cancel: &Cancel,
@@ -205,11 +206,11 @@ impl Loaded {
         })
     }
 
-    /// Size of the vocabulary as the model's rows have it.
+    /// Size of the vocabulary, as in the model's matrices.
     pub fn n_vocab(&self) -> usize {
         self.n_vocab
     }
-    /// The form in which the model writes reasoning and calls.
+    /// The format in which the model writes reasoning and calls.
     pub fn form(&self) -> Form {
         self.template.as_ref().map_or(Form::Hermes, ChatTemplate::form)
     }
@@ -223,9 +224,9 @@ impl Loaded {
         self.grammars.get_or_init(|| Grammars::new(&self.tokenizer, self.n_vocab)).as_ref()
     }
 
-    /// The scheduler for embeddings: an encoder's own, or the second opening of any other model,
-    /// whose hidden states are pooled. The first call takes as long as opening the model: too long
-    /// for an async thread.
+    /// The scheduler for embeddings: of an encoder, the scheduler itself; of other models, the
+    /// second opening, whose hidden states are pooled. The first call opens the model: too long for
+    /// an async thread.
     ///
     /// # Errors
     /// The model cannot be opened for embeddings.
@@ -239,7 +240,8 @@ impl Loaded {
         {
             return Ok(vectors);
         }
-        // Memory may have been short: it is tried again later, but not for every request.
+        // Memory may have been short, so the opening is tried again later, but not for every
+        // request.
         if let Some((_, why)) = failed.as_ref().filter(|(at, _)| at.elapsed() < AGAIN) {
             return Err(why.clone());
         }
@@ -251,7 +253,7 @@ impl Loaded {
         Ok(vectors)
     }
 
-    /// Stops both openings. Running requests may finish within this time.
+    /// Stops both openings. Running requests may finish in this time.
     pub fn stop(&self, rest: Duration) {
         self.scheduler.stop(rest);
         if let Some(vectors) = self.opened() {
@@ -274,12 +276,13 @@ impl Loaded {
         busy(&self.scheduler) || self.opened().as_ref().is_some_and(busy)
     }
 
-    /// Whether it has less than it would have alone: streamed layers, or fewer sequences.
+    /// Whether the model has less memory than it would have alone: layers are streamed, or fewer
+    /// sequences fit.
     pub fn lacks_room(&self) -> bool {
         self.lacks_room
     }
 
-    /// Its facts, for the time when it is not loaded.
+    /// Facts of the model, to show while it is not loaded.
     pub fn card(&self) -> Card {
         Card {
             arch: self.arch.clone(),
@@ -294,12 +297,12 @@ impl Loaded {
         }
     }
 
-    /// Opens the model for embeddings: on the same GPU, if that is a single one with room for the
-    /// weights once more, else on the CPU.
+    /// Opens the model for embeddings: on the same GPU, if the model uses one GPU and the weights
+    /// fit a second time; if not, on the CPU.
     fn pooled(&self, options: &Options) -> Result<(Scheduler, Option<Listed>), String> {
         let (served, line) = (&self.served, |error: &dyn std::fmt::Display| error.to_string());
         let gguf = Gguf::open(&served.path).map_err(|error| line(&error))?;
-        // If the file names no pooling, the mean of all tokens is taken.
+        // If the file does not set the pooling, the mean of all tokens is used.
         let pooling = arch::pooling(&gguf).map_err(|error| line(&error))?.unwrap_or(Pooling::Mean);
         let open = OpenOptions {
             stream: false,
@@ -351,8 +354,8 @@ impl Loaded {
             .map_err(no_thread)
     }
 
-    /// Whether a single GPU computes, without a memory limit, and its free memory holds the weights
-    /// and working memory.
+    /// Whether a single GPU computes without a memory limit, and the weights and the working memory
+    /// fit into its free memory.
     fn has_room_once_more(&self) -> bool {
         let open = &self.served.open;
         let one = self.device.is_gpu()
@@ -365,7 +368,7 @@ impl Loaded {
             && free > self.weights + self.weights / 8 + self.context_bytes + BESIDE_WEIGHTS
     }
 
-    /// Kernels that were compiled here, and kernels from the cache.
+    /// Number of kernels compiled by this process, and number of kernels from the cache.
     pub fn kernels(&self) -> (u64, u64) {
         self.engine
             .as_ref()
@@ -373,8 +376,8 @@ impl Loaded {
             .map_or((0, 0), |counts| (counts.compiled, counts.cached))
     }
 
-    /// Bytes in use and in all, of the device or of this machine. Asks the driver: too slow for an
-    /// async thread.
+    /// Bytes in use and total bytes, of the device or of this machine. Queries the driver: too slow
+    /// for an async thread.
     pub fn memory(&self) -> Option<(u64, u64)> {
         match &self.engine {
             Some(engine) => {
@@ -386,12 +389,12 @@ impl Loaded {
     }
 }
 
-/// Error of loading.
+/// An error while loading a model.
 #[derive(Debug)]
 pub struct NotLoaded {
     /// The error in one line.
     pub line: String,
-    /// Whether memory was short. Unloading other models may help then.
+    /// Whether memory was short. Unloading other models may help in this case.
     pub room: bool,
 }
 
@@ -420,28 +423,29 @@ impl From<OpenError> for NotLoaded {
 pub struct Card {
     /// `general.architecture`.
     pub arch: String,
-    /// Name of its mix of types.
+    /// Name of the mix of quantization types.
     pub mix: String,
-    /// Whether it is an encoder.
+    /// Whether the model is an encoder.
     pub encoder: bool,
-    /// Whether it has a chat template.
+    /// Whether the model has a chat template.
     pub chats: bool,
-    /// Bytes of all weights.
+    /// Size of all weights in bytes.
     pub weights: u64,
-    /// Elements of all weights.
+    /// Number of elements of all weights.
     pub parameters: u64,
-    /// Context size: prompt and answer together.
+    /// Context size in tokens: prompt and answer together.
     pub context: usize,
     /// `general.license`, if the file has one.
     pub license: Option<String>,
-    /// Digest of the file's length, begin and end, in hex: files of gigabytes are not read for it.
+    /// Digest of the length, the start and the end of the file, in hex. Reading all of a large file
+    /// would take too long.
     pub digest: String,
 }
 
-/// Bytes at the begin and the end of a file that its digest is of.
+/// Number of bytes at the start and at the end of a file that the digest covers.
 const DIGESTED: u64 = 1 << 20;
 
-/// The digest of a file, or of the name of a folder.
+/// The digest of a file, or of the name if the path is a folder.
 fn digest(path: &Path) -> String {
     use sha2::{Digest, Sha256};
     use std::io::{Read, Seek, SeekFrom};
@@ -470,7 +474,7 @@ impl Card {
     /// Reads the facts of a model that is not loaded.
     ///
     /// # Errors
-    /// One line: the fault of the file.
+    /// One line that describes the fault of the file.
     pub fn read(served: &Served) -> Result<Card, String> {
         let line = |error: &dyn std::fmt::Display| format!("{}: {error}", served.path.display());
         let gguf = Gguf::open(&served.path).map_err(|error| error.to_string())?;
@@ -491,17 +495,17 @@ impl Card {
     }
 }
 
-/// Bytes and elements of all weights.
+/// Size in bytes and number of elements of all weights.
 fn sizes(graph: &Graph) -> (u64, u64) {
     let weights = || graph.weights.iter();
     (weights().map(|w| w.bytes() as u64).sum(), weights().map(|w| w.elems() as u64).sum())
 }
 
-/// Lets the sequences of a session share the memory that was named for them, where the model
-/// supports it. Returns the tokens that fit.
+/// If a memory size for sequences is set and the model supports it, the sequences of a session
+/// share this memory. Returns the tokens that fit.
 fn seated(session: &mut Session, served: &Served) -> Option<usize> {
     let (bytes, sequences) = served.shared_memory?;
-    // States of constant size cannot be shared by tokens.
+    // States of constant size cannot be shared per token.
     let each = session.kv().bytes(session.graph().kv_elems_per_token());
     if each == 0 || session.graph().is_recurrent() || session.graph().pooling.is_some() {
         return None;
@@ -510,16 +514,16 @@ fn seated(session: &mut Session, served: &Served) -> Option<usize> {
     session.seat(sequences).then_some(tokens)
 }
 
-/// The models of a server, by device. A device's fault ends the sessions of all models there. The
-/// device can be opened again only after the last of them has dropped it, including models that
-/// were idle and saw no fault.
+/// The models of a server, by device. A device fault ends the sessions of all models on the device.
+/// The device can be opened again only after all models have dropped it, including models that were
+/// idle and had no error.
 #[derive(Default)]
 pub struct Others(Mutex<Vec<One>>);
 
-/// A model: a unique number, its device, and a handle of its scheduler.
+/// A model: a unique number, its device, and its scheduler.
 type One = (u64, String, Scheduler);
 
-/// Membership in [`Others`], until this is dropped.
+/// Registration in [`Others`]. Removed when dropped.
 struct Listed(Arc<Others>, u64);
 
 impl Drop for Listed {
@@ -543,7 +547,8 @@ impl Others {
         Listed(Arc::clone(self), number)
     }
 
-    /// Makes all other models on this device open their sessions again. False if there are none.
+    /// Makes all other models on this device open their sessions again. Returns false if there are
+    /// none.
     fn renew(&self, device: &str, path: &Path) -> bool {
         let all = self.all().clone();
         let here: Vec<_> = all.iter().filter(|(_, on, _)| on == device).collect();
@@ -555,11 +560,11 @@ impl Others {
     }
 }
 
-/// Time between two tries to open a device that other models still hold, and number of tries.
+/// Time between two tries to open a device that other models still use, and number of tries.
 const PAUSE: Duration = Duration::from_millis(200);
 const TRIES: usize = 50;
 
-/// Opens the session again after a device's fault, with the same options.
+/// Opens the session again after a device fault, with the same options.
 fn again(options: &Options, served: &Served, device: &str, others: &Arc<Others>) -> Reopen {
     let (served, config, say) = (served.clone(), options.engine.clone(), options.say);
     let (others, device, several) =
@@ -569,7 +574,7 @@ fn again(options: &Options, served: &Served, device: &str, others: &Arc<Others>)
         say(&format!("the device failed: opening {which} again"));
         let open = || Model::open_with(&served.path, &served.open, config.clone());
         let mut opened = open();
-        // Other models may still hold the device.
+        // Other models may still use the device.
         if opened.is_err() && others.renew(&device, &served.path) {
             for _ in 0..TRIES {
                 std::thread::sleep(PAUSE);
@@ -590,7 +595,7 @@ fn again(options: &Options, served: &Served, device: &str, others: &Arc<Others>)
     })
 }
 
-/// Bytes in use and in all, of `/proc/meminfo`.
+/// Bytes in use and total bytes, from `/proc/meminfo`.
 fn machine_memory() -> Option<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let of = |name: &str| {

@@ -1,4 +1,4 @@
-//! Counts of the server and the scheduler in Prometheus' text format.
+//! Counters of the server and the scheduler in Prometheus' text format.
 
 use crate::loaded::Loaded;
 use crate::service::Service;
@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-/// The whole text. Asks the driver for its memory: too slow for an async thread.
+/// The complete text. Queries the driver for its memory: too slow for an async thread.
 pub fn text(service: &Service) -> String {
     let mut out = Text::default();
     let answers = service.metrics.answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -68,7 +68,7 @@ pub fn text(service: &Service) -> String {
     out.finish()
 }
 
-/// A label's value, escaped.
+/// The escaped value of a label.
 fn escaped(name: &str) -> String {
     name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -87,24 +87,24 @@ impl Text {
         self.lines.entry(name.to_owned()).or_insert_with(head)
     }
 
-    /// The labels and one more, as text.
+    /// The current labels and one more, as a string.
     fn labelled(&self, more: Option<String>) -> String {
         let all: Vec<&str> = self.labels.iter().chain(&more).map(String::as_str).collect();
         if all.is_empty() { String::new() } else { format!("{{{}}}", all.join(",")) }
     }
 
-    /// One line of a metric.
+    /// Adds one line of a metric.
     pub fn line(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
         let labels = self.labelled(None);
         let _ = writeln!(self.lines(name, kind, help), "{name}{labels} {value}");
     }
 
-    /// A value that goes up and down.
+    /// Adds a gauge: a value that can go up and down.
     pub fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.line(name, "gauge", help, value);
     }
 
-    /// A count.
+    /// Adds a counter.
     pub fn counter(&mut self, name: &str, help: &str, value: u64) {
         self.line(name, "counter", help, value);
     }
@@ -135,14 +135,14 @@ impl Text {
         }
     }
 
-    /// Writes with more labels.
+    /// Adds lines with more labels.
     pub fn with(&mut self, more: String, write: impl FnOnce(&mut Text)) {
         self.labels.push(more);
         write(self);
         self.labels.pop();
     }
 
-    /// A histogram, its values multiplied.
+    /// Adds a histogram. Its values are multiplied.
     pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram, times: f64) {
         let mut below = 0;
         let mut text = String::new();

@@ -1,7 +1,7 @@
-//! Loads and unloads models. The first model is loaded at startup, the others on request, one after
-//! the other, by one thread. A model is unloaded when nobody has asked for it for a while, or when
-//! another one needs its memory: the model that was used least recently goes first, and a busy one
-//! never. Requests wait for their model to be loaded.
+//! Loads and unloads models. The first model is loaded at startup, the others on request. One
+//! thread loads one model after the other. A model is unloaded when it was not requested for a
+//! while, or when another model needs its memory. The least recently used model is unloaded first.
+//! A busy model is never unloaded. Requests wait until their model is loaded.
 
 use crate::loaded::{Card, Loaded, NotLoaded, Others};
 use crate::options::{Options, Served};
@@ -16,32 +16,32 @@ use tokio::sync::watch;
 /// Time limit of a request that waits for its model. Compiling all kernels of a large model for the
 /// first time takes minutes.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Time limit of waiting until a model in the way is idle.
+/// Maximum wait until a busy model that needs the memory is idle.
 const FOR_ROOM: Duration = Duration::from_secs(60);
-/// Time for a model that is unloaded to finish. It is idle, except for requests that came at the
-/// last moment.
+/// Maximum time for an unloaded model to finish. It is idle, except for requests that arrived at
+/// the last moment.
 const LAST: Duration = Duration::from_secs(60);
 /// Time between two checks for idle models.
 const LOOK: Duration = Duration::from_millis(200);
-/// Time limit for readers, such as `/status` asking the driver, that still hold a model which is
-/// unloaded.
+/// Time limit for readers that still hold an unloaded model, such as `/status` while it queries the
+/// driver.
 const LOOKERS: Duration = Duration::from_secs(5);
 
 /// State of a model.
 enum Is {
-    /// Not loaded.
+    /// The model is not loaded.
     Away,
-    /// Being loaded or unloaded.
+    /// The model is being loaded or unloaded.
     Moving,
     Here(Lease),
 }
 
 /// Use of a model. A model is not unloaded while one of these exists. Readers such as `/status`
-/// have none: otherwise a monitor would keep models loaded for ever.
+/// have no lease: a monitor must not keep models loaded.
 #[derive(Clone)]
 pub struct Lease {
     loaded: Arc<Loaded>,
-    /// Shared by all leases, the place's own included.
+    /// Shared by all leases, and by the entry of the model.
     held: Arc<()>,
 }
 
@@ -55,80 +55,80 @@ impl Deref for Lease {
 
 struct Place {
     is: Is,
-    /// Number of requests that wait for it, and the begin of the first one's wait.
+    /// Number of requests that wait for the model, and the time when the first one began to wait.
     waiting: usize,
     since: Instant,
-    /// A request waits for it that no attempt has answered yet.
+    /// A request waits for the model, and no attempt has answered it yet.
     wanted: bool,
     /// The last attempt failed because busy models are in the way.
     no_room: Option<NoRoom>,
     /// Time of the last use.
     used: Instant,
-    /// Time that it stays loaded without use, if a request set it.
+    /// How long the model stays loaded without use, if a request set it.
     keep: Option<Keep>,
     /// Number of finished attempts to load it, and the last error.
     tries: u64,
     failed: Option<Refusal>,
     counts: Counts,
-    /// Its facts, loaded or not.
+    /// Facts of the model, loaded or not.
     card: Option<Arc<Card>>,
 }
 
-/// A model without room while busy models are in the way.
+/// A model that does not fit while other models are busy.
 struct NoRoom {
-    /// Time at which waiting for room ends.
+    /// Time limit of the wait for memory.
     until: Instant,
     why: String,
 }
 
-/// Time that a model stays loaded without use.
+/// How long a model stays loaded without use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// This long. Zero: it goes when its requests are finished.
+    /// It stays loaded for this time. Zero: it is unloaded when its requests are finished.
     For(Duration),
     /// Until another model needs its memory.
     Always,
 }
 
-/// Counts of loading.
+/// Counters of loading.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
-    /// Number of times it was loaded.
+    /// Number of times the model was loaded.
     pub loads: u64,
-    /// Number of times it was unloaded.
+    /// Number of times the model was unloaded.
     pub unloads: u64,
-    /// Requests that wait until it is loaded.
+    /// Number of requests that wait for the model.
     pub waiting: usize,
 }
 
-/// State of a model, for display.
+/// State of a model, for status pages.
 pub struct Seen {
     /// The model, if it is loaded.
     pub loaded: Option<Arc<Loaded>>,
-    /// Whether it is being loaded or unloaded.
+    /// Whether the model is being loaded or unloaded.
     pub moving: bool,
-    /// Its facts. `None` before they were read.
+    /// Facts of the model. `None` until they were read.
     pub card: Option<Arc<Card>>,
-    /// Counts of loading.
+    /// Counters of loading.
     pub counts: Counts,
     /// Time of the last use.
     pub used: Instant,
-    /// Time that it stays loaded without use, if a request set it.
+    /// How long the model stays loaded without use, if a request set it.
     pub keep: Option<Keep>,
 }
 
-/// The models of a server, in the options' order.
+/// The models of a server, in the order of the options.
 pub struct Models {
     places: Mutex<(Vec<Place>, bool)>,
-    /// Wakes the loading thread: a model is wanted, or the server stops.
+    /// Wakes the loading thread: a model is requested, or the server stops.
     asked: Condvar,
-    /// Wakes waiting requests: something changed.
+    /// Wakes waiting requests after each change.
     changed: watch::Sender<()>,
     others: Arc<Others>,
 }
 
 impl Models {
-    /// Places for this many models, none of them loaded.
+    /// Entries for this many models, none of them loaded.
     pub fn new(n: usize) -> Models {
         let now = Instant::now();
         let place = |_| Place {
@@ -154,11 +154,11 @@ impl Models {
     }
 
     fn lock(&self) -> MutexGuard<'_, (Vec<Place>, bool)> {
-        // The lock is held for bookkeeping only.
+        // The lock is held only for short updates.
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// State of the model at this position of the options.
+    /// State of the model with this index in the options.
     pub fn seen(&self, at: usize) -> Option<Seen> {
         let places = self.lock();
         let place = places.0.get(at)?;
@@ -193,8 +193,9 @@ impl Models {
         self.changed.send_replace(());
     }
 
-    /// The model, loaded first if necessary. It stays loaded while the result is held, and for
-    /// `keep` after that. Without `keep` the time of an earlier request counts, else the server's.
+    /// Returns the model and loads it first if necessary. It stays loaded while the lease is held,
+    /// and for `keep` after that. Without `keep` the time of an earlier request is used, or the
+    /// server's time.
     ///
     /// # Errors
     /// Loading failed or took too long, or too many requests wait for the model.
@@ -223,7 +224,7 @@ impl Models {
                         }
                         return Ok(lease.clone());
                     }
-                    // It was lost with its device, and opening it again failed.
+                    // The model was lost with its device, and opening it again failed.
                     place.is = Is::Away;
                     place.wanted = true;
                     self.asked.notify_all();
@@ -236,7 +237,7 @@ impl Models {
                         if let Some(why) = &place.failed {
                             return Err(why.clone());
                         }
-                        // It was loaded, and unloaded again before this request woke.
+                        // The model was loaded, and unloaded again before this request woke up.
                         if matches!(place.is, Is::Away) {
                             place.wanted = true;
                             self.asked.notify_all();
@@ -261,7 +262,7 @@ impl Models {
                     }
                 }
             }
-            // A client that goes away drops this, which ends its waiting.
+            // If the client disconnects, this future is dropped, which ends the wait.
             match tokio::time::timeout_at(until, changed.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Err(Refusal::internal("nothing is loaded any more")),
@@ -275,7 +276,7 @@ impl Models {
         }
     }
 
-    /// Unloads the model as soon as it is idle, also if it is still being loaded.
+    /// Unloads the model when it is idle, even if it is being loaded now.
     pub fn release(&self, at: usize) {
         if let Some(place) = self.lock().0.get_mut(at)
             && (place.wanted || !matches!(place.is, Is::Away))
@@ -285,11 +286,11 @@ impl Models {
         self.asked.notify_all();
     }
 
-    /// Loads the first model and reads the facts of the others. `said` makes the line about a
+    /// Loads the first model and reads the facts of the others. `line` formats the log line about a
     /// loaded model.
     ///
     /// # Errors
-    /// One line: the fault of a model.
+    /// One line that describes the fault of a model.
     pub fn begin(&self, options: &Options, line: &dyn Fn(&Loaded) -> String) -> Result<(), String> {
         if let Some(place) = self.lock().0.first_mut() {
             place.is = Is::Moving;
@@ -308,7 +309,7 @@ impl Models {
         Ok(())
     }
 
-    /// Loads wanted models and unloads idle ones, until the server stops.
+    /// Loads requested models and unloads idle models, until the server stops.
     pub fn keep(&self, options: &Options, line: &dyn Fn(&Loaded) -> String) {
         let name = |at: usize| options.models.get(at).map_or("", Served::name);
         while let Some(next) = self.next(options.idle_unload) {
@@ -332,7 +333,7 @@ impl Models {
         }
     }
 
-    /// The next task. `None`: the server stops.
+    /// The next task. `None` if the server stops.
     fn next(&self, idle: Option<Duration>) -> Option<Next> {
         let mut places = self.lock();
         loop {
@@ -340,13 +341,13 @@ impl Models {
             if *stopping {
                 return None;
             }
-            // No request waits for it any more.
+            // No request waits for the model any more.
             all.iter_mut()
                 .filter(|place| place.waiting == 0)
                 .for_each(|place| place.no_room = None);
             let now = Instant::now();
-            // A model without room is tried again when there may be room. Other models are loaded
-            // meanwhile.
+            // A model that did not fit is tried again when memory may be free. Other models are
+            // loaded in the meantime.
             let room = all.iter().any(has_nothing_to_do)
                 || !all.iter().any(|place| matches!(place.is, Is::Here(_)));
             let given_up =
@@ -363,7 +364,7 @@ impl Models {
                 .iter_mut()
                 .enumerate()
                 .filter(|(_, p)| ready(p) && (room || p.no_room.is_none()));
-            // The model of the longest waiting request comes first.
+            // The model with the longest waiting request is loaded first.
             if let Some((at, place)) = wanted.min_by_key(|(_, place)| place.since) {
                 place.is = Is::Moving;
                 return Some(Next::Load(at, place.no_room.take().map(|none| none.until)));
@@ -382,8 +383,8 @@ impl Models {
         }
     }
 
-    /// Loads a model and unloads idle models that are in the way. If busy models are in the way, it
-    /// is tried again until a deadline.
+    /// Loads a model and unloads idle models that are in the way. If busy models are in the way,
+    /// loading is tried again until a deadline.
     fn load(
         &self,
         at: usize,
@@ -407,7 +408,7 @@ impl Models {
             let idle =
                 if lacks { take_idle(&mut self.lock().0, |_| Some(Duration::ZERO)) } else { None };
             if let Some((other, lease, _)) = idle {
-                // The old session is dropped first, so that the new one gets all of the memory.
+                // The old session is dropped first, so that the new session gets all of the memory.
                 if let Ok(less) = opened {
                     less.stop(Duration::ZERO);
                 }
@@ -425,7 +426,7 @@ impl Models {
                 Err(why) => why,
             };
             let mut places = self.lock();
-            // Busy models are in the way. They are not unloaded.
+            // Busy models use the memory. They are not unloaded.
             let busy = why.room && places.0.iter().any(|place| matches!(place.is, Is::Here(_)));
             if let Some(place) = places.0.get_mut(at).filter(|_| busy) {
                 place.is = Is::Away;
@@ -446,7 +447,7 @@ impl Models {
     fn put(&self, at: usize, loaded: Result<Loaded, Refusal>) {
         if let Some(place) = self.lock().0.get_mut(at) {
             place.tries += 1;
-            // Requests that came meanwhile get this result too.
+            // Requests that arrived in the meantime get this result too.
             place.wanted = false;
             place.no_room = None;
             place.used = Instant::now();
@@ -464,7 +465,7 @@ impl Models {
 
     fn unload(&self, at: usize, lease: Lease) {
         lease.stop(LAST);
-        // Its memory must be free before the next model is loaded.
+        // The memory must be free before the next model is loaded.
         let until = Instant::now() + LOOKERS;
         while Arc::strong_count(&lease.loaded) > 1 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
@@ -475,23 +476,23 @@ impl Models {
             place.keep = None;
             place.counts.unloads += 1;
         }
-        // Requests that came meanwhile wait for the next attempt.
+        // Requests that arrived in the meantime wait for the next attempt.
         self.asked.notify_all();
         self.changed.send_replace(());
     }
 }
 
 enum Next {
-    /// Load this model, trying until the deadline.
+    /// Load this model, with tries until the deadline.
     Load(usize, Option<Instant>),
     /// Unload this model, which has been idle this long.
     Unload(usize, Lease, Duration),
-    /// End the wait of a model without room. The text is the reason.
+    /// End the wait of a model that does not fit. The text is the reason.
     GiveUp(usize, String),
 }
 
 impl Place {
-    /// Time that it stays loaded without use. `None`: until another model needs its memory.
+    /// How long the model stays loaded without use. `None`: until another model needs its memory.
     fn stays(&self, idle: Option<Duration>) -> Option<Duration> {
         match self.keep {
             None => idle,
@@ -501,7 +502,7 @@ impl Place {
     }
 }
 
-/// Whether it is loaded, not in use, and idle.
+/// Whether the model is loaded and has no requests.
 fn has_nothing_to_do(place: &Place) -> bool {
     let free = |lease: &Lease| {
         place.waiting == 0 && Arc::strong_count(&lease.held) == 1 && !lease.is_busy()
@@ -509,8 +510,8 @@ fn has_nothing_to_do(place: &Place) -> bool {
     matches!(&place.is, Is::Here(lease) if free(lease))
 }
 
-/// Takes out the model to unload: of those whose idle time is over, the one that was used least
-/// recently. Also returns its idle time.
+/// Takes out the model to unload: of the models whose idle time is over, the least recently used
+/// one. Also returns its idle time.
 fn take_idle(
     all: &mut [Place],
     stays: impl Fn(&Place) -> Option<Duration>,
@@ -548,7 +549,7 @@ impl Drop for Waits<'_> {
         if let Some(place) = self.models.lock().0.get_mut(self.at) {
             place.waiting -= 1;
             if place.waiting == 0 {
-                // The next waiting request has its own deadline.
+                // The next waiting request gets a new deadline.
                 place.no_room = None;
             }
         }

@@ -23,14 +23,14 @@ const FLAGS: [(&str, bool); 4] = [
     ("include_stop_str_in_output", false),
 ];
 
-/// Fields without effect: they say how a server computes.
+/// Fields without effect on answers: they only tell a server how to compute.
 const WITHOUT_EFFECT: [&str; 6] =
     ["cache_prompt", "id_slot", "slot_id", "timings_per_token", "return_progress", "priority"];
 
 /// Takes these fields out of a request.
 ///
 /// # Errors
-/// A field has another value than its neutral one.
+/// A field has a value that is not neutral.
 pub fn take(f: &mut Fields) -> Result<(), Refusal> {
     for (name, neutral) in NUMBERS {
         if f.take(name).is_some_and(|value| value.as_f64() != Some(neutral)) {

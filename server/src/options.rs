@@ -12,16 +12,16 @@ use std::time::Duration;
 /// A model to serve.
 #[derive(Debug, Clone)]
 pub struct Served {
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
     /// Names for clients. The first one is used in answers.
     pub names: Vec<String>,
-    /// Options for opening it. `sequences` is the number of concurrent answers.
+    /// Options for opening the model. `sequences` is the number of concurrent answers.
     pub open: OpenOptions,
     /// Memory for keys and values that all sequences share, and the maximum number of sequences.
-    /// For the CPU, where sequences take memory as they grow.
+    /// Used on the CPU, where sequences take memory as they grow.
     pub shared_memory: Option<(u64, usize)>,
-    /// Whether the model must have paged keys and values. Opening it without them is an error.
+    /// Whether keys and values must be paged. Opening fails if they cannot be.
     pub must_page: bool,
     #[doc(hidden)]
     pub _more: NonExhaustive,
@@ -40,12 +40,12 @@ impl Served {
         }
     }
 
-    /// Name in answers.
+    /// Name of the model in answers.
     pub fn name(&self) -> &str {
         self.names.first().map_or("model", String::as_str)
     }
 
-    /// Whether this is one of its names. Ollama's clients append `:latest`.
+    /// Whether the model has this name. Ollama's clients append `:latest`.
     pub fn is(&self, name: &str) -> bool {
         let bare = name.strip_suffix(":latest").unwrap_or(name);
         self.names.iter().any(|known| known == name || known == bare)
@@ -54,17 +54,17 @@ impl Served {
 
 /// Options of a server.
 pub struct Options {
-    /// The models. The first is loaded at startup, the others on their first request. A request
-    /// that names no model means the first.
+    /// The models. The first model is loaded at startup, the others on their first request. A
+    /// request without a model name uses the first.
     pub models: Vec<Served>,
-    /// Time without a request until a model is unloaded. `None`: only when another needs its
+    /// Time without a request until a model is unloaded. `None`: only when another model needs its
     /// memory.
     pub idle_unload: Option<Duration>,
     /// Whether a request may change that time (Ollama's `keep_alive`).
     pub keep_alive: bool,
     /// Engine options for GPUs.
     pub engine: Config,
-    /// Chat template that replaces the files' own.
+    /// Chat template that replaces the templates in model files.
     pub template: Option<PathBuf>,
     /// Address to listen on.
     pub host: IpAddr,
@@ -74,32 +74,32 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// Accepted API keys.
     pub keys: Keys,
-    /// Whether cached prefixes are shared by all keys. Otherwise each key has its own.
+    /// Whether cached prefixes are shared by all keys. If false, each key has separate prefixes.
     pub share_prefixes: bool,
-    /// Control tokens that a user's or a tool's message spells are text.
+    /// Control tokens in messages of users and tools are treated as text.
     pub literal_user_text: bool,
-    /// Fields that are not known refuse a request; else they have no effect, and are named.
+    /// Whether unknown fields refuse a request. If false, they are ignored and listed in a header.
     pub strict_fields: bool,
-    /// Origins of web pages that are accepted.
+    /// Accepted origins of web pages.
     pub origins: Origins,
-    /// Whether anybody may use the server, without a key, from other machines.
+    /// Whether anyone on other machines may use the server without a key.
     pub allow_anyone: bool,
     /// Maximum number of waiting requests.
     pub max_queue: usize,
-    /// Tokens per step. `None`: by the device.
+    /// Maximum tokens of a step. `None`: chosen for the device.
     pub token_budget: Option<usize>,
     /// Whether tokens may be drafted from repeated n-grams. `None`: on the CPU only.
     pub lookup: Option<bool>,
     /// Limits of connections and bodies.
     pub limits: Limits,
-    /// Set for a worker of a fleet.
+    /// Settings of a fleet worker, if the server is one.
     pub worker: Option<Worker>,
     /// Folders for the socket by which [`crate::running`] finds this server. The first usable one
     /// is taken. Empty: no socket.
     pub sockets: Vec<PathBuf>,
-    /// Most tokens of a thought, where a request does not say. `None`: no limit.
+    /// Maximum tokens of the reasoning, if a request does not set it. `None`: no limit.
     pub reasoning_budget: Option<usize>,
-    /// Prints a line about the server.
+    /// Prints a log line of the server.
     pub say: fn(&str),
     #[doc(hidden)]
     pub _more: NonExhaustive,
@@ -108,14 +108,14 @@ pub struct Options {
 /// Limits of connections and bodies.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Maximum number of connections, half of them from one address. A further one closes the
+    /// Maximum number of connections, half of them from one address. One more connection closes the
     /// connection that has been idle longest.
     pub connections: usize,
     /// Maximum bytes of a body.
     pub body: usize,
-    /// Maximum bytes of all bodies together, without the first 64 KiB of each.
+    /// Maximum bytes of all bodies together, not counting the first 64 KiB of each.
     pub bodies: usize,
-    /// Time limit of a request's headers, from their first byte on.
+    /// Time limit of the request headers, from their first byte.
     pub headers: Duration,
     /// Time until an idle connection is closed.
     pub idle: Duration,
@@ -123,11 +123,12 @@ pub struct Limits {
     pub body_time: Duration,
     /// Time limit of a TLS handshake.
     pub greeting: Duration,
-    /// Time limit for a client to take bytes that are ready.
+    /// Time limit for a client to read bytes that are ready.
     pub write: Duration,
     /// Time for running requests to finish when the server stops.
     pub stop: Duration,
-    /// Time between SIGTERM and the stop. The server is not ready, but answers on: routers notice.
+    /// Time between SIGTERM and the stop. In this time the server is not ready, so that routers
+    /// notice, but it still answers.
     pub drain: Duration,
     #[doc(hidden)]
     pub _more: NonExhaustive,
@@ -154,11 +155,11 @@ impl Default for Limits {
 /// A worker of a fleet.
 #[derive(Debug, Clone)]
 pub struct Worker {
-    /// Its name in the fleet.
+    /// Name of the worker in the fleet.
     pub id: String,
-    /// Name of its model in the fleet.
+    /// Name of the model in the fleet.
     pub model_ref: String,
-    /// The hive that it announces itself to.
+    /// The hive to which the worker announces itself.
     pub hive: Option<Hive>,
 }
 
@@ -195,8 +196,7 @@ impl Options {
     /// Checks the options.
     ///
     /// # Errors
-    /// Everybody could use the server and no option asks for that, or two models have the same
-    /// name.
+    /// Anyone could use the server and no option allows that, or two models have the same name.
     pub fn check(&self) -> Result<(), String> {
         for (i, model) in self.models.iter().enumerate() {
             let before = self.models.iter().take(i);

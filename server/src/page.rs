@@ -1,5 +1,5 @@
-//! The chat page: `/` and the files below `/page/`. All are in the binary; nothing is loaded from
-//! other hosts.
+//! The chat page: `/` and the files below `/page/`. All files are in the binary; nothing is loaded
+//! from other hosts.
 
 use crate::base64;
 use crate::refusal::{Dialect, Refusal};
@@ -104,7 +104,7 @@ static FILES: &[File] = &files! {
     "words/zh.js"
 };
 
-/// Entity tag of each file: the begin of its SHA-256 in quotes.
+/// Entity tag of each file: the start of its SHA-256 in quotes.
 fn tag(name: &str) -> Option<&'static str> {
     static TAGS: OnceLock<HashMap<&str, String>> = OnceLock::new();
     let tag = |file: &'static File| {
@@ -119,7 +119,7 @@ impl File {
         FILES.iter().find(|file| file.name == name)
     }
 
-    /// Content type by the name's end.
+    /// Content type by the file extension.
     fn kind(&self) -> &'static str {
         match self.name.rsplit_once('.').map_or("", |(_, end)| end) {
             "html" => "text/html; charset=utf-8",
@@ -131,7 +131,7 @@ impl File {
         }
     }
 
-    /// The file, or 304 if the client has it.
+    /// The file, or 304 if the client already has it.
     fn response(&self, headers: &HeaderMap) -> Response {
         let tag = tag(self.name).unwrap_or_default();
         let is_same = |given: &str| given.trim().trim_start_matches("W/") == tag;
@@ -147,7 +147,7 @@ impl File {
         headers.insert(header::ETAG, HeaderValue::from_static(tag));
         for (name, value) in [
             (header::CONTENT_SECURITY_POLICY, POLICY),
-            // Asked for anew each time; an unchanged file costs an answer without a body.
+            // The browser asks each time; an unchanged file costs a response without a body.
             (header::CACHE_CONTROL, "no-cache"),
             (header::REFERRER_POLICY, "no-referrer"),
         ] {
@@ -180,7 +180,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    /// Files below a folder, as paths below it.
+    /// Collects the files below a folder, with relative paths.
     fn below(folder: &Path, at: &str, found: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder.join(at)).unwrap() {
             let entry = entry.unwrap();
@@ -200,7 +200,7 @@ mod tests {
     fn the_binary_has_each_file_of_the_folder_and_the_page_stays_small() {
         let mut found = BTreeSet::new();
         below(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/page")), "", &mut found);
-        // Licences are in THIRD-PARTY.
+        // Licences are part of THIRD-PARTY.
         found.retain(|name| !name.starts_with("vendor/licences/") && name != "vendor/parts.json");
         let listed: Vec<String> = FILES.iter().map(|file| file.name.to_owned()).collect();
         assert_eq!(listed, found.into_iter().collect::<Vec<_>>());

@@ -1,6 +1,6 @@
 //! Percent encoding.
 
-/// Decodes `%XX`, and `+` in a form.
+/// Decodes `%XX`, and `+` if it is form data.
 pub fn decoded(value: &str, form: bool) -> Vec<u8> {
     let mut bytes = vec![];
     let mut rest = value.as_bytes();

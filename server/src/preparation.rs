@@ -1,19 +1,19 @@
 //! Work before a request is queued: rendering and tokenising its prompt, and compiling its
-//! constraints. This work takes time and memory, so it waits for a place: clients take turns, none
-//! gets all threads, a client that leaves gives up its place, and small requests do not wait for
-//! large ones.
+//! constraints. This work takes time and memory, so it waits for a slot. Clients take turns, and no
+//! client gets all threads. A client that disconnects gives up its slot. Small requests do not wait
+//! for large requests.
 
 use crate::caller::Caller;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Limit of a small body in bytes: a page of text and a tool or two.
+/// Maximum bytes of a small body: a page of text and one or two tools.
 const SMALL: usize = 64 << 10;
-/// Threads for small requests, and as many for large ones. One client gets at most one less.
+/// Threads for small requests, and as many for large ones. One client gets at most all but one.
 pub const PLACES: usize = 2;
 
-/// Requests that wait for a place, and those that have one.
+/// Requests that wait for a slot, and requests that have one.
 #[derive(Default)]
 pub struct PreparationQueue {
     lanes: Mutex<[Lane; 2]>,
@@ -26,7 +26,7 @@ type Client = Option<String>;
 struct Lane {
     /// Waiting clients, in the order of their turns.
     waiting: VecDeque<(Client, VecDeque<oneshot::Sender<PreparationSlot>>)>,
-    /// Places of each client.
+    /// Number of slots that each client uses.
     taken: HashMap<Client, usize>,
 }
 
@@ -38,17 +38,17 @@ pub struct PreparationSlot {
 }
 
 impl PreparationQueue {
-    /// Number of requests that wait for a place.
+    /// Number of requests that wait for a slot.
     pub fn waiting(&self) -> usize {
         self.lock().iter().map(Lane::waiting).sum()
     }
 
-    /// Number of requests that wait or have a place.
+    /// Number of requests that wait or have a slot.
     pub fn held(&self) -> usize {
         self.lock().iter().map(|lane| lane.waiting() + lane.taken.values().sum::<usize>()).sum()
     }
 
-    /// Waits for the caller's turn. Dropping the future gives up the turn.
+    /// Waits for the caller's turn. Dropping the future leaves the queue.
     pub async fn place(self: &Arc<PreparationQueue>, caller: &Caller) -> Option<PreparationSlot> {
         let lane = usize::from(caller.bytes > SMALL);
         let (to, turn) = oneshot::channel();
@@ -63,7 +63,7 @@ impl PreparationQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, [Lane; 2]> {
-        // A panic cannot leave this state half changed: only whole entries are moved.
+        // A panic cannot leave this state inconsistent: only whole entries are moved.
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,7 +71,7 @@ impl PreparationQueue {
         loop {
             let next = self.lock().get_mut(at).and_then(Lane::next);
             let Some((client, to)) = next else { return };
-            // If the receiver has gone, the place comes back. It is dropped outside of the lock.
+            // If the receiver was dropped, the slot is returned. It is dropped outside of the lock.
             drop(to.send(PreparationSlot { queue: Arc::clone(self), lane: at, client }));
         }
     }
@@ -82,7 +82,7 @@ impl Lane {
         self.waiting.iter().flat_map(|(_, all)| all).filter(|to| !to.is_closed()).count()
     }
 
-    /// The next turn, if there is a place for it.
+    /// The next request, if a slot is free for it.
     fn next(&mut self) -> Option<(Client, oneshot::Sender<PreparationSlot>)> {
         self.waiting.iter_mut().for_each(|(_, all)| all.retain(|to| !to.is_closed()));
         self.waiting.retain(|(_, all)| !all.is_empty());
@@ -128,7 +128,7 @@ mod tests {
         Caller { client: Some(client.to_owned()), bytes, ..Caller::default() }
     }
 
-    /// The place, if it has been given.
+    /// The slot, if it was given.
     fn look(turn: &mut Turn<'_>) -> Option<PreparationSlot> {
         match turn.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(place) => Some(place.unwrap()),
@@ -150,7 +150,7 @@ mod tests {
         let other = look(&mut another).expect("nobody else waits");
         let mut beside: Turn<'_> = Box::pin(queue.place(&small));
         assert!(look(&mut beside).is_some());
-        // Clients without a place come next; within a client, the oldest request.
+        // Clients without a slot come first; within a client, the oldest request.
         let mut third: Turn<'_> = Box::pin(queue.place(&few));
         assert!(look(&mut third).is_none());
         drop(places[0].take());
@@ -162,7 +162,7 @@ mod tests {
         );
         drop(other);
         assert!(look(&mut third).is_some(), "he has given his back");
-        // A request that leaves gives up its turn or its place.
+        // A request that is dropped leaves the queue or frees its slot.
         turns.truncate(4);
         assert_eq!(queue.waiting(), 2);
         places.clear();

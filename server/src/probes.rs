@@ -1,4 +1,4 @@
-//! Routes that routers and monitors of SGLang and vLLM ask for.
+//! Routes that routers and monitors for SGLang and vLLM use.
 
 use crate::caller::Caller;
 use crate::generation::{Reading, Wanted, collect, start};

@@ -3,13 +3,13 @@
 use crate::metrics::Text;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Ticks of a second in `/proc`: Linux shows every process 100.
+/// Clock ticks per second in `/proc`: Linux always reports 100.
 const TICKS: f64 = 100.0;
 
-/// Writes what `/proc` says. A line that cannot be read is left out.
+/// Writes metrics from `/proc`. A value that cannot be read is left out.
 pub fn write(out: &mut Text) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name in parentheses may have spaces. The third field follows it.
+    // The name in parentheses may contain spaces. The third field follows it.
     let fields: Vec<&str> = stat
         .rsplit_once(')')
         .map(|(_, rest)| rest.split_whitespace().collect())

@@ -1,12 +1,12 @@
-//! A prompt, and the form of its answer.
+//! A prompt, and the format of its answer.
 
 use kjit_model::chat::Form;
 
-/// A prompt, and the form of its answer.
+/// A prompt, and the format of its answer.
 pub struct Prompt {
     /// Token ids.
     pub tokens: Vec<u32>,
-    /// The form in which the model writes reasoning and calls.
+    /// The format in which the model writes reasoning and calls.
     pub form: Form,
     pub(super) rendered: String,
     /// Names of the offered tools.

@@ -1,7 +1,7 @@
-//! How well texts fit a query: `/v1/rerank` (Jina's, Cohere's and llama.cpp's words) and
-//! `/v1/score` (vLLM's). An encoder gives the cosine of the two texts' vectors. Any other model
-//! gives the likelihood of the query behind the text, as a mean over its tokens (query likelihood:
-//! Sachan et al. 2022, arXiv 2204.07496).
+//! Scores how well texts match a query: `/v1/rerank` (API of Jina, Cohere and llama.cpp) and
+//! `/v1/score` (API of vLLM). With an encoder the score is the cosine of the two vectors. With any
+//! other model it is the likelihood of the query after the text, as a mean over its tokens (query
+//! likelihood: Sachan et al. 2022, arXiv 2204.07496).
 
 use crate::caller::Caller;
 use crate::clock::unix_time;
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Texts of a request at most.
+/// Maximum number of texts in a request.
 const MOST: usize = 1024;
 
 /// `POST /v1/rerank`.
@@ -38,7 +38,7 @@ pub async fn rerank(
     f.ignore(&IGNORED);
     let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
     let query = f.needed_text("query")?;
-    // TEI's and llama.cpp's name is `texts`.
+    // The name in TEI and llama.cpp is `texts`.
     let name = if f.peek("documents").is_none() && f.peek("texts").is_some() {
         "texts"
     } else {
@@ -111,7 +111,7 @@ fn texts(f: &mut Fields, name: &str) -> Result<Vec<String>, Refusal> {
     }
 }
 
-/// Texts, or objects with one.
+/// Reads strings, or objects with a text.
 fn documents(f: &mut Fields, name: &str) -> Result<Vec<String>, Refusal> {
     let all = f.list(name)?.unwrap_or_default();
     let text = |value: &Value| match value {
@@ -127,7 +127,7 @@ fn documents(f: &mut Fields, name: &str) -> Result<Vec<String>, Refusal> {
         })
 }
 
-/// A score for each query with its text, and the tokens of all.
+/// A score for each query and text, and the number of tokens of all.
 async fn scores(
     service: &Arc<Service>,
     loaded: &Lease,
@@ -147,7 +147,7 @@ async fn by_vectors(
     pairs: Vec<(String, String)>,
     caller: &Caller,
 ) -> Result<(Vec<f64>, usize), Refusal> {
-    // A query that all pairs have is computed once.
+    // A query that is the same in all pairs is computed once.
     let same = pairs.iter().all(|(query, _)| Some(query) == pairs.first().map(|(first, _)| first));
     let (queries, texts): (Vec<String>, Vec<String>) = pairs.into_iter().unzip();
     let queries = if same { queries.into_iter().take(1).collect() } else { queries };
@@ -186,7 +186,7 @@ async fn by_likelihood(
     };
     let prompts = service.prepare(loaded, caller, prepare).await?;
     let (mut scores, mut tokens) = (vec![], 0);
-    // One after the other: a request takes one place in the queue.
+    // One after the other: a request is one entry of the queue.
     for (before, asked) in prompts {
         tokens += before.len() + asked.len();
         let n = asked.len();

@@ -1,4 +1,4 @@
-//! Refusals of requests, in each dialect's form.
+//! Error responses, in the format of each dialect.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -13,11 +13,11 @@ pub struct Refusal {
     /// The field that is wrong.
     field: Option<String>,
     code: Option<&'static str>,
-    /// Seconds after which to try again.
+    /// Seconds after which the client may try again.
     retry_after: Option<u64>,
 }
 
-/// The API of an answer.
+/// The API whose error format is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// `{"error": {"message", "type", "param", "code"}}`
@@ -29,7 +29,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// The dialect of a path.
+    /// The dialect of a request path.
     pub fn of(path: &str) -> Dialect {
         match path.split('/').find(|part| !part.is_empty() && *part != "v1") {
             Some("api") => Dialect::Ollama,
@@ -41,7 +41,7 @@ impl Dialect {
 
 impl Refusal {
     fn new(status: StatusCode, message: impl Into<String>) -> Refusal {
-        // The text may quote a client's input of any length.
+        // The text may quote client input of any length.
         let message = elide(&message.into(), MAX_LINE).into_owned();
         Refusal { status, message, field: None, code: None, retry_after: None }
     }
@@ -72,7 +72,7 @@ impl Refusal {
         }
     }
 
-    /// 400: a prompt is too long, and was not counted to its end.
+    /// 400: a prompt is too long. It was not counted to its end.
     pub fn longer(least: usize, context: usize) -> Refusal {
         let message = format!(
             "the prompt has {least} tokens or more, the context has room for {context}: shorten it"
@@ -80,7 +80,7 @@ impl Refusal {
         Refusal { message, ..Refusal::too_long(least, None, context) }
     }
 
-    /// This refusal, naming a field.
+    /// This refusal, with the name of a field.
     pub fn of(self, field: &str) -> Refusal {
         Refusal { field: Some(field.to_owned()), ..self }
     }
@@ -112,7 +112,7 @@ impl Refusal {
         }
     }
 
-    /// 404: something that is not here.
+    /// 404: something that does not exist.
     pub fn unknown(why: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::NOT_FOUND, why)
     }
@@ -148,7 +148,7 @@ impl Refusal {
         }
     }
 
-    /// 503: not yet, or no longer.
+    /// 503: the service is not available yet, or no longer.
     pub fn unavailable(retry_after: u64, why: impl Into<String>) -> Refusal {
         Refusal {
             retry_after: Some(retry_after),
@@ -176,7 +176,7 @@ impl Refusal {
         &self.message
     }
 
-    /// The kind, as Anthropic's clients know it.
+    /// The error type in Anthropic's format.
     fn anthropic_kind(&self) -> &'static str {
         match self.status.as_u16() {
             404 => "not_found_error",
@@ -197,7 +197,7 @@ impl Refusal {
         }
     }
 
-    /// The body of the answer.
+    /// The body of the response.
     pub fn json(&self, dialect: Dialect) -> serde_json::Value {
         match dialect {
             Dialect::Ollama => json!({ "error": self.message }),
@@ -210,7 +210,7 @@ impl Refusal {
         }
     }
 
-    /// The whole answer.
+    /// The complete response.
     pub fn response(&self, dialect: Dialect) -> Response {
         let json = [(header::CONTENT_TYPE, "application/json")];
         let mut response = (self.status, json, self.json(dialect).to_string()).into_response();

@@ -1,4 +1,4 @@
-//! The routes, and the checks that each request passes before it reaches one.
+//! The routes, and the checks that each request passes before its route.
 
 use crate::caller::Caller;
 use crate::fields::{Fields, let_pass};
@@ -22,7 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 type Shared = State<Arc<Service>>;
-/// The client: the guard has let it in.
+/// The caller: the guard has checked it.
 type Of = Extension<Caller>;
 
 /// UTF-8's byte order mark.
@@ -42,7 +42,7 @@ pub fn routes(service: &Arc<Service>) -> Router {
         .route("/v1/completions", post(completions))
         .route("/v1/embeddings", post(embeddings))
         .route("/v1/inference", post(inference))
-        // Routes without the version, as llama.cpp has them.
+        // Routes without `/v1`, as in llama.cpp.
         .route("/models", get(models))
         .route("/chat/completions", post(chat))
         .route("/completions", post(completions))
@@ -88,8 +88,7 @@ pub fn routes(service: &Arc<Service>) -> Router {
         .route("/api/embed", post(ollama_embed))
         .fallback(no_path)
         .method_not_allowed_fallback(no_method)
-        // Layers below the guard. Routes are matched by then, so that answers can be counted by
-        // route.
+        // These layers run after route matching, so that answers can be counted by route.
         .route_layer(axum::middleware::from_fn(panics))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(service), guard))
         .with_state(Arc::clone(service))
@@ -144,7 +143,7 @@ fn admit(service: &Service, request: &Request) -> Result<Option<Key>, Refusal> {
     Ok(key)
 }
 
-/// The route's name in the counts.
+/// The route name for counters.
 fn route_name(path: &str) -> &'static str {
     const NAMED: [&str; 23] = [
         "/",
@@ -177,7 +176,7 @@ fn route_name(path: &str) -> &'static str {
     NAMED.iter().find(is).copied().unwrap_or("other")
 }
 
-/// The client's request id, if it is safe in a log, else a new one.
+/// The client's request id if it is safe in a log; if not, a new id.
 fn request_id(headers: &HeaderMap) -> String {
     let good = |id: &&str| {
         (1..=128).contains(&id.len())
@@ -187,9 +186,9 @@ fn request_id(headers: &HeaderMap) -> String {
     given.map_or_else(|| random_id("req"), str::to_owned)
 }
 
-/// Headers that an accepted origin's page may send: all that it asks for. Client libraries identify
-/// themselves in headers of their own, new ones with each version, and only `authorization` has a
-/// meaning here.
+/// Headers that a page of an accepted origin may send: all that it asks for. Client libraries
+/// identify themselves with various headers that change with each version. Only `authorization` has
+/// a meaning here.
 fn preflight(headers: &HeaderMap) -> Response {
     let usual = HeaderValue::from_static(CLIENTS_HEADERS);
     let asked = headers
@@ -225,7 +224,7 @@ fn names_headers(value: &HeaderValue) -> bool {
     value.as_bytes().split(|byte| *byte == b',').all(|part| name(part.trim_ascii()))
 }
 
-/// A panic in one request is a 500 of that request.
+/// A panic in a request becomes a 500 response for that request.
 async fn panics(request: Request, next: Next) -> Response {
     let dialect = Dialect::of(request.uri().path());
     let mut answer = Box::pin(next.run(request));
@@ -256,7 +255,7 @@ where
         head::plain_body(request.headers())?;
         let mut bytes = service.bodies.read(request.into_body(), &service.options.limits).await?;
         if bytes.starts_with(BYTE_ORDER_MARK) {
-            // The mark has no meaning in UTF-8, and some tools write it.
+            // The byte order mark has no meaning in UTF-8, and some tools write it.
             bytes = bytes.slice(BYTE_ORDER_MARK.len()..);
         }
         let caller = Caller { bytes: bytes.len(), ..caller };
@@ -417,7 +416,7 @@ async fn ps(State(service): Shared) -> Response {
     with_models(&service, || ollama::tags(&service, true))
 }
 
-/// Answers once the first model is loaded.
+/// Answers if the first model is loaded.
 fn with_models(service: &Service, answer: impl FnOnce() -> Value) -> Response {
     match service.meant(None).ok().and_then(|(_, seen)| seen.card) {
         Some(_) => json_response(&answer()),
@@ -445,7 +444,7 @@ async fn metrics_text(State(service): Shared) -> Response {
     }
 }
 
-/// Of the model in `?model=NAME`, else of the first.
+/// The status of the model in `?model=NAME`, or of the first model.
 async fn status_document(State(service): Shared, RawQuery(query): RawQuery) -> Response {
     let name = query.as_deref().and_then(|query| status::parameter(query, "model"));
     let of = Arc::clone(&service);

@@ -1,8 +1,8 @@
 //! The running servers of a user, for `kjit ps`. Each server has a Unix socket in a folder that
 //! only its user may write to, and sends one JSON document to each program that connects.
 //!
-//! A socket asks for no API key and no certificate: the folder's owner is the check. A refused
-//! connection shows that the server is dead, also where another process has its number by now.
+//! Connecting needs no API key and no certificate: the owner of the folder is the check. If a
+//! connection is refused, the server is dead, even if another process has its process number now.
 
 use crate::service::Service;
 use crate::status::state;
@@ -20,23 +20,23 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
-/// The end of a socket's name. Before it stands the number of the process.
+/// Suffix of a socket's name. The part before it is the process id.
 const SOCKET: &str = ".sock";
-/// Servers that may have the same process number: containers that share the folder.
+/// Maximum number of servers with the same process id: containers may share the folder.
 const SAME_NUMBER: u32 = 16;
-/// Sockets that are looked at.
+/// Maximum number of sockets that are read.
 const MOST: usize = 64;
-/// Bytes of a document: about 150 for each model.
+/// Maximum bytes of a document. A model takes about 150.
 const DOCUMENT: u64 = 1 << 20;
 /// Time for a program to take the document.
 const WRITE: Duration = Duration::from_secs(2);
 
-/// A folder of sockets, trusted before it is used and then reached by its handle alone.
+/// A folder of sockets. It is checked before use and then accessed only by its handle.
 struct Folder(OwnedFd);
 
 impl Folder {
-    /// Opens the folder. The last step of the path may not be a link. The folder must be the
-    /// user's own, and nobody else may write to it.
+    /// Opens the folder. The last part of the path must not be a link. The folder must belong to
+    /// the user, and no other user may write to it.
     fn open(path: &Path) -> io::Result<Folder> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
@@ -51,7 +51,7 @@ impl Folder {
         Ok(Folder(folder))
     }
 
-    /// Opens the folder. If it is missing, it is made for its owner alone.
+    /// Opens the folder. If it is missing, it is created with access for its owner only.
     fn create(path: &Path) -> io::Result<Folder> {
         match Folder::open(path) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => {
@@ -62,8 +62,8 @@ impl Folder {
         }
     }
 
-    /// A path to a name in this folder, through the handle. It also fits into a socket's address
-    /// (108 bytes), however long the folder's own path is.
+    /// A path to a name in this folder, through its handle. It fits into a socket address (108
+    /// bytes), even if the path of the folder is long.
     fn path(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.0.as_raw_fd()))
     }
@@ -89,7 +89,7 @@ impl Folder {
     }
 }
 
-/// A server's socket, as long as this lives.
+/// The socket of a server. It is removed when this is dropped.
 pub struct Listed {
     folder: Folder,
     name: String,
@@ -97,10 +97,10 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Makes the socket in the first of these folders that can be used.
+    /// Creates the socket in the first of these folders that can be used.
     ///
     /// # Errors
-    /// None of them can be used. The text is about the last one.
+    /// No folder can be used. The error is about the last one.
     pub fn begin(
         folders: &[PathBuf],
         service: &Arc<Service>,
@@ -123,7 +123,8 @@ impl Listed {
         folder.remove(&begun);
         let listener = UnixListener::bind(folder.path(&begun))?;
         rustix::fs::chmodat(&folder.0, begun.as_str(), Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
-        // The name comes last: a socket that has it answers, so one that refuses is a dead one.
+        // The name is created last. So every named socket of a living server answers, and one that
+        // refuses belongs to a dead server.
         let name = (0..SAME_NUMBER)
             .map(|n| match n {
                 0 => format!("{process}{SOCKET}"),
@@ -154,7 +155,7 @@ async fn answer(listener: UnixListener, service: Arc<Service>, address: String) 
                 let document = document(&service, &address).to_string();
                 let _ = tokio::time::timeout(WRITE, stream.write_all(document.as_bytes())).await;
             }
-            // Out of files.
+            // No file descriptor is left.
             Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
         }
     }
@@ -188,20 +189,20 @@ fn document(service: &Service, address: &str) -> Value {
 /// A server that has a socket.
 #[derive(Debug)]
 pub struct Running {
-    /// The number of its process, as the socket's name has it.
+    /// The process id, from the name of the socket.
     pub process: Option<u32>,
-    /// Its document, or why there is none.
+    /// The document of the server, or the error.
     ///
     /// `{"pid", "address", "version", "up_s", "stopping", "models": [{"name", "state", "device",
     /// "running", "waiting"}]}`
     pub said: Result<Value, String>,
 }
 
-/// The servers that have sockets in this folder. All are asked at the same time, for `patience` at
-/// most. Sockets of dead servers are removed. A folder that is missing has none.
+/// The servers that have sockets in this folder. All are queried simultaneously, for at most
+/// `patience`. Sockets of dead servers are removed. A missing folder has no servers.
 ///
 /// # Errors
-/// The folder cannot be read, or is not the user's alone.
+/// The folder cannot be read, or other users may write to it.
 pub fn running(folder: &Path, patience: Duration) -> io::Result<Vec<Running>> {
     let folder = match Folder::open(folder) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
@@ -213,7 +214,7 @@ pub fn running(folder: &Path, patience: Duration) -> io::Result<Vec<Running>> {
             folder.remove(name);
             None
         }
-        // It ended since the folder was read.
+        // The server ended after the folder was read.
         Err(why) if why.kind() == io::ErrorKind::NotFound => None,
         said => {
             let number = name.split(['-', '.']).next().and_then(|number| number.parse().ok());
@@ -226,7 +227,7 @@ pub fn running(folder: &Path, patience: Duration) -> io::Result<Vec<Running>> {
     }))
 }
 
-/// A server's document.
+/// Reads the document of a server.
 fn said(socket: &Path, patience: Duration) -> io::Result<Value> {
     let until = Instant::now() + patience;
     let mut stream = UnixStream::connect(socket)?;

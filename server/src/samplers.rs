@@ -1,5 +1,6 @@
 //! Samplers beyond OpenAI's, under llama.cpp's names: DRY, XTC, typical, top-nσ, the dynamic
-//! temperature and mirostat. The CPU applies them: on a GPU such an answer's logits are copied.
+//! temperature and mirostat. The CPU applies them: with a GPU, the logits of such answers are
+//! copied to the host.
 
 use crate::fields::Fields;
 use crate::loaded::Loaded;
@@ -9,13 +10,13 @@ use kjit_model::SampleOptions;
 use kjit_model::sample::{Dry, DynamicTemperature, Mirostat, MirostatVersion, Xtc};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// llama.cpp's texts that no repetition goes across.
+/// llama.cpp's default breakers: a repetition never continues past such a string.
 const USUAL_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
-/// Breakers of a request, and bytes of one.
+/// Maximum number of breakers in a request, and maximum bytes of one.
 const MOST_BREAKERS: usize = 16;
 const MOST_BYTES: usize = 64;
 
-/// Reads the fields. Returns the options with them, and the texts of the breakers.
+/// Reads the fields. Returns the options with them, and the strings of the breakers.
 ///
 /// # Errors
 /// A value is out of its range.
@@ -43,7 +44,7 @@ pub fn read(f: &mut Fields, options: SampleOptions) -> Result<Sampling, Refusal>
         Some(2) => Some(MirostatVersion::Two),
         _ => None,
     };
-    // llama.cpp: -1 is the whole context, 0 is off.
+    // In llama.cpp -1 means the whole context, and 0 means off.
     let window = f.whole("dry_penalty_last_n", -1..=1 << 20)?.unwrap_or(-1);
     let multiplier = number(f, "dry_multiplier", 0.0..=100.0, 0.0)?;
     let dry = Dry {
@@ -75,18 +76,18 @@ pub fn read(f: &mut Fields, options: SampleOptions) -> Result<Sampling, Refusal>
     Ok(Sampling { options, breakers })
 }
 
-/// Breakers of the last requests: texts, and the tokens that contain one.
+/// Breakers of recent requests: the strings, and the tokens that contain one of them.
 #[derive(Default)]
 pub struct Breakers(Mutex<Vec<Found>>);
 
 type Found = (Vec<String>, Arc<Vec<u32>>);
 
-/// Lists that are kept.
+/// Maximum number of lists that are kept.
 const KEPT: usize = 8;
 
 impl Breakers {
-    /// The tokens whose text contains one of these, ascending. Reads the whole vocabulary the first
-    /// time: too slow for an async thread.
+    /// The tokens whose text contains one of these strings, in ascending order. The first call
+    /// reads the whole vocabulary: too slow for an async thread.
     pub fn of(&self, loaded: &Loaded, texts: &[String]) -> Arc<Vec<u32>> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, ids)) = lock().iter().find(|(of, _)| of == texts) {
@@ -96,7 +97,7 @@ impl Breakers {
         let mut bytes = vec![];
         for id in 0..u32::try_from(loaded.tokenizer.n_vocab()).unwrap_or(u32::MAX) {
             bytes.clear();
-            // An id of the vocabulary has a piece.
+            // Every id of the vocabulary has a text.
             let _ = loaded.tokenizer.push_piece(id, false, &mut bytes);
             let has = |text: &String| bytes.windows(text.len()).any(|part| part == text.as_bytes());
             if texts.iter().any(has) {

@@ -10,34 +10,34 @@ use kjit_model::SampleOptions;
 use serde_json::Value;
 use std::hash::{BuildHasher, RandomState};
 
-/// Number of last tokens for OpenAI's penalties: the whole answer.
+/// Number of last tokens to which OpenAI's penalties apply: the whole answer.
 const ALL: usize = 1 << 16;
-/// Tokens of one request that end an answer.
+/// Maximum number of tokens that end an answer, per request.
 const MOST_STOPS: usize = 64;
-/// Maximum biases of a request.
+/// Maximum number of biases in a request.
 const MOST_BIASES: usize = 1024;
 
-/// OpenAI's fields and common additions: `top_k`, `min_p`, `repeat_penalty` (also
+/// Reads OpenAI's fields and common additions: `top_k`, `min_p`, `repeat_penalty` (also
 /// `repetition_penalty`). Defaults are OpenAI's: temperature 1, no cuts.
 pub fn openai(fields: &mut Fields) -> Result<Sampling, Refusal> {
     let usual = SampleOptions { temperature: 1.0, top_p: 1.0, ..plain() };
     read(fields, &usual)
 }
 
-/// Ollama's `options`. Defaults are Ollama's: temperature 0.8, top-k 40, top-p 0.9.
+/// Reads Ollama's `options`. Defaults are Ollama's: temperature 0.8, top-k 40, top-p 0.9.
 pub fn ollama(fields: &mut Fields) -> Result<Sampling, Refusal> {
     let usual = SampleOptions { temperature: 0.8, top_k: 40, top_p: 0.9, window: 64, ..plain() };
     read(fields, &usual)
 }
 
-/// llama.cpp's fields. What is not given is as llama.cpp has it.
+/// Reads llama.cpp's fields, with llama.cpp's defaults.
 pub fn llama(fields: &mut Fields) -> Result<Sampling, Refusal> {
     let (top_p, min_p) = (0.95, 0.05);
     let usual = SampleOptions { temperature: 0.8, top_k: 40, top_p, min_p, window: 64, ..plain() };
     read(fields, &usual)
 }
 
-/// Nothing is cut or weighed.
+/// Options without cuts, penalties and biases.
 fn plain() -> SampleOptions {
     SampleOptions { temperature: 1.0, window: ALL, ..SampleOptions::default() }
 }
@@ -47,12 +47,12 @@ fn plain() -> SampleOptions {
 pub struct Sampling {
     /// The options, without the tokens of DRY's breakers.
     pub options: SampleOptions,
-    /// Texts that no repetition goes across.
+    /// Strings at which a repetition ends.
     pub breakers: Vec<String>,
 }
 
 impl Sampling {
-    /// The options for a model. May read its vocabulary: too slow for an async thread.
+    /// The options for a model. This may read its vocabulary: too slow for an async thread.
     pub fn resolved(mut self, loaded: &Loaded) -> SampleOptions {
         if self.options.dry.penalises() {
             let ids = loaded.breakers.of(loaded, &self.breakers);
@@ -62,7 +62,7 @@ impl Sampling {
     }
 }
 
-/// Fields of any dialect; `usual` has those that are not given.
+/// Reads the fields of any dialect; `usual` has the defaults.
 fn read(fields: &mut Fields, usual: &SampleOptions) -> Result<Sampling, Refusal> {
     neutral::take(fields)?;
     let repeat = match fields.number("repeat_penalty", 0.01..=10.0)? {
@@ -71,7 +71,7 @@ fn read(fields: &mut Fields, usual: &SampleOptions) -> Result<Sampling, Refusal>
     };
     let top_k = match fields.whole("top_k", -1..=1_000_000)? {
         None => usual.top_k,
-        // -1 is vLLM's word for all tokens.
+        // -1 means all tokens in vLLM.
         Some(n) => usize::try_from(n).unwrap_or(0),
     };
     let window = match fields.whole("repeat_last_n", -1..=65536)? {
@@ -109,7 +109,7 @@ pub fn nth(options: &SampleOptions, n: usize) -> SampleOptions {
 
 /// The given seed, or a random one.
 fn seed(fields: &mut Fields) -> Result<u64, Refusal> {
-    // A negative seed is as good as any other.
+    // A negative seed is accepted too.
     let given = fields.whole("seed", i64::MIN..=i64::MAX)?;
     Ok(given.map_or_else(|| RandomState::new().hash_one(0), |n| n.cast_unsigned()))
 }
@@ -145,7 +145,7 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
     }
 }
 
-/// Tokens of an answer at most: -1 is no limit but the context.
+/// Maximum tokens of an answer. -1: only the context limits it.
 pub fn most(fields: &mut Fields, name: &str) -> Result<Option<Option<usize>>, Refusal> {
     match fields.whole(name, -1..=i64::MAX)? {
         None => Ok(None),
@@ -154,20 +154,20 @@ pub fn most(fields: &mut Fields, name: &str) -> Result<Option<Option<usize>>, Re
     }
 }
 
-/// Ends of an answer besides the model's own and stop texts.
+/// Conditions that end an answer, besides the model's end token and stop strings.
 #[derive(Debug, Clone, Default)]
 pub struct Ends {
-    /// Tokens that end it. Their text is no part of it.
+    /// Tokens that end the answer. Their text is not part of the answer.
     pub ids: Vec<u32>,
-    /// Tokens before it may end at a token.
+    /// Minimum number of tokens before an end token is allowed.
     pub least: usize,
 }
 
 impl Ends {
-    /// Checks that they can be held beside what the answer follows.
+    /// Checks that these conditions can be combined with the constraint of the answer.
     ///
     /// # Errors
-    /// A form has an end of its own.
+    /// The constraint has its own end.
     pub fn beside(&self, follow: &Follow) -> Result<(), Refusal> {
         match self.least > 0 && !follow.nothing() {
             true => {
@@ -188,12 +188,12 @@ pub fn ends(f: &mut Fields) -> Result<Ends, Refusal> {
     })?;
     Ok(Ends { ids, least: f.count("min_tokens", 0..=i64::MAX)?.unwrap_or(0) })
 }
-/// Stop texts of a request.
+/// Reads the stop strings of a request.
 pub fn stop(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
     stops(fields, "stop")
 }
 
-/// Texts that end an answer, in a field of this name.
+/// Reads strings that end an answer, from the field of this name.
 pub fn stops(fields: &mut Fields, name: &str) -> Result<Vec<String>, Refusal> {
     let texts = fields.texts(name, 16)?;
     match texts.iter().all(|text| !text.is_empty() && text.len() <= 1024) {

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time limit for preparing a request. Work that is bounded by the request's size takes far less.
+/// Time limit for preparing a request. Work in proportion to the size of the request takes far
+/// less.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// State that all requests share.
@@ -34,7 +35,7 @@ pub struct Service {
     pub models: Models,
     /// Requests that are being prepared.
     pub preparation: Arc<PreparationQueue>,
-    /// Responses that conversations can go on from.
+    /// Stored responses, from which conversations can continue.
     pub kept: Arc<Kept>,
     draining: AtomicBool,
     stopping: AtomicBool,
@@ -57,7 +58,8 @@ impl Service {
         }
     }
 
-    /// Not ready from now on, so that routers send no more requests. Those that come are answered.
+    /// Makes the server not ready, so that routers send no more requests. Requests that still
+    /// arrive are answered.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
@@ -87,7 +89,7 @@ impl Service {
             .filter_map(|(at, served)| Some((served, self.models.seen(at)?)))
     }
 
-    /// Position of the model that a request names, else of the first.
+    /// Index of the model that a request names, or of the first model.
     ///
     /// # Errors
     /// No model has this name.
@@ -99,7 +101,7 @@ impl Service {
         })
     }
 
-    /// The model that a request names, else the first, and its state.
+    /// The model that a request names, or the first model, with its state.
     ///
     /// # Errors
     /// No model has this name.
@@ -109,21 +111,21 @@ impl Service {
         served.zip(self.models.seen(at)).ok_or_else(|| Refusal::internal("no model is served"))
     }
 
-    /// The model at a position, loaded if necessary. `keep` is how long it stays loaded, if the
-    /// request says so. All other checks of a request come before this.
+    /// The model with this index. It is loaded if necessary. `keep` is how long it stays loaded, if
+    /// the request sets it. All other checks of a request come before this call.
     ///
     /// # Errors
-    /// It cannot be loaded.
+    /// The model cannot be loaded.
     pub async fn model(&self, at: usize, keep: Option<Keep>) -> Result<Lease, Refusal> {
         let keep = keep.filter(|_| self.options.keep_alive);
         self.models.get(at, self.options.max_queue, keep).await
     }
 
     /// Runs the work that a request needs before it is queued, in the caller's turn. The request
-    /// counts as waiting until then. `work` learns when its client has gone.
+    /// counts as waiting until then. `work` can check whether its client has disconnected.
     ///
     /// # Errors
-    /// Too many requests wait, the work takes too long, or an error of `work`.
+    /// Too many requests wait, the work takes too long, or `work` failed.
     pub async fn prepare<T: Send + 'static>(
         &self,
         loaded: &Lease,
@@ -137,7 +139,7 @@ impl Service {
         let cancel = left.0.clone();
         let done = self.work(move || {
             let made = work(&cancel);
-            // The thread is free now. The time in which others waited for it ends here.
+            // The thread is free now: other requests need no longer wait for it.
             drop(place);
             made
         });

@@ -10,8 +10,8 @@ use kjit_model::serve::{Histogram, State, Status};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 
-/// The state of the named model, else of the first. Asks the driver for its memory: too slow for an
-/// async thread.
+/// The state of the named model, or of the first model. Queries the driver for its memory: too slow
+/// for an async thread.
 ///
 /// # Errors
 /// No model has this name.
@@ -65,13 +65,13 @@ pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal>
     }))
 }
 
-/// A parameter of a query, decoded.
+/// The decoded value of a query parameter.
 pub fn parameter(query: &str, name: &str) -> Option<String> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
     Some(String::from_utf8_lossy(&decoded(value, true)).into_owned())
 }
 
-/// The state of a model, in a word.
+/// The state of a model, as a word.
 pub fn state(seen: &Seen, status: Option<&Status>) -> &'static str {
     status.map_or_else(|| away(seen), |status| word(status.state))
 }

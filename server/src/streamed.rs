@@ -1,4 +1,4 @@
-//! Streamed answers: a body that writes pieces as they are ready.
+//! Streamed answers: a response body that sends pieces when they are ready.
 
 use crate::generation::Piece;
 use axum::body::Body;
@@ -13,21 +13,21 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Pieces between an answer and its connection. The bound makes a slow reader delay its own answer
-/// only.
+/// Pieces between an answer and its connection. The limit ensures that a slow reader only delays
+/// its own answer.
 pub const IN_FLIGHT: usize = 256;
-/// Longest silence. Proxies take silence for the end of an answer.
+/// Maximum time without output. Proxies close connections that are silent for longer.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Approximate bytes of a frame: pieces that are ready are sent together.
+/// Approximate maximum bytes of a frame: pieces that are ready are sent together.
 const AT_ONCE: usize = 16 << 10;
 
-/// Turns pieces into the dialect's text. `None` is the end, and comes once.
+/// Turns pieces into the dialect's text. `None` is the end, and is passed once.
 pub type Format = Box<dyn FnMut(Option<(usize, Piece)>) -> String + Send>;
 
 struct Streamed {
     pieces: mpsc::Receiver<(usize, Piece)>,
     format: Format,
-    /// Text that is written during silence.
+    /// Text that is sent during silence.
     nothing: &'static str,
     silence: Pin<Box<Sleep>>,
     ended: bool,
@@ -38,7 +38,7 @@ pub fn events(pieces: mpsc::Receiver<(usize, Piece)>, format: Format) -> Respons
     response(pieces, format, "text/event-stream", ": \n\n")
 }
 
-/// Server-sent events with names; a silence is filled with this event.
+/// Server-sent events with names. During silence this event is sent.
 pub fn named_events(
     pieces: mpsc::Receiver<(usize, Piece)>,
     format: Format,
@@ -63,7 +63,7 @@ fn response(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx would otherwise collect the answer before it passes it on.
+    // Without this header nginx buffers the answer.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }

@@ -1,5 +1,5 @@
-//! The length of a thought: a constraint that ends reasoning by its own end token when it has had
-//! its tokens, and lets the answer follow.
+//! Limits the length of the reasoning: a constraint that forces the end tokens of the reasoning
+//! when its token limit is reached. Then the answer follows.
 
 use crate::fields::Fields;
 use crate::loaded::Loaded;
@@ -9,13 +9,13 @@ use kjit_model::sample::TokenMask;
 use kjit_model::serve::Constraint;
 use kjit_model::tokenizer::EncodeOptions;
 
-/// Names of the field: llama.cpp's, vLLM's, Qwen's.
+/// Names of the field in llama.cpp, vLLM and Qwen's API.
 const NAMES: [&str; 3] = ["reasoning_budget", "thinking_token_budget", "thinking_budget"];
 
-/// The most tokens of a thought that a request asks for; `Some(None)`: no limit.
+/// The maximum tokens of the reasoning that a request sets; `Some(None)`: no limit.
 ///
 /// # Errors
-/// It is no whole number from -1 up.
+/// The value is not an integer from -1 up.
 pub fn budget(f: &mut Fields) -> Result<Option<Option<usize>>, Refusal> {
     let mut budget = None;
     for name in NAMES {
@@ -26,18 +26,18 @@ pub fn budget(f: &mut Fields) -> Result<Option<Option<usize>>, Refusal> {
     Ok(budget)
 }
 
-/// Where the answer is.
+/// The current position in the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// At its begin, after this many tokens of a thought's begin.
+    /// At the start, after this many tokens of the reasoning's start marker.
     Begin(usize),
-    /// In a thought, after this many tokens.
+    /// In the reasoning, after this many tokens.
     Thought(usize),
-    /// Behind the thought.
+    /// After the reasoning.
     Answer,
 }
 
-/// Tokens around a thought.
+/// The tokens that mark the start and the end of reasoning.
 #[derive(Debug, Clone)]
 pub struct Thought {
     open: Vec<u32>,
@@ -45,12 +45,12 @@ pub struct Thought {
     most: usize,
     n_vocab: usize,
     at: At,
-    /// The last tokens, as many as end a thought.
+    /// The last tokens, as many as the end marker has.
     last: Vec<u32>,
 }
 
 impl Thought {
-    /// A thought of at most `most` tokens in an answer to this prompt.
+    /// A limit of `most` tokens for the reasoning in an answer to this prompt.
     pub fn new(loaded: &Loaded, form: Form, prompt: &str, most: usize) -> Thought {
         let begun = form.begun(prompt);
         let (open, close) = match form {
@@ -68,7 +68,7 @@ impl Thought {
         Thought { open, close, most, n_vocab: loaded.n_vocab(), at, last: vec![] }
     }
 
-    /// With a constraint on the whole answer.
+    /// Combines the limit with a constraint on the whole answer.
     pub fn with(self, then: Option<Box<dyn Constraint>>) -> Box<dyn Constraint> {
         Box::new(Bounded {
             all: TokenMask::new(self.n_vocab, ids(self.n_vocab)),
@@ -77,12 +77,12 @@ impl Thought {
         })
     }
 
-    /// The token that must come.
+    /// The token that is forced next.
     fn forced(&self) -> Option<u32> {
         if !matches!(self.at, At::Thought(n) if n >= self.most) {
             return None;
         }
-        // The end may have begun.
+        // The end marker may have begun.
         let so_far =
             |n: &usize| self.close.get(..*n).is_some_and(|begin| self.last.ends_with(begin));
         let so_far = (0..self.close.len()).rev().find(so_far).unwrap_or(0);
@@ -127,7 +127,7 @@ impl Constraint for Bounded {
         };
         match self.thought.forced() {
             Some(id) if allowed.allows(id) => Ok(TokenMask::new(self.thought.n_vocab, [id])),
-            // A form that has no end of a thought here has no thought.
+            // A constraint that has no end marker here excludes reasoning.
             _ => Ok(allowed),
         }
     }
@@ -142,7 +142,7 @@ impl Constraint for Bounded {
 mod tests {
     use super::*;
 
-    /// An answer of which the model wants these tokens, as it comes.
+    /// The tokens of an answer when the model prefers these tokens.
     fn said(at: At, most: usize, wanted: &[u32]) -> Vec<u32> {
         let thought =
             Thought { open: vec![1], close: vec![2, 3], most, n_vocab: 10, at, last: vec![] };
@@ -162,12 +162,13 @@ mod tests {
         let (begun, none) = (At::Thought(0), At::Begin(0));
         assert_eq!(said(begun, 2, &[5, 5, 5, 5, 5, 5]), [5, 5, 2, 3, 5, 5]);
         assert_eq!(said(begun, 0, &[5, 5, 5]), [2, 3, 5]);
-        // It ended by itself.
+        // The reasoning ends before the limit.
         assert_eq!(said(begun, 3, &[5, 2, 3, 5, 5, 5, 5]), [5, 2, 3, 5, 5, 5, 5]);
-        // The first token of the end is none alone, and the end may begin at the limit.
+        // The first token of the end marker alone is not the end. The marker may begin at the
+        // limit.
         assert_eq!(said(begun, 3, &[2, 5, 2, 3, 6]), [2, 5, 2, 3, 6]);
         assert_eq!(said(none, 1, &[1, 5, 5, 5, 5]), [1, 5, 2, 3, 5]);
-        // No thought: nothing is bounded.
+        // Without reasoning nothing is limited.
         assert_eq!(said(none, 0, &[5, 1, 5, 5]), [5, 1, 5, 5]);
     }
 }

@@ -20,7 +20,7 @@ impl Tls {
     /// Reads two PEM files: the certificate chain, and its key.
     ///
     /// # Errors
-    /// One line: the file and its fault.
+    /// One line that names the file and its fault.
     pub fn read(certificate: &Path, key: &Path) -> Result<Tls, String> {
         let wrong = |file: &Path, why: &dyn Display| format!("{}: {why}", file.display());
         let bytes = |file: &Path| std::fs::read(file).map_err(|why| wrong(file, &why));
@@ -45,7 +45,7 @@ impl Tls {
         Ok(Tls(tokio_rustls::TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// The handshake, within this time. `None` on a failed or timed-out handshake.
+    /// Makes the handshake within this time. `None` on a failed or timed-out handshake.
     pub async fn greet(
         &self,
         stream: TcpStream,

@@ -4,13 +4,13 @@ use crate::fields::Fields;
 use crate::refusal::Refusal;
 use serde_json::Value;
 
-/// Bytes of a tool's name: Anthropic's limit, OpenAI has 64.
+/// Maximum bytes of a tool name: Anthropic's limit (OpenAI's is 64).
 pub(super) const MOST_NAME: usize = 128;
 
 /// An offered tool.
 #[derive(Debug)]
 pub struct Tool {
-    /// Position among the tools.
+    /// Path of the field in the request.
     pub field: String,
     /// Name.
     pub name: String,
@@ -20,7 +20,7 @@ pub struct Tool {
     pub strict: bool,
 }
 
-/// The name of a tool beside these others.
+/// Reads the name of a tool. It must differ from the names of `others`.
 pub fn checked_name(f: &mut Fields, others: &[Tool]) -> Result<String, Refusal> {
     let name = f.needed_text("name")?;
     let good = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
@@ -34,5 +34,5 @@ pub fn checked_name(f: &mut Fields, others: &[Tool]) -> Result<String, Refusal> 
     }
 }
 
-/// Most tools of one request.
+/// Maximum number of tools in a request.
 pub const MOST_TOOLS: usize = 128;

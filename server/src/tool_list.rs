@@ -47,7 +47,7 @@ impl ToolList {
         self.tools.iter().any(|tool| tool.name == name)
     }
 
-    /// Whether there are none.
+    /// Whether there are no tools.
     pub fn is_empty(&self) -> bool {
         self.tools.is_empty()
     }

@@ -5,7 +5,7 @@ use crate::metrics::Text;
 use kjit_model::serve::Status;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Writes them. The label `model_name` is set.
+/// Writes the metrics. The label `model_name` is already set.
 pub fn write(out: &mut Text, s: &Status) {
     let used = s.held_tokens.saturating_sub(s.kept_tokens) as f64 / s.room.max(1) as f64;
     for (name, help, value) in [
@@ -56,7 +56,7 @@ pub fn write(out: &mut Text, s: &Status) {
     let tokens = 1000.0;
     out.histogram("vllm:request_prompt_tokens", "Tokens of a prompt", &s.prompts, tokens);
     out.histogram("vllm:request_generation_tokens", "Tokens of an answer", &s.answers, tokens);
-    // Without pages a block is a token: the product is what fits.
+    // Without pages a block is one token: the product of both numbers is the capacity.
     let blocks = s.pages.map(|pages| pages.total).filter(|total| *total > 0);
     let (size, count) = blocks.map_or((1, s.room), |total| (s.room / total, total));
     out.with(format!("block_size=\"{size}\",num_gpu_blocks=\"{count}\""), |out| {

@@ -1,13 +1,13 @@
 // clang.cpp: a wrapper of clang that records the source of each code object, so that the simulated
-// device can run it. The real clang does all the work, and kjit gets its bytes.
+// device can run it. The real clang compiles, and kjit gets its output.
 #include <unistd.h>
 #include <cstdio>
 #include "compile.h"
 
 using namespace hipsim;
 
-// The headers that a text includes by name and that are in its folder, with the headers that they
-// include.
+// The headers that a source text includes by name, and that are in its folder. Also the headers
+// that they include.
 static void headers(const std::string& text, Source& source) {
     for (size_t at = text.find("#include \""); at != std::string::npos; at = text.find("#include \"", at + 1)) {
         size_t from = at + 10, to = text.find('"', from);

@@ -21,7 +21,7 @@ static void make_folders(const std::string& path) {
     mkdir(path.c_str(), 0700);
 }
 std::string folder() {
-    // Never destroyed: a thread may load a kernel while its process ends.
+    // Never destroyed: another thread may load a kernel while the process exits.
     static const std::string& path = *new std::string([] {
         const char *own = getenv("HIPSIM_DIR"), *temp = getenv("TMPDIR");
         std::string p = own ? own : std::string(temp ? temp : "/tmp") + "/kjit-hipsim-" + std::to_string(getuid());
@@ -116,7 +116,7 @@ std::string keep(const Source& s, std::string& why) {
     std::string options;
     for (const std::string& o : s.options) options += o + "\n";
     std::string id = sha256(all + options).substr(0, 32), at = folder() + "/sources/" + id;
-    // A source recorded by an older simulator has no hash.
+    // A source that was recorded by an older simulator has no hash.
     if (access((at + "/main").c_str(), R_OK) == 0 && access((at + "/hash").c_str(), R_OK) == 0) return id;
     make_folders(at);
     bool fine = write_file(at + "/options", options) && write_file(at + "/hash", sha256(all));
@@ -126,7 +126,7 @@ std::string keep(const Source& s, std::string& why) {
         if (slash != std::string::npos) make_folders(at + "/" + f.first.substr(0, slash));
         fine &= write_file(at + "/" + f.first, f.second);
     }
-    // Written last, so that a reader that finds it finds all files.
+    // Written last: if a reader finds it, all other files are complete.
     fine &= write_file(at + "/text", s.text) && write_file(at + "/main", s.file);
     if (!fine) why = at + " cannot be written";
     return fine ? id : "";
@@ -139,9 +139,9 @@ std::string source_of(const std::string& code_object) {
 }
 
 // ------------------------------------------------------------------------------------- for the CPU
-// The names after the word KERNEL, or after HIP's own `__global__ void`, except in comments and in
-// the word's own definition. The argument of `__launch_bounds__` becomes the number of threads of a
-// block where the dialect's constant does not give it.
+// The names after the word KERNEL, or after `__global__ void`, except in comments and in the
+// definition of KERNEL. If the dialect has no constant for it, the number of threads of a block is
+// the argument of `__launch_bounds__`.
 static std::vector<std::string> entries(const std::string& text, std::string& threads) {
     std::vector<std::string> names;
     std::string plain;
@@ -179,8 +179,8 @@ static std::vector<std::string> entries(const std::string& text, std::string& th
 static const char* const FLAGS[] = {
     "-std=c++17", "-march=native", "-fPIC", "-shared", "-w", "-pipe", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing",
     "-fno-exceptions", "-fno-rtti", "-fno-stack-protector", "-fcf-protection=none", "-fno-plt", "-Wl,-z,now,-z,defs",
-    // A kernel uses nothing of the C++ library. Without it, and without the linker plugin, linking
-    // takes 0.04 s of a core instead of 0.1; compiling takes 0.15 s.
+    // Kernels do not use the C++ library. Without it, and without the linker plugin, linking takes
+    // 0.04 s of a core instead of 0.1 s. Compiling takes 0.15 s.
     "-nostdlib", "-fno-use-linker-plugin",
     // Instruments every load and store with a check of the shadow, and checks alignments, indices
     // and shifts.
@@ -196,7 +196,7 @@ std::string cpu_library(const std::string& id, std::string& why) {
     const char* asked = getenv("HIPSIM_CXX");
     std::vector<std::string> command{asked ? asked : "c++"};
     for (const char* flag : FLAGS) command.push_back(flag);
-    // -Og compiles in 40 % of the time. Tests of many small kernels set it.
+    // -Og reduces the compile time to 40 %. Tests of many small kernels set it.
     const char* optimise = getenv("HIPSIM_OPTIMISE");
     command.push_back(optimise ? optimise : "-O2");
     std::vector<std::string> given;
@@ -209,10 +209,11 @@ std::string cpu_library(const std::string& id, std::string& why) {
         command.push_back(given[i]);
         if (given[i] == "-D" && i + 1 < given.size()) command.push_back(given[++i]);
     }
-    // An instruction that computes wrong on this device: dot4, matrix, exchange32, exchange64,
+    // An instruction that gives wrong results on this device: dot4, matrix, exchange32, exchange64,
     // packed, widen, narrow.
     if (const char* wrong = getenv("HIPSIM_WRONG")) command.push_back(std::string("-DKJSIM_WRONG_") + wrong);
-    // Processors whose kernels have equal text share a library: in CI one of eight does.
+    // Processors whose kernels have the same text share a library: in CI this is one for eight
+    // processors.
     std::string how = header + hash + std::to_string(wave_of(given));
     for (const std::string& part : command) how += part + '\n';
     std::string library = folder() + "/libraries/" + sha256(how).substr(0, 32) + ".so";

@@ -3,12 +3,12 @@
 //
 // The folder HIPSIM_DIR (default: kjit-hipsim in TMPDIR or /tmp) holds:
 //   sources/ID/…      a source: the main file, the headers by their names, `options`, `main` (the
-//                     file's name), `hash` (of all but the options)
+//                     file's name), `hash` (of all except the options)
 //   libraries/H.so    the source compiled for the CPU; H is the hash of the source, the wave width
 //                     and the compiler's command line
 //   objects/SHA256    the ID of the source of a code object
-// A code object is found by the hash of its bytes. One from a cache or a pack therefore runs like a
-// new one, if it was compiled once with this folder (or with one copied from it): hiprtc and
+// A code object is found by the hash of its bytes. So a code object from a cache or a
+// pack also runs if it was compiled once with this folder (or with a copy of it): hiprtc and
 // `clang` of the simulator both record it.
 #pragma once
 #include <string>

@@ -3,10 +3,9 @@
 // HIPSIM_DEVICES   arch ids, comma-separated (gfx1100,gfx942:sramecc+:xnack-); default gfx1100; empty: no device
 // HIPSIM_MEMORY    bytes of memory of each device (default 4 GiB)
 // HIPSIM_SEED      order of fibers, waves, blocks and streams (default 1)
-// HIPSIM_FAIL      call:n:code[,…]: the n-th call of that name fails with the code; n may be `*`:
-// every one
-// HIPSIM_HANG      a call that never returns
-// HIPSIM_ABORT     a call that ends the process
+// HIPSIM_FAIL      call:n:code[,…]: the n-th call of that name fails with the code; n may be `*`
+// HIPSIM_HANG      name of a call that never returns
+// HIPSIM_ABORT     name of a call that aborts the process
 #include "compile.h"
 #include "sim.h"
 
@@ -174,7 +173,7 @@ API hipDeviceGetPCIBusId(char* to, int len, int number) {
     return text(to, len, all);
 }
 
-// Writes name, memory and architecture at the offsets of a struct layout; the rest is zero.
+// Writes name, memory and architecture at the offsets of a struct layout. All other bytes are zero.
 static int properties(const char* function, char* to, int number, size_t size, size_t memory_at, size_t arch_at) {
     Call call(function, Call::INIT);
     if (call.code) return call.code;
@@ -193,8 +192,8 @@ API hipGetDevicePropertiesR0000(char* to, int number) { return properties(__func
 API hipGetDevicePropertiesR0600(char* to, int number) { return properties(__func__, to, number, 1472, 288, 1160); }
 #endif
 
-// Destroys everything on the device. It also clears a fault, unless a test requires a new process
-// for that.
+// Destroys everything on the device. It also clears a fault, unless HIPSIM_FAULTS requires a new
+// process.
 API hipDeviceReset() {
     Call call(__func__, Call::INIT);
     if (call.code) return call.code;
@@ -243,7 +242,8 @@ extern "C" __attribute__((visibility("default"))) const char* hipGetErrorString(
     return code ? "the simulated device says no (its sentence is on standard error)" : "no error";
 }
 
-// For tests: objects that are alive, and injected failures (counted from now).
+// Functions for tests: the number of objects that are alive, and injected failures (counted from
+// now).
 struct Alive { uint64_t allocations, bytes, streams, events, modules, graphs, execs; };
 extern "C" __attribute__((visibility("default"))) void hipsim_alive(Alive* to) {
     Hold hold(state().mutex);
@@ -257,7 +257,7 @@ extern "C" __attribute__((visibility("default"))) void hipsim_fail(const char* c
     s.injected.push_back({call, s.calls[call] + n, code});
 }
 // Poisons device allocations of exactly this many bytes, except the ranges in `keep`; returns their
-// number. It first waits for submitted work.
+// number. Before that it waits for submitted work.
 extern "C" __attribute__((visibility("default"))) size_t hipsim_poison(size_t bytes, const size_t (*keep)[2], size_t kept) {
     Hold hold(state().mutex);
     State& s = state();
@@ -282,7 +282,7 @@ extern "C" __attribute__((visibility("default"))) void hipsim_emulate(Emulate wi
     Hold hold(state().mutex);
     state().emulate = with;
 }
-// The sentence of a device's fault: writes as much as fits and returns its length.
+// The message of a device's fault: writes as much as fits and returns the full length.
 extern "C" __attribute__((visibility("default"))) size_t hipsim_fault(int number, char* to, size_t len) {
     Hold hold(state().mutex);
     if (!known(state(), number)) return 0;

@@ -1,6 +1,6 @@
-// exec.h: runs a launch on the CPU. Each of a few threads keeps several blocks resident; blocks,
-// waves and lanes run in a seeded random order, LDS is poisoned, and each fault of a kernel becomes
-// one sentence.
+// exec.h: runs a launch on the CPU. Each of a few threads keeps several blocks resident. Blocks,
+// waves and lanes run in a seeded random order, and LDS is poisoned. Each fault is reported as one
+// line.
 #pragma once
 #include "kernel.h"
 #include <signal.h>
@@ -20,20 +20,21 @@
 namespace kjsim {
 
 // ------------------------------------------------------------------------------------------ shadow
-// One byte for each eight bytes of memory, as in AddressSanitizer: 0 allows all eight, 1–7 that
-// many from the start, other values none. The kernels' loads and stores are compiled with a check
+// One byte for each eight bytes of memory, as in AddressSanitizer: 0 allows all eight, 1–7 the
+// first 1–7, and other values none. The kernels' loads and stores are compiled with a check
 // (-fsanitize=kernel-address) at AddressSanitizer's address on x86-64.
 //
-// All memory of the process is forbidden until something allows it: a piece of the shadow is
-// created at its first access, and forbids everything. A kernel can therefore access only its
-// launch's memory, its block's LDS, its stacks and its own constants.
+// Kernels may access no memory at first. A part of the shadow is allocated at its first access,
+// with all bytes marked as inaccessible. So a kernel can access only the memory of its launch, the
+// LDS of its block, its stacks and its own constants.
 constexpr uintptr_t SHADOW = 0x7fff8000, SHADOW_BYTES = 1ull << 44;
-constexpr uintptr_t PIECE = 1 << 20;  // of the shadow: for 8 MiB of memory
+constexpr uintptr_t PIECE = 1 << 20;  // bytes of shadow, for 8 MiB of memory
 constexpr uint8_t REDZONE = 0xfa;
 constexpr size_t PAGE = 4096;
 
 struct Pieces {
-    // PIECE bytes of REDZONE; each piece is a private copy-on-write mapping of it
+    // A file with PIECE bytes of REDZONE; each part of the shadow is a private copy-on-write
+    // mapping of it.
     int file = -1;
     std::atomic_flag busy = ATOMIC_FLAG_INIT;
     std::atomic<uint64_t> made[SHADOW_BYTES / PIECE / 64 + 1];
@@ -52,8 +53,8 @@ inline bool map_shadow() {
     }();
     return mapped;
 }
-// Creates the piece of the shadow that contains `at`. False if `at` is outside of the shadow, or
-// without memory. Also called from the signal handler.
+// Allocates the part of the shadow that contains `at`. Returns false if `at` is outside of the
+// shadow, or if no memory is left. Also called from the signal handler.
 inline bool make_piece(uintptr_t at) {
     if (at < SHADOW || at - SHADOW >= SHADOW_BYTES || pieces.file < 0) return false;
     uintptr_t n = (at - SHADOW) / PIECE;
@@ -78,14 +79,14 @@ inline void set_shadow(uintptr_t from, size_t bytes, uint8_t to) {
     make_piece(at + bytes - 1);
     memset((void*)at, to, bytes);
 }
-// `from` is a multiple of 8. An allowed region may end anywhere.
+// `from` must be a multiple of 8. An allowed region may end anywhere.
 inline void forbid(uintptr_t from, uintptr_t to) { set_shadow(from, (to - from + 7) / 8, REDZONE); }
 inline void allow(uintptr_t from, uintptr_t to) {
     set_shadow(from, (to - from) / 8, 0);
     if ((to - from) % 8) set_shadow(to, 1, (to - from) % 8);
 }
 
-// Memory between two inaccessible pages. It starts at a multiple of 256, as allocators of GPUs do,
+// Memory between two inaccessible pages. It starts at a multiple of 256, like allocations of GPUs,
 // and ends less than 256 bytes before the second page.
 struct Guarded {
     char* map = nullptr;
@@ -110,10 +111,10 @@ struct Guarded {
 };
 
 // ------------------------------------------------------------------------------------------ launch
-// AMD's limit of a kernel's arguments in bytes; waves of a block
+// Maximum bytes of a kernel's arguments on AMD GPUs; maximum waves of a block
 constexpr unsigned MOST_ARGUMENTS = 4096, MOST_WAVES = 32;
 
-// The memory that an address in a launch's arguments lies in.
+// The allocation that a pointer argument points into.
 struct Given {
     unsigned argument;
     uintptr_t start;
@@ -154,14 +155,14 @@ struct Random {
     }
 };
 
-// Data that fibers themselves access, in one place that kernels may access.
+// State that fibers use. It is in one allocation, which is accessible to kernels.
 struct Shared {
     Block block;
     Wave waves[MOST_WAVES];
     char arguments[MOST_ARGUMENTS];
 };
 
-// The fibers and the memory of a resident block, kept between launches.
+// The fibers and the memory of a resident block. They are reused by later launches.
 struct Slot {
     Guarded home = Guarded::make(sizeof(Shared), 0);
     Shared* shared = (Shared*)home.data;
@@ -221,7 +222,7 @@ inline void on_fault(Fiber* f, const char* what, uintptr_t address, size_t bytes
     int n = snprintf(place, sizeof place, "%s: %s", l->entry->name, what);
     if (address && n > 0 && (size_t)n < sizeof place)
         n += snprintf(place + n, sizeof place - n, bytes ? " (%#zx, %zu bytes)" : " (%#zx)", (size_t)address, bytes);
-    // The launch's memory that begins or ends nearest to the access.
+    // The allocation of the launch whose start or end is nearest to the access.
     const Given* near = nullptr;
     size_t least = ~(size_t)0;
     for (const Given& g : l->given) {
@@ -262,7 +263,7 @@ inline void start(Slot& slot, unsigned thread, unsigned wave, unsigned turn, uns
     f->wave = &slot.shared->waves[thread / wave];
     f->slot = (f->lane * stride + turn) % wave;
     f->wave->slot[f->slot] = f;
-    // Stacks start at different cache sets.
+    // Stacks start in different cache sets.
     uintptr_t top = (uintptr_t)f - (thread % 32) * 192;
     top &= ~(uintptr_t)63;
 #if defined(__x86_64__)
@@ -296,7 +297,7 @@ inline bool restart(Slot& s, Launch& l, uint64_t number, Random& random) {
     return b.waves * wave == threads;
 }
 
-// Allows a kernel to access its arrays in the block's memory, and nothing between them.
+// Allows a kernel to access its arrays in LDS, and no bytes between them.
 inline void fence_lds(Slot& s, const Launch& l) {
     uintptr_t base = (uintptr_t)s.shared->block.lds, end = (base + s.lds.bytes + 7) & ~(uintptr_t)7;
     forbid(base, end);
@@ -308,7 +309,7 @@ inline void fence_lds(Slot& s, const Launch& l) {
     }
 }
 
-// One thread's share of a launch.
+// Runs the part of a launch that belongs to one thread.
 inline void work(Launch& l, unsigned worker) {
     static thread_local std::vector<std::unique_ptr<Slot>> slots;
     const unsigned wave = l.library->wave, threads = l.library->block;
@@ -339,7 +340,7 @@ inline void work(Launch& l, unsigned worker) {
         if (busy.empty()) return;
         size_t which = random((uint32_t)busy.size());
         Block& b = busy[which]->shared->block;
-        // The wave to run: the first ready one from a random one on.
+        // The wave to run: the first ready wave after a random one.
         unsigned first = random(b.waves), w = 0;
         bool found = false;
         for (unsigned i = 0; i < b.waves && !found; i++) {
@@ -363,7 +364,7 @@ inline void work(Launch& l, unsigned worker) {
                 l.fail(std::string(l.entry->name) + ": does not end (it waits for something that nobody does)");
             continue;
         }
-        // No wave is ready: all lanes are at the barrier, or all have ended.
+        // No wave is ready: all lanes wait at the barrier, or all have exited.
         bool all_barrier = true, all_done = true;
         for (unsigned i = 0; i < b.waves; i++)
             all_barrier &= b.wave[i].at_barrier == b.wave[i].all,
@@ -380,7 +381,7 @@ inline void work(Launch& l, unsigned worker) {
     }
 }
 
-// ---------------------------------------------------------------- faults that the processor finds
+// ------------------------------------------------------------------------------------- CPU signals
 
 inline struct sigaction previous_actions[64];
 inline void stopped_on_signal() {  // runs on the fiber's stack
@@ -390,7 +391,7 @@ inline void stopped_on_signal() {  // runs on the fiber's stack
     on_fault(f, names[kind < 3 ? kind : 0], ((uintptr_t)f->wave->value[1][0] << 32) | f->wave->value[1][1], 0);
 }
 inline void on_signal(int number, siginfo_t* info, void* context) {
-    // The first access to a piece of the shadow.
+    // The first access to this part of the shadow.
     if (number == SIGSEGV && info->si_code == SEGV_ACCERR && make_piece((uintptr_t)info->si_addr))
         return;
     if (running) {
@@ -398,11 +399,12 @@ inline void on_signal(int number, siginfo_t* info, void* context) {
 #if defined(__x86_64__)
         Fiber* f = fiber_on((uintptr_t)c->uc_mcontext.gregs[REG_RSP]);
         uintptr_t at = (uintptr_t)info->si_addr;
-        // The shadow of an invalid address.
+        // The address is the shadow of an invalid address.
         if (at >= SHADOW + SHADOW_BYTES && at < SHADOW + 2 * SHADOW_BYTES) at = (at - SHADOW) << 3;
         f->wave->value[0][0] = number == SIGFPE ? 1 : number == SIGILL ? 2 : 0;
         f->wave->value[1][0] = (uint32_t)(at >> 32), f->wave->value[1][1] = (uint32_t)at;
-        // Continues in stopped_on_signal, so that no signal frame stays on the other stack.
+        // Execution continues in stopped_on_signal, so that no signal frame stays on the other
+        // stack.
         c->uc_mcontext.gregs[REG_RSP] = (c->uc_mcontext.gregs[REG_RSP] - 512) / 64 * 64 - 8;
         c->uc_mcontext.gregs[REG_RIP] = (greg_t)stopped_on_signal;
         return;
@@ -413,7 +415,7 @@ inline void on_signal(int number, siginfo_t* info, void* context) {
     struct sigaction& before = previous_actions[number];
     if (before.sa_flags & SA_SIGINFO && before.sa_sigaction)
         return before.sa_sigaction(number, info, context);
-    signal(number, SIG_DFL);  // is raised again at once, and ends the process
+    signal(number, SIG_DFL);  // is raised again immediately, and ends the process
 }
 inline void catch_faults() {
     static const bool once = [] {

@@ -1,5 +1,5 @@
 // graph.cpp: captures a stream into a graph and replays it. A replay runs the nodes in a random
-// order that their edges allow.
+// order that respects their edges.
 #include "sim.h"
 
 namespace hipsim {
@@ -95,18 +95,18 @@ API hipGraphExecUpdate(void* handle, void* graph_handle, void** error_node, unsi
     for (size_t i = 0; i < a.size() && !why; i++) {
         if (a[i].after != b[i].after) why = 2;
         else if (a[i].work.kind != b[i].work.kind) why = 3;
-        else if (a[i].work.entry != b[i].work.entry) why = 4;  // another function
+        else if (a[i].work.entry != b[i].work.entry) why = 4;  // different function
     }
     *result = why;
     if (error_node) *error_node = nullptr;
     if (why) return GRAPH_UPDATE_FAILURE;
-    at->second = std::make_shared<Graph>(*graph);  // running replays keep the old one
+    at->second = std::make_shared<Graph>(*graph);  // running replays keep the old graph
     return OK;
 }
 API hipGraphExecDestroy(void* handle) {
     ENTER(INIT);
-    // NCCL stores the needs of its work with a captured graph and returns them to the communicator.
-    // With an aborted communicator that is an access to freed memory.
+    // NCCL stores pointers to its work with a captured graph and gives them back to the
+    // communicator. After an abort of the communicator this is an access to freed memory.
     if (auto graph = get(s.execs, handle))
         for (const Node& node : graph->nodes)
             if (node.work.given_up && node.work.given_up())

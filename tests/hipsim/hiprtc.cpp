@@ -1,4 +1,4 @@
-// hiprtc.cpp: the run-time compiler, comgr's list of architectures, and loading of code objects.
+// hiprtc.cpp: the run-time compiler, comgr's list of architectures, and the loader of code objects.
 #include <dlfcn.h>
 #include <link.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 namespace hipsim {
 
-// The CPU library of a code object, if its source is known and it is for this device.
+// The CPU library of a code object, if its source is known and it was compiled for this device.
 const kjsim::Library* library_of(const std::string& code_object, const std::string& arch, void** handle, std::string& why) {
     std::string id = source_of(code_object), options;
     if (id.empty()) {
@@ -26,8 +26,8 @@ const kjsim::Library* library_of(const std::string& code_object, const std::stri
         to = std::min(options.find('\n', from), options.size());
         given.push_back(options.substr(from, to - from));
     }
-    // The real loader's rule: equal processors, and the device has each flag that the code object
-    // states.
+    // The rule of the real loader: the processors must be equal, and the device must have each flag
+    // of the code object.
     std::string made = arch_of(given);
     auto part = [](const std::string& s, const std::string& of) { return (":" + s + ":").find(":" + of + ":") != std::string::npos; };
     bool suits = made.substr(0, made.find(':')) == arch.substr(0, arch.find(':'));
@@ -40,7 +40,7 @@ const kjsim::Library* library_of(const std::string& code_object, const std::stri
     if (!*handle) return why = dlerror(), nullptr;
     auto* library = (const kjsim::Library*)dlsym(*handle, "kjsim_library");
     if (!library || library->version != kjsim::LIBRARY_VERSION) return why = file + " is of another version", nullptr;
-    // Kernels may access the library's constants.
+    // Kernels may access constants of the library.
     link_map* map = nullptr;
     if (dlinfo(*handle, RTLD_DI_LINKMAP, &map) != 0) return why = dlerror(), nullptr;
     dl_iterate_phdr(
@@ -106,7 +106,7 @@ API hiprtcDestroyProgram(void** program) {
     return RTC_OK;
 }
 
-// The value of a variable for a file, such as `gemm:2.5,flash:1`; null if it has none.
+// The value that a variable such as `gemm:2.5,flash:1` gives for a file; null if it has none.
 static const char* told(const char* variable, const std::string& file) {
     const char* list = getenv(variable);
     while (list && *list) {
@@ -118,7 +118,7 @@ static const char* told(const char* variable, const std::string& file) {
     return nullptr;
 }
 
-// Fails as run-time compilers do. Returns true if `code` is the result.
+// Fails like run-time compilers do. Returns true if `code` is the result.
 static bool misbehave(const std::string& how, std::string& code) {
     const char* once = getenv("HIPSIM_ONCE");
     if (once && mkdir(once, 0700) != 0) return false;
@@ -130,8 +130,8 @@ static bool misbehave(const std::string& how, std::string& code) {
     return how == "garbage" ? code = "no code object", true : false;
 }
 
-// Makes the real code object if there is a clang, otherwise one of our own with an equal note, and
-// the CPU library of the kernels.
+// Makes the real code object if there is a clang; if not, an own code object with the same note.
+// Also makes the CPU library of the kernels.
 static int compile(Program& p) {
     std::string why, id = keep(p.source, why);
     if (id.empty()) return p.log = why, RTC_INTERNAL;
@@ -144,8 +144,8 @@ static int compile(Program& p) {
         if (!described) return p.log = library + " cannot be opened", RTC_INTERNAL;
         p.code = code_object(*described, arch_of(p.source.options), id);
     } else {
-        // The main file is in the headers' folder under another name; `#line` in the text gives its
-        // own.
+        // The main file is in the folder of the headers with another name; `#line` in the text
+        // gives its real name.
         std::string out = at + "/code." + std::to_string(getpid()) + ".co";
         std::vector<std::string> command{clang, "-x", "hip", "--offload-device-only", "--no-gpu-bundle-output", "-nogpuinc", "-nogpulib", "-fuse-cuid=none"};
         command.insert(command.end(), p.source.options.begin(), p.source.options.end());

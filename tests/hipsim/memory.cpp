@@ -137,7 +137,7 @@ API hipHostUnregister(void* host) {
     return OK;
 }
 
-// Whether a device can use these addresses, and whether they are the host's.
+// Whether a device can use these addresses. Also checks whether they are host memory.
 static bool on_device(State& s, const void* p, size_t bytes) { return find(s, p, bytes) != nullptr; }
 static bool on_host(State& s, const void* p, size_t bytes) {
     Allocation* a = find(s, p, 0);
@@ -158,7 +158,7 @@ API hipMemcpyHtoDAsync(void* to, void* from, size_t bytes, void* stream) {
     Work w;
     w.kind = Work::COPY, w.to = (char*)to, w.from = (const char*)from, w.bytes = bytes, w.device = current_device;
     // Page-locked memory is read when the copy runs; pageable memory is copied to a buffer of the
-    // runtime at once.
+    // runtime immediately.
     if (!find(s, from, bytes) && !capturing(s, stream)) w.snapshot.assign((const char*)from, bytes), w.has_snapshot = true;
     return submit(call.hold, stream, std::move(w));
 }
@@ -180,7 +180,7 @@ API hipMemcpyPeerAsync(void* to, int to_device, const void* from, int from_devic
     Allocation *a = find(s, to, bytes), *b = find(s, from, bytes);
     if (!a || !b || a->device != to_device || b->device != from_device) return INVALID_VALUE;
     const char* link = getenv("HIPSIM_LINK");
-    if (link && !strcmp(link, "lies")) return OK;  // the data never arrive
+    if (link && !strcmp(link, "lies")) return OK;  // the data never arrive (HIPSIM_LINK)
     return copy(call.hold, to, from, bytes, stream, false);
 }
 API hipMemsetAsync(void* to, int byte, size_t bytes, void* stream) {

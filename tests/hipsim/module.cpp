@@ -1,4 +1,4 @@
-// module.cpp: code objects, launches, and execution of a stream's work.
+// module.cpp: code objects, launches, and execution of the work in a stream.
 #include <dlfcn.h>
 #include "sim.h"
 
@@ -50,8 +50,8 @@ struct Pool {
     }
 };
 
-// A fault that a test injects into a kernel: HIPSIM_BREAK is `entry:threads:how`, comma-separated.
-// `threads` may be `wave32` or `wave64`.
+// The fault that a test injects into a kernel, if any: HIPSIM_BREAK is `entry:threads:how`,
+// comma-separated. `threads` may be `wave32` or `wave64`.
 static std::string broken(const char* entry, unsigned threads, unsigned wave) {
     const char* asked = getenv("HIPSIM_BREAK");
     std::string rest = asked ? asked : "";
@@ -66,7 +66,8 @@ static std::string broken(const char* entry, unsigned threads, unsigned wave) {
     return {};
 }
 
-// Runs the launch as machine code if a test asks for it, with all memory that its device reaches.
+// Runs the launch as machine code if a test asks for it, with all memory that its device can
+// access.
 static bool emulate(const Work& w, uint64_t seed, std::string& error, int& code) {
     std::vector<Lent> memory;
     Emulate with;
@@ -86,9 +87,9 @@ static bool emulate(const Work& w, uint64_t seed, std::string& error, int& code)
     return true;
 }
 
-// Memory that each device's last launch may access; all other memory is forbidden. A device runs
-// one kernel at a time. Memory of two devices is forbidden once neither may access it. Never
-// destroyed: at the exit of the process another thread's launch may still run.
+// For each device, the memory that its last launch may access; all other memory is forbidden. A
+// device runs one kernel at a time. Memory that two devices share is forbidden when neither may
+// access it. Never destroyed: at the exit of the process another thread's launch may still run.
 static auto& allowed = *new std::map<int, std::map<uintptr_t, size_t>>();
 
 static void forget_on(int device, uintptr_t start) {
@@ -104,11 +105,11 @@ void forget(uintptr_t start) {
     for (auto& device : allowed) forget_on(device.first, start);
 }
 
-// Allows a kernel to access the memory that its arguments point into, and no other. An address that
-// the device cannot reach is a fault even if it is never dereferenced. Addresses in struct
-// arguments count. Addresses in memory count only in the allocation of a cooperative launch's first
-// argument: a kernel of many steps has the steps' arguments there, and no other kernel dereferences
-// such addresses.
+// Allows a kernel to access the memory that its arguments point into, and no other memory. A
+// pointer that the device cannot access is a fault even if it is never dereferenced. Pointers in
+// struct arguments count too. Pointers in memory only count in the allocation of the first argument
+// of a cooperative launch: a kernel of many steps has the arguments of the steps there. No other
+// kernel dereferences pointers in memory.
 static bool give(State& s, const Work& w, std::vector<kjsim::Given>& given, std::string& error) {
     const Device& device = s.devices[(size_t)w.device];
     std::map<uintptr_t, size_t> now;
@@ -239,7 +240,8 @@ API hipModuleLoadData(void** to, const void* image) {
 API hipModuleUnload(void* handle) {
     ENTER(INIT);
     if (!get(s.modules, handle)) return NOT_FOUND;
-    // Running work keeps the code (the real runtime waits for it); the kernels' handles end here.
+    // Running work keeps the code (the real runtime waits for it). Handles of its kernels become
+    // invalid here.
     for (auto at = s.functions.begin(); at != s.functions.end();)
         at = at->second->module.get() == handle ? s.functions.erase(at) : std::next(at);
     s.modules.erase(handle);
@@ -260,7 +262,7 @@ API hipModuleGetFunction(void** to, void* handle, const char* name) {
     return NOT_FOUND;
 }
 
-// Number of blocks that a compute unit holds by their LDS and threads, at most BLOCKS_PER_CU.
+// Number of blocks that a compute unit can hold, by their LDS and threads, at most BLOCKS_PER_CU.
 static unsigned per_unit(const Function& f, unsigned threads, size_t shared) {
     size_t lds = shared + *f.module->library->lds_bytes, all = state().devices[(size_t)f.module->device].lds;
     if (threads == 0 || threads > MOST_THREADS || lds > all) return 0;

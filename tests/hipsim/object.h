@@ -1,6 +1,6 @@
-// object.h: a code object of our own, for machines without clang. It has no machine code, but the
-// note and the symbols that describe the kernels and their arguments, in LLVM's format ("Code
-// Object V5 Metadata" in its AMDGPUUsage).
+// object.h: the simulator's own code object, for machines without clang. It has no machine code. It
+// has the note and the symbols that describe the kernels and their arguments, in LLVM's format
+// ("Code Object V5 Metadata" in its AMDGPUUsage).
 #pragma once
 #include <string>
 #include <utility>

@@ -1,5 +1,5 @@
-// rccl.cpp: the part of RCCL that the engine calls, between processes. Ranks connect to a port of
-// this machine that the id names, and all data go through the first rank.
+// rccl.cpp: the part of RCCL that the engine calls, between processes. The id contains a port of
+// this machine. Ranks connect to it, and all data go through the first rank.
 //
 // HIPSIM_RCCL    version:N    the version that it reports
 //                die:N        the process ends at its N-th all-gather
@@ -26,7 +26,8 @@ struct Id { char internal[128]; };
 
 struct Comm {
     int device = 0, rank = 0, ranks = 0;
-    // First rank: by rank, its own is -1; other ranks: the one to the first rank.
+    // First rank: one socket per rank, -1 for itself. Other ranks: only the socket to the first
+    // rank.
     std::vector<int> sockets;
     std::atomic<int> error{NCCL_OK};
     std::atomic<bool> aborted{false};
@@ -50,14 +51,14 @@ std::shared_ptr<Comm> comm_of(void* handle) {
     auto at = comms().find(handle);
     return at == comms().end() ? nullptr : at->second;
 }
-// The number after a word of the setting; 0 without it.
+// The number after a word of the setting; 0 if the word is missing.
 unsigned setting(const char* word) {
     const char* all = getenv("HIPSIM_RCCL");
     size_t n = strlen(word);
     return all && !strncmp(all, word, n) && all[n] == ':' ? (unsigned)atoi(all + n + 1) : 0;
 }
 
-// Transfers all bytes. False if the peer has ended or the communicator was aborted.
+// Transfers all bytes. Returns false if the peer has exited or the communicator was aborted.
 bool go(Comm& c, int fd, char* p, size_t bytes, bool out) {
     while (bytes) {
         if (c.aborted) return false;

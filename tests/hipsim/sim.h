@@ -7,38 +7,41 @@
 //
 // Settings, by environment variables:
 //
-//   HIPSIM_DEVICES: arch ids with flags, comma-separated; default gfx1100; empty: no device
-//   HIPSIM_SEED: of every random order
-//   HIPSIM_MEMORY: bytes of each device; default 4 GiB
-//   HIPSIM_LINK: lies: copies between two devices succeed, and nothing arrives; kernels:
-//     copies arrive, what kernels write into another device's memory does not; none: no
-//     device says that it reaches another; nothing: nor does what a kernel writes into page-
-//     locked memory that another device made; pairs: 0 and 1, 2 and 3 … reach each other
-//   HIPSIM_RCCL: version:N: RCCL says that it has this version; die:N, hang:N: the process
-//     ends at its N-th gathering, or that one never does
-//   HIPSIM_INTEGRATED: numbers of the devices that say they are a processor's own, comma-
-//     separated
-//   HIPSIM_FAIL: call:n:code, comma-separated: that call fails the n-th time; with * for n,
-//     every time
-//   HIPSIM_HANG, HIPSIM_ABORT: a call that never answers, or ends the process: hipInit
-//   HIPSIM_BREAK: entry:threads:how, comma-separated: that kernel with blocks of so many
-//     threads (or of wave32, wave64) does abort, hang or fault
-//   HIPSIM_WRONG: an instruction that computes wrong: dot4, matrix, exchange32 or exchange64
-//     (between the lanes of waves of that width), packed (two halves in a word), widen or
-//     narrow (a half to an f32, and back)
-//   HIPSIM_FAULTS: after a fault: stay, nothing helps but a new process; abort, the process
-//     ends
-//   HIPSIM_TIMEOUT: seconds after which a kernel has hung; default 120
-//   HIPSIM_THREADS: CPU threads that run blocks; default all, four at most
-//   HIPSIM_DIR: sources, their CPU libraries, and which code object came from which
-//   HIPSIM_CLANG: the real clang, or none: code objects with a note and symbols alone
-//   HIPSIM_SLOW: gemm:2.5,flash:1: hiprtc takes so many seconds longer for files whose names
-//     begin so
-//   HIPSIM_REFUSE: gemm,flash: hiprtc refuses those
-//   HIPSIM_MISBEHAVE: argmax:abort: hiprtc goes wrong with those: abort, kill, loop, eat
+//   HIPSIM_DEVICES: arch ids with flags, comma-separated (gfx1100,gfx942:sramecc+:xnack-); default
+//     gfx1100; empty: no device
+//   HIPSIM_SEED: seed of every random order
+//   HIPSIM_MEMORY: bytes of memory of each device; default 4 GiB
+//   HIPSIM_LINK: faults of transfers between devices.
+//     lies: copies between two devices succeed, but no data arrive
+//     kernels: copies arrive; writes of kernels into another device's memory do not
+//     none: every device reports that it cannot access another
+//     nothing: as none, and writes of kernels into page-locked memory of another device are lost
+//     pairs: devices 0 and 1, 2 and 3 … can access each other
+//   HIPSIM_RCCL: version:N: RCCL reports this version; die:N: the process exits at its N-th
+//     all-gather; hang:N: its N-th all-gather never ends
+//   HIPSIM_INTEGRATED: numbers of the devices that report to be integrated GPUs, comma-separated
+//   HIPSIM_FAIL: call:n:code, comma-separated: the n-th call of that name fails with the code; if n
+//     is *, every call fails
+//   HIPSIM_HANG, HIPSIM_ABORT: name of a call that never returns, or that aborts the process:
+//     hipInit
+//   HIPSIM_BREAK: entry:threads:how, comma-separated: a kernel with blocks of this number of
+//     threads (or of wave32, wave64) has the fault abort, hang or fault
+//   HIPSIM_WRONG: an instruction with wrong results: dot4, matrix, exchange32 or exchange64
+//     (between the lanes of waves of that width), packed (two f16 in a register),
+//     widen (f16 to f32) or narrow (f32 to f16)
+//   HIPSIM_FAULTS: behaviour after a fault. stay: only a new process helps; abort: the process
+//     aborts
+//   HIPSIM_TIMEOUT: seconds after which a kernel counts as hanging; default 120
+//   HIPSIM_THREADS: CPU threads that run blocks; default all, at most four
+//   HIPSIM_DIR: folder of sources, their CPU libraries, and the source of each code object
+//   HIPSIM_CLANG: path of the real clang, or none: code objects have only a note and symbols
+//   HIPSIM_SLOW: gemm:2.5,flash:1: hiprtc takes this many seconds longer for files
+//     whose names begin with these words
+//   HIPSIM_REFUSE: gemm,flash: hiprtc refuses these files
+//   HIPSIM_MISBEHAVE: argmax:abort: a fault of hiprtc with these files: abort, kill, loop, eat
 //     (memory), print (to stdout), garbage
-//   HIPSIM_ONCE: a folder: it goes wrong only if it could make that
-//   HIPSIM_CXX, HIPSIM_OPTIMISE: compiler for the CPU (c++), and its -O2
+//   HIPSIM_ONCE: a folder: hiprtc has that fault only if it can create the folder
+//   HIPSIM_CXX, HIPSIM_OPTIMISE: compiler for the CPU (c++), and its optimisation flag (-O2)
 
 #pragma once
 #include "exec.h"
@@ -95,7 +98,7 @@ struct Allocation {
 
 struct Device {
     int number = 0;
-    std::string arch;  // with flags: gfx90a:sramecc+:xnack-
+    std::string arch;  // with feature flags: gfx90a:sramecc+:xnack-
     unsigned wave = 32;
     size_t lds = LDS_PER_BLOCK;
     bool integrated = false;
@@ -106,7 +109,7 @@ struct Device {
     std::string fault;
 };
 
-// A loaded code object: its CPU library, and the name of the source it came from.
+// A loaded code object: its CPU library, and the name of its source.
 struct Module {
     int device;
     void* handle = nullptr;
@@ -135,7 +138,8 @@ struct Work {
     bool has_snapshot = false;
     size_t bytes = 0;
     int byte = 0;
-    // CALL: work of a library; and whether the object that it returns resources to is gone
+    // CALL: work of a library; and a reference that shows whether the owner of its resources still
+    // exists
     std::function<void()> call;
     std::function<bool()> given_up;
 };
@@ -180,7 +184,7 @@ struct Event {
 };
 
 // Runs a launch as machine code instead of from its source (../src/emulated.rs). Returns 0, or a
-// nonzero value with a sentence in `error`.
+// nonzero value with a message in `error`.
 struct Lent { const char* at; size_t bytes; };
 using Emulate = int (*)(const char* arch, const char* object, size_t object_bytes,
                         const char* symbol, const unsigned* grid, unsigned threads, unsigned lds,
@@ -233,8 +237,8 @@ struct Call {
 // memory.cpp
 Allocation* find(State&, const void* p, size_t bytes);
 // Redirects a kernel's argument that points into another device's memory (or into its page-locked
-// memory) to zeroed memory on this device, so that writes arrive nowhere. There is one substitute
-// for each allocation, kept to the end.
+// memory) to zeroed memory on this device, so that its writes are lost. Each allocation has one
+// substitute, which is kept until the process exits.
 int mislead(State&, char* argument);
 bool reaches(State&, const Device&, const void* p);
 void drop_memory(Hold&, int device);
@@ -244,12 +248,12 @@ int submit(Hold&, void* stream, Work work);  // executes or captures it
 int submit_graph(Hold&, void* stream, std::shared_ptr<const Graph>);
 int wait_for(Hold&, int device, const std::function<bool()>& done);
 int wait_device(Hold&, int device);
-// For calls that are invalid during a capture by this thread.
+// Returns an error if this thread captures: the calling function is invalid during a capture.
 int refuse_in_capture(State&);
 bool capturing(State&, void* stream);
 // module.cpp
 void execute(const Work&, uint64_t seed, std::string& error, int& code);
-// Ends kernels' access to the memory at `start`.
+// Forbids kernels to access the memory at `start`.
 void forget(uintptr_t start);
 // compile.cpp
 const kjsim::Library* library_of(const std::string& code_object, const std::string& arch,

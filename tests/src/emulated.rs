@@ -18,7 +18,7 @@ pub struct Lent {
     bytes: usize,
 }
 
-/// The type `Emulate` of hipsim's sim.h.
+/// The type `Emulate` in sim.h of hipsim.
 pub type Emulate = unsafe extern "C" fn(
     *const c_char,
     *const u8,
@@ -37,14 +37,14 @@ pub type Emulate = unsafe extern "C" fn(
     usize,
 ) -> c_int;
 
-/// Addresses of the code object and of the arguments. No process maps memory there.
+/// Addresses of the code object and of the arguments. No process has mapped memory there.
 const CODE: u64 = 0x1000;
 const ARGUMENTS: u64 = 0x4000_0000_0000_0000;
 
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 static INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Launches emulated in this process, and the instructions that their waves executed.
+/// Number of launches emulated in this process, and of the instructions that their waves executed.
 #[must_use]
 pub fn counts() -> (u64, u64) {
     (LAUNCHES.load(Ordering::Relaxed), INSTRUCTIONS.load(Ordering::Relaxed))
@@ -94,8 +94,8 @@ fn run(asked: Asked) -> Result<(), String> {
 /// Runs a launch of the simulated device as machine code.
 ///
 /// # Safety
-/// The caller is hipsim: texts are zero-terminated, arrays have the given lengths, and nothing else
-/// touches the memory during the call.
+/// The caller is hipsim: strings are zero-terminated, arrays have the given lengths, and nothing
+/// else accesses the memory during the call.
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn launch(
     arch: *const c_char,
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn launch(
     error: *mut c_char,
     room: usize,
 ) -> c_int {
-    // SAFETY: the caller promises zero-terminated texts.
+    // SAFETY: the caller promises zero-terminated strings.
     let (arch, symbol) = unsafe {
         (CStr::from_ptr(arch).to_string_lossy(), CStr::from_ptr(symbol).to_string_lossy())
     };
@@ -132,9 +132,9 @@ pub unsafe extern "C" fn launch(
         )
     };
     let mut block = arguments.to_vec();
-    // Room for hidden arguments, which the kernels do not read.
+    // Space for hidden arguments. The kernels do not read them.
     block.resize(block.len().next_multiple_of(8) + 256, 0);
-    // SAFETY: the caller promises buffers of these lengths that nothing else touches during the
+    // SAFETY: the caller promises buffers of these lengths that nothing else accesses during the
     // call.
     let lent = memory
         .iter()

@@ -1,5 +1,5 @@
-//! Helpers for tests of models larger than the memory of one simulated device: opening, tracing,
-//! prompts.
+//! Helpers for tests with models that are larger than the memory of one simulated device: opening,
+//! tracing, prompts.
 
 use crate::several::Several;
 use crate::simulator::cache;
@@ -11,7 +11,7 @@ impl Several {
     /// The first device.
     ///
     /// # Panics
-    /// When there is none.
+    /// There is no device.
     #[must_use]
     pub fn device(&self) -> Device {
         self.engine.device("rocm:0").unwrap()
@@ -20,13 +20,13 @@ impl Several {
     /// Opens the model on the first device.
     ///
     /// # Errors
-    /// As [`Session::on_gpu`].
+    /// The errors of [`Session::on_gpu`].
     pub fn open(&self, options: &OpenOptions) -> Result<Session, SessionError> {
         Session::on_gpu(&self.engine, &self.device(), &self.gguf, self.graph.clone(), options)
     }
 }
 
-/// An engine that records a trace, over the same cache.
+/// An engine that records a trace and uses the same cache.
 #[must_use]
 pub fn traced(temporary: &str, worker: &str) -> (Engine, Trace) {
     let trace = Trace::new();
@@ -42,10 +42,10 @@ pub fn traced(temporary: &str, worker: &str) -> (Engine, Trace) {
     (Engine::new(config), trace)
 }
 
-/// Spans of a row of a trace: name, begin, end.
+/// Spans in a row of a trace: name, begin, end.
 ///
 /// # Panics
-/// When the trace has no such row.
+/// The trace does not have such a row.
 #[must_use]
 pub fn spans(trace: &Trace, row: &str) -> Vec<(String, f64, f64)> {
     let trace: serde_json::Value = serde_json::from_str(&trace.to_json()).unwrap();
@@ -60,11 +60,11 @@ pub fn spans(trace: &Trace, row: &str) -> Vec<(String, f64, f64)> {
     .collect()
 }
 
-/// Bits of the logits after prompts of several chunks (of 16 tokens), and of every row of one of
-/// them. No chunk is a single token, because the CPU may compute those.
+/// Bits of the logits after prompts of several chunks (16 tokens each), and of every row of one
+/// prompt. No chunk is a single token, because the CPU may compute single tokens.
 ///
 /// # Panics
-/// When a prompt cannot be fed.
+/// A prompt cannot be computed.
 pub fn prompts(session: &mut Session) -> Vec<Vec<u32>> {
     let vocab = session.n_vocab() as u32;
     let ids = |step: u32, n: u32| (0..n).map(|i| (i * step + 5) % vocab).collect::<Vec<u32>>();

@@ -1,12 +1,12 @@
-//! Safe launches of the tests' own kernels.
+//! Safe launches of kernels that belong to tests.
 
 use kjit_engine::{Arg, Geometry, HostArg, Kernel, Result, Stream};
 
-/// The launches of [`Stream`], without `unsafe`.
+/// The launch functions of [`Stream`], without `unsafe`.
 pub trait TestLaunch {
-    /// [`Stream::launch`].
+    /// Like [`Stream::launch`].
     fn put(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()>;
-    /// [`Stream::call`].
+    /// Like [`Stream::call`].
     fn try_out(
         &self,
         kernel: &Kernel,

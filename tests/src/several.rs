@@ -9,8 +9,8 @@ use kjit_model::session::{KvType, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The options of the batch tests (`side_by_side`), so that the compiled kernels are shared with
-/// them.
+/// The same options as in the batch tests (`side_by_side`), so that both use the same compiled
+/// kernels.
 #[must_use]
 pub fn options(kv: KvType) -> OpenOptions {
     OpenOptions {
@@ -24,7 +24,7 @@ pub fn options(kv: KvType) -> OpenOptions {
     }
 }
 
-/// A set-up with these devices (comma-separated); kernels are compiled for the host, with `-Og`.
+/// A set-up with these devices (comma-separated). Kernels are compiled for the host with `-Og`.
 #[must_use]
 pub fn setup(devices: &str) -> Setup {
     Setup::devices(devices).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og")
@@ -32,19 +32,19 @@ pub fn setup(devices: &str) -> Setup {
 
 /// A model and an engine.
 pub struct Several {
-    /// The model's file.
+    /// The model file.
     pub gguf: Arc<Gguf>,
-    /// The model's graph.
+    /// The graph of the model.
     pub graph: Graph,
     /// An engine with an empty cache.
     pub engine: Engine,
 }
 
 impl Several {
-    /// Opens the model `name` with the calling test's folder and compiler process.
+    /// Opens the model `name` with the folder and the compiler process of the calling test.
     ///
     /// # Panics
-    /// When the file is missing or is not a model.
+    /// The file is missing or is not a model.
     #[must_use]
     pub fn new(name: &str, temporary: &str, worker: &str) -> Several {
         Several::of(&model_path(name).unwrap(), temporary, worker)
@@ -53,7 +53,7 @@ impl Several {
     /// Opens the model in this file.
     ///
     /// # Panics
-    /// When the file is not a model.
+    /// The file is not a model.
     #[must_use]
     pub fn of(path: &Path, temporary: &str, worker: &str) -> Several {
         let gguf = Arc::new(Gguf::open(path).unwrap());
@@ -64,7 +64,7 @@ impl Several {
     /// The first `n` devices.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// There are fewer devices.
     #[must_use]
     pub fn devices(&self, n: usize) -> Vec<Device> {
         (0..n).map(|i| self.engine.device(&format!("rocm:{i}")).unwrap()).collect()

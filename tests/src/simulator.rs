@@ -1,4 +1,4 @@
-//! The simulated HIP device: builds its library and runs a test in a process that uses it as its
+//! The simulated HIP device: builds its library and runs tests in processes that use it as their
 //! HIP runtime.
 
 use kjit_engine::arch::{ARCHS, Vendor};
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Environment variable of the process that a simulated test runs in: the test's name.
+/// Environment variable in the process of a simulated test: the name of the test.
 const INSIDE: &str = "HIPSIM_TEST";
 
 /// Sources of the simulator, in the order of the compiler's command line.
@@ -51,7 +51,7 @@ fn build(folder: &Path, name: &str, units: &[&str], flags: &[&str]) -> Result<Pa
     let folder = folder.join("hipsim");
     std::fs::create_dir_all(&folder).map_err(|e| say(&folder, e.to_string()))?;
     let made = folder.join(format!("{hash}-{name}"));
-    // Several test processes start at the same time: one builds, the others wait for the lock.
+    // Several test processes start simultaneously: one builds, the others wait for the lock.
     let lock = File::create(folder.join("lock")).map_err(|e| say(&folder, e.to_string()))?;
     lock.lock().map_err(|e| say(&folder, e.to_string()))?;
     if made.is_file() {
@@ -88,7 +88,7 @@ fn build(folder: &Path, name: &str, units: &[&str], flags: &[&str]) -> Result<Pa
     Ok(made)
 }
 
-/// The set-up of a simulated test's process.
+/// The set-up of the process of a simulated test.
 #[derive(Clone, Debug)]
 pub struct Setup {
     devices: String,
@@ -97,7 +97,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// With these devices, comma-separated: `gfx1100,gfx942:sramecc+:xnack-`.
+    /// A set-up with these devices, comma-separated: `gfx1100,gfx942:sramecc+:xnack-`.
     #[must_use]
     pub fn devices(devices: &str) -> Setup {
         Setup { devices: devices.to_owned(), old: false, variables: Vec::new() }
@@ -111,7 +111,7 @@ impl Setup {
         self
     }
 
-    /// Sets a variable: `HIPSIM_MEMORY`, `HIPSIM_FAIL`, …
+    /// Sets an environment variable: `HIPSIM_MEMORY`, `HIPSIM_FAIL`, …
     #[must_use]
     pub fn set(mut self, name: &str, value: impl Into<String>) -> Setup {
         self.variables.push((name.to_owned(), value.into()));
@@ -122,7 +122,7 @@ impl Setup {
     /// `CARGO_TARGET_TMPDIR`).
     ///
     /// # Panics
-    /// When they cannot be built.
+    /// The simulator cannot be built.
     pub fn apply<'a>(&self, temporary: &str, command: &'a mut Command) -> &'a mut Command {
         let temporary = Path::new(temporary);
         let flags: &[&str] = if self.old { &["-shared", "-DHIPSIM_ROCM5"] } else { &["-shared"] };
@@ -143,12 +143,12 @@ impl Setup {
             .envs(self.variables.iter().map(|(n, v)| (n, v)))
     }
 
-    /// Runs `body` in a process of its own with the simulated HIP runtime and hiprtc. `test` is the
+    /// Runs `body` in a new process with the simulated HIP runtime and hiprtc. `test` is the
     /// calling test's name, `temporary` its `CARGO_TARGET_TMPDIR`. On machines other than x86-64 it
     /// prints that the test was skipped.
     ///
     /// # Panics
-    /// When the test fails, with its output.
+    /// The test fails. The message contains its output.
     pub fn run(&self, test: &str, temporary: &str, body: impl FnOnce()) {
         if std::env::var_os(INSIDE).is_some_and(|inside| inside == test) {
             return body();
@@ -190,13 +190,13 @@ pub fn cache(temporary: &str) -> PathBuf {
     Path::new(temporary).join("hipsim").join("cache")
 }
 
-/// Objects that are alive in the simulated runtime.
+/// Numbers of objects that are alive in the simulated runtime.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Alive {
     /// Device and page-locked allocations.
     pub allocations: u64,
-    /// Bytes of these allocations.
+    /// Size of these allocations in bytes.
     pub bytes: u64,
     /// Streams.
     pub streams: u64,
@@ -210,39 +210,39 @@ pub struct Alive {
     pub execs: u64,
 }
 
-/// The simulated runtime's own calls, for use inside [`Setup::run`].
+/// Functions of the simulated runtime for tests, for use inside [`Setup::run`].
 pub struct Simulated(libloading::Library);
 
 impl Simulated {
     /// The library that the engine uses in this process.
     ///
     /// # Panics
-    /// Outside [`Setup::run`].
+    /// It is called outside [`Setup::run`].
     #[must_use]
     pub fn here() -> Simulated {
         let file = std::env::var_os("KJIT_HIP_LIBRARY")
             .unwrap_or_else(|| panic!("not inside of Setup::run"));
-        // SAFETY: our own library, whose initialisers do nothing.
+        // SAFETY: the library belongs to this crate, and its initialisers do nothing.
         Simulated(unsafe { libloading::Library::new(file) }.unwrap_or_else(|e| panic!("{e}")))
     }
 
     fn call<T: Copy>(&self, name: &str) -> T {
-        // SAFETY: each caller below gives the type that device.cpp declares.
+        // SAFETY: each caller below gives the type from device.cpp.
         *unsafe { self.0.get::<T>(name.as_bytes()) }.unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Counts the objects that are alive now.
+    /// Counts the objects that are alive.
     #[must_use]
     pub fn alive(&self) -> Alive {
         let mut alive = Alive::default();
-        // SAFETY: the signature of device.cpp; writes one struct.
+        // SAFETY: the signature in device.cpp; the function writes one struct.
         unsafe { self.call::<unsafe extern "C" fn(*mut Alive)>("hipsim_alive")(&mut alive) };
         alive
     }
 
     /// Makes the `n`-th future call of this name fail with `code`.
     pub fn fail(&self, call: &CStr, n: u32, code: i32) {
-        // SAFETY: the signature of device.cpp; the name is copied.
+        // SAFETY: the signature in device.cpp; the function copies the name.
         unsafe {
             self.call::<unsafe extern "C" fn(*const c_char, c_uint, c_int)>("hipsim_fail")(
                 call.as_ptr(),
@@ -252,11 +252,11 @@ impl Simulated {
         }
     }
 
-    /// Poisons the memory that a plan's launches share, except its counters. A run that depends on
-    /// data of the run before then fails.
+    /// Poisons the memory that a plan's launches share, except its counters. So a run fails if it
+    /// depends on data of the previous run.
     ///
     /// # Panics
-    /// When the number of allocations with that memory's size is not one.
+    /// The number of allocations with that size is not one.
     pub fn poison(&self, plan: &Plan) {
         let counters = |p: &Program| {
             let zeroed = p.buffers.iter().filter(|b| b.zeroed);
@@ -265,7 +265,7 @@ impl Simulated {
                 .collect::<Vec<_>>()
         };
         let keep: Vec<[usize; 2]> = plan.programs().into_iter().flat_map(counters).collect();
-        // SAFETY: the signature of device.cpp; reads the given number of pairs.
+        // SAFETY: the signature in device.cpp; the function reads the given number of pairs.
         let found = unsafe {
             let poison = self
                 .call::<unsafe extern "C" fn(usize, *const [usize; 2], usize) -> usize>(
@@ -276,10 +276,10 @@ impl Simulated {
         assert_eq!(found, 1, "allocations of {} bytes", plan.arena());
     }
 
-    /// Number of times a call was made.
+    /// Number of calls of a function so far.
     #[must_use]
     pub fn calls(&self, call: &CStr) -> u32 {
-        // SAFETY: the signature of device.cpp.
+        // SAFETY: the signature in device.cpp.
         unsafe {
             self.call::<unsafe extern "C" fn(*const c_char) -> c_uint>("hipsim_calls")(
                 call.as_ptr(),
@@ -289,7 +289,7 @@ impl Simulated {
 
     /// Runs all later launches as machine code on `gfxemu`.
     pub fn emulate(&self) {
-        // SAFETY: the signature of device.cpp; the function is static.
+        // SAFETY: the signature in device.cpp; the function is static.
         unsafe {
             self.call::<unsafe extern "C" fn(crate::emulated::Emulate)>("hipsim_emulate")(
                 crate::emulated::launch,
@@ -297,12 +297,12 @@ impl Simulated {
         }
     }
 
-    /// The fault of a kernel on a device; empty if there was none.
+    /// The fault message of a device; empty if there was no fault.
     #[must_use]
     pub fn fault(&self, device: i32) -> String {
         let mut text = [0 as c_char; 1024];
-        // SAFETY: the signature of device.cpp; writes at most the given number of bytes, zero
-        // included.
+        // SAFETY: the signature in device.cpp; the function writes at most the given number of
+        // bytes, including the zero.
         unsafe {
             self.call::<unsafe extern "C" fn(c_int, *mut c_char, usize) -> usize>("hipsim_fault")(
                 device,

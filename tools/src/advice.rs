@@ -1,12 +1,12 @@
-//! Advice for users of llama.cpp and ollama: kjit's word for the same thing, in one line, instead
-//! of a guess at a misspelt word.
+//! Advice for users of llama.cpp and ollama. A word of these programs gives one line with kjit's
+//! word for it, instead of a guess at a misspelt word.
 
 use crate::args::Cli;
 use clap::CommandFactory;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Flags of llama.cpp, and kjit's way.
+/// Flags of llama.cpp, and what to use in kjit.
 const FLAGS: &[(&[&str], &str)] = &[
     (
         &["-i", "--interactive", "--interactive-first"],
@@ -41,7 +41,7 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["--verbose-prompt"], "`kjit template` shows the prompt that a chat template makes"),
 ];
 
-/// Commands of llama.cpp and ollama, and kjit's way.
+/// Commands of llama.cpp and ollama, and what to use in kjit.
 const COMMANDS: &[(&[&str], &str)] = &[
     (
         &["chat", "cli", "llama-cli", "generate", "complete", "ask"],
@@ -64,15 +64,15 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["test", "check"], "`kjit doctor` checks this machine, `kjit doctor --run` its kernels"),
 ];
 
-/// The advice, if one of these refused arguments is another program's word.
+/// The advice, if one of these refused arguments is a word of another program.
 pub fn advice(arguments: &[OsString]) -> Option<String> {
     let arguments: Vec<String> =
         arguments.iter().map(|a| a.to_string_lossy().into_owned()).collect();
-    // The --model of `cache` is a filter.
+    // In `kjit cache`, --model is a filter.
     if arguments.iter().find(|a| !a.starts_with('-')).is_some_and(|a| a == "cache") {
         return None;
     }
-    // A word that this command has was refused for its value, and clap's error says so.
+    // If the command has this flag, its value was refused, and clap's error explains that.
     let cli = Cli::command();
     let command =
         arguments.iter().find(|a| !a.starts_with('-')).and_then(|name| cli.find_subcommand(name));
@@ -90,7 +90,7 @@ pub fn advice(arguments: &[OsString]) -> Option<String> {
         "detokenize",
         "template",
     ];
-    // `-m FILE` names the model in llama.cpp. The rest of the line may be right.
+    // In llama.cpp `-m FILE` names the model. The rest of the line may be right.
     let named = |a: &String| a == "-m" || a == "--model" || a.starts_with("--model=");
     if let Some(at) = arguments.iter().position(named).filter(|_| !has("--model")) {
         let command =

@@ -1,16 +1,17 @@
-//! Tables for people, that fit a terminal's width. Without a terminal on stdout nothing is cut.
+//! Tables for people, fitted to the width of the terminal. If stdout is not a terminal, nothing is
+//! cut.
 
 use console::{Term, measure_text_width, truncate_str};
 use std::io::{self, IsTerminal, Write};
 
-/// Mark of a text that was cut.
+/// Mark at the end of a text that was cut.
 const CUT: &str = "…";
 /// Spaces between two columns.
 const GAP: usize = 2;
-/// A column is not made narrower than this.
+/// Minimum width of a column.
 const LEAST: usize = 8;
 
-/// Columns of the terminal on stdout; none where stdout is no terminal.
+/// Columns of the terminal on stdout; `None` if stdout is not a terminal.
 pub fn width() -> Option<usize> {
     if !io::stdout().is_terminal() {
         return None;
@@ -19,19 +20,20 @@ pub fn width() -> Option<usize> {
     Some(usize::from(columns)).filter(|columns| *columns > 0)
 }
 
-/// Whether text on stdout may have styles: on a terminal that knows them, unless `NO_COLOR` is set.
+/// Whether text on stdout may have styles: stdout is a terminal that supports them, and `NO_COLOR`
+/// is not set.
 pub fn styled() -> bool {
     io::stdout().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
         && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
-/// A line that fits the width.
+/// Cuts a line to the width.
 pub fn clipped(line: &str, width: Option<usize>) -> String {
     width.map_or_else(|| line.to_owned(), |width| truncate_str(line, width, CUT).into_owned())
 }
 
-/// A text of lines, each of which fits the width.
+/// Writes a text and cuts each line to the width.
 pub fn write_clipped(text: &str, width: Option<usize>, out: &mut impl Write) -> io::Result<()> {
     text.lines().try_for_each(|line| writeln!(out, "{}", clipped(line, width)))
 }
@@ -43,7 +45,7 @@ pub enum Column {
     Left,
     /// A number.
     Right,
-    /// Text that is cut where the table is too wide.
+    /// Text that is cut if the table is too wide.
     Flexible,
 }
 
@@ -84,7 +86,7 @@ pub fn write(
                 Column::Left | Column::Flexible => line.extend([&cell, space.as_str()]),
             }
         }
-        // If no column can become narrower, the line's end is cut.
+        // If no column can become narrower, the end of the line is cut.
         writeln!(out, "{}", clipped(line.trim_end(), width))?;
     }
     Ok(())

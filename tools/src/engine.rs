@@ -1,11 +1,11 @@
-//! The engine and the cache, set up by the shared flags.
+//! Creates the engine and the cache from the shared flags.
 
 use crate::args::Shared;
 use crate::report::say;
 use kjit_engine::{Config, Engine};
 use std::time::Duration;
 
-/// The cache of these flags. Its warnings go to stderr, and the command goes on more slowly.
+/// The cache of these flags. Its warnings go to stderr; the command continues and is slower.
 pub fn cache_config(shared: &Shared) -> kjit_cache::Config {
     let mut cache = kjit_cache::Config::for_app("kjit").read_only("/usr/share/kjit/packs");
     if let Some(dir) = &shared.cache_dir {
@@ -21,8 +21,8 @@ pub fn cache_config(shared: &Shared) -> kjit_cache::Config {
 }
 
 /// Options of the engine. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY` (MiB) limit a compile,
-/// `KJIT_DISCOVERY_SECONDS` the search for devices. `KJIT_PROVE=all` has kernels proven on NVIDIA's
-/// devices too.
+/// `KJIT_DISCOVERY_SECONDS` the search for devices. With `KJIT_PROVE=all` kernels are also tested
+/// on NVIDIA's devices before use.
 pub fn config(shared: &Shared) -> Config {
     let mut config = Config::new().cache(cache_config(shared));
     if let Some(file) = &shared.compiler_path {
@@ -48,7 +48,7 @@ pub fn config(shared: &Shared) -> Config {
     config
 }
 
-/// A positive number of a variable. Any other value is reported and ignored.
+/// Reads a positive number from a variable. Any other value is reported and ignored.
 fn number(variable: &str, shared: &Shared) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|v| !v.is_empty())?;
     let number = text.parse().ok().filter(|n| *n > 0);

@@ -1,16 +1,16 @@
-//! Prints help: descriptions are broken at words and stand below each other. clap can do that only
-//! with a further crate.
+//! Prints help. Descriptions are broken at words and indented. clap can do this only with another
+//! crate.
 
 use crate::columns::{self, styled};
 use console::{measure_text_width, strip_ansi_codes};
 use std::io::{self, Write};
 
-/// Columns on a wide terminal, and where stdout is no terminal.
+/// Maximum width in columns. Also the width if stdout is not a terminal.
 const WIDTH: usize = 100;
-/// Columns that a description has at least.
+/// Minimum columns of a description.
 const LEAST: usize = 24;
 
-/// Prints what clap made of a command's help.
+/// Prints the help of a command, as clap formatted it.
 pub fn print(help: &clap::builder::StyledStr) -> io::Result<()> {
     let text = if styled() { help.ansi().to_string() } else { help.to_string() };
     let width = columns::width().map_or(WIDTH, |width| width.min(WIDTH));
@@ -19,7 +19,7 @@ pub fn print(help: &clap::builder::StyledStr) -> io::Result<()> {
 
 fn wrapped(text: &str, width: usize) -> String {
     let mut out = String::new();
-    // Examples are commands to copy: their lines stay whole.
+    // Examples are commands to copy, so their lines are not broken.
     let mut examples = false;
     for line in text.lines() {
         examples |= line.starts_with("Example");
@@ -33,13 +33,13 @@ fn wrapped(text: &str, width: usize) -> String {
     out
 }
 
-/// Breaks a line. What follows stands below its description.
+/// Breaks a line. The next lines are indented to its description.
 fn wrap(line: &str, width: usize, out: &mut String) {
     let mut indent = description(&strip_ansi_codes(line));
     if indent + LEAST > width {
         indent = line.len() - line.trim_start().len() + 2;
     }
-    // A default stays in one line.
+    // A default value stays in one line.
     let line = line.replace("[default: ", "[default:\u{a0}");
     let mut column = 0;
     for (at, word) in line.split(' ').enumerate() {
@@ -57,7 +57,7 @@ fn wrap(line: &str, width: usize, out: &mut String) {
     }
 }
 
-/// The column at which a line's description begins: behind two spaces.
+/// The column at which the description of a line begins: after two spaces.
 fn description(line: &str) -> usize {
     let text = line.trim_start();
     let begin = line.len() - text.len();

@@ -1,5 +1,5 @@
-//! Input that is read whole: prompts, texts, lines. All of it has a limit, since `/dev/zero` would
-//! take all memory.
+//! Input that is read completely: prompts, texts, lines. Each has a size limit, because reading
+//! `/dev/zero` would use all memory.
 
 use crate::args::Shared;
 use crate::report::say;
@@ -10,10 +10,10 @@ use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// Limit in bytes of a text, or of a line of stdin: some hundred times the longest context.
+/// Maximum bytes of a text, or of a line of stdin: some hundred times the longest context.
 const LIMIT: u64 = 256 << 20;
 
-/// Time without the end of a pipe after which a line says that it is waited for.
+/// Time without the end of a pipe after which a line tells that kjit waits for it.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Reads stdin to its end.
@@ -22,15 +22,15 @@ pub fn stdin(what: &str) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Reads piped stdin to its end. Empty on a terminal, and without stdin. A user with a prompt may
-/// not know that stdin is open, for instance a pipe that a script inherited. So if nothing comes, a
-/// line says what is waited for.
+/// not know that stdin is open, for instance a pipe that a script inherited. So if no data arrive,
+/// a line tells that kjit waits for stdin.
 pub fn piped(what: &str, shared: &Shared) -> anyhow::Result<Vec<u8>> {
     if io::stdin().is_terminal() {
         return Ok(vec![]);
     }
     let (done, waiting) = std::sync::mpsc::channel::<()>();
     let quiet = shared.quiet;
-    // If the system refuses the thread, that line is missing.
+    // If the system cannot start the thread, that line is missing.
     let _ = std::thread::Builder::new().name("kjit waits for stdin".into()).spawn(move || {
         if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) && !quiet {
             say("note: reading stdin to its end: it goes before the prompt (< /dev/null where \
@@ -48,7 +48,7 @@ fn without_mark(bytes: &mut Vec<u8>) {
     }
 }
 
-/// Reads a file as bytes, without a byte order mark. The text may have any encoding.
+/// Reads a file as bytes, without a byte order mark. The text may have any character encoding.
 pub fn raw_text(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = file(path)?;
     without_mark(&mut bytes);
@@ -77,7 +77,7 @@ fn whole(from: impl Read, name: impl Fn() -> String) -> anyhow::Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// The mark that some editors write before a text. It is not part of the text.
+/// The byte order mark that some editors write before a text. It is not part of the text.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// The text of these bytes, without a byte order mark.
@@ -95,7 +95,7 @@ pub fn json(number: usize, line: &[u8]) -> anyhow::Result<serde_json::Value> {
 }
 
 /// Calls `each` with every line of stdin that is not blank, without its line end, and with its
-/// number from 1. Lines may hold any bytes. A byte order mark before the first line is skipped.
+/// number from 1. Lines may contain any bytes. A byte order mark before the first line is skipped.
 pub fn lines(mut each: impl FnMut(usize, &[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let mut stdin = io::stdin().lock();
     let mut line = vec![];

@@ -1,20 +1,20 @@
-//! Ctrl-C ends the program with exit code 130: at once, or where work must be finished, as soon as
-//! the work notices.
+//! Ctrl-C ends the program with exit code 130: immediately, or, if work must be finished, when the
+//! work notices it.
 
 use crate::report::{INTERRUPTED, say};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Whether the work asks [`Interrupt::came`].
+/// Whether the work checks [`Interrupt::came`].
 static WATCHED: AtomicBool = AtomicBool::new(false);
-/// Whether Ctrl-C came since the last [`Interrupt::forget`].
+/// Whether Ctrl-C was pressed since the last [`Interrupt::forget`].
 static CAME: AtomicBool = AtomicBool::new(false);
 
-/// Makes the text after "interrupted".
+/// Creates the text after "interrupted".
 type Words = Box<dyn Fn() -> String + Send>;
 static WORDS: Mutex<Option<Words>> = Mutex::new(None);
 
-/// Sets a text about what Ctrl-C leaves behind. It is made just before the program ends.
+/// Sets a text that tells what remains after Ctrl-C. It is created just before the program ends.
 pub fn leaves(words: impl Fn() -> String + Send + 'static) {
     *WORDS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(words));
 }
@@ -24,10 +24,10 @@ pub fn leaves_nothing() {
     *WORDS.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// Handles Ctrl-C from now on. If the system refuses a handler, the signal itself ends the program.
+/// Handles Ctrl-C from now on. If no handler can be installed, the signal itself ends the program.
 pub fn listen() {
     let _ = ctrlc::set_handler(|| {
-        // A second Ctrl-C ends the program at once.
+        // A second Ctrl-C ends the program immediately.
         if !WATCHED.load(Ordering::Relaxed) || CAME.swap(true, Ordering::Relaxed) {
             let words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
             match words.as_ref() {
@@ -49,7 +49,7 @@ impl Interrupt {
         Interrupt(())
     }
 
-    /// Whether Ctrl-C came.
+    /// Whether Ctrl-C was pressed.
     pub fn came(&self) -> bool {
         CAME.load(Ordering::Relaxed)
     }

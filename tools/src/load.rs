@@ -10,28 +10,28 @@ use kjit_model::session::{OpenOptions, Output, Persistence, Probe, SequenceId, S
 use kjit_model::{DeviceChoice, Model, SampleOptions};
 use std::path::Path;
 
-/// Options of a command for opening its model.
+/// Options for opening the model of a command.
 #[derive(Default)]
 pub struct How<'a> {
-    /// Receives the trace.
+    /// The trace to write, if any.
     pub trace: Option<&'a Trace>,
     /// Whether opening ends when single tokens can be computed, before all kernels are compiled.
     pub early: bool,
     /// Whether the same tokens and scores are promised each time. Then measured rates must not
-    /// decide what the CPU computes: layers that no flag gives to it are copied.
+    /// decide what the CPU computes: without a flag, layers that do not fit are copied.
     pub steady: bool,
-    /// Whether tokens are drafted.
+    /// Whether drafts are used.
     pub drafts: bool,
     /// Number of sequences; 0 means one.
     pub sequences: usize,
-    /// The output that is wanted.
+    /// The requested output.
     pub output: Output,
-    /// Measurements that the kernel of a whole token makes.
+    /// Measurements of the kernel of a whole token.
     pub probe: Probe,
 }
 
 impl Setup {
-    /// The model options of these flags.
+    /// The options for opening a model with these flags.
     pub fn options(&self) -> OpenOptions {
         OpenOptions {
             context: self.context,
@@ -203,7 +203,7 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
     Ok(model)
 }
 
-/// Opens a model with the single sequence that most commands use.
+/// Opens a model with one sequence, as most commands need.
 pub fn open_one(
     path: &Path,
     setup: &Setup,

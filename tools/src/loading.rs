@@ -1,7 +1,7 @@
-//! A bar while a model is opened, on a terminal.
+//! A progress bar while a model is opened, on a terminal.
 //!
-//! Its measure is the part of the model's file that is in this process's memory: weights are read
-//! through a map of the file, also those that go on to a GPU.
+//! It shows the part of the model file that is in the memory of this process: weights are read
+//! through a map of the file, even if they are then copied to a GPU.
 
 use crate::args::Shared;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,19 +11,19 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A model that opens within this time has no bar.
+/// A model that opens in this time has no bar.
 const LATE: Duration = Duration::from_millis(300);
-/// Time between two looks at the memory.
+/// Time between two updates.
 const LOOK: Duration = Duration::from_millis(100);
-/// Bytes of a page, as the kernel counts them in `statm` on x86-64 and most 64-bit Arm systems. A
-/// larger page makes the bar slower, nothing else.
+/// Bytes of a page, as the kernel counts them in `statm` on x86-64 and most 64-bit Arm systems. If
+/// pages are larger, the bar only shows too little.
 const PAGE: u64 = 4096;
 
-/// The bar, until this is dropped.
+/// The progress bar. It is removed when this is dropped.
 pub struct Loading(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Loading {
-    /// Begins a bar for this model. There is none without a terminal on stderr, and with `-q`.
+    /// Begins a bar for this model. There is no bar with `-q`, or if stderr is not a terminal.
     pub fn begin(model: &Path, shared: &Shared) -> Loading {
         if shared.quiet || !io::stderr().is_terminal() {
             return Loading(None);
@@ -44,7 +44,7 @@ impl Loading {
                 bar.finish_and_clear();
             }
         };
-        // Without a thread there is no bar.
+        // If the thread cannot be started, there is no bar.
         let thread = std::thread::Builder::new().name("kjit-bar".to_owned()).spawn(show);
         Loading(thread.ok().map(|thread| (done, thread)))
     }
@@ -69,7 +69,7 @@ fn drawn(name: &str, all: u64) -> ProgressBar {
     bar
 }
 
-/// Bytes of a model's file, of all parts of a split one, or of all files in a folder.
+/// Bytes of a model file, of all parts of a split model, or of all files in a folder.
 fn bytes(model: &Path) -> u64 {
     let size = |path: &Path| path.metadata().map_or(0, |file| file.len());
     let files = |folder: &Path, good: &dyn Fn(&str) -> bool| -> u64 {
@@ -90,7 +90,7 @@ fn bytes(model: &Path) -> u64 {
     }
 }
 
-/// Bytes of files in this process's memory.
+/// Bytes of mapped files that are in the memory of this process.
 fn mapped() -> Option<u64> {
     let pages = std::fs::read_to_string("/proc/self/statm").ok()?;
     pages.split(' ').nth(2)?.parse::<u64>().ok()?.checked_mul(PAGE)

@@ -1,4 +1,4 @@
-//! The command `kjit`. The answer goes to stdout and nothing else does.
+//! The command `kjit`. Only the answer goes to stdout.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -106,11 +106,11 @@ fn one_device(cli: &Cli) -> anyhow::Result<()> {
     }
 }
 
-/// Prints clap's error, or advice about another program's word. Exit code 2, or 0 for help that was
-/// asked for.
+/// Prints clap's error, or advice about a word of another program. The exit code is 2, or 0 if help
+/// was requested.
 fn wrong_usage(error: &clap::Error) -> ExitCode {
-    // `-hf` begins with `-h`, which clap takes for help. An exact `-h` or `--help` beside it does
-    // ask for help.
+    // `-hf` begins with `-h`, which clap takes for help. If there is also an exact `-h` or
+    // `--help`, help is requested.
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let asked = !error.use_stderr()
         && arguments.iter().any(|a| a == "-h" || a == "--help" || a == "-V" || a == "--version");
@@ -118,7 +118,7 @@ fn wrong_usage(error: &clap::Error) -> ExitCode {
         report::say(format_args!("error: {advice}"));
         return ExitCode::from(2);
     }
-    // If stdout or stderr is closed, there is nobody to tell.
+    // If stdout or stderr is closed, an error cannot be reported.
     let _ = match error.kind() {
         clap::error::ErrorKind::DisplayHelp => help::print(&error.render()),
         _ => error.print(),

@@ -23,8 +23,8 @@ pub enum ModelName {
 }
 
 impl ModelName {
-    /// The parser for clap. `hf:…`, addresses of the hub, and `ORG/REPO[:QUANT]` without such a
-    /// file here are references. Everything else is a path.
+    /// The parser for clap. `hf:…`, URLs of the hub, and `ORG/REPO[:QUANT]` are references, unless
+    /// a file with this name exists. Everything else is a path.
     pub fn parser() -> impl TypedValueParser<Value = ModelName> {
         OsStringValueParser::new().try_map(|value: OsString| -> Result<ModelName, String> {
             let text = value.to_str().unwrap_or_default();
@@ -52,7 +52,7 @@ impl ModelName {
         })
     }
 
-    /// The model's path. A model of the hub that is missing is fetched, unless `HF_HUB_OFFLINE`
+    /// Path of the model. A model of the hub is fetched if it is missing, unless `HF_HUB_OFFLINE`
     /// forbids it.
     pub fn path(&self, shared: &Shared) -> anyhow::Result<Cow<'_, Path>> {
         match self {
@@ -64,7 +64,7 @@ impl ModelName {
         }
     }
 
-    /// The model's path, without fetching anything.
+    /// Path of the model. Nothing is fetched.
     pub fn here(&self) -> anyhow::Result<Cow<'_, Path>> {
         match self {
             ModelName::File(path) => found(path),
@@ -95,7 +95,7 @@ impl fmt::Display for ModelName {
     }
 }
 
-/// Names in ollama's library, and the repository with that model as GGUF.
+/// Names in ollama's library, each with a repository that has the model as GGUF.
 const FAMILIES: &[(&str, &str)] = &[
     ("llama3.1", "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF"),
     ("llama3.2", "bartowski/Llama-3.2-3B-Instruct-GGUF"),
@@ -109,7 +109,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ("smollm2", "bartowski/SmolLM2-1.7B-Instruct-GGUF"),
 ];
 
-/// The path. A single word that is no file gets an error with an example of a model of the hub.
+/// The path. If it is a single word and not a file, the error has an example of a model on the hub.
 fn found(path: &Path) -> anyhow::Result<Cow<'_, Path>> {
     let word =
         path.to_str().filter(|w| !w.contains(['/', '\\']) && !w.to_lowercase().ends_with(".gguf"));
@@ -127,13 +127,13 @@ fn found(path: &Path) -> anyhow::Result<Cow<'_, Path>> {
     Ok(Cow::Borrowed(path))
 }
 
-/// The hub of the environment.
+/// The hub with the settings of the environment.
 pub fn hub() -> anyhow::Result<Hub> {
     Ok(Hub::new(Settings::from_env()?))
 }
 
-/// Runs a fetch and shows its progress: a bar on a terminal, a line per file elsewhere, nothing
-/// with `-q`.
+/// Runs a fetch and shows its progress: a bar on a terminal, a line per file if stderr is not a
+/// terminal, nothing with `-q`.
 pub fn fetching<T>(
     shared: &Shared,
     work: impl FnOnce(&Hub, kjit_hub::Watch) -> Result<T, kjit_hub::Error>,

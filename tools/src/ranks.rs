@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether another rank answers.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// NVIDIA's library reads it in its first call. `driver/collective.rs` of the engine says what it
-/// is for.
+/// NVIDIA's library reads it in its first call. Its purpose is described in `driver/collective.rs`
+/// of the engine.
 const MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
-/// Prepares the process for `--split ranks`: sets the variable, and makes all ranks but the first
-/// silent except for errors.
+/// Prepares the process for `--split ranks`: sets the variable, and makes all ranks except the
+/// first silent, apart from errors.
 pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
     let asked = |placing: &Placing| Split::from(placing.split) == Split::Ranks;
     match &cli.command {
@@ -37,8 +37,8 @@ pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
     }
     let ranks = Ranks::from_env()?;
     if std::env::var_os(MULTICAST).is_none() {
-        // The library reads the variable as the process got it at its start. So this process starts
-        // itself again with it, before doing anything.
+        // The library reads the environment that the process got at its start. So this process
+        // executes itself again with the variable, before any other work.
         let this =
             std::env::current_exe().context("--split ranks: this program's file is not found")?;
         let error = std::process::Command::new(this)
@@ -65,7 +65,7 @@ pub fn silent() -> bool {
     SILENT.load(Ordering::Relaxed)
 }
 
-/// The place for answers: stdout, or nothing in a silent rank.
+/// The output for answers: stdout, or nothing in a silent rank.
 pub fn answers() -> Box<dyn Write> {
     if silent() { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) }
 }

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 /// Exit code after Ctrl-C, as in shells.
 pub const INTERRUPTED: u8 = 130;
 
-/// Prints one line for an error. Exit code 1. If the reader of stdout has gone (`kjit … | head`),
-/// that is no error, and nothing is printed.
+/// Prints one line for an error. Exit code 1. If the reader of stdout has ended (`kjit … | head`),
+/// that is not an error, and nothing is printed.
 pub fn failed(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(reader_went) {
         return ExitCode::SUCCESS;
@@ -18,7 +18,7 @@ pub fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Only stdout can give this error: the command writes to no other pipe.
+/// Only stdout can cause this error, because the command does not write to other pipes.
 fn reader_went(error: &(dyn std::error::Error + 'static)) -> bool {
     let kind = match error.downcast_ref::<std::io::Error>() {
         Some(e) => Some(e.kind()),
@@ -30,8 +30,7 @@ fn reader_went(error: &(dyn std::error::Error + 'static)) -> bool {
     kind == Some(std::io::ErrorKind::BrokenPipe)
 }
 
-/// A system's error without any context comes from writing to stdout. All other errors name their
-/// file.
+/// A system error without context comes from writing to stdout. All other errors name their file.
 fn sentence(error: &anyhow::Error) -> String {
     match error.downcast_ref::<std::io::Error>() {
         Some(bare) if error.chain().len() == 1 => format!("cannot write to stdout: {bare}"),
@@ -39,8 +38,8 @@ fn sentence(error: &anyhow::Error) -> String {
     }
 }
 
-/// The error and its causes. A cause that the text contains already is left out: some types print
-/// their cause themselves.
+/// The error and its causes. A cause that is already part of the text is left out, because some
+/// types print their cause.
 fn causes(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -53,15 +52,15 @@ fn causes(error: &anyhow::Error) -> String {
     line
 }
 
-/// Makes control characters visible, for instance those of a hostile file name, and cuts a long
-/// text. So an error is one readable line.
+/// Makes an error one readable line: control characters become visible, for example in a hostile
+/// file name, and a long text is cut.
 fn one_line(text: &str) -> String {
     let visible = |c: char| if c.is_control() { c.escape_default().collect() } else { vec![c] };
     elide(&text.chars().flat_map(visible).collect::<String>(), MAX_LINE).into_owned()
 }
 
 /// Failures of many kernels, each distinct line once: an error in a header, or a missing compiler,
-/// fails all of them.
+/// makes all kernels fail.
 #[derive(Default)]
 pub struct Told(Vec<String>);
 
@@ -95,7 +94,7 @@ pub fn say(line: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-/// Bytes with a decimal unit.
+/// Formats a number of bytes with a decimal unit.
 pub fn bytes(n: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
     match UNITS.iter().find(|(_, u)| n >= *u) {

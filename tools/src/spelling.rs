@@ -1,14 +1,13 @@
-//! Translates arguments in the form of llama.cpp and ollama into kjit's. Flags with the same
-//! meaning are renamed. Flags for decisions that kjit makes itself are left out, with one note.
+//! Translates arguments of llama.cpp and ollama into arguments of kjit. Flags with the same meaning
+//! are renamed. Flags for decisions that kjit makes automatically are left out, with one note.
 
 use crate::args::Cli;
 use clap::{ArgAction, Command, CommandFactory};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-/// Flags that are left out, with the words that may be their value. kjit places layers by free
-/// memory, uses flash attention and maps files in any case, and `kjit run MODEL` without a prompt
-/// is a chat.
+/// Flags that are left out, with possible values. kjit places layers by free memory and always uses
+/// flash attention and maps files. `kjit run MODEL` without a prompt is a chat.
 const LEFT_OUT: &[(&[&str], Value)] = &[
     (&["-ngl", "--n-gpu-layers", "--gpu-layers"], Value::Always),
     (&["-fa", "--flash-attn"], Value::OneOf(&["on", "off", "auto", "0", "1"])),
@@ -22,10 +21,11 @@ enum Value {
     OneOf(&'static [&'static str]),
 }
 
-/// Flags that name the model, and the prefix of the name then.
+/// Flags that name the model, and the prefix that the name gets.
 const MODEL: &[(&[&str], &str)] = &[(&["-m", "--model"], ""), (&["-hf", "--hf-repo"], "hf:")];
 
-/// The translated arguments, the program's name first, and a note about those that were left out.
+/// The translated arguments, starting with the program's name, and a note about arguments that were
+/// left out.
 pub fn translate(arguments: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
     let cli = Cli::command();
     let Some((at, command)) = subcommand(&cli, &arguments) else { return (arguments, None) };
@@ -95,7 +95,7 @@ pub fn translate(arguments: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
     (head, note)
 }
 
-/// Position of the command's name, and the command.
+/// Index of the command's name in the arguments, and the command.
 fn subcommand<'c>(cli: &'c Command, arguments: &[OsString]) -> Option<(usize, &'c Command)> {
     let valued = valued(cli, cli);
     let mut at = 1;
@@ -109,7 +109,7 @@ fn subcommand<'c>(cli: &'c Command, arguments: &[OsString]) -> Option<(usize, &'
     None
 }
 
-/// Flags that take the next argument as their value.
+/// Flags that use the next argument as their value.
 fn valued(cli: &Command, command: &Command) -> BTreeSet<String> {
     let all = cli.get_arguments().chain(command.get_arguments());
     let valued = all.filter(|a| matches!(a.get_action(), ArgAction::Set | ArgAction::Append));

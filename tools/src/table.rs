@@ -1,4 +1,4 @@
-//! Rows as a page (Markdown), CSV or JSON. CSV and JSON use the same names.
+//! Writes rows as Markdown, CSV or JSON. CSV and JSON use the same names.
 
 use crate::args::BenchOutput;
 use serde_json::{Map, Value};
@@ -8,17 +8,17 @@ use std::io::{self, Write};
 pub struct Cell {
     /// Name in CSV and JSON.
     name: &'static str,
-    /// Title on a page. `None`: not on pages.
+    /// Title in Markdown. `None`: not in Markdown.
     title: Option<&'static str>,
     /// Value in JSON.
     value: Value,
-    /// Text on pages and in CSV.
+    /// Text in Markdown and CSV.
     text: String,
     /// Whether it is left out of CSV.
     page_only: bool,
 }
 
-/// A value that is not on pages.
+/// A value that is not in Markdown.
 pub fn cell(name: &'static str, value: impl Into<Value>) -> Cell {
     let value = value.into();
     let text = match &value {
@@ -30,19 +30,19 @@ pub fn cell(name: &'static str, value: impl Into<Value>) -> Cell {
 }
 
 impl Cell {
-    /// Puts it on pages under this title.
+    /// Adds the value to Markdown with this title.
     pub fn titled(mut self, title: &'static str) -> Cell {
         self.title = Some(title);
         self
     }
 
-    /// Leaves it out of CSV, whose files are kept and compared.
+    /// Leaves the value out of CSV, because CSV files are stored and compared.
     pub fn not_in_csv(mut self) -> Cell {
         self.page_only = true;
         self
     }
 
-    /// A number with this many decimals, on pages and in CSV.
+    /// Sets the number of decimals in Markdown and CSV.
     pub fn digits(mut self, digits: usize) -> Cell {
         if let Some(number) = self.value.as_f64() {
             self.text = format!("{number:.digits$}");
@@ -50,7 +50,7 @@ impl Cell {
         self
     }
 
-    /// The text of an unknown value.
+    /// Sets the text for an unknown value.
     pub fn unknown(mut self, text: &str) -> Cell {
         if self.value.is_null() {
             self.text = text.to_string();
@@ -67,7 +67,7 @@ pub fn values(rows: &[Vec<Cell>]) -> Value {
     rows.iter().map(object).map(Value::Object).collect()
 }
 
-/// Writes the rows as a page or as CSV. For JSON, [`values`] makes a part of a document.
+/// Writes the rows as Markdown or CSV. For JSON use [`values`].
 pub fn write(rows: &[Vec<Cell>], output: BenchOutput, out: &mut impl Write) -> io::Result<()> {
     let Some(first) = rows.first() else { return Ok(()) };
     match output {
@@ -97,7 +97,7 @@ pub fn write(rows: &[Vec<Cell>], output: BenchOutput, out: &mut impl Write) -> i
     }
 }
 
-/// A field of CSV, in quotes if it needs them.
+/// A field of CSV, quoted if necessary.
 fn quoted(text: &str) -> String {
     match text.contains(['"', ',', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),

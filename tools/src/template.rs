@@ -1,5 +1,5 @@
-//! The chat template of a command: `--template FILE`, else the model's, else the usual one of such
-//! models, with a note.
+//! The chat template of a command: `--template FILE`, or the template of the model, or the usual
+//! template of such models, with a note.
 
 use crate::report::say;
 use kjit_model::chat::ChatTemplate;

@@ -1,4 +1,4 @@
-//! The behaviour that callers rely on when nothing fails.
+//! The behaviour of the cache when nothing fails.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering};

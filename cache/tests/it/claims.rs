@@ -1,10 +1,10 @@
-//! `claims.txt` names the tests that show each fault. Each named test must exist in its file and
-//! must not be ignored.
+//! `claims.txt` names the tests for each fault. Each named test must exist in its file and must not
+//! be ignored.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The numbered faults, and the lettered ones.
+/// The numbers and letters of the faults.
 const ROWS: &[&str] = &[
     "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17",
     "18", "19", "20", "a", "b", "c", "d", "e", "f",

@@ -1,4 +1,4 @@
-//! Corrupt entries are never run: they are set aside and made again once.
+//! Corrupt entries are never used: they are quarantined and made again once.
 
 use std::convert::Infallible;
 use std::os::unix::fs::PermissionsExt;
@@ -47,7 +47,7 @@ fn filled() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     (dir, path, bytes)
 }
 
-/// Asserts that no look-up returns the file in the entry's place, that it is reported, and that the
+/// Asserts that no lookup returns the file with the entry's name, that it is reported, and that the
 /// entry is made again exactly once.
 #[track_caller]
 fn assert_made_again_once(dir: &Path, what: &str) {
@@ -253,8 +253,8 @@ fn whatever_stands_in_place_of_the_caches_own_files_is_moved_away() {
             for number in 0..20 {
                 cache.put(&key(&number.to_string()), &artefact("x"));
             }
-            // An obstacle to a look-up is reported; an obstacle to a lock or the journal is not,
-            // because nothing is lost.
+            // An obstacle to a lookup is reported. An obstacle to a lock or the journal is not
+            // reported, because no result is lost.
             let quiet = !["e", "r"].contains(&name);
             assert!(
                 cache
@@ -286,8 +286,8 @@ fn verify_finds_every_fault_repairs_what_can_be_and_tells() {
         cache.put(&key(name), &artefact(name));
     }
     cache.put_record(&Key::builder("record").finish(), b"{}");
-    // A torn entry, a good entry under a wrong name, a torn record, and the file of a killed
-    // writer.
+    // An incomplete entry, a good entry with a wrong name, an incomplete record, and the file of a
+    // killed writer.
     write(&path_of(dir.path(), &key("a")), b"torn");
     std::fs::remove_file(path_of(dir.path(), &key("b"))).unwrap();
     let wrong = path.with_file_name(key("b").digest().hex());
@@ -337,7 +337,7 @@ fn a_compiler_replaced_under_the_same_name_size_and_mtime_has_another_digest() {
     assert!(cache.records().is_empty(), "remembered while the file could still change unseen");
     std::thread::sleep(Duration::from_millis(4_200));
     assert_eq!(cache.file_digest(&library).unwrap(), first);
-    // The digest is remembered: a forged record is believed, so the file was not read.
+    // The digest is stored in a record: the forged record is used, so the file was not read.
     let records = cache.records();
     let [(memo, _)] = records.as_slice() else { panic!("{} records", records.len()) };
     cache.put_record(memo, &[7; 32]);

@@ -1,4 +1,4 @@
-//! Eviction: the cap holds, and frequently used entries stay.
+//! Eviction: the size limit is kept, and frequently used entries stay.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -46,8 +46,8 @@ fn a_working_set_of_ten_times_the_cap_stays_below_it_and_leaves_the_hot_set_in_p
     let dir = scratch();
     let cache = open(dir.path(), CAP);
     // 50 hot entries (5 MB), then 950 cold ones (95 MB), each used once, with the hot entries in
-    // rotation in between. Between two uses of a hot entry 10 MB pass by, so plain LRU would evict
-    // every hot entry.
+    // rotation in between. Between two uses of a hot entry 10 MB of others are used, so plain LRU
+    // would evict every hot entry.
     for hot in (0..50).chain(0..50) {
         use_it(&cache, hot);
     }
@@ -63,7 +63,7 @@ fn a_working_set_of_ten_times_the_cap_stays_below_it_and_leaves_the_hot_set_in_p
     assert!(peak <= CAP + 200_000, "{peak} bytes under a cap of {CAP}");
     assert_eq!(hot_made, 0, "the hot set was thrown out and made again");
     assert_eq!(cache.warnings(), []);
-    // Most of the cap is used: the cache does not evict more than it needs.
+    // Most of the size limit is used: the cache does not evict more than necessary.
     assert!(home_bytes(&cache) > CAP / 2);
 }
 
@@ -74,7 +74,8 @@ fn the_least_recently_used_go_first_whatever_the_files_times_say() {
     for number in 0..80 {
         use_it(&cache, number);
     }
-    // Several processes use them in this order; the files' times say the opposite.
+    // Several processes use the entries in this order; the times of the files have the opposite
+    // order.
     for number in (0..40).rev() {
         assert!(!use_it(&open(dir.path(), CAP), number));
     }
@@ -94,7 +95,7 @@ fn the_least_recently_used_go_first_whatever_the_files_times_say() {
     let present: Vec<u64> = (0..80).filter(|number| cache.get(&key(*number)).is_some()).collect();
     assert!((0..40).all(|number| present.contains(&number)), "used ones were evicted: {present:?}");
     assert!(present.len() < 80, "nothing was evicted");
-    // The older ones of the unused entries were evicted.
+    // The older of the unused entries were evicted.
     let unused: Vec<u64> = present.iter().copied().filter(|number| *number >= 40).collect();
     assert_eq!(unused, (80 - unused.len() as u64..80).collect::<Vec<_>>());
 }
@@ -119,7 +120,7 @@ fn what_is_being_read_while_it_is_evicted_is_read_whole() {
                 assert_eq!((cache.counters().corrupt, cache.warnings()), (0, vec![]));
             });
         }
-        // Catches a panic, so that the readers are told to stop before it propagates.
+        // Catches a panic, so that the readers are stopped before it propagates.
         let writer = std::panic::catch_unwind(|| {
             let cache = open(dir.path(), 1_000_000);
             for round in 0..300 {

@@ -1,4 +1,4 @@
-//! The fuzzer's seeds, checked by the fuzzer's own rules.
+//! The seeds of the fuzzer, checked by the same function as in the fuzzer.
 //!
 //! `KJIT_TEST_OUT=1 cargo test -p kjit-cache fuzz_seeds` writes them again.
 
@@ -28,12 +28,12 @@ fn wanted() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         Artefact::new("payload").meta("name", "seed").meta("arch", "any").need("driver", "13");
     let full = Entry::encode(&key("full"), &artefact, 1_700_000_000_000);
     let bare = Entry::encode(&key("bare"), &Artefact::default(), 0);
-    // Some without a checksum, which the exercise adds.
+    // Some seeds have no checksum: the exercise adds it.
     let open = full[..full.len() - 32].to_vec();
 
     let dir = scratch();
     let pack = |names: &[&str], secret: Option<&SecretKey>| {
-        // Made without a clock, so that the bytes are the same each time.
+        // Created without a clock, so that the bytes are always the same.
         let maker = Cache::open(
             Config::for_app("seed").ignore_environment().dir(dir.path().join(names.concat())),
         );
@@ -67,7 +67,7 @@ fn wanted() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     ]
 }
 
-/// Writes an entry to the path where the cache looks for it.
+/// Writes an entry to the path where the cache searches for it.
 fn plant(dir: &Path, key: &BuildKey, bytes: &[u8]) {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     let source = key.source().digest().hex();

@@ -1,7 +1,7 @@
 //! Random sequences of all events of a cache, compared with a simple reference model.
 //!
 //! The reference knows which artefact belongs to which key, which keys may exist, and which must
-//! exist. A look-up returns the right artefact or none, and never misses an entry that must exist.
+//! exist. A lookup returns the right artefact or none, and always finds an entry that must exist.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -78,7 +78,7 @@ fn artefact(s: u8, maker: u8) -> Artefact {
 struct World {
     dir: tempfile::TempDir,
     cache: Cache,
-    /// The entries that must exist. The last one of a source is its newest.
+    /// The entries that must exist. The last build of a source is its newest.
     there: BTreeSet<(u8, u8)>,
     newest: Vec<(u8, u8)>,
     has_pack: bool,

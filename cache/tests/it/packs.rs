@@ -1,4 +1,4 @@
-//! Packs: their entries are served in place, and invalid ones are refused.
+//! Packs: the cache reads their entries from the pack file, and refuses invalid packs.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -35,7 +35,8 @@ fn export(cache: &Cache, path: &Path, secret: Option<&SecretKey>) -> Exported {
     cache.export(path, &Export { meta, entries: &|_| true, records: &|_| true, secret }).unwrap()
 }
 
-/// A folder with a pack of three entries and a record, made in another cache by the maker "far".
+/// A folder with a pack of three entries and a record, created from another cache by the maker
+/// "far".
 fn packed(secret: Option<&SecretKey>) -> (tempfile::TempDir, PathBuf) {
     let dir = scratch();
     let cache = Cache::open(config(&dir.path().join("maker")));
@@ -115,7 +116,7 @@ fn the_same_entries_make_the_same_pack() {
     let again = dir.path().join("again.kjitpack");
     export(&Cache::open(config(&dir.path().join("maker"))), &again, None);
     assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&again).unwrap());
-    // Through another cache, which receives the entries in another order.
+    // The entries pass through another cache, which receives them in another order.
     let home = dir.path().join("home");
     let cache = Cache::open(config(&home));
     cache.import(&path, &[]).unwrap();
@@ -204,7 +205,8 @@ fn a_pack_with_any_byte_changed_gives_right_answers_or_none() {
         served += good;
     }
     eprintln!("FIGURE a pack with each byte changed | {} bytes | 0", bytes.len());
-    // A fault in one entry costs that entry; a fault in the index costs the pack.
+    // A fault in one entry makes only that entry unusable; a fault in the index makes the pack
+    // unusable.
     assert!(opened > 0 && served > 0);
 }
 
@@ -273,8 +275,8 @@ fn several_packs_for_several_machines_serve_each_its_own() {
         let found = cache.find(&source(arch), Scope::ReadOnly, |_| true).unwrap();
         assert_eq!(found.origin, Origin::ReadOnly(dir.path().join(format!("{arch}.kjitpack"))));
     }
-    // The metadata of each pack says what it was made for, so that an error can say what is
-    // missing.
+    // The metadata of each pack says what it was made for, so that an error can name the missing
+    // target.
     assert!(cache.find(&source("gfx942"), Scope::Everywhere, |_| true).is_none());
     let made_for: Vec<&str> =
         cache.packs().iter().map(|pack| pack.meta()["model"].as_str()).collect();
@@ -287,8 +289,8 @@ fn several_packs_for_several_machines_serve_each_its_own() {
 #[test]
 fn an_export_takes_records_of_every_layer_each_once_and_the_one_that_counts() {
     let (dir, first) = packed(None);
-    // A second pack with another value for the same key, a read-only directory with a record of its
-    // own, and a home folder.
+    // A second pack with another value for the same key, a read-only directory with one more
+    // record, and a home folder.
     let other = Cache::open(config(&dir.path().join("other")));
     other.put_record(&source("tuning"), b"{\"best\": 4}");
     let second = dir.path().join("y.kjitpack");

@@ -1,4 +1,4 @@
-//! Properties of the readers for random bytes and artefacts.
+//! Properties of the readers, tested with random bytes and artefacts.
 
 use std::collections::BTreeMap;
 
@@ -81,8 +81,8 @@ proptest! {
         let hash = kjit_cache::Digest::of(&bytes[..body]);
         bytes[body..].copy_from_slice(&hash.0);
         if let Ok(entry) = Entry::decode(bytes.clone()) {
-            // An accepted file is another well-formed entry: all of its parts are inside the file,
-            // and it encodes to the same bytes again.
+            // An accepted file is a well-formed entry: all of its parts are inside the file, and it
+            // encodes to the same bytes again.
             let artefact = Artefact {
                 payload: entry.payload().to_vec(), meta: entry.meta().clone(), needs: entry.needs().clone()
             };

@@ -1,4 +1,4 @@
-//! Fetching from a hub with all faults of networks and servers.
+//! Tests fetching from a hub with many faults of networks and servers.
 
 use crate::it::support::server::{Fault, Repo, Server, noise, repo, sha256};
 use kjit_hub::{Error, Event, Hub, Local, Pulled, Reference, Settings, Token};
@@ -15,7 +15,7 @@ fn settings(server: &Server, cache: &Path) -> Settings {
     Settings {
         pause: Duration::from_millis(1),
         patience: Duration::from_millis(500),
-        // So that a hundred bytes are enough to begin counting anew.
+        // A hundred bytes are enough to start the count of tries again.
         min_rate: 100,
         window: Duration::from_secs(1),
         ..Settings::new(&server.endpoint, cache)
@@ -73,7 +73,7 @@ fn a_model_is_fetched_once_laid_out_as_pythons_and_found_without_the_network() {
     assert_eq!(pulled.local.path(), link);
     assert_eq!(fs::read_link(&link).unwrap(), Path::new("../../blobs").join(sha256(&files[1].1)));
     assert_eq!(fs::read_to_string(folder.join("refs/main")).unwrap(), commit);
-    // Nothing half made is left.
+    // No unfinished file remains.
     let blobs: Vec<_> =
         fs::read_dir(folder.join("blobs")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(blobs, [sha256(&files[1].1).as_str()]);
@@ -87,7 +87,7 @@ fn a_model_is_fetched_once_laid_out_as_pythons_and_found_without_the_network() {
         assert_eq!(hub.get(&r(text), &|_| {}).unwrap().path(), link, "{text}");
     }
     assert_eq!(server.seen().len(), 0);
-    // The hub is asked again, and sends no content.
+    // The hub is queried again, and sends no content.
     assert_eq!(pull(&hub, "hf:org/m-GGUF/m-Q4_K_M.gguf").unwrap().fetched, 0);
     assert_eq!((server.count("HEAD hub"), server.count("GET")), (1, 0));
 }
@@ -132,7 +132,7 @@ fn cut_connections_and_hosts_that_fall_silent_are_taken_up_where_they_were() {
     let pulled = hub.pull(&r("hf:org/m-GGUF:Q4_K_M"), &count).unwrap();
     assert_eq!((server.faults_left(), *again.borrow()), (0, 6));
     assert_eq!(read(&pulled.local), [models().files[1].1.clone()]);
-    // No byte came twice.
+    // No byte was received twice.
     assert_eq!(pulled.fetched, LEN as u64);
     let ranges: Vec<_> =
         server.seen().into_iter().filter(|s| s.what.contains("GET cdn")).map(|s| s.range).collect();
@@ -204,7 +204,7 @@ fn other_bytes_or_another_length_than_the_hubs_are_never_put_in_place() {
             "{line}"
         );
         assert!(hub.here(&r("hf:org/m-GGUF:Q4_K_M")).unwrap().is_none());
-        // It does not block the next fetch.
+        // The unused partial download does not block the next fetch.
         assert_eq!(
             read(&pull(&hub, "hf:org/m-GGUF:Q4_K_M").unwrap().local),
             [models().files[1].1.clone()]
@@ -345,7 +345,7 @@ fn answers_that_may_change_are_asked_for_again_and_others_are_not() {
             && line.contains(&server.cdn),
         "{line}"
     );
-    // The part that came is kept.
+    // The received part is kept.
     server.forget();
     assert_eq!(pull(&hub, other).unwrap().fetched, 70_001 - 500 + 65);
 }
@@ -368,7 +368,7 @@ fn a_host_that_is_not_there_or_is_no_hub_is_named() {
     assert!(line.contains("cannot reach http://no-such-host.invalid"), "{line}");
     let line = said(pull(&nobody("http://a b".into()), "hf:a/b:Q4_0"));
     assert!(line.contains("HF_ENDPOINT"), "{line}");
-    // Speaks HTTP, but not the hub's API.
+    // The server speaks HTTP, but not the hub's API.
     let server = Server::new(vec![]);
     for (fault, word) in [
         (Fault::Status(200, "Content-Type: text/html\r\n"), "no JSON"),
@@ -381,7 +381,7 @@ fn a_host_that_is_not_there_or_is_no_hub_is_named() {
         assert!(line.contains(word) && line.contains("HF_ENDPOINT"), "{line}");
         assert_eq!(server.faults_left(), 0, "{word}");
     }
-    // A hub that does not say which file this is.
+    // The hub does not identify the file.
     server.replace(repo("a/b", &[("x-Q4_0.gguf", noise(9, 1))]));
     server.fault("HEAD hub", Fault::Status(200, ""));
     let line = said(pull(&hub(&server, cache.path()), "hf:a/b:Q4_0"));
@@ -438,7 +438,7 @@ fn a_new_commit_takes_what_did_not_change_and_fetches_the_rest() {
     let mut next = Repo { commit: "0123456789012345678901234567890123456789".into(), ..models() };
     next.files[4].1 = noise(31, 5);
     server.replace(next.clone());
-    // The local version is used until the hub is asked.
+    // The local version is used until the hub is queried.
     assert_eq!(
         read(&hub.get(&r("hf:org/m-GGUF:F16"), &|_| {}).unwrap()),
         [models().files[4].1.clone()]
@@ -453,7 +453,7 @@ fn a_new_commit_takes_what_did_not_change_and_fetches_the_rest() {
     assert_eq!(hub.here(&r("hf:org/m-GGUF:Q4_K_M")).unwrap().unwrap().commit, models().commit);
     let now = pull(&hub, "hf:org/m-GGUF:Q4_K_M").unwrap();
     assert_eq!((now.fetched, now.local.commit), (0, next.commit.clone()));
-    // By its commit the old version is still available.
+    // The old version is still available by its commit.
     let old = format!("hf:org/m-GGUF@{}:F16", models().commit);
     assert_eq!(read(&hub.get(&r(&old), &|_| {}).unwrap()), [models().files[4].1.clone()]);
 }
@@ -483,7 +483,7 @@ fn a_host_that_drips_or_closes_after_every_byte_is_given_up() {
     // With a lower minimum rate all 65 bytes arrive.
     server.fault("GET cdn", Fault::Drip(Duration::from_millis(2)));
     assert_eq!(pull(&slow(0), "hf:org/m-GGUF:F16").unwrap().fetched, 33);
-    // One byte per try, with as many tries as bytes.
+    // Each try receives one byte; there are as many tries as bytes.
     (0..20).for_each(|_| server.fault("GET cdn", Fault::Cut(1)));
     let line = said(pull(&slow(1000), "hf:org/m-GGUF:Q4_K_M"));
     assert!(line.contains("broke off 5 times"), "{line}");
@@ -508,12 +508,12 @@ fn names_of_a_repository_cost_no_more_than_they_are_and_no_line_is_made_of_them(
                 && line.contains("00001-of-99999") | line.contains("is missing"),
             "{line}"
         );
-        // No request per part that a name claims.
+        // There is no request for each part that a name claims.
         assert_eq!((server.seen().len(), server.count("GET hub /api")), (1, 1), "{text}");
     }
 }
 
-/// A cache with something of another user in it, and files that a fetch must not change.
+/// A cache that contains files of other users, and files that a fetch must not change.
 #[test]
 fn nothing_that_lies_in_the_cache_leads_a_fetch_elsewhere_or_holds_it_up() {
     let (server, dir) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
@@ -567,7 +567,7 @@ fn nothing_that_lies_in_the_cache_leads_a_fetch_elsewhere_or_holds_it_up() {
         hub.remove(&r("hf:org/m-GGUF")).unwrap();
         assert_eq!(fs::read_to_string(&precious).unwrap(), "precious", "{what} at {place}");
     }
-    // An invalid lock file is named.
+    // The error names an invalid lock file.
     for what in ["link", "pipe"] {
         let cache = dir.path().join(format!("locked by a {what}"));
         let locks = cache.join(".locks/models--org--m-GGUF");
@@ -589,7 +589,7 @@ fn what_of_a_cache_cannot_be_read_hides_nothing_else() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let hub = hub(&server, cache.path());
     pull(&hub, "hf:org/m-GGUF:Q8_0").unwrap();
-    // Root can read everything, except a file in place of a folder.
+    // Root can read everything, except a file with the name of a folder.
     for (repo, what) in
         [("models--a--b", "mode"), ("models--a--c", "file"), ("models--z--z", "pipe")]
     {

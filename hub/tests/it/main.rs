@@ -1,4 +1,4 @@
-//! Tests of fetching models: one program, a module for each subject.
+//! Tests of fetching models: one program, one module for each subject.
 
 mod fetch;
 mod support;

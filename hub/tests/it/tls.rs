@@ -1,4 +1,4 @@
-//! False hosts and readable connections: a tunnel with its own certificate before the hub.
+//! Untrusted certificates, and a connection that others can read: a TLS tunnel before the hub.
 
 use crate::it::support::server::{Server, noise, repo};
 use kjit_hub::{Error, Hub, Pulled, Settings};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Removes TLS and passes bytes on.
+/// Ends TLS and forwards the bytes.
 const TUNNEL: &str = "
 import socket, ssl, sys, threading
 certificate, key, port = sys.argv[1:]
@@ -94,7 +94,7 @@ fn only_a_certificate_that_is_trusted_will_do_and_no_redirect_leads_out_of_tls()
     let mut port = String::new();
     BufReader::new(tunnel.0.stdout.take().unwrap()).read_line(&mut port).unwrap();
     let endpoint = format!("https://localhost:{}", port.trim());
-    // The certificate is not trusted: no second try, and nothing was sent.
+    // The certificate is not trusted: there is no second try, and nothing was sent.
     let line = pull(&endpoint, None, dir.path()).unwrap_err().to_string();
     assert!(
         line.contains(&endpoint)
@@ -108,8 +108,8 @@ fn only_a_certificate_that_is_trusted_will_do_and_no_redirect_leads_out_of_tls()
     let line = pull(&other, Some(&certificate), dir.path()).unwrap_err().to_string();
     assert!(line.contains("no certificate that can be trusted"), "{line}");
     assert_eq!(server.seen().len(), 0);
-    // The certificate is trusted, and the content comes by a connection that others can read and
-    // change.
+    // The certificate is trusted, but the content would be sent over a connection that others can
+    // read and change.
     let line = pull(&endpoint, Some(&certificate), dir.path()).unwrap_err().to_string();
     assert!(line.contains("leads to http://127.0.0.1") && !line.contains("secret"), "{line}");
     assert!(server.count("hub") >= 2 && server.count("cdn") == 0);

@@ -10,23 +10,23 @@ use serde_json::{Map, Value, json};
 /// The event that keeps a silent connection open.
 pub const PING: &str = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
 
-/// Facts of a request that its answer repeats or depends on.
+/// Values of a request that its answer repeats or depends on.
 pub struct Manner {
     id: String,
     model: String,
-    /// The request's stop texts.
+    /// The stop strings of the request.
     stop: Vec<String>,
     /// Whether the answer may have several calls.
     parallel: bool,
 }
 
 impl Manner {
-    /// The manner of a new message.
+    /// The values for a new message.
     pub fn new(model: &str, stop: Vec<String>, parallel: bool) -> Manner {
         Manner { id: random_id("msg"), model: model.to_owned(), stop, parallel }
     }
 
-    /// The stop reason, and the stop text that ended the message.
+    /// The stop reason, and the stop string that ended the message.
     fn end(&self, done: &Done) -> (&'static str, Option<&str>) {
         let text = done.stop_text.and_then(|i| self.stop.get(i)).map(String::as_str);
         match (done.ended, text) {
@@ -50,7 +50,7 @@ impl Manner {
     }
 }
 
-/// Token counts. Cached tokens of the prompt are counted apart from the others.
+/// Token counts. Cached tokens of the prompt have their own count.
 fn usage(prompt: usize, cached: usize, answer: usize) -> Value {
     json!({
         "input_tokens": prompt.saturating_sub(cached), "cache_creation_input_tokens": 0,
@@ -67,7 +67,7 @@ pub fn document(manner: &Manner, answer: Whole) -> Value {
     if !answer.content.is_empty() {
         content.push(json!({ "type": "text", "text": answer.content }));
     }
-    // A call that was cut has no whole JSON object and is left out.
+    // A call that was cut off has no complete JSON object and is left out.
     let call = |call: &ToolCall| {
         let input: Map<String, Value> = serde_json::from_str(&call.arguments).ok()?;
         let id = random_id("toolu");
@@ -116,7 +116,7 @@ enum Open {
     Thinking,
 }
 
-/// A streamed message.
+/// State of a streamed message.
 struct Stream {
     manner: Manner,
     begun: bool,
@@ -164,7 +164,7 @@ impl Stream {
         events + &self.delta(&delta)
     }
 
-    /// Writes a call, which arrives whole, as a block of its own.
+    /// Writes a call, which arrives complete, as its own block.
     fn call(&mut self, call: &ToolCall) -> String {
         self.calls += 1;
         let (id, name) = (random_id("toolu"), &call.name);
@@ -197,7 +197,8 @@ impl Stream {
         match self.open.take() {
             None => String::new(),
             Some(Open::Text) => self.stop(),
-            // Clients send a thought back with its signature, so it needs one, though empty.
+            // Clients send a thinking block back with its signature. The field is required, so it
+            // is sent empty.
             Some(Open::Thinking) => {
                 self.delta(&json!({ "type": "signature_delta", "signature": "" })) + &self.stop()
             }

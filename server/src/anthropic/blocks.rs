@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// Separates the texts of one message.
 const BETWEEN: &str = "\n";
 
-/// Reads `system`: a text, or text blocks.
+/// Reads `system`: a string, or text blocks.
 pub fn system(f: &mut Fields) -> Result<Option<Turn>, Refusal> {
     let content = text_of(f, "system")?;
     let turn = |content| Turn { role: "system".to_owned(), content, ..Turn::default() };
@@ -54,7 +54,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// Each tool result becomes a turn of its own; texts between results become the user's turns.
+    /// Each tool result becomes one turn. Text between results becomes a turn of the user.
     fn user(&mut self, f: &mut Fields) -> Result<(), Refusal> {
         let mut texts: Vec<String> = vec![];
         let says = |texts: &mut Vec<String>| {
@@ -86,7 +86,7 @@ impl Turns {
     fn result(&mut self, block: &mut Fields) -> Result<(), Refusal> {
         let id = block.needed_text("tool_use_id")?;
         let content = text_of(block, "content")?;
-        // Templates have no field for this; the result's text tells the model of the error.
+        // Templates have no field for this. The text of the result tells the model about the error.
         block.flag("is_error")?;
         block.ignore(&["cache_control"]);
         let name = self.called.get(&id).cloned();
@@ -105,7 +105,7 @@ impl Turns {
                     thoughts.push(block.needed_text("thinking")?);
                     block.ignore(&["signature", "cache_control"]);
                 }
-                // Only the service that wrote it can decrypt it.
+                // Only the service that created the block can decrypt it.
                 "redacted_thinking" => block.ignore(&["data", "cache_control"]),
                 "tool_use" => {
                     let (id, name) = (block.needed_text("id")?, block.needed_text("name")?);
@@ -155,7 +155,7 @@ fn document(block: &mut Fields) -> Result<String, Refusal> {
     Ok(all.join(BETWEEN))
 }
 
-/// Reads a field that is a text or text blocks.
+/// Reads a field that is a string or a list of text blocks.
 fn text_of(f: &mut Fields, name: &str) -> Result<String, Refusal> {
     let mut texts = vec![];
     for mut block in blocks(f, name)? {
@@ -169,7 +169,7 @@ fn text_of(f: &mut Fields, name: &str) -> Result<String, Refusal> {
     Ok(texts.join(BETWEEN))
 }
 
-/// Reads content as blocks. A plain text is one block.
+/// Reads content as blocks. A plain string is one block.
 fn blocks(f: &mut Fields, name: &str) -> Result<Vec<Fields>, Refusal> {
     let field = f.name(name);
     let one = |(i, block): (usize, Value)| Fields::of(block, &format!("{field}[{i}]"));

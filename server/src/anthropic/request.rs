@@ -35,7 +35,7 @@ pub struct Read {
     pub parallel: bool,
 }
 
-/// The fields that both routes have.
+/// The fields that both routes use.
 struct Words {
     at: usize,
     conversation: Conversation,
@@ -43,7 +43,7 @@ struct Words {
     choice: Choice,
     parallel: bool,
     form: Option<(Form, &'static str)>,
-    /// Most tokens of a thought.
+    /// Maximum tokens of the reasoning.
     thinking: Option<Option<usize>>,
     caller: Caller,
 }
@@ -100,7 +100,7 @@ fn words(f: &mut Fields, service: &Service, caller: Caller) -> Result<Words, Ref
     let (mut variables, thinking) = thinking(f)?;
     let form = output(f, &mut variables)?;
     let (offered, tools) = offer.into_parts();
-    // The prompt does not show tools that must not be called.
+    // The prompt does not contain tools that must not be called.
     let tools = tools.filter(|_| choice != Choice::None);
     let conversation = Conversation { turns: all, tools, variables, ..Conversation::default() };
     Ok(Words { at, conversation, offered, choice, parallel, form, thinking, caller })
@@ -146,8 +146,8 @@ fn tool_choice(f: &mut Fields, offer: &ToolList) -> Result<(Choice, bool), Refus
     Ok((chosen, parallel))
 }
 
-/// Reads `thinking` into template variables. As with Anthropic's service, a model that can answer
-/// without reasoning reasons only on request.
+/// Reads `thinking` into template variables. A model that can answer without reasoning reasons only
+/// on request, as in Anthropic's service.
 fn thinking(f: &mut Fields) -> Result<(Map<String, Value>, Option<Option<usize>>), Refusal> {
     let (mut reasons, mut most) = (false, None);
     if let Some(mut thinking) = f.object("thinking")? {
@@ -164,7 +164,7 @@ fn thinking(f: &mut Fields) -> Result<(Map<String, Value>, Option<Option<usize>>
     Ok((variables, most))
 }
 
-/// Reads the form of the text (`output_config` or the older `output_format`) and the effort.
+/// Reads the format of the text (`output_config` or the older `output_format`) and the effort.
 fn output(
     f: &mut Fields,
     variables: &mut Map<String, Value>,

@@ -22,11 +22,11 @@ use tokio::sync::mpsc;
 const REFUSED: [(&str, &str); 2] =
     [("image_data", "this model reads text only"), ("lora", "adapters are not supported")];
 
-/// The facts of a request that its answer repeats.
+/// Values of a request that its answer repeats.
 struct Manner {
     model: String,
     stop: Vec<String>,
-    /// Whether it has the tokens' ids.
+    /// Whether the answer includes token ids.
     ids: bool,
 }
 
@@ -45,7 +45,7 @@ pub async fn answer(
     go(service, f, at, caller, text).await
 }
 
-/// Continues a text, by the other fields of the request.
+/// Continues a text, with the other fields of the request.
 ///
 /// # Errors
 /// The request is refused, or the answer fails.

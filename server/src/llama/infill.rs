@@ -1,5 +1,6 @@
-//! Filling in the middle: `POST /infill` in llama.cpp's dialect, and `suffix` of completions. The
-//! prompt is the text before the gap and the text after it, marked by the vocabulary's own tokens.
+//! Fill in the middle: `POST /infill` in llama.cpp's dialect, and `suffix` of completions. The
+//! prompt is the text before the gap and the text after it, marked by special tokens of the
+//! vocabulary.
 
 use super::completion;
 use crate::caller::Caller;
@@ -15,11 +16,11 @@ use kjit_model::cancel::Cancel;
 use kjit_model::tokenizer::{EncodeOptions, FimIds};
 use std::sync::Arc;
 
-/// Texts around a gap.
+/// Text before and after a gap.
 pub struct Gap {
-    /// Before it.
+    /// Text before the gap.
     pub before: String,
-    /// After it.
+    /// Text after the gap.
     pub after: String,
     /// Other files, each with its name.
     pub files: Vec<(String, String)>,
@@ -27,7 +28,7 @@ pub struct Gap {
     pub field: &'static str,
 }
 
-/// Other files of a request at most.
+/// Maximum number of other files in a request.
 const MOST_FILES: usize = 64;
 /// Name of the file with the gap, as llama.cpp writes it.
 const THIS_FILE: &str = "filename\n";
@@ -45,7 +46,7 @@ pub async fn answer(
     let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
     let mut before = f.needed_text("input_prefix")?;
     let after = f.needed_text("input_suffix")?;
-    // A begin of the text in the gap.
+    // `prompt` is the start of the text in the gap.
     before += &f.text("prompt")?.unwrap_or_default();
     let mut files = vec![];
     for (i, file) in f.list("input_extra")?.unwrap_or_default().into_iter().enumerate() {
@@ -63,10 +64,10 @@ pub async fn answer(
 }
 
 impl Gap {
-    /// The prompt: prefix, suffix, and the begin of the middle.
+    /// The prompt: prefix, suffix, and the start of the middle.
     ///
     /// # Errors
-    /// The vocabulary has no such tokens, or the prompt is too long.
+    /// The vocabulary has no infill tokens, or the prompt is too long.
     pub fn tokens(self, loaded: &Loaded, cancel: &Cancel) -> Result<Vec<u32>, Refusal> {
         let tokenizer = &loaded.tokenizer;
         let FimIds { pre: Some(pre), suf: Some(suf), mid: Some(mid) } = tokenizer.fim() else {
@@ -79,7 +80,7 @@ impl Gap {
             })
         };
         let wrong = |why: Refusal| why.of(self.field);
-        // What the model begins a text with.
+        // Tokens that begin every text, such as BOS.
         let start = EncodeOptions { add_special: true, ..EncodeOptions::default() };
         let bos = tokenizer.bos();
         let mut ids: Vec<u32> = tokenizer.encode(b"", start).into_iter().take(1).collect();

@@ -15,7 +15,7 @@ use kjit_model::tokenizer::{EncodeOptions, Limit, Stopped, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Most tokens of an answer: more than any context.
+/// Upper bound of answer tokens: more than any context.
 const MOST: usize = 1 << 20;
 
 /// `POST /tokenize`: `content` (llama.cpp), `prompt` or `messages` (vLLM).

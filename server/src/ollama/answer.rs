@@ -1,4 +1,4 @@
-//! Answers in Ollama's form: one document, or one per line.
+//! Answers in Ollama's format: one JSON document, or one per line.
 
 use super::now;
 use crate::generation::{Done, Ended, Piece, Whole};
@@ -10,19 +10,19 @@ use serde_json::{Map, Value, json};
 /// The route of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Answers are messages.
+    /// Answers are chat messages.
     Chat,
     /// Answers are text.
     Generate,
 }
 
-/// Form of an answer.
+/// Values of a request that its answer depends on.
 pub struct Manner {
     pub kind: Kind,
     pub model: String,
 }
 
-/// The whole answer.
+/// The complete answer as one document.
 pub fn document(manner: &Manner, answer: Whole) -> Value {
     let mut document = line(manner, answer.content, answer.reasoning, &answer.calls);
     if let Some(done) = answer.done {
@@ -39,7 +39,7 @@ pub fn nothing(manner: &Manner, reason: &str) -> Value {
     Value::Object(document)
 }
 
-/// Pieces as lines.
+/// Writes pieces as lines.
 pub fn stream_format(manner: Manner) -> Format {
     let mut ended_well = false;
     let mut failed = false;
@@ -97,8 +97,8 @@ fn line(
             if !thinking.is_empty() {
                 message.insert("thinking".to_owned(), thinking.into());
             }
-            // Ollama's arguments are an object. A call that was cut has no valid one and is left
-            // out.
+            // Arguments are an object in Ollama's API. A call that was cut off has no valid object
+            // and is left out.
             let call = |call: &ToolCall| {
                 let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).ok()?;
                 Some(json!({ "function": { "name": call.name, "arguments": arguments } }))

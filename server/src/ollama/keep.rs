@@ -6,10 +6,10 @@ use crate::refusal::Refusal;
 use serde_json::Value;
 use std::time::Duration;
 
-/// A time longer than any server runs.
+/// Seconds that count as for ever.
 const EVER: f64 = 1e9;
 
-/// Reads seconds as a number, or a duration in Go's form (`5m`, `1h30m`, `-1s`). A negative one
+/// Reads seconds as a number, or a duration in Go's form (`5m`, `1h30m`, `-1s`). A negative value
 /// means for ever.
 pub fn keep_alive(f: &mut Fields) -> Result<Option<Keep>, Refusal> {
     let seconds = match f.take("keep_alive") {
@@ -28,7 +28,7 @@ pub fn keep_alive(f: &mut Fields) -> Result<Option<Keep>, Refusal> {
     }))
 }
 
-/// Reads a duration as Go's `time.ParseDuration` does. A number alone is seconds.
+/// Reads a duration like Go's `time.ParseDuration`. A number without unit is in seconds.
 fn seconds(text: &str) -> Option<f64> {
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1.0, rest),

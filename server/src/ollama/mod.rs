@@ -37,7 +37,7 @@ pub fn now() -> String {
     moment(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// The end of a model that is not unloaded.
+/// The expiry time of a model that is never unloaded.
 const EVER: &str = "2318-01-01T00:00:00.000Z";
 
 fn details(card: &Card) -> Value {
@@ -47,7 +47,7 @@ fn details(card: &Card) -> Value {
     })
 }
 
-/// `GET /api/tags`: all models. With `running`, `GET /api/ps`: the loaded ones.
+/// `GET /api/tags`: all models. With `running`, `GET /api/ps`: the loaded models.
 pub fn tags(service: &Service, running: bool) -> Value {
     let modified = moment(Duration::from_secs(service.started_unix));
     let one = |of: &Card, loaded: Option<(&Loaded, Option<Duration>)>, name: &String| {
@@ -57,7 +57,7 @@ pub fn tags(service: &Service, running: bool) -> Value {
         if let (Some(map), Some((loaded, left))) =
             (card.as_object_mut(), loaded.filter(|_| running))
         {
-            // Ollama's year for models that stay.
+            // If the model is never unloaded, Ollama's year is used.
             let end = left.and_then(|left| SystemTime::now().checked_add(left));
             let end = end.and_then(|end| end.duration_since(UNIX_EPOCH).ok());
             map.insert("expires_at".to_owned(), end.map_or_else(|| EVER.to_owned(), moment).into());

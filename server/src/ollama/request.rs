@@ -26,14 +26,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Fields of a request besides the prompt.
+/// Fields of a request, without the prompt.
 struct Asked {
     stream: bool,
     max_tokens: Option<usize>,
     sampling: Sampling,
     stop: Vec<String>,
     form: Option<(Form, &'static str)>,
-    /// Position of the model, and how long it stays loaded.
+    /// Index of the model, and how long it stays loaded.
     at: usize,
     keep: Option<Keep>,
     variables: Map<String, Value>,
@@ -150,7 +150,7 @@ async fn converse(
     answered(&loaded, kind, asked.stream, begun).await
 }
 
-/// The answer, in pieces or whole.
+/// Sends the answer, in pieces or as one document.
 async fn answered(
     loaded: &Lease,
     kind: Kind,
@@ -165,7 +165,8 @@ async fn answered(
     Ok(noted(json_response(&document(&manner, whole)), &unheld))
 }
 
-/// A request without a prompt loads the model, or unloads it if `keep_alive` is 0, as Ollama does.
+/// Answers a request without a prompt: it loads the model, or unloads it if `keep_alive` is 0, as
+/// in Ollama.
 async fn load(service: &Service, asked: &Asked, kind: Kind) -> Result<Response, Refusal> {
     let name = service.options.models.get(asked.at).map_or("", Served::name).to_owned();
     let unload = asked.keep == Some(Keep::For(Duration::ZERO));

@@ -98,7 +98,7 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
     f.done()?;
     let follow = choice.follow(offered, form, parallel)?;
     ends.beside(&follow)?;
-    // All checks that need no model come before it is loaded.
+    // All checks that do not need the model are made before it is loaded.
     let loaded = service.model(at, None).await?;
     let conversation = Conversation { turns, tools, variables, ending };
     let ask = Ask {
@@ -208,7 +208,7 @@ fn turn(message: Value, i: usize) -> Result<Turn, Refusal> {
     Ok(Turn { role, content, reasoning, calls, call_id, name })
 }
 
-/// Reads content: a text, or parts that are texts.
+/// Reads content: a string, or parts that are texts.
 fn content(f: &mut Fields) -> Result<String, Refusal> {
     match f.take("content") {
         None => Ok(String::new()),
@@ -222,7 +222,7 @@ fn content(f: &mut Fields) -> Result<String, Refusal> {
                     "refusal" => text += &part.needed_text("refusal")?,
                     _ => return Err(part.wrong("type", "this model reads text only")),
                 }
-                // A hint for caches, which are found without.
+                // A hint for caches. kjit finds cached prefixes without it.
                 part.ignore(&["cache_control"]);
                 part.done()?;
             }

@@ -9,20 +9,20 @@ use crate::streamed::Format;
 use kjit_model::chat::{Part, ToolCall};
 use serde_json::{Map, Value, json};
 
-/// Form of an answer.
+/// Values of a request that its answer depends on.
 pub struct Manner {
     pub head: Head,
-    /// Whether it has log probabilities.
+    /// Whether the answer has log probabilities.
     pub scores: bool,
-    /// Whether it may have several calls.
+    /// Whether the answer may have several calls.
     pub parallel: bool,
-    /// Whether a stream ends with its usage.
+    /// Where a stream reports its usage.
     pub told: Told,
-    /// The prompt's tokens, if those of prompt and answer are wanted.
+    /// The tokens of the prompt, if token ids were requested.
     pub ids: Option<Vec<u32>>,
 }
 
-/// The whole answer.
+/// The complete answer as one document.
 pub fn document(loaded: &Loaded, manner: &Manner, answers: Vec<Whole>) -> Value {
     let done: Vec<Done> = answers.iter().filter_map(|answer| answer.done).collect();
     let choice = |(i, answer): (usize, Whole)| {
@@ -52,7 +52,7 @@ pub fn document(loaded: &Loaded, manner: &Manner, answers: Vec<Whole>) -> Value 
     let choices: Vec<Value> = answers.into_iter().enumerate().map(choice).collect();
     let mut document = manner.head.document("chat.completion", choices.into());
     if let Some(map) = document.as_object_mut() {
-        // The prompt counts once, however many answers it has.
+        // The prompt counts once for all of its answers.
         map.insert("usage".to_owned(), usage(done.first(), &done));
         if let Some(prompt) = &manner.ids {
             map.insert("prompt_token_ids".to_owned(), prompt.as_slice().into());
@@ -77,11 +77,11 @@ struct Choice {
     begun: bool,
     calls: usize,
     so_far: SoFar,
-    /// Tokens that no event had yet.
+    /// Tokens that were not sent in an event yet.
     ids: Vec<u32>,
 }
 
-/// Formats the pieces of this many answers as events.
+/// Writes the pieces of this many answers as events.
 pub fn stream_format(loaded: Lease, manner: Manner, n: usize) -> Format {
     let mut choices = vec![Choice::default(); n];
     let mut done: Vec<Done> = vec![];
@@ -115,7 +115,7 @@ pub fn stream_format(loaded: Lease, manner: Manner, n: usize) -> Format {
     })
 }
 
-/// Fields of an answer's first delta.
+/// Fields of the first delta of an answer.
 fn first(choice: &mut Choice) -> Map<String, Value> {
     let mut map = Map::new();
     if !std::mem::replace(&mut choice.begun, true) {
@@ -172,7 +172,8 @@ fn delta(
     event(&document)
 }
 
-/// After the last piece. An answer that failed has sent its error and no end.
+/// Ends the stream after the last piece. If an answer failed, its error was sent, and no end
+/// follows.
 fn end(manner: &Manner, done: &[Done], failed: bool, n: usize) -> String {
     if failed {
         return String::new();

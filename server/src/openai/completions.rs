@@ -20,11 +20,11 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Maximum prompts of a request.
+/// Maximum number of prompts in a request.
 const MOST_PROMPTS: usize = 64;
-/// Maximum tokens of an answer if the request does not say: OpenAI's default.
+/// Maximum tokens of an answer if the request has no limit: OpenAI's default.
 const USUAL_TOKENS: usize = 16;
-/// Others whose log probabilities are given with each token, at most.
+/// Maximum number of alternatives with log probabilities for each token.
 const MOST_SCORES: i64 = 20;
 
 /// A prompt of a request.
@@ -33,12 +33,12 @@ pub enum Text {
     Words(String),
     /// Token ids, used as they are.
     Ids(Vec<u32>),
-    /// Texts around a gap.
+    /// Text before and after a gap.
     Gap(Box<Gap>),
 }
 
 impl Text {
-    /// A text, or a text before a gap.
+    /// A text, or the text before a gap if there is a suffix.
     pub fn around(text: String, suffix: Option<String>) -> Text {
         match suffix {
             None => Text::Words(text),
@@ -67,7 +67,7 @@ impl Text {
     }
 }
 
-/// Reads a text, token ids, or a list of either.
+/// Reads a string, token ids, or a list of either.
 pub fn texts(f: &mut Fields, name: &str, most: usize) -> Result<Vec<Text>, Refusal> {
     let why = format!("give a text, a list of token ids, or a list of at most {most} of either");
     let ids = |all: &[Value]| -> Option<Vec<u32>> {
@@ -106,18 +106,18 @@ struct Asked {
     ignore_eos: bool,
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
-    /// The prompts' texts are put before the answers.
+    /// Whether the prompt is put before each answer.
     echo: bool,
-    /// Answers have their tokens' ids.
+    /// Whether answers include token ids.
     ids: bool,
-    /// Answers to each prompt, of which the `n` likeliest are given.
+    /// Number of answers to each prompt; the `n` most likely are sent.
     best_of: usize,
     follow: Follow,
     caller: Caller,
 }
 
 impl Asked {
-    /// The prompts' tokens are scored, and so many others with each.
+    /// If the tokens of prompts get log probabilities: the number of alternatives for each.
     fn scores_prompts(&self) -> Option<usize> {
         self.prompt_logprobs.max(self.logprobs.filter(|_| self.echo))
     }
@@ -147,7 +147,7 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Asked, Refusal
     }
     let max_tokens = match f.whole("max_tokens", -1..=i64::MAX)? {
         None => Some(USUAL_TOKENS),
-        // -1: no limit but the context.
+        // -1 means that only the context limits the answer.
         Some(n) => usize::try_from(n).ok(),
     };
     let sampling = sampling::openai(&mut f)?;
@@ -189,7 +189,7 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Asked, Refusal
     })
 }
 
-/// Answers.
+/// Answers a request for completions.
 pub async fn answer(
     service: Arc<Service>,
     body: Bytes,
@@ -221,7 +221,7 @@ pub async fn answer(
         if tokens.len() > loaded.context {
             return Err(Refusal::too_long(tokens.len(), None, loaded.context).of("prompt"));
         }
-        // The model answers with the prompt itself, behind its first token.
+        // The prompt after its first token is forced as the beginning of the answer.
         let forced = match of_prompts {
             Some(_) if !tokens.is_empty() => tokens.split_off(1),
             _ => vec![],
@@ -231,7 +231,7 @@ pub async fn answer(
             sampling: sampling::nth(&sampling, i % best_of),
             stop: asked.stop.clone(),
             ignore_eos: asked.ignore_eos,
-            // The likeliest are found by their log probabilities.
+            // The most likely answers are chosen by their log probabilities.
             logprobs: asked.logprobs.max(of_prompts).max((best_of > n).then_some(0)),
             constraint: constraints.next(),
             lookup: loaded.lookup,
@@ -267,8 +267,8 @@ pub async fn answer(
     Ok(noted(json_response(&document(&loaded, &manner, all)), &unheld))
 }
 
-/// Keeps the `n` likeliest of each `best_of` answers, by the mean log probability of their tokens.
-/// Returns the tokens of the others.
+/// Keeps the `n` most likely of each `best_of` answers, by the mean log probability of their
+/// tokens. Returns the number of tokens of the dropped answers.
 fn keep_best(all: &mut Vec<Whole>, best_of: usize, n: usize) -> usize {
     let mean = |answer: &Whole| {
         let sum: f64 = answer.scores.iter().map(|one| f64::from(one.logprobs.chosen)).sum();

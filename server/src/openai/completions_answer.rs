@@ -9,36 +9,37 @@ use crate::streamed::Format;
 use kjit_model::chat::Part;
 use serde_json::{Map, Value, json};
 
-/// How the answer to a request is written.
+/// Values of a request that its answer depends on.
 pub struct Manner {
     pub head: Head,
-    /// Answers to each prompt.
+    /// Number of answers to each prompt.
     pub n: usize,
-    /// How a stream tells what it took.
+    /// Where a stream reports its usage.
     pub told: Told,
-    /// Log probabilities of each token, and of this many others.
+    /// Number of alternatives for which each token has log probabilities; `None`: no log
+    /// probabilities.
     pub logprobs: Option<usize>,
-    /// Log probabilities of the prompt in vLLM's form, and of this many others.
+    /// Number of alternatives for log probabilities of the prompt, in vLLM's format.
     pub prompt_logprobs: Option<usize>,
-    /// Prompts are put before the answers.
+    /// Whether prompts are put before the answers.
     pub echo: bool,
     pub prompts: Vec<Echo>,
-    /// Whether prompts and answers have their tokens' ids.
+    /// Whether token ids of prompts and answers are included.
     pub ids: bool,
-    /// Tokens of answers that are not given.
+    /// Number of tokens in answers that were dropped (`best_of`).
     pub unseen: usize,
 }
 
-/// A prompt as it is said again.
+/// A prompt that is repeated before its answers.
 pub struct Echo {
     pub tokens: Vec<u32>,
     text: String,
-    /// The first token is none of the text's.
+    /// The first token is not part of the text (BOS).
     begins: bool,
 }
 
 impl Echo {
-    /// A prompt from a text, or from tokens.
+    /// Creates it from a text, or from tokens.
     pub fn new(loaded: &Loaded, text: Option<String>, tokens: Vec<u32>) -> Echo {
         let shown = |ids: &[u32]| {
             String::from_utf8_lossy(&loaded.tokenizer.decode(ids).unwrap_or_default()).into_owned()
@@ -64,7 +65,7 @@ impl Manner {
         self.prompt(i).filter(|_| self.echo).map_or("", |prompt| prompt.text.as_str())
     }
 
-    /// The scores of an answer, behind those of its prompt where that is said again.
+    /// The log probabilities of an answer, after those of its prompt if the prompt is repeated.
     fn scores(
         &self,
         loaded: &Loaded,
@@ -85,7 +86,7 @@ impl Manner {
             }
         }
         for score in scores {
-            // Control tokens are no text.
+            // Control tokens have no text.
             let says = !loaded.tokenizer.is_control(score.id).unwrap_or(true);
             all.push(loaded, score, top, says, at);
         }
@@ -93,7 +94,7 @@ impl Manner {
     }
 }
 
-/// The whole answer.
+/// The complete answer as one document.
 pub fn document(loaded: &Loaded, manner: &Manner, answers: Vec<Whole>) -> Value {
     let mut choices = vec![];
     let mut done = vec![];
@@ -132,7 +133,7 @@ fn choice(i: usize, text: &str, scores: Option<Value>, reason: Option<&str>) -> 
     json!({ "index": i, "text": text, "logprobs": scores, "finish_reason": reason })
 }
 
-/// A stream's answer so far.
+/// State of one answer in a stream.
 #[derive(Default, Clone)]
 struct Choice {
     begun: bool,
@@ -141,7 +142,7 @@ struct Choice {
     done: Option<Done>,
 }
 
-/// Pieces as events, for so many answers.
+/// Writes the pieces of this many answers as events.
 pub fn stream_format(loaded: Lease, manner: Manner, answers: usize) -> Format {
     let mut choices = vec![Choice::default(); answers];
     let mut failed = false;
@@ -183,7 +184,7 @@ pub fn stream_format(loaded: Lease, manner: Manner, answers: usize) -> Format {
         };
         let first = !std::mem::replace(&mut one.begun, true);
         let before = if first { manner.before(i) } else { "" };
-        // A prompt of one token has nothing to score.
+        // A prompt of one token has no log probabilities.
         let alone = manner.echo && manner.prompt(i).is_some_and(|p| p.tokens.len() == 1);
         let of_prompt = of_prompt.or_else(|| (first && alone).then(Vec::new));
         let some = of_prompt.is_some() || !scored.is_empty();

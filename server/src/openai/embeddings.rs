@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Maximum texts of a request.
+/// Maximum number of texts in a request.
 const MOST: usize = 2048;
 
-/// Vectors of length 1, and the tokens of all texts.
+/// Returns vectors of length 1, and the number of tokens of all texts.
 pub async fn vectors(
     service: &Arc<Service>,
     loaded: &Lease,
@@ -33,7 +33,7 @@ pub async fn vectors(
     vectors_of(service, loaded, texts, caller, false).await
 }
 
-/// As [`vectors`]. `cut`: texts that are too long are cut at their end.
+/// Like [`vectors`]. With `cut`, texts that are too long are cut at their end.
 async fn vectors_of(
     service: &Arc<Service>,
     loaded: &Lease,
@@ -52,7 +52,8 @@ async fn vectors_of(
     };
     let tokens = service.prepare(loaded, caller, prepare).await?;
     let scheduler = {
-        // One request opens the model, which takes a while. The others wait without a thread.
+        // One request opens the model, which takes a while. The other requests wait without
+        // blocking a thread.
         let _turn = loaded.turn.lock().await;
         let (of, with) = (Arc::clone(service), loaded.clone());
         service.work(move || with.vectors(&of.options)).await?
@@ -61,7 +62,7 @@ async fn vectors_of(
         .map_err(|why| Refusal::field("model", format_args!("it makes no vectors: {why}")))?;
     let count = tokens.iter().map(Vec::len).sum();
     let mut vectors = vec![];
-    // One text after the other: a request takes one place in the queue, however many texts it has.
+    // The texts are computed one after the other: a request is one entry of the queue.
     for tokens in tokens {
         let (to, from) = oneshot::channel();
         let sink = move |vector| _ = to.send(vector);
@@ -77,11 +78,11 @@ async fn vectors_of(
     Ok((vectors, count))
 }
 
-/// Bytes of a token, nearly always. A text is read to this many times the context, so that a long
-/// one costs no more.
+/// Upper bound of the bytes of nearly every token. A text is read up to this many times the context
+/// size, which bounds the cost of long texts.
 const MOST_OF_TOKEN: usize = 128;
 
-/// Tokens of a text, cut where it does not fit. The token that ends a text stays.
+/// Tokens of a text, cut to the context size. The token that ends a text is kept.
 fn truncated(loaded: &Loaded, text: &str, cancel: &Cancel) -> Result<Vec<u32>, Refusal> {
     let room = loaded.context;
     let limit = Limit { most: None, cancel: cancel.clone() };
@@ -99,7 +100,7 @@ fn truncated(loaded: &Loaded, text: &str, cancel: &Cancel) -> Result<Vec<u32>, R
     Ok(ids)
 }
 
-/// Answers OpenAI's request.
+/// Answers a request of OpenAI's format.
 pub async fn answer(
     service: Arc<Service>,
     body: Bytes,
@@ -107,7 +108,7 @@ pub async fn answer(
 ) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
-    // Texts for embeddings are not kept as prefixes.
+    // Texts for embeddings are not stored as cached prefixes.
     f.text("cache_salt")?;
     let at = place(&mut f, &service)?;
     let texts = texts(&mut f, "input", MOST)?;
@@ -138,7 +139,7 @@ pub async fn answer(
     })))
 }
 
-/// Refuses other dimensions than the model's.
+/// Refuses `dimensions` other than the size of the model's vectors.
 fn as_asked(dimensions: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), Refusal> {
     match (dimensions, vectors.first().map(Vec::len)) {
         (Some(asked), Some(made)) if asked != made => Err(Refusal::field(
@@ -149,7 +150,7 @@ fn as_asked(dimensions: Option<usize>, vectors: &[Vec<f32>]) -> Result<(), Refus
     }
 }
 
-/// Answers as Ollama did before `/api/embed`: the vector of one text.
+/// Answers in the format of Ollama's older `/api/embeddings`: the vector of one text.
 pub async fn ollama_one(
     service: Arc<Service>,
     body: Bytes,
@@ -164,7 +165,7 @@ pub async fn ollama_one(
     let (vectors, _) = vectors(&service, &loaded, vec![text], &caller).await?;
     Ok(json_response(&json!({ "embedding": vectors.first() })))
 }
-/// Answers Ollama's request.
+/// Answers a request of Ollama's format.
 pub async fn ollama(
     service: Arc<Service>,
     body: Bytes,
@@ -174,7 +175,7 @@ pub async fn ollama(
     f.ignore(&["options"]);
     f.text("cache_salt")?;
     let (at, keep) = (place(&mut f, &service)?, keep_alive(&mut f)?);
-    // Ollama's default.
+    // True is Ollama's default.
     let cut = f.flag("truncate")?.unwrap_or(true);
     let dimensions = f.count("dimensions", 1..=1 << 20)?;
     let texts = texts(&mut f, "input", MOST)?;

@@ -1,5 +1,5 @@
-//! Constraints of an answer: `response_format`, vLLM's `structured_outputs`, and that field's older
-//! names.
+//! Constraints of an answer: `response_format`, vLLM's `structured_outputs`, and the older names of
+//! that field.
 
 use crate::constrain::Form;
 use crate::fields::Fields;
@@ -7,9 +7,9 @@ use crate::refusal::Refusal;
 use kjit_model::constrain::lark_of_gbnf;
 use serde_json::{Value, json};
 
-/// Maximum choices of a request.
+/// Maximum number of choices in a request.
 const MOST_CHOICES: usize = 1000;
-/// Maximum bytes of an expression, a grammar or a choice.
+/// Maximum bytes of a regular expression, a grammar or a choice.
 const MOST_BYTES: usize = 64 << 10;
 
 /// Each kind of constraint with vLLM's name and its older name.
@@ -20,7 +20,7 @@ const WAYS: [(&str, &str, &str); 4] = [
     ("grammar", "structured_outputs.grammar", "guided_grammar"),
 ];
 
-/// The form of the content, and the field that asks for it.
+/// The format of the content, and the field that requests it.
 pub fn wanted(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
     let mut all: Vec<(Form, &'static str)> = response_format(f)?.into_iter().collect();
     if let Some(mut outputs) = f.object("structured_outputs")? {
@@ -31,7 +31,7 @@ pub fn wanted(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
         if outputs.flag("json_object")?.unwrap_or(false) {
             all.push((Form::json(json!({ "type": "object" })), "structured_outputs.json_object"));
         }
-        // vLLM's choice of a library has no effect: there is one library here, without a fallback.
+        // vLLM's choice of a library has no effect: kjit has one library and no fallback.
         outputs.flag("disable_fallback")?;
         outputs.done()?;
         if all.len() == before {
@@ -54,7 +54,7 @@ pub fn wanted(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
     }
 }
 
-/// The constraint of one kind, by this name.
+/// Reads the constraint of one kind from the field with this name.
 fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
     if way == "choice" {
         return choice(f, name);
@@ -89,7 +89,7 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
     Ok(Some(Form::Lark(text)))
 }
 
-/// llama.cpp's `grammar`: GBNF. An empty text asks for nothing.
+/// llama.cpp's `grammar`: GBNF. An empty string means no constraint.
 pub fn gbnf(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
     let Some(text) = f.text("grammar")?.filter(|text| !text.is_empty()) else { return Ok(None) };
     if text.len() > MOST_BYTES {
@@ -107,7 +107,7 @@ fn is_gbnf(line: &str) -> bool {
         .is_some_and(|(left, _)| !left.is_empty() && left.trim_end().chars().all(name))
 }
 
-/// Reads a list of texts, one of which is the answer.
+/// Reads a list of strings; the answer is one of them.
 fn choice(f: &mut Fields, name: &str) -> Result<Option<Form>, Refusal> {
     let Some(all) = f.list(name)? else { return Ok(None) };
     let wrong = || {
@@ -119,7 +119,7 @@ fn choice(f: &mut Fields, name: &str) -> Result<Option<Form>, Refusal> {
     };
     let text = |value: &Value| {
         let text = value.as_str().filter(|text| !text.is_empty())?;
-        // A text as a Lark literal. The library does not accept a raw DEL.
+        // Writes a string as a Lark literal. The library does not accept an unescaped DEL.
         Some(Value::from(text).to_string().replace('\u{7f}', "\\u007f"))
     };
     let texts: Vec<String> = all.iter().map(text).collect::<Option<_>>().ok_or_else(wrong)?;
@@ -135,7 +135,7 @@ fn response_format(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refus
     let Some(mut format) = f.object("response_format")? else { return Ok(None) };
     let form = match format.needed_text("type")?.as_str() {
         "text" => None,
-        // llama.cpp and others take a schema beside it.
+        // llama.cpp and other servers also accept a schema in this type.
         "json_object" => match format.take("schema") {
             None => Some((Form::json(json!({ "type": "object" })), "response_format")),
             Some(schema @ Value::Object(_)) => Some((Form::json(schema), "response_format.schema")),
@@ -146,7 +146,7 @@ fn response_format(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refus
                 return Err(format.wrong("json_schema", "is missing"));
             };
             json_schema.ignore(&["name", "description"]);
-            // Strict or not, the schema is enforced as far as possible.
+            // With and without `strict`, the schema is enforced as far as possible.
             let exact = json_schema.flag("strict")?.unwrap_or(false);
             let schema = match json_schema.take("schema") {
                 Some(schema @ Value::Object(_)) => schema,

@@ -5,7 +5,7 @@ use crate::refusal::Refusal;
 use crate::service::Service;
 use serde_json::{Value, json};
 
-/// All models.
+/// The list of all models.
 pub fn models(service: &Service) -> Value {
     let of = |(served, seen): (&crate::options::Served, Seen)| -> Vec<Value> {
         served.names.iter().map(|name| card(name, &seen)).collect()
@@ -13,7 +13,7 @@ pub fn models(service: &Service) -> Value {
     json!({ "object": "list", "data": service.all().flat_map(of).collect::<Vec<_>>() })
 }
 
-/// One of them.
+/// The entry of one model.
 ///
 /// # Errors
 /// No model has this name.

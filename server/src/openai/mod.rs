@@ -43,7 +43,7 @@ pub const REFUSED: [(&str, &str); 5] = [
     ("web_search_options", "there is no search here"),
 ];
 
-/// Fields that all documents of an answer begin with.
+/// The first fields of all documents of an answer.
 #[derive(Debug, Clone)]
 pub struct Head {
     id: String,
@@ -52,12 +52,12 @@ pub struct Head {
 }
 
 impl Head {
-    /// The head of an answer of this model.
+    /// The first fields of an answer of this model.
     pub fn new(kind: &str, model: &str) -> Head {
         Head { id: random_id(kind), created: unix_time(), model: model.to_owned() }
     }
 
-    /// A document with this object type.
+    /// A document with this object type and these choices.
     pub fn document(&self, object: &str, choices: Value) -> Value {
         json!({ "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices })
     }
@@ -82,7 +82,7 @@ pub fn json_response(document: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], document.to_string()).into_response()
 }
 
-/// The reason of an answer's end, in OpenAI's words.
+/// The reason why an answer ended, as OpenAI's `finish_reason`.
 pub fn finish_reason(done: &Done) -> &'static str {
     match done.ended {
         Ended::Stop => "stop",
@@ -91,7 +91,7 @@ pub fn finish_reason(done: &Done) -> &'static str {
     }
 }
 
-/// Usage of several answers. The tokens of each of the `prompts` count once.
+/// Usage of several answers. The tokens of each prompt count once.
 pub fn usage<'a>(
     prompts: impl IntoIterator<Item = &'a Done>,
     answers: impl IntoIterator<Item = &'a Done>,
@@ -107,7 +107,7 @@ pub fn usage<'a>(
     })
 }
 
-/// How much is reasoned, in a field of this name, as variables of the template.
+/// Reads the reasoning effort from the field of this name, as variables of the template.
 pub fn effort(
     f: &mut Fields,
     name: &str,
@@ -123,8 +123,8 @@ pub fn effort(
     variables.insert(variable.to_owned(), value);
     Ok(())
 }
-/// Position of the requested model. A request for reproducible scores is refused if the model was
-/// not opened with `--reproducible`.
+/// Index of the requested model. A request for reproducible scores is refused if the model was not
+/// opened with `--reproducible`.
 pub fn place(fields: &mut Fields, service: &Service) -> Result<usize, Refusal> {
     let name = fields.text("model")?;
     let at = service.place(name.as_deref())?;
@@ -137,33 +137,33 @@ pub fn place(fields: &mut Fields, service: &Service) -> Result<usize, Refusal> {
     }
 }
 
-/// How usage is told in a stream.
+/// Where a stream reports its usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// Not.
+    /// In no event.
     Never,
-    /// In a last event.
+    /// In one last event.
     AtTheEnd,
-    /// In each event, and in a last one.
+    /// In each event, and in one last event.
     Always,
 }
 
-/// Tokens of an answer so far.
+/// Token counts of an answer so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SoFar {
-    /// Of its prompt.
+    /// Tokens of the prompt.
     pub prompt: usize,
-    /// Its own.
+    /// Tokens of the answer.
     pub generated: usize,
 }
 
 impl Told {
-    /// Whether there is a last event.
+    /// Whether a last event with the usage is sent.
     pub fn at_the_end(self) -> bool {
         self != Told::Never
     }
 
-    /// Adds to an event what it tells.
+    /// Adds the usage to an event.
     pub fn tell(self, event: &mut Value, so_far: SoFar) {
         let SoFar { prompt, generated } = so_far;
         let usage = match self {
@@ -179,7 +179,7 @@ impl Told {
         }
     }
 }
-/// Reads `stream`, and whether usage comes at its end.
+/// Reads `stream`, and where the stream reports its usage.
 pub fn stream(fields: &mut Fields) -> Result<(bool, Told), Refusal> {
     let stream = fields.flag("stream")?.unwrap_or(false);
     let mut usage = Told::Never;
@@ -199,7 +199,7 @@ pub fn stream(fields: &mut Fields) -> Result<(bool, Told), Refusal> {
     Ok((stream, usage))
 }
 
-/// `GET /v1/models`, and one of them.
+/// `GET /v1/models`: the list of models.
 pub fn models(service: &Service) -> Value {
     let of = |(served, seen): (&Served, Seen)| -> Vec<Value> {
         served.names.iter().map(|name| model_card(service, name, &seen)).collect()

@@ -1,4 +1,4 @@
-//! Log probabilities, in OpenAI's two forms.
+//! Log probabilities, in OpenAI's two formats.
 
 use crate::generation::Score;
 use crate::loaded::Loaded;
@@ -13,7 +13,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The form of chats: `{"content": [{"token", "logprob", "bytes", "top_logprobs"}]}`.
+/// The format of chat answers: `{"content": [{"token", "logprob", "bytes", "top_logprobs"}]}`.
 pub fn chat(loaded: &Loaded, scores: &[Score]) -> Value {
     let one = |id: u32, logprob: f32| {
         let bytes = bytes(loaded, id);
@@ -31,7 +31,7 @@ pub fn chat(loaded: &Loaded, scores: &[Score]) -> Value {
     json!({ "content": content.collect::<Vec<_>>() })
 }
 
-/// Position in a completion's text.
+/// Position in the text of a completion.
 #[derive(Debug, Clone, Default)]
 pub struct At {
     /// Number of complete characters.
@@ -41,8 +41,8 @@ pub struct At {
 }
 
 impl At {
-    /// Advances by some bytes. Each byte that cannot begin or continue a character counts as one in
-    /// the text.
+    /// Advances by some bytes. Each byte that cannot begin or continue a character counts as one
+    /// character.
     fn push(&mut self, bytes: &[u8]) {
         self.begun.extend_from_slice(bytes);
         let mut rest = self.begun.as_slice();
@@ -67,7 +67,7 @@ impl At {
     }
 }
 
-/// A token as a JSON key: its text, or in OpenAI's form its bytes if it is part of a character.
+/// A token as a JSON key: its text, or its bytes in OpenAI's notation if it is part of a character.
 fn key(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -87,7 +87,8 @@ pub struct Written {
 }
 
 impl Written {
-    /// A token whose probability nobody knows: the first of all. `says`: it is part of the text.
+    /// Adds a token without probability: the first token of all. `says`: the token is part of the
+    /// text.
     pub fn unknown(&mut self, loaded: &Loaded, id: u32, says: bool, at: &mut At) {
         let bytes_of = bytes(loaded, id);
         self.offsets.push(at.characters);
@@ -99,16 +100,16 @@ impl Written {
         self.tops.push(None);
     }
 
-    /// A token with the `most` likeliest others. Offsets, in characters, go on from `at`: that of a
-    /// part of a character is the character's.
+    /// Adds a token with the `most` most likely alternatives. Offsets, in characters, continue from
+    /// `at`. A token inside a character has the offset of the character.
     pub fn push(&mut self, loaded: &Loaded, score: &Score, most: usize, says: bool, at: &mut At) {
         self.unknown(loaded, score.id, says, at);
         let mut top = Map::new();
         for other in score.logprobs.top.iter().take(most) {
-            // Two tokens may have the same text. Then the more likely one is kept.
+            // Two tokens may have the same text. The more likely one is kept.
             top.entry(key(&bytes(loaded, other.id))).or_insert_with(|| json!(other.logprob));
         }
-        // The chosen token is among them, with its own value.
+        // The chosen token is added to the alternatives, with its own value.
         if let Some(token) = self.tokens.last().filter(|_| !top.is_empty()) {
             top.insert(token.clone(), json!(score.logprobs.chosen));
         }
@@ -117,8 +118,8 @@ impl Written {
         }
     }
 
-    /// As OpenAI writes them. No offset is behind a text of this many characters: what a stop text
-    /// or a limit took away has the end's.
+    /// The JSON in OpenAI's format. Offsets are at most `characters`, the length of the text:
+    /// tokens that a stop string or a limit cut off get the offset of the end.
     pub fn json(mut self, characters: Option<usize>) -> Value {
         if let Some(end) = characters {
             self.offsets.iter_mut().for_each(|at| *at = (*at).min(end));
@@ -130,8 +131,8 @@ impl Written {
     }
 }
 
-/// Of a prompt, as vLLM writes them: `[null, {"ID": {"logprob", "rank", "decoded_token"}}]`. A rank
-/// is known among the likeliest.
+/// Log probabilities of a prompt in vLLM's format: `[null, {"ID": {"logprob", "rank",
+/// "decoded_token"}}]`. The rank is known only among the most likely tokens.
 pub fn of_prompt(loaded: &Loaded, scores: &[Score], most: usize) -> Value {
     let one = |score: &Score| {
         let mut all = Map::new();
@@ -168,7 +169,7 @@ mod tests {
             at.push(part);
             place
         });
-        // The text is a😊äb and a replacement character.
+        // The text is "a😊äb" and a replacement character.
         assert_eq!((places, at.characters), ([0, 1, 1, 1, 2, 4], 5));
         // A character that is never completed counts as one.
         let mut at = At::default();

@@ -1,10 +1,10 @@
 //! Atomic operations on memory.
 
-/// From the memory's value and the lane's data to the new value. The data of a compare and swap are
-/// the new value, and above it the expected one.
+/// Computes the new value from the old value in memory and the data of the lane. For a compare and
+/// swap, the low part of the data is the new value, the high part the expected value.
 pub type Change = fn(u64, u128) -> u64;
 
-/// The operation of the atomic called `verb`.
+/// The operation of the atomic instruction `verb`.
 pub fn atomic(verb: &str) -> Option<Change> {
     Some(match verb {
         "add" => |a, b| a.wrapping_add(b as u64),

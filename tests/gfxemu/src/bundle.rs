@@ -1,4 +1,5 @@
-//! Proof bundles: reads them from disk, runs them and compares the results with the expected ones.
+//! Proof bundles (test cases for a card): reads them from disk, runs them and compares the results
+//! with the expected ones.
 
 use crate::machine::{Launch, Machine};
 use crate::object::Kernel;
@@ -8,7 +9,7 @@ use half::f16;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// The first address of the emulated memory, and the least gap between two buffers.
+/// The first address of the emulated memory, and the minimum gap between two buffers.
 const FIRST: u64 = 0x1_0000_0000;
 const GAP: u64 = 0x10_0000;
 const PAGE: u64 = 4096;
@@ -85,12 +86,12 @@ enum Storage {
     F16,
 }
 
-/// The verdict on a case.
+/// The result of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// All buffers are as expected; the number of executed instructions.
+    /// All buffers are as expected. The value is the number of executed instructions.
     Right(u64),
-    /// A buffer differs.
+    /// A buffer differs from its expected content.
     Wrong(String),
     /// The machine code breaks a rule.
     Fault(String),
@@ -111,8 +112,8 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Reads the manifest and the data of the bundle in `folder`. The bundle's `check_bundle.py`
-    /// verifies them.
+    /// Reads the manifest and the data of the bundle in `folder`. `check_bundle.py` in the bundle
+    /// verifies their checksums.
     pub fn open(folder: &Path) -> Result<Bundle, String> {
         let read = |name: &str| {
             std::fs::read(folder.join(name))
@@ -129,7 +130,7 @@ impl Bundle {
         })
     }
 
-    /// The architecture that it was made for.
+    /// The architecture for which the bundle was made.
     pub fn arch(&self) -> &str {
         &self.manifest.arch
     }
@@ -139,27 +140,27 @@ impl Bundle {
         self.manifest.cases.len()
     }
 
-    /// Whether it has no cases.
+    /// Whether the bundle has no cases.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A case's name.
+    /// The name of a case.
     pub fn name(&self, case: usize) -> &str {
         &self.manifest.cases[case].name
     }
 
-    /// A case's kernel.
+    /// The kernel of a case.
     pub fn symbol(&self, case: usize) -> &str {
         &self.manifest.cases[case].symbol
     }
 
-    /// Lanes of a case's waves.
+    /// The number of lanes in a wave of a case.
     pub fn wave(&self, case: usize) -> u32 {
         self.manifest.cases[case].wave
     }
 
-    /// Number of threads of a case's grid, to sort cases by work.
+    /// Number of threads in the grid of a case, to sort cases by work.
     pub fn threads(&self, case: usize) -> u64 {
         let c = &self.manifest.cases[case];
         c.grid.iter().chain(&c.block).map(|&n| u64::from(n)).product()
@@ -176,7 +177,7 @@ impl Bundle {
         }
     }
 
-    /// The machine for a case, with its code at an address.
+    /// The machine for a case, with its code at a fixed address.
     pub fn machine(&self, case: usize) -> Result<Machine, String> {
         let c = &self.manifest.cases[case];
         let path =
@@ -190,8 +191,8 @@ impl Bundle {
             ));
         }
         let base = FIRST - GAP - (kernel.image.len() as u64).next_multiple_of(PAGE);
-        // The part after the architecture names features that the kernels do without. The machine
-        // does not depend on it.
+        // The part after the architecture names features that the kernels do not use. It is
+        // ignored.
         let arch = self.manifest.arch.split(':').next().unwrap_or_default();
         let mut target = Target::new(arch, c.wave)?;
         target.excused = self.excused;
@@ -209,7 +210,7 @@ impl Bundle {
     }
 
     /// Runs a case once for each executed instruction whose text contains `part`, with that
-    /// instruction skipped. Returns what the emulator and the case detect.
+    /// instruction skipped. Returns the verdict of each run.
     pub fn run_without(
         &self,
         case: usize,
@@ -236,7 +237,7 @@ impl Bundle {
         Ok(out)
     }
 
-    /// Runs a case on a machine made by [`Bundle::machine`].
+    /// Runs a case on a machine that [`Bundle::machine`] made.
     pub fn run_on(&self, machine: &mut Machine, case: usize, seed: u64) -> Verdict {
         let c = &self.manifest.cases[case];
         let (launch, regions) = match self.lay_out(machine, c, seed) {
@@ -300,7 +301,7 @@ impl Bundle {
                 .ok_or("arguments are no hex")
         };
         let mut block = (0..hex.len() / 2).map(|i| byte(2 * i)).collect::<Result<Vec<u8>, _>>()?;
-        // The compiler may read to the end of an argument's 16 bytes.
+        // The compiler may load an argument in blocks of 16 bytes, past its end.
         let whole = block.len().max(c.kernarg_bytes.unwrap_or(0) as usize).next_multiple_of(16);
         block.resize(whole, seed as u8);
         for slot in c.arguments.slots.iter().filter(|s| s.kind == "buffer") {

@@ -1,4 +1,4 @@
-//! Data-parallel primitives (DPP): lanes of a source exchanged before use.
+//! Data-parallel primitives (DPP): lanes of a source are exchanged before use.
 
 use crate::target::Target;
 use crate::text::Text;
@@ -9,11 +9,11 @@ use crate::width::Wide;
 #[derive(Clone, Debug)]
 pub struct Exchange {
     from: [Option<u8>; LANES],
-    /// Lanes that the row and bank masks let be written.
+    /// Lanes that the row and bank masks enable for writing.
     enabled: u64,
-    /// A lane without a source takes 0; otherwise it keeps its value.
+    /// Whether a lane without a source lane reads 0. If false, it keeps its value.
     zero: bool,
-    /// Source lanes that EXEC disables are still read.
+    /// Whether source lanes that EXEC disables are still read.
     inactive: bool,
     /// Number of lanes of the wave.
     lanes: usize,
@@ -73,7 +73,7 @@ impl Exchange {
         self.enabled & (0..self.lanes).filter(known).fold(0, |m, l| m | 1 << l)
     }
 
-    /// Exchanges the lanes; returns the lanes with undefined bits.
+    /// Exchanges the lanes. Returns the lanes that have undefined bits.
     pub fn apply(&self, exec: u64, value: &mut Wide, bad: &mut Wide) -> u64 {
         let (old, old_bad) = (*value, *bad);
         let mut any = 0;

@@ -1,5 +1,5 @@
-//! Properties of an instruction that hazards depend on: the unit that executes it and the registers
-//! that it reads and writes, including those that its text does not name.
+//! Properties of an instruction that hazards depend on: the unit that executes it, and the
+//! registers that it reads and writes, also registers that are not in its text.
 
 use crate::operand::{EXEC, Operand, VCC, register};
 use crate::span::Span;
@@ -29,28 +29,28 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Whether vector arithmetic takes it.
+    /// Whether it is executed as vector arithmetic.
     pub fn is_vector(self) -> bool {
         matches!(self, Unit::Vector | Unit::Transcendental | Unit::Matrix)
     }
-    /// Whether it accesses memory or LDS lane by lane.
+    /// Whether it accesses memory or LDS for each lane.
     pub fn is_access(self) -> bool {
         matches!(self, Unit::Memory | Unit::Local)
     }
 }
 
-/// The conditions that `s_waitcnt_depctr`, `s_wait_alu` and `s_waitcnt` wait for.
+/// The conditions for which `s_waitcnt_depctr`, `s_wait_alu` and `s_waitcnt` wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// Results of vector arithmetic.
+    /// Results of vector arithmetic are written.
     pub vector: bool,
     /// Accesses have read their registers.
     pub sources: bool,
-    /// Scalar results of scalar arithmetic.
+    /// Scalar results of scalar arithmetic are written.
     pub scalar: bool,
     /// LDS and scalar loads are complete.
     pub local: bool,
-    /// Everything that vmcnt, expcnt and lgkmcnt count.
+    /// All operations that vmcnt, expcnt and lgkmcnt count are complete.
     pub all: bool,
     /// Stores are complete.
     pub stores: bool,
@@ -59,29 +59,30 @@ pub struct Waits {
 /// Properties of an instruction.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The unit that executes it.
+    /// The unit that executes the instruction.
     pub unit: Unit,
-    /// Its name without the encoding: `v_add_f32`.
+    /// Name of the instruction without the encoding: `v_add_f32`.
     pub name: String,
-    /// Registers read, with the operand's index; the first operand after the destinations is 0.
+    /// Registers that are read, with the index of the operand. Index 0 is the first operand after
+    /// the destinations.
     pub reads: Vec<(Span, usize)>,
-    /// Registers written.
+    /// Registers that are written.
     pub writes: Vec<Span>,
-    /// A constant is a literal word after the instruction.
+    /// Whether a constant is stored as a literal after the instruction.
     pub literal: bool,
-    /// A dual instruction.
+    /// Whether it is a dual instruction (VOPD).
     pub dual: bool,
-    /// It uses DPP.
+    /// Whether it uses DPP.
     pub dpp: bool,
-    /// It writes only some bits of its destination (SDWA, op_sel).
+    /// Whether it writes only some bits of its destination (SDWA, op_sel).
     pub selects: bool,
-    /// A store of more than 8 bytes for each lane.
+    /// Whether it is a store of more than 8 bytes per lane.
     pub wide_store: bool,
-    /// The conditions that it waits for.
+    /// The conditions for which it waits.
     pub waits: Waits,
-    /// Wait states that it takes.
+    /// Number of wait states that it takes.
     pub states: u64,
-    /// A branch's distance in words.
+    /// The distance of a branch in units of 4 bytes.
     pub words: u16,
 }
 
@@ -156,7 +157,7 @@ fn waits(text: &Text) -> Waits {
     }
 }
 
-/// The number of destinations among the operands of `name`, which come first.
+/// The number of destinations among the operands of `name`. Destinations come first.
 fn destinations(unit: Unit, name: &str, text: &Text) -> usize {
     match unit {
         Unit::Control | Unit::Branch => 0,
@@ -175,7 +176,7 @@ fn destinations(unit: Unit, name: &str, text: &Text) -> usize {
             usize::from(from.iter().any(|w| name.contains(w)))
         }
         _ if name == "v_nop" => 0,
-        // On RDNA these write only EXEC, which the text does not name.
+        // On RDNA these instructions write only EXEC, which is not in the text.
         _ if name.starts_with("v_cmpx") => usize::from(text.operands.len() > 2),
         _ if name.contains("_co_")
             || name.starts_with("v_div_scale")
@@ -195,7 +196,7 @@ pub(crate) fn destinations_of(line: &str) -> usize {
     destinations(unit(name), name, &text)
 }
 
-/// A name without its encoding, and whether that is DPP, or SDWA.
+/// A name without its encoding, and whether the encoding is DPP or SDWA.
 fn bare(name: &str) -> (&str, bool, bool) {
     let (dpp, sdwa) = (name.contains("_dpp"), name.ends_with("_sdwa"));
     let mut name = name;
@@ -206,7 +207,7 @@ fn bare(name: &str) -> (&str, bool, bool) {
 }
 
 impl Facts {
-    /// The properties of the instruction in LLVM's text.
+    /// The properties of an instruction from LLVM's text.
     pub fn of(line: &str) -> Facts {
         let mut halves = line.split("::");
         let mut facts = Facts::of_one(halves.next().unwrap_or_default());
@@ -268,7 +269,7 @@ impl Facts {
             unit,
             dual: false,
             dpp,
-            // LLVM writes inline constants in another form.
+            // LLVM writes inline constants in another notation.
             literal: text
                 .operands
                 .iter()

@@ -1,4 +1,4 @@
-//! Arithmetic as the instructions define it, on bit patterns.
+//! Floating-point arithmetic as the instructions define it, on bit patterns.
 
 use half::f16;
 
@@ -14,7 +14,7 @@ pub fn b(x: f32) -> u128 {
 pub fn h(x: u64) -> f32 {
     f16::from_bits(x as u16).to_f32()
 }
-/// A real number to bits of f16, rounded once.
+/// Converts an f64 to bits of an f16, rounded once.
 pub fn bh(x: f64) -> u128 {
     u128::from(f16::from_f64(x).to_bits())
 }
@@ -46,7 +46,7 @@ pub fn max(a: f32, b: f32) -> f32 {
 pub fn min(a: f32, b: f32) -> f32 {
     -max(-a, -b)
 }
-/// The median of three.
+/// The median of three numbers.
 pub fn med3(a: f32, b: f32, c: f32) -> f32 {
     if a.is_nan() || b.is_nan() || c.is_nan() {
         return min(min(a, b), c);
@@ -78,8 +78,8 @@ fn exponent(x: f32) -> i32 {
 }
 
 /// v_div_scale_f32: scales a quotient's denominator or numerator (`scaled`) away from overflow; bit
-/// 64 says that the quotient must be scaled back. (The manual's case of 1 ÷ denominator applies to
-/// f64 only.)
+/// 64 is set if the quotient must be scaled back. The case 1 ÷ denominator of the manual applies
+/// only to f64.
 pub fn div_scale(scaled: u64, denominator: u64, numerator: u64) -> u128 {
     let (s, den, num) = (f(scaled), f(denominator), f(numerator));
     let up = |x: f32| b((f64::from(x) * 2f64.powi(64)) as f32);
@@ -88,7 +88,8 @@ pub fn div_scale(scaled: u64, denominator: u64, numerator: u64) -> u128 {
     if num == 0.0 || den == 0.0 {
         b(f32::NAN)
     } else if exponent(num) - exponent(den) >= 96 {
-        // The numerator is much larger: both are scaled if `scaled` is the denominator.
+        // The numerator is much larger than the denominator: the result is scaled if `scaled` is
+        // the denominator.
         flag | if same_as(den) { up(s) } else { b(s) }
     } else if den.is_subnormal() {
         up(s)
@@ -101,7 +102,7 @@ pub fn div_scale(scaled: u64, denominator: u64, numerator: u64) -> u128 {
     }
 }
 
-/// v_div_fmas_f32: a fused multiply-add, scaled back if v_div_scale_f32 said so.
+/// v_div_fmas_f32: a fused multiply-add, scaled back if v_div_scale_f32 set the flag.
 pub fn div_fmas(x: f32, y: f32, z: f32, scale: bool) -> u128 {
     let r = x.mul_add(y, z);
     if !scale {
@@ -111,7 +112,7 @@ pub fn div_fmas(x: f32, y: f32, z: f32, scale: bool) -> u128 {
     b((f64::from(r) * 2f64.powi(by)) as f32)
 }
 
-/// v_div_fixup_f32: the quotient of special values.
+/// v_div_fixup_f32: the quotient, corrected for special values.
 pub fn div_fixup(quotient: f32, den: f32, num: f32) -> u128 {
     let negative = den.is_sign_negative() != num.is_sign_negative();
     let signed = |x: f32| if negative { -x.abs() } else { x.abs() };
@@ -157,7 +158,7 @@ pub fn dot2(a: u64, b_: u64, c: u64) -> u128 {
     b((product(0) + product(16) + f64::from(f(c))) as f32)
 }
 
-/// v_perm_b32: bytes of two words by a selector.
+/// v_perm_b32: selects bytes of two u32.
 pub fn perm(high: u64, low: u64, selector: u64) -> u128 {
     let both = (high & 0xffff_ffff) << 32 | low & 0xffff_ffff;
     let byte = |i: u64| both >> (8 * i) & 255;

@@ -13,7 +13,7 @@ use crate::why::Why;
 enum Verb {
     Load,
     Store,
-    /// The operation, and the register for its result.
+    /// The operation, and the destination register if the old value is returned.
     Atomic(Change, Option<u16>),
 }
 
@@ -21,24 +21,24 @@ enum Verb {
 #[derive(Clone, Debug)]
 pub struct Global {
     verb: Verb,
-    /// Bytes for each lane.
+    /// Number of bytes per lane.
     size: usize,
-    /// Sign-extends the loaded value.
+    /// Whether the loaded value is sign-extended.
     signed: bool,
-    /// A compare and swap, whose data are twice as wide.
+    /// Whether it is a compare and swap, whose data are twice as wide.
     compares: bool,
-    /// `d16`: the half of the register that is read or written.
+    /// `d16`: the half of the register that is read or written (0 low, 1 high).
     half: Option<u32>,
     address: u16,
     base: Option<u16>,
     data: u16,
     offset: i64,
     bypass: bool,
-    /// gfx1250: the offset register counts elements.
+    /// gfx1250: whether the offset register counts elements.
     scaled: bool,
 }
 
-/// The bytes and the signedness of a type's name.
+/// The number of bytes, and whether the type is signed, from the name of a type.
 pub fn size_of(kind: &str) -> Option<(usize, bool)> {
     Some(match kind {
         "u8" | "ubyte" | "b8" | "byte" => (1, false),

@@ -1,8 +1,8 @@
-//! Hazards: dependencies that a family's hardware does not wait for, so that the compiler must
+//! Hazards: dependencies for which the hardware of a family does not wait, so the compiler must
 //! insert `s_nop`, another instruction or a wait. The check follows the instructions that a wave
-//! executed, so a path that was not taken shows nothing.
+//! executed: it does not see paths that were not taken.
 //!
-//! The rules come from AMD's ISA documents and from LLVM's compiler. README.md has the table.
+//! The rules come from AMD's ISA documents and from LLVM's compiler. The table is in README.md.
 
 mod gfx9;
 mod history;
@@ -14,7 +14,7 @@ use crate::operand::SCALARS;
 use crate::span::Span;
 use crate::target::Target;
 
-/// A time long past: more wait states than any rule needs.
+/// More wait states than any rule needs: an event long ago.
 const BEFORE: u64 = 1000;
 
 /// The history of a vector register; times are wait states.
@@ -24,23 +24,24 @@ struct Past {
     written: u64,
     /// Last write by a transcendental instruction.
     transcendental: u64,
-    /// Last write by an instruction that writes only a part of the register (SDWA, op_sel).
+    /// Last write by an instruction that writes only some bits of the register (SDWA, op_sel).
     selected: u64,
-    /// Last write by a dot product, and the instruction's number.
+    /// Last write by a dot product, and a number for its name.
     dot: (u64, u32),
     /// Last write by a matrix instruction, and the first register of its result.
     matrix: (u64, u16),
-    /// Last read by a matrix instruction as the C operand.
+    /// Last read as operand C by a matrix instruction.
     summand: u64,
     /// Last copy to or from an accumulation register.
     to_acc: u64,
     from_acc: u64,
-    /// Last read by a wide store as its data.
+    /// Last read as data of a store of more than 8 bytes per lane.
     stored: u64,
-    /// RDNA: number of the vector instruction that wrote it; 0 if that is surely complete.
+    /// RDNA: number of the vector instruction that wrote the register; 0 if that instruction is
+    /// certainly complete.
     number: u64,
-    /// RDNA: number of the transcendental instruction that wrote it, and the count of
-    /// transcendentals then.
+    /// RDNA: number of the transcendental instruction that wrote the register, and the count of
+    /// transcendental instructions at that time.
     slow: (u64, u64),
 }
 
@@ -57,7 +58,7 @@ pub struct Hazards {
 }
 
 impl Hazards {
-    /// The history of a wave that has executed nothing.
+    /// The history of a wave that has not executed any instruction.
     pub fn new(target: &Target) -> Hazards {
         Hazards {
             target: target.clone(),
@@ -68,7 +69,7 @@ impl Hazards {
         }
     }
 
-    /// Checks the wave's next instruction and records it. `registers` is the number of vector
+    /// Checks the next instruction of the wave and records it. `registers` is the number of vector
     /// registers of the wave.
     pub fn step(&mut self, facts: &Facts, registers: usize) -> Result<(), String> {
         if self.target.generation == 9 {
@@ -89,7 +90,7 @@ impl Hazards {
         self.now
     }
 
-    /// Wait states between what happened at `then` and now.
+    /// Number of wait states since the time `then`.
     fn since(&self, then: u64) -> u64 {
         if then == 0 { u64::MAX } else { self.now - then }
     }
@@ -100,7 +101,7 @@ impl Hazards {
         range.filter_map(|r| Some((r, self.vector.get(usize::from(r))?)))
     }
 
-    /// Checks for `needed` wait states since `then`; the error names the number that is missing.
+    /// Checks for `needed` wait states since `then`. The error contains the missing number.
     fn enough(&self, then: u64, needed: u64, what: impl FnOnce() -> String) -> Result<(), String> {
         match self.since(then) {
             n if n >= needed => Ok(()),
@@ -109,7 +110,7 @@ impl Hazards {
     }
 }
 
-/// A scalar register's name.
+/// The name of a scalar register.
 fn scalar_name(r: u16) -> String {
     match r {
         126 | 127 => "EXEC".into(),
@@ -119,7 +120,7 @@ fn scalar_name(r: u16) -> String {
     }
 }
 
-/// A vector register's name.
+/// The name of a vector register.
 fn vector_name(r: u16) -> String {
     if r >= crate::operand::ACC { format!("a{}", r - crate::operand::ACC) } else { format!("v{r}") }
 }

@@ -1,4 +1,4 @@
-//! An instruction: decoded once from LLVM's text, executed many times.
+//! An instruction: it is decoded once from LLVM's text and executed many times.
 
 use crate::facts::Facts;
 use crate::global::{Global, ScalarLoad};
@@ -22,7 +22,7 @@ use crate::windows::widened;
 enum Condition {
     Always,
     Scc(bool),
-    /// The mask is zero (`true`) or nonzero.
+    /// The mask is zero (`true`) or not zero (`false`).
     Zero(u16, bool),
 }
 
@@ -37,7 +37,7 @@ enum Kind {
     Matrix(Box<Matrix>),
     Branch(Condition, u64),
     Wait(Vec<(Counter, usize)>),
-    /// Invalidates the near cache, the far cache.
+    /// Invalidates the nearest cache (first flag) and the second-level cache (second flag).
     Invalidate(bool, bool),
     WriteBack,
     Barrier,
@@ -52,16 +52,16 @@ enum Kind {
     Nothing,
 }
 
-/// The successor of an instruction.
+/// The place where a wave continues after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
     /// The next instruction.
     On,
     /// The instruction at this address.
     Jump(u64),
-    /// The next instruction, once all waves of the block are here.
+    /// The next instruction, when all waves of the block have reached the barrier.
     Barrier,
-    /// None: the wave has ended.
+    /// Nowhere: the wave has ended.
     End,
 }
 
@@ -71,15 +71,15 @@ pub struct Inst {
     kind: Kind,
     spans: Vec<Span>,
     facts: Facts,
-    /// The upper bits of register numbers in effect when it was decoded.
+    /// The upper bits of register numbers that were in effect when it was decoded.
     pub(crate) windows: u8,
-    /// Its size in bytes.
+    /// Size of the instruction in bytes.
     pub size: u64,
-    /// LLVM's text.
+    /// The instruction as LLVM's text.
     pub text: String,
 }
 
-/// Instructions without an effect here: hints, padding, messages.
+/// Instructions that have no effect in the emulator: hints, padding, messages.
 const NOTHING: [&str; 15] = [
     "v_nop",
     "s_nop",
@@ -98,7 +98,7 @@ const NOTHING: [&str; 15] = [
     "s_wait_expcnt",
 ];
 
-/// Registers among a text's operands.
+/// The registers among the operands of an instruction text.
 fn spans(line: &str) -> Vec<Span> {
     let mut out = Vec::new();
     for half in line.split("::") {
@@ -195,7 +195,8 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
     let system = first == Some("sc1") || text.has("sc1");
     Ok(Some(match text.name.as_str() {
         name if NOTHING.contains(&name) => Kind::Nothing,
-        // gfx1250's kernels begin with this. It sets the scheduler's mode and computes nothing.
+        // Kernels for gfx1250 begin with this instruction. It sets a scheduling mode and computes
+        // nothing.
         "s_setreg_imm32_b32" if first == Some("hwreg(HW_REG_WAVE_MODE, 25, 1)") => Kind::Nothing,
         "s_wait_xcnt" if target.arch == "gfx1250" => Kind::Nothing,
         "s_endpgm" => Kind::End,
@@ -206,13 +207,13 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
         "buffer_gl1_inv" => Kind::Invalidate(false, true),
         "buffer_wbinvl1" | "buffer_wbinvl1_vol" => Kind::Invalidate(true, true),
         "buffer_inv" => Kind::Invalidate(true, system),
-        // MI200 has one second-level cache for all blocks; invalidation and write-back concern
-        // other devices only. Of the first-level caches only `buffer_wbinvl1` matters.
+        // MI200 has one second-level cache for all blocks; this invalidation and write-back only
+        // matter for other devices. The first-level caches are invalidated by `buffer_wbinvl1`.
         "buffer_invl2" if target.arch == "gfx90a" => Kind::Nothing,
         "buffer_wbl2" if target.arch == "gfx90a" || system => Kind::WriteBack,
         "global_inv" => Kind::Invalidate(true, device),
-        // A write-back within the work-group processor concerns only the block, and its stores need
-        // no instruction for that.
+        // A write-back inside the work-group processor only matters for the waves of the block.
+        // Their stores do not need it.
         "global_wb" => {
             if device {
                 Kind::WriteBack
@@ -237,7 +238,7 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
 
 impl Inst {
     /// Decodes LLVM's text of an instruction at `pc`. `windows` are the upper bits of register
-    /// numbers. The error names an unknown part.
+    /// numbers. The error names the part that is unknown.
     pub fn decode(
         target: &Target,
         line: &str,
@@ -257,7 +258,7 @@ impl Inst {
 
     fn kind(target: &Target, line: &str, pc: u64, size: u64) -> Result<Option<Kind>, String> {
         let mut text = Text::parse(line);
-        // gfx1250: the position of a block in its cluster. There are no clusters here.
+        // gfx1250: reads the position of a block in its cluster. The emulator has no clusters.
         if text.name == "s_getreg_b32"
             && text.operands.get(1).is_some_and(|o| o == "hwreg(HW_REG_IB_STS2, 6, 4)")
         {
@@ -364,7 +365,8 @@ impl Inst {
             }
             Kind::Windows(mode) => wave.windows = *mode,
             Kind::End => {
-                // Stores that were never waited for stay hidden from all other waves of the launch.
+                // Stores for which no wait was executed stay invisible to all other waves of the
+                // launch.
                 lds.settled[usize::from(wave.in_block)] = u32::MAX;
                 return Ok(Next::End);
             }
@@ -378,7 +380,7 @@ impl Inst {
         &self.facts
     }
 
-    /// The paths after it: whether the next instruction follows, and a jump target.
+    /// The next paths: whether the next instruction can follow, and the target of a jump.
     pub(crate) fn ways(&self) -> (bool, Option<u64>) {
         match &self.kind {
             Kind::Branch(condition, to) => (*condition != Condition::Always, Some(*to)),
@@ -387,7 +389,7 @@ impl Inst {
         }
     }
 
-    /// The upper bits of register numbers that it sets, if it does.
+    /// The upper bits of register numbers, if the instruction sets them.
     pub(crate) fn sets_windows(&self) -> Option<u8> {
         if let Kind::Windows(mode) = self.kind { Some(mode) } else { None }
     }

@@ -1,4 +1,5 @@
-//! Instructions in which lanes read other lanes' registers, and scalar registers read a lane's.
+//! Instructions that read registers of other lanes, or read the register of one lane into a scalar
+//! register.
 
 use crate::operand::{Operand, Type, register, source};
 use crate::span::Span;
@@ -13,11 +14,11 @@ enum How {
     FirstLane,
     ReadLane,
     WriteLane,
-    /// Swaps the halves of a wave of 64, lanes disabled by EXEC included.
+    /// Swaps the halves of a wave of 64, including lanes that EXEC disables.
     Halves,
-    /// The source lane within 32 lanes from constants: and, or, exclusive or.
+    /// The source lane within 32 lanes is computed by three constants: and, or, xor.
     Swizzle(u8, u8, u8),
-    /// The source lane from an address in a register.
+    /// The source lane is an address in a register.
     Permute(u32),
 }
 
@@ -28,7 +29,7 @@ pub struct Lanes {
     destination: u16,
     sources: Vec<Operand>,
     lanes: usize,
-    /// ds_bpermute reaches only 32 lanes on RDNA.
+    /// Number of lanes that can be reached: ds_bpermute reaches only 32 on RDNA.
     reach: usize,
 }
 

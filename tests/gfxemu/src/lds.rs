@@ -1,7 +1,8 @@
-//! A block's LDS: its bytes, their undefined bits and the last accesses to them. Finds waves that
-//! touch one byte without a barrier between them.
+//! A block's LDS: its bytes, their undefined bits and the last accesses to them. Detects waves that
+//! access the same byte without a barrier between them.
 
-/// An access: the wave, its phase (barriers so far), the number of its LDS operation.
+/// An access: the number of the wave, its phase (number of barriers so far), and the number of its
+/// LDS operation.
 #[derive(Clone, Copy, Debug)]
 struct Touch {
     wave: u16,
@@ -10,7 +11,7 @@ struct Touch {
 }
 
 const NOBODY: u16 = u16::MAX;
-/// More than one wave, in the same phase.
+/// Several waves in the same phase.
 const SEVERAL: u16 = u16::MAX - 1;
 const NONE: Touch = Touch { wave: NOBODY, phase: 0, operation: 0 };
 
@@ -21,16 +22,16 @@ pub enum Kind {
     Read,
     /// Writes.
     Write,
-    /// Reads and writes in one step, in any order with other atomics.
+    /// Reads and writes in one step. The order of atomics does not matter.
     Atomic,
 }
 
-/// The origin of an LDS access.
+/// The wave that makes an LDS access, and the time.
 #[derive(Clone, Copy, Debug)]
 pub struct Who {
     /// The wave's number in its block.
     pub wave: u16,
-    /// Number of barriers that it has passed.
+    /// Number of barriers that the wave has passed.
     pub phase: u32,
     /// The number of its LDS operation.
     pub operation: u32,
@@ -44,12 +45,12 @@ pub struct Lds {
     writers: Vec<Touch>,
     atomic: Vec<bool>,
     readers: Vec<Touch>,
-    /// For each wave: the number up to which its LDS operations were complete at its last barrier.
+    /// The number of the last LDS operation that was complete at the last barrier, for each wave.
     pub settled: Vec<u32>,
 }
 
 impl Lds {
-    /// `size` unwritten bytes.
+    /// LDS of `size` unwritten bytes.
     pub fn new(size: usize, waves: usize, mut random: impl FnMut() -> u8) -> Lds {
         Lds {
             bytes: (0..size).map(|_| random()).collect(),
@@ -76,7 +77,7 @@ impl Lds {
         Ok(range)
     }
 
-    /// Whether the access `touch` surely precedes the present access of `who`.
+    /// Whether the access `touch` certainly precedes the current access of `who`.
     fn ordered(&self, touch: &Touch, who: &Who) -> Result<(), &'static str> {
         if touch.wave == NOBODY || touch.wave == who.wave {
             Ok(())
@@ -115,7 +116,7 @@ impl Lds {
         Ok(())
     }
 
-    /// Reads bytes and their undefined bits.
+    /// Reads bytes with their undefined bits.
     pub fn read(
         &mut self,
         who: &Who,
@@ -130,7 +131,7 @@ impl Lds {
         Ok(())
     }
 
-    /// Writes bytes and their undefined bits.
+    /// Writes bytes with their undefined bits.
     pub fn write(&mut self, who: &Who, at: u32, bytes: &[u8], bad: &[u8]) -> Result<(), String> {
         let range = self.range(at, bytes.len())?;
         self.look(range.clone(), who, Kind::Write)?;
@@ -139,7 +140,7 @@ impl Lds {
         Ok(())
     }
 
-    /// Changes 4 or 8 bytes; returns the former value.
+    /// Changes 4 or 8 bytes. Returns the old value.
     pub fn atomic(
         &mut self,
         who: &Who,

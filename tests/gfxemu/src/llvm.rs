@@ -1,5 +1,5 @@
 //! LLVM's disassembler through its C interface. Debian's clang-19 depends on the shared library, so
-//! no further tool is needed.
+//! no other tool is needed.
 
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -31,7 +31,8 @@ struct Llvm {
     library: Library,
 }
 
-/// A lock for LLVM, which promises little about threads. Disassembly is a small part of a run.
+/// A lock around LLVM calls: LLVM guarantees little about threads. Disassembly takes a small part
+/// of a run.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -45,7 +46,7 @@ fn llvm() -> Result<&'static Llvm, String> {
 
 fn open() -> Result<Llvm, String> {
     let chosen = std::env::var("KJIT_LIBLLVM").ok();
-    // The tests compile for gfx targets with clang 19; a newer LLVM disassembles them too.
+    // The tests compile for gfx targets with clang 19; a newer LLVM can disassemble them too.
     let names: Vec<&str> = match &chosen {
         Some(name) => vec![name],
         None => NAMES[1..].iter().chain(&NAMES[..1]).copied().collect(),
@@ -58,8 +59,8 @@ fn open() -> Result<Llvm, String> {
             "LLVMInitializeAMDGPUTargetMC",
             "LLVMInitializeAMDGPUDisassembler",
         ] {
-            // SAFETY: LLVM's C interface: these functions take and return nothing, and each may be
-            // called once.
+            // SAFETY: these functions of LLVM's C interface take no arguments, return nothing, and
+            // may be called once.
             unsafe {
                 let Ok(call) = library.get::<unsafe extern "C" fn()>(part.as_bytes()) else {
                     return Err(format!(
@@ -135,7 +136,8 @@ impl Disassembler {
         let _alone = alone();
         let mut bytes = code[..code.len().min(24)].to_vec();
         let mut out = [0 as c_char; 512];
-        // SAFETY: both buffers are ours and have the given lengths; LLVM zero-terminates the text.
+        // SAFETY: both buffers belong to this function and have the given lengths; LLVM
+        // zero-terminates the text.
         let (size, text) = unsafe {
             let size = (self.disassemble)(
                 self.context,
@@ -157,7 +159,7 @@ impl Disassembler {
 impl Drop for Disassembler {
     fn drop(&mut self) {
         let _alone = alone();
-        // SAFETY: this library made the context, and nothing else uses it.
+        // SAFETY: this library created the context, and nothing else uses it.
         unsafe { (self.dispose)(self.context) }
     }
 }

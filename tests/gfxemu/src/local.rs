@@ -14,11 +14,11 @@ use crate::why::Why;
 enum Verb {
     Load,
     Store,
-    /// The operation, and the register for its result.
+    /// The operation, and the destination register if the old value is returned.
     Atomic(Change, Option<u16>),
 }
 
-/// An LDS instruction of one or two addresses.
+/// An LDS instruction with one or two addresses.
 #[derive(Clone, Debug)]
 pub struct Local {
     verb: Verb,

@@ -12,31 +12,31 @@ use crate::region::Region;
 use crate::target::Target;
 use crate::wave::Wave;
 
-/// The parameters of a launch, except its memory.
+/// The parameters of a launch, without its memory.
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// Number of blocks along x, y, z.
     pub grid: [u32; 3],
     /// Number of threads of a block along x, y, z.
     pub block: [u32; 3],
-    /// Bytes of LDS of a block, static and dynamic.
+    /// Bytes of LDS per block, static and dynamic.
     pub lds: usize,
-    /// All blocks are resident at once.
+    /// Whether all blocks are resident simultaneously.
     pub cooperative: bool,
     /// Address of the argument block.
     pub arguments: u64,
     /// Seed of the undefined bits and of the order of waves.
     pub seed: u64,
-    /// Number of instructions of all waves after which the launch counts as hanging.
+    /// Maximum number of instructions of all waves. A launch that exceeds it counts as hanging.
     pub limit: u64,
 }
 
 /// The reason why a launch failed.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// The reason, with the place.
+    /// The reason, with the location.
     pub what: String,
-    /// LLVM's text of the instruction.
+    /// The instruction as LLVM's text.
     pub instruction: String,
 }
 
@@ -59,7 +59,7 @@ enum State {
     Over,
 }
 
-/// A kernel on an architecture; instructions are decoded when first executed.
+/// A kernel for an architecture. Its instructions are decoded when they are first executed.
 pub struct Machine {
     /// The architecture.
     pub target: Target,
@@ -69,16 +69,15 @@ pub struct Machine {
     decoded: Vec<Option<Box<Inst>>>,
     /// Number of executions of each instruction, in all runs.
     taken: Vec<u64>,
-    /// Stores arrive in an order that the launch's seed chooses, and the visibility rules are off:
-    /// with some seed a missing wait changes the result.
+    /// Loose mode: the seed of the launch chooses when stores become visible, and memory rules are
+    /// not checked. A missing wait changes the result for some seed.
     pub loose: bool,
-    /// Addresses in the code object of instructions that are skipped: a planted fault that a test
-    /// must detect.
+    /// Code addresses of instructions that are skipped: a planted fault that a test must detect.
     pub skipped: Vec<u64>,
 }
 
 impl Machine {
-    /// For `kernel`, whose image lies at `base`.
+    /// A machine for `kernel`, whose image is at the address `base`.
     pub fn new(target: Target, kernel: Kernel, base: u64) -> Result<Machine, String> {
         let disassembler = Disassembler::new(&target.arch, target.wave)?;
         let decoded = vec![None; kernel.image.len() / 4];
@@ -100,18 +99,18 @@ impl Machine {
         (self.base, &self.kernel.image)
     }
 
-    /// Bytes of LDS that the kernel declares itself.
+    /// Bytes of LDS that the kernel declares.
     pub fn static_lds(&self) -> usize {
         self.kernel.lds as usize
     }
 
-    /// The instructions of the kernel with their addresses in the code object; the error tells why
-    /// one is unknown.
+    /// The instructions of the kernel with their addresses in the code object. The error explains
+    /// why an instruction is unknown.
     pub fn listing(&self) -> Vec<(u64, Result<Inst, String>)> {
         let (mut at, mut windows, mut out) = (self.kernel.entry, 0, Vec::new());
         while at < self.kernel.code_end {
             let decoded = self.decode(at, windows);
-            // Compilers set the mode anew in each basic block.
+            // Compilers set the mode again in each basic block.
             windows = decoded.as_ref().ok().and_then(Inst::sets_windows).unwrap_or(windows);
             let size = decoded.as_ref().map_or(4, |i| i.size);
             if decoded.as_ref().is_ok_and(|i| i.text.starts_with("s_code_end")) {
@@ -123,8 +122,8 @@ impl Machine {
         out
     }
 
-    /// Hazards after a matrix instruction on any path through the code, executed or not: a line for
-    /// each, and for each unknown instruction.
+    /// Hazards after a matrix instruction on any path through the code, executed or not. One line
+    /// for each hazard and for each unknown instruction.
     pub fn too_early(&self) -> Vec<String> {
         let registers = self.target.vector_registers(self.kernel.resources);
         crate::paths::too_early(&self.target, registers, self.listing())
@@ -135,7 +134,7 @@ impl Machine {
         self.decoded.get(at as usize / 4).is_some_and(Option::is_some)
     }
 
-    /// The executed instructions of all runs with their counts.
+    /// The executed instructions of all runs, with their counts.
     pub fn profile(&self) -> impl Iterator<Item = (&str, u64)> {
         let both = self.decoded.iter().zip(&self.taken);
         both.filter_map(|(inst, n)| {

@@ -1,4 +1,5 @@
-//! Matrix instructions: 16 × 16 × 16, and gfx1250's 16 × 16 × 32. Products of halves, sums in f32.
+//! Matrix instructions: 16 × 16 × 16, and gfx1250's 16 × 16 × 32. Inputs are f16, accumulation is
+//! f32.
 
 use crate::operand::{Operand, Type, register, source};
 use crate::target::Target;
@@ -7,12 +8,12 @@ use crate::wave::Wave;
 use crate::why::Why;
 use half::f16;
 
-/// The layout of elements in a wave.
+/// The distribution of matrix elements over the lanes of a wave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layout {
-    /// RDNA 3, wave 32: a lane has a whole row; both halves of the wave have equal data.
+    /// RDNA 3, wave 32: a lane has a whole row. Lanes 16 to 31 have the same data as lanes 0 to 15.
     Doubled,
-    /// RDNA 4, wave 32: a lane has half a row.
+    /// RDNA 4, wave 32: a lane has half of a row.
     Halved,
     /// CDNA: a lane has a quarter of a row, four elements.
     Quartered,
@@ -79,7 +80,7 @@ impl Matrix {
         Ok(if self.flush && x.abs() < 2f64.powi(-14) { 0.0 } else { x })
     }
 
-    /// The register and lane of an element of C and D.
+    /// The register and lane that have an element of C and D.
     fn place(&self, row: usize, column: usize) -> (u16, usize) {
         match self.layout {
             Layout::Doubled => ((row / 2) as u16, column + 16 * (row % 2)),

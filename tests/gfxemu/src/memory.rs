@@ -1,10 +1,10 @@
-//! Global memory: the launch's regions, and for each byte the last writer, the last readers and
+//! Global memory: the regions of a launch, and for each byte the last writer, the last readers and
 //! whether other waves may see the store.
 //!
-//! A store changes the bytes at once, so that its own wave reads what it wrote. Another wave that
-//! reads them before a wait, a write-back and an invalidation have made them visible is at fault,
-//! and so is a wave that overwrites bytes that others may still be reading. This is stricter than
-//! any order in which a card delivers stores.
+//! A store changes the bytes immediately, so its own wave reads the new value. If another wave
+//! reads these bytes before a wait, a write-back and an invalidation have made them visible, that
+//! is a fault. It is also a fault if a wave overwrites bytes that other waves may still be reading.
+//! This is stricter than any order in which a card executes stores.
 
 mod access;
 mod chosen;
@@ -19,27 +19,27 @@ use in_flight::Chosen;
 use in_flight::Late;
 use std::collections::HashMap;
 
-/// Largest number of other waves that are remembered for storing an equal value.
+/// Maximum number of other waves that are remembered because they stored the same value.
 const AGREED: usize = 64;
 
-/// All the memory of a launch.
+/// The complete memory of a launch.
 #[derive(Debug)]
 pub struct Memory {
-    /// Its regions, by address.
+    /// The regions, sorted by address.
     pub regions: Vec<Region>,
-    /// For each wave, by number.
+    /// The state of each wave, by number.
     pub writers: Vec<Writer>,
     /// The time: number of instructions executed so far.
     pub now: u64,
-    /// For each block: the times of actions that other blocks can observe, which are atomics and
-    /// stores that bypass the caches.
+    /// The times of actions that other blocks can observe, for each block. Such actions are atomics
+    /// and stores that bypass the caches.
     signals: Vec<Vec<u64>>,
-    /// For each block: the time since when the caches that its waves share hold nothing old.
+    /// The time since when the shared caches of a block contain no old data, for each block.
     invalidated: Vec<u64>,
     late: Vec<Late>,
-    /// Stores in flight, if a seed chooses when they arrive; otherwise the rules apply.
+    /// Stores in flight in loose mode. If `None`, the memory rules are checked.
     chosen: Option<Chosen>,
-    /// By address: other waves that stored an equal value there before.
+    /// Other waves that stored the same value before, for each address.
     same: HashMap<u64, Vec<u64>>,
     split_caches: bool,
     needs_write_back: bool,
@@ -65,7 +65,7 @@ impl Memory {
         }
     }
 
-    /// The region that contains all these bytes, and the offset in it.
+    /// The region that contains all these bytes, and their offset in it.
     fn place(&mut self, address: u64, size: usize) -> Result<(usize, usize), String> {
         let inside = |r: &Region| {
             address.checked_sub(r.address).map(|o| o as usize).filter(|o| *o < r.bytes.len())
@@ -115,7 +115,7 @@ impl Memory {
         }
     }
 
-    /// The reason why `who` may not rely on a byte with this mark, if there is one.
+    /// Checks whether `who` may rely on a byte with this mark. If not, returns the reason.
     fn hidden(&self, mark: Mark, who: &Access) -> Option<String> {
         if mark.wave == 0 || mark.wave == who.wave + 1 && !who.scalar || mark.atomic && who.bypass {
             return None;
@@ -133,8 +133,8 @@ impl Memory {
             ));
         }
         if same && !self.split_caches && !mark.atomic {
-            // The block's waves share a cache that handles their accesses in order, so the barrier
-            // is enough.
+            // The waves of the block share a cache that handles their accesses in order, so a
+            // barrier is enough.
             return None;
         }
         let since = if same { row.since(mark.number) } else { writer.released(mark) };
@@ -150,7 +150,7 @@ impl Memory {
                 "wave {other}'s store to it was not waited for before the barrier"
             ));
         }
-        // Another block learns of a store by a later action of the storing block.
+        // Another block learns about a store from a later action of the storing block.
         let since = if same {
             since
         } else {
@@ -175,13 +175,14 @@ impl Memory {
         })
     }
 
-    /// The first time from `since` on at which a block did something that others can observe.
+    /// The first time from `since` on at which a block made an action that others can observe.
     fn signalled(&self, block: u32, since: u64) -> Option<u64> {
         let signals = self.signals.get(block as usize).map_or(&[][..], Vec::as_slice);
         signals.get(signals.partition_point(|&at| at < since)).copied()
     }
 
-    /// The reason why `who` may not overwrite what this reader's mark covers, if there is one.
+    /// Checks whether `who` may overwrite bytes with this mark of a reader. If not, returns the
+    /// reason.
     fn still_read(&self, mark: Mark, who: &Access) -> Option<String> {
         if mark.wave == 0 || mark.wave == who.wave + 1 {
             return None;
@@ -214,7 +215,7 @@ impl Memory {
         }
     }
 
-    /// The reason why `who` may not change a byte because of its readers, if there is one.
+    /// Checks whether the readers of a byte allow `who` to change it. If not, returns the reason.
     fn read_at(&self, region: usize, at: usize, who: &Access) -> Option<String> {
         let region = &self.regions[region];
         let readers = region.readers.get(at / 2)?;
@@ -259,13 +260,13 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether a wave whose store `who` may rely on stored an equal value.
+    /// Whether another wave stored the same value, and `who` may rely on its store.
     fn agreed(&self, address: u64, who: &Access) -> bool {
         let others = self.same.get(&address).map_or(&[][..], Vec::as_slice);
         others.iter().any(|&m| self.hidden(Mark::of(m), who).is_none())
     }
 
-    /// Writes `bytes` as the wave's latest store.
+    /// Writes `bytes` as the latest store of the wave.
     pub fn write(&mut self, who: &Access, address: u64, bytes: &[u8]) -> Result<(), String> {
         let (i, at) = self.place(address, bytes.len())?;
         self.land(|l| {
@@ -283,7 +284,7 @@ impl Memory {
         }
         let far = Access { bypass: true, ..*who };
         for (k, &byte) in bytes.iter().enumerate() {
-            // Two waves that store equal values need no order, nor does a reader of either.
+            // Two waves that store the same value need no order between them or for readers.
             if region.bytes[at + k] == byte {
                 continue;
             }
@@ -326,31 +327,31 @@ impl Memory {
         Ok(())
     }
 
-    /// The wave does something that other blocks can observe.
+    /// Records that the wave makes an action that other blocks can observe.
     fn signal(&mut self, wave: u32) {
         let block = self.writers[wave as usize].block as usize;
         self.signals.resize_with(self.signals.len().max(block + 1), Vec::new);
         self.signals[block].push(self.now);
     }
 
-    /// A wave invalidates the caches of its block in front of the device's cache.
+    /// Records that a wave invalidates the caches between its block and the cache of the device.
     pub fn invalidate(&mut self, wave: u32) {
         let block = self.writers[wave as usize].block as usize;
         self.invalidated.resize(self.invalidated.len().max(block + 1), 0);
         self.invalidated[block] = self.now;
     }
 
-    /// The number of the wave's next store. [`Memory::write`] uses it until the next call.
+    /// Returns the number of the wave's next store. [`Memory::write`] uses it until the next call.
     pub fn next_store(&mut self, wave: u32) -> u32 {
         self.writers[wave as usize].stores.count()
     }
 
-    /// The number of the wave's next load.
+    /// Returns the number of the wave's next load.
     pub fn next_load(&mut self, wave: u32) -> u32 {
         self.writers[wave as usize].loads.count()
     }
 
-    /// The wave's stores up to this one are complete.
+    /// Records that the stores of the wave up to this number are complete.
     pub fn arrived(&mut self, wave: u32, store: u32) {
         self.land(|l| l.wave == wave && l.store <= store);
         self.arrive(|w, s, _, _| w == wave && s <= store);
@@ -361,14 +362,14 @@ impl Memory {
         }
     }
 
-    /// The wave's loads up to this one are complete.
+    /// Records that the loads of the wave up to this number are complete.
     pub fn loaded(&mut self, wave: u32, load: u32) {
         self.writers[wave as usize].loads.reach(load, self.now);
     }
 
     /// The stores that a write-back by `wave` will make visible if it begins now: for each wave of
-    /// its block, the last store. Its own precede the write-back in order; those of other waves
-    /// must be complete.
+    /// its block, the last store. Its own stores precede the write-back in order; stores of other
+    /// waves must be complete.
     pub fn begin_write_back(&self, wave: u32) -> Vec<(u32, u32)> {
         let block = self.writers[wave as usize].block;
         let of = |(i, w): (usize, &Writer)| {

@@ -1,31 +1,32 @@
-//! A code object as a loader sees it, and the initial state of a wave from the kernel descriptor.
+//! A code object as a loader uses it, and the initial state of a wave from the kernel descriptor.
 
 use object::{Object, ObjectSegment, ObjectSymbol};
 
 /// A kernel of a code object.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// The bytes that a loader puts into memory, from address 0 of the code object on.
+    /// The bytes that a loader copies into memory, starting at address 0 of the code object.
     pub image: Vec<u8>,
-    /// Address of its first instruction.
+    /// Address of the kernel's first instruction.
     pub entry: u64,
-    /// Address of the end of its code.
+    /// Address after the kernel's last instruction.
     pub code_end: u64,
     /// The descriptor's first resource word.
     pub resources: u32,
     /// The first of the two registers with the address of the arguments.
     pub argument_pointer: u16,
-    /// Number of user registers; block numbers follow them.
+    /// Number of user registers. The block numbers are in the registers after them.
     pub user_registers: u16,
-    /// The block numbers (x, y, z) that the kernel gets.
+    /// Which block numbers (x, y, z) the kernel receives.
     pub block_ids: [bool; 3],
-    /// LDS that the kernel declares itself.
+    /// Bytes of LDS that the kernel declares.
     pub lds: u32,
-    /// Lanes of a wave that it was compiled for.
+    /// Number of lanes in a wave, as compiled.
     pub wave: u32,
 }
 
-/// User registers before and after the argument pointer, by the descriptor's bits.
+/// Number of user registers for each bit of the descriptor's properties. Bit 3 is the argument
+/// pointer.
 const USERS: [u16; 7] = [4, 2, 2, 2, 2, 2, 1];
 
 /// Checks the arithmetic modes of the first resource word: round to nearest even, subnormals kept.

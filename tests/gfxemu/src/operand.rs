@@ -1,19 +1,19 @@
-//! Operands: registers by number, constants by the instruction's type.
+//! Operands: registers by number, constants by the type of the instruction.
 
 use crate::text::integer;
 use half::f16;
 
-/// VCC's low half among the scalar registers.
+/// The low half of VCC, as a scalar register.
 pub const VCC: u16 = 106;
-/// The first of the trap handler's registers, where gfx12 passes the block's number.
+/// The first register of the trap handler. gfx12 passes the block number there.
 pub const TTMP: u16 = 108;
 /// NULL: writes are dropped, reads give 0.
 pub const NULL: u16 = 124;
 /// M0.
 pub const M0: u16 = 125;
-/// EXEC's low half.
+/// The low half of EXEC.
 pub const EXEC: u16 = 126;
-/// Number of scalar registers, the special ones included.
+/// Number of scalar registers, including the special ones.
 pub const SCALARS: usize = 128;
 /// The number of the first accumulation register among the vector registers.
 pub const ACC: u16 = 256;
@@ -21,13 +21,13 @@ pub const ACC: u16 = 256;
 /// An operand of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Operand {
-    /// Vector registers from this one on; accumulation registers from [`ACC`] on.
+    /// The first of some vector registers. Numbers from [`ACC`] on are accumulation registers.
     Vector(u16),
-    /// Scalar registers from this one on.
+    /// The first of some scalar registers.
     Scalar(u16),
-    /// A constant, as the bits that the instruction sees.
+    /// A constant, as the bits that the instruction reads.
     Constant(u64),
-    /// The lane's own number.
+    /// The number of the lane.
     Lane,
     /// SCC.
     Scc,
@@ -38,24 +38,24 @@ pub enum Operand {
 pub enum Type {
     /// 32 bits.
     B32,
-    /// Single precision.
+    /// f32.
     F32,
     /// 16 bits.
     B16,
-    /// Half precision.
+    /// f16.
     F16,
     /// 64 bits.
     B64,
-    /// Double precision.
+    /// f64.
     F64,
-    /// Two single-precision numbers in two registers.
+    /// Two f32 in two registers.
     Pair,
     /// One bit for each lane.
     Mask,
 }
 
 impl Type {
-    /// Number of bits.
+    /// Number of bits of the type.
     pub fn bits(self) -> u32 {
         match self {
             Type::B16 | Type::F16 => 16,
@@ -64,7 +64,7 @@ impl Type {
             Type::Mask => 1,
         }
     }
-    /// Whether `-x` and `|x|` apply.
+    /// Whether the modifiers `-x` and `|x|` are allowed.
     pub fn is_float(self) -> bool {
         matches!(self, Type::F16 | Type::F32 | Type::F64)
     }
@@ -83,7 +83,7 @@ pub struct Source {
     pub extend: bool,
 }
 
-/// Parses a source with its signs and bars.
+/// Parses a source with its modifiers `-x` and `|x|`.
 pub fn source(text: &str, ty: Type) -> Result<Source, String> {
     let mut s = Source { operand: Operand::Lane, negative: false, absolute: false, extend: false };
     let mut inner = text.trim();
@@ -100,8 +100,8 @@ pub fn source(text: &str, ty: Type) -> Result<Source, String> {
     if let Some(rest) = inner.strip_prefix('|').and_then(|r| r.strip_suffix('|')) {
         (s.absolute, inner) = (true, rest);
     }
-    // Newer LLVMs mark a constant that has a word of its own although it would fit into the
-    // instruction.
+    // Newer LLVM versions mark a constant that is stored as a literal although it would fit into
+    // the instruction.
     let own = inner.strip_prefix("lit(").or(inner.strip_prefix("lit64("));
     inner = own.and_then(|r| r.strip_suffix(')')).unwrap_or(inner);
     s.operand = match register(inner) {
@@ -113,7 +113,7 @@ pub fn source(text: &str, ty: Type) -> Result<Source, String> {
     Ok(s)
 }
 
-/// A register or a range: the first, and the count.
+/// A register or a range: the first register, and the count.
 pub fn register(text: &str) -> Option<(Operand, u16)> {
     let named = |first, count| Some((Operand::Scalar(first), count));
     match text {
@@ -148,8 +148,8 @@ pub fn register(text: &str) -> Option<(Operand, u16)> {
     Some((operand, last.checked_sub(first)? + 1))
 }
 
-/// A constant's bits: `1.0` is that value in the operand's type, `1` is a bit pattern, and the
-/// literal of an f64 is its upper half.
+/// The bits of a constant: `1.0` is a value in the operand's type, `1` is a bit pattern, and the
+/// literal of an f64 is the upper half of the value.
 pub fn constant(text: &str, ty: Type) -> Option<u64> {
     if let Some(n) = integer(text) {
         return Some(match ty {

@@ -1,31 +1,31 @@
-//! The operations of vector instructions in one lane, by name. `vector.rs` handles everything that
-//! all of them share: operands, halves, signs, exchanges of lanes, results.
+//! The operations of vector instructions on one lane, by name. `vector.rs` handles everything that
+//! all of them share: operands, 16-bit halves, signs, exchanges of lanes, results.
 
 use crate::float::*;
 use crate::operand::Type::{self, *};
 
-/// From the bits of the sources to the bits of the result; bit 64 is the lane's flag (carry,
-/// comparison).
+/// Computes the bits of the result from the bits of the sources. Bit 64 of the result is the flag
+/// of the lane (carry, comparison).
 pub type Compute = fn(&[u64; 4]) -> u128;
 
 /// The layout of an instruction's operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Destination, sources.
+    /// Destination, then sources.
     Plain,
-    /// Destination, sources; the destination is also the last source.
+    /// Destination, then sources; the destination is also the last source.
     Accumulate,
-    /// Destination, mask of flags, sources.
+    /// Destination, then mask of flags, then sources.
     Flagged,
-    /// Mask of flags, sources.
+    /// Mask of flags, then sources.
     Compare,
-    /// Sources; the flags go to EXEC.
+    /// Sources; the flags are written to EXEC.
     CompareExec,
-    /// Both halves of 32 bits.
+    /// Both 16-bit halves of a register are computed.
     Halves,
-    /// Both registers of a pair.
+    /// Both registers of a pair are computed.
     Pairs,
-    /// Each source is f16 or f32, by the modifiers.
+    /// Each source is f16 or f32, as the modifiers tell.
     Mix,
 }
 
@@ -36,7 +36,7 @@ pub struct Op {
     pub sources: &'static [Type],
     /// Type of its result.
     pub out: Type,
-    /// The function of one lane.
+    /// The function for one lane.
     pub compute: Compute,
     /// The layout of its operands.
     pub form: Form,
@@ -50,7 +50,7 @@ fn op(sources: &'static [Type], out: Type, compute: Compute) -> Option<Op> {
 fn formed(form: Form, sources: &'static [Type], out: Type, compute: Compute) -> Option<Op> {
     Some(Op { sources, out, compute, form })
 }
-/// An operation on two words with a word as the result.
+/// An operation on two u32 with a u32 as the result.
 fn word(compute: Compute) -> Option<Op> {
     op(&[B32, B32, B32], B32, compute)
 }
@@ -102,7 +102,7 @@ fn bfe(x: u64, offset: u64, width: u64) -> u32 {
     (w(x) >> offset) & ((1u64 << width) - 1) as u32
 }
 
-/// The operation called `name`, given without its encoding suffix.
+/// The operation with this name, without its encoding suffix.
 pub fn find(name: &str) -> Option<Op> {
     const W1: &[Type] = &[B32];
     const W2: &[Type] = &[B32, B32];
@@ -403,7 +403,7 @@ fn packed(name: &str) -> Option<Op> {
         "v_pk_add_f32" => of("v_add_f32").map(|o| Op { form: Form::Pairs, ..o }),
         "v_pk_mul_f32" => of("v_mul_f32").map(|o| Op { form: Form::Pairs, ..o }),
         "v_pk_fma_f32" => of("v_fma_f32").map(|o| Op { form: Form::Pairs, ..o }),
-        // The low result comes from the first source, the high one from the second.
+        // The low result is read from the first source, the high one from the second.
         "v_pk_mov_b32" => formed(Form::Pairs, &[B32, B32], B32, |s| r(w(s[0]))),
         "v_fma_mix_f32" | "v_mad_mix_f32" | "v_fma_mix_f32_bf16" => {
             formed(Form::Mix, &[F32, F32, F32], F32, |s| fma(s[0], s[1], s[2]))
@@ -417,9 +417,9 @@ fn packed(name: &str) -> Option<Op> {
     }
 }
 
-/// v_cmp_class: whether a number with these widths of exponent and fraction is of a class in
-/// `mask`. The classes in bit order: signalling NaN, quiet NaN, −infinity, −normal, −subnormal, −0,
-/// +0, +subnormal, +normal, +infinity.
+/// v_cmp_class: whether the class of a number is in `mask`. `exponent` and `fraction` are the bit
+/// widths of its type. The classes in bit order: signalling NaN, quiet NaN, −infinity, −normal,
+/// −subnormal, −0, +0, +subnormal, +normal, +infinity.
 fn class(x: u64, mask: u64, exponent: u32, fraction: u32) -> bool {
     let below = x >> (exponent + fraction) & 1 == 1;
     let (e, m) = (x >> fraction & ((1 << exponent) - 1), x & ((1 << fraction) - 1));
@@ -433,7 +433,7 @@ fn class(x: u64, mask: u64, exponent: u32, fraction: u32) -> bool {
     mask >> if below { kind } else { 11 - kind } & 1 == 1
 }
 
-/// `lt_u32`: a condition and a type.
+/// A comparison from the rest of its name: `lt_u32` is a condition and a type.
 fn compare(rest: &str) -> Option<Op> {
     match rest {
         "class_f32" => {

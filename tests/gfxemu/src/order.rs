@@ -1,20 +1,20 @@
-//! Order of memory accesses: the last accesses to a byte, and what is known of their completion.
+//! Order of memory accesses: the last accesses to a byte, and when they were complete.
 
 /// The last access to a byte: the wave, and the number of its store or load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mark {
-    /// The wave's number + 1; 0 is none.
+    /// The number of the wave + 1; 0 means no access.
     pub wave: u32,
-    /// The number of its store or load.
+    /// The number of the wave's store or load.
     pub number: u32,
-    /// It was an atomic.
+    /// Whether it was an atomic.
     pub atomic: bool,
-    /// `number` counts loads: an atomic with a result, or a reader.
+    /// Whether `number` counts loads: for an atomic with a result, or a reader.
     pub load: bool,
 }
 
 impl Mark {
-    /// Packs the mark; 0 is none, so that zeroed memory can be used without initialisation.
+    /// Packs the mark. 0 means no access, so zeroed memory needs no initialisation.
     pub fn pack(self) -> u64 {
         let flags = u64::from(self.atomic) << 63 | u64::from(self.load) << 62;
         flags | u64::from(self.wave) << 32 | u64::from(self.number)
@@ -30,14 +30,14 @@ impl Mark {
     }
 }
 
-/// Accesses of one kind by a wave, which complete in order among themselves.
+/// Accesses of one kind by a wave. They complete in order.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     /// Number of accesses so far.
     pub issued: u32,
-    /// Completions: the number up to which accesses were complete, and the time.
+    /// Completions: the number of complete accesses, and the time.
     done: Vec<(u32, u64)>,
-    /// For each barrier: the number of accesses before it, and how many of them were complete.
+    /// The number of accesses before each barrier, and the number of complete ones.
     barriers: Vec<(u32, u32)>,
 }
 
@@ -53,16 +53,16 @@ fn reach(list: &mut Vec<(u32, u64)>, number: u32, now: u64) {
 }
 
 impl Row {
-    /// Counts the next access; returns its number.
+    /// Counts the next access. Returns its number.
     pub fn count(&mut self) -> u32 {
         self.issued += 1;
         self.issued
     }
-    /// All accesses up to this one are complete.
+    /// Records that all accesses up to this number are complete.
     pub fn reach(&mut self, number: u32, now: u64) {
         reach(&mut self.done, number, now);
     }
-    /// The time since when an access is complete.
+    /// The time at which an access was complete.
     pub fn since(&self, number: u32) -> Option<u64> {
         since(&self.done, number)
     }
@@ -74,7 +74,7 @@ impl Row {
     pub fn phase(&self, number: u32) -> u32 {
         self.barriers.partition_point(|&(before, _)| before < number) as u32
     }
-    /// Whether an access was complete when the wave came to the last of `barriers` barriers.
+    /// Whether an access was complete when the wave reached the last of `barriers` barriers.
     pub fn settled(&self, number: u32, barriers: u32) -> bool {
         let last = (barriers as usize).checked_sub(1).and_then(|b| self.barriers.get(b));
         last.is_some_and(|&(_, complete)| number <= complete)
@@ -87,35 +87,35 @@ impl Row {
 /// The accesses of a wave.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
-    /// Which block it belongs to.
+    /// The block of the wave.
     pub block: u32,
-    /// Its stores, and atomics without a result.
+    /// Stores of the wave, and atomics without a result.
     pub stores: Row,
-    /// Its loads, and atomics with a result.
+    /// Loads of the wave, and atomics with a result.
     pub loads: Row,
     /// Write-backs: the number up to which stores were written back, and the time.
     released: Vec<(u32, u64)>,
 }
 
 impl Writer {
-    /// A wave of this block without accesses.
+    /// A wave of this block that has made no access.
     pub fn of(block: u32) -> Writer {
         Writer { block, ..Writer::default() }
     }
-    /// The accesses that a mark belongs to.
+    /// The kind of accesses that a mark belongs to.
     pub fn row(&self, mark: Mark) -> &Row {
         if mark.load { &self.loads } else { &self.stores }
     }
-    /// The wave reaches a barrier.
+    /// Records that the wave reaches a barrier.
     pub fn barrier(&mut self) {
         self.stores.barrier();
         self.loads.barrier();
     }
-    /// Stores up to this one are written back.
+    /// Records that stores up to this number are written back.
     pub fn release(&mut self, store: u32, now: u64) {
         reach(&mut self.released, store, now);
     }
-    /// The time since when other blocks may see the marked access. Atomics happen in the cache that
+    /// The time from which other blocks may see the marked access. Atomics happen in the cache that
     /// all blocks share.
     pub fn released(&self, mark: Mark) -> Option<u64> {
         if mark.atomic {

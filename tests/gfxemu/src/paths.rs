@@ -1,6 +1,6 @@
-//! Wait states on every path that follows a matrix instruction. A run takes only one path, so
-//! CDNA's rules are checked on the code. LLVM's hazard recogniser follows only one path into a
-//! block.
+//! Wait states on every path that follows a matrix instruction. A run executes only one path, so
+//! the rules of CDNA are also checked on the code. LLVM's hazard recogniser follows only one path
+//! into a basic block.
 
 use crate::facts::Unit;
 use crate::hazard::Hazards;
@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// More wait states than any rule for a matrix instruction needs.
 const FAR: u64 = 20;
 
-/// Hazards on any path, one line for each place. The history is empty before the matrix
+/// Hazards on any path, one line for each location. The history is empty before the matrix
 /// instruction, so hazards that began earlier are not seen.
 ///
-/// A path that cannot be followed is also a line: an unknown instruction, or a jump out of the
+/// A path that cannot be followed also gives a line: an unknown instruction, or a jump out of the
 /// code.
 ///
-/// Only for gfx9: RDNA has no rules in wait states.
+/// This is only useful for gfx9: RDNA has no rules for wait states.
 pub fn too_early(
     target: &Target,
     registers: usize,
@@ -42,8 +42,8 @@ pub fn too_early(
         let fresh = Hazards::new(target);
         let end = fresh.now() + FAR;
         let mut open = vec![(from, fresh)];
-        // A place with the wait states at arrival. Another path with equal wait states finds
-        // nothing new.
+        // An address with the number of wait states at arrival. Another path with the same number
+        // finds nothing new.
         let mut seen = BTreeSet::new();
         while let Some((at, mut hazards)) = open.pop() {
             let Some(inst) = code.get(&at) else {

@@ -1,11 +1,11 @@
-//! A piece of memory: its bytes, and for each byte the last writer and the last readers.
+//! A memory region: its bytes, and for each byte the last writer and the last readers.
 
-/// A region's bytes: its own, or memory of the process.
+/// The bytes of a region: owned, or memory of the process.
 #[derive(Debug)]
 pub enum Bytes {
-    /// Its own.
+    /// Owned bytes.
     Own(Vec<u8>),
-    /// Memory lent by [`Region::lent`].
+    /// Borrowed memory of the process, from [`Region::lent`].
     Lent(*mut u8, usize),
 }
 
@@ -26,32 +26,32 @@ impl std::ops::DerefMut for Bytes {
         match self {
             Bytes::Own(bytes) => bytes,
             // SAFETY: the caller of `Region::lent` promised this many bytes for the life of the
-            // region, and that nothing else touches them.
+            // region, and that nothing else accesses them.
             Bytes::Lent(at, len) => unsafe { std::slice::from_raw_parts_mut(*at, *len) },
         }
     }
 }
 
-/// A piece of memory that the launch was given.
+/// A memory region of a launch.
 #[derive(Debug)]
 pub struct Region {
     /// Name for messages: "buffer 2 (out)".
     pub what: String,
     /// Address of its first byte.
     pub address: u64,
-    /// Its content.
+    /// The content of the region.
     pub bytes: Bytes,
     /// Whether the kernel may write there.
     pub writable: bool,
-    /// For each byte, once something was written: a [`Mark`](crate::order::Mark).
+    /// A [`Mark`](crate::order::Mark) for each byte. Empty before the first write.
     pub marks: Vec<u64>,
-    /// For each two bytes of a writable region, once something was read: the last two waves that
-    /// read them.
+    /// The last two waves that read each pair of bytes in a writable region. Empty before the first
+    /// read.
     pub readers: Vec<[u64; 2]>,
 }
 
 impl Region {
-    /// A region with its content.
+    /// A region that owns its content.
     pub fn new(what: impl Into<String>, address: u64, bytes: Vec<u8>, writable: bool) -> Region {
         Region {
             what: what.into(),
@@ -63,10 +63,10 @@ impl Region {
         }
     }
 
-    /// Memory of this process at its own address.
+    /// A region of borrowed memory of this process, at its real address.
     ///
     /// # Safety
-    /// `len` bytes from `at` on are valid, and nothing else touches them, for the life of the
+    /// `len` bytes from `at` on are valid, and nothing else accesses them, for the life of the
     /// region.
     pub unsafe fn lent(what: impl Into<String>, at: *mut u8, len: usize, writable: bool) -> Region {
         Region {

@@ -6,7 +6,7 @@ use crate::text::{Text, integer};
 use crate::wave::Wave;
 use crate::why::Why;
 
-/// The result, and SCC if the instruction sets it.
+/// The result, and the new SCC if the instruction sets it.
 type Result2 = (u64, Option<bool>);
 type Compute = fn(&[u64; 3], bool) -> Result2;
 
@@ -19,11 +19,11 @@ pub struct Scalar {
     sources: Vec<(Operand, bool)>,
     /// For each source with modifiers: the sign bit to clear, the sign bit to flip.
     signs: Vec<(u64, u64)>,
-    /// A comparison: SCC is undefined if any bit of a source is.
+    /// Whether it is a comparison: SCC is undefined if any bit of a source is undefined.
     compare: bool,
-    /// SCC is a source.
+    /// Whether SCC is a source.
     reads_scc: bool,
-    /// EXEC is saved in the destination and becomes the result.
+    /// Whether EXEC is saved in the destination and replaced by the result.
     saves_exec: bool,
 }
 
@@ -65,7 +65,7 @@ fn field(x: u64, spec: u64, bits: u32) -> (u64, u32) {
     (if width >= 64 { x } else { x & ((1 << width) - 1) }, width)
 }
 
-/// The operation called `name`, and whether it reads SCC.
+/// The operation with this name, and whether it reads SCC.
 fn arithmetic(name: &str) -> Option<(Compute, bool)> {
     let of = |c: Compute| Some((c, false));
     let with = |c: Compute| Some((c, true));
@@ -222,7 +222,7 @@ fn wide(name: &str, k: usize) -> bool {
 impl Scalar {
     /// Decodes an instruction; `None` if its name is unknown.
     pub fn decode(text: &Text) -> Result<Option<Scalar>, String> {
-        // gfx12 has vector functions on scalar registers: `v_s_exp_f32`.
+        // gfx12 has vector functions that use scalar registers: `v_s_exp_f32`.
         let signed = text.name.starts_with("v_s_");
         let Some(mut name) = text.name.trim_start_matches("v_").strip_prefix("s_") else {
             return Ok(None);
@@ -263,7 +263,8 @@ impl Scalar {
                 signs.push((sign(read.absolute), sign(read.negative)));
             }
             let mut operand = read.operand;
-            // Constants of these have 16 bits, sign-extended where the instruction is signed.
+            // Instructions with suffix `k` have a 16-bit constant. It is sign-extended if the
+            // instruction is signed.
             if let (true, Some(n)) = (name.contains("k_"), integer(o)) {
                 let n = if name.ends_with("u32") {
                     n as u16 as u64
@@ -274,7 +275,7 @@ impl Scalar {
             }
             sources.push((operand, wide));
         }
-        // These also read their destination.
+        // These instructions also read their destination.
         if let (Some((n, wide)), "addk_i32" | "addk_co_i32" | "mulk_i32") = (destination, name) {
             sources.insert(0, (Operand::Scalar(n), wide));
         }

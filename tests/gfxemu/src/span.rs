@@ -1,12 +1,12 @@
 //! Ranges of registers.
 
-/// Registers that an instruction reads or writes.
+/// A range of registers that an instruction reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
-    /// Vector (accumulation registers included) or scalar.
+    /// Whether they are vector registers (including accumulation registers) or scalar registers.
     pub vector: bool,
-    /// The first.
+    /// The first register.
     pub first: u16,
-    /// How many.
+    /// The number of registers.
     pub count: u16,
 }

@@ -1,4 +1,4 @@
-//! Properties of the GPU families that the emulator depends on, beside their instructions.
+//! Properties of the GPU families that the emulator depends on, besides their instructions.
 
 /// The hardware counters of outstanding operations, in this crate's numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +19,13 @@ pub const COUNTERS: usize = 4;
 /// An outstanding operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Global memory to registers, in order.
+    /// A load from global memory to registers. They complete in order.
     Load,
-    /// Registers to global memory, and atomics without a result.
+    /// A store from registers to global memory, or an atomic without a result.
     Store,
-    /// LDS to or from registers, in order.
+    /// An LDS operation. They complete in order.
     Lds,
-    /// Memory to scalar registers, in any order.
+    /// A load from memory to scalar registers. They complete in any order.
     Scalar,
     /// A cache write-back.
     WriteBack,
@@ -34,19 +34,19 @@ pub enum Event {
 /// An architecture.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// "gfx1100".
+    /// Name of the architecture: "gfx1100".
     pub arch: String,
-    /// 9, 10, 11 or 12.
+    /// Generation: 9, 10, 11 or 12.
     pub generation: u32,
-    /// Lanes of a wave.
+    /// Number of lanes in a wave.
     pub wave: u32,
-    /// Ignores the hazard of gfx12's cached scalar registers, for code of compilers that do not
-    /// handle it (LLVM before 20).
+    /// Whether the hazard of gfx12's cached scalar registers is ignored, for code of compilers that
+    /// do not handle it (LLVM before 20).
     pub excused: bool,
 }
 
 impl Target {
-    /// `arch` with `wave` lanes, if the emulator knows the family.
+    /// The target `arch` with `wave` lanes. An error if the emulator does not know the family.
     pub fn new(arch: &str, wave: u32) -> Result<Target, String> {
         let generation = match arch {
             "gfx900" | "gfx902" | "gfx906" | "gfx908" | "gfx90a" | "gfx90c" | "gfx942"
@@ -64,9 +64,9 @@ impl Target {
             _ => Err(format!("{arch} has no waves of {wave} lanes")),
         }
     }
-    /// Whether waves of one block may use two caches, by the descriptor's first resource word:
-    /// RDNA's work-group processors, unless the compiler keeps a block on one of their two units,
-    /// as hiprtc does.
+    /// Whether waves of one block may use two caches, by the descriptor's first resource word: on
+    /// RDNA a block can use both compute units of a work-group processor, unless the compiler
+    /// restricts it to one, as hiprtc does.
     pub fn split_caches(&self, resources: u32) -> bool {
         self.generation >= 10 && resources >> 29 & 1 == 1
     }
@@ -74,10 +74,10 @@ impl Target {
     pub fn mi300(&self) -> bool {
         matches!(self.arch.as_str(), "gfx942" | "gfx950")
     }
-    /// Whether stores must be written back before other blocks see them, which is so where a device
-    /// has several second-level caches. gfx12.0 has one, and stores reach it before they count as
-    /// complete. (LLVM's `SIGfx12CacheControl` writes back only for other devices there, and on
-    /// gfx1250 for other blocks.)
+    /// Whether stores must be written back before other blocks see them. This is necessary if a
+    /// device has several second-level caches. gfx12.0 has one, and stores reach it before they
+    /// count as complete. (LLVM's `SIGfx12CacheControl` writes back for other devices, and on
+    /// gfx1250 also for other blocks.)
     pub fn needs_write_back(&self) -> bool {
         self.mi300() || self.arch == "gfx1250"
     }
@@ -86,7 +86,7 @@ impl Target {
     pub fn loads_in_order(&self) -> bool {
         self.generation < 12
     }
-    /// Whether matrix instructions flush subnormal halves (MI200).
+    /// Whether matrix instructions flush subnormal f16 numbers to 0 (MI200).
     pub fn flushes_in_matrix(&self) -> bool {
         self.arch == "gfx90a"
     }
@@ -94,7 +94,7 @@ impl Target {
     pub fn has_acc(&self) -> bool {
         matches!(self.arch.as_str(), "gfx908" | "gfx90a" | "gfx942" | "gfx950")
     }
-    /// Which counter counts `event`.
+    /// The counter that counts `event`.
     pub fn counter(&self, event: Event) -> Counter {
         match (event, self.generation) {
             (Event::Load, _) => Counter::Load,
@@ -105,11 +105,11 @@ impl Target {
             (Event::Scalar, _) => Counter::Lds,
         }
     }
-    /// The number of vector registers of a wave, by the descriptor's first resource word.
+    /// The number of vector registers of a wave, from the first resource word of the descriptor.
     pub fn vector_registers(&self, resources: u32) -> usize {
         let granules = (resources & 63) as usize + 1;
         let each = match self.arch.as_str() {
-            // `s_set_vgpr_msb` selects those beyond 256.
+            // `s_set_vgpr_msb` selects registers beyond 256.
             "gfx1250" => return granules * 16,
             "gfx90a" | "gfx942" | "gfx950" => 8,
             _ if self.generation == 9 || self.wave == 64 => 4,

@@ -6,7 +6,7 @@
 pub struct Text {
     /// The mnemonic, with its encoding suffix.
     pub name: String,
-    /// Operands, signs and bars included.
+    /// The operands, with their modifiers `-x` and `|x|`.
     pub operands: Vec<String>,
     /// Modifiers after the operands: `offset:16`, `glc`, `op_sel:[0,1]`.
     pub modifiers: Vec<String>,
@@ -54,25 +54,25 @@ impl Text {
         self.modifiers.iter().find_map(|m| m.strip_prefix(key)?.strip_prefix(':'))
     }
 
-    /// The number of the modifier `key:`, or 0.
+    /// The number after the modifier `key:`, or 0 without it.
     pub fn number(&self, key: &str) -> Result<i64, String> {
         self.value(key)
             .map_or(Ok(0), |text| integer(text).ok_or_else(|| format!("{key}:{text} is no number")))
     }
 
-    /// The list of the modifier `key:[…]`.
+    /// The list after the modifier `key:[…]`.
     pub fn list(&self, key: &str) -> Option<Vec<u32>> {
         let inside = self.value(key)?.strip_prefix('[')?.strip_suffix(']')?;
         inside.split(',').map(|n| n.trim().parse().ok()).collect()
     }
 
-    /// Operand `i`; the error names the missing one.
+    /// Operand `i`. The error names a missing operand.
     pub fn operand(&self, i: usize) -> Result<&str, String> {
         self.operands.get(i).map(String::as_str).ok_or_else(|| format!("operand {i} is missing"))
     }
 }
 
-/// `17`, `-3` or `0x1f`.
+/// Parses `17`, `-3` or `0x1f`.
 pub fn integer(text: &str) -> Option<i64> {
     match (text.strip_prefix("0x"), text.strip_prefix("-0x")) {
         (Some(hex), _) => u64::from_str_radix(hex, 16).ok().map(|n| n as i64),

@@ -1,6 +1,6 @@
-//! Vector instructions: operands are fetched, computed lane by lane, and stored. All encodings have
-//! one form: an instruction has one or two parts (a dual instruction's two, a packed one's halves),
-//! and all parts read before any of them writes.
+//! Vector instructions: sources are read, results are computed for each lane and then stored. Every
+//! instruction is one or two parts: a dual instruction has two, a packed instruction has a low and
+//! a high part. All parts read their sources before any part writes.
 
 mod fetch;
 mod part;
@@ -22,8 +22,8 @@ pub struct Vector {
     exchange: Option<Exchange>,
 }
 
-/// Whether a 16-bit instruction clears the upper half of its destination. Some of gfx9 do; all
-/// others, and all of RDNA, keep it.
+/// Whether a 16-bit instruction clears the upper half of its destination. On gfx9 some instructions
+/// do. All other instructions, and all of RDNA, keep the upper half.
 fn clears_upper(target: &Target, name: &str) -> bool {
     const KEEP: [&str; 4] = ["v_fma_f16", "v_mad_u16", "v_mad_f16", "v_fmac_f16"];
     target.generation == 9 && !KEEP.contains(&name) && !name.contains("mix")
@@ -37,7 +37,7 @@ fn brain_as_single(x: u16) -> f32 {
     half::bf16::from_bits(x).to_f32()
 }
 
-/// The name without its encoding, and the encoding.
+/// The name without its encoding suffix, and two flags: DPP, SDWA.
 fn base(name: &str) -> (&str, bool, bool) {
     let dpp = name.ends_with("_dpp");
     let sdwa = name.ends_with("_sdwa");
@@ -67,7 +67,8 @@ impl Vector {
             for half in [x, y] {
                 let mut half = half.replace("v_dual_", "v_");
                 if half.trim_start().starts_with("v_bitop2_b32 ") {
-                    // Rewritten as a truth table of three inputs, the third of which is zero.
+                    // The instruction is rewritten as a truth table of three inputs. The third
+                    // input is zero.
                     half = half.replace("v_bitop2_b32", "v_bitop3_b32").replacen(
                         " bitop3:",
                         ", 0 bitop3:",
@@ -183,7 +184,7 @@ impl Vector {
                 f.shift = shift;
                 f.bits = bits.min(ty.bits());
             }
-            // The sign modifier applies to the number that is computed with: f32 where halves are
+            // The sign modifier applies to the value after conversion: f32 if f16 sources are
             // widened.
             let ty = if mixed { Type::F32 } else { ty };
             let float = ty.is_float() || name.starts_with("v_cndmask");
@@ -273,7 +274,7 @@ impl Vector {
         }
     }
 
-    /// Executes the instruction: computes all parts, then writes.
+    /// Executes the instruction: computes all parts, then writes the results.
     pub fn run(&self, wave: &mut Wave) -> Result<(), Why> {
         let exec = wave.exec();
         let write = exec & self.exchange.as_ref().map_or(u64::MAX, |e| e.writes(exec));

@@ -13,11 +13,11 @@ use std::collections::VecDeque;
 /// A vector register.
 #[derive(Clone, Debug)]
 pub struct Register {
-    /// By lane.
+    /// Value of each lane.
     pub value: [u32; LANES],
     /// Undefined bits of each lane.
     pub bad: [u32; LANES],
-    /// Lanes with such bits.
+    /// Lanes that have undefined bits.
     pub any: u64,
 }
 
@@ -39,20 +39,20 @@ pub struct Asked {
     upto: Vec<(u32, u32)>,
 }
 
-/// A wave between two instructions.
+/// The state of a wave between two instructions.
 #[derive(Debug)]
 pub struct Wave {
-    /// Its number in the launch.
+    /// Number of the wave in the launch.
     pub number: u32,
-    /// Its number in its block.
+    /// Number of the wave in its block.
     pub in_block: u16,
-    /// How many lanes it has, as a mask.
+    /// The mask with one bit for each lane of the wave.
     pub full: u64,
     vector: Vec<Register>,
     acc: Vec<Register>,
     /// Scalar registers.
     pub scalar: [u32; SCALARS],
-    /// Their undefined bits.
+    /// Undefined bits of the scalar registers.
     pub scalar_bad: [u32; SCALARS],
     /// SCC.
     pub scc: bool,
@@ -60,11 +60,11 @@ pub struct Wave {
     pub scc_bad: bool,
     /// Address of the next instruction.
     pub pc: u64,
-    /// Barriers passed.
+    /// Number of barriers that the wave has passed.
     pub phase: u32,
-    /// The wave is between s_barrier_signal and s_barrier_wait.
+    /// Whether the wave is between s_barrier_signal and s_barrier_wait.
     pub signalled: bool,
-    /// Number of LDS operations so far, and the number up to which they are complete.
+    /// Number of LDS operations so far, and of complete ones.
     pub lds_issued: u32,
     lds_done: u32,
     /// The time when the nearest cache was last invalidated.
@@ -80,7 +80,7 @@ pub struct Wave {
 }
 
 impl Wave {
-    /// A wave in which only EXEC is defined. Registers are filled from `random`.
+    /// A wave in which only EXEC is defined. `random` fills the registers.
     pub fn new(
         target: &Target,
         number: u32,
@@ -94,7 +94,7 @@ impl Wave {
             bad: [u32::MAX; LANES],
             any: full,
         };
-        // gfx1250 places registers from 256 on where other families have accumulation registers.
+        // gfx1250 uses registers from 256 on where other families have accumulation registers.
         let (low, high) = if target.has_acc() {
             (registers, 256)
         } else {
@@ -134,7 +134,7 @@ impl Wave {
         wave
     }
 
-    /// Lanes that EXEC enables.
+    /// The mask of lanes that EXEC enables.
     pub fn exec(&self) -> u64 {
         self.pair(EXEC).0 & self.full
     }
@@ -196,7 +196,7 @@ impl Wave {
         }
     }
 
-    /// EXEC must be defined whenever it changes.
+    /// Checks that EXEC is defined. It must be defined at each change.
     pub fn check_exec(&self) -> Result<(), Why> {
         match self.pair(EXEC).1 & self.full {
             0 => Ok(()),
@@ -207,7 +207,7 @@ impl Wave {
         }
     }
 
-    /// Whether the mask that a branch tests (VCC or EXEC) is zero. It must be defined.
+    /// Whether the mask that a branch tests (VCC or EXEC) is zero. The mask must be defined.
     pub fn is_zero(&self, n: u16) -> Result<bool, Why> {
         let (value, bad) = self.mask(n);
         match (value & !bad, bad) {
@@ -221,7 +221,7 @@ impl Wave {
         }
     }
 
-    /// The wave's identity for memory accesses.
+    /// Describes a memory access by this wave.
     pub fn access(&self, bypass: bool) -> Access {
         Access {
             wave: self.number,
@@ -233,7 +233,7 @@ impl Wave {
         }
     }
 
-    /// Registers with an outstanding load must be neither read nor written.
+    /// Checks that the instruction does not read or write a register with a load in flight.
     pub fn check_spans(&self, spans: &[Span]) -> Result<(), Why> {
         for s in spans {
             let range = usize::from(s.first)..usize::from(s.first + s.count);
@@ -267,7 +267,7 @@ impl Wave {
     }
 
     /// [`check_spans`](Wave::check_spans) for a global load into the first span: earlier global
-    /// loads into it are allowed where loads return in order.
+    /// loads into it are allowed if loads complete in order.
     pub fn check_load(&self, spans: &[Span]) -> Result<(), Why> {
         let Some((into, others)) =
             spans.split_first().filter(|(s, _)| s.vector && self.target.loads_in_order())
@@ -288,7 +288,7 @@ impl Wave {
         self.check_spans(if in_order { others } else { spans })
     }
 
-    /// Faults if the next instruction comes before the hardware can take it.
+    /// Fails if the next instruction comes before the hardware can execute it.
     pub fn check_hazards(&mut self, facts: &Facts) -> Result<(), Why> {
         Ok(self.hazards.step(facts, self.vector.len())?)
     }
@@ -319,8 +319,8 @@ impl Wave {
         });
     }
 
-    /// Waits until at most `left` operations of the counter are outstanding. Operations that
-    /// complete in any order are known to be complete only when `left` is 0.
+    /// Waits until at most `left` operations of the counter are outstanding. If operations complete
+    /// in any order, they are only known to be complete when `left` is 0.
     pub fn wait(&mut self, counter: Counter, left: usize, memory: &mut Memory) {
         let mut queue = std::mem::take(&mut self.asked[counter as usize]);
         let mut done =
@@ -345,12 +345,13 @@ impl Wave {
         self.asked[counter as usize] = rest;
     }
 
-    /// The number up to which its LDS operations are complete.
+    /// The number of complete LDS operations.
     pub fn lds_done(&self) -> u32 {
         self.lds_done
     }
 
-    /// The value of an operand that is one for the whole wave: a scalar register or a constant.
+    /// The value of an operand that is the same for the whole wave: a scalar register or a
+    /// constant.
     pub fn read_scalar(&self, operand: Operand, wide: bool) -> Result<(u64, u64), Why> {
         Ok(match operand {
             Operand::Scalar(n) if wide => self.pair(n),

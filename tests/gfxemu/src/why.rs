@@ -3,9 +3,9 @@
 /// The reason why an instruction cannot execute.
 #[derive(Clone, Debug)]
 pub struct Why {
-    /// In words.
+    /// The reason as text.
     pub what: String,
-    /// The lane, if it is one lane's.
+    /// The lane, if the reason concerns a single lane.
     pub lane: Option<u32>,
 }
 
@@ -22,7 +22,7 @@ impl From<&str> for Why {
 }
 
 impl Why {
-    /// Names the lane.
+    /// Adds the lane to an error.
     pub fn at(lane: usize) -> impl FnOnce(String) -> Why {
         move |what| Why { what, lane: Some(lane as u32) }
     }

@@ -1,7 +1,7 @@
 //! The width of vector registers.
 
-/// Lanes that a register has room for.
+/// Maximum number of lanes in a register.
 pub const LANES: usize = 64;
 
-/// 64 bits for every lane.
+/// 64 bits for each lane.
 pub type Wide = [u64; LANES];

@@ -1,6 +1,6 @@
 //! gfx1250's registers beyond 255: an instruction has eight bits for each register, and a mode
-//! (`s_set_vgpr_msb`) has two more for the first, second and third source and the result. LLVM's
-//! tables of `getVGPRLoweringOperandTables` map the operands.
+//! (`s_set_vgpr_msb`) has two more bits for the first, second and third source and for the result.
+//! LLVM's `getVGPRLoweringOperandTables` maps the operands.
 
 use crate::facts::destinations_of;
 use crate::operand::{Operand, register};

@@ -1,7 +1,8 @@
-//! Bounds of decode products by their instructions. `kjit-bounds count gfx1100 …` counts the
-//! instructions that each product executes on the emulator and prints lines of
-//! `kernel_src/src/issue.tsv` (`--only NAME`: one product). `kjit-bounds table` makes the tables of
-//! `benches/results/amd-bounds.txt` from that file. `scripts/issue-bounds` runs both.
+//! Computes lower bounds of the time of matrix-vector products (decoding) from their instructions.
+//! `kjit-bounds count gfx1100 …` counts the instructions that each product executes on the emulator
+//! and prints lines of `kernel_src/src/issue.tsv` (`--only NAME`: one product). `kjit-bounds table`
+//! makes the tables of `benches/results/amd-bounds.txt` from that file. `scripts/issue-bounds` runs
+//! both.
 #![allow(clippy::print_stdout, reason = "a command")]
 
 use gfxemu::machine::{Launch, Machine};
@@ -20,7 +21,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Numbers of layers of the catalogue's models. A catalogue row describes one layer of each kind.
+/// Numbers of layers of the catalogue's models. A row of the catalogue describes one layer of each
+/// kind.
 const LAYERS: [(&str, f64); 11] = [
     ("Llama 3.1 8B Q4_K_M", 32.0),
     ("Llama 3.2 3B Q4_K_M", 28.0),
@@ -35,8 +37,8 @@ const LAYERS: [(&str, f64); 11] = [
     ("SmolLM2 135M Q4_1", 30.0),
 ];
 
-/// Number of blocks that are run, spread over the grid. All blocks do equal work except those of
-/// the last rows.
+/// Number of blocks that are run, spread over the grid. All blocks do equal work, except blocks
+/// with the last rows.
 const BLOCKS: u32 = 6;
 
 fn main() -> ExitCode {
@@ -76,7 +78,7 @@ fn count(arch: &str, only: Option<&str>) -> Result<(), String> {
         config = config.cache_dir(folder);
     }
     let engine = Engine::new(config);
-    // HIP counts a pair of CUs as one unit on RDNA.
+    // On RDNA, HIP counts a pair of CUs as one unit.
     let units = if row.waves.len() > 1 { card.units / 2 } else { card.units };
     let wanted = |name: &str| {
         let ends = [" norm", " gated", " down"].iter().any(|end| name.ends_with(end));
@@ -99,7 +101,7 @@ fn count(arch: &str, only: Option<&str>) -> Result<(), String> {
     Ok(())
 }
 
-/// Instructions of a sample's launch: those of some blocks, scaled to all blocks.
+/// Number of instructions of a sample launch: some blocks are counted and scaled to all blocks.
 fn executed(
     target: &Target,
     units: u32,
@@ -170,7 +172,7 @@ fn executed(
     Ok(sum)
 }
 
-/// Bytes that a lane loads or stores, by the instruction's name.
+/// Bytes that a lane loads or stores, from the name of the instruction.
 fn bytes(name: &str) -> f64 {
     let wide = [
         ("x4", 16.0),
@@ -188,7 +190,7 @@ fn bytes(name: &str) -> f64 {
         ("i8", 1.0),
         ("byte", 1.0),
     ];
-    // Two accesses in one instruction, such as ds_read2_b32.
+    // Instructions with two accesses, such as ds_read2_b32.
     let two = if name.contains("2_b") || name.contains("2st64_b") || name.contains("_2addr_") {
         2.0
     } else {
@@ -202,8 +204,7 @@ fn add(sum: &mut Executed, text: &Text, n: f64, wave: f64) {
     let name = text.name.as_str();
     const SLOW: [&str; 8] =
         ["v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_", "v_s_"];
-    // Instructions that take no issue slot: waits and those that the front end of the unit
-    // executes.
+    // Instructions without an issue slot: waits, and those that the front end of the unit executes.
     const FREE: [&str; 6] = ["s_wait", "s_nop", "s_delay", "s_clause", "s_barrier", "s_endpgm"];
     if name.starts_with("v_wmma") || name.starts_with("v_mfma") || name.starts_with("v_smfmac") {
         sum.matrix += n;
@@ -224,7 +225,7 @@ fn add(sum: &mut Executed, text: &Text, n: f64, wave: f64) {
     }
 }
 
-/// Bounds of a launch on its card: µs by memory, µs by issue, and the pipe that sets the latter.
+/// Bounds of a launch on its card: µs by memory, µs by issue, and the pipe that limits the issue.
 fn bounds(row: &issue::Counted) -> Option<(f64, f64, &'static str)> {
     let (arch, card) = card_of(row.arch).ok()?;
     let by_issue = row.executed.bound(arch, card, row.wave)?;
@@ -300,7 +301,7 @@ fn table() -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes of each format that a model reads for a token.
+/// Bytes that a model reads for a token, by format.
 fn needs(
     model: &kjit_model::catalogue::Common,
     layers: f64,
@@ -321,7 +322,8 @@ fn needs(
         let whole: f64 = weights.iter().map(|w| graph.weight(*w).bytes() as f64).sum();
         for id in weights {
             let w = graph.weight(id);
-            // One row of an embedding, and only the chosen experts: `op.bytes` accounts for both.
+            // A token reads one row of an embedding, and only the chosen experts: `op.bytes`
+            // accounts for both.
             let part = op.bytes(&graph) as f64 * w.bytes() as f64 / whole.max(1.0);
             let times = if layer(&w.name).is_some() { layers / here } else { 1.0 };
             *needs.entry(w.format.name).or_insert(0.0) += part * times;

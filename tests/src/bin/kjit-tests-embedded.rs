@@ -1,6 +1,6 @@
 //! A program that embeds the engine, for the tests of `embedded.rs`. Without arguments it is its
-//! own compiler process: it calls `child_main()` first. With a folder it makes no such call, and
-//! reports the error of a compile with the clang of that folder.
+//! own compiler process: it calls `child_main()` first. With a folder as argument it does not call
+//! it, and prints the error of a compile with the clang of that folder.
 #![allow(clippy::print_stdout, reason = "the test reads its result")]
 
 use kjit_engine::{Config, Constants, Engine, Job, Options, Source, Target};

@@ -1,10 +1,10 @@
 //! A program that embeds the engine, in a folder without `kjit-cc`: it is its own compiler process
-//! if it calls `child_main()`, and otherwise the error says what is missing.
+//! if it calls `child_main()`. If not, the error names what is missing.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a copy of the program in `folder`, away from the `kjit-cc` that cargo built beside it.
+/// Runs a copy of the program in `folder`, without the `kjit-cc` that cargo built next to it.
 fn run(folder: &Path, arguments: &[&Path]) -> String {
     let copy = folder.join("bin/embedder");
     std::fs::create_dir_all(folder.join("bin")).unwrap();

@@ -1,5 +1,6 @@
-//! The kernels' cases as machine code: compiled by clang 19, run on `gfxemu`. Every run takes some;
-//! `KJIT_TEST_ALL=emulate` takes all, and `KJIT_TEST_ONLY=TEXT` those whose names contain TEXT.
+//! The kernels' cases as machine code: compiled by clang 19, run on `gfxemu`. A normal run takes
+//! some cases, `KJIT_TEST_ALL=emulate` takes all, and `KJIT_TEST_ONLY=TEXT` takes those whose names
+//! contain TEXT.
 
 use crate::common::WORKER;
 use gfxemu::bundle::{Bundle, Verdict};
@@ -17,7 +18,7 @@ const MANY: &[&str] = &[
     "gemm Q8_0×67",
     "flash 4/2 heads of 64, F16",
     "argmax 4",
-    // Rows that do not fill their blocks.
+    // The number of rows does not fill the blocks.
     "LinearSpec { heads: 3, keys: 19",
 ];
 /// Cases of the other families: byte dots, LDS, exchanges of lanes, the last block's work.
@@ -28,10 +29,10 @@ const WIDE: &str = "block 1024";
 const BRANCHING: &str = "latent_flash 3 heads of 160, values of 128, Q8_0";
 /// Atomics of system scope, across processes.
 const SYSTEM: &str = "reduce ReduceSpec { ranks: 4";
-/// Cases without a byte dot product. At the tuning of one case eight columns spill.
+/// Cases without dot products of bytes. With the tuning of one case, eight columns spill registers.
 const SPILLING: &[&str] = &["matvec Q8_0×43", "matvec Q4_1×31", "attend 4/2 × 64 F16"];
 
-/// Number of seeds for the order in which a case's stores arrive.
+/// Number of seeds for the order in which stores of a case become visible.
 const LOOSE: u64 = 3;
 
 /// Attention that keeps its results between tiles.
@@ -61,7 +62,7 @@ fn bundle_by(
         return None;
     }
     let place = folder.path().join("bundle");
-    // The limit is above that of a mailed bundle, so that all cases fit.
+    // The size limit is larger than for a mailed bundle, so that all cases fit.
     let wish = Wish { seed: 20_261_122, filter: filter.to_owned(), limit: 4 * LIMIT };
     let made = export(engine, &Target::parse(arch).unwrap(), &wish, &place, &|_, _| {}).unwrap();
     assert_eq!(made.left_out, Vec::<String>::new());
@@ -75,21 +76,21 @@ struct Tally {
     right: usize,
     instructions: u64,
     bad: Vec<String>,
-    /// Cases run again without gfx12's rule of kept scalar registers.
+    /// Number of cases that ran again without gfx12's rule of cached scalar registers.
     excused: usize,
 }
 
 impl Tally {
-    /// Runs a bundle's cases, each with another order of blocks and waves, and, where `few`, with
-    /// several orders of stores. `known` is the prefix of the names that use scratch memory, which
-    /// is not emulated.
+    /// Runs the cases of a bundle, each with another order of blocks and waves. If `few`, each also
+    /// runs with several orders of stores. `known` is the prefix of kernels that use scratch
+    /// memory, which is not emulated.
     fn add(&mut self, bundle: &mut Bundle, few: bool, known: Option<&str>) {
         let (arch, bad) = (bundle.arch().to_owned(), &mut self.bad);
         for case in 0..bundle.len() {
             let name = format!("{} (wave {})", bundle.name(case), bundle.wave(case));
             let mut verdict = bundle.run(case, case as u64 + 1);
-            // LLVM 19 does not handle this gfx12 hazard (docs/amd-kernels.md). All other rules
-            // apply.
+            // LLVM 19 does not handle this gfx12 hazard (docs/amd-kernels.md). All other rules are
+            // checked.
             if matches!(&verdict, Verdict::Fault(why) if why.contains("and kept before")) {
                 bundle.excused = true;
                 verdict = bundle.run(case, case as u64 + 1);
@@ -124,7 +125,7 @@ impl Tally {
         }
     }
 
-    /// At least `least` cases were right and none was wrong.
+    /// Checks that at least `least` cases were right and none was wrong.
     fn check(&self, arch: &str, least: usize) {
         let Tally { right, instructions, bad, excused } = self;
         if *excused > 0 {
@@ -145,7 +146,7 @@ impl Tally {
     }
 }
 
-/// The text that selects cases by name, if the variable asks for more than the usual ones.
+/// The text that selects cases by name, if a variable requests more than the usual ones.
 fn asked() -> Option<String> {
     let only = std::env::var("KJIT_TEST_ONLY").ok();
     only.or_else(|| kjit_tests::all("emulate").then(String::new))
@@ -156,7 +157,7 @@ fn check(arch: &str, some: &[&str]) {
     check_but(arch, some, None);
 }
 
-/// [`check`] with `known`, the prefix of names that may use scratch memory.
+/// Like [`check`]; `known` is the prefix of kernels that may use scratch memory.
 fn check_but(arch: &str, some: &[&str], known: Option<&str>) {
     let all = asked();
     if all.is_none() {
@@ -174,7 +175,7 @@ fn check_but(arch: &str, some: &[&str], known: Option<&str>) {
     tally.check(arch, if all.is_some() { 1 } else { some.len() });
 }
 
-/// Folder where `scripts/fetch-clang` puts clang 22 and the C library it needs.
+/// Folder where `scripts/fetch-clang` stores clang 22 and the C library that it needs.
 fn clang_22() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/clang-22");
     let there = folder.join("usr/lib/llvm-22/bin/clang").is_file();
@@ -196,7 +197,7 @@ fn engine_22(folder: &Path, place: &Path) -> Engine {
 const BUNDLE: &str = "TEST_BUNDLE";
 
 /// Runs cases for architectures that clang 19 does not know. LLVM 22's disassembler needs a newer C
-/// library than Debian 12's, so this program runs again under the library that came with LLVM 22.
+/// library than Debian 12's, so this program runs again with the C library that came with LLVM 22.
 fn check_22(arch: &str, some: &[&str]) {
     let Some(clang) = clang_22() else { return };
     let all = asked();
@@ -268,13 +269,13 @@ fn gfx90a() {
     check("gfx90a", &[FEW, &[WIDE, BRANCHING, SYSTEM, "gemm Q8_0×67"]].concat());
 }
 
-/// MI350: the matrix instructions of MI300 with other wait states behind them.
+/// MI350: the matrix instructions of MI300 with other wait states after them.
 #[test]
 fn gfx950() {
     check_22("gfx950", &["matvec Q8_0×43", BRANCHING]);
 }
 
-/// MI450: WMMA twice as deep, and stores that must be written back.
+/// MI450: WMMA is twice as deep, and stores must be written back.
 #[test]
 fn gfx1250() {
     check_22("gfx1250", &["gemm Q8_0×67", "attend 4/2 × 64 F16"]);
@@ -282,13 +283,13 @@ fn gfx1250() {
 
 #[test]
 fn gfx908() {
-    // clang 19 miscompiles the flash kernels with matrix instructions for gfx908, so they do
-    // without (`Product::of_attention`).
+    // clang 19 miscompiles the flash kernels with matrix instructions for gfx908, so they use other
+    // instructions (`Product::of_attention`).
     check("gfx908", &["matvec Q8_0×43", "attend 4/2 × 64 F16", "flash 4/2 heads of 64, F16"]);
 }
 
-/// clang 19 copies gfx908's accumulation registers through a register that nothing wrote. The test
-/// shows the fault that `kjit_kernels::copies` avoids.
+/// clang 19 copies gfx908's accumulation registers through a register that was never written. The
+/// test shows the fault that `kjit_kernels::copies` avoids.
 #[test]
 fn what_clang_19_makes_of_attention_by_gfx908s_matrix_unit_is_at_fault() {
     let Some((_folder, bundle)) = bundle("gfx908:sound-copies", KEEPING) else { return };
@@ -348,7 +349,7 @@ fn gfx900() {
     check_but("gfx900", SPILLING, Some("matvec Q4_1×31"));
 }
 
-/// The last variant: no instruction takes or makes a half.
+/// The last variant: no instruction has an f16 operand or result.
 #[test]
 fn in_f32_alone_machine_code_has_no_instruction_for_halves() {
     let all = asked();

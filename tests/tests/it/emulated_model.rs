@@ -1,5 +1,5 @@
 //! Whole models as machine code: the simulated device runs every launch on `gfxemu`. Uploads,
-//! repacking, graphs, prompts and decoding are the executor's own.
+//! repacking, graphs, prompts and decoding are those of the real executor.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_model::gguf::Gguf;
@@ -18,8 +18,8 @@ fn likeliest(logits: &[f32]) -> usize {
     (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap()
 }
 
-/// Compares logits after a prompt and after each of the next tokens (the host's likeliest) between
-/// the device and the host.
+/// Compares logits after a prompt and after each of the next tokens (the most likely on the host)
+/// between the device and the host.
 fn as_the_host(test: &str, arch: &str, name: &str, prompt: &[u32], tokens: usize, norm: f64) {
     if !kjit_tests::all("emulate") {
         eprintln!("SKIPPED: {name} as machine code of {arch} (KJIT_TEST_ALL=emulate runs it)");

@@ -1,6 +1,6 @@
-//! Checks `kernel_src/src/issue.tsv` against today's kernels: the machine code of a few products is
-//! compiled and counted again (of all with `KJIT_TEST_ALL=emulate`), and every row names a code
-//! object of the compile matrix.
+//! Checks `kernel_src/src/issue.tsv` against the current kernels: the machine code of a few
+//! products (all with `KJIT_TEST_ALL=emulate`) is compiled and counted again, and every row names a
+//! code object of the compile matrix.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 const CLANG: &str = "/usr/bin/clang-19";
 
-/// One product for each family of vector units, each of another format.
+/// One product for each family of vector units, each with another format.
 const FEW: &[(&str, &str)] = &[
     ("gfx1100", "matvec Q4_K norm"),
     ("gfx942", "matvec Q8_0 norm"),

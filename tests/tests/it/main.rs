@@ -1,5 +1,5 @@
-//! Tests that cross crates, one module for each part. Most run on simulated devices: a process
-//! opens its HIP runtime once, so each of them starts a process of its own.
+//! Tests that cross crates, one module for each part. Most run on simulated devices. A process
+//! opens its HIP runtime only once, so each of these tests starts a new process.
 
 mod benches;
 mod common;

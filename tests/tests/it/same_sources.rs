@@ -1,5 +1,5 @@
-//! Equal inputs give equal source bytes in every process and on every machine. Otherwise caches
-//! could not be shared between machines.
+//! Equal inputs give equal source bytes in every process and on every machine. This is necessary to
+//! share caches between machines.
 
 use kjit_cache::{Digest, Key};
 use kjit_engine::{Job, Target};

@@ -1,10 +1,10 @@
 //! A tiny model of each architecture that plans accept, on simulated AMD devices: prompts in
 //! chunks, single tokens, greedy answers and batches match the host.
 //!
-//! A few stand for their kind here. `KJIT_TEST_ALL=archs` takes all (ten minutes of two cores),
-//! `KJIT_TEST_ONLY=a,b` these, `KJIT_TEST_FOLDER=archs-seed` those of other weights,
-//! `KJIT_TEST_FOLDER=/a/folder` those of a folder that `scripts/draw_archs.py --out` made. A few
-//! random configurations always run.
+//! A normal run takes a few models, one for each kind. `KJIT_TEST_ALL=archs` takes all (ten minutes
+//! of two cores). `KJIT_TEST_ONLY=a,b` takes these. `KJIT_TEST_FOLDER=archs-seed` takes models with
+//! other weights, and `KJIT_TEST_FOLDER=/a/folder` takes those of a folder made by
+//! `scripts/draw_archs.py --out`. A few random configurations always run.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_engine::Engine;
@@ -23,13 +23,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// One for each kind: post-norms, caps and windows; norms with the mean subtracted and parallel
-/// blocks; sinks and experts with biases; ALiBi slopes; latents; scans beside attention and short
-/// convolutions; delta rules; encoders with windows.
+/// blocks; sinks and experts with biases; ALiBi slopes; latents; scans in parallel with attention
+/// and short convolutions; delta rules; encoders with windows.
 const FEW: [&str; 8] =
     ["gemma2", "phi2", "gpt-oss", "mpt", "deepseek2", "falcon-h1", "qwen35", "modern-bert"];
 
-/// Largest KL of the device's logits from the host's; keys and values are halves, and so are
-/// prompts' activations.
+/// Maximum KL divergence of the device's logits from the host's. Keys, values and activations of
+/// prompts are f16.
 const LIMIT: f64 = 6e-3;
 
 fn options(sequences: usize) -> OpenOptions {
@@ -44,7 +44,7 @@ fn options(sequences: usize) -> OpenOptions {
     }
 }
 
-/// Least cosine of the device's vector and the host's.
+/// Minimum cosine between the vectors of device and host.
 const COSINE: f64 = 0.9999;
 
 /// KL(want ‖ got).
@@ -62,13 +62,13 @@ fn kl(want: &[f32], got: &[f32]) -> f64 {
     if sum.is_nan() || want.len() != got.len() { f64::INFINITY } else { sum }
 }
 
-/// The largest KL of the rows.
+/// The maximum KL divergence of the rows.
 fn worst(want: &[f32], got: &[f32], vocab: usize) -> f64 {
     want.chunks_exact(vocab).zip(got.chunks_exact(vocab)).map(|(w, g)| kl(w, g)).fold(0.0, f64::max)
 }
 
 /// Copies a prefix and a whole sequence, continues both copies and then the original. Returns the
-/// largest distance from the host.
+/// maximum KL divergence from the host.
 fn copies(session: &mut Session, host: &mut One) -> f64 {
     let text: Vec<u32> = (0..23).map(|i| (i * 29 + 3) % host.n_vocab() as u32).collect();
     let (first, rest) = text.split_at(13);
@@ -91,8 +91,8 @@ fn copies(session: &mut Session, host: &mut One) -> f64 {
     most
 }
 
-/// Checks the vectors of an embedding model for texts of one token, of some, and of the longest
-/// that fits.
+/// Checks the vectors of an embedding model for texts of one token, of some tokens, and of the
+/// maximum length.
 fn vectors(file: &Arc<Gguf>, engine: &Engine, graph: &Graph) -> Result<String, String> {
     let fail = |e: &dyn std::fmt::Display| e.to_string();
     let device = engine.device("rocm:0").map_err(|e| fail(&e))?;
@@ -108,7 +108,7 @@ fn vectors(file: &Arc<Gguf>, engine: &Engine, graph: &Graph) -> Result<String, S
         let (want, got) = (want.map_err(|e| fail(&e))?, got.map_err(|e| fail(&e))?);
         least = least.min(cosine(&want, &got));
     }
-    // Embedding models score no tokens.
+    // Embedding models have no logits.
     let one = gpu.add(SampleOptions::default()).map_err(|e| fail(&e))?;
     let refused = gpu.feed(one, &[1], Want::Last).is_err();
     let fault = Simulated::here().fault(0);
@@ -123,7 +123,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     if a.len() == b.len() { dot(a, b) / (dot(a, a) * dot(b, b)).sqrt() } else { f64::NAN }
 }
 
-/// Checks a model; an error is a sentence, `None` means that plans refuse it.
+/// Checks a model. An error is one sentence, `None` means that plans refuse it.
 fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, String> {
     let fail = |e: &dyn std::fmt::Display| e.to_string();
     let file = Arc::new(Gguf::open(path).map_err(|e| fail(&e))?);
@@ -137,14 +137,15 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
         Err(e) if e.to_string().contains("cannot run on a GPU yet") => return Ok(None),
         Err(e) => return Err(e.to_string()),
     };
-    // A router with near-tied scores may choose another expert, and later results differ.
+    // If scores of a router are nearly equal, another expert may be chosen, and later results
+    // differ.
     let routed = graph.ops.iter().any(|op| matches!(op, Op::Route(_)));
     let (vocab, limit) = (host.n_vocab(), if routed { 5e-2 } else { LIMIT });
     let prompt =
         |step: u32| -> Vec<u32> { (0..24).map(|i| (i * step + 11) % vocab as u32).collect() };
     let ids = prompt(37);
     let mut seen: Vec<(&str, f64)> = vec![];
-    // A near-tie affects one prompt, so the limit applies to the median of three.
+    // This affects one prompt, so the limit applies to the median of three.
     let mut pieces = vec![];
     for step in if routed { vec![37, 53, 71] } else { vec![37] } {
         let ids = prompt(step);
@@ -174,7 +175,8 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
     let mut offs = side_by_side::scores(&mut session, &mut host, 3);
     offs.sort_by(f64::total_cmp);
     let (median, most) = (offs[offs.len() / 2], offs[offs.len() - 1]);
-    // Recurrent states cannot be rolled back: partly accepted drafts, pauses, copies of prefixes.
+    // Recurrent states cannot be rolled back. Tests partly accepted drafts, pauses and copies of
+    // prefixes.
     let (mut back, mut gap) = (0f64, gap);
     if graph.is_recurrent() {
         back = side_by_side::mixed(&mut session, &mut host)
@@ -211,7 +213,7 @@ fn as_the_host(test: &str, arch: &str) {
     all_as_the_host(test, arch, &folder, &FEW);
 }
 
-/// Checks the models of a folder: those that the variable names, otherwise a few.
+/// Checks the models of a folder: those that the variable selects, or a few.
 fn all_as_the_host(test: &str, arch: &str, folder: &Path, few: &[&str]) {
     let asked = std::env::var("KJIT_TEST_ONLY").ok();
     let all = kjit_tests::all("archs");
@@ -264,8 +266,8 @@ fn architectures_on_simulated_gfx1100_are_the_hosts() {
     as_the_host("simulated_archs::architectures_on_simulated_gfx1100_are_the_hosts", "gfx1100");
 }
 
-/// Random configurations of two kinds that were once wrong at other sizes: latents, and states
-/// beside attention.
+/// Random configurations of two kinds that once gave wrong results at other sizes: latents, and
+/// states beside attention.
 const DRAWS: [&str; 2] = ["granitehybrid-1", "deepseek2-2"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Batches of sequences on simulated AMD devices: logits and answers are the host's for every
+//! Batches of sequences on simulated AMD devices: logits and answers match the host's for every
 //! number and length, and warming compiles the kernels that the batches use.
 
 use crate::common::{TEMPORARY, WORKER};
@@ -13,7 +13,7 @@ use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Compares logits at these numbers of sequences, then answers at the middle number.
+/// Compares logits for these numbers of sequences, then answers for the middle number.
 /// `KJIT_TEST_ALL=sequences` takes `all`.
 fn as_the_host(
     test: &str,
@@ -52,7 +52,7 @@ fn as_the_host(
         let jobs = jobs_for(&engine, &graph, device.target(), &options).unwrap();
         engine.compile_all(&jobs).into_iter().for_each(|code| drop(code.unwrap()));
         eprintln!("{name} on {arch}: warmed {} kernels in {:.1?}", jobs.len(), start.elapsed());
-        // Poisons memory between runs: leftovers of a run and unused rows must not matter.
+        // Poisons memory between runs: old data and unused rows must not influence results.
         let poison = |session: &Session| Simulated::here().poison(session.gpu().unwrap().plan());
         let mut session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
         assert_eq!(
@@ -60,9 +60,9 @@ fn as_the_host(
             0,
             "what was warmed is all that is asked for"
         );
-        // Products of more than eight sequences use halves; keys and values are halves or bytes.
-        // Another expert chosen at a near-tie of scores costs more in later logits, so the limit of
-        // the median is tight and that of the maximum is not.
+        // Products of more than eight sequences use f16; keys and values are f16 or q8_0. If
+        // another expert is chosen because scores are nearly equal, later logits differ more. So
+        // the limit of the median is tight, and the limit of the maximum is not.
         let (middle, most) = if kv == KvType::Q8_0 { (2e-2, 1e-1) } else { (4e-3, 5e-2) };
         for &n in sizes {
             let start = Instant::now();
@@ -82,7 +82,7 @@ fn as_the_host(
         poison(&session);
         let gap = side_by_side::answers(&mut session, &mut host, sizes[sizes.len() / 2], 4);
         assert!(gap < 0.05, "{name} on {arch}: a token is {gap} below the host's choice");
-        // One architecture suffices to test joining, leaving and sampling.
+        // One architecture is enough to test joining, leaving and sampling.
         if sizes != all && !name.contains("llama") {
             assert_eq!(Simulated::here().fault(0), "");
             return;
@@ -92,7 +92,8 @@ fn as_the_host(
         assert!(gap < 0.05, "{name} on {arch}: a token is {gap} below the host's choice");
         poison(&session);
         let seen = side_by_side::mixed(&mut session, &mut host);
-        // With few rows one row may have another expert; the limit is the error seen on an H200.
+        // With few rows one row may have another expert. The limit is the error measured on an
+        // H200.
         let most = if name.contains("moe") { 0.3 } else { most };
         assert!(seen.iter().all(|x| *x < most), "{name} on {arch}: logits are off by {seen:?}");
         if options.sequences >= 4 {

@@ -1,4 +1,4 @@
-//! Proof bundles: exported for a card that is absent, read back, run on a simulated card.
+//! Proof bundles: exported for a card that is not present, read back, and run on a simulated card.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_engine::Target;
@@ -16,7 +16,7 @@ fn export(arch: &str, filter: &str, limit: u64, folder: &Path) -> Exported {
     made
 }
 
-/// Paths of all files, so that a test can damage one.
+/// Paths of all files. A test damages each of them.
 fn files(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut all = vec![];
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -100,7 +100,7 @@ fn a_wrong_result_is_a_bad_verdict() {
     setup("gfx1100").run("simulated_bundle::a_wrong_result_is_a_bad_verdict", TEMPORARY, || {
         let folder = tempfile::tempdir().unwrap();
         let made = export("gfx1100", "argmax", LIMIT, folder.path());
-        // Another expected output with matching checksums, as if the device had computed other
+        // Another expected output with matching checksums, as if the device had computed wrong
         // values.
         let manifest = folder.path().join("manifest.json");
         let text = std::fs::read_to_string(&manifest).unwrap();
@@ -146,8 +146,8 @@ fn what_makes_a_bundle_too_large_is_left_out_and_named() {
         || {
             let (whole, small) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
             let all = export("gfx1100", "argmax", LIMIT, whole.path());
-            // One byte less than all cases need. The readme and the two programs are most of so
-            // small a bundle.
+            // One byte less than all cases need. The README and the two programs are most of such a
+            // small bundle.
             let limit = all.bytes - 1;
             let part = export("gfx1100", "argmax", limit, small.path());
             assert!(part.cases > 0 && part.cases < all.cases && part.bytes <= limit, "{part:?}");

@@ -9,7 +9,7 @@ use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{self, Setup};
 use std::path::{Path, PathBuf};
 
-/// An engine with its cache in `dir` that compiles with the given file.
+/// An engine with its cache in `dir`. It compiles with the given file.
 fn engine(dir: &Path, compiler: &Path) -> Engine {
     Engine::new(
         Config::new()
@@ -21,7 +21,7 @@ fn engine(dir: &Path, compiler: &Path) -> Engine {
     )
 }
 
-/// An engine with a read-only cache layer, such as a pack.
+/// An engine with an additional read-only cache layer, such as a pack.
 fn engine_beside(layer: &Path, dir: &Path, compiler: &Path) -> Engine {
     let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir).read_only(layer);
     let isolation = Isolation::Worker(PathBuf::from(WORKER));
@@ -66,13 +66,13 @@ fn a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_c
         let running = engine(&cache, &compiler);
         let old = running.compile(&job("#define VALUE 1", 1)).unwrap();
 
-        // A package manager's update: another file of the same version under the same name.
+        // An update by a package manager: another file of the same version with the same name.
         let mut bytes = std::fs::read(&compiler).unwrap();
         bytes.extend_from_slice(b"another build");
         std::fs::write(dir.path().join("new"), bytes).unwrap();
         std::fs::rename(dir.path().join("new"), &compiler).unwrap();
 
-        // The running process notices at its next compile, with no action by the user.
+        // The running process detects it at its next compile without a restart.
         let next = running.compile(&job("#define VALUE 1", 2)).unwrap();
         assert_eq!((compiled(&running), running.counts().failed), (2, 0));
         // The next process uses the new compiler's code for later compiles and none of the old
@@ -117,7 +117,7 @@ fn a_changed_header_or_constant_is_compiled_anew_and_its_own_code_runs() {
         assert_eq!(answer("#define VALUE 10", 1), (11, 1));
         assert_eq!(answer("#define VALUE 20", 1), (21, 2));
         assert_eq!(answer("#define VALUE 20", 2), (22, 3));
-        // The former header again: nothing is compiled, and this is not the newest entry of that
+        // The old header again: nothing is compiled, although this is not the newest entry of that
         // name.
         assert_eq!(answer("#define VALUE 10", 1), (11, 3));
     });
@@ -162,12 +162,12 @@ fn what_tells_something_of_the_compiler_is_taken_from_no_other_while_one_is_here
         let own = here.compile_own(&asked).unwrap();
         assert_ne!(own.digest(), made.digest());
         assert_eq!(compiled(&here), 1);
-        // Compiled once and kept like any other.
+        // It is compiled once and stored like any other code object.
         assert_eq!(here.compile_own(&asked).unwrap().digest(), own.digest());
         let again = engine_beside(&path("pack"), &path("home"), &one);
         assert_eq!(again.compile_own(&asked).unwrap().digest(), own.digest());
         assert_eq!((compiled(&here), compiled(&again)), (1, 0));
-        // Code in a pack counts as the machine's own.
+        // Code in a pack is used like code in the cache of the machine.
         let packed = engine_beside(&path("home"), &path("third"), &one);
         assert_eq!(
             (packed.compile_own(&asked).unwrap().digest(), compiled(&packed)),

@@ -28,7 +28,7 @@ fn both_layouts_of_the_properties_give_the_same_architectures_with_their_flags()
     };
     let test = "simulated_devices::both_layouts_of_the_properties_give_the_same_architectures_with_their_flags";
     let devices = Setup::devices("gfx90a:sramecc+:xnack-,gfx1030");
-    // The struct layout of the process decides which of the calls may be made.
+    // The struct layout in this process decides which calls are possible.
     match std::env::var("TEST_LAYOUT").as_deref() {
         Ok("5") => devices.rocm5().run(test, TEMPORARY, || assert!(matches!(look(), (2.., 0)))),
         Ok(_) => devices.run(test, TEMPORARY, || assert!(matches!(look(), (0, 2..)))),
@@ -207,7 +207,7 @@ fn a_code_object_that_nobody_compiled_here_is_refused_and_not_run() {
         || {
             let b = Bench::new("rocm:0");
             let code = b.engine.compile(&crate::common::job(&b.device, 32)).unwrap();
-            // A complete file with one flipped bit, behind the last section.
+            // A complete file with one flipped bit after the last section.
             let mut bytes = code.bytes().to_vec();
             let at = bytes.len() - 1;
             bytes[at] ^= 1;
@@ -247,15 +247,15 @@ fn a_product_by_rocblas_is_the_oracles_and_a_missing_library_is_told() {
                 let (row, col) = (i / m, i % m);
                 let want: f64 =
                     (0..k).map(|l| x[row * k + l].to_f64() * w[col * k + l].to_f64()).sum();
-                // A sum of k products in f32: error k · 2⁻²⁴ of the summed magnitude at most, about
-                // √k here.
+                // A sum of k products in f32: the error is at most k · 2⁻²⁴ of the summed
+                // magnitudes, and here about √k.
                 assert!(
                     (f64::from(got) - want).abs() < 1e-4,
                     "{m}×{n}×{k}: {got} instead of {want}"
                 );
             }
         }
-        // The doctor's report of it.
+        // The report of `kjit doctor` about the library.
         let said = prove::library(&device).unwrap().unwrap();
         assert!(said.contains("libhipsim") && said.contains("right"), "{said}");
         let (w, x, out) =
@@ -311,7 +311,7 @@ fn a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory() {
         assert_eq!(found.preferred().unwrap().label(), "rocm:1");
         assert!(found.passed_over().unwrap().starts_with("rocm:0 passed over"));
         assert_eq!(engine.device("auto").unwrap().label(), "rocm:1");
-        // Four times the memory of either device.
+        // Four times the memory of each device.
         let n = 1 << 20;
         let data: Vec<f32> = (0..n).map(|i| i as f32).collect();
         let (own, card) = (engine.device("rocm:0").unwrap(), engine.device("rocm:1").unwrap());
@@ -327,8 +327,8 @@ fn a_processors_own_gpu_comes_after_cards_and_goes_on_in_the_systems_memory() {
     });
 }
 
-/// The memory of an integrated GPU is the host's: kernels lay weights out from there, and nothing
-/// is copied to the device first.
+/// The memory of an integrated GPU is the host's: kernels read the weights there to repack them,
+/// and no copy to the device is needed.
 #[test]
 fn a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy() {
     let test = "simulated_devices::a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy";
@@ -345,7 +345,7 @@ fn a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy() {
         };
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let mut seen = vec![];
-        // The first opening proves the kernels, and its bytes include the proofs' copies.
+        // The first opening tests the kernels, and its byte count includes copies for these tests.
         for name in ["rocm:0", "rocm:0", "rocm:1", "rocm:1"] {
             let device = engine.device(name).unwrap();
             let before = device.counts();

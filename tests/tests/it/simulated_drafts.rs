@@ -1,5 +1,5 @@
-//! Drafted tokens on a simulated AMD device: several tokens of one sequence go through a program of
-//! their own, which chooses the tokens that single steps would choose, for any draft.
+//! Drafted tokens on a simulated AMD device: several tokens of one sequence are computed by a
+//! special program. It chooses the same tokens as single steps, for any draft.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_engine::Engine;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 const ARCH: &str = "gfx1100";
 
-/// Options with or without pages, with room for a prompt that ends before the first page does and
-/// for the tokens after it.
+/// Options with or without pages. The context is large enough for a prompt that ends before the
+/// first page does, and for the tokens after it.
 fn options(paged: bool) -> OpenOptions {
     let paged = paged.then_some(3 * PAGE);
     OpenOptions {
@@ -43,14 +43,14 @@ fn prompt(paged: bool) -> Vec<u32> {
     (first..PAGE as u32 - 7).map(|i| (i * i * 7 + i * 37 + 5) % 250).collect()
 }
 
-/// Adds a sequence that begins as `base` does; returns it and its last token.
+/// Adds a sequence that begins like `base`. Returns it and its last token.
 fn like(session: &mut Session, base: &(SequenceId, u32), how: &SampleOptions) -> SequenceId {
     session.fork(base.0, usize::MAX, how.clone()).unwrap()
 }
 
 /// Chooses as many tokens as `plain` has, with at most `most` drafted at once. A draft is the next
-/// part of `plain`, except that every third one has a different token at place `wrong`. Returns the
-/// tokens and the number of steps.
+/// part of `plain`, except that every third draft has a different token at index `wrong`. Returns
+/// the tokens and the number of steps.
 fn drafted(
     session: &mut Session,
     base: &(SequenceId, u32),
@@ -125,7 +125,7 @@ fn what_is_drafted_on_simulated_gfx1100_changes_no_token() {
                 SampleOptions { temperature: 0.8, top_k: 40, seed: 7, ..SampleOptions::default() };
             for (paged, how) in [(false, greedy), (true, drawn)] {
                 let mut session = open(&engine, &gguf, paged);
-                // The shared prefix; drafts write to the second slot, and to a copy of a page.
+                // The prefix is shared: drafts write to the second slot, and to a copy of a page.
                 let (prompt, first) =
                     (prompt(paged), session.add(SampleOptions::default()).unwrap());
                 let base = (first, *prompt.last().unwrap());
@@ -160,7 +160,7 @@ fn what_is_drafted_on_simulated_gfx1100_changes_no_token() {
     );
 }
 
-/// Drafts of the `run` command's loop: the text repeats itself.
+/// Drafts as in the loop of the `run` command: the text repeats.
 fn goes_round(session: &mut Session) {
     let round: Vec<u32> = (0..16).map(|i| [5, 60, 7, 80][i % 4]).collect();
     let how = SampleOptions { bias: vec![(7, 1e4)], ..SampleOptions::default() };
@@ -175,8 +175,8 @@ fn goes_round(session: &mut Session) {
                 .unwrap();
         session.remove(id).unwrap();
         assert_eq!(ids[0], ids[1], "{drafts:?}");
-        // The simulator's clock does not tell whether drafts pay. Those that were tried were
-        // accepted.
+        // With the simulator's clock drafts may seem too slow to be worth it. Those that were tried
+        // were accepted.
         assert!(how.bias.is_empty() || drafts.accepted >= 7, "{drafts:?}");
     }
 }

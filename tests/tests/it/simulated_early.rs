@@ -1,7 +1,7 @@
-//! Starting before every kernel is compiled, with a slow compiler. Tokens come before compilation
-//! ends, the prompt kernels take over between two tokens, logits are the host's before and after,
-//! single-launch decoding starts between two tokens, and a kernel that fails to compile is an
-//! error.
+//! Decoding starts before every kernel is compiled, with a slow compiler. Tokens come before
+//! compilation ends, the prompt kernels take over between two tokens, logits match the host's
+//! before and after, single-launch decoding starts between two tokens, and a kernel that fails to
+//! compile is an error.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_engine::Engine;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 // Architectures and options are those of the whole-model tests, so that kernels are compiled for
-// the CPU once.
+// the CPU only once.
 
 struct Model {
     gguf: Arc<Gguf>,
@@ -43,7 +43,7 @@ fn model(name: &str) -> Option<Model> {
 }
 
 impl Model {
-    /// Opens with the kernels in the cache; `early` starts before all are compiled.
+    /// Opens with the kernels in the cache. With `early` it starts before all are compiled.
     fn open(&self, engine: &Engine, early: bool) -> Result<Session, SessionError> {
         let options = OpenOptions { early, ..self.options.clone() };
         Session::on_gpu(
@@ -76,7 +76,7 @@ fn setup(arch: &str, slow: &str, refuse: &str) -> Setup {
         .set("HIPSIM_REFUSE", refuse)
 }
 
-/// Feeds `probe` until the prompt kernels have taken over.
+/// Computes `probe` until the prompt kernels are in use.
 fn compiled(gpu: &mut One, probe: &[u32]) {
     let until = Instant::now() + Duration::from_secs(60);
     while late(gpu).status().swapped_at.is_none() {
@@ -104,7 +104,7 @@ fn tokens_come_first(test: &str, name: &str, arch: &str) {
         );
         let mut host = model.host();
         let ids: Vec<u32> = (0..60).map(|i| (i * 101 + 5) % host.n_vocab() as u32).collect();
-        // 7 single tokens while the compiler sleeps.
+        // 7 single tokens while the compiler is waiting.
         let (want, got) =
             (host.feed(&ids[..7], Want::Last).unwrap(), gpu.feed(&ids[..7], Want::Last).unwrap());
         let status = late(&gpu).status();
@@ -121,8 +121,8 @@ fn tokens_come_first(test: &str, name: &str, arch: &str) {
         }
         let single = late(&gpu).status().single;
         eprintln!("{name}: off by {seen:?} of the norm, {single} tokens one by one");
-        // The limits of the whole-model tests, which explain the cost of half precision and of
-        // another expert.
+        // The limits of the whole-model tests, where the effect of f16 and of another expert is
+        // explained.
         seen.sort_by(f64::total_cmp);
         assert!(
             seen[1] < 4e-3 && seen[3] < 5e-2,
@@ -130,7 +130,7 @@ fn tokens_come_first(test: &str, name: &str, arch: &str) {
         );
         late(&gpu).finish(Duration::from_secs(30)).unwrap();
         assert_eq!(Simulated::here().fault(0), "");
-        // The next start finds all kernels.
+        // The next start finds all kernels in the cache.
         drop(gpu);
         let engine = engine(cache.path(), WORKER, "hiprtc");
         let again = model.open(&engine, true).unwrap();
@@ -173,7 +173,7 @@ fn a_kernel_that_fails_behind_the_work_is_an_error_of_the_feed_that_wants_it() {
     setup("gfx1030", "flash:3", "flash").run(test, TEMPORARY, || {
         let cache = tempfile::tempdir().unwrap();
         let mut gpu = model.early(cache.path());
-        // Decoding works token by token.
+        // Decoding one token at a time works.
         gpu.feed(&[1, 2, 3], Want::Last).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         let error = loop {
@@ -189,10 +189,10 @@ fn a_kernel_that_fails_behind_the_work_is_an_error_of_the_feed_that_wants_it() {
             "{error}"
         );
         assert_eq!(gpu.tokens(), 3, "nothing was fed");
-        // The error persists and is also reported at the end.
+        // The error stays and is also reported at the end.
         assert_eq!(gpu.feed(&[4, 5], Want::Last).unwrap_err().to_string(), error);
         assert_eq!(late(&gpu).finish(Duration::ZERO).unwrap_err().to_string(), error);
-        // A caller that waits gets the same error.
+        // A caller that waits for the kernels gets the same error.
         let engine = engine(cache.path(), WORKER, "hiprtc");
         let waited = model.open(&engine, false);
         let waited = waited.err().map(|e| e.to_string()).unwrap_or_default();
@@ -215,8 +215,8 @@ fn an_end_that_does_not_wait_leaves_what_was_not_begun() {
     });
 }
 
-/// A model for single-launch decoding. Its kernel is that of the test of delayed waves, so that it
-/// is compiled for the CPU once.
+/// A model for single-launch decoding. Its kernel is the same as in the test of delayed waves, so
+/// that it is compiled for the CPU only once.
 fn one_launch() -> Option<Model> {
     let model = model("tiny-llama-q4_k_m.gguf")?;
     let (persistent, probe, prefill_chunk) = (Persistence::On, Probe::Delays, Some(8));
@@ -248,7 +248,7 @@ fn a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled() {
         gpu.decode(&[5], greedy.clone(), &mut |id| {
             ids.push(id);
             first.get_or_insert((early.status().one_launch_at, early.compiles()));
-            // Reading a result waits; otherwise the device runs ahead.
+            // Reading a result waits; without a read the device continues.
             while early.compiles() {
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -267,12 +267,12 @@ fn a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled() {
             early.status()
         );
         assert!(gpu.on_gpu().persistent().is_some());
-        // Later tokens stay single launches.
+        // Later tokens remain single launches.
         gpu.truncate(0);
         assert_eq!(gpu.generate(&[5], TOKENS, greedy), want);
         early.finish(Duration::from_secs(30)).unwrap();
         assert_eq!((early.status().one_launch_at, Simulated::here().fault(0)), (at, String::new()));
-        // The next start finds the kernel.
+        // The next start finds the kernel in the cache.
         drop(gpu);
         let engine = engine(none.path(), WORKER, "hiprtc");
         let again = model.open(&engine, true).unwrap();

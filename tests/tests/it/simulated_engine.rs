@@ -1,5 +1,5 @@
 //! The engine on simulated AMD devices: memory, streams, events, graphs, leaks, and a runtime in
-//! which any call may fail. Each test runs in a process of its own with the simulated HIP runtime.
+//! which any call may fail. Each test runs in a new process with the simulated HIP runtime.
 
 #[path = "../../../engine/examples/saxpy.rs"]
 #[allow(dead_code, reason = "the example's own main is for people")]
@@ -155,7 +155,7 @@ fn a_persistent_kernel_with_a_grid_barrier_ends_because_its_blocks_are_resident(
             let want = blocks * (blocks - 1) / 2;
             assert_eq!(stream.read(&out).unwrap(), vec![want; blocks as usize], "round {round}");
         }
-        // One block more than fit is refused before the launch.
+        // One block more than fits is refused before the launch.
         let words = stream.upload(&[0u32; 2]).unwrap();
         let out = b.device.buffer::<u32>(blocks as usize + 1).unwrap();
         let shape = Geometry::new(blocks + 1, BLOCK).cooperative(true);
@@ -182,12 +182,12 @@ fn lds_and_new_memory_are_poison() {
     );
 }
 
-/// One chain over two streams, with or without the event between them.
+/// A chain of launches over two streams, with or without the event between them.
 fn two_streams(b: &Bench, ordered: bool) -> bool {
     const N: usize = 300;
     let (first, second) = (b.device.stream().unwrap(), b.device.stream().unwrap());
-    // One arena for both streams: the engine orders only what it can see, so streams that share
-    // memory need an explicit event.
+    // Both streams use one arena. The engine does not know about this shared memory, so an explicit
+    // event is needed.
     let arena: Arena = b.device.arena(8192).unwrap();
     let [x, y, z]: [DeviceBuffer<u32>; 3] = [0; 3].map(|_| arena.buffer(N).unwrap());
     for buffer in [&x, &y, &z] {
@@ -394,7 +394,7 @@ fn whichever_call_of_the_runtime_fails_the_error_names_it_and_nothing_leaks() {
             for n in 1..=times {
                 simulated.fail(call, n, 1);
                 let error = work().unwrap_err().to_string();
-                // A failed launch is named by its kernel.
+                // The error of a failed launch contains the name of its kernel.
                 let named = error.contains(call.to_str().unwrap())
                     || error.starts_with("launch of 'saxpy'");
                 assert!(named, "{call:?} {n}: {error}");
@@ -465,7 +465,7 @@ fn what_clang_compiled_runs_and_runs_again_from_the_cache_without_any_compiler()
             return;
         }
         assert_eq!(once("clang").compiled, 1);
-        // A compiler kind that does not exist here, as on a server without any compiler.
+        // A compiler kind that does not exist, as on a server without a compiler.
         let again = once("no such compiler");
         assert_eq!((again.compiled, again.cached), (0, 1));
     });

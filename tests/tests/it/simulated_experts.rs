@@ -1,5 +1,5 @@
-//! Experts on the CPU beside a simulated AMD device that computes the rest: the host's logits and
-//! tokens, alone and in batches, with less memory on the device.
+//! Experts on the CPU while a simulated AMD device computes the rest: logits and tokens match the
+//! host's, alone and in batches, with less memory on the device.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_model::gguf::Gguf;
@@ -35,8 +35,8 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         off.extend(side_by_side::mixed(&mut alone, &mut host));
         drop(alone);
         let mut weights = whole;
-        // The CPU rounds rows to eight bits, as in a CPU-only run. Near-ties of scores may choose
-        // another expert.
+        // The CPU rounds rows to eight bits, as in a CPU-only run. If scores are nearly equal,
+        // another expert may be chosen.
         for (n, precise) in [(1, false), (99, true)] {
             let host_prompts = HostPrompts::Compute;
             let with = OpenOptions { host_experts: n, host_prompts, precise, ..here.clone() };
@@ -60,7 +60,8 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
             weights = gpu.plan().memory.weights;
             let mut seen = side_by_side::scores(&mut session, &mut host, 3);
             if precise {
-                // The error of the device alone: one row has another expert, whose score is close.
+                // The device alone has the same error: one row has another expert with nearly the
+                // same score.
                 seen.extend(side_by_side::mixed(&mut session, &mut host));
                 let gap = side_by_side::joining(&mut session, &mut host, 2);
                 assert!(gap < 0.05, "a token is {gap} below the host's choice");
@@ -74,7 +75,7 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         }
         assert!(weights < whole / 2, "most of a mixture are its experts: {weights} of {whole}");
         assert_eq!(Simulated::here().fault(0), "");
-        // Layers that do not fit then are not streamed: opening fails.
+        // Layers that do not fit in this case are not streamed: opening fails.
         let memory = Some(weights / 2);
         let error =
             all.open(&OpenOptions { host_experts: 1, memory, ..here }).err().unwrap().to_string();
@@ -103,7 +104,7 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
             assert_eq!(streaming.layers.len(), n.min(3));
             assert_eq!(gpu.copied().unwrap().bytes, streaming.bytes());
             assert_eq!(told.streamed, None, "a token's step copies nothing");
-            // The plan counts the ring's memory before anything is opened.
+            // The plan counts the memory of the ring before the model is opened.
             let (part, ..) = experts_apart(&all.graph, n).unwrap();
             let named =
                 plan_for(&all.engine, &part, &plan.target, &copying).unwrap().memory.total();
@@ -112,14 +113,14 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
             gpu.poison_ring();
             Simulated::here().poison(gpu.plan());
             assert!(prompts(&mut session) == want, "{n}: copied experts give other numbers");
-            // Single tokens between the prompts, which the CPU takes part in.
+            // Single tokens between the prompts. The CPU computes a part of them.
             let id = session.add(SampleOptions::default()).unwrap();
             let row = session.feed(id, &[7], Want::Last).unwrap();
             assert!(row.iter().all(|x| x.is_finite()));
             session.remove(id).unwrap();
             assert!(prompts(&mut session) == want, "{n}: and after the CPU's part");
         }
-        // By measured rates, which the report names.
+        // The choice is made by measured rates, and the report contains them.
         let session = all.open(&apart(99, HostPrompts::Measured)).unwrap();
         let gpu = session.gpu().unwrap();
         let copied = gpu.copied().unwrap();
@@ -131,7 +132,7 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
         assert!(gpu.remarks().iter().any(|line| line.contains(&said)), "{:?}", gpu.remarks());
         let total = gpu.plan().memory.total();
         drop(session);
-        // Where the ring does not fit, the CPU computes prompts too.
+        // If the ring does not fit, the CPU also computes prompts.
         let memory = Some(total - 1);
         let session =
             all.open(&OpenOptions { memory, ..apart(99, HostPrompts::Measured) }).unwrap();
@@ -143,7 +144,7 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
             gpu.remarks()
         );
         drop(session);
-        // No second copy of all experts is made in host memory.
+        // The experts are not copied a second time in host memory.
         (1..200).for_each(|n| Simulated::here().fail(c"hipHostRegister", n, 801));
         let mut session = all.open(&apart(99, HostPrompts::Copy)).unwrap();
         let gpu = session.gpu().unwrap();
@@ -160,7 +161,7 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
     });
 }
 
-/// The model with router rows of different lengths: some experts are chosen far more often.
+/// The model with scaled router rows: some experts are chosen far more often.
 fn skewed() -> PathBuf {
     let path = model_path(EXPERTS).unwrap();
     let gguf = Gguf::open(&path).unwrap();
@@ -168,7 +169,7 @@ fn skewed() -> PathBuf {
     for layer in 0..3 {
         let info = gguf.tensor_info(&format!("blk.{layer}.ffn_gate_inp.weight")).unwrap();
         let (at, size) = (info.data_offset() as usize, info.bytes().unwrap() as usize);
-        // The hot experts are in the middle, not in the first places.
+        // The hot experts have indices in the middle, not the first ones.
         for (expert, row) in bytes[at..at + size].chunks_exact_mut(size / 16).enumerate() {
             let factor = if (6..11).contains(&expert) { 3.0 } else { 0.7 };
             for x in row.chunks_exact_mut(4) {
@@ -193,7 +194,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
         let all = Several::of(&path, TEMPORARY, WORKER);
         let before = Simulated::here().alive();
         let here = OpenOptions { precise: true, sequences: 1, ..options(KvType::F16) };
-        // Greedy decoding along the device's own answer.
+        // Greedy decoding that follows the device's own answer.
         let (mut alone, mut ids, mut want) = (all.open(&here).unwrap(), vec![5u32], vec![]);
         let id = alone.add(SampleOptions::default()).unwrap();
         for at in 0..80 {
@@ -219,7 +220,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
             );
             let counts = gpu.hot().unwrap();
             assert_eq!((counts.layers, counts.places, counts.chosen), (3, apart.places, 0));
-            // The plan counts the hot experts' memory before anything is opened.
+            // The plan counts the memory of hot experts before the model is opened.
             let named = plan_for(&all.engine, &apart.graph, &gpu.plan().target, &with)
                 .unwrap()
                 .memory
@@ -238,7 +239,8 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
                 if at == 11 {
                     first = session.gpu().unwrap().hot();
                 }
-                // Experts are copied while tokens are computed; here a token takes almost no time.
+                // Experts are copied while tokens are computed. On the simulator a token takes
+                // almost no time.
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
             // A sum of two parts rounds differently from one sum.
@@ -255,7 +257,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
                 late > early + 0.1 && late > 0.6,
                 "{early} of them were there at first, then {late}"
             );
-            // Prompts through copied experts or through both, then tokens again.
+            // Prompts with copied experts or with both ways, then tokens again.
             session.remove(id).unwrap();
             let rows = prompts(&mut session);
             for (row, whole) in rows.iter().flatten().zip(whole.iter().flatten()) {
@@ -263,7 +265,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
                 assert!((x - y).abs() < 0.05, "{x} is not {y}");
             }
         }
-        // Fewer than two places in a layer are of no use.
+        // Fewer than two slots per layer are useless.
         let little = OpenOptions { host_experts: 99, hot_experts: Some(1 << 16), ..here.clone() };
         let error = all.open(&little).err().unwrap().to_string();
         assert!(error.contains("--hot-experts: 0 MiB are too little"), "{error}");
@@ -292,7 +294,8 @@ fn hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side()
         let mut host =
             One::cpu(&all.gguf, &all.graph, &OpenOptions { sequences: 1, ..here.clone() });
         let off = side_by_side::scores(&mut all.open(&here).unwrap(), &mut host, 3);
-        // The CPU has the experts of two of three layers; the device has those of the third.
+        // The CPU computes the experts of two of three layers; the device computes those of the
+        // third.
         let with = OpenOptions { host_experts: 2, hot_experts: Some(1 << 20), ..here };
         let apart = Apart::of(&all.graph, &with).unwrap();
         assert!((2..16).contains(&apart.places) && (apart.taken, apart.of) == (2, 3), "{apart}");
@@ -301,7 +304,8 @@ fn hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side()
         assert_eq!(gpu.plan().host_layers(), 2);
         Simulated::here().poison(gpu.plan());
         let seen = side_by_side::scores(&mut session, &mut host, 3);
-        // The error of the device alone: near-ties of scores choose another expert.
+        // The device alone has the same error: if scores are nearly equal, another expert is
+        // chosen.
         assert!(
             seen.iter().zip(&off).all(|(x, off)| *x < off + 1e-3),
             "logits are off by {seen:?}, not {off:?}"

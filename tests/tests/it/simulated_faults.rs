@@ -1,5 +1,5 @@
-//! Every fault of a kernel is one sentence that names the kernel, the fault, the block and the
-//! thread. After it the device refuses all work.
+//! Every fault of a kernel gives one line with the kernel, the fault, the block and the thread.
+//! After a fault the device refuses all work.
 
 use crate::common::{BLOCK, Bench, TEMPORARY, WORKER};
 use kjit_engine::{Geometry, args};
@@ -7,7 +7,7 @@ use kjit_kernel_cases::CaseArg;
 use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 
-/// Runs a faulty kernel; returns the sentence.
+/// Runs a faulty kernel. Returns the message.
 fn wrong(name: &str, argument: u32, buffers: usize) -> String {
     let b = Bench::new("rocm:0");
     let stream = b.device.stream().unwrap();
@@ -69,7 +69,7 @@ fn another_buffer_of_the_device_that_the_launch_was_not_given_is_a_fault() {
         let y = stream.upload(&[0f32; BLOCK as usize]).unwrap();
         let shape = Geometry::new(1, BLOCK);
         let reads = b.kernel("reads_behind");
-        // With the buffer among the arguments the read is allowed.
+        // If the buffer is an argument of the launch, the read is allowed.
         stream.put(&reads, &shape, &args![&other, &y, 63u32]).unwrap();
         assert_eq!(stream.read(&y).unwrap(), [2.0; BLOCK as usize]);
         let away = (other.address().wrapping_sub(x.address()) as i64 / 4) as u32;
@@ -86,7 +86,7 @@ fn another_buffer_of_the_device_that_the_launch_was_not_given_is_a_fault() {
     });
 }
 
-/// Unwritten memory is poisoned, and so is an index read from it.
+/// Unwritten memory is poisoned, and so is an index that is read from it.
 #[test]
 fn a_choice_that_nobody_wrote_is_a_fault() {
     Setup::devices("gfx1100").run(
@@ -110,8 +110,8 @@ fn a_choice_that_nobody_wrote_is_a_fault() {
     );
 }
 
-/// An illegal access once seen on an H200: fewer sequences than the program has rows, while the
-/// expert kernel was given all rows.
+/// An illegal access that happened on an H200: there were fewer sequences than rows of the program,
+/// and the expert kernel used all rows.
 #[test]
 fn experts_of_rows_that_are_not_in_use_are_a_fault() {
     Setup::devices("gfx942").run(
@@ -146,8 +146,8 @@ fn experts_of_rows_that_are_not_in_use_are_a_fault() {
     );
 }
 
-/// A long-lived program survives a fault: the error is typed, and the device reopens once all its
-/// objects are dropped.
+/// A long-lived program survives a fault: the error has a type, and the device can be opened again
+/// after all its objects are dropped.
 #[test]
 fn a_lost_device_says_so_and_is_opened_anew() {
     Setup::devices("gfx1100").run(
@@ -174,7 +174,7 @@ fn a_lost_device_says_so_and_is_opened_anew() {
                     .put(&saxpy, &Geometry::new(1, BLOCK), &args![&x, &x, 1f32, 1u32])
                     .unwrap_err(),
             );
-            // Page-locked memory would be freed while its owner uses it.
+            // Page-locked memory must not be freed while its owner uses it.
             assert!(
                 lost(b.engine.device("rocm:0").unwrap_err())
                     .contains("drop all that was made on it")

@@ -1,5 +1,5 @@
-//! Feed-forward parts that the CPU computes beside a simulated AMD device, while other layers are
-//! streamed to the device.
+//! Feed-forward parts of layers that the CPU computes, while other layers are streamed to a
+//! simulated AMD device.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_engine::{Config, Engine, Isolation};
@@ -19,7 +19,7 @@ use kjit_tests::simulator::Simulated;
 const MODEL: &str = "tiny/tiny-gemma3-q4_k_m.gguf";
 const IN_PLACE: &str = "tiny/tiny-gemma3-f16.gguf";
 
-/// The options with the least memory for which everything but the CPU's parts fits when streamed.
+/// The options with the minimum memory: everything fits when streamed, except the parts of the CPU.
 fn tight(all: &Several, options: &OpenOptions) -> OpenOptions {
     let device = all.device();
     let apart = HostFfnGraph::of(&all.graph, options.host_ffn.unwrap()).unwrap();
@@ -44,7 +44,7 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
         let want = prompts(&mut all.open(&one).unwrap());
         let cases = [(2, 2), (99, layers)];
         for (n, taken) in cases.into_iter().take(if several { 2 } else { 1 }) {
-            // Several sequences; `precise` leaves only the device's own rounding.
+            // Several sequences. With `precise` only the rounding of the device remains.
             let with = OpenOptions {
                 host_ffn: Some(n),
                 host_prompts: HostPrompts::Compute,
@@ -64,8 +64,8 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
                 seen.extend(side_by_side::mixed(&mut session, &mut host));
                 assert!(seen.iter().all(|x| *x < 4e-3), "{n}: logits are off by {seen:?}");
             }
-            // A long prompt streams all layers: its bits are those of the device alone, before and
-            // after single tokens.
+            // A long prompt streams all layers: its logits have the same bits as on the device
+            // alone, before and after single tokens.
             let with =
                 OpenOptions { host_ffn: Some(n), host_prompts: HostPrompts::Copy, ..one.clone() };
             let with = tight(&all, &with);
@@ -80,7 +80,7 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
             assert!(
                 told.streamed.is_none_or(|s| s.bytes == streaming.step_bytes() && s.apart == taken)
             );
-            // The copies for each token use the slots in turn.
+            // The copies for each token use the slots one after the other.
             let slots: Vec<usize> =
                 streaming.layers.iter().filter(|l| !l.for_prompts).map(|l| l.slot).collect();
             assert!(slots.windows(2).all(|w| w[0] != w[1]), "{slots:?}");
@@ -160,8 +160,8 @@ fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themse
         assert!(beside > 0, "no layer was copied while the CPU computed: {copies:?} {parts:?}");
         drop(session);
         all.engine = untraced;
-        // Without a given number the measured rates choose it, and the report names them where the
-        // CPU has a part.
+        // If no number is given, measured rates choose it. The report contains the rates if the CPU
+        // has a part.
         let mut alone = all.open(&one).unwrap();
         let whole = alone.gpu().unwrap().plan().memory.total();
         let least = memory.unwrap();
@@ -185,7 +185,7 @@ fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themse
         });
         let off = here.iter().zip(&there).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
         assert!(off < 0.3, "a score is off by {off}");
-        // Copies only, on request.
+        // With 0 all layers are only copied.
         let with = OpenOptions { memory, host_ffn: Some(0), ..one };
         assert!(all.open(&with).unwrap().gpu().unwrap().plan().decode.pauses.is_empty());
         assert_eq!(Simulated::here().fault(0), "");
@@ -203,7 +203,7 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         let one = OpenOptions { sequences: 1, ..options(KvType::F16) };
         let target = all.device().target().clone();
         let whole = plan_for(&all.engine, &all.graph, &target, &one).unwrap().memory;
-        // All layers but a few are resident.
+        // All layers except a few are resident.
         let with = OpenOptions { memory: Some(whole.total() - whole.weights / 8), ..one };
         let pauses = |session: &Session| session.gpu().unwrap().plan().decode.pauses.len();
         let said = |session: &Session| session.gpu().unwrap().remarks().join("; ");
@@ -217,7 +217,7 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
              cannot be measured (";
         assert!(line.starts_with(why) && line.contains("hipEventCreateWithFlags"), "{line}");
         drop(session);
-        // The kernels of a card that holds the whole model are in the cache, and nothing more can
+        // The cache has the kernels for a card on which the whole model fits. No more kernels can
         // be compiled.
         let dir = tempfile::tempdir().unwrap();
         let config = |kind: &str| {
@@ -240,7 +240,7 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         let id = session.add(SampleOptions::default()).unwrap();
         assert!(session.feed(id, &[7, 8, 9], Want::Last).unwrap().iter().all(|x| x.is_finite()));
         drop(session);
-        // A request for CPU parts gets an error that names the missing kernel and the remedy.
+        // If CPU parts are requested, the error names the missing kernel and the solution.
         let asked = OpenOptions { host_ffn: Some(2), ..with.clone() };
         let error = all.open(&asked).err().unwrap().to_string();
         assert!(error.starts_with("--host-ffn 2: kernel '") && !error.contains('\n'), "{error}");
@@ -248,7 +248,7 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         warm(&HostFfnGraph::of(&all.graph, 2).unwrap().graph);
         all.engine = Engine::new(config("none"));
         assert_eq!(pauses(&all.open(&asked).unwrap()), 2);
-        // With those kernels in the cache the rates are measured, whatever they choose.
+        // With these kernels in the cache the rates are measured. Their result does not matter.
         warm(&HostFfnGraph::of(&all.graph, 99).unwrap().graph);
         all.engine = Engine::new(config("none"));
         assert!(!said(&all.open(&with).unwrap()).contains("is copied: "));

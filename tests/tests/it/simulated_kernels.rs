@@ -1,4 +1,4 @@
-//! Every kernel case on simulated AMD devices through the engine: compiled, cached, loaded,
+//! Every kernel case on simulated AMD devices, run by the engine: compiled, cached, loaded,
 //! launched, read back and compared with its oracle in f64. Wave 32 and wave 64, RDNA and CDNA.
 
 use crate::common::{TEMPORARY, WORKER};
@@ -19,8 +19,9 @@ fn run(stream: &Stream, module: &Module, case: &Case) -> Result<(), String> {
     case.check(&called.map_err(|e| format!("{}: {e}", case.name))?)
 }
 
-/// Runs all cases. `real`: with code objects of a clang if there is one, which also checks argument
-/// lists and resources; otherwise with those of the simulated hiprtc, which takes half the time.
+/// Runs all cases. If `real`, code objects are compiled by clang if it is installed, which also
+/// checks argument lists and resources. If not, the simulated hiprtc makes them, which takes half
+/// the time.
 fn all(test: &str, arch: &str, wave: u32, real: bool) {
     some(test, arch, wave, real, &[""]);
 }
@@ -31,7 +32,7 @@ fn some(test: &str, arch: &str, wave: u32, real: bool, few: &[&str]) {
     some_as(test, arch, wave, real, few, Target::clone);
 }
 
-/// [`some`] for another variant of the device.
+/// Like [`some`], for another variant of the device.
 fn some_as(
     test: &str,
     arch: &str,
@@ -98,8 +99,8 @@ fn every_case_is_right_on_gfx1100_with_waves_of_32() {
     all("simulated_kernels::every_case_is_right_on_gfx1100_with_waves_of_32", "gfx1100", 32, false);
 }
 
-/// One case of each kind: gfx942 covers this wave width, and the 32-lane tests cover the card's
-/// other properties.
+/// One case of each kind: gfx942 covers waves of 64, and the 32-lane tests cover the other
+/// properties of the card.
 #[test]
 fn some_cases_are_right_on_gfx1100_with_waves_of_64() {
     let few = [
@@ -129,7 +130,7 @@ fn every_case_is_right_on_gfx942_with_waves_of_64() {
     all("simulated_kernels::every_case_is_right_on_gfx942_with_waves_of_64", "gfx942", 64, false);
 }
 
-/// The only matrix unit with products 32 deep.
+/// The only matrix unit with products of depth 32.
 #[test]
 fn products_of_matrices_are_right_on_gfx1250() {
     let few = ["gemm Q8_0×67", "gemm Q4_K×51", "flash 4/2 heads of 64, F16"];
@@ -142,14 +143,14 @@ fn products_of_matrices_are_right_on_gfx1250() {
     );
 }
 
-/// GCN: waves of 64, no matrix unit, no dot product of bytes or halves.
+/// GCN: waves of 64, no matrix unit, no dot products of bytes or f16.
 #[test]
 fn some_cases_are_right_on_gfx900() {
     let few = ["matvec Q8_0×43", "gemm Q4_K×51", "flash 4/2 heads of 64, F16", "draw"];
     some("simulated_kernels::some_cases_are_right_on_gfx900", "gfx900", 64, false, &few);
 }
 
-/// A card without packed halves.
+/// A card without packed f16 instructions.
 #[test]
 fn some_cases_are_right_on_gfx803() {
     some(
@@ -161,8 +162,7 @@ fn some_cases_are_right_on_gfx803() {
     );
 }
 
-/// The last variant that is tried on a card: no matrix unit, no dot products, no arithmetic on
-/// halves.
+/// The last variant that is tried on a card: no matrix unit, no dot products, no f16 arithmetic.
 #[test]
 fn some_cases_are_right_in_f32_alone() {
     if std::env::var_os("KJIT_TEST_ONLY").is_none() {

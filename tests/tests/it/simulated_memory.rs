@@ -38,7 +38,7 @@ fn memory_of_a_gpu_goes_out_and_comes_in_without_a_copy() {
         let before = device.pool_statistics().unwrap();
         let launched = device.launches();
         let shown = Box::into_raw(shown);
-        // SAFETY: the struct is whole, and its memory stays until its deleter is called.
+        // SAFETY: the struct is complete, and its memory stays until its deleter is called.
         #[allow(unsafe_code, reason = "DLPack is structs behind pointers")]
         let back = unsafe {
             let keep = Box::new(Foreign::Versioned(shown));
@@ -48,7 +48,7 @@ fn memory_of_a_gpu_goes_out_and_comes_in_without_a_copy() {
         assert_eq!((after.live, device.launches()), (before.live, launched), "a copy was made");
         assert_eq!((back.shape(), back.device()), (&[13usize, 7][..], device));
         drop((x, turned));
-        // The lent memory outlives the tensors that made it.
+        // The shared memory stays valid after the tensors that created it are dropped.
         let sum = back.binary(BinOp::Add, &back).unwrap();
         let want: Vec<f64> =
             (0..13).flat_map(|c| (0..7).rev().map(move |r| f64::from(2 * (r * 13 + c)))).collect();
@@ -78,7 +78,7 @@ fn strides_that_leave_the_memory_and_foreign_devices_are_refused() {
                     2 => given.dtype.lanes = 4,
                     _ => given.ndim = -1,
                 }
-                // SAFETY: the memory is not read: each change is refused before.
+                // SAFETY: the memory is not read: each changed struct is refused before that.
                 #[allow(unsafe_code, reason = "DLPack is structs behind pointers")]
                 let refused = unsafe { Tensor::from_dltensor(given, Box::new(())) };
                 assert!(refused.is_err(), "{change}");

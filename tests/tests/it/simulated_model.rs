@@ -1,6 +1,6 @@
-//! A real model on simulated AMD devices: SmolLM2's greedy tokens are the host's with waves of 32
-//! and of 64. The test covers the whole path: plan, kernels compiled by the simulated hiprtc in
-//! child processes, cache, upload, repacking, graphs, prompt, decode. The command's test
+//! A real model on simulated AMD devices: the greedy tokens of SmolLM2 match the host's, with waves
+//! of 32 and of 64. The test covers the whole path: plan, kernels compiled by the simulated hiprtc
+//! in child processes, cache, upload, repacking, graphs, prompt, decode. The command's test
 //! `simulated` runs the same model on the same cards, so this one needs `KJIT_TEST_ALL=smollm2`.
 
 use crate::common::{TEMPORARY, WORKER};
@@ -79,8 +79,8 @@ fn smollm2s_greedy_tokens_on_simulated_gfx942_are_the_hosts() {
     );
 }
 
-/// A small model of random weights: three times a prompt of two chunks and one token, with the
-/// logits after each.
+/// A small model of random weights: a prompt of two chunks and then one token, three times, with
+/// the logits after each.
 fn logits_are_the_hosts(test: &str, name: &str, arch: &str) {
     let Some(path) = model_path(name) else { return };
     let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
@@ -112,9 +112,9 @@ fn logits_are_the_hosts(test: &str, name: &str, arch: &str) {
         }
         eprintln!("{name} on {arch}: off by {seen:?} of the norm");
         seen.sort_by(f64::total_cmp);
-        // Keys and values are halves, activations have 16 bits: the largest error seen was 2.6e-3.
-        // Another expert chosen at a near-tie of scores costs 1e-2 in later logits, so the limit of
-        // the median is tight and that of the maximum is not.
+        // Keys and values are f16, activations have 16 bits: the largest measured error is 2.6e-3.
+        // If another expert is chosen because scores are nearly equal, later logits differ by 1e-2.
+        // So the limit of the median is tight, and the limit of the maximum is not.
         assert!(
             seen[seen.len() / 2] < 4e-3,
             "{name} on {arch}: logits are off by {seen:?} of their norm"

@@ -1,5 +1,5 @@
 //! Tensor operations on simulated AMD devices compared with the CPU's, for waves of 32 and of 64
-//! lanes. Each test runs in a process of its own with the simulated HIP runtime.
+//! lanes. Each test runs in a new process with the simulated HIP runtime.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_ops::{
@@ -10,8 +10,8 @@ use kjit_tests::simulator::{Setup, cache, engine};
 
 /// Runs `body` with a device of waves of 32 lanes, and with one of 64.
 fn on_both(test: &str, body: impl Fn(&Device)) {
-    // Many small kernels, compiled quickly for the simulator only. ops/tests/it/compile.rs compiles
-    // them for the machine with clang.
+    // Many small kernels, compiled with -Og and only for the simulator. ops/tests/it/compile.rs
+    // compiles them to machine code with clang.
     let setup = Setup::devices("gfx1100,gfx942:sramecc+:xnack-")
         .set("HIPSIM_CLANG", "none")
         .set("HIPSIM_OPTIMISE", "-Og");
@@ -24,7 +24,7 @@ fn on_both(test: &str, body: impl Fn(&Device)) {
     });
 }
 
-/// Numbers from -`range` to `range`, equal in every run.
+/// Random numbers from -`range` to `range`, the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -50,8 +50,8 @@ impl Random {
     }
 }
 
-/// Checks that both have one dtype, shape and values: equal bits, or floats within `units` in the
-/// last place.
+/// Checks that both have the same dtype, shape and values: equal bits, or floats within `units` in
+/// the last place.
 fn same(what: &str, got: &Tensor, want: &Tensor, units: f64) {
     assert_eq!((got.dtype(), got.shape()), (want.dtype(), want.shape()), "{what}");
     let eps = match got.dtype() {
@@ -79,7 +79,7 @@ fn same(what: &str, got: &Tensor, want: &Tensor, units: f64) {
 
 const SHAPES: &[&[usize]] = &[&[0], &[65], &[3, 257], &[7, 1, 13], &[2, 3, 5, 11]];
 
-/// Stacks tensors of one shape as rows in f64, so that one kernel computes all of them.
+/// Stacks tensors of the same shape as rows in f64, so that one kernel computes all of them.
 fn together(list: &[Tensor]) -> Tensor {
     let device = list[0].device();
     let rows =
@@ -93,7 +93,7 @@ fn together(list: &[Tensor]) -> Tensor {
     out
 }
 
-/// Every function of two tensors that the dtype has, except `without`.
+/// Every function of two tensors for this dtype, except `without`.
 fn functions(x: &Tensor, y: &Tensor, without: &[UnOp]) -> Vec<(&'static str, Tensor)> {
     let un = UnOp::ALL.iter().filter(|op| !without.contains(op));
     let un = un.filter_map(|op| Some((op.name(), x.unary(*op).ok()?)));
@@ -101,7 +101,7 @@ fn functions(x: &Tensor, y: &Tensor, without: &[UnOp]) -> Vec<(&'static str, Ten
     un.chain(bin).collect()
 }
 
-/// Compares all functions on the device with the CPU's, ten in a kernel.
+/// Compares all functions on the device with the CPU's, ten functions per kernel.
 fn all_same(x: &Tensor, y: &Tensor, device: &Device, without: &[UnOp], pow: f64) {
     let (dx, dy) = (x.to_device(device).unwrap(), y.to_device(device).unwrap());
     let (want, got) = (functions(x, y, without), functions(&dx, &dy, without));
@@ -206,7 +206,7 @@ fn folds_and_views_give_what_the_cpu_gives() {
         let mut random = Random(2);
         for shape in SHAPES {
             for dtype in [DType::F32, DType::F16, DType::I32] {
-                // Other dtypes use one shape, because each is a kernel of its own.
+                // Other dtypes use one shape only, because each dtype needs another kernel.
                 if dtype != DType::F32 && shape.len() != 2 {
                     continue;
                 }

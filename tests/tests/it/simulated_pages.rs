@@ -1,5 +1,5 @@
-//! Paged keys and values on simulated AMD devices: the bits of unpaged ones under every sharing,
-//! and the host's answers for requests that share pages or are preempted.
+//! Paged keys and values on simulated AMD devices: the same bits as without pages, however pages
+//! are shared, and the same answers as the host's for requests that share pages or are preempted.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_model::gguf::Gguf;
@@ -99,15 +99,15 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
         near("its next turn", &turn, &two, 4);
         assert_eq!((one.cached(), two.cached()), (0, first.len() + 3));
         let status = scheduler.status();
-        // The longer text replaces its own prefix among the kept texts.
+        // The longer text replaces its own prefix among the stored texts.
         let pages = status.pages.unwrap();
         assert_eq!(
             (pages.total, pages.used, pages.shared, status.kept_tokens),
             (6, 2, 0, turn.len() + 3),
             "{status:?}"
         );
-        // Other requests with this system prompt, which ends within a page. Each computes only its
-        // own part.
+        // Other requests with this system prompt, which ends inside a page. Each request computes
+        // only the rest of its prompt.
         let others: Vec<Vec<u32>> = (2..5).map(|i| [&system[..], &prompt(i, 9)].concat()).collect();
         let asked: Vec<Asked> = others.iter().map(|p| ask(&scheduler, p, 4, |_| {})).collect();
         for (i, (asked, p)) in asked.into_iter().zip(&others).enumerate() {
@@ -129,7 +129,7 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
             (11, 0, status.kept_tokens),
             "{status:?}"
         );
-        // A prompt and answer that need all pages but the last of the kept ones.
+        // A prompt and answer that need all pages except the last stored one.
         let long = prompt(30, 290);
         near("a whole context", &long, &ask(&scheduler, &long, 10, |_| {}).got(), 10);
         assert!(scheduler.stop(Duration::from_secs(60)));
@@ -142,7 +142,7 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
     });
 }
 
-/// Models with recurrent states, which cannot be rolled back, beside their paged keys and values.
+/// Models with recurrent states, which cannot be rolled back, in addition to paged keys and values.
 fn returning(test: &str, names: &[&str], arch: &str) {
     let paths: Vec<PathBuf> = names.iter().filter_map(|name| model_path(name)).collect();
     let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
@@ -158,7 +158,7 @@ fn returning(test: &str, names: &[&str], arch: &str) {
         let session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
         assert_eq!(session.gpu().unwrap().plan().copies(), returning::COPIES);
         let scheduler = Scheduler::start(session, returning::scheduling()).unwrap();
-        // More texts than state copies: the test on a card covers that.
+        // More texts than copies of states: the test on a card covers that.
         returning::the_hosts(&scheduler, &mut host, 0.05, false);
         assert!(scheduler.stop(Duration::from_secs(60)));
         assert_eq!(Simulated::here().fault(0), "");
@@ -204,7 +204,7 @@ impl Constraint for Nothing {
 }
 
 /// A session of a model with a scan beside attention, with three sequences and four pages, and the
-/// host's session.
+/// session of the host.
 fn scan_in_few_pages(test: &str, go: impl FnOnce(Session, One)) {
     let Some(path) = model_path("archs/falcon-h1.gguf") else { return };
     let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
@@ -263,8 +263,8 @@ fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_w
     let test = "simulated_pages::a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short";
     scan_in_few_pages(test, |session, mut host| {
         let vocab = host.n_vocab();
-        // All four pages are in use: one shared by two texts, one for each of them, and one for the
-        // request that will fail.
+        // All four pages are in use: one is shared by two texts, each text has another one, and the
+        // request that will fail has one.
         let scheduler = Scheduler::start(session, returning::scheduling()).unwrap();
         let system = text(77, PAGE + 12, vocab);
         let texts = [3, 4].map(|i| [&system[..], &text(i, 9, vocab)].concat());

@@ -1,5 +1,5 @@
 //! A token as one launch on the simulated device. Its blocks are resident together and run in
-//! random order, and its logits are those of many launches, also with delayed waves.
+//! random order, and its logits match those of many launches, also with delayed waves.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_engine::{Arg, Device, Geometry};
@@ -20,8 +20,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Compares one launch with many. `chunk` is that of other tests of this model and card, so that
-/// launches are compiled for the CPU once.
+/// Compares one launch with many. `chunk` is the same as in other tests of this model and card, so
+/// that launches are compiled for the CPU only once.
 fn as_launches(test: &str, name: &str, (arch, chunk): (&str, usize), probe: Probe) {
     let Some(path) = model_path(name) else { return };
     let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
@@ -48,8 +48,9 @@ fn as_launches(test: &str, name: &str, (arch, chunk): (&str, usize), probe: Prob
             one.on_gpu().poison().unwrap();
             let (got, want) =
                 (one.feed(&[token], Want::Last).unwrap(), many.feed(&[token], Want::Last).unwrap());
-            // The products may be cut into other teams. Sums that differ by 2e-7 can round to other
-            // halves as keys and values, 2^-11 apart. The largest difference seen was 7e-5.
+            // The products may be divided into other teams of threads. Sums that differ by 2e-7 can
+            // round to different f16 keys and values, 2^-11 apart. The largest measured difference
+            // is 7e-5.
             assert!(off(&got, &want) < 5e-4, "{name} on {arch}: off by {}", off(&got, &want));
         }
         let greedy = SampleOptions::default();
@@ -83,7 +84,8 @@ fn one_launch_a_token_of_experts_of_4_bits_on_simulated_gfx90a() {
 }
 
 /// Two tensor-parallel devices run a token as one launch each. The launches exchange sums through
-/// each other's memory or the host's. Prompts are several launches that use the same words.
+/// each other's memory or host memory. Prompts are several launches that use the same
+/// synchronisation variables.
 #[test]
 fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
     let test = "simulated_persistent::one_launch_on_each_of_two_simulated_gfx1100_is_the_launches";
@@ -101,7 +103,7 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
             let session = Session::on_gpus(&b.engine, devices, &b.gguf, b.graph.clone(), o);
             One::of(session.map_err(|e| format!("{e:?}")).unwrap())
         };
-        // Prompts are launches that meet by the same words.
+        // Prompts are launches that synchronise with the same variables.
         let said = |s: &mut One| {
             let vocab = s.n_vocab() as u32;
             let mut rows = vec![];
@@ -137,10 +139,10 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
                 assert!(off(got, want) < 5e-4, "row {i}, {way}: off by {}", off(got, want));
             }
             assert!(first.get_or_insert(got.clone()).0 == got.0, "other bits {way}");
-            // Another model on one of the devices: two such launches could each wait for blocks
-            // that the other keeps from starting. The model is opened during an answer and waits
-            // for the end of it. (Kernels of two models do not run concurrently on the simulator,
-            // so the answer pauses; on cards it goes on.)
+            // Another model on one of the devices: two such launches could wait forever, because
+            // each prevents blocks of the other from starting. The model is opened during an answer
+            // and waits for its end. (Kernels of two models do not run concurrently on the
+            // simulator, so the answer pauses. On cards it continues.)
             let mut beside = std::thread::scope(|scope| {
                 let mut opening = None;
                 one.decode(&[5, 9, 2], SampleOptions::default(), &mut |token| {
@@ -155,7 +157,7 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
             one.truncate(0);
             assert_eq!(beside.on_gpu().persistent(), None);
             assert!(said(&mut beside) == want, "what becomes launches has their bits");
-            // Tokens that it decodes ahead end first, for the same reason.
+            // Tokens that it decodes ahead are finished first, for the same reason.
             drop(beside);
             assert!(said(&mut one) == want, "what becomes launches has their bits");
             assert_eq!(one.on_gpu().persistent(), None);
@@ -181,7 +183,7 @@ fn one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100() {
         let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options.clone() });
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
-        // With pages that alternate with those of other sequences.
+        // Its pages alternate with pages of other sequences.
         let (persistent, probe, paged) = (Persistence::On, Probe::Delays, Some(1024));
         let options = OpenOptions { sequences: 2, persistent, probe, paged, ..options };
         let mut session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
@@ -195,7 +197,7 @@ fn one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100() {
         for n in [1, 2] {
             Simulated::here().poison(session.gpu().unwrap().plan());
             let seen = side_by_side::scores(&mut session, &mut host, n);
-            // Keys and values are halves, as with many launches.
+            // Keys and values are f16, as with many launches.
             assert!(seen.iter().all(|x| *x < 4e-3), "{n} sequences: logits are off by {seen:?}");
             let gap = side_by_side::answers(&mut session, &mut host, n, 4);
             assert!(gap < 0.05, "{n} sequences: a token is {gap} below the host's choice");
@@ -204,8 +206,8 @@ fn one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100() {
     });
 }
 
-/// Two norms in two blocks, each of which waits for `blocks` blocks. Returns the host's error word
-/// and the second result.
+/// Two norms in two blocks, each of which waits for `blocks` blocks. Returns the error code for the
+/// host and the second result.
 fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
     let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
     let device = engine.device("rocm:0").unwrap();
@@ -229,7 +231,7 @@ fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
     let mut program = vec![];
     for (from, to) in [(&x, &between), (&between, &y)] {
         let end = program.len() + made.words;
-        // Step 0 in one share with no handover: x, weight, bias, residual, y, eps.
+        // Step 0 has one share and no wait for other blocks: x, weight, bias, residual, y, eps.
         let (eps, head) = (u64::from(1e-6f32.to_bits()), program.len() + HEAD);
         program.extend([0, 1, 1, 1]);
         program.resize(head, 0);
@@ -266,8 +268,8 @@ fn a_block_that_never_comes_is_told_of_and_nothing_hangs() {
         let (late, y) = two_norms(2);
         assert_eq!(late, 0);
         assert!(y.iter().all(|v| (v - 0.5).abs() < 1e-5), "{y:?}");
-        // The fault is at the second of the two instructions; the word is that number plus one,
-        // since 0 means success.
+        // The fault is at the second of the two instructions. The error code is its index plus one,
+        // because 0 means success.
         assert_eq!(two_norms(3).0, 2);
     });
 }

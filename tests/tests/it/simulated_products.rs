@@ -1,5 +1,5 @@
 //! Products, convolutions and rows on simulated AMD devices with waves of 32 and of 64 lanes,
-//! compared with loops in f64, and their launches.
+//! compared with loops in f64, and the number of their launches.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_ops::{DType, Device, Index, Scalar, Tensor, Windows};
@@ -19,7 +19,7 @@ fn on_both(test: &str, body: impl Fn(&Device)) {
     });
 }
 
-/// Numbers of which the seed is told: `KJIT_TEST_SEED` repeats them.
+/// Random numbers whose seed is printed: `KJIT_TEST_SEED` repeats them.
 struct Random(u64);
 
 impl Random {
@@ -36,12 +36,12 @@ impl Random {
         self.0 >> 33
     }
 
-    /// From `low` to `high`.
+    /// A random size from `low` to `high`.
     fn size(&mut self, low: usize, high: usize) -> usize {
         low + self.next() as usize % (high - low + 1)
     }
 
-    /// Numbers from -1 to 1.
+    /// Random numbers from -1 to 1.
     fn tensor(&mut self, shape: &[usize], dtype: DType) -> Tensor {
         let n: usize = shape.iter().product();
         let bytes: Vec<u8> = (0..n)
@@ -62,9 +62,9 @@ fn wide(t: &Tensor) -> Tensor {
     t.astype(DType::F64).unwrap()
 }
 
-/// Checks a result against the CPU's in f64. It may be off by `steps` roundings to its own dtype,
-/// of values of the size of a sum of `terms` random products of numbers up to 1 (some of them then
-/// cancel), and by the roundings of that sum in f32.
+/// Checks a result against the CPU's result in f64. The tolerance is `steps` roundings to its
+/// dtype, of values of the size of a sum of `terms` random products of numbers up to 1 (of which
+/// some cancel), plus the roundings of that sum in f32.
 fn close(what: &str, got: &Tensor, want: &Tensor, terms: usize, steps: f64) {
     assert_eq!(got.shape(), want.shape(), "{what}");
     let eps = match got.dtype() {
@@ -95,7 +95,7 @@ fn counted(device: &Device, what: &str, launches: u64, make: &dyn Fn() -> Tensor
 fn products_of_any_size_are_right() {
     on_both("simulated_products::products_of_any_size_are_right", |device| {
         let mut random = Random::new("products");
-        // Sizes of which sixteen bytes are a multiple, and sizes that are none.
+        // Sizes that are multiples of sixteen bytes, and sizes that are not.
         let even = |random: &mut Random| 8 * random.size(1, 20);
         for dtype in [DType::F16, DType::BF16, DType::F32] {
             for case in 0..6 {
@@ -108,7 +108,7 @@ fn products_of_any_size_are_right() {
                 let a = random.tensor(&[m, k], dtype);
                 let b = random.tensor(&[k, n], dtype);
                 let (turned_a, turned_b) = (random.next() & 1 == 1, random.next() & 1 == 1);
-                // A transposed operand is a view of memory in the other order.
+                // A transposed operand is a view of memory with the other order.
                 let place = |t: &Tensor, turned: bool| match turned {
                     false => t.to_device(device).unwrap(),
                     true => {
@@ -123,7 +123,7 @@ fn products_of_any_size_are_right() {
                 close(&what, &got, &wide(&a).matmul(&wide(&b)).unwrap(), k, 1.0);
             }
         }
-        // Batches that broadcast, vectors, slices with steps, and no products at all.
+        // Batches that broadcast, vectors, slices with steps, and products without elements.
         let (a, b) =
             (random.tensor(&[3, 1, 5, 9], DType::F32), random.tensor(&[4, 9, 7], DType::F32));
         let (x, y) = (a.to_device(device).unwrap(), b.to_device(device).unwrap());
@@ -175,12 +175,12 @@ fn readers_of_a_product_join_its_launch() {
                 k,
                 if dtype == DType::F16 { 65536.0 } else { 12.0 },
             );
-            // A result that somebody holds is computed once and read.
+            // A result that is also used elsewhere is computed once and then read.
             let held = dx.linear(&dw, None).unwrap();
             let got = counted(device, "held", 2, &|| held.relu().unwrap());
             close("held", &got, &wx.linear(&ww, None).unwrap().relu().unwrap(), k, 2.0);
             counted(device, "again", 0, &|| held.clone());
-            // So is one that is read in another order, or twice over.
+            // The same holds for a result that is read in another order, or twice.
             let turned = |x: &Tensor, w: &Tensor| {
                 let y = x.linear(w, None).unwrap();
                 y.matrix_transpose().unwrap().neg().unwrap()
@@ -219,7 +219,7 @@ fn convolutions_copy_no_windows() {
                 "{dtype}, {groups} groups of {each} channels, {out}, {h}×{w}, stride {stride}, \
                  padding {padding}, dilation {dilation}"
             );
-            // Padding makes a copy of the image: a launch fills it, one copies.
+            // Padding makes a copy of the image: one launch fills it, one copies.
             let launches = if padding > 0 { 3 } else { 1 };
             let got = counted(device, &what, launches, &|| conv(&dx, &df, &db));
             close(&what, &got, &conv(&wide(&x), &wide(&f), &wide(&b)), 6 * each, 3.0);
@@ -246,7 +246,7 @@ fn softmax_and_norms_are_one_launch() {
             let [w, b] = [(); 2].map(|()| random.tensor(&[n], dtype));
             let [dx, dw, db] = [&x, &w, &b].map(|t| t.to_device(device).unwrap());
             let what = |op: &str| format!("{op} of {m} rows of {n}, {dtype}");
-            // A row of one element is no fold.
+            // A row of one element is not a reduction.
             let one = |name: &str| if n > 1 { (what(name), 1) } else { (what(name), 3) };
             let check =
                 |name: &str, steps: f64, f: &dyn Fn(&Tensor, &Tensor, &Tensor) -> Tensor| {
@@ -256,7 +256,7 @@ fn softmax_and_norms_are_one_launch() {
                     got.eval().unwrap();
                     let launched = device.launches() - before;
                     assert!(launched <= launches, "{what}: {launched} launches");
-                    // The CPU takes the same steps in the same dtype.
+                    // The CPU computes the same steps in the same dtype.
                     close(&what, &got, &f(&x, &w, &b).astype(DType::F64).unwrap(), 0, steps);
                 };
             check("softmax", 4.0, &|x, _, _| x.softmax(-1).unwrap());
@@ -271,7 +271,7 @@ fn softmax_and_norms_are_one_launch() {
                 x.mul(w).unwrap().add(b).unwrap().softmax(-1).unwrap()
             });
         }
-        // Along another axis, over two axes, and groups of channels.
+        // Reductions along another axis, over two axes, and over groups of channels.
         let x = random.tensor(&[3, 8, 5, 7], DType::F32);
         let [w, b] = [(); 2].map(|()| random.tensor(&[8], DType::F32));
         let [dx, dw, db] = [&x, &w, &b].map(|t| t.to_device(device).unwrap());
@@ -294,7 +294,7 @@ fn softmax_and_norms_are_one_launch() {
         let turned = |x: &Tensor| x.softmax(-1).unwrap().matrix_transpose().unwrap().neg().unwrap();
         let got = counted(device, "softmax, transposed", 1, &|| turned(&dx));
         close("softmax, transposed", &got, &turned(&x), 0, 4.0);
-        // Infinities and NaN, as the CPU has them.
+        // Infinities and NaN give the same results as on the CPU.
         let mut values = vec![0.5f64; 12];
         (values[1], values[5], values[6]) = (f64::NEG_INFINITY, f64::NAN, f64::INFINITY);
         let bytes: Vec<u8> =
@@ -308,7 +308,7 @@ fn softmax_and_norms_are_one_launch() {
                 "{g} for {w}"
             );
         }
-        // A fold that somebody holds is computed once.
+        // A reduction that is also used elsewhere is computed once.
         let top = dx.max(Some(&[-1]), true).unwrap();
         let d = dx.sub(&top).unwrap();
         counted(device, "held fold", 2, &|| d.clone());

@@ -1,6 +1,6 @@
-//! The scheduler on a simulated AMD device: each of many requests gets the host's answer, with and
-//! without shared prefixes, drafts and penalties. After a fault of the device the model is reopened
-//! and the queue continues.
+//! The scheduler on a simulated AMD device: each of many requests gets the same answer as on the
+//! host, with and without shared prefixes, drafts and penalties. After a fault of the device the
+//! model is reopened and the queue continues.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_engine::{Engine, Target};
@@ -66,15 +66,15 @@ fn requests_on_simulated_gfx1100_are_each_what_the_host_makes_of_them() {
             let scheduler = Scheduler::start(session, budget).unwrap();
             let mut near = |name: &str, prompt: &[u32], got: &Got| {
                 let gap = gap(&mut host, &[prompt, &got.ids].concat(), prompt.len());
-                // Keys, values and some products are halves: a token may be less likely than the
-                // host's choice by this much.
+                // Keys, values and some products are f16: the log probability of a token may be
+                // lower than that of the host's choice by this much.
                 assert!(gap < 0.05, "{name}: a token is {gap} below the host's choice");
             };
             // A single request, which the device decodes ahead of the host.
             let first = prompt(1, 20);
             let one = ask(&scheduler, &first, 6, |_| {}).got();
             near("alone", &first, &one);
-            // Its next turn, a request with the same prefix, and others: more than there are slots.
+            // Its next turn, a request with the same prefix, and others: more requests than slots.
             let turn = [&first[..], &one.ids, &[7, 8, 9]].concat();
             let other = [&first[..18], &[3, 4, 5, 6]].concat();
             let mut prompts: Vec<Vec<u32>> = vec![turn, other];
@@ -86,7 +86,7 @@ fn requests_on_simulated_gfx1100_are_each_what_the_host_makes_of_them() {
                 assert_eq!((got.reason(), got.ids.len()), (Reason::Length, 5));
                 near(&format!("request {i}"), p, got);
             }
-            // Drafts are rows of a prompt. A constant text is drafted rightly.
+            // Drafts are computed like rows of a prompt. Drafts of a constant text are correct.
             let same = SampleOptions { bias: vec![(7, 1e4)], ..SampleOptions::default() };
             let drafted =
                 ask(&scheduler, &first, 30, |r| (r.lookup, r.sampling) = (true, same)).got();
@@ -100,7 +100,7 @@ fn requests_on_simulated_gfx1100_are_each_what_the_host_makes_of_them() {
             let known = ask(&scheduler, &first, 3, |r| r.logprobs = Some(2)).got();
             near("log probabilities", &first, &known);
             // A single request whose text repeats: the scheduler estimates the gain of drafts while
-            // the device runs ahead, then uses them.
+            // the device runs ahead, then it uses them.
             let round: Vec<u32> = (0..16).map(|i| [5, 60, 7, 80][i % 4]).collect();
             let plain = ask(&scheduler, &round, 40, |_| {}).got();
             let counted = scheduler.status();
@@ -194,8 +194,8 @@ fn after_a_fault_an_encoder_is_opened_again_and_makes_the_vectors_of_before() {
             vector.recv_timeout(Duration::from_secs(60)).unwrap()
         };
         let before = vector().unwrap();
-        // An illegal access that shows at the next wait. The number of waits during opening depends
-        // on which kernels were already proven.
+        // An illegal access that is detected at the next wait. The number of waits during opening
+        // depends on which kernels were tested before.
         Simulated::here().fail(c"hipStreamSynchronize", 1, 700);
         let failed = (0..9).find_map(|_| vector().err()).unwrap();
         assert!(matches!(&failed, Failure::Device(why) if why.contains("lost")), "{failed:?}");
@@ -236,7 +236,7 @@ fn fewer_sequences_are_opened_where_more_would_take_the_weights_memory() {
         let streamed = session.gpu().unwrap().statistics().streamed;
         assert_eq!((session.sequences(), streamed.is_none()), (4, true));
         drop(session);
-        // `fewer: false` keeps the number: opening fails, or layers are streamed.
+        // `fewer: false` keeps the number of sequences: opening fails, or layers are streamed.
         let asked = open(OpenOptions { fewer: false, ..options(8) });
         assert!(
             asked.is_err() || asked.is_ok_and(|s| s.gpu().unwrap().statistics().streamed.is_some())
@@ -244,7 +244,7 @@ fn fewer_sequences_are_opened_where_more_would_take_the_weights_memory() {
     });
 }
 
-/// A constraint that allows every third token, a different third after each.
+/// A constraint that allows every third token, with another offset after each token.
 struct Thirds(u32, u32);
 
 impl Constraint for Thirds {
@@ -300,8 +300,8 @@ fn biases_penalties_and_masks_on_the_device_choose_what_the_hosts_sampler_choose
                 TokenMask::new(n_vocab, (0..n_vocab as u32).filter(|id| *id as usize % 4 == i % 4))
             };
             for pair in manners(n_vocab).chunks(2) {
-                // Two sequences that the device chooses for, and one whose logits are copied to the
-                // host, with the text of the first.
+                // Two sequences for which the device chooses tokens, and one whose logits are
+                // copied to the host, with the same text as the first.
                 let mut all: Vec<(SequenceId, Sampler, bool, Vec<u32>)> = vec![];
                 for (i, (options, masked)) in pair.iter().enumerate() {
                     let id = session.add(options.clone()).unwrap();
@@ -346,7 +346,7 @@ fn biases_penalties_and_masks_on_the_device_choose_what_the_hosts_sampler_choose
                         *text = vec![*token];
                     }
                 }
-                // A mask that allows no token is an error, and no sequence advances.
+                // A mask that allows no token is an error, and no sequence continues.
                 let (id, _, _, text) = &all[0];
                 let before = session.len(*id).unwrap();
                 let none = Work { sequence: *id, tokens: text, want: Want::Choose };
@@ -359,7 +359,7 @@ fn biases_penalties_and_masks_on_the_device_choose_what_the_hosts_sampler_choose
                     .chain(twins)
                     .for_each(|id| session.remove(id).unwrap());
             }
-            // Plain steps before and after are replayed without the mask.
+            // Normal steps before and after are replayed without the mask.
             let scheduler = Scheduler::start(session, SchedulerOptions::default()).unwrap();
             let constrained = |r: &mut kjit_model::serve::Request| {
                 r.constraint = Some(Box::new(Thirds(0, n_vocab as u32)));

@@ -1,6 +1,6 @@
-//! A model's layers on several simulated AMD devices: the bits of one device for every way of
-//! passing rows on, the host's results with the CPU among them, and the errors when a device is
-//! lost.
+//! A model's layers on several simulated AMD devices: the same bits as on one device for every way
+//! of copying hidden states, the same results as the host's if the CPU has some layers, and the
+//! errors when a device is lost.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_model::placement::{Layers, Place};
@@ -47,7 +47,7 @@ impl Bench {
         Session::on_gpu(&self.engine, &device, &self.gguf, self.graph.clone(), options).unwrap()
     }
 
-    /// Opens with the first layer on the first of these places and the last on the last.
+    /// Opens with the first layer on the first of these devices and the last layer on the last.
     fn several(&self, places: &[Place], options: &OpenOptions) -> Session {
         let more = self.layers - places.len();
         let counts = (0..places.len()).map(|i| if i == 1 { 1 + more } else { 1 });
@@ -72,7 +72,7 @@ fn greedy(session: &mut Session, n: usize) -> Vec<Vec<u32>> {
     said
 }
 
-/// A prompt of two chunks and a token; then a rollback and the same again.
+/// A prompt of two chunks and a token, then a rollback and the same again.
 fn short(session: &mut Session) -> Vec<Vec<f32>> {
     let id = session.add(SampleOptions::default()).unwrap();
     let prompt: Vec<u32> = (0..20).map(|i| i * 7 + 3).collect();
@@ -84,7 +84,7 @@ fn short(session: &mut Session) -> Vec<Vec<f32>> {
     rows
 }
 
-/// On one device a decoded token is a replay, with no other call to the driver.
+/// On one device a decoded token is one replay, without other calls of the driver.
 fn a_token_is_one_replay(session: &mut Session) {
     let device = session.gpu().unwrap().opened().clone();
     let id = session.add(SampleOptions::default()).unwrap();
@@ -123,7 +123,7 @@ fn as_one_device(test: &str, name: &'static str, devices: &str, kv: KvType) {
         let (b, options, start) = (Bench::new(name), options(kv), Instant::now());
         let before = Simulated::here().alive();
         let mut one = b.one(&options);
-        // One model runs the whole story; the others a prompt in chunks and tokens.
+        // One model runs the whole test; the others run a prompt in chunks and tokens.
         let story: fn(&mut Session) -> Vec<Vec<f32>> = if name == LLAMA { story } else { short };
         let (answers, want) = (greedy(&mut one, 4), story(&mut one));
         a_token_is_one_replay(&mut one);
@@ -176,7 +176,7 @@ fn windows_and_post_norms_on_two_simulated_gfx1201_are_bit_for_bit_those_on_one(
     as_one_device(test, "tiny/tiny-gemma3-q8_0.gguf", "gfx1201,gfx1201", KvType::F16);
 }
 
-/// A real model on two devices against one, only on request.
+/// Compares a real model on two devices with one. Runs only on request.
 #[test]
 fn smollm2_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one() {
     let test = "simulated_stages::smollm2_on_two_simulated_gfx1100_is_bit_for_bit_that_on_one";
@@ -247,7 +247,7 @@ fn a_device_that_is_lost_is_one_error_that_names_it_and_the_session_stays_as_lon
         return;
     }
     let (first, fault) = ("TEST_LOST", 700);
-    // A lost device stays lost, so each case runs in a process of its own.
+    // A lost device stays lost, so each case runs in a new process.
     let lost = std::env::var(first).ok().and_then(|n| n.parse::<u32>().ok());
     let body = |lost: u32| {
         let (b, options) = (Bench::new(LLAMA), options(KvType::F16));
@@ -255,7 +255,7 @@ fn a_device_that_is_lost_is_one_error_that_names_it_and_the_session_stays_as_lon
         let id = two.add(SampleOptions::default()).unwrap();
         two.feed(id, &[3, 1, 4, 1, 5], Want::Last).unwrap();
         two.feed(id, &[9], Want::Last).unwrap();
-        // A token is one replay on each device, in their order.
+        // A token is one replay on each device, in the order of the devices.
         Simulated::here().fail(c"hipGraphLaunch", 1 + lost, fault);
         let error = two.feed(id, &[2], Want::Last).unwrap_err();
         assert!(

@@ -12,7 +12,7 @@ use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Setup, cache, engine};
 
 const BLOCK: u32 = 256;
-/// Fewer blocks than any step has shares, so that each block runs more than one share of an
+/// Fewer blocks than shares of any step, so that each block runs more than one share of an
 /// attention.
 const BLOCKS: u32 = 3;
 
@@ -60,13 +60,13 @@ KERNEL three_steps(PRODUCT(A), PRODUCT(B), const float* q, const float* k, const
 }
 "#;
 
-/// The value of a constant in a case's shape.
+/// The value of a constant in the shape of a case.
 fn told<'c>(case: &'c Case, name: &str) -> Option<&'c Value> {
     case.kernel.constants.told().find(|(n, _)| *n == name).map(|(_, v)| v)
 }
 
-/// Two products and an attention: quantised weights behind a norm, plain weights of other sizes,
-/// byte keys where the target has them.
+/// Two products and an attention: quantized weights after a norm, f32 or f16 weights of other
+/// sizes, and 8-bit keys if the target supports them.
 fn three(target: &Target, wave: u32) -> [Case; 3] {
     let all = cases::all(target, wave, 20_261_122).unwrap();
     let fits = |c: &&Case| {
@@ -94,7 +94,7 @@ fn three(target: &Target, wave: u32) -> [Case; 3] {
     ]
 }
 
-/// The job of all three: the headers and shapes of each case under distinct names.
+/// The job of all three cases: the headers and shapes of each case with different names.
 fn job(target: &Target, wave: u32, three: &[Case; 3]) -> Job {
     let mut source = Source::new("three_steps", "three_steps.hip", TEXT).entry("three_steps");
     for (case, (file, name)) in

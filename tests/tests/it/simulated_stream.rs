@@ -1,6 +1,6 @@
-//! Layers streamed to a simulated AMD device for each step give the bits of resident layers. The
-//! device runs streams and graph nodes in random order, and slots are poisoned before each copy, so
-//! a launch or a copy that comes too early shows.
+//! Layers that are streamed to a simulated AMD device for each step give the same bits as resident
+//! layers. The device runs streams and graph nodes in random order, and slots are poisoned before
+//! each copy, so a launch or a copy that is too early changes the result.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_model::gpu::plan_for;
@@ -28,8 +28,8 @@ fn options(sequences: usize) -> OpenOptions {
     }
 }
 
-/// Logits after everything a session does: prompts of several chunks, single tokens, several
-/// sequences in a step, choices on the device.
+/// Logits of all kinds of steps: prompts of several chunks, single tokens, several sequences in a
+/// step, tokens chosen on the device.
 fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Vec<u32>) {
     let vocab = session.n_vocab() as u32;
     let ids = |step: u32, n: u32| (0..n).map(|i| (i * step + 5) % vocab).collect::<Vec<u32>>();
@@ -37,7 +37,7 @@ fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Ve
         (0..sequences).map(|_| session.add(SampleOptions::default()).unwrap()).collect();
     let mut rows: Vec<Vec<u32>> = vec![];
     let mut keep = |logits: Vec<f32>| rows.push(logits.iter().map(|x| x.to_bits()).collect());
-    // Two chunks, the second of one token; then a short prompt whose rows are all wanted.
+    // Two chunks, the second with one token. Then a short prompt for which all logits are wanted.
     keep(session.feed(all[0], &ids(37, 33), Want::Last).unwrap());
     keep(session.feed(all[0], &ids(11, 3), Want::All).unwrap());
     for i in 0..3 {
@@ -68,8 +68,8 @@ fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Ve
     (rows, tokens)
 }
 
-/// Decodes and checks that a token is one graph replay, with no allocation, launch, copy or wait of
-/// its own.
+/// Decodes and checks that a token is one graph replay, without other allocations, launches, copies
+/// or waits.
 fn a_token_is_one_replay(session: &mut Session) {
     let device = session.gpu().unwrap().opened().clone();
     let id = session.add(SampleOptions::default()).unwrap();
@@ -175,14 +175,14 @@ fn a_trace_shows_each_layer_copied_before_it_is_computed_and_beside_the_one_befo
         let mut beside = 0;
         for (i, (copy, step)) in copies.iter().zip(&steps).enumerate() {
             assert!(copy.0 == step.0 && copy.2 <= step.1 + 1.0, "{i}: {copy:?} {step:?}");
-            // The next layer of the same pass.
+            // The next layer of the same step.
             if let Some(next) = copies.get(i + 1).filter(|_| (i + 1) % layers > 0) {
                 beside += usize::from(next.1 < step.2 && step.1 < next.2);
             }
         }
         assert!(beside > 0, "no copy ran beside a layer: {copies:?} {steps:?}");
         drop(session);
-        // Traced steps are issued one by one, and compute the same.
+        // Traced steps are submitted as single launches, and compute the same.
         model.engine = untraced;
         assert!(seen == all_that_comes(&mut model.open(&streamed).unwrap(), 1));
     });
@@ -206,7 +206,7 @@ fn pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line
         gpu.poison_ring();
         assert!(all_that_comes(&mut session, 1) == want);
         drop(session);
-        // From here on no memory can be page-locked.
+        // From here on memory cannot be page-locked.
         for n in 1..200 {
             Simulated::here().fail(c"hipHostMalloc", n, 2);
         }
@@ -242,7 +242,7 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
             persistent: Persistence::On,
             ..options(1)
         };
-        // All layers are resident where all fit.
+        // All layers are resident if all fit.
         let session = model.open(&with(all)).unwrap();
         assert_eq!(session.gpu().unwrap().statistics().streamed, None);
         drop(session);
@@ -258,7 +258,7 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
                 && gpu.plan().no_persistent.as_ref().unwrap().contains("streamed")
         );
         drop(session);
-        // The amount that the error names is enough.
+        // The amount of memory in the error is enough.
         let refused = |memory| model.open(&with(memory)).err();
         let error = refused(least - 1).unwrap().to_string();
         let named = error
@@ -267,8 +267,8 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
             .and_then(|t| t.split("MiB would do").next())
             .unwrap_or_default();
         assert!(named.parse::<u64>().is_ok_and(|mib| refused(mib << 20).is_none()), "{error}");
-        // With pages the error names the memory for pages, and where not even one context fits, the
-        // context.
+        // With pages the error contains the memory for pages. If not even one context fits, it
+        // contains the memory of one context.
         let token = KvType::F16.bytes(graph.kv_elems_per_token());
         let fits = |options: &OpenOptions, budget| {
             plan_for(&model.engine, graph, model.device().target(), options)
@@ -302,7 +302,7 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
             let fewer =
                 OpenOptions { context: Some(context), paged: Some(named as usize), ..paged };
             assert_eq!(fits(&fewer, budget), Ok(()), "{error}");
-            // At most a few pages below what would fit.
+            // At most a few pages below the maximum.
             let most = tokens as u64 - less;
             assert!(named <= most && named + 3 * 128 > most, "{named} of {most}: {error}");
         }

@@ -1,5 +1,5 @@
 //! Tensor parallelism (`--split tensor`) on several simulated AMD devices: results against the host
-//! and against other splits, exchange through host memory where devices lack peer access, errors
+//! and against other splits, exchange through host memory if devices have no peer access, errors
 //! for models that do not divide and for a device that never arrives, and the exchange kernel
 //! alone.
 
@@ -52,8 +52,8 @@ impl Bench {
     }
 }
 
-/// Logits after prompts of several sequences, one of them longer than a chunk, and after the tokens
-/// that follow; then a greedy answer.
+/// Logits after prompts of several sequences, one of them longer than a chunk, and after the
+/// following tokens. Then a greedy answer.
 fn said(session: &mut Session) -> (Vec<Vec<f32>>, Vec<u32>) {
     let prompts: Vec<Vec<u32>> =
         [5u32, 37, 16].iter().map(|n| (0..*n).map(|i| 3 + i * 7 % 90).collect()).collect();
@@ -128,8 +128,8 @@ fn experts_on_two_simulated_gfx942_together_are_the_hosts() {
     );
 }
 
-/// Rewrites a tiny model of four heads of 64 (two of them key heads) as one of eight heads of 32
-/// (four key heads). The matrices are unchanged.
+/// Rewrites a tiny model with four heads of size 64 (two key heads) as one with eight heads of size
+/// 32 (four key heads). The matrices are unchanged.
 fn with_four_key_heads(model: &Path, to: &Path) {
     let mut bytes = std::fs::read(model).unwrap();
     for (key, was, is) in [
@@ -139,7 +139,7 @@ fn with_four_key_heads(model: &Path, to: &Path) {
         ("attention.value_length", 64, 32),
         ("rope.dimension_count", 64, 32),
     ] {
-        // The key, the kind of its value (a u32), the value.
+        // The key, the type of its value (u32), the value.
         let entry =
             [format!("llama.{key}").as_bytes(), &4u32.to_le_bytes(), &was.to_le_bytes()].concat();
         let end = bytes.windows(entry.len()).position(|w| w == entry).unwrap() + entry.len();
@@ -256,7 +256,8 @@ fn rows_are_added_up_alike_whichever_device_is_early() {
                     Arg::from(blocks),
                 ];
                 streams[i].put(&kernels[i], &Geometry::new(blocks, kernel.block), &args).unwrap();
-                // The other rank arrives while this one sends, or after it waits for nothing else.
+                // The other rank arrives while this one sends, or later, when this one only waits
+                // for it.
                 std::thread::sleep(Duration::from_millis(3 * (round as u64 % 3)));
             }
             let (parts, added) = ([values(1, round), values(2, round)], values(0, round));
@@ -297,7 +298,7 @@ fn devices_that_do_not_reach_each_other_add_up_the_same_in_the_hosts_memory() {
     if model_path(LLAMA).is_none() {
         return;
     }
-    // Device 0 reaches device 1 but not device 2.
+    // Device 0 can access device 1 but not device 2.
     setup("gfx1100,gfx1100,gfx1100").set("HIPSIM_LINK", "pairs").run(test, TEMPORARY, || {
         let (b, start) = (Bench::new(LLAMA), Instant::now());
         let (before, all) = (Simulated::here().alive(), b.devices(3));
@@ -370,7 +371,8 @@ fn a_link_that_lies_to_kernels_alone_is_found_before_it_is_used() {
     if model_path(LLAMA).is_none() {
         return;
     }
-    // Copies between the devices arrive, so only the kernel's own test pattern can show the fault.
+    // Copies between the devices arrive, so only the test pattern of the kernel can detect the
+    // fault.
     setup("gfx1100,gfx1100").set("HIPSIM_LINK", "kernels").run(test, TEMPORARY, || {
         let (b, start) = (Bench::new(LLAMA), Instant::now());
         let mut two = b.together(2).map_err(|e| format!("{e:?}")).unwrap();

@@ -1,6 +1,6 @@
-//! Proof before use: on simulated cards that compute one instruction wrong the tokens are still the
-//! host's, the report names the wrong kernel and its substitute, and a second start proves nothing
-//! again.
+//! Kernels are tested before use. On simulated cards with one wrong instruction the tokens still
+//! match the host's, the report names the wrong kernel and its replacement, and a second start does
+//! not test again.
 
 use crate::common::{TEMPORARY, WORKER};
 use half::f16;
@@ -36,7 +36,8 @@ fn setup(arch: &str, wrong: &str) -> Setup {
         .set("HIPSIM_WRONG", wrong)
 }
 
-/// Opens a small llama twice on a card that computes `wrong` wrong: right tokens, by `variant`.
+/// Opens a small llama twice on a card with a wrong instruction: the tokens are right, computed by
+/// `variant`.
 fn right_tokens(test: &str, arch: &str, wrong: &str, variant: &str) {
     let Some(path) = model_path(MODEL) else { return };
     setup(arch, wrong).run(test, TEMPORARY, || {
@@ -45,7 +46,8 @@ fn right_tokens(test: &str, arch: &str, wrong: &str, variant: &str) {
         let precise = OpenOptions { precise: true, ..options() };
         let want =
             One::cpu(&gguf, &graph, &precise).generate(PROMPT, TOKENS, SampleOptions::default());
-        // Verdicts in a separate folder, because another test's card computes right.
+        // Results of the tests are in a separate folder, because the card of another test is
+        // correct.
         let folder = cache(TEMPORARY).join(format!("trust-{arch}-{wrong}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let launches = || Simulated::here().calls(c"hipModuleLaunchKernel");
@@ -73,7 +75,7 @@ fn right_tokens(test: &str, arch: &str, wrong: &str, variant: &str) {
             );
             assert_eq!(Simulated::here().fault(0), "");
         }
-        // The second start lays weights out and runs no proof.
+        // The second start repacks weights and runs no tests.
         assert!(counted[1] < counted[0], "launches to open: {counted:?}");
         let _ = std::fs::remove_dir_all(&folder);
     });
@@ -119,8 +121,8 @@ fn a_wrong_matrix_unit_of_gfx942_is_not_used() {
     );
 }
 
-/// On a card without a matrix unit and a byte dot product only the instructions for halves remain
-/// to do without. `packed`: two halves in a word.
+/// On a card without a matrix unit and without dot products of bytes, only f16 instructions can be
+/// avoided. `packed`: two f16 in a register.
 #[test]
 fn wrong_arithmetic_on_packed_halves_of_gfx900_leaves_f32() {
     right_tokens(
@@ -164,7 +166,7 @@ fn wrong_conversions_to_halves_leave_f32() {
     }
 }
 
-/// All variants: the last one is used when every other needs the wrong instruction.
+/// All variants: the last one is used if every other needs the wrong instruction.
 #[test]
 fn wrong_conversions_of_gfx1100_leave_f32_behind_all_else() {
     if all("a card of RDNA 3 that widens halves wrongly") {
@@ -173,8 +175,8 @@ fn wrong_conversions_of_gfx1100_leave_f32_behind_all_else() {
     }
 }
 
-/// In f32 alone, integer operations convert f32 and half. Tested on all halves and on the f32
-/// around their rounding borders.
+/// The variant with only f32: integer operations convert f32 and f16. Tested with all f16 and with
+/// the f32 near their rounding limits.
 #[test]
 fn integers_widen_and_narrow_halves_as_the_instructions_do() {
     let test = "simulated_trust::integers_widen_and_narrow_halves_as_the_instructions_do";
@@ -196,7 +198,7 @@ KERNEL both(const f16* halves, float* wide, const float* singles, f16* narrow, u
         let kernel = engine.load(&device, &job).unwrap().kernel("both").unwrap();
 
         let halves: Vec<u16> = (0..=u16::MAX).collect();
-        // Each half, the midpoint to the next one, and the neighbours of both.
+        // Each f16, the midpoint to the next one, and the neighbours of both.
         let mut singles: Vec<f32> = vec![1e-30, 1e30, f32::from_bits(1), f32::MAX, 65519.996];
         for half in halves.iter().map(|&bits| f16::from_bits(bits)).filter(|h| h.is_finite()) {
             let next = f16::from_bits(half.to_bits() + 1);

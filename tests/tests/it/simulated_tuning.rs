@@ -1,6 +1,6 @@
-//! Measuring and tuning on a simulated AMD device. Times mean nothing there; everything else is
+//! Measuring and tuning on a simulated AMD device. Its times have no meaning; everything else is
 //! tested. Every kernel of a model is checked and timed, variants that fault, hang or kill their
-//! process are lines in the record, and later plans run the kept choice.
+//! process are lines in the record, and later plans use the stored choice.
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_engine::{Device, Engine, Target, TuningSubject};
@@ -19,8 +19,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Number of variants tried where some of each block size are needed, and where any will do. Each
-/// is a compile.
+/// Number of variants to try: if each block size must occur, and if any variants are enough. Each
+/// needs a compile.
 const VARIANTS: usize = 11;
 const FEW: usize = 3;
 /// Environment variable of the process that measures for a test.
@@ -101,12 +101,12 @@ fn every_kernel_of_a_model_is_checked_and_timed_with_its_resources() {
     });
 }
 
-/// The kernels of a tuned model, for the asking process and the measuring one.
+/// The kernels of a tuned model, for the requesting process and for the measuring process.
 fn course(path: &PathBuf, engine: &Engine, device: &Device) -> TuningSet {
     TuningSet::of_plan(&planned(path, device.target(), &Kept::of(engine)), 9)
 }
 
-/// Tunes the product of one matrix of a tiny model in its own cache, in child processes of this
+/// Tunes the product of one matrix of a tiny model in a separate cache, in child processes of this
 /// test.
 fn tuned(
     test: &str,
@@ -122,7 +122,7 @@ fn tuned(
     let device = engine.device("rocm:0").unwrap();
     let course = course(path, &engine, &device);
     if std::env::var_os(CHILD).is_some() {
-        // The test harness has begun a line with the test's name.
+        // The test harness has already printed a part of this line: the name of the test.
         std::io::stdout().write_all(b"\n").unwrap();
         serve(&engine, &device, &course, std::io::stdin().lock(), std::io::stdout()).unwrap();
         return;
@@ -139,7 +139,7 @@ fn tuned(
         variants,
         ..Options::default()
     };
-    // The down projection.
+    // The down projection of the feed-forward part.
     let down = |s: &Subject| matches!(&s.spec, Spec::Matvec(m) if m.finish == Finish::Add && m.cols > m.segments[0].rows);
     let all = tune(&engine, &device, &course, &down, &options, &spawn, &|_| {}).unwrap();
     body(&engine, &device, &all);
@@ -203,7 +203,7 @@ fn a_default_that_faults_is_given_up_and_never_beaten_by_chance() {
         tuned(test, &path, FEW, |engine, device, all| {
             let [one] = all else { panic!("{} subjects", all.len()) };
             for c in &one.candidates {
-                // A token includes the default of other products, which also faults.
+                // A token includes the default kernels of other products, which also fault.
                 assert!(c.outcome.is_err(), "{c:?}");
             }
             assert_eq!((&one.chosen, one.duel), (&one.default, None));
@@ -223,7 +223,7 @@ fn what_was_chosen_is_what_later_plans_and_models_run() {
         tuned(test, &path, FEW, |engine, device, all| {
             let [one] = all else { panic!("{} subjects", all.len()) };
             assert!(one.candidates.iter().all(|c| c.outcome.is_ok()), "{one:?}");
-            // Times are random here, so the last variant is made the choice.
+            // Times are random on the simulator, so the last variant is made the choice.
             let (spec, kept) = (one.subject.spec.with(None), Kept::of(engine));
             let last = &one.candidates.last().unwrap().tuning;
             let tuning = spec.named(device.target(), last).unwrap();
@@ -231,7 +231,7 @@ fn what_was_chosen_is_what_later_plans_and_models_run() {
             let has = |p: &Plan, s: &Spec| p.jobs.iter().any(|j| j.spec == *s);
             let plan = planned(&path, device.target(), &Kept::of(engine));
             assert!(has(&plan, &spec.with(Some(tuning))) && !has(&plan, &spec));
-            // A run loads only kernels that `warm` compiled.
+            // A run only loads kernels that `warm` compiled.
             let gguf = std::sync::Arc::new(Gguf::open(&path).unwrap());
             let graph = kjit_model::arch::build(&gguf).unwrap();
             let options = OpenOptions {

@@ -1,4 +1,4 @@
-//! The command line of what reads files, fetches and removes them.
+//! Command lines of commands that read, fetch and remove files.
 
 use super::values::{Size, positive, whole};
 use super::{Kv, PromptsBy};

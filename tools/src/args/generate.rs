@@ -1,4 +1,4 @@
-//! The command line of what runs a model and prints what came of it.
+//! Command lines of commands that run a model and print the result.
 
 use super::values::{id, positive, whole};
 use super::{Kv, Placing, Room, Sampling, Setup, Switch};

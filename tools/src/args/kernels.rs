@@ -1,4 +1,4 @@
-//! The command line of what compiles, checks and times kernels.
+//! Command lines of commands that compile, check and time kernels.
 
 use super::Setup;
 use super::values::{positive, sequences, whole};
@@ -88,7 +88,7 @@ pub enum Compiler {
 }
 
 impl Compiler {
-    /// The engine's settings with this compiler.
+    /// The engine's configuration with this compiler.
     pub fn choose(self, config: kjit_engine::Config) -> kjit_engine::Config {
         match self {
             Compiler::Auto => config,
@@ -168,7 +168,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// The largest number of sequences side by side.
+    /// The largest number of concurrent sequences.
     pub fn most_sequences(&self) -> usize {
         self.sequences.iter().copied().max().unwrap_or(1)
     }

@@ -41,8 +41,8 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
         rows.push(Row { test: name("pp", args.prompt, args.depth), rates, together: None });
     }
     if args.tokens > 0 {
-        // Measured as an answer is generated, with the choice of each token: such steps need no
-        // synchronisation with the host.
+        // Measures decoding with the choice of each token, as when an answer is generated: such
+        // steps need no synchronisation with the host.
         let one_by_one = |session: &mut Session, ids: &[u32]| {
             let mut left = ids.len();
             session.decode_past_ends(&[(sequence, ids.get(..1).unwrap_or(ids))], &mut |_, _| {
@@ -71,8 +71,8 @@ fn measure(
     n: usize,
 ) -> Result<Vec<f64>, SessionError> {
     let vocab = session.n_vocab() as u64;
-    // Ids from all over the vocabulary, so that the rows of the embedding are not always in the
-    // cache.
+    // Token ids spread over the vocabulary, so that the rows of the embedding are not always in the
+    // CPU cache.
     let ids: Vec<u32> = (0..(args.depth + n) as u64).map(|i| (i * 7919 % vocab) as u32).collect();
     let (before, timed) = ids.split_at(args.depth);
     session.truncate(sequence, 0)?;

@@ -1,4 +1,4 @@
-//! `kjit bench -b`: decodes sequences side by side and counts the tokens of all.
+//! `kjit bench -b`: decodes several sequences concurrently and counts the tokens of all.
 
 use super::bench_table::{Head, Row, name, print};
 use crate::args::{self, Setup, Shared};
@@ -20,8 +20,8 @@ pub fn bench(path: &Path, args: &args::Bench, shared: &Shared) -> anyhow::Result
     let setup = Setup { context: Some(context), ..args.setup.clone() };
     let sequences = args.sequences.iter().copied().max().unwrap_or(1);
     let mut model = open(path, &setup, shared, &How { sequences, ..How::default() })?;
-    // Several tokens read more experts than one token. How many more depends on chance, so there is
-    // no limit.
+    // Several tokens read more experts than one token. The number is random, so no limit is
+    // printed.
     let dense = !model.session.graph().ops.iter().any(|op| matches!(op, Op::Route(_)));
     if let Some(gpu) = model.session.gpu() {
         gpu.given_besides(&(&args.sequences, args.tokens, args.depth, args.repeat));
@@ -39,7 +39,7 @@ pub fn bench(path: &Path, args: &args::Bench, shared: &Shared) -> anyhow::Result
 /// Tokens per second of all sequences together, for each repetition after a warm-up.
 fn measure(session: &mut Session, n: usize, args: &args::Bench) -> Result<Vec<f64>, SessionError> {
     let vocab = session.n_vocab();
-    // Ids from all over the vocabulary, different ones for each sequence.
+    // Token ids spread over the vocabulary, different for each sequence.
     let ids = |sequence: usize| -> Vec<u32> {
         (0..=args.depth).map(|i| ((i * 7919 + sequence * 104_729) % vocab) as u32).collect()
     };
@@ -57,8 +57,8 @@ fn measure(session: &mut Session, n: usize, args: &args::Bench) -> Result<Vec<f6
         }
         let mut left = n * args.tokens;
         let start = Instant::now();
-        // All sequences have the same number of tokens, so the last token of the last one ends the
-        // run.
+        // All sequences have the same number of tokens, so the last token of the last sequence ends
+        // the run.
         session.decode_past_ends(&starts, &mut |_, _| {
             left = left.saturating_sub(1);
             if left == 0 { After::Pause } else { After::Go }

@@ -10,11 +10,12 @@ use kjit_model::gpu::Streamed;
 use serde_json::json;
 use std::io::Write;
 
-/// A row: the test, and tokens per second of each repetition.
+/// A row: the name of the test, and tokens per second of each repetition.
 pub(super) struct Row {
     pub test: String,
     pub rates: Vec<f64>,
-    /// Tokens per reading of the weights. `None` if there is no such limit.
+    /// Number of tokens computed with each reading of the weights. `None` if there is no such
+    /// limit.
     pub together: Option<usize>,
 }
 
@@ -25,15 +26,15 @@ pub(super) struct Head<'a> {
     pub weights: u64,
     /// Bytes of the weights that a token reads.
     pub per_token: u64,
-    /// Memory bandwidth in bytes per second. `None` if two memories are read in turn.
+    /// Memory bandwidth in bytes per second. `None` if two memories are read one after the other.
     pub limit: Option<f64>,
-    /// Whether layers are streamed. Then the limit is the copy rate, and a token reads the bytes
-    /// that are copied.
+    /// Whether layers are streamed. In this case the limit is the copy rate, and the bytes of a
+    /// token are the bytes that are copied.
     pub streamed: Option<Streamed>,
 }
 
 impl<'a> Head<'a> {
-    /// The values of a model that was measured.
+    /// The values of the measured model.
     pub fn of(model: &'a Model, shared: &Shared) -> anyhow::Result<Head<'a>> {
         let (weights, per_token) = weights(model);
         let streamed = model.session.gpu().and_then(|gpu| gpu.statistics().streamed);
@@ -68,7 +69,7 @@ pub(super) fn name(kind: &str, n: usize, depth: usize) -> String {
     }
 }
 
-/// Percentage of the bandwidth that reading the weights once per step uses.
+/// Percentage of the bandwidth that is needed to read the weights once per step.
 pub(super) fn share(row: &Row, head: &Head<'_>) -> Option<f64> {
     let (together, limit) = (row.together? as f64, head.limit.filter(|limit| *limit > 0.0)?);
     Some(row.mean() / together * head.per_token as f64 / limit * 100.0)
@@ -80,7 +81,7 @@ pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyho
     match output {
         BenchOutput::Md => {
             let what = if head.streamed.is_some() { " copied" } else { "" };
-            // Without a limit the column is missing.
+            // Without a limit the column is left out.
             let (of, line) = limit
                 .map_or_else(Default::default, |l| (format!(" of {l:.0} GB/s{what} |"), "---|"));
             writeln!(out, "| device | test | tok/s |{of}\n|---|---|---|{line}")?;

@@ -30,7 +30,7 @@ const HELP: &str = "\
 \"\"\"        begin and end a text of several lines; Alt-Enter begins a new line, too
 Ctrl-C     stop an answer";
 
-/// A typed line.
+/// A line that the user typed.
 #[derive(Debug, PartialEq, Eq)]
 enum Typed<'a> {
     Nothing,
@@ -103,11 +103,11 @@ struct Chat<'a> {
     model: Model,
     sequence: SequenceId,
     template: ChatTemplate,
-    /// Messages that every conversation begins with.
+    /// Messages at the start of every conversation.
     opening: Vec<Message>,
     history: Vec<Message>,
     seen: Seen,
-    /// The last answer, and the number of tokens that were fed for it.
+    /// The last answer, and the number of tokens in the context for it.
     last: Option<(Answer, usize)>,
     /// Tokens of prompt and answer, if the last answer was cut.
     cut: Option<Vec<u32>>,
@@ -154,7 +154,7 @@ impl Chat<'_> {
         let mut history = std::mem::take(&mut self.history);
         history.push(Message::new("user", text));
         let context = self.model.session.context();
-        // An answer needs room: a quarter of the context, or the value of -n if that is less.
+        // An answer needs free context: a quarter of it, or the value of -n if that is less.
         let room = (context / 4).min(self.args.tokens.unwrap_or(usize::MAX)).max(1);
         let full = context - room;
         let length = |history: &[Message]| self.encode(history).map(|ids| ids.len());
@@ -177,7 +177,7 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// Generates after these tokens and prints the text.
+    /// Generates an answer after these tokens and prints its text.
     fn answer(&mut self, ids: &[u32]) -> anyhow::Result<String> {
         let rest = self.seen.rest(&mut self.model.session, self.sequence, ids)?;
         self.interrupt.forget();

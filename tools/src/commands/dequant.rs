@@ -1,4 +1,4 @@
-//! `kjit dequant`: quantised blocks in hex to f32 in hex.
+//! `kjit dequant`: decodes quantized blocks in hex to f32 in hex.
 
 use crate::args;
 use anyhow::{Context, bail};

@@ -1,4 +1,4 @@
-//! `kjit devices`: lists devices, variables that hide devices, compilers, and what was not found.
+//! `kjit devices`: lists devices, variables that hide devices, compilers, and missing libraries.
 
 use crate::args::{self, Shared};
 use crate::engine::engine;
@@ -22,7 +22,7 @@ pub fn devices(args: &args::Json, shared: &Shared) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints it all. With `verbose`, also each place that was searched.
+/// Prints the list. With `verbose`, also each place that was searched.
 pub fn describe(engine: &Engine, verbose: bool, out: &mut impl Write) -> anyhow::Result<()> {
     print(engine, &engine.devices(), &compilers(engine), verbose, out)
 }
@@ -31,7 +31,7 @@ fn compilers(engine: &Engine) -> Vec<(Vendor, CompilerReport)> {
     VENDORS.iter().map(|&v| (v, engine.compilers(v))).collect()
 }
 
-/// Free bytes. Some drivers tell them of an opened device only.
+/// Free bytes of memory. With some drivers they are only known for an opened device.
 fn free(engine: &Engine, device: &DeviceInfo) -> Option<u64> {
     device
         .memory_free

@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode};
 /// A line of the report.
 struct Check {
     name: String,
-    /// The verdict. `None`: information without one.
+    /// The verdict. `None`: the line is only information.
     good: Option<bool>,
     said: String,
 }
@@ -111,7 +111,7 @@ fn verdict(checks: &[Check], json: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// Checks devices, their memory, and variables that hide them. A machine without a GPU passes,
-/// since the CPU computes. A device that a flag names must be there.
+/// since the CPU computes. A device that a flag names must exist.
 fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec<Check>) {
     match named_gpu(shared) {
         Some(label) if !found.devices.iter().any(|d| d.label() == label) => {
@@ -127,7 +127,7 @@ fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec
         }
         _ => {}
     }
-    // With a card of one vendor, the other vendor's driver is not missed.
+    // If one vendor's card is present, a missing driver of the other vendor is not a fault.
     checks.extend(found.missing.iter().map(|line| Check::note("not here", line)));
     for d in &found.devices {
         let opened = engine.device(&d.label()).and_then(|device| device.memory());
@@ -153,7 +153,7 @@ fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec
     }
     for warning in found.warnings() {
         // `HSA_OVERRIDE_GFX_VERSION` makes a card run another architecture's code. It works for
-        // some cards, and is the first suspect if something fails.
+        // some cards. If something fails, it is the most likely cause.
         match warning.starts_with("HSA_OVERRIDE_GFX_VERSION") {
             true => checks.push(Check::new("warning", false, warning)),
             false => checks.push(Check::note("warning", warning)),
@@ -161,8 +161,8 @@ fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec
     }
 }
 
-/// For each architecture here, checks the compiler that will be used: the first one that is found
-/// may not know the architecture. For a vendor without a card, lists the compilers.
+/// For each architecture here, checks the compiler that will be used: the first compiler found may
+/// not know the architecture. For a vendor without a card, it only lists the compilers.
 fn compilers(engine: &Engine, found: &Inventory, checks: &mut Vec<Check>) {
     let one = |c: &CompilerInfo| {
         format!("{} {}.{} at {}", c.kind, c.version.0, c.version.1, c.file.display())
@@ -198,14 +198,14 @@ fn compilers(engine: &Engine, found: &Inventory, checks: &mut Vec<Check>) {
                 ),
             });
         }
-        // An unusable compiler, for instance a clang without AMD's target, does not matter beside a
-        // usable one.
+        // An unusable compiler, for instance a clang without AMD's target, does not matter if
+        // another compiler is usable.
         checks.extend(report.unusable.iter().map(|line| Check::note(&name, line)));
     }
 }
 
-/// Checks AMD's system besides its runtime: the release, devices that the kernel driver lists and
-/// the runtime does not, and packages to install if a card has no runtime.
+/// Checks the AMD software besides the runtime: its release, devices that the kernel driver lists
+/// and the runtime does not, and packages to install if a card has no runtime.
 fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
     let (nodes, mut checks) = (amd_system::kfd_nodes(Path::new(amd_system::KFD_NODES)), vec![]);
     for n in &nodes {
@@ -228,7 +228,7 @@ fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
         }
     } else if let Some(why) = found.none.iter().find(|why| why.starts_with("rocm: the HIP runtime"))
     {
-        // The runtime is installed and does not work, for instance because a driver hangs.
+        // The runtime is installed but does not work, for example because a driver hangs.
         if !nodes.is_empty() {
             checks.push(Check::new("AMD", false, why));
         }
@@ -245,7 +245,7 @@ fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
     checks
 }
 
-/// Checks the device files of the vendors' kernel drivers.
+/// The device files of the vendors' kernel drivers.
 fn nodes() -> Vec<PathBuf> {
     let listed = |dir: &str, begins: &str| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -257,15 +257,15 @@ fn nodes() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> =
         ["/dev/kfd", "/dev/nvidiactl", "/dev/nvidia-uvm"].map(PathBuf::from).into();
     all.retain(|p| p.exists());
-    // Render nodes matter for ROCm only. Others belong to displays.
+    // Render nodes only matter for ROCm. Others belong to displays.
     if all.iter().any(|p| p.ends_with("kfd")) {
         all.extend(listed("/dev/dri", "renderD"));
     }
     all
 }
 
-/// Whether this user may use the device files. Each is opened, since groups, modes and ACLs all
-/// count.
+/// Whether this user may use the device files. Each file is opened, because groups, modes and ACLs
+/// all decide.
 fn permissions(nodes: &[PathBuf]) -> Vec<Check> {
     let open = |path: &PathBuf| std::fs::OpenOptions::new().read(true).write(true).open(path);
     let verdict = |path: &PathBuf| {
@@ -283,10 +283,10 @@ fn permissions(nodes: &[PathBuf]) -> Vec<Check> {
     nodes.iter().map(verdict).collect()
 }
 
-/// Checks the cache, in one verdict. A folder that cannot be written fails.
+/// Checks the cache and gives one verdict. The check fails if the folder cannot be written.
 fn cache(engine: &Engine) -> Check {
     let cache = engine.cache();
-    // Warnings are taken now: the cache has been tried by this time.
+    // Warnings are read now: the cache has been used by this time.
     let unusable = cache.check_home().err().into_iter();
     let mut faults: Vec<String> = unusable.chain(cache.warnings()).map(|w| w.to_string()).collect();
     faults.dedup();
@@ -392,7 +392,7 @@ fn kernels(engine: &Engine, filter: &str, shared: &Shared, checks: &mut Vec<Chec
     }
 }
 
-/// Number of correct cases, and each wrong one.
+/// Adds the number of correct cases, and a line for each wrong case.
 fn verdicts(device: &str, verdicts: Vec<Verdict>, checks: &mut Vec<Check>) {
     let failed = verdicts.iter().filter(|v| v.failure.is_some()).count();
     let said = format!("{} of {} cases right on {device}", verdicts.len() - failed, verdicts.len());
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_device_file_that_cannot_be_opened_is_a_failed_check_that_says_what_to_do() {
-        // A folder cannot be opened for writing, not even by root.
+        // A folder cannot be opened for writing, even by root.
         let found = permissions(&[PathBuf::from("/dev/null"), PathBuf::from("/dev")]);
         assert_eq!(found.iter().map(|c| c.good).collect::<Vec<_>>(), [Some(true), Some(false)]);
         assert!(

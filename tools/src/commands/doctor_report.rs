@@ -1,5 +1,5 @@
 //! Writes the file of `kjit doctor --report FILE`: the verdicts, the output of `kjit devices -v`,
-//! the system, and relevant variables. It is made to be sent to others.
+//! the system, and relevant variables. A user can send this file to others.
 
 use super::devices;
 use anyhow::Context;
@@ -9,8 +9,8 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Beginnings of the names of variables that affect kjit. No others are written, and neither is the
-/// secret of ranks, since a report is sent to strangers.
+/// Prefixes of the names of variables that affect kjit. Only these are written, but never the
+/// secret of ranks, because a report is sent to strangers.
 const VARIABLES: [&str; 10] = [
     "KJIT_",
     "CUDA_",

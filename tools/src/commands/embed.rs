@@ -34,13 +34,13 @@ pub fn embed(args: &args::Embed, shared: &Shared) -> anyhow::Result<ExitCode> {
             );
         }
         writeln!(out, "{}", serde_json::to_string(&vector)?)?;
-        // Each line is flushed: the reader may be a program that waits for it.
+        // Each line is flushed, because the reader may be a program that waits for it.
         Ok(out.flush()?)
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Scales to length 1. A zero vector has no direction; it becomes NaN.
+/// Scales a vector to length 1. A zero vector has no direction: its result is NaN.
 fn normalise(vector: &mut [f32]) {
     let length = vector.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
     vector.iter_mut().for_each(|v| *v = (f64::from(*v) / length) as f32);

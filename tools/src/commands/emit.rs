@@ -1,12 +1,14 @@
-//! `kjit warm --emit DIR`: writes code objects, and all that another program needs to launch them.
+//! `kjit warm --emit DIR`: writes code objects, and everything that another program needs to launch
+//! them.
 //!
-//! `manifest.json` is an array with an object for each code object: what `warm --json` says of it,
-//! and `file`, `sha256`, `source` (its main file; what it includes lies beside it, and the header
-//! of its own name says what the arguments are), `constants` (macros to define), `shape` (what
-//! `shape.h` beside it says), `block` (threads of a block; the kernels never ask for it), and
-//! `kernels`: `entry` with its arguments by offset and size in bytes, static LDS, and the bytes of
-//! the argument block where the code object tells. With a model, `plan-ARCH.txt` has every launch
-//! of a token and of a prompt: grid, dynamic LDS, arguments.
+//! `manifest.json` is an array with an object for each code object. It has the fields of `warm
+//! --json`, and these: `file`, `sha256`, `source` (the main file; included files are in the same
+//! folder, and the header with the same name describes the arguments), `constants` (macros to
+//! define), `shape` (the content of `shape.h` in the same folder), `block` (threads of a block;
+//! kernels do not read it from the launch), and `kernels`. Each kernel has `entry`, its arguments
+//! by offset and size in bytes, its static LDS, and the bytes of the argument block if the code
+//! object contains them. With a model, `plan-ARCH.txt` has every launch for a token and for a
+//! prompt: grid, dynamic LDS, arguments.
 
 use anyhow::Context;
 use kjit_cache::Digest;
@@ -35,7 +37,7 @@ pub fn emit(
         let stem = format!("{}-{arch}-{}", job.source.name(), digest.get(..12).unwrap_or(&digest));
         let file = format!("{stem}.co");
         put(&file, code.bytes())?;
-        // Each has its own folder: files of different formats have the same name.
+        // Each source has its own folder, because files of different formats have the same name.
         for (name, text) in std::iter::once((job.source.main_file(), job.source.main_text()))
             .chain(job.source.reached()?)
         {

@@ -83,7 +83,7 @@ pub fn rm(args: &args::Rm, shared: &Shared) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The branch or tag, and the short commit.
+/// The branch or tag, and the first digits of the commit.
 fn revision(local: &Local) -> String {
     let commit = local.commit.get(..7).unwrap_or(&local.commit);
     match local.revisions.as_slice() {

@@ -29,7 +29,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     }
     let summary = gguf.summary();
-    // Files that kjit cannot run, or with a vocabulary only, can be inspected too.
+    // Files that kjit cannot run, or that only have a vocabulary, can be inspected too.
     let graph = kjit_model::arch::build(&gguf);
     let placed = match &graph {
         Ok(graph)
@@ -90,15 +90,15 @@ struct Placed {
     target: Target,
     layers: usize,
     streamed: usize,
-    /// Bytes that are copied for each step.
+    /// Number of bytes that are copied for each step.
     bytes: u64,
     need: MemoryNeed,
     experts: Option<Experts>,
-    /// Number of layers with their feed-forward part on the CPU, and bytes that are copied for a
-    /// prompt which the GPU computes alone.
+    /// Number of layers whose feed-forward part is on the CPU, and number of bytes that are copied
+    /// for a prompt if the GPU computes all of it.
     ffn: Option<(usize, u64)>,
-    /// Number of layers whose feed-forward part may go to the CPU by measured rates, and the least
-    /// bytes on the GPU then.
+    /// Number of layers whose feed-forward part may be on the CPU, depending on measured rates, and
+    /// the minimum GPU memory in this case, in bytes.
     by_rates: Option<(usize, u64)>,
 }
 
@@ -107,9 +107,9 @@ struct Placed {
 struct Experts {
     taken: usize,
     of: usize,
-    /// Bytes that are copied for a prompt.
+    /// Number of bytes that are copied for a prompt.
     copied: u64,
-    /// Hot experts on the GPU per layer, and experts per layer.
+    /// Number of hot experts per layer on the GPU, and number of experts per layer.
     places: usize,
     all: usize,
 }
@@ -134,7 +134,7 @@ impl Placed {
             let options = OpenOptions { host_experts, hot_experts, ..options };
             return Placed::with_experts(&engine, graph, target, memory, options);
         }
-        // Without --host-ffn, `run` decides by measured rates, if the model does not fit.
+        // Without --host-ffn and if the model does not fit, `run` decides by measured rates.
         let by_rates = args.host_ffn.is_none() && !args.stream;
         let all = by_rates.then(|| HostFfnGraph::of(graph, usize::MAX).ok()).flatten();
         let apart =
@@ -143,7 +143,7 @@ impl Placed {
         let mut plan = plan_for(&engine, graph, &target, &options)?;
         if let Err(takes) = plan.fit(graph, memory.unwrap_or(u64::MAX), args.stream) {
             let (context, given) = (options.context_of(graph), memory.unwrap_or_default() >> 20);
-            // It may need less memory with parts on the CPU.
+            // With parts on the CPU the model may need less memory.
             let apart = all.map(|all| {
                 Ok::<_, SessionError>((all.taken, least(&engine, &all.graph, &target, &options)?))
             });
@@ -179,8 +179,8 @@ impl Placed {
         })
     }
 
-    /// With experts of some layers on the CPU. As in `run`, they are copied for prompts if there is
-    /// room.
+    /// Places the experts of some layers on the CPU. As in `run`, they are copied for prompts if
+    /// memory is free.
     fn with_experts(
         engine: &Engine,
         graph: &Graph,
@@ -224,7 +224,7 @@ impl Placed {
     }
 }
 
-/// Least bytes on the GPU, with as many layers streamed as possible.
+/// Minimum GPU memory in bytes, with as many layers streamed as possible.
 fn least(
     engine: &Engine,
     graph: &Graph,
@@ -299,22 +299,22 @@ impl std::fmt::Display for Placed {
     }
 }
 
-/// A metadata value as JSON: whole, and numbers as numbers. Invalid UTF-8 is replaced. NaN and
-/// infinities, which JSON has not, become null.
+/// A metadata value as JSON, complete, with numbers as numbers. Invalid UTF-8 is replaced. NaN and
+/// infinities become null, because JSON does not have them.
 fn plain(value: &Value<'_>) -> serde_json::Value {
     match value {
         Value::Int(v) => match i64::try_from(*v) {
             Ok(v) => v.into(),
             Err(_) => u64::try_from(*v).map_or(serde_json::Value::Null, Into::into),
         },
-        // Most values are stored as f32. This is the shortest number that gives the same f32.
+        // Most values are stored as f32. This gives the shortest decimal number with the same f32.
         Value::Float(v) if f64::from(*v as f32) == *v => {
             (*v as f32).to_string().parse::<f64>().unwrap_or(*v).into()
         }
         Value::Float(v) => (*v).into(),
         Value::Bool(v) => (*v).into(),
         Value::Str(v) => String::from_utf8_lossy(v).into(),
-        // Arrays are nested four deep at most: opening a file with more fails.
+        // Arrays are at most four levels deep: a file with more cannot be opened.
         Value::Array(all) => all.iter().map(|value| value.map(|value| plain(&value))).collect(),
     }
 }

@@ -29,7 +29,7 @@ pub fn logits(args: &args::Logits, shared: &Shared) -> anyhow::Result<ExitCode> 
         writeln!(out, "{:>8} {:>12} {:>9}  token", "id", "logit", "p")?;
         for (id, logit) in best {
             let p = (f64::from(logit) - logsumexp).exp();
-            // A model may score more ids than its vocabulary has.
+            // A model may have logits for more ids than its vocabulary has.
             let text = model.tokenizer.decode(&[id]).unwrap_or_default();
             writeln!(out, "{id:>8} {logit:>12.5} {p:>9.5}  {:?}", String::from_utf8_lossy(&text))?;
         }

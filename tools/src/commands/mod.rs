@@ -1,4 +1,4 @@
-//! One file per command, or per few related ones.
+//! One file for each command, or for a few related commands.
 
 pub mod bench;
 mod bench_side_by_side;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Time limit for a server's answer. All are asked at the same time.
+/// Time limit for the answer of a server. All servers are queried simultaneously.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const TITLES: [&str; 8] =
@@ -27,7 +27,7 @@ const COLUMNS: [Column; 8] = [
 ];
 
 /// Folders for the sockets of this user's servers, the preferred one first: in `$XDG_RUNTIME_DIR`,
-/// else in the user's cache folder. Empty if the user has no home.
+/// then in the user's cache folder. Empty if the user has no home.
 pub fn folders() -> Vec<PathBuf> {
     let Some(user) = directories::BaseDirs::new() else { return vec![] };
     let runtime = user.runtime_dir().filter(|folder| folder.is_dir());
@@ -68,7 +68,7 @@ fn document(server: &Running) -> Value {
     }
 }
 
-/// A row for each model of a server.
+/// One row for each model of a server.
 fn lines(server: &Running) -> Vec<Vec<String>> {
     let shown = |value: &Value| match value {
         Value::String(text) => text.clone(),
@@ -103,7 +103,7 @@ fn lines(server: &Running) -> Vec<Vec<String>> {
     models.iter().map(row).collect()
 }
 
-/// A time in its two largest units.
+/// A duration in its two largest units.
 fn lasted(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),

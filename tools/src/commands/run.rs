@@ -32,7 +32,8 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     if prompt.is_none() && args.setup.options().split == Split::Ranks {
         bail!("--split ranks holds no chat: give a prompt with -p or -f, the same to every rank");
     }
-    // --seed and --temp 0 promise the same tokens each time, so kernels must not change on the way.
+    // --seed and --temp 0 promise the same tokens each time, so kernels must not change during
+    // generation.
     let steady = args.sampling.temp <= 0.0 || args.sampling.seed.is_some();
     let early = !args.wait_compile && !steady;
     let how =
@@ -53,7 +54,8 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     let answer = {
         let mut show = |text: &str| match args.json {
             true => ControlFlow::Continue(()),
-            // Each piece is flushed: the reader may be a person, or a program that waits for it.
+            // Each piece is flushed, because the reader may be a person, or a program that waits
+            // for it.
             false => match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(e) => {
@@ -75,8 +77,8 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
         let stop = || interrupt.came();
         let answer =
             generate(&mut model.session, sequence, &model.tokenizer, &request, &mut show, &stop);
-        // Ctrl-C reaches all ranks. A rank that is a token behind has waited for the others in
-        // vain.
+        // Ctrl-C reaches all ranks. A rank that is one token behind fails, because the others have
+        // ended.
         if answer.is_err() && stop() && args.setup.options().split == Split::Ranks {
             say("interrupted");
             return Ok(ExitCode::from(INTERRUPTED));
@@ -90,7 +92,7 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     if let Some(e) = broken {
         return Err(e).context("cannot write the answer");
     }
-    // After Ctrl-C nothing is waited for.
+    // After Ctrl-C the program waits for nothing.
     let finished = if answer.reason == StopReason::Interrupted { Ok(()) } else { model.finish() };
     if args.json {
         writeln!(stdout, "{}", document(&answer, ids.len(), &model))?;
@@ -120,17 +122,17 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Opens the file of a trace before the work, so that an error comes early.
+/// Creates the file of a trace before the work, so that an error is reported early.
 fn started(file: &Path) -> anyhow::Result<Trace> {
     let open = std::fs::File::options().write(true).create(true).truncate(false).open(file);
     open.with_context(|| format!("cannot write the trace {}", file.display()))?;
     Ok(Trace::new())
 }
 
-/// The prompt. `None` for a chat: no prompt is given, and stdin and stdout are terminals. Piped
-/// text is put before a given prompt.
+/// The prompt. `None` means a chat: no prompt is given, and stdin and stdout are terminals. Piped
+/// text is put before the given prompt.
 fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
-    // A launcher passes its stdin to one rank or to none, so no rank reads it.
+    // A launcher passes its stdin to one rank or to none, so ranks do not read stdin.
     let ranks = args.setup.options().split == Split::Ranks;
     let dash = |text: &Option<String>| text.as_deref() == Some("-");
     if ranks
@@ -161,7 +163,7 @@ fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
         None if ranks => Ok(None),
         None if io::stdin().is_terminal() => match args.json {
             true => bail!("--json needs a prompt: give -p, -f or pipe one"),
-            // The chat's own prompts would get between the answers.
+            // The prompts of the chat would be mixed with the answers.
             false if !io::stdout().is_terminal() => {
                 bail!(
                     "no prompt, and no terminal on stdout to chat on: give -p TEXT or -f FILE, or \
@@ -174,11 +176,11 @@ fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Tokens of the prompt, through the chat template unless `--raw`.
+/// Tokens of the prompt, with the chat template unless `--raw` is given.
 fn prompt_ids(args: &args::Run, model: &Model, prompt: &str) -> anyhow::Result<Vec<u32>> {
     let empty = "the prompt is empty: give -p TEXT or -f FILE, or pipe one";
     if !args.raw && prompt.trim().is_empty() {
-        // A template around an empty prompt would make the model answer a question that nobody
+        // With a template around an empty prompt, the model would answer a question that was not
         // asked.
         bail!(empty);
     }
@@ -202,7 +204,7 @@ fn prompt_ids(args: &args::Run, model: &Model, prompt: &str) -> anyhow::Result<V
     Ok(ids)
 }
 
-/// The sampler of these flags.
+/// The sampler for these flags.
 pub fn sampler(s: &Sampling) -> anyhow::Result<Sampler> {
     let seed = match s.seed {
         Some(seed) => seed,
@@ -260,9 +262,9 @@ fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {
     })
 }
 
-/// Counts of compiled kernels, and of a start before all were ready: `late` kernels were not waited
-/// for, `single` tokens of the prompt were computed one by one meanwhile, and the late kernels took
-/// over when the sequence had `swapped_at` tokens (null: they did not). `one_launch_late` and
+/// Counts of compiled kernels, and of an early start: the run did not wait for `late` kernels,
+/// `single` tokens of the prompt were computed one by one before they were ready, and the late
+/// kernels were used after `swapped_at` tokens of the sequence (null: never). `one_launch_late` and
 /// `one_launch_at` are the same for the kernel of a whole token.
 fn kernels(model: &Model) -> serde_json::Value {
     let counts = model.kernels();

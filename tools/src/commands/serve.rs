@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Default number of concurrent sequences, each with a whole context.
+/// Default number of concurrent sequences, each with a full context.
 const USUAL_SEQUENCES: usize = 4;
 /// Maximum number of concurrent sequences, if --kv-memory is given and --max-sequences is not.
 const MOST_SEQUENCES: usize = 64;
-/// Maximum copies of recurrent states for a sequence without pages.
+/// Maximum number of copies of recurrent states for a sequence without pages.
 const COPIES: usize = 8;
 
 pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
@@ -31,7 +31,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     }
     let path = |model: &ModelName| anyhow::Ok(model.path(shared)?.into_owned());
     let paths = models.into_iter().map(path).collect::<anyhow::Result<Vec<_>>>()?;
-    // From here on the server handles Ctrl-C. A second one ends it at once.
+    // From here on the server handles Ctrl-C. A second Ctrl-C ends it immediately.
     let _interrupt = Interrupt::watch();
     let keys = match &args.api_key_file {
         None => Keys::default(),
@@ -64,7 +64,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     };
     let options = Options {
         idle_unload: args.idle_unload(),
-        // --idle-unload 0 keeps models loaded, whatever clients ask for.
+        // With --idle-unload 0 models stay loaded, whatever clients request.
         keep_alive: args.idle_unload != Some(0),
         engine: config(shared),
         template: args.template.clone(),
@@ -126,14 +126,14 @@ fn device(args: &args::Serve, shared: &Shared) -> anyhow::Result<DeviceChoice> {
     label.parse().map_err(anyhow::Error::msg)
 }
 
-/// Refuses options for a single model, if there are several.
+/// Refuses options that only work with a single model, if there are several.
 fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
     if args.worker_id.is_some() {
         bail!("a worker of a fleet has one model: give one, or no --worker-id");
     }
     if Split::from(args.setup.placing.split) == Split::Tensor {
-        // Two models that both need all blocks of all devices would wait for each other, each
-        // holding one device.
+        // Two models that both need all blocks of all devices would wait for each other forever,
+        // each with one device.
         bail!(
             "--split tensor is for one model: {models} are given, and would wait for each other's \
              devices"
@@ -159,14 +159,14 @@ fn served(
         let aliases =
             if paths.len() > 1 { args.alias.get(i..=i).unwrap_or_default() } else { &args.alias };
         let (sequences, paged) = sequences(args, path, open)?;
-        // No number was given: as many as the memory allows.
+        // No number was given: use as many as memory allows.
         let fewer = args.kv_memory().is_some() && args.max_sequences.is_none();
         let open = OpenOptions { sequences, fewer, paged, ..open.clone() };
         let must_page = args.kv_pages.is_some_and(args::Switch::is_on);
         let shared_memory =
             args.kv_memory().map(|bytes| (bytes, args.max_sequences.unwrap_or(MOST_SEQUENCES)));
         let mut names = names(args, aliases, path);
-        // With aliases, a file name that two models share is no name.
+        // If there are aliases, a file name that two models share is not used as a name.
         if !aliases.is_empty()
             && paths.iter().filter(|other| short(other) == short(path)).count() > 1
         {
@@ -182,8 +182,8 @@ fn names(args: &args::Serve, aliases: &[String], model: &Path) -> Vec<String> {
     aliases.iter().chain(&args.model_ref).cloned().chain(short(model)).collect()
 }
 
-/// Name of a file without its ending. For a folder, its own name, such as `Qwen3-0.6B`, also if the
-/// path is `.`, or the repository's name if the folder is in the hub's cache.
+/// Name of a file without its extension. For a folder: its name, such as `Qwen3-0.6B` (also if the
+/// path is `.`), or the name of the repository if the folder is in the hub's cache.
 fn short(model: &Path) -> Option<String> {
     match model.is_dir() {
         true => Some(kjit_model::folder::name(model)).filter(|name| !name.is_empty()),
@@ -197,8 +197,8 @@ fn worker(args: &args::Serve) -> Option<Worker> {
     Some(Worker { id, model_ref, hive: args.hive_url.clone() })
 }
 
-/// Number of sequences, as given or as fits the given memory, and the tokens of all of them
-/// together, if they have pages.
+/// Number of sequences: the given number, or the number that fits into the given memory. Also the
+/// number of tokens of all sequences together, if keys and values are paged.
 fn sequences(
     args: &args::Serve,
     model: &Path,
@@ -209,7 +209,7 @@ fn sequences(
     let build = |gguf: Gguf| arch::build(&gguf).with_context(|| model.display().to_string());
     let graph = match Gguf::open(model).map_err(anyhow::Error::from).and_then(build) {
         Ok(graph) => graph,
-        // Faults of the model are reported when it is opened.
+        // Faults of the model file are reported when it is opened.
         Err(_) if memory.is_none() && asked != Some(true) => return Ok((usual, None)),
         Err(error) => return Err(error),
     };
@@ -224,7 +224,7 @@ fn sequences(
     };
     let context = open.context_of(&graph);
     let token = open.kv_stored().bytes(graph.kv_elems_per_token());
-    // Bytes of constant size, and of copies of them.
+    // Bytes of states of constant size, and of copies of them.
     let state = 4 * graph.recurrent_elems() as u64;
     let copies = if paged { copies_beside(1) } else { COPIES };
     let each = token
@@ -252,15 +252,16 @@ fn sequences(
         most,
         args.max_sequences.is_some(),
     );
-    // A model with constant states only needs no memory per token. Pages are counted all the same.
+    // A model that has only states of constant size needs no memory per token. Pages are counted
+    // nevertheless.
     let tokens =
         left.checked_div(token).map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
     Ok((n, Some(tokens.unwrap_or_else(|| 4 * n * context.next_multiple_of(PAGE)))))
 }
 
 /// Number of sequences with constant states, and bytes left for pages: at least one whole context.
-/// Without a given number, states get at most half of the memory: with hardly any pages left,
-/// sequences would wait for each other.
+/// If no number was given, states get at most half of the memory: with very few pages, sequences
+/// would wait for each other.
 fn beside_states(bytes: u64, state: u64, context: u64, most: usize, asked: bool) -> (usize, u64) {
     let left = |n: usize| bytes.checked_sub(state.saturating_mul((n + copies_beside(n)) as u64));
     let half = if asked || context == 0 { 0 } else { bytes / 2 };
@@ -268,7 +269,7 @@ fn beside_states(bytes: u64, state: u64, context: u64, most: usize, asked: bool)
         left(n).filter(|left| *left >= least.max(context)).map(|left| (n, left))
     };
     let found = (1..=most).rev().find_map(|n| fits(half, n));
-    // If not even one sequence leaves that much: a few sequences, and the rest for pages.
+    // If this is impossible even for one sequence: a few sequences, and the rest for pages.
     found
         .or_else(|| (1..=most.min(USUAL_SEQUENCES)).rev().find_map(|n| fits(0, n)))
         .unwrap_or((1, bytes))
@@ -301,13 +302,13 @@ mod tests {
     fn large_states_leave_half_of_the_memory_to_pages() {
         const GB: u64 = 1 << 30;
         let (state, context) = (100 << 20, 32 << 20);
-        // 64 sequences with that many copies need more than all memory, and 50 leave no more than
-        // one context.
+        // 64 sequences with this number of copies need more than all memory, and 50 sequences leave
+        // only one context.
         assert_eq!(beside_states(10 * GB, state, context, 64, false), (25, 10 * GB - 50 * state));
-        // A given number is used as long as one context is left.
+        // A given number is used if one context is left.
         assert_eq!(beside_states(10 * GB, state, context, 40, true), (40, 10 * GB - 80 * state));
         assert_eq!(beside_states(10 * GB, state, context, 64, true).0, 51);
-        // Constant states only, small ones, and memory for a few sequences.
+        // States of constant size only, small states, and memory for a few sequences.
         assert_eq!(beside_states(10 * GB, state, 0, 64, false), (51, 10 * GB - 102 * state));
         assert_eq!(
             beside_states(10 * GB, 1 << 20, context, 64, false),

@@ -11,17 +11,17 @@ pub(super) fn rate(tokens: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
 }
 
-/// Prompt tokens per second; 0 if no token was generated, since then the prompt was not computed.
+/// Prompt tokens per second; 0 if no token was generated, because then the prompt was not computed.
 pub(super) fn prompt_rate(a: &Answer, prompt: usize) -> f64 {
     if a.ids.is_empty() { 0.0 } else { rate(prompt, a.first_token.as_secs_f64()) }
 }
 
-/// The early start, if there was one.
+/// The status of the early start, if there was one.
 pub(super) fn early_of(model: &Model) -> Option<&Early> {
     model.session.gpu().and_then(|gpu| gpu.early())
 }
 
-/// These counts as text.
+/// The counts of an early start as text.
 pub(super) fn told(early: &EarlyStatus) -> Vec<String> {
     let EarlyStatus { late, single, .. } = early;
     let prompts = match early.swapped_at {
@@ -52,7 +52,7 @@ pub(super) fn told(early: &EarlyStatus) -> Vec<String> {
     lines.into_iter().flatten().collect()
 }
 
-/// Prints the figures of an answer.
+/// Prints the statistics of an answer.
 pub fn statistics(a: &Answer, prompt: usize, model: &Model) {
     say(format_args!(
         "prompt {prompt} tokens, {:.1} tok/s · answer {} tokens, {:.1} tok/s · load {:.2} s · \

@@ -1,5 +1,5 @@
-//! `kjit tokenize`, `detokenize` and `template`: one line in, one line out. They need a vocabulary,
-//! not a model that kjit can run.
+//! `kjit tokenize`, `detokenize` and `template`: one line in, one line out. They only need a
+//! vocabulary. kjit need not be able to run the model.
 
 use crate::args::{self, Shared};
 use crate::input::json;

@@ -1,4 +1,4 @@
-//! `kjit warm`: fills the cache, also for cards that are not here.
+//! `kjit warm`: fills the cache, also for cards of other machines.
 
 use super::emit::describe;
 use crate::args::{self, Shared};
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// The note about a chip that kjit has no row for.
+/// A note about a chip that has no entry in kjit's table.
 fn family(target: &Target) -> String {
     let said = |row| {
         format!("; kjit has no row for {}: what holds for all of {row}'s family", target.id())
@@ -53,7 +53,8 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
         for target in &targets {
             match engine.compiler_for(target) {
                 Ok(choice) => say(format_args!("{target}: {}{}", choice.reason, family(target))),
-                // All kernels may be in the cache already. A missing one fails with the reason.
+                // All kernels may be in the cache already. If one is missing, it fails with the
+                // reason.
                 Err(_) => say(format_args!("{target}: no compiler, only what the cache has")),
             }
         }
@@ -70,7 +71,7 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
             Origin::Cached(_) | Origin::Given => (h + 1, c),
             Origin::Compiled => (h, c + 1),
         });
-    // Kernels that a full or read-only cache refused are lost when this process ends, so `warm`
+    // If the cache is full or read-only, new kernels are lost when this process ends, so `warm`
     // must report that.
     let counters = engine.cache().counters();
     let lost = counters.made.saturating_sub(counters.published);
@@ -111,7 +112,8 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
     Ok(told.code())
 }
 
-/// Architectures of the cards here, each once. With --device, that card's.
+/// Architectures of the cards in this machine, each once. With --device, the architecture of that
+/// card.
 fn here(engine: &Engine, shared: &Shared) -> anyhow::Result<Vec<Target>> {
     let found = engine.devices();
     if shared.device == DeviceChoice::Cpu {
@@ -148,8 +150,8 @@ fn config(args: &args::Warm, shared: &Shared) -> kjit_engine::Config {
     args.compiler.choose(config)
 }
 
-/// The jobs that `run` will ask for, on each architecture, and the plans. Without a model, the jobs
-/// of the catalogue's models, and no plans. Each job once.
+/// The jobs that `run` will request, for each architecture, and the plans. Without a model: the
+/// jobs of the catalogue's models, and no plans. Each job occurs once.
 fn wanted(
     engine: &Engine,
     args: &args::Warm,
@@ -214,7 +216,7 @@ fn wanted(
         {
             add(&parts);
         }
-        // A server's sequences have paged keys and values, if the model supports them.
+        // Sequences of a server have paged keys and values, if the model supports them.
         if args.sequences.is_some() && options.may_page(graph).is_ok() {
             let paged = Some(options.context_of(graph));
             let plan = gpu::plan_for(engine, graph, target, &OpenOptions { paged, ..options });
@@ -227,7 +229,7 @@ fn wanted(
     Ok((jobs, plans))
 }
 
-/// Compiles with a bar on a terminal, and with a line per kernel for `-v`.
+/// Compiles, with a progress bar on a terminal, and with a line per kernel if `-v` is given.
 fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::Result<CodeObject>> {
     let show = io::stderr().is_terminal() && !shared.quiet;
     let bar = if show { ProgressBar::new(jobs.len() as u64) } else { ProgressBar::hidden() };
@@ -236,10 +238,10 @@ fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::R
     {
         bar.set_style(style);
     }
-    // Finished kernels are in the cache, and nothing is half written, so nothing is waited for.
+    // Finished kernels are complete in the cache, so Ctrl-C need not wait.
     let (shown, all) = (bar.clone(), jobs.len());
     interrupt::leaves(move || {
-        // The cleared bar shows that all is done.
+        // A cleared bar means that all are done.
         let done = shown.position();
         shown.finish_and_clear();
         format!("{done} of {all} kernels are there; the same command goes on from here")

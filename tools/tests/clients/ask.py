@@ -36,7 +36,7 @@ assert client.chat.completions.create(model=name, messages=history, tools=tools,
 text = client.completions.create(model=name, prompt="The sky is", temperature=0, max_tokens=4)
 assert text.choices[0].text and text.usage.prompt_tokens == 3, text
 
-# A stream whose client leaves.
+# A stream whose client disconnects.
 stream = client.completions.create(model=name, prompt="Once upon a time", max_tokens=900, stream=True, extra_body={"ignore_eos": True})
 next(iter(stream))
 stream.close()

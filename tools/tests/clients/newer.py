@@ -11,7 +11,7 @@ address, key = sys.argv[1:3]
 client = openai.OpenAI(base_url=f"{address}/v1", api_key=key, max_retries=0)
 name = client.models.list().data[0].id
 
-# Responses: whole, streamed, stored, with a schema, with functions.
+# Responses: complete, streamed, stored, with a schema, with functions.
 ask = {"model": name, "temperature": 0, "max_output_tokens": 12}
 whole = client.responses.create(input="Name a colour.", **ask)
 assert whole.output_text and whole.status == "incomplete" and whole.usage.output_tokens == 12, whole
@@ -40,7 +40,7 @@ assert call.type == "function_call" and "colour" in json.loads(call.arguments), 
 history = [{"role": "user", "content": "Paint it."}, *called.output, {"type": "function_call_output", "call_id": call.call_id, "output": "done"}]
 assert client.responses.create(input=history, tools=tools, store=False, **ask).output_text
 
-# Messages: whole, streamed, with tools.
+# Messages: complete, streamed, with tools.
 other = anthropic.Anthropic(base_url=address, api_key=key, max_retries=0)
 ask = {"model": name, "max_tokens": 12, "extra_body": {"temperature": 0}, "messages": [{"role": "user", "content": "Name a colour."}]}
 message = other.messages.create(**ask)

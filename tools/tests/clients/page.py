@@ -41,7 +41,7 @@ def answers_and_continues():
     ask("Write **bold** and `code`.")
     answered(1)
     first = js(ANSWER)
-    # The answer reached its limit, says so, and goes on from there.
+    # The answer reached its limit, shows that, and continues from there.
     assert "limit" in js("document.querySelector('.note').textContent")
     assert "tokens/s" in js("document.querySelector('.figures').textContent")
     assert js("document.getElementById('context-text').textContent").endswith("8,192") or js("!document.getElementById('context').hidden")
@@ -77,7 +77,7 @@ def branches(first):
     key("ArrowLeft", 37, alt=True)
     wait("the first answer", "document.querySelector('article.assistant .place').textContent === '1/2'")
     screenshot("branches")
-    # A branch that is chosen stays chosen if another chat is opened at once.
+    # A chosen branch stays chosen if another chat is opened immediately.
     js("document.querySelector('article.assistant .branches button:last-child').click(); document.getElementById('new').click()")
     wait("a new chat", "!!document.querySelector('.welcome')")
     time.sleep(0.2)
@@ -134,7 +134,7 @@ def two_tabs():
     click("#stop", other)
     wait("stopped from there", IDLE)
     wait("told", "document.getElementById('ask-note').hidden", other)
-    # The first renames, the second pins: both count.
+    # The first button renames, the second pins: both must work.
     js(f"{OTHER}[0].querySelector('.icon').click()")
     item("Rename")
     command("Input.insertText", page, text="The dragon")
@@ -309,7 +309,7 @@ def settings_and_presets():
     js("[...document.querySelectorAll('#drawer button')].find(b => b.textContent === 'Keep').click()")
     wait("the preset", "[...document.querySelectorAll('#presets option')].some(o => o.textContent === 'Short')")
     screenshot("settings")
-    # What was typed is kept, also if another chat is opened at once.
+    # Typed text is kept, also if another chat is opened immediately.
     type_in("system", "Answer in two words.")
     click("#new")
     assert js("document.getElementById('system').value") == "", "a chat's settings are its own"

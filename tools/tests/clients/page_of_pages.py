@@ -17,12 +17,12 @@ wait("all are free", SHOWN + " === '0 of 6'")
 assert js(CELLS) == cells(0), js(CELLS)
 assert js("document.getElementById('live-pages').checkVisibility()")
 assert "128 tokens" in js("document.querySelector('#live-pages .legend').textContent")
-# Kernels of this GPU: each is a cell, from the cache or compiled.
+# Each kernel for this GPU is a cell, whether from the cache or compiled.
 kernels = js("fetch('status').then(r => r.json()).then(s => s.kernels.compiled + s.kernels.cached)")
 assert kernels > 0 and js("document.querySelector('#live-kernels b').textContent") == str(kernels)
 assert js("document.querySelectorAll('#live-kernels rect').length") == kernels
-# A text of 150 tokens stays in two pages. A text that differs in the second page has one more
-# page of its own.
+# A text of 150 tokens stays in two pages. A text that differs in the second page has one additional
+# page.
 for end in ([3, 1, 4], [2, 7, 1]):
     prompt = [(i * i * 7 + i * 37 + 5) % 250 for i in range(150)] + end
     body = '{"prompt": %s, "max_tokens": 4, "ignore_eos": true}' % prompt

@@ -38,7 +38,7 @@ wait("it is loaded", "document.querySelector('#model .dot').classList.contains('
 assert js(f"import('./page/ask.js').then(a => a.get('status?model={first}')).then(s => s.requests.done)") == 1
 command("Page.reload", page)
 wait("the choice is kept", f"{NAME} === '{second}' && document.querySelector('#model .dot').classList.contains('ready')")
-# Unloaded and loaded by the menu.
+# The menu unloads and loads the model.
 click("#model")
 wait("its items", "!!document.querySelector('.menu .move')")
 item("Unload")
@@ -49,10 +49,10 @@ item("Load now")
 click("#model")
 state(first, "ready")
 wait("the open menu says so", "[...document.querySelectorAll('.menu .model')].every(b => b.textContent.includes('ready'))")
-# Another chat's model is its own.
+# Each chat has its own model. A new chat starts with the current one.
 click("#new")
 assert js(NAME) == second, "a new chat goes on with the model"
-# The refusals without the key are the browser's only complaints.
+# The refusals without a key are the only errors in the browser.
 problems = [p for p in problems if '401' not in p.get('entry', {}).get('text', '')]
 assert not problems, problems
 print("the page does what it should")

@@ -1,6 +1,6 @@
-//! `run_bundle.py` hands a proof bundle to an emulator: what it passes on, and how it judges each
-//! answer. The emulator here computes nothing. It checks its input as a strict emulator would, and
-//! takes the expected results from the bundle.
+//! `run_bundle.py` passes a proof bundle to an emulator. Tests what it passes, and how it judges
+//! each answer. The emulator in this test computes nothing. It checks its input like a strict
+//! emulator, and takes the expected results from the bundle.
 
 use crate::support::{kjit, stdout};
 use serde_json::Value;
@@ -98,7 +98,7 @@ fn an_emulators_front_is_handed_every_launch_and_each_of_its_answers_counts_for_
     let (code, all, said) = run(&["--cases", "4-9,17", "--wave", "32"]);
     assert_eq!(code, Some(0), "{all}");
     assert!(said.contains(" right, 0 wrong, 0 not run, "), "{all}");
-    // Running left nothing in the bundle.
+    // The run has left no files in the bundle.
     let checked =
         Command::new("python3").arg(bundle.join("check_bundle.py")).arg(&bundle).output().unwrap();
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));

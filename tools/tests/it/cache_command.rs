@@ -101,7 +101,7 @@ fn list_has_every_field_of_the_contract() {
         assert!(entry.get(field).is_some_and(|value| !value.is_null()), "{field}: {entry}");
     }
     assert!(Path::new(entry["path"].as_str().unwrap()).is_file());
-    // As text, one line each.
+    // Without --json, one line per entry.
     let text = stdout(&mut cache(&home, &["list", "--kernel", "norm"]));
     assert!(
         text.lines().count() == 1 && text.contains("gfx1100") && text.contains("none 1.0"),
@@ -166,7 +166,7 @@ fn verify_finds_one_flipped_byte_sets_it_aside_and_is_content_the_next_time() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[1_000] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    // Corrupt entries are reported whatever the filter: their architecture is unknown.
+    // Corrupt entries are reported with any filter, because their architecture is unknown.
     let output = cache(&home, &["verify", "--arch", "sm_90"]).assert().code(1).get_output().clone();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains(path.to_str().unwrap()) && text.contains("2 good"), "{text}");
@@ -175,7 +175,7 @@ fn verify_finds_one_flipped_byte_sets_it_aside_and_is_content_the_next_time() {
     assert!(again.starts_with("5 good") && again.contains(" 0 bad"), "{again}");
 }
 
-/// The jobs of a small model as entries without code: all, or all but one.
+/// Stores the jobs of a small model as entries without code: all, or all except one.
 fn put_model(home: &Path, arch: &str, without: usize) -> PathBuf {
     let path = model("tiny/tiny-llama-q4_k_m.gguf");
     let graph = kjit_model::arch::build(&Gguf::open(&path).unwrap()).unwrap();
@@ -217,7 +217,7 @@ fn a_models_kernels_are_picked_by_its_plan_and_missing_ones_are_named() {
     };
     assert_eq!(by_arch("gfx1100")["missing"].as_array().unwrap().len(), 0, "{doc}");
     assert_eq!(by_arch("gfx942")["missing"].as_array().unwrap().len(), 1, "{doc}");
-    // Entries of other models are not this model's.
+    // Entries of other models are not listed.
     let of_model = listed(&home, &["--model", model, "--arch", "gfx1100"]).len() as u64;
     assert_eq!(of_model, by_arch("gfx1100")["kernels"].as_u64().unwrap());
     assert!(listed(&home, &["--arch", "gfx1100"]).len() as u64 == of_model + 2);
@@ -231,7 +231,7 @@ fn a_models_kernels_are_picked_by_its_plan_and_missing_ones_are_named() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("kjit warm") && said.contains("gfx942"), "{said}");
 
-    // A pack of a model has all of its kernels, or is not made.
+    // A pack of a model has all of its kernels. If one is missing, no pack is written.
     let pack = dir.path().join("x.kjitpack");
     let pack = pack.to_str().unwrap();
     let line = error_line(
@@ -295,7 +295,7 @@ fn a_pack_goes_to_another_machine_and_with_a_signer_no_other_is_taken() {
     assert_eq!(listed(&new, &[]), ["gfx1100 matvec", "gfx1100 norm"]);
     let again = stdout(&mut cache(&new, &["import", &signed]));
     assert!(again.starts_with("taken 0, already there 2"), "{again}");
-    // A pack in place is listed and verified, and cannot be cleared.
+    // A pack that is used in place is listed and verified, and cannot be cleared.
     let third = dir.path().join("third");
     let with_pack = |args: &[&str]| {
         let mut command = cache(&third, args);
@@ -426,7 +426,7 @@ fn a_pack_is_never_writable_for_others_whatever_the_umask() {
 
 #[test]
 fn ctrl_c_in_an_export_exits_130_and_leaves_neither_a_pack_nor_a_part_of_one() {
-    // In a RAM file system if there is one: each entry is synced.
+    // The cache is in RAM if possible, because each entry is synced.
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let home = dir.path().join("home");
     let many = open(&home);
@@ -435,7 +435,7 @@ fn ctrl_c_in_an_export_exits_130_and_leaves_neither_a_pack_nor_a_part_of_one() {
     std::fs::create_dir(&folder).unwrap();
     let pack = folder.join("x.kjitpack");
     let mut interrupted = 0;
-    // With different delays, so that some signals come while it writes.
+    // The delays differ, so that some signals arrive during a write.
     for pause in [60, 100, 140, 180, 220, 260, 300, 400] {
         let child = std::process::Command::new(assert_cmd::cargo::cargo_bin("kjit"))
             .args(["cache", "export", "--cache-dir"])
@@ -447,7 +447,8 @@ fn ctrl_c_in_an_export_exits_130_and_leaves_neither_a_pack_nor_a_part_of_one() {
             .spawn()
             .unwrap();
         std::thread::sleep(Duration::from_millis(pause));
-        // SAFETY: kill takes two numbers; the child was not waited for yet, so its id is its own.
+        // SAFETY: kill takes two numbers; the child was not waited for yet, so its id is still
+        // valid.
         unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
         let start = Instant::now();
         let output = child.wait_with_output().unwrap();
@@ -459,7 +460,7 @@ fn ctrl_c_in_an_export_exits_130_and_leaves_neither_a_pack_nor_a_part_of_one() {
                 assert!(!pack.exists());
                 interrupted += 1;
             }
-            // It has ended, or does not handle signals yet.
+            // The process has already ended, or does not handle signals yet.
             Some(0) => std::fs::remove_file(&pack).unwrap(),
             None => {}
             other => panic!("{other:?}: {said}"),
@@ -471,7 +472,7 @@ fn ctrl_c_in_an_export_exits_130_and_leaves_neither_a_pack_nor_a_part_of_one() {
         );
     }
     assert!(interrupted > 0, "no signal came in time");
-    // The next export removes the remains of a killed one.
+    // The next export removes the temporary file of a killed process.
     std::fs::write(folder.join(".kjit-export-1-1-1"), "half a pack").unwrap();
     stdout(&mut cache(&home, &["export", "-o", pack.to_str().unwrap()]));
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);

@@ -1,6 +1,6 @@
-//! `kjit cache` with an unusable folder: missing, not a folder, another user's, read-only, full, of
-//! another version. One clear line each, exit 1 if nothing could be done, and nothing half done
-//! stays.
+//! `kjit cache` with an unusable folder: missing, not a folder, owned by another user, read-only,
+//! full, of another version. Each gives one clear line, exit 1 if nothing could be done, and leaves
+//! no partial result.
 
 use crate::support::{error_line, kjit, stdout};
 use kjit_cache::{Artefact, BuildKey, Cache, Config, Key};
@@ -138,7 +138,7 @@ fn a_read_only_cache_is_read_and_what_would_change_it_fails_with_the_reason() {
             && err.lines().count() == 1,
         "{err}"
     );
-    // Entries that are there need no writing; new ones do.
+    // Importing existing entries needs no writing; importing new entries does.
     let line = error_line(&mut cache(&home, &["import", text(&pack)]), 1);
     assert!(
         line.contains("0 of 5 entries were taken") && line.contains("Read-only file system"),
@@ -150,7 +150,7 @@ fn a_read_only_cache_is_read_and_what_would_change_it_fails_with_the_reason() {
         line.contains("Read-only file system") && line.matches("os error").count() == 1,
         "{line}"
     );
-    // A corrupt entry that cannot be moved is reported, and not as set aside.
+    // A corrupt entry that cannot be moved is reported, and not as quarantined.
     assert!(remount("remount,rw"));
     let doc: serde_json::Value =
         serde_json::from_str(&stdout(&mut cache(&home, &["list", "--json"]))).unwrap();
@@ -190,7 +190,7 @@ fn a_full_disk_stops_an_import_and_an_export_with_the_reason_and_leaves_no_halve
 #[test]
 fn what_a_newer_version_wrote_is_left_alone_and_named() {
     let (dir, home, pack) = with_pack();
-    // A cache of the next format in the same place.
+    // A cache of the next format in the same folder.
     let newer = home.join("v2/e");
     std::fs::create_dir_all(&newer).unwrap();
     std::fs::write(newer.join("entry"), "from the future").unwrap();
@@ -205,7 +205,7 @@ fn what_a_newer_version_wrote_is_left_alone_and_named() {
     std::fs::write(&next, &bytes).unwrap();
     let line = error_line(&mut cache(&home, &["import", text(&next)]), 1);
     assert!(line.contains("it is of format 2, this program reads format 1"), "{line}");
-    // A pack in place of the next format is a warning; a run continues.
+    // A pack of the next format that is used in place gives a warning, and a run continues.
     let output = cache(&home, &["list"])
         .env("KJIT_PACK_PATH", &next)
         .assert()
@@ -244,7 +244,7 @@ fn what_is_no_pack_is_refused_by_its_name() {
 #[test]
 fn the_systems_packs_are_read_where_packages_put_them() {
     let (dir, _, pack) = with_pack();
-    // In a mount namespace of its own, so that the machine is not affected.
+    // In a separate mount namespace, so that the machine is not affected.
     let script = "mount --make-rprivate / && mount -t tmpfs -o mode=755 tmpfs /usr/share && mkdir \
         -p /usr/share/kjit/packs && \
                   cp \"$1\" /usr/share/kjit/packs/ && echo mounted && exec \"$0\" cache list \

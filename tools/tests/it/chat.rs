@@ -12,9 +12,9 @@ fn chat(terminal: &OwnedFd, stdout: impl Into<Stdio>, more: &[&str]) -> Child {
     chat_with(Path::new(nowhere), terminal, stdout, more)
 }
 
-/// With its history below `state`.
+/// A chat with its history below `state`.
 fn chat_with(state: &Path, terminal: &OwnedFd, stdout: impl Into<Stdio>, more: &[&str]) -> Child {
-    // With a time limit: a chat that prints something else fails instead of hanging.
+    // With a time limit, so that a chat that prints unexpected text fails instead of hanging.
     Command::new("timeout")
         .args([
             "--foreground",
@@ -49,7 +49,7 @@ fn a_chat_remembers_until_it_is_cleared_shows_figures_and_leaves() {
         ("/stats", "nothing was generated yet"),
         ("Hi", ""),
         ("/stats", "prompt 31 tokens"),
-        // The history is not fed again. After /clear only the system message is left.
+        // The history is not computed again. After /clear only the system message is left.
         ("And now?", ""),
         ("/stats", "prompt 14 tokens"),
         ("/clear", ""),
@@ -61,7 +61,7 @@ fn a_chat_remembers_until_it_is_cleared_shows_figures_and_leaves() {
         // The terminal echoes the typed text first.
         person.sees(line);
         person.sees(wanted);
-        // Text that is typed before the next prompt would be lost.
+        // Text that is typed before the next prompt appears would be lost.
         person.sees("> ");
     }
     person.types("/bye");
@@ -103,7 +103,7 @@ fn a_full_chat_forgets_its_oldest_turns_says_so_and_goes_on() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// A chat in a terminal of its own, at its first prompt.
+/// A chat in a new terminal, at its first prompt.
 fn begun(state: &Path, columns: u16, more: &[&str]) -> (Person, Child) {
     let (mut person, program) = terminal(columns);
     let child = chat_with(state, &program, program.try_clone().unwrap(), more);
@@ -119,7 +119,7 @@ fn an_answer_that_was_cut_says_so_and_goes_on() {
     for (line, wanted) in [
         ("/continue", "the last answer was not cut"),
         ("Write a long story about a fox.", "cut: after 24 tokens (-n): /continue goes on"),
-        // Generated tokens are not fed again.
+        // Generated tokens are not computed again.
         ("/continue", "cut: after 24 tokens (-n): /continue goes on"),
         ("/stats", "prompt 1 tokens"),
         ("/clear", ""),
@@ -152,7 +152,7 @@ fn an_answer_in_two_parts_is_the_answer_in_one() {
         text.replace("note: the answer was cut", " ").split_whitespace().collect::<String>()
     };
     let plain = |text: String| -> String {
-        // Without the terminal's own codes around typed texts.
+        // The text without the terminal codes around typed text.
         let text = text.replace("[?2004l", "").replace("[?2004h", "").replace("[?2026l", "");
         text.replace("[?2026h", "").chars().filter(|c| c.is_alphabetic()).collect()
     };
@@ -175,7 +175,7 @@ fn help_lists_the_commands_and_two_slashes_begin_a_text() {
     person.types("//etc?");
     person.sees("//etc?");
     person.sees("> ");
-    // There are figures, so it was answered.
+    // There are statistics, so a message was answered.
     person.types("/stats");
     person.sees("answer ");
     person.types("/bye");
@@ -188,7 +188,7 @@ fn texts_of_several_lines_are_one_message_and_the_history_is_its_users_alone() {
     let file = state.path().join("kjit/history");
     let (mut person, mut child) = begun(state.path(), 0, &["-n", "1"]);
     for (typed, last) in [
-        // Alt-Enter is Escape, then Enter.
+        // Alt-Enter is sent as Escape and Enter.
         ("first\x1b\rsecond", "second"),
         ("\"\"\"third\rfourth\"\"\"", "fourth"),
         ("/stats", "prompt"),
@@ -204,7 +204,7 @@ fn texts_of_several_lines_are_one_message_and_the_history_is_its_users_alone() {
     assert_eq!(lines, ["first\\nsecond", "\"\"\"third\\nfourth\"\"\""], "{kept}");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
-    // The next chat has them.
+    // The history is available in the next chat.
     let (mut person, mut child) = begun(state.path(), 0, &["-n", "1"]);
     person.types("\x1b[A");
     person.sees("third");

@@ -1,6 +1,6 @@
-//! Faulty compilers, seen from the command: one error with the compiler's log, exit 1, and only the
-//! answer on stdout. The compilers are a clang with faults on demand (`support/clang.sh`) and the
-//! simulated hiprtc, whose faults happen inside kjit's own compiler process.
+//! Faulty compilers, tested through the command: one error with the compiler's log, exit 1, and
+//! only the answer on stdout. The compilers are a clang with faults that a test sets
+//! (`support/clang.sh`), and the simulated hiprtc, whose faults happen in kjit's compiler process.
 
 use crate::support::model;
 use kjit_tests::simulator::Setup;
@@ -58,7 +58,7 @@ fn errors(out: &Output) -> Vec<String> {
     text.lines().filter(|l| l.starts_with("error: ")).map(str::to_owned).collect()
 }
 
-/// Removes kernels of these names from a cache.
+/// Removes the kernels with these names from a cache.
 fn forget(cache: &Path, kernels: &[&str]) {
     for kernel in kernels {
         let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
@@ -78,7 +78,8 @@ fn entries(cache: &Path) -> u64 {
     document(&out).as_array().unwrap().len() as u64
 }
 
-/// A separate cache with all kernels of the model except these. Compiled once for all tests.
+/// A separate cache with all kernels of the model except these kernels. Compiled once for all
+/// tests.
 fn cache_without(clang: &Path, kernels: &[&str]) -> tempfile::TempDir {
     let shared = Path::new(TEMPORARY).join("compile-service");
     let out = warm(&shared, clang).output().unwrap();
@@ -91,7 +92,7 @@ fn cache_without(clang: &Path, kernels: &[&str]) -> tempfile::TempDir {
     own
 }
 
-/// The clang fails for one kernel: the exit code, the document, and stderr.
+/// The clang fails for one kernel. Returns the output, the JSON document and the lines of stderr.
 fn goes_wrong(how: &str, variables: &[(&str, &str)]) -> Option<(Output, Value, Vec<String>)> {
     let clang = real_clang()?;
     let own = cache_without(&clang, &["argmax"]);
@@ -102,8 +103,8 @@ fn goes_wrong(how: &str, variables: &[(&str, &str)]) -> Option<(Output, Value, V
     let all =
         document["kernels"].as_array().unwrap().len() as u64 + document["failed"].as_u64().unwrap();
     assert_eq!(document["cached"].as_u64().unwrap() + 1, all, "{how}: {document}");
-    // The folder is removed at the end of the test: files that an error names must be examined
-    // before.
+    // The folder is removed at the end of the test, so files that an error names must be examined
+    // now.
     for error in &errors {
         assert!(error.contains("'argmax'") && error.contains("clang 19"), "{error}");
         for log in error.split(['(', ')', ' ', ';', ',']).filter(|w| w.ends_with("log.txt")) {
@@ -113,7 +114,7 @@ fn goes_wrong(how: &str, variables: &[(&str, &str)]) -> Option<(Output, Value, V
     Some((out, document, errors))
 }
 
-/// The error line of a fault that must be an error.
+/// The error line of a fault. The fault must be an error.
 fn fails(how: &str, variables: &[(&str, &str)]) -> Option<String> {
     let (out, document, errors) = goes_wrong(how, variables)?;
     assert_eq!(out.status.code(), Some(1), "{how}");
@@ -134,8 +135,7 @@ fn a_clang_that_aborts_is_tried_twice_and_is_one_error_with_its_log() {
 #[test]
 fn a_clang_that_loops_is_ended_at_the_deadline() {
     let began = Instant::now();
-    // The compiler inherits the environment: a variable of this test finds its process among all
-    // others.
+    // The compiler inherits the environment: a variable of this test identifies its process.
     let mark = format!("of-{}", std::process::id());
     let Some(error) = fails("loop", &[("KJIT_COMPILE_SECONDS", "3"), ("TEST_MARK", &mark)]) else {
         return;
@@ -179,9 +179,9 @@ fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lyin
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    // The looping clang has begun: its source is there.
+    // The looping clang has started: its source file exists.
     wait_for("the compile", &|| files_below(&temporary).iter().any(|f| f.ends_with("argmax.hip")));
-    // SAFETY: a number; the child is ours and not waited for.
+    // SAFETY: `kill` takes two numbers; the child belongs to this process and was not waited for.
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
     let out = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
@@ -209,7 +209,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 /// Processes with this variable in their environment.
 fn processes_with(variable: &str) -> Vec<String> {
     let all = std::fs::read_dir("/proc").unwrap().flatten().map(|e| e.path());
-    // Processes that end meanwhile, and unreadable ones of other users, are skipped.
+    // Processes that have ended, and unreadable processes of other users, are skipped.
     all.filter(|p| {
         std::fs::read(p.join("environ"))
             .is_ok_and(|e| e.split(|&b| b == 0).any(|v| v == variable.as_bytes()))
@@ -296,7 +296,7 @@ fn a_compile_error_shows_kernel_constants_target_and_line_and_what_it_names_repe
         "line {line} of our source: {}",
         told[0]
     );
-    // The command line at the end of the error.
+    // The command line at the end of the error message.
     let again = told[0]
         .rsplit_once(", sh ")
         .and_then(|(_, rest)| rest.strip_suffix(" repeats it"))
@@ -393,7 +393,7 @@ fn a_warm_that_was_killed_goes_on_where_it_was() {
 /// The simulated hiprtc fails for one kernel.
 fn hiprtc(how: &str, variables: &[(&str, &str)]) -> (Output, Value, Vec<String>) {
     let out = hiprtc_once("", &[]);
-    // All kernels are compiled for the CPU now, so no later compile exceeds its time limit.
+    // All kernels are already compiled for the CPU, so no later compile exceeds its time limit.
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let out = hiprtc_once(how, variables);
     let (document, errors) = (document(&out), errors(&out));
@@ -404,7 +404,7 @@ fn hiprtc(how: &str, variables: &[(&str, &str)]) -> (Output, Value, Vec<String>)
 fn hiprtc_once(how: &str, variables: &[(&str, &str)]) -> Output {
     let own = tempfile::tempdir().unwrap();
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    // The same constants as in tests of whole models, so that kernels are compiled for the CPU
+    // The same constants as in tests of whole models, so that kernels are compiled for the CPU only
     // once.
     c.arg("warm").arg(tiny()).args([
         "--arch",

@@ -1,4 +1,4 @@
-//! The command's output as scripts rely on it.
+//! The parts of the command's output on which scripts rely.
 
 use crate::support::{error_line, kjit, smollm2, stdout};
 use serde_json::Value;
@@ -82,8 +82,8 @@ fn run_json_has_every_field_of_the_contract() {
         doc["generated_tokens"].as_u64().unwrap()
     );
     assert_eq!(doc["stop_reason"], "length");
-    // Processors with suitable instructions keep copies of SmolLM2's Q4_1 matrices, unless that is
-    // off.
+    // Processors with suitable instructions keep repacked copies of SmolLM2's Q4_1 matrices, unless
+    // that is switched off.
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let laid_out = doc["memory"]["laid_out"].as_u64().unwrap();
     assert_eq!(
@@ -351,7 +351,7 @@ fn the_vocabulary_of_an_architecture_that_kjit_cannot_run_is_of_use_all_the_same
 fn perplexity_drops_the_rest_and_counts_the_texts_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let text = dir.path().join("text.txt");
-    // Two windows of 16 and a rest of 3, which changes nothing.
+    // Two windows of 16 tokens and a rest of 3, which does not change the result.
     let run = |last: &str| {
         std::fs::write(&text, format!("{}{last}", "word ".repeat(32))).unwrap();
         let mut c = kjit();

@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// Files below a folder with one of these endings, without built or fetched ones.
+/// Files below a folder with one of these extensions, without built or fetched files.
 fn files(folder: &Path, endings: &[&str], into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
         let name = entry.file_name().unwrap().to_string_lossy().into_owned();
@@ -55,7 +55,8 @@ const SOURCES: [&str; 19] = [
 
 #[test]
 fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
-    // String literals as they are written: one that continues in the next line is one text.
+    // String literals as written in the source. A literal that continues in the next line is one
+    // string.
     let joined = |text: &str| {
         let mut out = String::new();
         for (i, part) in text.split("\\\n").enumerate() {
@@ -103,7 +104,7 @@ fn every_flag_of_serve_is_in_its_page() {
     assert!(missing.is_empty(), "not in docs/serve.md: {missing:?}");
 }
 
-/// The guide for AMD cards has the words of `kjit doctor`.
+/// The guide for AMD cards contains the messages of `kjit doctor`.
 #[test]
 fn what_to_install_is_told_by_the_guide_in_the_doctors_words() {
     use kjit_engine::amd_system::{ELSEWHERE, IN_A_CONTAINER, PACKAGES};
@@ -133,11 +134,11 @@ fn variables(text: &str) -> BTreeSet<String> {
 fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is_read() {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
     let users = read("docs/run.md");
-    // Variables of the cache, whose names begin with the program's name.
+    // Variables of the cache, which begin with the program's name.
     let mut in_code: BTreeSet<String> =
         ["KJIT_CACHE_DIR", "KJIT_PACK_PATH"].map(str::to_owned).into();
     for (path, text) in texts(&SOURCES, &[".rs"]) {
-        // Below the repository, whose own folder may have any name.
+        // Paths are relative to the repository, whose folder may have any name.
         let below = path.strip_prefix(root()).unwrap();
         if !below.components().any(|c| c.as_os_str() == "tests" || c.as_os_str() == "check")
             && !below.ends_with("testing.rs")
@@ -170,10 +171,10 @@ fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is
     ) {
         seen.extend(variables(&text));
     }
-    // A user cannot remember more options: the table stays short.
+    // Users cannot remember many options, so the table must stay short.
     assert!(named.len() <= 40, "{} variables: {named:?}", named.len());
     for name in &seen {
-        // A family of names by its prefix: `KJIT_FAULT_…`.
+        // A prefix stands for a family of names: `KJIT_FAULT_…`.
         let family = name
             .match_indices('_')
             .any(|(at, _)| developers.contains(&format!("`{}…`", &name[..=at])) && at > 4);
@@ -221,7 +222,7 @@ fn every_link_between_files_leads_to_one() {
     assert!(links > 60, "{links}");
 }
 
-/// Documents and headings that comments and errors name exist.
+/// Documents and headings exist that comments and errors name.
 #[test]
 fn every_document_that_the_code_names_is_there_with_its_heading() {
     let folders =
@@ -253,7 +254,7 @@ fn every_document_that_the_code_names_is_there_with_its_heading() {
             assert!(found, "{}: no heading for {word}", path.display());
             seen += 1;
         }
-        // An old document that never was part of the tree.
+        // This is an old document that was never in the repository.
         assert!(!text.contains("(DESIGN "), "{} names DESIGN.md", path.display());
     }
     assert!(seen > 8, "{seen}");
@@ -309,8 +310,8 @@ fn each_crate_that_others_may_use_says_what_it_is_and_shows_an_example_that_is_c
     }
 }
 
-/// Comments, kernels and prose; rustfmt holds Rust code to it. Tables, links, literals and quoted
-/// output may be longer.
+/// The line length of comments, kernels and prose. rustfmt checks Rust code. Tables, links,
+/// literals and quoted output may be longer.
 #[test]
 fn lines_end_at_column_100() {
     let root = root();

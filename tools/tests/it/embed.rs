@@ -1,4 +1,4 @@
-//! `kjit embed`: texts in, vectors out.
+//! `kjit embed`: reads texts and prints vectors.
 
 use crate::support::{error_after_output, error_line, kjit, model, smollm2, stdout};
 use serde_json::Value;
@@ -54,7 +54,7 @@ fn every_line_has_its_vector_whatever_comes_before_and_normalised_it_has_length_
     for (text, vector) in texts.iter().zip(&all) {
         assert_eq!(&vectors(&smollm2, &mean, text)[0], vector, "{text}");
     }
-    // Texts with the same meaning are nearer.
+    // Vectors of texts with the same meaning are closer.
     assert!(
         cosine(&all[0], &all[1]) > cosine(&all[0], &all[2]) + 0.1,
         "{} {}",

@@ -1,5 +1,5 @@
 //! The first run on an unknown card, runtime or system. Each call that is refused, hangs or fails
-//! gives one clear line, and an answer follows if anything can still compute it.
+//! gives one clear line, and an answer follows if any device can still compute it.
 
 use crate::support::machine::{Machine, document, err, failure, simulated};
 use crate::support::model;
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const TINY: &str = "tiny/tiny-llama-q8_0.gguf";
 
-/// The card of most of these tests. Its kernels are kept from run to run.
+/// The card of most tests here. Its compiled kernels are kept between runs.
 fn card() -> Machine {
     Machine::new("gfx1100", Path::new(TEMPORARY).join("hipsim/first-run"))
 }
@@ -20,7 +20,7 @@ fn asks<'c>(command: &'c mut Command, device: &str) -> &'c mut Command {
     asks_within(command, device, "64")
 }
 
-/// As `asks`, with another context.
+/// Like `asks`, with another context size.
 fn asks_within<'c>(command: &'c mut Command, device: &str, context: &str) -> &'c mut Command {
     let path = model(TINY);
     command.arg("run").arg(path).args([
@@ -46,7 +46,7 @@ fn host() -> Value {
     document(&output)["ids"].clone()
 }
 
-/// Asserts that the tokens are the CPU's. Returns stderr.
+/// Asserts that the tokens are the same as on the CPU. Returns stderr.
 #[track_caller]
 fn right(output: &Output) -> String {
     assert_eq!(document(output)["ids"], host(), "{}", err(output));
@@ -76,7 +76,7 @@ fn a_runtime_that_lets_no_blocks_meet_gives_the_hosts_tokens() {
     if !simulated("a_runtime_that_lets_no_blocks_meet") {
         return;
     }
-    // The runtime has the call and refuses it.
+    // The runtime has this function and refuses the call.
     let fail = [("HIPSIM_FAIL", "hipModuleLaunchCooperativeKernel:*:801")];
     let mut persistent = card().command();
     let said = right(
@@ -84,7 +84,7 @@ fn a_runtime_that_lets_no_blocks_meet_gives_the_hosts_tokens() {
     );
     assert_eq!(said.matches("blocks that meet are refused on rocm:0").count(), 1, "{said}");
     assert!(said.contains("a token is many launches, in spite of --persistent on"), "{said}");
-    // ROCm 5.2 has no such call.
+    // ROCm 5.2 does not have this function.
     let old = Machine { rocm5: true, ..card() };
     let said =
         right(&asks(&mut old.command(), "rocm:0").args(["--persistent", "on"]).output().unwrap());
@@ -97,13 +97,13 @@ fn page_locked_memory_that_the_runtime_refuses_is_made_of_pages_of_our_own() {
         return;
     }
     right(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", "hipHostMalloc:*:2")]));
-    // Only the upload has slots: the file is copied from its map.
+    // Only the upload buffers are used: the file is copied from its memory map.
     right(&run_with(
         &card(),
         "rocm:0",
         &[("HIPSIM_FAIL", "hipHostRegister:*:1,hipHostMalloc:1:2")],
     ));
-    // No other way is left.
+    // Both ways fail, and no other is left.
     let both = "hipHostRegister:*:1,hipHostMalloc:*:2";
     let line = failure(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", both)]));
     assert!(
@@ -142,7 +142,7 @@ fn a_driver_that_has_answered_is_asked_at_once_the_next_time() {
     }
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::new("gfx1100", dir.path().to_owned());
-    // No child process can be started, so the kept answer is used.
+    // No child process can be started, so the stored answer is used.
     let listed = |set: &[(&str, &str)]| {
         let output = machine
             .command()
@@ -158,7 +158,7 @@ fn a_driver_that_has_answered_is_asked_at_once_the_next_time() {
     let before = records();
     assert!(before > 0, "nothing was kept");
     assert_eq!((listed(&[]), records()), (2, before));
-    // Another set of devices is asked anew.
+    // For another set of devices the query is repeated.
     assert_eq!(listed(&[("HIP_VISIBLE_DEVICES", "0")]), 2);
     assert!(records() > before);
 }
@@ -181,7 +181,7 @@ fn two_cards_of_different_families_each_give_the_hosts_tokens() {
         right(&output);
         assert_eq!(document(&output)["device"]["arch"], arch, "{device}");
     }
-    // Both together, each with some of the layers.
+    // Both devices together, each with some of the layers.
     let said = right(&run_with(&both, "rocm:1,rocm:0", &[]));
     let line = said.lines().find(|l| l.starts_with("device: ")).unwrap_or_default();
     assert!(
@@ -191,7 +191,7 @@ fn two_cards_of_different_families_each_give_the_hosts_tokens() {
     assert!(said.contains("rows come device to device"), "{said}");
     let output = asks(&mut both.command(), "rocm:0").args(["--host-layers", "1"]).output().unwrap();
     assert!(right(&output).contains("layer 0 on cpu"), "{}", err(&output));
-    // A model that fits needs no CPU part; a larger one gets it.
+    // A model that fits needs no layers on the CPU; a larger one does.
     assert!(right(&run_with(&both, "rocm:0,cpu", &[])).contains("device: rocm:0, "));
     for (device, flags, says) in [
         ("rocm:0", &["--split", "tensor"][..], "--split tensor is for several GPUs"),
@@ -246,7 +246,7 @@ fn memory_that_is_not_there_is_a_line_with_the_flag_that_helps() {
     if !simulated("memory_that_is_not_there") {
         return;
     }
-    // Known before anything is loaded.
+    // The size is known before the model is loaded.
     let small = [("HIPSIM_MEMORY", "36700160")];
     let ask = |context: &str| {
         let mut command = card().command();
@@ -260,7 +260,7 @@ fn memory_that_is_not_there_is_a_line_with_the_flag_that_helps() {
     assert!(!fits && line.contains("would fit"), "{said}");
     let (fits, said) = ask(&context);
     assert!(fits, "-c {context} was said to fit: {said}");
-    // Refused, although the memory should suffice.
+    // The allocation is refused, although the memory should be enough.
     for refused in ["hipMalloc:1:2", "hipMalloc:*:2"] {
         let line = failure(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", refused)]));
         let helps = ["a smaller -c or --kv-type q8_0", "streams layers and takes less of them"];
@@ -277,13 +277,13 @@ fn a_kernel_that_faults_at_its_proof_is_left_out_and_the_tokens_are_the_hosts() 
         return;
     }
     for (faults, entry) in [("", "matvec"), ("abort", "matvec")] {
-        // A cache of its own: in other tests this card passes.
+        // A separate cache, because in other tests this card passes.
         let dir = tempfile::tempdir().unwrap();
         let machine = Machine::new("gfx1100", dir.path().to_owned());
         let broken = format!("{entry}:wave32:fault");
         let set = [("HIPSIM_BREAK", broken.as_str()), ("HIPSIM_FAULTS", faults)];
         let mut output = run_with(&machine, "rocm:0", &set);
-        // AMD's runtime may end the process. Then the next start knows.
+        // AMD's runtime may abort the process. Then the next start knows about it.
         if faults == "abort" {
             assert_eq!(output.status.code(), None, "{}", err(&output));
             output = run_with(&machine, "rocm:0", &set);
@@ -291,7 +291,7 @@ fn a_kernel_that_faults_at_its_proof_is_left_out_and_the_tokens_are_the_hosts() 
         let said = right(&output);
         assert!(said.contains("computes wrongly on rocm:0"), "{faults}: {said}");
         assert!(said.contains("it goes on as gfx1100:wave64"), "{faults}: {said}");
-        // The result was kept.
+        // The result was stored.
         assert!(
             right(&run_with(&machine, "rocm:0", &set)).contains("it goes on as gfx1100:wave64")
         );

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// Constants of the tests of whole models, so that kernels are compiled for the CPU once.
+/// The same constants as in tests of whole models, so that kernels are compiled for the CPU only
+/// once.
 const SETUP: [&str; 4] = ["-c", "64", "--prefill-chunk", "32"];
 
 fn setup() -> Setup {
@@ -55,7 +56,7 @@ fn document(out: &Output) -> Value {
 
 #[test]
 fn run_answers_before_the_compiler_has_ended_unless_the_same_tokens_were_promised() {
-    // All kernels are compiled for the CPU beforehand, so that only the sleep is slow.
+    // All kernels are compiled for the CPU before, so that only the sleep is slow.
     let first = document(&cold("", "", &["--wait-compile"]));
     assert!(first["kernels"]["compiled"].as_u64().unwrap() > 10, "{first}");
     let out = cold("gemm:20", "", &[]);
@@ -78,7 +79,7 @@ fn run_answers_before_the_compiler_has_ended_unless_the_same_tokens_were_promise
 }
 
 /// The same options as in the test of one launch per token, so that its kernel is compiled for the
-/// CPU once.
+/// CPU only once.
 fn whole(command: &str, cache: &Path, slow: &str, flags: &[&str]) -> Output {
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     c.arg(command).arg(model("tiny/tiny-gemma3-q8_0.gguf")).args([
@@ -111,7 +112,7 @@ fn warm_makes_the_kernel_of_a_whole_token_and_run_does_not_wait_for_it() {
         (&0.into(), &false.into())
     );
     assert!(said.contains("a token is one launch of"), "{said}");
-    // The kernel is compiled beside the answer, which ends first.
+    // The kernel is compiled in the background, and the answer ends first.
     let out = whole("run", none.path(), "persistent:20", &run);
     let (early, said) = (document(&out), String::from_utf8_lossy(&out.stderr).into_owned());
     let kernels = &early["kernels"];
@@ -124,8 +125,8 @@ fn warm_makes_the_kernel_of_a_whole_token_and_run_does_not_wait_for_it() {
 
 #[test]
 fn a_kernel_that_fails_behind_the_answer_is_one_line_and_exit_1() {
-    // All kernels are compiled for the CPU beforehand: the end of a run waits for background
-    // compiles for some seconds only.
+    // All kernels are compiled for the CPU before, because the end of a run waits only a few
+    // seconds for background compiles.
     assert!(cold("", "", &["--wait-compile"]).status.success());
     let out = cold("", "flash", &[]);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -161,7 +162,7 @@ fn what_warm_emits_can_be_launched_by_its_manifest_alone() {
             assert!(!entry["kernels"].as_array().unwrap().is_empty(), "{entry}");
         }
         assert!(manifest.len() > 10);
-        // The position of the largest logit, by argmax launched from the manifest.
+        // Finds the position of the largest logit with argmax, launched from the manifest.
         let entry = manifest.iter().find(|e| e["name"] == "argmax").unwrap();
         let kernel = &entry["kernels"][0];
         let sizes: Vec<u64> = kernel["arguments"]
@@ -195,7 +196,7 @@ fn what_warm_emits_can_be_launched_by_its_manifest_alone() {
         let position = stream.upload(&[2u32]).unwrap();
         let shape = Geometry::new(4, block);
         let given = args![&logits, &part, &counters, &slots, &tokens, &position, 8u32, 4u32];
-        // SAFETY: the buffers are as large as the kernel's arguments say.
+        // SAFETY: the buffers have the sizes that the kernel's arguments require.
         unsafe { stream.launch(&argmax, &shape, &given) }.unwrap();
         assert_eq!(stream.read(&tokens).unwrap(), [0, 0, 0, 1234, 0, 0, 0, 0]);
         assert_eq!(stream.read(&position).unwrap(), [3]);

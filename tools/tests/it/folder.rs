@@ -1,4 +1,4 @@
-//! Folders of safetensors wherever the command takes a model.
+//! Folders of safetensors in all commands that take a model.
 
 use crate::support::folder::Folder;
 use crate::support::{error_line, kjit, stdout};
@@ -46,7 +46,7 @@ fn a_folder_is_a_model_wherever_one_is_taken() {
     assert!(said.contains("note: 1 tensors of vision_tower are left out"), "{said}");
     let answer: Value = serde_json::from_slice(&answer.get_output().stdout).unwrap();
     assert!(!answer["ids"].as_array().unwrap().is_empty());
-    // The jobs of a card that is not here.
+    // The jobs of a card of another machine.
     let plan = stdout(&mut run(&["inspect", "--memory", "64MB", "-c", "64", "--arch", "gfx1100"]));
     assert!(plan.contains("on gfx1100"), "{plan}");
 }
@@ -73,7 +73,8 @@ fn a_bad_folder_ends_the_command_in_one_line() {
     }
 }
 
-/// Any invalid JSON of a folder is refused in one line, with the memory of the largest valid file.
+/// Invalid JSON in a folder is refused in one line, and needs at most the memory of the largest
+/// valid file.
 #[test]
 fn no_json_of_a_folder_takes_all_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -109,7 +110,7 @@ fn no_json_of_a_folder_takes_all_memory() {
         let good = std::fs::read(&path).unwrap();
         std::fs::write(&path, &text).unwrap();
         let mut command = assert_cmd::Command::new("sh");
-        // The program itself takes 100 MB of these 450 MB, most of them untouched.
+        // The program needs 100 MB of these 450 MB of address space, most of them unused.
         command.args([
             "-c",
             "ulimit -v 450000; exec \"$0\" inspect \"$1\" --threads 1",

@@ -1,5 +1,5 @@
-//! Common habits and the answers to them: words of other programs, pipes, defaults, and misleading
-//! errors.
+//! Common habits of users, and how kjit answers: words of other programs, pipes, defaults, and
+//! misleading errors.
 
 use crate::support::{error_line, kjit, model, smollm2, stdout};
 use kjit_tests::simulator::Setup;
@@ -13,7 +13,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Lines of stderr with this beginning.
+/// Lines of stderr with this prefix.
 fn said<'o>(output: &'o str, begin: &str) -> Vec<&'o str> {
     output.lines().filter(|l| l.starts_with(begin)).collect()
 }
@@ -43,7 +43,7 @@ fn words_of_llama_cpp_and_ollama_get_the_right_advice_in_one_line() {
         let line = error_line(kjit().args(arguments), 2);
         assert!(line.contains(wanted), "{arguments:?}: {line}");
     }
-    // clap explains a word that no other program has either; and help is help.
+    // clap explains a word that other programs do not have either, and --help prints help.
     assert!(
         error_line(kjit().args(["run", "x.gguf", "--no-such-flag"]), 2).contains("--no-such-flag")
     );
@@ -113,7 +113,7 @@ fn flags_and_names_of_llama_cpp_and_ollama_run() {
             1,
         )
     };
-    // Names on the hub. The hub is not asked here.
+    // Names on the hub. No request is sent to the hub.
     for name in ["a/b:Q4_0", "hf.co/a/b:Q4_0", "https://huggingface.co/a/b/blob/main/x.gguf"] {
         assert!(refused(name).contains("HF_HUB_OFFLINE"), "{name}: {}", refused(name));
     }
@@ -136,7 +136,7 @@ fn a_prompt_stands_behind_the_model_and_a_file_or_pipe_goes_before_it() {
     let whole = answer(&["-p", "One two three.\nFour five"], None);
     assert_eq!(answer(&["One two three.\nFour five"], None), whole);
     assert_eq!(answer(&["-p", "Four five"], Some("One two three.\n")), whole);
-    // The last line may lack its line end.
+    // The last line may have no line end.
     assert_eq!(answer(&["Four five"], Some("One two three.")), whole);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("prompt.txt");
@@ -200,7 +200,7 @@ fn a_reader_that_has_enough_ends_the_command_silently_with_0() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // As `head -c 1`: one byte is read, then the pipe is closed.
+        // Like `head -c 1`: one byte is read, then the pipe is closed.
         let mut pipe = child.stdout.take().unwrap();
         pipe.read_exact(&mut [0]).unwrap();
         drop(pipe);
@@ -301,7 +301,7 @@ fn warm_tiny(cache: &Path) -> Command {
 #[test]
 fn a_compiler_that_is_there_and_cannot_be_started_is_said_to_be_found() {
     let dir = tempfile::tempdir().unwrap();
-    // Any file will do: it is never opened as a library.
+    // The content of the file does not matter: it is never opened as a library.
     let clang = dir.path().join("clang-19");
     std::fs::write(&clang, "#!/bin/sh\n").unwrap();
     let output: Output = warm_tiny(dir.path())
@@ -339,7 +339,7 @@ fn a_hip_library_that_is_none_is_named_and_nothing_is_said_to_have_been_tried_wi
             "{said}"
         );
     }
-    // A library without HIP's calls: the C library.
+    // A library without HIP's functions.
     let libm = [
         "/lib/x86_64-linux-gnu/libm.so.6",
         "/usr/lib64/libm.so.6",
@@ -367,7 +367,7 @@ fn the_doctor_names_the_compiler_that_a_card_really_gets_and_a_device_that_is_no
     assert_eq!(output.status.code(), Some(1), "{verdicts}");
     assert_eq!(said(&verdicts, "FAIL rocm:0: not here").len(), 1, "{verdicts}");
     assert!(!verdicts.contains("the CPU computes"), "{verdicts}");
-    // hiprtc of ROCm 5.2 is found first and does not know this card, so clang makes its kernels.
+    // hiprtc of ROCm 5.2 is found first and does not know this card, so clang compiles the kernels.
     let old = "/usr/lib/x86_64-linux-gnu/libamdhip64.so.5";
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     Setup::devices("gfx1100").apply(TEMPORARY, &mut c).env("KJIT_HIPRTC_LIBRARY", old);
@@ -384,7 +384,7 @@ fn the_doctor_names_the_compiler_that_a_card_really_gets_and_a_device_that_is_no
              libamdhip64-5 clang-19 lld-19)"
         );
     }
-    // An unwritable cache is one verdict too.
+    // An unwritable cache is one verdict, too.
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
@@ -427,7 +427,7 @@ fn packagers_get_completions_and_manual_pages() {
     assert_eq!(text(&output.stdout).trim(), "warm", "{}", text(&output.stderr));
 }
 
-/// All flags and values of the command's contract.
+/// All flags and values of the command that are fixed.
 #[test]
 fn every_flag_that_scripts_rely_on_is_there() {
     for (command, flags) in [

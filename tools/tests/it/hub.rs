@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const LEN: usize = 3_000_017;
 const TINY: &str = "tiny/tiny-llama-q8_0.gguf";
 
-/// A hub with a model that runs, and with one of random bytes.
+/// A hub with a model that can be run, and a model of random bytes.
 fn served() -> Server {
     let tiny = fs::read(model(TINY)).unwrap();
     let files = [
@@ -47,7 +47,7 @@ fn kjit(endpoint: &str, cache: &Path, args: &[&str]) -> Command {
     ] {
         c.env_remove(name);
     }
-    // Without the home folder and the token of the user who runs the tests.
+    // The test does not use the home folder and the token of the user.
     c.env("HOME", cache)
         .env("HF_ENDPOINT", endpoint)
         .env("HF_HUB_CACHE", cache)
@@ -110,7 +110,7 @@ fn a_model_runs_by_its_name_as_by_its_path_and_is_listed_and_removed() {
     for name in ["hf:org/tiny-GGUF:Q8_0", "hf:org/tiny-GGUF", "hf:org/tiny-GGUF/tiny-Q8_0.gguf"] {
         assert_eq!(ids(name), right, "{name}");
     }
-    // Each command that takes a model takes its name.
+    // Each command that takes a model accepts its name on the hub.
     let name = "hf:org/tiny-GGUF:Q8_0";
     for args in [
         &["inspect", name][..],
@@ -129,7 +129,7 @@ fn a_model_runs_by_its_name_as_by_its_path_and_is_listed_and_removed() {
             !said.contains("hub") && !said.contains("hf:") && !said.contains("cannot read"),
             "{args:?}: {said}"
         );
-        // It has no chat template, and the compiler is one for other cards.
+        // The model has no chat template, and the compiler is for other cards.
         assert!(
             output.status.success() || ["warm", "template"].contains(&args[0]),
             "{args:?}: {said}"
@@ -218,7 +218,8 @@ fn a_killed_and_an_interrupted_fetch_go_on_where_they_were() {
     for signal in [libc::SIGKILL, libc::SIGINT] {
         let (server, cache) = (served(), tempfile::tempdir().unwrap());
         let child = halfway(&server, cache.path());
-        // SAFETY: kill takes two numbers; the child was not waited for yet, so its id is its own.
+        // SAFETY: kill takes two numbers; the child was not waited for yet, so its id is still
+        // valid.
         unsafe { libc::kill(i32::try_from(child.id()).unwrap(), signal) };
         let ended = child.wait_with_output().unwrap();
         if signal == libc::SIGINT {
@@ -350,7 +351,7 @@ fn a_token_is_taken_from_the_variable_or_the_file_and_stays_with_the_hub() {
             );
         }
     }
-    // Without HF_HUB_CACHE the folder is below HF_HOME, or the user's.
+    // Without HF_HUB_CACHE the folder is below HF_HOME, or below the user's cache folder.
     for (name, below) in [
         ("HF_HOME", "hub"),
         ("XDG_CACHE_HOME", "huggingface/hub"),
@@ -370,7 +371,7 @@ fn good_path(c: &mut Command) -> PathBuf {
 }
 
 /// The command in a mount namespace with the cache on a small tmpfs. `None`, with a SKIPPED line,
-/// if this process may not do that.
+/// if this process may not mount.
 fn on_tmpfs(endpoint: &str, cache: &Path, options: &str, script: &str) -> Option<Output> {
     let mut c = kjit(endpoint, cache, &[]);
     let (program, envs) = (
@@ -404,7 +405,7 @@ fn a_disk_that_is_or_becomes_full_is_one_line_and_what_came_is_kept() {
     let line = failed(&output, 1);
     assert!(line.contains("needs 3.00 MB") && line.contains("HF_HUB_CACHE"), "{line}");
     assert_eq!(server.count("GET cdn"), 0);
-    // Enough room at first. Then another file takes it.
+    // There is enough space at first. Then another file takes it.
     let go = Arc::new(AtomicBool::new(false));
     server.fault("GET cdn", Fault::Wait(LEN / 2, Arc::clone(&go)));
     let outside = tempfile::tempdir().unwrap();
@@ -440,7 +441,7 @@ fn a_cache_that_cannot_be_written_is_enough_for_what_is_in_it() {
                   hf:org/tiny-GGUF:Q8_0 >/dev/null 2>&1 && \"$1\" list >/dev/null || exit 79; \
                   \"$1\" rm hf:org/tiny-GGUF:Q8_0 2>/dev/null; [ $? = 1 ] || exit 80; exec \"$1\" \
                   pull hf:org/tiny-GGUF:Q4_0";
-    // Its stdout is the first pull's path.
+    // stdout is the path from the first pull.
     let Some(mut output) = on_tmpfs(&server.endpoint, cache.path(), "size=400m", script) else {
         return;
     };
@@ -504,7 +505,7 @@ fn pythons_huggingface_hub_and_kjit_find_what_the_other_fetched() {
         return;
     }
     let fetch = "import huggingface_hub as h; print(h.hf_hub_download('org/tiny-GGUF', 'FILE'))";
-    // A model fetched by kjit: found by Python offline, and confirmed by the hub.
+    // Python finds a model that kjit fetched, offline, and the hub confirms it.
     let ours = good_path(&mut kjit(
         &server.endpoint,
         cache.path(),
@@ -522,7 +523,7 @@ fn pythons_huggingface_hub_and_kjit_find_what_the_other_fetched() {
         );
     }
     assert_eq!(server.count("GET cdn"), 0);
-    // A model fetched by Python: found by kjit without asking the hub.
+    // kjit finds a model that Python fetched, without a request to the hub.
     let output =
         python(&fetch.replace("FILE", "big-Q4_0.gguf"), &server, cache.path(), &[]).unwrap();
     let theirs = PathBuf::from(text(&output.stdout).trim_end());

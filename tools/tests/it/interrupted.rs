@@ -1,4 +1,4 @@
-//! Events during the work: Ctrl-C, a reader that goes away, a model file that is cut short.
+//! Events during the work: Ctrl-C, a reader that ends, a model file that is truncated.
 
 use crate::support::{error_line, kjit, smollm2};
 use serde_json::Value;
@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
-/// The command with pipes, and its stderr up to the line about the device. It computes from then
-/// on.
+/// Starts the command with pipes, and reads stderr up to the line about the device. From then on it
+/// computes.
 fn computing(args: &[&str]) -> (Child, BufReader<ChildStderr>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kjit"))
         .args(args)
@@ -26,7 +26,7 @@ fn computing(args: &[&str]) -> (Child, BufReader<ChildStderr>) {
 
 /// Sends Ctrl-C. Returns the output, and stderr after the first line.
 fn ctrl_c((mut child, mut said): (Child, BufReader<ChildStderr>)) -> (Output, String) {
-    // SAFETY: kill takes two numbers; the child was not waited for yet, so its id is its own.
+    // SAFETY: kill takes two numbers; the child was not waited for yet, so its id is still valid.
     unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
     let mut stderr = String::new();
     said.read_to_string(&mut stderr).unwrap();
@@ -66,7 +66,7 @@ fn ctrl_c_ends_a_long_prompt_between_its_pieces() {
         "64",
         "--json",
     ]);
-    // During the prompt, which takes many seconds.
+    // The signal arrives during the prompt, which takes many seconds.
     std::thread::sleep(Duration::from_millis(400));
     let (output, stderr) = ctrl_c(run);
     assert_eq!(output.status.code(), Some(130), "{stderr}");

@@ -1,10 +1,10 @@
 //! The compile matrix: `kjit bench --kernels` against `tests/data/kernels/ARCH.csv`, which has the
 //! registers, LDS, occupancy and machine code of each kernel on each AMD architecture, as compiled
-//! by clang. A change that costs any of these fails here until `scripts/kernel-matrix` has updated
-//! the files, and the difference shows in review.
+//! by clang. If a change increases any of these values, the test fails until
+//! `scripts/kernel-matrix` has updated the files. The difference is then visible in review.
 //!
-//! Part of the matrix is compiled; with `KJIT_TEST_ALL=compile` all of it (by `cargo test`, since
-//! nextest ends a test after its time limit).
+//! A part of the matrix is compiled; with `KJIT_TEST_ALL=compile` all of it (with `cargo test`,
+//! because nextest ends a test after its time limit).
 
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Target, Vendor};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// One of each family, at the sizes with register counts nearest to the limits.
+/// One kernel of each family, at the sizes with register counts nearest to the limits.
 const PART: &str = "^(repack Q6_K|embed Q4_K|matvec (Q4_K|Q8_0|F16) (norm|gated)|matvec Q4_K Q4_K \
     Q6_K|matvec Q6_K × 8|experts Q4_K|\
     quantize Quantised.*Norm|attend (32/8 × 128|8/4 × 256|16/4)|latent_flash \
@@ -76,7 +76,7 @@ fn the_matrix_has_every_kernel_of_every_architecture_and_none_spills_or_uses_scr
 /// Compiles the part that the environment selects and compares it with the files.
 fn hold(archs: &[&str]) {
     let all = kjit_tests::all("compile");
-    // Kept from run to run, so that only changed kernels are compiled.
+    // The cache is kept between runs, so that only changed kernels are compiled.
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernel-matrix");
     for arch in archs {
         let mut kjit = Command::new(env!("CARGO_BIN_EXE_kjit"));

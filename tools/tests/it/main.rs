@@ -1,5 +1,5 @@
-//! Tests of the command: one program, a module for each subject. `scripts/test` (nextest) gives
-//! each test a process of its own.
+//! Tests of the command: one program, one module for each subject. `scripts/test` (nextest) runs
+//! each test in a separate process.
 
 mod bundle_front;
 mod cache_command;

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 const TINY: &str = "tiny/tiny-llama-q4_k_m.gguf";
 
-/// The command, with the folders of its servers below `home`.
+/// The command, with the sockets of its servers below `home`.
 fn kjit(home: &Path) -> Command {
     let mut command = command();
     command.env("XDG_RUNTIME_DIR", home.join("run")).env("XDG_CACHE_HOME", home.join("cache"));
@@ -46,7 +46,7 @@ fn running_servers_are_listed_until_they_end_or_are_killed() {
     assert!(none.stdout.is_empty());
     assert!(String::from_utf8_lossy(&none.stderr).contains("no servers are running"));
 
-    // The socket needs neither a key nor a certificate.
+    // The socket needs no key and no certificate.
     let keys = home.join("keys");
     std::fs::write(&keys, "secret-key-of-this-test\n").unwrap();
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
@@ -81,8 +81,7 @@ fn running_servers_are_listed_until_they_end_or_are_killed() {
     let sockets = || std::fs::read_dir(home.join("run/kjit")).unwrap().count();
     let mode = std::fs::metadata(home.join("run/kjit")).unwrap().permissions().mode();
     assert_eq!((sockets(), mode & 0o777), (2, 0o700));
-    // A server that ends removes its socket. The socket of a killed one is removed by the next
-    // `ps`.
+    // A server that ends removes its socket. The next `ps` removes the socket of a killed server.
     assert_eq!(first.end(), Some(0));
     assert_eq!((sockets(), listed(home).len()), (1, 1));
     second.child.kill().unwrap();
@@ -116,7 +115,7 @@ fn a_folder_that_others_may_write_to_is_left_alone() {
     let folder = home.join("run/kjit");
     std::fs::create_dir(&folder).unwrap();
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
-    // The user's cache folder takes its place.
+    // Without that folder, the user's cache folder is used.
     let served = server(home, &[]);
     assert!(served.warned.is_empty(), "{:?}", served.warned);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
@@ -126,7 +125,7 @@ fn a_folder_that_others_may_write_to_is_left_alone() {
     assert!(said.contains("run/kjit: others may write to it"), "{said}");
     let found: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found[0]["pid"], served.child.id());
-    // If neither folder can be used, the server says so and serves.
+    // If both folders cannot be used, the server prints a warning and serves.
     drop(served);
     let servers = home.join("cache/kjit/servers");
     std::fs::set_permissions(&servers, std::fs::Permissions::from_mode(0o777)).unwrap();

@@ -10,7 +10,7 @@ const PAGES: [&str; 4] = [
     include_str!("../../../docs/tune.md"),
 ];
 
-/// Fenced blocks with this beginning.
+/// Fenced code blocks that begin with this text.
 fn blocks(fence: &str, begin: &str) -> Vec<&'static str> {
     let texts = PAGES.into_iter().flat_map(|page| page.split("\n```").skip(1).step_by(2));
     texts
@@ -19,7 +19,7 @@ fn blocks(fence: &str, begin: &str) -> Vec<&'static str> {
         .collect()
 }
 
-/// Without the README's line breaks.
+/// The text without line breaks of the README.
 fn joined(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -36,7 +36,7 @@ fn every_command_shown_with_the_small_model_answers_as_shown() {
     let mut ran = 0;
     for example in shown.split("\n$ ").skip(1) {
         let (command, answer) = example.split_once('\n').unwrap();
-        // Measurements of large models on an H200, which are not repeated here.
+        // These are measurements of large models on an H200. They are not repeated here.
         if command.contains("bench") {
             continue;
         }
@@ -49,7 +49,7 @@ fn every_command_shown_with_the_small_model_answers_as_shown() {
         let output = shell.output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-        // A line of … stands for left-out output. Without one, all of it is shown.
+        // A line of … stands for omitted output. Without such a line, all of the output is shown.
         let parts: Vec<String> = answer.split('…').map(joined).filter(|p| !p.is_empty()).collect();
         let (said, mut at) = (joined(&said), 0);
         for part in &parts {

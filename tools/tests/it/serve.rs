@@ -21,8 +21,8 @@ const CONTENT: &str = "/choices/0/message/content";
 
 #[test]
 fn openais_words_are_answered_whole_and_in_pieces_alike() {
-    // With --precise: after a cached prefix, rows are computed in groups of other sizes, and by
-    // default small groups are rounded differently.
+    // --precise is needed: after a cached prefix, rows are computed in groups of other sizes, and
+    // by default small groups are rounded differently.
     let server = Served::start(&["--alias", "small", "--max-sequences", "3", "--precise"]);
     let models = server.get("/v1/models").json();
     assert_eq!(models["data"][0]["id"], "small");
@@ -43,7 +43,7 @@ fn openais_words_are_answered_whole_and_in_pieces_alike() {
     assert_eq!((&last["usage"]["completion_tokens"], &last["choices"]), (&json!(12), &json!([])));
     assert_eq!(text_of(&events, "/choices/0/finish_reason"), "length");
 
-    // A stop text and the text after it are not part of the answer.
+    // The stop string and the text after it are not part of the answer.
     let word = said.split_whitespace().nth(2).unwrap();
     let stopped = server
         .good("/v1/chat/completions", &chat("Name a colour.", json!({ "stop": word })))
@@ -61,7 +61,7 @@ fn openais_words_are_answered_whole_and_in_pieces_alike() {
     assert!(first.len() == 3 && first[0] != first[1] && first[1] != first[2], "{first:?}");
     assert_eq!(answers(server.good("/v1/chat/completions", &several).json()), first);
 
-    // Log probabilities: the greedy choice is the most likely token, and text and bytes agree.
+    // Log probabilities: the greedy choice is the most likely token, and its text and bytes match.
     let scored = chat("Name a colour.", json!({ "logprobs": true, "top_logprobs": 2 }));
     let scored = server.good("/v1/chat/completions", &scored).json();
     let content = scored["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
@@ -142,7 +142,8 @@ fn ollamas_words_are_answered_and_tools_are_spoken_of() {
         !server.good("/api/generate", &generate).json()["response"].as_str().unwrap().is_empty()
     );
 
-    // A template without tools: they are described in words, which makes the prompt longer.
+    // This template has no tools, so a system message describes them, which makes the prompt
+    // longer.
     let tools = json!([{ "type": "function", "function": {
         "name": "weather", "description": "The weather of a city.", "parameters": { "type": "object", "properties": { "city": { "type": "string" } } }
     } }]);
@@ -259,7 +260,7 @@ fn what_is_not_honoured_is_refused_by_name() {
     for body in [&b"{"[..], b"[]", b"\xff\xfe", b"", b"{\"messages\": [[[[["] {
         assert_eq!(server.ask("POST", "/v1/chat/completions", &[], body).status, 400);
     }
-    // Nothing of it was accepted.
+    // No request was accepted.
     assert_eq!(server.get("/status").json()["requests"]["taken"], 0);
 }
 
@@ -296,7 +297,7 @@ fn nobody_is_let_in_who_should_not_be() {
         "{refused:?}"
     );
 
-    // Pages of other origins, and other host names that lead here.
+    // Pages of other origins, and other host names that resolve to this address.
     let key = "Authorization: Bearer alpha";
     assert_eq!(status("/v1/models", &[key, "Origin: https://evil.example"]), 403);
     assert_eq!(status("/v1/models", &[key, "Host: evil.example"]), 403);
@@ -305,8 +306,8 @@ fn nobody_is_let_in_who_should_not_be() {
         (good.status, good.header("access-control-allow-origin")),
         (200, Some("https://app.example"))
     );
-    // Clients read the request's id and send headers of their own. An invalid list of header names
-    // is not repeated.
+    // Clients read the request id, and send various headers. An invalid list of header names is not
+    // repeated.
     assert_eq!(good.header("access-control-expose-headers"), Some("x-request-id, retry-after"));
     let before = |more: &[&str]| {
         let headers = [&["Origin: https://app.example"][..], more].concat();
@@ -382,7 +383,7 @@ fn what_one_key_asked_is_not_told_to_another() {
         json!({ "prompt": secret, "max_tokens": 1, "cache_salt": "x" }).to_string().as_bytes(),
     );
     assert_eq!(odd.json()["usage"]["prompt_tokens_details"]["cached_tokens"], 0, "{odd:?}");
-    // Salts, each with its key.
+    // Cached prefixes with salts, each with its key.
     assert_eq!(cached(&server, "alpha", json!("one")), 0);
     assert_eq!(
         (cached(&server, "alpha", json!("two")), cached(&server, "beta", json!("one"))),
@@ -397,7 +398,7 @@ fn what_one_key_asked_is_not_told_to_another() {
         br#"{"prompt": "x", "raw": true, "stream": false, "cache_salt": "one", "options": {"num_predict": 1}}"#;
     assert_eq!(server.ask("POST", "/api/generate", &header, ollama).status, 200);
 
-    // With --share-prefixes; a salt separates prefixes all the same.
+    // With --share-prefixes a salt still separates prefixes.
     let shared = Served::start(&[&keys[..], &["--share-prefixes"]].concat());
     assert_eq!(cached(&shared, "alpha", Value::Null), 0);
     assert!(cached(&shared, "beta", Value::Null) > 20);
@@ -408,7 +409,7 @@ fn what_one_key_asked_is_not_told_to_another() {
     assert!(cached(&shared, "beta", json!("one")) > 20);
 }
 
-/// The text is one token, the end of the user's turn, unless it is read literally.
+/// The text is one token, the end of the user's turn, unless it is read as plain text.
 #[test]
 fn control_tokens_in_a_message_are_text_on_request() {
     let tokens = |server: &Served, text: &str| {
@@ -428,17 +429,19 @@ fn control_tokens_in_a_message_are_text_on_request() {
         literal.good("/v1/chat/completions", &turns).json()["usage"]["prompt_tokens"].as_u64()
     };
     assert!(talk("tool") > talk("system"), "{:?} {:?}", talk("tool"), talk("system"));
-    // The prompt's text has the token as it was written, and no mark of how it is read.
+    // The text of the prompt has the token as it was written. It does not show how the token is
+    // read.
     let rendered = literal.good("/apply-template", &chat(token, json!({}))).json();
     let rendered = rendered["prompt"].as_str().unwrap();
     assert!(rendered.contains(token) && !rendered.contains(['\u{fdd0}', '\u{fdd1}']), "{rendered}");
 }
 
-/// The flood's prompts are prepared before they are queued. They wait without delaying other
-/// clients, and stop when their clients leave.
+/// The prompts of the flood are prepared before they are queued. They wait without delaying other
+/// clients, and are dropped when their clients disconnect.
 #[test]
 fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
-    // Processor time, shared with the flood and other tests. It was more than a minute before.
+    // Limit of the time that an answer may take while the flood and other tests use the processor.
+    // Before a fix it was more than a minute.
     const SOON: Duration = Duration::from_secs(15);
     let server = Served::start(&["--max-queue", "40", "--max-body", "16MiB"]);
     let memory = || {
@@ -475,12 +478,12 @@ fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
     let flood = all(16, &chat("Go", json!({ "response_format": format })));
     server.wait_for("they wait", |s| s["queue"]["waiting"].as_u64() > Some(8));
     neighbour();
-    // They leave. Their work is cancelled.
+    // The clients disconnect, and their work is cancelled.
     drop(flood);
     server.wait_for("they are gone", |s| s["queue"]["waiting"] == 0);
     neighbour();
 
-    // Endless white space cannot fit and is not read.
+    // Very long white space cannot fit, so it is not tokenised to its end.
     let flood = all(6, &chat(&" ".repeat(4_000_000), json!({})));
     neighbour();
     for mut stream in flood {
@@ -493,7 +496,7 @@ fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
     neighbour();
     let after = memory();
     assert!(after < before + 400, "{before} MiB before, {after} MiB after");
-    // The queue's limit, and no more.
+    // The queue accepts requests up to its limit.
     let refused = Served::start(&["--max-queue", "2"]);
     let mut asked: Vec<TcpStream> = (0..8).map(|_| refused.connect()).collect();
     let body = chat("Go", json!({ "response_format": format })).to_string();
@@ -547,7 +550,7 @@ fn the_page_is_whole_and_machines_can_read_how_things_are() {
         value("kjit_http_answers_total{route=\"/v1/chat/completions\",status=\"200\"}"),
         1.0
     );
-    // Each metric has a type, and buckets only grow.
+    // Each metric has a type, and bucket counts never decrease.
     for line in text.lines().filter(|l| !l.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap();
         let family = ["_bucket", "_sum", "_count"]

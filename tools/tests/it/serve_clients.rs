@@ -17,7 +17,7 @@ fn clients() -> Option<String> {
     (!folder.is_empty()).then_some(folder)
 }
 
-/// Runs a script of `clients` with a server that needs a key.
+/// Runs a script of `clients` against a server that needs a key.
 fn asks(script: &str, more: &[&str], says: &str) {
     let Some(folder) = clients() else { return };
     let keys = tempfile::NamedTempFile::new().unwrap();

@@ -1,4 +1,4 @@
-//! Draining, readiness apart from liveness, and metrics of a fleet.
+//! Draining, readiness separate from liveness, and metrics for a fleet.
 
 use crate::support::served::Served;
 use serde_json::json;

@@ -92,7 +92,8 @@ fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     assert!(metrics.lines().any(|l| l == "kjit_reopened_total 1"), "{metrics}");
 }
 
-/// Cached prefixes once held memory that requests needed, so that all requests failed from then on.
+/// In the past, cached prefixes used memory that requests needed, so that all later requests
+/// failed.
 #[test]
 fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_that_run() {
     const CONTEXT: u64 = 400_000;
@@ -118,7 +119,7 @@ fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_th
             assert_eq!(answer.status, 200, "{answer:?}");
         });
     };
-    // Two prefixes are cached, and all threads run.
+    // Two prefixes are cached, and all threads have started.
     all(0..2);
     let status = server.wait_for("both are kept", |s| s["slots"]["kept"] == 2);
     let each = CONTEXT * status["slots"]["bytes_per_token"].as_u64().unwrap();
@@ -128,7 +129,7 @@ fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_th
     let size: u64 = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024;
     let limit = libc::rlimit { rlim_cur: size + each / 2, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the pointer is valid for the call, which only reads the limit; the child was not
-    // waited for, so its id is its own.
+    // waited for, so its id is still valid.
     let set =
         unsafe { libc::prlimit(pid, libc::RLIMIT_AS, &raw const limit, std::ptr::null_mut()) };
     assert_eq!(set, 0);
@@ -171,7 +172,7 @@ fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
         };
         assert_eq!(text(&paged), text(&plain));
     }
-    // Embeddings are computed by the device too, and equal the CPU's.
+    // The device also computes embeddings, with the same results as the CPU.
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     command
         .arg("serve")
@@ -190,7 +191,7 @@ fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
     assert!(cosine > 0.9999, "{cosine}");
     assert_eq!(plain.get("/status").json()["pages"], json!(null));
     let status = paged.get("/status").json();
-    // Two texts are cached: a page that both share, and the end of each.
+    // Two texts are cached: a page that both share, and a separate last page for each.
     assert_eq!(
         status["pages"],
         json!({ "all": 4, "used": 3, "shared": 0, "tokens": 128 }),

@@ -41,7 +41,7 @@ fn what_asks_for_nothing_is_accepted_and_what_is_not_known_is_named() {
         let answer = strict.good(path, &ask(path, more));
         assert_eq!(answer.header("warning"), None, "{answer:?}");
     }
-    // -1 means no limit; a stop text ends the answer.
+    // -1 means no limit; a stop string ends the answer.
     let endless = json!({ "max_tokens": -1, "stop": ["a", "e", "i", "o", "u", "."] });
     strict.good(chat, &ask(chat, endless));
 
@@ -91,7 +91,7 @@ fn the_prompts_log_probabilities_are_those_of_answering_with_it() {
         tokens.iter().scan(0, |at, t| Some(std::mem::replace(at, *at + t.len()))).collect();
     assert_eq!(json!(offsets), json!(at));
 
-    // Each token's log probability is the one that it has as an answer to the text before it.
+    // The log probability of each token is the same as when it is an answer to the text before it.
     for i in 1..tokens.len() {
         let before = tokens[..i].concat();
         let next =
@@ -100,8 +100,8 @@ fn the_prompts_log_probabilities_are_those_of_answering_with_it() {
         let here = chosen[i].as_f64().unwrap();
         assert!((known - here).abs() < 1e-3, "{i}: {known} {here}");
     }
-    // The answer is the same with and without its prompt; both ways of requesting log probabilities
-    // agree, also in a stream.
+    // The answer is the same with and without `echo`. Both ways of requesting log probabilities
+    // give the same values, also in a stream.
     let greedy = json!({ "temperature": 0, "max_tokens": 4 });
     let plain = ask(greedy.clone());
     let with = |more: Value| {

@@ -1,6 +1,6 @@
-//! Randomly broken requests to each route of `kjit serve`. Each is answered in time or its
-//! connection is closed, none gives 500, nothing of it stays, and a good request afterwards gets
-//! the same answer as before. 400 of them, or `KJIT_TEST_COUNT`, from number `KJIT_TEST_FROM`
+//! Sends randomly broken requests to each route of `kjit serve`. Each must be answered in time or
+//! its connection is closed, without a 500. No state may remain, and a good request afterwards must
+//! get the same answer as before. 400 requests, or `KJIT_TEST_COUNT`, from number `KJIT_TEST_FROM`
 //! on.
 
 use crate::support::served::{Served, answer};
@@ -11,11 +11,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The tiny model has no template. With this one, calls have a known form.
+/// The tiny model has no template. With this template, calls have a known format.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% for t in tools or [] %}<tools>\
     {{ t | tojson }}</tools> <tool_call>{\"name\": …, \"arguments\": …}</tool_call>{% endfor %}assistant:";
 
-/// Random numbers.
+/// A random number generator.
 struct Dice(u64);
 
 impl Dice {
@@ -117,7 +117,7 @@ fn anything(dice: &mut Dice) -> Value {
     ])
 }
 
-/// Changes a random place of a document: replaces, removes or adds a value.
+/// Changes a random part of a document: replaces, removes or adds a value.
 fn change(value: &mut Value, dice: &mut Dice) {
     match value {
         Value::Object(map) if !map.is_empty() && dice.below(5) > 0 => {
@@ -145,8 +145,8 @@ fn change(value: &mut Value, dice: &mut Dice) {
     }
 }
 
-/// A request with one fault: in its document, its body's bytes, its head, or the bytes sent; and
-/// whether all announced bytes are sent.
+/// A request with one fault: in its document, its body's bytes, its head, or the bytes sent; and a
+/// flag whether all announced bytes are sent.
 fn broken(number: usize) -> (Vec<u8>, bool) {
     let mut dice = Dice::of(number);
     let wrong = dice.below(8);
@@ -204,7 +204,7 @@ fn strange(path: &str, length: usize, dice: &mut Dice) -> (String, String, &'sta
     (format!("{method} {path}"), length, more)
 }
 
-/// Cuts, inserts or changes bytes near the begin.
+/// Cuts, inserts or changes bytes near the start.
 fn spoil(bytes: &mut Vec<u8>, first: usize, dice: &mut Dice) {
     let at = dice.below(bytes.len().min(first));
     match dice.below(5) {
@@ -258,13 +258,13 @@ fn whatever_is_asked_is_answered_or_refused_and_leaves_nothing_behind() {
                     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
                     let (bytes, whole) = broken(i);
                     let _ = stream.write_all(&bytes);
-                    // The server would wait half a minute for the rest of a body.
+                    // The server would wait half a minute for the rest of the body.
                     if !whole {
                         let _ = stream.shutdown(Shutdown::Write);
                     }
                     match answer(&mut stream) {
                         Ok(got) => {
-                            // A client that sent `Expect` gets an interim answer first.
+                            // A client that sent `Expect` gets an interim response first.
                             let (first, then) = (got.status, got.body.starts_with("HTTP/1.1 500"));
                             assert!(
                                 first == 100 && !then || first >= 200 && first != 500,
@@ -273,7 +273,7 @@ fn whatever_is_asked_is_answered_or_refused_and_leaves_nothing_behind() {
                             assert!(!got.body.contains("internal fault"), "{i}: {got:?}");
                             _ = answered.fetch_add(1, Ordering::Relaxed);
                         }
-                        // Not a timeout: the connection was closed.
+                        // The connection was closed: this is not a timeout.
                         Err(why) => assert!(
                             !matches!(
                                 why.kind(),

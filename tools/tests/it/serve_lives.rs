@@ -1,5 +1,5 @@
-//! The life of `kjit serve`: clients that leave, a full queue, silent connections, the end; and
-//! many clients with all of these at once.
+//! The lifetime of `kjit serve`: clients that disconnect, a full queue, silent connections, the
+//! shutdown, and many clients that do all of these simultaneously.
 
 use crate::support::served::{Served, answer, command, request};
 use crate::support::smollm2;
@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A stream whose first bytes have come.
+/// A stream whose first bytes have arrived.
 fn streaming(server: &Served, tokens: usize) -> TcpStream {
     let body = json!({ "prompt": "Once upon a time", "max_tokens": tokens, "ignore_eos": true, "stream": true, "temperature": 0 });
     let body = body.to_string();
@@ -42,7 +42,7 @@ fn a_client_that_goes_away_is_cancelled_at_once_and_a_full_queue_says_when_to_co
     assert_eq!(refused.status, 429, "{refused:?}");
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
     assert_eq!(refused.json()["error"]["code"], "queue_full");
-    // The client of the running request leaves. The waiting one gets its place, long before 900
+    // The client of the running request disconnects. The waiting request starts, long before 900
     // tokens could be generated.
     drop(running);
     let status = server.wait_for("it is cancelled", |s| s["requests"]["cancelled"] == 1);
@@ -50,7 +50,7 @@ fn a_client_that_goes_away_is_cancelled_at_once_and_a_full_queue_says_when_to_co
     let mut waiting = waiting;
     let answered = answer(&mut waiting).unwrap();
     assert!(answered.body.ends_with("data: [DONE]\n\n"), "{answered:?}");
-    // A waiting request whose client leaves is forgotten, streamed or not.
+    // If the client of a waiting request disconnects, the request is dropped, streamed or not.
     let mut running = streaming(&server, 900);
     begun(&mut running);
     let body = json!({ "prompt": "x", "max_tokens": 900, "ignore_eos": true }).to_string();
@@ -67,8 +67,8 @@ fn a_client_that_goes_away_is_cancelled_at_once_and_a_full_queue_says_when_to_co
 
 #[test]
 fn sigterm_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
-    // Enough tokens that the first request still runs when the second one waits (40 tokens took a
-    // tenth of a second on a fast machine), and enough time on a slow machine.
+    // There are so many tokens that the first request still runs when the second one waits (40
+    // tokens took a tenth of a second on a fast machine), and enough time on a slow machine.
     let mut server = Served::start(&["--max-sequences", "1", "--stop-timeout", "200"]);
     let mut running = streaming(&server, 400);
     begun(&mut running);
@@ -119,7 +119,7 @@ fn ctrl_c_is_130_and_a_model_that_is_none_is_1() {
 fn connections_that_say_nothing_or_little_are_closed_and_hold_up_nobody() {
     let server = Served::start(&["--idle-timeout", "1", "--max-connections", "300"]);
     let mut silent: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
-    // Headers without end, one letter at a time, and a body that does not arrive.
+    // Headers that never end, one letter at a time, and a body that does not arrive.
     let mut slow = server.connect();
     slow.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-").unwrap();
     assert_eq!(server.get("/health").status, 200);
@@ -138,7 +138,7 @@ fn who_waits_longest_gives_way_and_who_is_answered_does_not() {
     let server = Served::start(&["--max-connections", "8", "--max-sequences", "1"]);
     let mut running = streaming(&server, 600);
     begun(&mut running);
-    // More connections than places: each new one closes an idle one.
+    // More connections than allowed: each new one closes an idle one.
     let mut idle: Vec<TcpStream> = (0..30).map(|_| server.connect()).collect();
     let mut half = server.connect();
     half.write_all(b"GET /health HTTP/1.1\r\nHo").unwrap();
@@ -152,8 +152,8 @@ fn who_waits_longest_gives_way_and_who_is_answered_does_not() {
     let _ = idle[0].read_to_end(&mut said);
     assert!(said.is_empty(), "the first was closed without a word");
     drop((idle, half));
-    // Connections with an incomplete body are not idle. One address has half of all places, and
-    // gets an error beyond them.
+    // Connections with an incomplete body are not idle. One address may have half of all
+    // connections. More of them get an error.
     let body = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: \
         100\r\nExpect: 100-continue\r\n\r\n";
     let bodies: Vec<TcpStream> = (0..3)
@@ -172,7 +172,7 @@ fn who_waits_longest_gives_way_and_who_is_answered_does_not() {
                 assert!(Instant::now() < until, "four bodies and an answer are not counted")
             }
             Ok(answer) => break answer,
-            // Closed before its request was read.
+            // The connection was closed before its request was read.
             Err(_) => {}
         }
     };
@@ -205,11 +205,11 @@ fn few_files_are_told_of_at_the_start_and_connections_without_end_hold_up_nobody
     );
     drop(idle);
     server.wait_for("all are gone", |s| s["server"]["connections"] == 1);
-    // Files run out although fewer connections are open than permitted.
+    // File descriptors run out although fewer connections are open than allowed.
     let open = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
     let most = libc::rlimit { rlim_cur: open as u64 + 4, rlim_max: 64 };
-    // SAFETY: the limit is read, and nothing is written to; the child was not waited for yet, so
-    // its id is its own.
+    // SAFETY: the call only reads the limit and writes nothing; the child was not waited for yet,
+    // so its id is still valid.
     let set = unsafe {
         libc::prlimit(
             i32::try_from(server.child.id()).unwrap(),
@@ -242,7 +242,7 @@ fn bodies_that_do_not_end_have_one_limit_together() {
             let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: \
                 8000000\r\n\r\n";
             stream.write_all(head.as_bytes()).unwrap();
-            // A refused request need not be read.
+            // The server need not read a refused request.
             let _ = stream.write_all(&part);
             stream
         })
@@ -252,7 +252,7 @@ fn bodies_that_do_not_end_have_one_limit_together() {
     assert_eq!(&said, b"HTTP/1.1 503");
     let grown = memory(&server).saturating_sub(before);
     assert!(grown < 250 << 10, "{grown} kB for bodies of {} kB", 50 * 7 * 1024);
-    // An ordinary request is answered meanwhile.
+    // Another request is answered in the meantime.
     assert!(
         server.good("/v1/completions", &json!({ "prompt": "x", "max_tokens": 1 })).json()["usage"]
             .is_object()
@@ -268,7 +268,7 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
         for stream in hive.incoming().flatten() {
             let mut stream = stream;
             let (mut all, mut some) = (String::new(), [0; 4096]);
-            // The body is complete when its braces are closed.
+            // The body is complete when all of its braces are closed.
             while all
                 .split_once("\r\n\r\n")
                 .is_none_or(|(_, body)| serde_json::from_str::<Value>(body).is_err())
@@ -298,7 +298,7 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
         (&card["id"], &card["model_ref"], &card["port"]),
         (&json!("w0"), &json!("hf:smol"), &json!(server.address.port()))
     );
-    // Each change is announced at once. Without a change, the next announcement comes after ten
+    // Each change is announced immediately. Without a change, the next announcement comes after ten
     // seconds.
     let next = |what: &str, good: &dyn Fn(&Value) -> bool| -> Value {
         let mut told = Instant::now();
@@ -391,7 +391,7 @@ fn sequences_on_the_cpu_share_the_memory_that_was_named_and_the_youngest_gives_w
     assert!(server.get("/metrics").body.contains("\nkjit_kv_tokens_room 200\n"));
 }
 
-/// Counts of a client of the soak.
+/// Counts of one client in the load test.
 #[derive(Default)]
 struct Count {
     answered: AtomicUsize,
@@ -399,8 +399,8 @@ struct Count {
     left: AtomicUsize,
 }
 
-/// 500 requests, or `KJIT_TEST_COUNT`. Thousands are answered by a model of four layers, since the
-/// server is under test: 20,000 by SmolLM2 take two cores more than an hour.
+/// 500 requests, or `KJIT_TEST_COUNT`. Thousands of requests need a model of four layers, because
+/// only the server is tested: 20,000 with SmolLM2 take more than an hour on two cores.
 #[test]
 fn many_requests_of_all_kinds_are_each_answered_once_and_leave_nothing_behind() {
     let many: usize = std::env::var("KJIT_TEST_COUNT").ok().map_or(500, |n| n.parse().unwrap());
@@ -447,8 +447,8 @@ fn many_requests_of_all_kinds_are_each_answered_once_and_leave_nothing_behind() 
     let status = server
         .wait_for("all is at rest", |s| s["slots"]["running"] == 0 && s["queue"]["waiting"] == 0);
     let whole = memory(&server);
-    // Memory that the second half may leave: buffers of the allocator, far less than the states of
-    // 250 leaked answers.
+    // Maximum growth of memory in the second half: for buffers of the allocator. The states of 250
+    // leaked answers would be far larger.
     assert!(
         whole < half + 32 * 1024,
         "{half} kB after the first half, {whole} kB after the second"
@@ -468,12 +468,13 @@ fn many_requests_of_all_kinds_are_each_answered_once_and_leave_nothing_behind() 
     server.wait_for("idle connections are gone", |s| s["server"]["connections"] == 1);
 }
 
-/// One request. Most are good, the others have one fault each.
+/// Sends one request. Most are good, the others have one fault each.
 fn one(server: &Served, i: usize, body: &Value, alone: &str, count: &Count) {
     let text = body.to_string();
     let refused = |status: u16, sent: &[u8]| {
         let answer = server.try_ask("POST", "/v1/completions", &[], sent);
-        // A server that does not read a large body to its end may close before its answer was read.
+        // If a server does not read a large body to its end, it may close the connection before its
+        // answer was read.
         assert!(answer.as_ref().map_or(status == 413, |a| a.status == status), "{answer:?}");
         count.refused.fetch_add(1, Ordering::Relaxed);
     };
@@ -487,7 +488,8 @@ fn one(server: &Served, i: usize, body: &Value, alone: &str, count: &Count) {
         1 => refused(400, b"{\"prompt\": \"x\", \"temperature\": \"nonsense\"}"),
         2 if i % 64 == 2 => refused(413, &vec![b' '; 9 << 20]),
         3 => refused(400, json!({ "prompt": "word ".repeat(3000) }).to_string().as_bytes()),
-        // Half a head, half a body, a whole request without a reader, an abandoned stream.
+        // Half a head, half a body, a complete request whose answer is not read, an abandoned
+        // stream.
         4 => leave("POST /v1/comp"),
         5 => leave(
             &(request("POST", "/v1/completions", &[], text.as_bytes()) + &text[..text.len() / 2]),

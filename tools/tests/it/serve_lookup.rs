@@ -19,8 +19,8 @@ fn bodies() -> Vec<Value> {
     all
 }
 
-/// Whole answers with their scores: one after the other, twice, so that the second one finds its
-/// prefix cached, then four at a time.
+/// Complete answers with log probabilities. They are requested one after the other, twice (the
+/// second time with a cached prefix), and then four simultaneously.
 fn scored(server: &Served) -> [Vec<Value>; 3] {
     let with = |mut body: Value| {
         body["logprobs"] = 3.into();
@@ -37,7 +37,7 @@ fn scored(server: &Served) -> [Vec<Value>; 3] {
     [together, bodies.iter().map(answer).collect(), bodies.iter().map(answer).collect()]
 }
 
-/// All texts: one after the other, then four at a time.
+/// All texts: one after the other, then four simultaneously.
 fn texts(server: &Served) -> [Vec<String>; 2] {
     let bodies = bodies();
     let text = |body: &Value| {
@@ -57,7 +57,7 @@ fn texts(server: &Served) -> [Vec<String>; 2] {
 
 #[test]
 fn drafts_change_no_token_alone_or_beside_others() {
-    // With --precise, several rows are computed as single ones are.
+    // With --precise, several rows are computed like single rows.
     let flags = |lookup: &'static str| ["--lookup", lookup, "--precise", "--max-sequences", "4"];
     let off = Served::start(&flags("off"));
     let [alone, together] = texts(&off);

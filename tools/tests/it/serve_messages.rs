@@ -69,7 +69,7 @@ fn anthropics_words_are_answered_whole_and_in_pieces_alike() {
         (&delta["delta"]["stop_reason"], &delta["usage"]["output_tokens"]),
         (&json!("max_tokens"), &json!(12))
     );
-    // Cached tokens are counted separately; the sum is the prompt.
+    // Cached tokens are counted separately; the sum is the number of prompt tokens.
     let prompt = chat["usage"]["prompt_tokens"].as_u64().unwrap();
     for usage in [&whole["usage"], &events[0]["message"]["usage"], &delta["usage"]] {
         let of = |name: &str| usage[name].as_u64().unwrap();
@@ -82,7 +82,7 @@ fn anthropics_words_are_answered_whole_and_in_pieces_alike() {
     }));
     assert_eq!(counted.json(), json!({ "input_tokens": prompt }));
 
-    // The stop text is reported, and is not part of the answer.
+    // The stop string is reported, and is not part of the answer.
     let word = said.split_whitespace().nth(2).unwrap();
     let stop = json!({ "stop_sequences": ["qqqq", word] });
     let stopped = server.good("/v1/messages", &message("Name a colour.", stop)).json();

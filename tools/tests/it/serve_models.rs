@@ -1,5 +1,5 @@
 //! `kjit serve A B`: several models, each requested by its name, loaded on request, and unloaded
-//! when idle or when another needs its memory. After a device's fault all of them are back.
+//! when idle or when another needs its memory. After a device fault all of them work again.
 
 use crate::support::served::{Served, answer, request};
 use crate::support::{error_line, kjit, model, smollm2};
@@ -78,7 +78,7 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
             .collect()
     };
     assert_eq!(loaded(&server), [true, true, false, false]);
-    // Many requests at once: the model is loaded once, and all are answered.
+    // Many simultaneous requests: the model is loaded once, and all are answered.
     let asked: Vec<String> = std::thread::scope(|threads| {
         let all: Vec<_> =
             (0..4).map(|_| threads.spawn(|| text(&server, "tiny", json!([5, 6, 7, 8])))).collect();
@@ -89,7 +89,7 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
     assert!(server.line().starts_with("serving tiny on "));
     assert_eq!(server.get("/status").json()["models"][1]["loads"], 1);
     assert_eq!(loaded(&server), [true; 4]);
-    // Answers of each model alone.
+    // Answers of each model when it runs alone.
     let (ids, words) = (json!([5, 6, 7, 8]), json!("The sky is"));
     let alone = Served::with(
         Command::new(env!("CARGO_BIN_EXE_kjit"))
@@ -107,7 +107,7 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
         (one.join().unwrap(), text(&server, "tiny", ids.clone()))
     });
     assert_eq!(both, (smol.clone(), tiny), "beside each other");
-    // A request without a name means the first model. The file's name is as good as the alias.
+    // A request without a name uses the first model. The file name works like the alias.
     let unnamed = json!({ "prompt": words, "max_tokens": 8, "temperature": 0, "ignore_eos": true });
     assert_eq!(server.good("/v1/completions", &unnamed).json()["model"], "smol");
     let named = server.good("/api/generate", &json!({ "model": "tiny-llama-q4_k_m:latest", "prompt": "x", "raw": true, "stream": false, "options": { "num_predict": 2 } }));
@@ -154,7 +154,7 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
     let heads = metrics.lines().filter(|l| l.starts_with("# TYPE kjit_slots gauge")).count();
     assert_eq!(heads, 1, "{metrics}");
 
-    // Both finish their requests.
+    // Both models finish their requests.
     let mut running: Vec<TcpStream> =
         [("smol", words), ("tiny", ids)].map(|(m, p)| send(&server, &body(m, p, 60, true))).into();
     for stream in &mut running {
@@ -229,7 +229,7 @@ fn a_fault_of_the_device_that_they_share_ends_no_model() {
     assert!(
         server.line().starts_with("b is asked for: ") && server.line().starts_with("serving b on ")
     );
-    // a fails, while b is idle and does not notice.
+    // Model a fails, while b is idle and has no error.
     let failed = answer(&mut send(&server, &body("a", ids.clone(), 100, false))).unwrap();
     assert_eq!(failed.status, 503, "{failed:?}");
     let mut lines: Vec<String> = (0..4).map(|_| server.line()).collect();
@@ -246,8 +246,8 @@ fn a_fault_of_the_device_that_they_share_ends_no_model() {
     assert_eq!(server.get("/health").status, 200);
 }
 
-/// A card with room for the weights on their way to it, and for one model's keys and values, not
-/// for two.
+/// A card with memory for the weights during upload, and for keys and values of one model, but not
+/// of two.
 fn narrow() -> Served {
     let mut command = simulated(&[("HIPSIM_MEMORY", "110000000")]);
     // The simulated device is slow when other tests run.
@@ -276,8 +276,8 @@ fn a_model_that_needs_the_room_of_an_idle_one_has_it_and_nobodys_answer_is_ended
         (&json!(2), &json!(1)),
         "{status}"
     );
-    // b waits while a answers. A client that leaves waits no longer, and a model without waiting
-    // requests is not loaded.
+    // b waits while a answers. If a client disconnects, its request is dropped, and a model without
+    // waiting requests is not loaded.
     let mut running = send(&server, &body("a", ids.clone(), 24, true));
     assert!(running.read(&mut [0; 64]).unwrap() > 0);
     let leaving = send(&server, &body("b", ids.clone(), 8, false));
@@ -335,8 +335,8 @@ fn a_model_that_nobody_asks_for_is_unloaded_and_comes_again() {
     assert!(server.line().starts_with("serving tiny on "));
 }
 
-/// An answer that takes longer than its model may be idle is whole, and reading the status does not
-/// keep the model loaded.
+/// An answer that takes longer than its model may be idle is complete, and reading the status does
+/// not keep the model loaded.
 #[test]
 fn an_answer_that_is_longer_than_the_idle_time_is_whole_and_looking_is_no_use() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
@@ -353,7 +353,7 @@ fn an_answer_that_is_longer_than_the_idle_time_is_whole_and_looking_is_no_use() 
         "{took:?} is no longer than the idle time: nothing is shown"
     );
     let over = Instant::now();
-    // A monitor that reads all the time, by each route.
+    // A monitor that reads the status all the time, by each route.
     let unloaded = server.wait_for("it is unloaded", |s| {
         assert_eq!((server.get("/metrics").status, server.get("/api/ps").status), (200, 200));
         s["models"][0]["state"] == "unloaded"
@@ -412,7 +412,7 @@ fn a_wrong_request_loads_nothing_and_keep_alive_is_honoured() {
     // It stays for a while, and requests without keep_alive do not change that.
     assert_eq!(server.good("/api/generate", &raw(json!("700ms"))).json()["done"], true);
     text(&server, "b", json!([5, 6, 7, 8]));
-    // On a slow machine it was unloaded before that request, and loaded again.
+    // On a slow machine the model was unloaded before that request, and loaded again.
     let gone = loads(&server);
     server.wait_for("it went again", |s| {
         s["models"][1]["unloads"] == gone && s["models"][1]["state"] == "unloaded"
@@ -426,7 +426,7 @@ fn a_wrong_request_loads_nothing_and_keep_alive_is_honoured() {
     server.wait_for("the first went, too", |s| s["models"][0]["state"] == "unloaded");
     assert_eq!(server.get("/health").status, 200);
     drop(server);
-    // --idle-unload 0 keeps models loaded.
+    // With --idle-unload 0 models stay loaded.
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     command.arg("serve").arg(model("tiny/tiny-llama-q4_k_m.gguf"));
     let server = Served::with(&mut command, &["--alias", "b", "--idle-unload", "0"]);

@@ -1,9 +1,10 @@
-//! Samplers, grammars, token ids, thoughts and ranking: fields of llama.cpp, vLLM and others.
+//! Samplers, grammars, token ids, reasoning limits and ranking: fields of llama.cpp, vLLM and
+//! others.
 
 use crate::support::served::Served;
 use serde_json::{Value, json};
 
-/// A body with more fields.
+/// A body with additional fields.
 fn with(body: Value, more: Value) -> Value {
     let mut body = body;
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -21,17 +22,17 @@ fn samplers_of_llama_cpp_choose_as_their_definitions_say() {
     };
     let (greedy, drawn) = (ask(json!({ "temperature": 0 })), ask(json!({})));
     assert_ne!(greedy, drawn);
-    // Each leaves the likeliest token alone at its narrowest.
+    // With its strictest value, each option leaves only the most likely token.
     for narrow in [
         json!({ "top_n_sigma": 1e-6 }),
         json!({ "mirostat": 2, "mirostat_tau": 0, "mirostat_eta": 0 }),
     ] {
         assert_eq!(ask(narrow.clone()), greedy, "{narrow}");
     }
-    // An exponent near 0 makes nearly the upper end of any entropy.
+    // With an exponent near 0, the temperature is near its maximum for any entropy.
     let hot = json!({ "temperature": 0.01, "dynatemp_range": 2, "dynatemp_exponent": 0.01 });
     assert_ne!(ask(hot), greedy);
-    // Of all tokens the least likely one stays.
+    // Only the least likely of all tokens stays.
     let odd = ask(json!({ "xtc_probability": 1, "xtc_threshold": 0, "max_tokens": 1 }));
     assert!(!greedy.starts_with(&odd), "{odd}");
     for more in [
@@ -41,7 +42,7 @@ fn samplers_of_llama_cpp_choose_as_their_definitions_say() {
     ] {
         assert_eq!(ask(more.clone()), ask(more));
     }
-    // DRY looks at the prompt: its repetition is not continued.
+    // DRY includes the prompt: its repetition is not continued.
     let again = "one two three four. one two three four. one two three";
     let dry = |more: Value| ask(with(json!({ "prompt": again, "temperature": 0 }), more));
     assert!(dry(json!({})).starts_with(" four"), "{}", dry(json!({})));
@@ -50,7 +51,7 @@ fn samplers_of_llama_cpp_choose_as_their_definitions_say() {
     // A breaker ends the repetition.
     let broken = json!({ "dry_multiplier": 100, "dry_sequence_breakers": [" three"] });
     assert!(dry(broken).starts_with(" four"));
-    // Ollama's options are the same.
+    // Ollama's options have the same effect.
     let options = json!({ "temperature": 1, "mirostat": 2, "mirostat_tau": 0, "mirostat_eta": 0,
         "num_predict": 8, "seed": 3, "top_k": 0, "top_p": 1 });
     let body = json!({ "prompt": "The sky is", "raw": true, "stream": false, "options": options });
@@ -75,7 +76,7 @@ fn grammars_token_ids_and_the_best_of_several_answers() {
     let wrong = json!({ "prompt": "x", "grammar": "root ::= colour" });
     let wrong = server.post("/completion", &wrong);
     assert!(wrong.status == 400 && wrong.body.contains("'colour' is used"), "{wrong:?}");
-    // A schema beside json_object.
+    // A schema in addition to json_object.
     let schema = json!({ "type": "object", "properties": { "n": { "enum": [7] } },
         "required": ["n"], "additionalProperties": false });
     let body = json!({ "messages": [{ "role": "user", "content": "A number?" }], "max_tokens": 20,
@@ -114,7 +115,7 @@ fn grammars_token_ids_and_the_best_of_several_answers() {
     let content = chat["choices"][0]["message"]["content"].clone();
     assert_eq!(text(&chat["choices"][0]["token_ids"]), content);
 
-    // The best of three has the greatest mean log probability of them.
+    // The best of three answers has the largest mean log probability.
     let seeds = |n: u64, best: u64| {
         let body = json!({ "prompt": "The sky is", "max_tokens": 6, "seed": 5, "n": n,
             "best_of": best, "logprobs": 0 });
@@ -208,11 +209,11 @@ fn texts_are_ranked_by_how_well_they_fit() {
     assert!(wrong.status == 400 && wrong.body.contains("'text_1'"), "{wrong:?}");
     let wrong = server.post("/rerank", &json!({ "query": "x", "documents": [] }));
     assert!(wrong.status == 400 && wrong.body.contains("'documents'"), "{wrong:?}");
-    // A model without tokens for it fills no gap.
+    // A model without infill tokens refuses to fill a gap.
     let body = json!({ "input_prefix": "def f(", "input_suffix": "return x" });
     let refused = server.post("/infill", &body);
     assert!(refused.status == 400 && refused.body.contains("filling in the middle"), "{refused:?}");
-    // Names of the model for other clients.
+    // Names of the model in the lists for other clients.
     let card = server.get("/api/v0/models").json()["data"][0].clone();
     assert_eq!((&card["type"], &card["quantization"]), (&json!("llm"), &json!("Q4_1")), "{card}");
     let running = server.get("/api/ps").json()["models"][0].clone();

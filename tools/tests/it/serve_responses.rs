@@ -185,7 +185,7 @@ fn a_response_is_its_keys_alone_and_is_cancelled_by_it() {
     assert_eq!(post(&beta, &ask(json!("x"), json!({ "previous_response_id": id }))).status, 400);
     assert_eq!(server.ask("GET", &path, &alpha, b"").status, 200);
 
-    // A running response is cancelled only with its key.
+    // A running response can only be cancelled with its key.
     let long = json!({ "max_output_tokens": 900, "stream": true, "logit_bias": { "2": -100 } });
     let body = ask(json!("Tell me a long story."), long).to_string();
     let mut stream = server.connect();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Random numbers.
+/// A random number generator.
 struct Dice(u64);
 
 impl Dice {
@@ -60,7 +60,7 @@ impl Dice {
     }
 }
 
-/// Whether a value follows a schema of [`Dice`].
+/// Whether a value matches a schema of [`Dice`].
 fn keeps(value: &Value, schema: &Value) -> bool {
     if let Some(any) = schema["anyOf"].as_array() {
         return any.iter().any(|one| keeps(value, one));
@@ -262,7 +262,7 @@ fn tools_are_called_where_they_must_be_and_all_goes_together() {
         right(&calls[0]);
         assert!(!choice["logprobs"]["content"].as_array().unwrap().is_empty());
     }
-    // Any tool, in a stream; a single call if that is asked for.
+    // Any tool, in a stream; a single call if that is requested.
     for parallel in [true, false] {
         let body = chat(
             json!({ "tools": tools, "tool_choice": "required", "parallel_tool_calls": parallel, "stream": true }),
@@ -276,7 +276,7 @@ fn tools_are_called_where_they_must_be_and_all_goes_together() {
         assert!(!calls.is_empty() && (parallel || calls.len() == 1), "{events:?}");
         calls.into_iter().for_each(right);
     }
-    // With strict tools that are optional the model is free to write text.
+    // If strict tools are optional, the model may also write text.
     let answer = server
         .good(
             "/v1/chat/completions",
@@ -285,7 +285,7 @@ fn tools_are_called_where_they_must_be_and_all_goes_together() {
         .json();
     let message = &answer["choices"][0]["message"];
     assert!(message["content"].is_string() || message["tool_calls"].is_array(), "{answer}");
-    // A stop text cuts a constrained answer too; JSON of any kind.
+    // A stop string also cuts a constrained answer. Also JSON of any type.
     let body = chat(
         json!({ "response_format": { "type": "json_object" }, "stop": ":", "temperature": 0, "logprobs": true }),
     );
@@ -353,7 +353,7 @@ fn schemas_that_cannot_be_kept_are_refused_by_the_name_of_their_field() {
         answer.status == 400 && answer.json()["error"].as_str().unwrap().starts_with("'format'"),
         "{answer:?}"
     );
-    // Absurdly deep nesting gives an answer or a refusal, and the server lives.
+    // Extremely deep nesting gives an answer or a refusal, and the server continues.
     let mut body = json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 4 });
     body.as_object_mut().unwrap().extend(format(deep).as_object().unwrap().clone());
     assert!([200, 400, 503].contains(&server.post("/v1/chat/completions", &body).status));
@@ -474,7 +474,7 @@ fn answers_keep_to_expressions_grammars_and_choices() {
     }
 }
 
-/// Inputs from public reports about other servers, with the behaviour that their users expect.
+/// Inputs from public reports about other servers, and the behaviour that their users expect.
 /// `tests/data/field` has the schemas.
 #[test]
 fn what_public_reports_sent_is_answered_as_their_users_expect() {
@@ -485,8 +485,8 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
-    // Parts of characters: each token has its own key, the chosen token's key has its value
-    // (openai-python's `bytes:`), and no offset is beyond the text.
+    // Parts of characters: each token has its own key, the key of the chosen token has its value
+    // (`bytes:` in openai-python), and no offset is after the end of the text.
     let body =
         json!({ "prompt": "😀😁😂🤣😃😄😅😀😁", "max_tokens": 3, "temperature": 0, "logprobs": 5 });
     let choice = server.good("/v1/completions", &body).json()["choices"][0].clone();
@@ -502,14 +502,14 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
         );
         assert!(scores["text_offset"][i].as_u64().unwrap() <= length, "{choice}");
     }
-    // A tool without parameters takes none.
+    // A tool without parameters gets no arguments.
     let ping = json!([{ "type": "function", "function": { "name": "ping" } }]);
     let body = chat(json!({ "max_tokens": 120, "tools": ping, "tool_choice": "required" }));
     let answer = server.good("/v1/chat/completions", &body).json();
     let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
     assert_eq!((&call["name"], &call["arguments"]), (&json!("ping"), &json!("{}")), "{answer}");
-    // A call that is cut shows no marker of calls, whether it is streamed or not, and cut by its
-    // length or by a stop text.
+    // A call that is cut contains no call markers. Tested streamed and not streamed, cut by its
+    // length and by a stop string.
     let digits = "0123456789 ".repeat(6);
     let run = json!([tool("run", json!({ "cmd": { "const": digits } }), false)]);
     for cut in [json!({ "max_tokens": 40 }), json!({ "max_tokens": 200, "stop": "789 0" })] {
@@ -528,7 +528,7 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
             events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
         assert_eq!(said, "");
     }
-    // Schemas of pydantic and zod, in each field that takes one.
+    // Schemas of pydantic and zod, in each field that accepts a schema.
     let schemas: Value =
         serde_json::from_str(include_str!("../../../tests/data/field/schemas.json")).unwrap();
     for (name, schema) in schemas.as_object().unwrap().iter().filter(|(name, _)| *name != "about") {
@@ -551,7 +551,7 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
     let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": { "type": "object", "properties": many } } });
     server
         .good("/v1/chat/completions", &chat(json!({ "max_tokens": 2, "response_format": format })));
-    // One seed: cold, then twice with a cached prefix.
+    // One seed: with an empty cache, then twice with a cached prefix.
     let body = json!({
         "messages": [{ "role": "user", "content": "Name three fruits and say why you like them. Please." }],
         "max_tokens": 24, "seed": 5
@@ -565,8 +565,8 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
     assert!(said[0] == said[1] && said[1] == said[2], "{said:?}");
 }
 
-/// Making a constraint cannot be cancelled. Its limits bound its time, and while it lasts other
-/// clients are answered.
+/// Creating a constraint cannot be cancelled. Limits bound its time, and other requests are
+/// answered in the meantime.
 #[test]
 fn the_slowest_grammars_hold_up_no_neighbour() {
     let keys = tempfile::NamedTempFile::new().unwrap();

@@ -1,5 +1,5 @@
-//! `kjit serve` with a certificate: curl trusts it, and clients that do not speak TLS, or are
-//! silent, do not delay other clients.
+//! `kjit serve` with a certificate: curl trusts it, and clients that do not speak TLS, or send
+//! nothing, do not delay other clients.
 
 use crate::support::served::Served;
 use crate::support::{error_line, kjit, smollm2};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// For `localhost` and 127.0.0.1, self-signed, valid until 2126.
+/// A certificate for `localhost` and 127.0.0.1, self-signed, valid until 2126.
 fn file(name: &str) -> String {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/data", name].iter().collect();
     path.display().to_string()
@@ -22,7 +22,7 @@ fn curl_speaks_tls_and_what_does_not_is_left() {
     }
     let (cert, key) = (file("localhost.pem"), file("localhost.key"));
     let mut server = Served::start(&["--tls-cert", &cert, "--tls-key", &key]);
-    // Silent connections, and one that speaks something else, stay open.
+    // Silent connections, and one that does not speak TLS, stay open.
     let silent: Vec<_> = (0..20).map(|_| server.connect()).collect();
     let mut plain = server.connect();
     plain.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -56,7 +56,7 @@ fn curl_speaks_tls_and_what_does_not_is_left() {
     let mut rest = vec![];
     let _ = plain.read_to_end(&mut rest);
     assert!(!String::from_utf8_lossy(&rest).contains("200 OK"));
-    // After its time limit a missing handshake ends the connection.
+    // If the handshake does not arrive in time, the connection is closed.
     for mut stream in silent {
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0);

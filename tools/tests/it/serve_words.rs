@@ -18,7 +18,7 @@ fn tokens_texts_and_prompts_are_turned_into_each_other() {
         (&vllm["tokens"], &vllm["count"], &vllm["max_model_len"], &vllm["token_strs"][1]),
         (&ids, &json!(3), &json!(1024), &json!(pieces[1]))
     );
-    // The pieces of a character of two tokens are bytes.
+    // If a character has two tokens, their pieces are bytes.
     let parts = post("/tokenize", json!({ "content": "𝕏", "with_pieces": true }));
     assert!(parts["tokens"][0]["piece"].is_array(), "{parts}");
     let chat = json!({ "messages": [{ "role": "user", "content": "Hi" }] });

@@ -1,6 +1,6 @@
 //! The command on simulated AMD cards (`tests/hipsim`), as a user types it: `devices`, `doctor`,
-//! `warm` and `run`. Each test runs in a process of its own with the simulated HIP runtime, hiprtc
-//! and clang, and so does the command that it starts.
+//! `warm` and `run`. Each test runs in a new process with the simulated HIP runtime, hiprtc and
+//! clang. The command that it starts also uses them.
 
 use crate::support::{error_line, kjit, model, smollm2, stdout};
 use kjit_tests::simulator::Setup;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// Compiled kernels of these tests, kept from run to run.
+/// Folder of compiled kernels of these tests, kept between runs.
 fn cache() -> PathBuf {
     Path::new(TEMPORARY).join("hipsim/command")
 }
@@ -91,7 +91,7 @@ fn run_on_a_simulated_mi300_generates_the_hosts_tokens() {
     generates_the_hosts_tokens(test, "gfx942:sramecc+:xnack-", None);
 }
 
-/// SmolLM2 in 64 MB of the card: its layers have 66 MB, and another 30 MB always stay.
+/// SmolLM2 with 64 MB of the card: its layers need 66 MB, and another 30 MB are always resident.
 #[test]
 fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_said() {
     let test = "simulated::run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_said";
@@ -109,14 +109,14 @@ fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_s
             ]);
             c
         };
-        // For the card that is here, and for another one.
+        // Plans for the card of this machine, and for another card.
         let placed = json(&mut inspect("64MB"))["placed"].clone();
         assert_eq!(placed, json(inspect("64MB").args(["--arch", "gfx1100"]))["placed"]);
         let (streamed, layers) =
             (placed["streamed_layers"].as_u64().unwrap(), placed["layers"].as_u64().unwrap());
         assert!(layers == 30 && (10..30).contains(&streamed), "{placed}");
-        // Measured rates, which inspect does not have, may give parts to the CPU: the least memory
-        // for that is printed too.
+        // Measured rates, which inspect does not have, may give parts to the CPU: the minimum
+        // memory for that is printed too.
         assert_eq!(placed["rates_may_leave_to_the_cpu"], 30, "{placed}");
         let least = placed["least_on_device_then"].as_u64().unwrap();
         let parts = json(inspect(&format!("{least}")).args(["--host-ffn", "30"]))["placed"].clone();
@@ -125,7 +125,7 @@ fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_s
             (&least.into(), &Value::Null)
         );
         error_line(inspect(&format!("{}", least - 1)).args(["--host-ffn", "30"]), 1);
-        // Without copies for prompts the ring needs no room.
+        // Without copies for prompts the ring needs no memory.
         let computed = inspect("1GB")
             .args(["--host-ffn", "30", "--host-prompts", "compute"])
             .output()
@@ -191,8 +191,8 @@ fn on_a_terminal(arguments: &str) -> String {
 #[test]
 fn kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler() {
     let test = "simulated::kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler";
-    // Only clang, as on a laptop without ROCm. The simulator's clang keeps its code, so that the
-    // code can run here.
+    // There is only clang, as on a laptop without ROCm. The simulator's clang stores the sources,
+    // so that the code can run here.
     let setup = Setup::devices("gfx1100").set("KJIT_HIPRTC_LIBRARY", "/nowhere/libhiprtc.so");
     setup.set("HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
         let found = json(kjit().args(["devices", "--json"]));
@@ -242,7 +242,7 @@ fn kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler() {
         for kernel in again["kernels"].as_array().unwrap() {
             assert!(fields.iter().all(|f| !kernel[f].is_null()), "{kernel}");
         }
-        // The simulator needs a compiler and an assembler to run kernels on the CPU. This path has
+        // The simulator needs a compiler and an assembler to run kernels on the CPU. This PATH has
         // no clang.
         let bin = dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
@@ -291,7 +291,7 @@ fn devices_lists_the_cards_what_hides_them_and_what_was_not_found() {
             text.lines().any(|l| l.starts_with("not found: ") && l.contains("libcuda")),
             "{text}"
         );
-        // The doctor reports it too; a disguised card does not pass.
+        // The doctor reports it too. A card with a wrong name does not pass.
         let output = kjit()
             .args(["doctor", "--json"])
             .envs(set)
@@ -309,7 +309,7 @@ fn devices_lists_the_cards_what_hides_them_and_what_was_not_found() {
             "{report}"
         );
         assert!(report.to_string().contains("libcuda"), "{report}");
-        // Neither a third card, nor a wave width that the card does not have.
+        // There is no third card, and the card does not support this wave width.
         let error = error_line(generate(&smollm2(), "rocm:2", &cache()).env_remove("KJIT_WAVE"), 1);
         assert!(error.contains("rocm:2"), "{error}");
         let error = error_line(generate(&smollm2(), "rocm:0", &cache()).env("KJIT_WAVE", "48"), 1);
@@ -317,7 +317,7 @@ fn devices_lists_the_cards_what_hides_them_and_what_was_not_found() {
     });
 }
 
-/// The doctor's verdicts. Its exit code agrees with them.
+/// Returns the doctor's verdicts. Its exit code must match them.
 fn doctor(arguments: &[&str], good: bool) -> Value {
     let mut c = kjit();
     let output = c
@@ -375,10 +375,10 @@ fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
         let output = c.assert().failure().code(1).get_output().clone();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.lines().any(|l| l.starts_with("FAIL norm_rows")), "{text}");
-        // The report has it too.
+        // The report contains it too.
         let report = std::fs::read_to_string(dir.path().join("report.txt")).unwrap();
         assert!(report.contains(&text) && report.contains("rocm:0: "), "{report}");
-        // The table that is made of such reports; a file that is not a report is named.
+        // The table that is made from such reports. A file that is not a report is named.
         std::fs::write(dir.path().join("letter.txt"), "It does not work.").unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/cards");
         let table = Command::new(script)
@@ -405,8 +405,8 @@ fn doctor_has_a_verdict_for_every_kernel_though_some_end_their_process() {
     let test = "simulated::doctor_has_a_verdict_for_every_kernel_though_some_end_their_process";
     let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
-        // Routing is a block of one wave: with 32 lanes it fails, with 64 it is correct. After a
-        // fault the device is lost for the process, and AMD's runtime may end the process.
+        // The routing kernel has blocks of one wave: with 32 lanes it fails, with 64 it is correct.
+        // After a fault the process cannot use the device, and AMD's runtime may abort the process.
         for (how, word) in [("fault", "rocm:0 is lost"), ("abort", "signal 6")] {
             let mut c = kjit();
             c.env("HIPSIM_BREAK", format!("route:32:{how}")).env("HIPSIM_FAULTS", "stay");
@@ -431,7 +431,7 @@ fn doctor_has_a_verdict_for_every_kernel_though_some_end_their_process() {
     });
 }
 
-/// Measured rates may give parts of a model that does not fit to the CPU, except where the same
+/// If a model does not fit, measured rates may place parts of it on the CPU, except if the same
 /// answer is promised each time.
 #[test]
 fn run_asks_no_rates_where_the_same_tokens_are_promised() {
@@ -463,8 +463,8 @@ fn run_asks_no_rates_where_the_same_tokens_are_promised() {
     });
 }
 
-/// A token in one launch, by the time stamps of its blocks: a row for each kind of step, and a page
-/// with all of them.
+/// A token in one launch, measured by time stamps of its blocks: a row for each kind of step, and a
+/// page with all of them.
 #[test]
 fn a_timeline_has_every_step_of_a_token_that_is_one_launch() {
     let test = "simulated::a_timeline_has_every_step_of_a_token_that_is_one_launch";
@@ -501,7 +501,7 @@ fn a_timeline_has_every_step_of_a_token_that_is_one_launch() {
             let of: Vec<u64> = of.collect();
             assert!(of.is_sorted() && of.first() < of.last(), "{of:?}");
         }
-        // A model whose token cannot be one launch is refused with the reason.
+        // A model for which one launch per token is impossible is refused with the reason.
         let mut c = kjit();
         c.args(["--device", "rocm:0", "--cache-dir"]).arg(cache()).arg("bench");
         c.arg(model("archs/mamba.gguf"))
@@ -512,7 +512,7 @@ fn a_timeline_has_every_step_of_a_token_that_is_one_launch() {
     });
 }
 
-/// The independent reader of bundles.
+/// Runs the independent reader of bundles.
 fn check_bundle(arguments: &[&Path]) -> (bool, String) {
     let output = Command::new("python3")
         .arg(arguments[0].join("check_bundle.py"))
@@ -544,7 +544,7 @@ fn a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere() {
         assert_eq!(detail(&report, "kernels"), "18 of 18 cases right on rocm:0");
         let (fine, said) = check_bundle(&[&folder]);
         assert!(fine && said.contains("18 cases") && said.contains("all claims hold"), "{said}");
-        // Results of another runner: the expected ones pass, any other byte fails.
+        // Results of another runner: the expected results pass, and any changed byte fails.
         let manifest: Value =
             serde_json::from_slice(&std::fs::read(folder.join("manifest.json")).unwrap()).unwrap();
         let data = std::fs::read(folder.join("data.bin")).unwrap();
@@ -567,7 +567,7 @@ fn a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere() {
         std::fs::write(results.join(format!("0/{last}.bin")), &content).unwrap();
         let (fine, said) = check_bundle(&[&folder, &results]);
         assert!(!fine && said.contains("byte 0 is"), "{said}");
-        // A manifest that contradicts its code object is found by the reader, also with correct
+        // A manifest that contradicts its code object is detected by the reader, also with correct
         // checksums.
         let honest = manifest.to_string();
         let kernarg = case["kernarg_bytes"].to_string();

@@ -1,6 +1,6 @@
 //! The cache, with the command on simulated AMD devices: a pack without any compiler, several cards
-//! in one machine, many processes at once, an install folder that is read-only, a driver that is
-//! too old.
+//! in one machine, many simultaneous processes, an install folder that is read-only, a driver that
+//! is too old.
 //!
 //! The simulated compiler writes code objects with notes and symbols. The code that runs is the
 //! same source, compiled for the CPU.
@@ -45,14 +45,14 @@ fn without_any_compiler_run_takes_every_kernel_from_a_pack_and_a_pack_without_th
     let pack = packed(dir.path(), "gfx1100");
     let mut server = Machine { compilers: false, ..Machine::new(BOTH, dir.path().join("server")) };
 
-    // Without compiler and pack: the error names what is missing and what to install.
+    // Without a compiler and a pack, the error names what is missing and what to install.
     let line = failure(&server.run("rocm:0"));
     assert!(
         line.contains("gfx1100") && line.contains("no-compiler") && line.contains("install"),
         "{line}"
     );
 
-    // Packs in place: a file, and a folder of packs.
+    // Packs that are used in place: a file, and a folder of packs.
     for packs in [pack.clone(), dir.path().to_owned()] {
         server.packs = Some(packs.into_os_string());
         let output = server.run("rocm:0");
@@ -64,7 +64,7 @@ fn without_any_compiler_run_takes_every_kernel_from_a_pack_and_a_pack_without_th
     }
     assert!(!server.home.join("v1/e").exists(), "the pack was copied");
 
-    // The other card of the machine: the pack has nothing for it, and a line says so.
+    // The other card of the machine: the pack has no kernels for it, and a line tells that.
     let line = failure(&server.run("rocm:1"));
     let want = format!("the pack {} has gfx1100 and not gfx942", pack.display());
     assert!(line.contains(&want), "no '{want}' in {line}");
@@ -88,7 +88,7 @@ fn without_any_compiler_run_takes_every_kernel_from_a_pack_and_a_pack_without_th
     let line = failure(&server.kjit(args));
     assert!(line.contains("has gfx1100, but not this kernel"), "{line}");
 
-    // After the import the pack is not needed.
+    // After the import the pack is no longer needed.
     let output = server.kjit(["cache", "import", pack.to_str().unwrap()]);
     assert!(output.status.success(), "{}", err(&output));
     server.packs = None;
@@ -180,7 +180,8 @@ fn from_an_install_directory_that_nobody_may_write_a_user_without_home_or_passwd
         .1
         .unwrap()
         .to_owned();
-    // Copied by cp: these files must not be open for writing here while another thread forks.
+    // The files are copied by cp: they must not be open for writing here while another thread
+    // forks.
     for (from, to) in [
         (assert_cmd::cargo::cargo_bin("kjit").into_os_string(), "kjit"),
         (library, "libhipsim.so.6.2.0"),
@@ -190,13 +191,13 @@ fn from_an_install_directory_that_nobody_may_write_a_user_without_home_or_passwd
     }
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::set_permissions(&bin, PermissionsExt::from_mode(0o555)).unwrap();
-    // The simulated compiler needs a folder for sources. It is not under test here.
+    // The simulated compiler needs a folder for sources. It is not part of this test.
     std::fs::create_dir(dir.path().join("work")).unwrap();
     std::fs::set_permissions(dir.path().join("work"), PermissionsExt::from_mode(0o777)).unwrap();
     let as_nobody = |args: &[&str]| {
         let mut command = Command::new(bin.join("kjit"));
         command.args(args).args(AS_RUN).env_clear().current_dir("/").uid(54_321).gid(54_321);
-        // For the simulated compiler, which checks sources with the system's.
+        // PATH is for the simulated compiler, which checks sources with the system's compiler.
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command
             .env("KJIT_HIPRTC_LIBRARY", bin.join("libhipsim.so.6.2.0"))
@@ -223,7 +224,7 @@ fn from_an_install_directory_that_nobody_may_write_a_user_without_home_or_passwd
     assert!(doc["compiled"].as_u64().unwrap() > 10 && doc["failed"] == 0, "{doc}");
     assert_eq!(doc["not_kept"], doc["compiled"], "{doc}");
     assert!(err(&output).contains("no cache directory"), "{}", err(&output));
-    // With a home that cannot be written the result is the same, with another message.
+    // If the home folder cannot be written, the result is the same, with another message.
     let output = as_nobody(&warm).env("HOME", &bin).output().unwrap();
     let doc = not_kept(&output);
     assert!(doc["compiled"].as_u64().unwrap() > 10 && doc["not_kept"] == doc["compiled"], "{doc}");
@@ -231,7 +232,7 @@ fn from_an_install_directory_that_nobody_may_write_a_user_without_home_or_passwd
     assert!(err(&output).contains("cannot write to the cache"), "{}", err(&output));
 }
 
-/// The document of a `warm` that stored nothing: it failed, and one line says so.
+/// Checks a `warm` that stored nothing: it failed, and one line tells why. Returns its document.
 #[track_caller]
 fn not_kept(output: &Output) -> serde_json::Value {
     let line = failure(output);
@@ -247,7 +248,7 @@ fn a_driver_that_refuses_newer_code_is_one_sentence_that_names_both_versions() {
     let dir = tempfile::tempdir().unwrap();
     let mut machine = Machine::new("gfx1100", dir.path().join("cache"));
     document(&machine.warm("gfx1100"));
-    // hipErrorNoBinaryForGpu at each load: the entries of the warmed cache are set aside and
+    // Each load gives hipErrorNoBinaryForGpu: the entries of the warmed cache are quarantined and
     // compiled once more.
     machine.fail =
         Some((1..200).map(|n| format!("hipModuleLoadData:{n}:209")).collect::<Vec<_>>().join(","));

@@ -1,6 +1,6 @@
 //! `--split ranks`: processes with one simulated AMD device each, connected by RCCL's calls. They
-//! give the tokens of one process with two devices, and of one device. Errors: a rank that is
-//! missing, ends, hangs, or has other input.
+//! give the same tokens as one process with two devices, and as one device. Errors are tested too:
+//! a rank is missing, exits, hangs, or has other input.
 
 use crate::support::model;
 use kjit_tests::simulator::Setup;
@@ -32,7 +32,7 @@ fn kjit(command: &str) -> Command {
     c
 }
 
-/// Without the prompt.
+/// The command without the prompt.
 fn plain(command: &str) -> Command {
     let mut c = self::command(command, "96");
     if command == "run" {
@@ -41,7 +41,7 @@ fn plain(command: &str) -> Command {
     c
 }
 
-/// Without the options of generation.
+/// The command without options of generation.
 fn command(command: &str, context: &str) -> Command {
     let mut c = Command::new(assert_cmd::cargo::cargo_bin("kjit"));
     c.arg("--cache-dir").arg(cache()).env_remove("KJIT_CACHE_DIR").env("NO_COLOR", "1");
@@ -61,7 +61,7 @@ fn port() -> String {
     listener.local_addr().unwrap().port().to_string()
 }
 
-/// Makes it a rank.
+/// Sets the variables of a rank.
 fn rank(c: &mut Command, rank: usize, size: usize, port: &str) {
     c.args(["--split", "ranks"]).env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string());
     c.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port).env("LOCAL_RANK", rank.to_string());
@@ -132,7 +132,7 @@ fn two_ranks_say_what_one_process_says() {
             "{said}"
         );
         assert!(said.contains("library, version 2.18.5"), "{said}");
-        // The other ranks compute the same and print nothing.
+        // The other ranks compute the same tokens and print nothing.
         assert!(ranks[1].status.success(), "{}", text(&ranks[1].stderr));
         assert_eq!(
             (text(&ranks[1].stdout), text(&ranks[1].stderr)),
@@ -143,7 +143,7 @@ fn two_ranks_say_what_one_process_says() {
         with(&mut dash, &["-p", "-"]);
         rank(&mut dash, 0, 2, &port());
         assert!(error(&dash.output().unwrap()).contains("reads no stdin"));
-        // Random draws are the same in all ranks: otherwise they would differ from the first token
+        // Random draws are the same in all ranks: if not, they would differ from the first token
         // on.
         let drawn = two("run", |_, c| with(c, &["--temp", "1.5"]));
         assert_eq!(ids(&drawn[0]).len(), 12);
@@ -166,7 +166,7 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
     let test = "simulated_ranks::a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error";
     setup("gfx1100,gfx1100").run(test, TEMPORARY, || {
         let greedy = |c: &mut Command| with(c, &["--temp", "0"]);
-        // During generation: after the patterns, the prompt and some tokens.
+        // The fault happens during generation: after the test patterns, the prompt and some tokens.
         let start = Instant::now();
         let ended = two("run", |rank, c| {
             greedy(c);
@@ -194,7 +194,7 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
             assert!(found && why.contains(&format!("rank {rank} on rocm:0")), "{why}");
         }
         assert!(start.elapsed() < Duration::from_secs(50), "{:?}", start.elapsed());
-        // As many tokens, but different ones.
+        // The same number of tokens, but different ones.
         let mut other = plain("run");
         other.args(["-p", &PROMPT.replace("engine", "enginf")]);
         for (rank, output) in both([kjit("run"), other], |_, c| greedy(c)).iter().enumerate() {
@@ -204,7 +204,7 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
             assert!(said && (rank > 0 || why.contains("given another")), "{rank}: {why}");
         }
         // A prompt of a single piece: its scores are ready before the ranks compare, and are not
-        // given out.
+        // printed.
         let scores = |ids: &'static str| {
             let mut c = kjit("logits");
             with(&mut c, &["--json", "--ids", ids]);
@@ -212,7 +212,7 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
         };
         let why = error(&both([scores("3,1,4"), scores("3,1,5")], |_, _| {})[0]);
         assert!(why.contains("rank 1 was given another prompt"), "{why}");
-        // An equal prompt with another seed, or with another stop text.
+        // The same prompt with another seed, or with another stop string.
         let seeds = two("run", |rank, c| {
             with(c, &["--temp", "1.5", "--seed", if rank == 0 { "7" } else { "8" }])
         });
@@ -266,7 +266,7 @@ fn what_is_not_there_is_said_before_anything_is_computed() {
         assert!(no_rank.contains("none says which this one is"), "{no_rank}");
         let several = alone(&|c| with(c, &["--device", "rocm:0,rocm:1"]));
         assert!(several.contains("each process has one GPU"), "{several}");
-        // Ranks that do not fit together.
+        // Ranks with different input.
         let differ =
             two("run", |rank, c| with(c, &["--kv-type", if rank == 0 { "f16" } else { "q8_0" }]));
         for (rank, output) in differ.iter().enumerate() {
@@ -286,7 +286,7 @@ fn what_is_not_there_is_said_before_anything_is_computed() {
 fn ctrl_c_at_one_rank_or_at_both_ends_all() {
     let test = "simulated_ranks::ctrl_c_at_one_rank_or_at_both_ends_all";
     setup("gfx1100").run(test, TEMPORARY, || {
-        // SIGINT to some ranks after the first words. Returns their outputs and the time.
+        // Sends SIGINT to some ranks after the first words. Returns their outputs and the time.
         let interrupted = |at: &[usize]| {
             let port = port();
             let mut started: Vec<Child> = (0..2)
@@ -311,7 +311,7 @@ fn ctrl_c_at_one_rank_or_at_both_ends_all() {
                 let pid = started[i].id().to_string();
                 assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
             }
-            // Reads their output, as launchers do.
+            // Reads the output of the ranks, as launchers do.
             let reader = std::thread::spawn(move || {
                 std::io::copy(&mut stdout, &mut std::io::sink()).unwrap()
             });
@@ -337,7 +337,7 @@ fn ctrl_c_at_one_rank_or_at_both_ends_all() {
             }
             assert!(took < Duration::from_secs(20), "SIGINT at {at:?}: {took:?}");
         }
-        // A rank that measures less than the others gets an error at once.
+        // Ranks that measure different numbers of tokens get an error immediately.
         let port = port();
         let started = [4, 5].map(|tokens| {
             let mut c = command("bench", "96");

@@ -1,5 +1,5 @@
-//! `kjit bench --kernels` and `--tune` on a simulated AMD card: the form of the output, and the use
-//! of tuning results by later commands. Simulated times have no meaning.
+//! `kjit bench --kernels` and `--tune` on a simulated AMD card: the format of the output, and the
+//! use of tuning results by later commands. Simulated times have no meaning.
 
 use crate::support::{error_line, kjit, model, stdout};
 use kjit_tests::simulator::Setup;
@@ -84,7 +84,7 @@ fn bench_kernels_prints_a_row_for_each_kernel_of_a_model_that_is_decoded() {
 fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
     let test =
         "simulated_tuning::what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again";
-    // Blocks of 512 threads end the process that measures them.
+    // Blocks of 512 threads abort the process that measures them.
     setup().set("HIPSIM_BREAK", "matvec:512:abort").run(test, TEMPORARY, || {
         let cache = Path::new(TEMPORARY).join(test);
         let _ = std::fs::remove_dir_all(&cache);
@@ -102,7 +102,7 @@ fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
             .args(sizes);
         let doc = json(&mut run);
         assert_eq!(doc["kernels"]["compiled"], 0, "{doc}");
-        // Without a card: the same plan, complete.
+        // Without a card: the same plan is compiled completely.
         let mut warm = kjit();
         warm.arg("--cache-dir")
             .arg(&cache)
@@ -149,8 +149,8 @@ fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
             (&exported["records"], &exported["entries"])
         );
         assert_eq!(std::fs::read(&first).unwrap(), std::fs::read(&second).unwrap());
-        // It has all measurements: of each variant, with the driver's version, and without a
-        // device's identity.
+        // The record has all measurements: for each variant, with the driver's version, and without
+        // the identity of a device.
         let home =
             kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir.path().join("third"));
         let third = kjit_cache::Cache::open(home);

@@ -1,22 +1,22 @@
 //! `kjit warm MODEL` compiles exactly the kernels of `kjit run MODEL`: each small test model runs
 //! on a simulated AMD device from the warmed cache, without any compiler.
 //!
-//! Each card gets a sixth of the models per run (`KJIT_TEST_ALL=warm`: a third, so that all are
-//! taken). Cards differ: waves of 32 and of 64, with matrix units and without.
+//! Each card gets a sixth of the models per run (`KJIT_TEST_ALL=warm`: a third, so that every model
+//! is used). Cards differ: waves of 32 and of 64 lanes, with and without matrix units.
 
 use crate::support::machine::{Machine, document, err, failure, simulated};
 use crate::support::model;
 use std::path::Path;
 use std::time::Instant;
 
-/// Every model that `scripts/fetch-test-models` makes.
+/// Every model that `scripts/fetch-test-models` creates.
 const GOLDEN: &str = include_str!("../../../tests/data/golden/models.sha256");
 
 fn models() -> Vec<&'static str> {
     GOLDEN.lines().filter_map(|line| line.split_whitespace().nth(1)).collect()
 }
 
-/// Warms with `setup` without a card, then runs with it without a compiler.
+/// Runs `warm` with `setup` without a card, then `run` with it without a compiler.
 fn warm_and_run(dir: &Path, arch: &'static str, name: &str, setup: &[&str]) {
     let path = model(name);
     let path = path.to_str().unwrap();
@@ -38,8 +38,8 @@ fn warm_and_run(dir: &Path, arch: &'static str, name: &str, setup: &[&str]) {
     let what = format!("{name} on {arch} {setup:?}");
     assert_eq!(run["kernels"]["compiled"], 0, "{what}: {run}");
     let (all, new) = (of("compiled") + of("cached"), of("compiled"));
-    // Exactly its kernels, neither fewer nor more. A mixture of experts has two kernels in one
-    // source, which is looked up twice.
+    // Exactly the kernels of the model. A mixture of experts has two kernels in one source, which
+    // is looked up twice.
     let twice = if name.contains("moe") { 2 } else { 0 };
     assert_eq!(run["kernels"]["cached"], all + twice, "{what}: {run}");
     assert_eq!(run["generated_tokens"], 1, "{what}: {run}");
@@ -95,7 +95,7 @@ fn warm_with_the_flags_of_a_run_compiles_what_that_run_asks_for_and_no_other_run
     ] {
         warm_and_run(dir.path(), "gfx1100", name, setup);
     }
-    // A kernel that was not warmed is missed by name.
+    // If a kernel was not warmed, the error names it.
     let server = Machine { compilers: false, ..Machine::new("gfx1100", dir.path().join("cache")) };
     let path = model(name);
     let other = ["--kv-type", "q8_0", "--precise", "-c", "64", "--prefill-chunk", "33"];

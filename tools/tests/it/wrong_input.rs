@@ -1,4 +1,4 @@
-//! Wrong input gets one clear line and the right exit code: 1 for errors, 2 for wrong usage.
+//! Wrong input gives one clear line and the right exit code: 1 for errors, 2 for wrong usage.
 
 use crate::support::{error_after_output, error_line, kjit, smollm2, stdout};
 use std::fs;
@@ -58,7 +58,7 @@ fn a_truncated_model_is_refused_wherever_it_was_cut() {
     }
 }
 
-/// Files of Windows' editors, and lists with an empty last line.
+/// Files of Windows editors, and lists with an empty last line.
 #[test]
 fn a_byte_order_mark_and_blank_lines_are_no_input() {
     let dir = tempfile::tempdir().unwrap();
@@ -232,7 +232,7 @@ fn a_negative_number_names_the_flag_wherever_a_number_is_taken() {
 fn a_vocabulary_alone_is_said_to_be_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("vocabulary.gguf");
-    // A header with a single key, the architecture, and no tensor.
+    // A header with one key, the architecture, and without tensors.
     let (key, value) = ("general.architecture", "llama");
     let number = |n: usize| (n as u64).to_le_bytes();
     let mut bytes =
@@ -262,7 +262,7 @@ fn a_chat_template_that_takes_all_memory_or_time_is_an_error_and_no_signal() {
     let path = dir.path().join("hostile.gguf");
     let mut bytes = fs::read(smollm2()).unwrap();
     let key = b"tokenizer.chat_template";
-    // After the key: type, length, text.
+    // The key is followed by type, length and text.
     let at = bytes.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4;
     let room = usize::try_from(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())).unwrap();
     let doubled =
@@ -369,8 +369,8 @@ fn a_context_that_nothing_can_hold_is_refused_by_its_flag() {
 
 #[test]
 fn a_vocabulary_that_is_not_as_large_as_the_embedding_is_refused() {
-    // The last token's text is appended to the one before it: one token less in the same number of
-    // bytes.
+    // The text of the last token is appended to the token before it: one token less in the same
+    // number of bytes.
     let mut bytes = fs::read(smollm2()).unwrap();
     let key = b"tokenizer.ggml.tokens";
     let count = bytes.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 8;

@@ -1,7 +1,7 @@
 #!/bin/sh
-# A clang that fails as TEST_CLANG says when it compiles argmax.hip, and otherwise runs the real
-# clang (TEST_REAL_CLANG). With TEST_LOG it writes a line at the begin and one at the end of each
-# compile of a kernel.
+# A clang that fails in the way TEST_CLANG when it compiles argmax.hip. Other files are compiled by
+# the real clang (TEST_REAL_CLANG). With TEST_LOG it writes a line at the start and one at the end
+# of each compile of a kernel.
 case " $* " in
 *" argmax.hip "*)
   if [ -z "$TEST_ONCE" ] || mkdir "$TEST_ONCE" 2>/dev/null; then

@@ -17,7 +17,7 @@ fn variable(name: &str) -> String {
 /// Appends a line to a log each time the artefact is made.
 fn note_made(dir: &Path) {
     let log = dir.with_extension("made");
-    // Other users cannot write there; tests that count the lines can.
+    // Other users cannot write there. Only tests of the owner count the lines.
     if let Ok(mut log) = OpenOptions::new().append(true).create(true).open(log) {
         log.write_all(b"made\n").unwrap();
     }
@@ -52,13 +52,13 @@ fn entry() {
                 eprintln!("WARNING {warning:?}: {warning}");
             }
         }
-        // As `make`, in a cache that has to evict an entry first.
+        // Like `make`, in a cache that has to evict an entry first.
         "evict" => {
             let cache = open_small(&dir);
             let _ = std::fs::File::open("/shim-start");
             get_or_make(&cache, &dir, &name, Duration::ZERO);
         }
-        // As `make`, with a compile so long that all processes arrive while it runs.
+        // Like `make`, with a compile so long that all processes start while it runs.
         "race" => {
             let gate = dir.with_extension("gate");
             while !gate.exists() {
@@ -67,7 +67,7 @@ fn entry() {
             get_or_make(&open(&dir), &dir, &name, Duration::from_millis(100));
         }
         // Opens the cache and looks up an entry by both keys and a missing one, between two marks
-        // for the shim.
+        // for the preloaded library.
         "look" => {
             let _ = std::fs::File::open("/shim-start");
             let cache = open(&dir);

@@ -46,8 +46,8 @@ fn a_process_killed_at_any_system_call_of_make_and_publish_leaves_no_lock_and_no
         assert_eq!(cache.counters().corrupt, 0, "call {call}");
     }
     eprintln!("FIGURE SIGKILL before each system call of make and publish | {crashes} points | 0");
-    // The path from the first look-up to the last clean-up has at least this many calls. One of
-    // them publishes the entry, which exists after all later ones.
+    // There are at least this many system calls from the first lookup to the last clean-up. One of
+    // them publishes the entry: it exists after each later call.
     assert!(crashes >= 25, "only {crashes} points: does the shim still see the calls?");
     assert!((1..crashes).contains(&published));
 }

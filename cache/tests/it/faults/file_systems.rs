@@ -56,7 +56,7 @@ fn a_handle_that_goes_stale_is_looked_up_again() {
             assert!(!output.contains("WARNING"), "{output}");
         }
     }
-    // A permanent error costs a compile and nothing else.
+    // A permanent error only costs a compile.
     let rules = format!("open:{}:0:-1:={build}", libc::ESTALE);
     assert_says(&finish(child("make", &dir).shim(&rules)), &["ORIGIN Made", "WARNING"]);
 }
@@ -97,8 +97,8 @@ fn a_file_system_without_locks_is_used_without_locks() {
     }
 }
 
-/// The text in the paths by which the preloaded library tells the cache's calls from the test's
-/// own.
+/// The part of paths by which the preloaded library distinguishes calls of the cache from calls of
+/// the test.
 fn where_met(call: &str) -> &'static str {
     match call {
         "open" => "tmp-",
@@ -134,8 +134,8 @@ fn a_write_that_fails_leaves_nothing_half_written_and_the_program_goes_on() {
     );
 }
 
-/// EDQUOT from the n-th call of each kind on, as with an exhausted quota, and in the middle of a
-/// write. Few kernels have a tmpfs with quotas, so the preloaded library makes the error.
+/// EDQUOT from the n-th call of each kind on, as with an exceeded quota, and in the middle of a
+/// write. Few kernels have a tmpfs with quotas, so the preloaded library returns the error.
 #[test]
 fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_on() {
     let scratch = scratch();
@@ -154,7 +154,7 @@ fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_
             };
             let output = finish(child("make", &dir).shim(&rules));
             assert_says(&output, &["ORIGIN Made"]);
-            // The entry is either whole, or missing and the reason reported once.
+            // The entry is either complete, or it is missing and the reason was reported once.
             let kept = entry_path(&dir, &key("k")).exists();
             assert_says(&output, &[if kept { "AGAIN Home" } else { "AGAIN Memory" }]);
             assert_no_leftovers(&dir);
@@ -232,8 +232,8 @@ fn a_file_system_out_of_inodes_costs_the_cache_and_not_the_program() {
     eprintln!("FIGURE a disk out of inodes, inode by inode | 12 disks | 0");
 }
 
-/// A real quota, if tmpfs supports it (Linux 6.6 and later, if built so). The test above covers
-/// EDQUOT in any case.
+/// A real quota, if tmpfs supports it (Linux 6.6 and later, with the build option). The test above
+/// covers EDQUOT in any case.
 #[test]
 fn a_quota_that_is_used_up_costs_the_cache_and_not_the_program() {
     if !super::support::is_root() {
@@ -295,7 +295,7 @@ fn a_read_only_file_system_is_read_and_what_is_new_stays_in_memory() {
     open(&dir).put_record(&record, earlier);
     disk.remount("ro");
     let cache = open(&dir);
-    // A record that cannot be written to the home folder still replaces the older one.
+    // A record that cannot be written to the home directory still replaces the older record.
     cache.put_record(&record, b"later");
     assert_eq!(cache.record(&record).as_deref(), Some(&b"later"[..]));
     assert_eq!(cache.records().len(), 1);
@@ -311,7 +311,8 @@ fn a_read_only_file_system_is_read_and_what_is_new_stays_in_memory() {
         "{:?}",
         cache.warnings()
     );
-    // A load failure must not return the same bytes again, although nothing can be removed.
+    // After a load failure the same bytes must not be returned again, even if no file can be
+    // removed.
     cache.quarantine(&key("old"));
     assert!(cache.get(&key("old")).is_none());
     assert_eq!(make(&cache, "old"), Origin::Made);
@@ -366,7 +367,7 @@ fn with_clocks_going_backwards_and_lying_mtimes_the_newest_build_is_the_newest()
         let found = open(&dir).find(&source, Scope::Everywhere, |_| true).unwrap();
         assert_eq!(found.entry.payload(), maker.as_bytes());
     }
-    // The newest build wins, even under a clock that no earlier build had.
+    // The newest build is used, even if the clock shows a time before all other builds.
     put_with_clock(&dir, "fifth", -years);
     assert_eq!(
         open(&dir).find(&source, Scope::Everywhere, |_| true).unwrap().entry.payload(),
@@ -374,7 +375,7 @@ fn with_clocks_going_backwards_and_lying_mtimes_the_newest_build_is_the_newest()
     );
 }
 
-/// The mode `put`: stores a build of one source by this maker.
+/// The mode `put`: stores the build of one source by this maker.
 pub fn put(dir: &Path, maker: &str) {
     let source = Key::builder("fault").content("source", "clock").finish();
     let build = BuildKey::new(&source, |key| key.field("maker", maker));

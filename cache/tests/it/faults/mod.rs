@@ -1,5 +1,5 @@
-//! Faults that break caches, made for real: killed and stopped processes, full file systems,
-//! changed user ids, and a preloaded library that makes system calls fail.
+//! Real faults for caches: killed and stopped processes, full file systems, changed user ids, and a
+//! preloaded library that makes system calls fail.
 
 mod child;
 mod crashes;

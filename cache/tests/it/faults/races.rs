@@ -58,7 +58,7 @@ fn a_lock_held_by_a_stopped_process_is_waited_for_until_the_deadline_and_no_long
         "{:?}",
         cache.warnings()
     );
-    // It was published all the same: the next look-up does not wait.
+    // The entry was published nevertheless: the next lookup does not wait.
     let again =
         open(&dir).get_or_make::<Infallible, _>(&key("k"), DEADLINE, || unreachable!()).unwrap();
     assert_eq!((again.origin, again.entry.payload()), (Origin::Home, &payload("k")[..]));
@@ -120,8 +120,8 @@ fn a_winner_whose_file_shows_only_after_its_lock_is_free_is_not_made_twice() {
             made += u32::from(waiting.join().unwrap());
         });
     }
-    // A machine that stalls longer than the waiter looks for the file may lose a round. A waiter
-    // that does not look loses most rounds.
+    // A slow machine may fail in some rounds: the waiter stops looking before the file is visible.
+    // A waiter that does not look at all fails in most rounds.
     assert!(made <= 3, "made twice in {made} of 10 rounds");
 }
 
@@ -161,8 +161,8 @@ fn a_cache_that_was_used_before_a_fork_works_on_both_sides_of_it() {
     finish(&mut child("fork", &scratch.path().join("cache")));
 }
 
-/// Runs in a child of the test above: uses one `Cache` before a fork, and in both processes after
-/// it.
+/// Runs in a child of the test above: uses one `Cache` before a fork, and after it in both
+/// processes.
 pub fn use_fork_and_use(dir: &Path) {
     let cache = open(dir);
     let use_it = |name: &str| {
@@ -187,7 +187,7 @@ pub fn use_fork_and_use(dir: &Path) {
         unsafe { libc::_exit(if good { 0 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: the process is a child of ours, and the pointer is valid for the call.
+    // SAFETY: the process is a child of this process, and the pointer is valid for the call.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert!(good && status == 0, "child {status}");
     assert_eq!(cache.warnings(), []);

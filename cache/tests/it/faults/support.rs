@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kjit_cache::{Artefact, BuildKey, Cache, Config, Key};
 
-/// A uid that no passwd file has.
+/// A user id that is not in any passwd file.
 pub const NOBODY_AT_ALL: u32 = 54_321;
 pub const SMALL_CAP: u64 = 85_000;
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -32,7 +32,7 @@ pub fn open(dir: &Path) -> Cache {
     Cache::open(Config::for_app("fault").ignore_environment().dir(dir))
 }
 
-/// A cache with room for four entries.
+/// A cache that can hold four entries.
 pub fn open_small(dir: &Path) -> Cache {
     Cache::open(Config::for_app("fault").ignore_environment().dir(dir).max_bytes(SMALL_CAP))
 }
@@ -101,7 +101,7 @@ fn shim_path() -> &'static Path {
         let dir = scratch();
         let path = dir.path().join("shim.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/faults/shim.c");
-        // A machine that can link a Rust program has `cc`.
+        // `cc` is available: linking a Rust program needs it too.
         let status = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-o"])
             .arg(&path)
@@ -118,7 +118,7 @@ fn shim_path() -> &'static Path {
     path
 }
 
-/// Polls until `ready`, for ten seconds at most.
+/// Polls until `ready` returns true, for ten seconds at most.
 pub fn wait_for(what: &str, ready: impl Fn() -> bool) {
     let start = Instant::now();
     while !ready() {
@@ -139,7 +139,8 @@ impl Drop for Killed {
 
 impl Killed {
     pub fn signal(&self, signal: i32) {
-        // SAFETY: `kill` takes two numbers; the child was not waited for yet, so its id is its own.
+        // SAFETY: `kill` takes two numbers; the child was not waited for yet, so its id is still
+        // valid.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 }
@@ -197,9 +198,9 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Copies this binary by another process. If this process had it open for writing, a child that
-/// another thread forks at that moment would hold it open too, and it could not be started ("text
-/// file busy").
+/// Copies this binary in another process. If this process opened the copy for writing, a child that
+/// another thread forks at that moment would hold it open too, and the copy could not be started
+/// ("text file busy").
 pub fn copy_binary(to: &Path) {
     assert!(
         Command::new("cp")
@@ -244,7 +245,7 @@ pub fn entry_path(dir: &Path, key: &BuildKey) -> PathBuf {
     dir.join("v1/e").join(&source[..2]).join(&source).join(key.digest().hex())
 }
 
-/// Asserts that there are no locks and no temporary files: only entries, records, files set aside
+/// Asserts that there are no locks and no temporary files: only entries, records, quarantined files
 /// and the journal.
 pub fn assert_no_leftovers(dir: &Path) {
     let left: Vec<PathBuf> = files_below(dir)

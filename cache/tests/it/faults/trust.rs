@@ -30,7 +30,7 @@ fn filled(scratch: &Path) -> PathBuf {
     dir
 }
 
-/// Opens `dir`, which must be refused for `reason`; the cache works nevertheless.
+/// Opens `dir`, which must be refused for `reason`. The cache works without it.
 #[track_caller]
 fn assert_refused(dir: &Path, reason: &str) {
     let cache = open(dir);
@@ -185,7 +185,7 @@ fn whoever_swaps_directories_for_links_while_we_look_gets_nothing_run() {
         let attacker = scope.spawn(|| {
             let mut swaps = 0;
             while !stop.load(Ordering::Relaxed) {
-                // Left over if the real folder was made again while the link was in place.
+                // It remains if the real folder was created again while the link existed.
                 let _ = std::fs::remove_dir_all(&aside);
                 if std::fs::rename(&real, &aside).is_ok() {
                     let _ = symlink(below(&evil), &real);
@@ -199,7 +199,7 @@ fn whoever_swaps_directories_for_links_while_we_look_gets_nothing_run() {
         });
         let (cache, mut hits) = (open(&dir), 0);
         for _ in 0..6_000 {
-            // Makes the entry again if it was set aside because of the link.
+            // Makes the entry again if it was quarantined because of the link.
             make(&cache, "k");
             if let Some(found) = cache.get(&key("k")) {
                 assert_eq!(found.entry.payload(), payload("k"), "the attacker's entry was run");

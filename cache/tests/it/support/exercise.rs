@@ -69,8 +69,8 @@ fn pack_as_it_is(bytes: &[u8], scratch: &Path) {
             let cache = Cache::open(
                 Config::for_app("fuzz").ignore_environment().memory_only().read_only(scratch),
             );
-            // Each item is good or reported as bad; reading all of them must not use more memory
-            // than their bytes.
+            // Each item is good or reported as bad. Reading all items must not use more memory than
+            // the size of the file.
             let report = cache.verify();
             assert_eq!(report.good as usize + report.bad.len(), count);
             assert!(report.bytes <= bytes.len() as u64);

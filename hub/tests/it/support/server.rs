@@ -1,5 +1,6 @@
-//! A hub on 127.0.0.1 that behaves as the real one: an API, files behind a redirect to another host
-//! (here: another port), ranges, and error codes. It records requests and has faults on demand.
+//! A hub on 127.0.0.1 that behaves like the real hub: an API, files behind a redirect to another
+//! host (here: another port), ranges, and error codes. It records requests and produces the faults
+//! that a test sets.
 
 #![allow(dead_code, reason = "the tests of two crates share it, and each uses its part")]
 
@@ -26,7 +27,8 @@ pub enum Fault {
     Drip(Duration),
     /// One byte is changed.
     Wrong,
-    /// This many bytes more (or fewer) are announced and sent.
+    /// The announced and the sent length are larger by this number of bytes (or smaller if
+    /// negative).
     Longer(isize),
     /// Ranges are ignored: the whole file is sent.
     NoRange,
@@ -40,15 +42,15 @@ pub struct Repo {
     pub name: String,
     pub commit: String,
     pub files: Vec<(String, Vec<u8>)>,
-    /// The token that it needs.
+    /// The token that it requires.
     pub token: Option<String>,
-    /// Whether its terms were not accepted.
+    /// Whether it is gated and its terms were not accepted.
     pub gated: bool,
-    /// Its new name.
+    /// New name of the repository.
     pub moved: Option<String>,
 }
 
-/// A request.
+/// A request that was received.
 #[derive(Debug, Clone)]
 pub struct Seen {
     /// `GET hub /api/…` or `HEAD cdn /…`.
@@ -120,12 +122,12 @@ impl Server {
         Server { state, endpoint, cdn: cdn_address }
     }
 
-    /// The next request whose `METHOD host path` contains this gets the fault.
+    /// Sets the fault for the next request whose `METHOD host path` contains this string.
     pub fn fault(&self, part: &str, fault: Fault) {
         held(&self.state.faults).push((part.to_owned(), fault));
     }
 
-    /// Faults that have not happened.
+    /// Number of faults that did not happen yet.
     pub fn faults_left(&self) -> usize {
         held(&self.state.faults).len()
     }
@@ -134,7 +136,7 @@ impl Server {
         held(&self.state.seen).clone()
     }
 
-    /// Requests that contain this, since the last call of [`Server::forget`].
+    /// Number of requests that contain this string, since the last call of [`Server::forget`].
     pub fn count(&self, part: &str) -> usize {
         self.seen().iter().filter(|s| s.what.contains(part)).count()
     }
@@ -338,7 +340,7 @@ fn send(
         stream.write_all(rest)?;
     }
     stream.flush()?;
-    // Closing with unread bytes would reset the connection and discard the answer.
+    // Closing a connection with unread bytes would reset it and discard the answer.
     stream.shutdown(std::net::Shutdown::Write)?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
     let _ = stream.read(&mut [0; 64]);

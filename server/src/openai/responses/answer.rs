@@ -13,7 +13,7 @@ use kjit_model::tokenizer::EncodeOptions;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// The facts of a request that its response repeats or depends on.
+/// Values of a request that its response repeats or depends on.
 pub struct Manner {
     pub id: String,
     created: u64,
@@ -29,7 +29,7 @@ pub struct Manner {
 }
 
 impl Manner {
-    /// The manner of a new response.
+    /// The values for a new response.
     pub fn new(
         echoed: Map<String, Value>,
         items: Option<Vec<Arc<Value>>>,
@@ -119,7 +119,7 @@ impl Building {
                 }
                 Some((_, Piece::Done(done))) => self.done(&done),
                 Some((_, Piece::Failed(refusal))) => self.failed(&refusal),
-                // The pieces stop before `Done` if the response is cancelled.
+                // If the response is cancelled, the pieces stop before `Done`.
                 None => self.ended(Status::Cancelled),
             }
     }
@@ -215,7 +215,7 @@ impl Building {
                 .event("response.output_item.done", json!({ "output_index": index, "item": item }))
     }
 
-    /// Writes a call, which arrives whole.
+    /// Writes a call, which arrives complete.
     fn call(&mut self, call: ToolCall) -> String {
         self.calls += 1;
         let mut events = self.close("completed");
@@ -252,7 +252,7 @@ impl Building {
         };
         let mut events = String::new();
         if self.output.is_empty() && self.open.is_none() {
-            // An answer without text is a message without text.
+            // An answer without text becomes a message with empty text.
             events = self.text(false, "");
         }
         events += &self.close(status.word());
@@ -289,7 +289,7 @@ impl Building {
         let events = self.close("incomplete");
         self.status = status;
         let document = self.document();
-        // A failed response is no part of a conversation, so it is not stored.
+        // A failed response is not part of a conversation, so it is not stored.
         if let Some(items) = self.manner.items.take().filter(|_| status != Status::Failed) {
             self.keep(items, &document);
         }

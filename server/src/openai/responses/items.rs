@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Separates system messages that follow each other; they are joined because templates know one.
+/// Separates consecutive system messages. They are joined because templates expect one.
 const BETWEEN: &str = "\n\n";
 
-/// Reads `input`: a text, or items. References are replaced by the items that they name.
+/// Reads `input`: a string, or items. References are replaced by the items that they name.
 pub fn input(f: &mut Fields, kept: &Kept, client: &Client) -> Result<Vec<Arc<Value>>, Refusal> {
     match f.take("input") {
         None => Ok(vec![]),
@@ -60,7 +60,7 @@ struct Turns {
     all: Vec<Turn>,
     /// Names of the called tools, by call id.
     called: HashMap<String, String>,
-    /// The assistant's turn to which further items are added.
+    /// The turn of the assistant to which further items are added.
     open: Option<Turn>,
 }
 
@@ -81,7 +81,7 @@ impl Turns {
             "reasoning" => {
                 let summary = content(&mut f, "summary")?;
                 let text = content(&mut f, "content")?;
-                // Only the service that wrote it can decrypt it.
+                // Only the service that created the item can decrypt it.
                 f.ignore(&["encrypted_content"]);
                 let text = if text.is_empty() { summary } else { text };
                 if !text.is_empty() {
@@ -153,7 +153,7 @@ fn append(to: &mut String, text: &str) {
     to.push_str(text);
 }
 
-/// Reads content: a text, or parts that are texts.
+/// Reads content: a string, or parts that are texts.
 fn content(f: &mut Fields, name: &str) -> Result<String, Refusal> {
     match f.take(name) {
         None => Ok(String::new()),

@@ -1,5 +1,6 @@
-//! Stores responses so that a conversation can continue from them: in memory, for an hour, by
-//! client. Running responses are registered here, so that they can be cancelled.
+//! Stores responses so that a conversation can continue from them: in memory, for an hour,
+//! separately for each client. Running responses are registered here, so that they can be
+//! cancelled.
 
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
@@ -9,12 +10,12 @@ use tokio::sync::watch;
 
 /// How long a response is stored. OpenAI stores responses for 30 days, on disk.
 const FOR: Duration = Duration::from_secs(3600);
-/// Most bytes of all stored responses.
+/// Maximum bytes of all stored responses.
 const MOST_BYTES: usize = 64 << 20;
-/// Most stored responses of one client.
+/// Maximum number of stored responses of one client.
 const MOST: usize = 1000;
 
-/// The client that made a response: the digest of its API key, `None` without a key.
+/// The client that requested a response: the digest of its API key, `None` without a key.
 pub type Client = Option<String>;
 
 /// A stored response.
@@ -51,8 +52,8 @@ impl Kept {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores a response. The last `new` items of the entry are those that no earlier response has.
-    /// If memory is short, the oldest responses of the client with the most bytes are dropped.
+    /// Stores a response. The last `new` items of the entry are not part of an earlier response. If
+    /// memory is short, the oldest responses of the client with the most bytes are dropped.
     pub fn put(&self, client: &Client, id: &str, entry: Entry, new: usize) {
         self.put_at(client, id, entry, new, Instant::now());
     }

@@ -54,7 +54,7 @@ pub async fn answer(
     Ok(noted(json_response(&building.document()), &unheld))
 }
 
-/// Forwards pieces until the response is cancelled; the rest of the answer is dropped then.
+/// Forwards pieces until the response is cancelled. Then the rest of the answer is dropped.
 fn cancellable(
     mut pieces: mpsc::Receiver<(usize, Piece)>,
     mut run: Run,

@@ -18,7 +18,7 @@ impl Hazards {
         })
     }
 
-    /// The rules of all gfx9, and of MI300.
+    /// Checks the rules of all gfx9, and of MI300.
     pub(super) fn gfx9(&self, facts: &Facts, registers: usize) -> Result<(), String> {
         let mi300 = self.target.mi300();
         for &(s, k) in &facts.reads {
@@ -95,7 +95,7 @@ impl Hazards {
         }
     }
 
-    /// Records an instruction, at the time of its end.
+    /// Records an instruction, at its end.
     pub(super) fn remember(&mut self, facts: &Facts) {
         let now = self.now;
         let dot = facts.name.starts_with("v_dot");
@@ -125,7 +125,7 @@ impl Hazards {
                 }
             }
         } else {
-            // Loads: a wait covers their results, and none of these rules applies.
+            // Loads: a wait covers their results, and these rules do not apply.
             for s in facts.writes.iter().filter(|s| s.vector) {
                 for r in s.first..s.first + s.count {
                     if let Some(p) = self.vector.get_mut(usize::from(r)) {
@@ -155,7 +155,7 @@ impl Hazards {
     }
 }
 
-/// A dot product's name as a number.
+/// A number for the name of a dot product.
 pub fn number(name: &str) -> u32 {
     name.bytes().fold(7, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)))
 }

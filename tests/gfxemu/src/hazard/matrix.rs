@@ -3,21 +3,21 @@
 use super::{Hazards, vector_name};
 use crate::facts::{Facts, Unit};
 
-/// Wait states that follow a matrix instruction of these kernels (16 × 16 × 16 halves).
+/// Wait states that must follow a matrix instruction of these kernels (16 × 16 × 16, f16).
 struct Needed {
-    /// Before its result is the A or B operand of another one; before it is the C operand, if that
-    /// starts at another register.
+    /// Before its result is read as operand A or B of another matrix instruction, and as operand C
+    /// if that starts at another register.
     factor: u64,
     summand: u64,
-    /// Before any other read of its result; before its result is overwritten.
+    /// Before any other read of its result, and before its result is overwritten.
     read: u64,
     write: u64,
-    /// Before its C operand is overwritten.
+    /// Before its operand C is overwritten.
     free: u64,
 }
 
-/// By architecture: 8 passes on MI100 and MI200, 4 on MI300 and MI350; MI350's result is one wait
-/// state later.
+/// The values depend on the architecture: 8 passes on MI100 and MI200, 4 on MI300 and MI350;
+/// results of MI350 come one wait state later.
 fn needed(arch: &str) -> Needed {
     match arch {
         "gfx908" => Needed { factor: 4, summand: 2, read: 10, write: 7, free: 5 },
@@ -28,7 +28,7 @@ fn needed(arch: &str) -> Needed {
 }
 
 impl Hazards {
-    /// Checks the rules.
+    /// Checks the rules for matrix instructions.
     pub(super) fn matrix(&self, facts: &Facts) -> Result<(), String> {
         let first = self.target.arch == "gfx908";
         let n = needed(&self.target.arch);
@@ -43,7 +43,8 @@ impl Hazards {
             for (r, p) in self.pasts(s) {
                 let read = |what: &str| format!("{what} of {}, ", vector_name(r));
                 if matrix {
-                    // A C operand that is exactly the last result is forwarded.
+                    // An operand C that is exactly the last result is forwarded without wait
+                    // states.
                     let whole = k == 2 && p.matrix.1 == s.first;
                     let states = if k == 2 { n.summand } else { n.factor };
                     if !whole {

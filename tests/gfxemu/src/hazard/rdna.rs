@@ -1,4 +1,4 @@
-//! RDNA: hazards of gfx10.1, gfx11 and gfx12. gfx10.3 has none.
+//! RDNA: hazards of gfx10.1, gfx11 and gfx12. gfx10.3 has no hazards.
 
 use super::gfx9::scalars;
 use super::{Hazards, scalar_name, vector_name};
@@ -51,8 +51,8 @@ impl Hazards {
             return Err("hazard: a branch by 63 words".into());
         }
         if matches!(facts.unit, Unit::Scalar | Unit::ScalarMemory)
-            // LLVM ignores the write of EXEC by `s_and_saveexec`, because EXEC is not an operand of
-            // it.
+            // LLVM ignores the write of EXEC by `s_and_saveexec`, because EXEC is not in its
+            // operand list.
             && let Some(r) = writes(facts).find(|&r| s.accessed[usize::from(r)] && !(is_exec(r) && saves))
         {
             return Err(format!(
@@ -107,7 +107,8 @@ impl Hazards {
         Ok(())
     }
 
-    /// gfx10.1 and gfx11: a comparison that writes EXEC, followed at once by an exchange of lanes.
+    /// gfx10.1 and gfx11: a comparison that writes EXECand is immediately followed by an exchange
+    /// of lanes.
     fn compared(&mut self, facts: &Facts) -> Result<(), String> {
         let s = &mut self.rdna;
         if s.exec_compared && facts.name.starts_with("v_permlane") {
@@ -119,11 +120,12 @@ impl Hazards {
         Ok(())
     }
 
-    /// Rules of gfx11; `early`: gfx1100 to gfx1103.
+    /// Rules of gfx11. `early` is true for gfx1100 to gfx1103.
     fn gfx11(&mut self, facts: &Facts, early: bool) -> Result<(), String> {
         let wave64 = self.target.wave == 64;
         // A cache invalidation is issued as a memory access, after all results of vector
-        // arithmetic. LLVM (`isVMEM` for the MUBUF encoding) and Mesa (`parse_vdst_wait`) agree.
+        // arithmetic. LLVM (`isVMEM` for the MUBUF encoding) and Mesa (`parse_vdst_wait`) have the
+        // same rule.
         if facts.unit.is_access() || facts.waits.vector || facts.name.starts_with("buffer_gl") {
             self.rdna.done = self.rdna.vector;
         }
@@ -187,10 +189,11 @@ impl Hazards {
         Ok(())
     }
 
-    /// Results that are forwarded wrongly before they are written.
+    /// Results that are forwarded wrongly if they are read before they are written.
     fn forwarded(&self, facts: &Facts, early: bool, wave64: bool) -> Result<(), String> {
         let s = &self.rdna;
-        // An operand of several registers counts as one, by its latest write, as in LLVM.
+        // An operand of several registers counts as one register, with its latest write, as in
+        // LLVM.
         let mut sources: Vec<(Span, u64)> = Vec::new();
         for &(span, _) in facts.reads.iter().filter(|r| r.0.vector) {
             let mut latest = 0;
@@ -211,7 +214,7 @@ impl Hazards {
             }
         }
         let Some(&(after, behind)) = sources.iter().min_by_key(|o| o.1) else { return Ok(()) };
-        // Vector instructions since the last change of EXEC before that write.
+        // The number of vector instructions since the last change of EXEC before that write.
         let change = s.exec.iter().rev().map(|&at| s.vector - at).find(|&ago| ago > behind);
         let Some(change) = change.filter(|_| wave64 && behind <= 4) else { return Ok(()) };
         let before = sources.iter().filter(|o| o.1 >= change).min_by_key(|o| o.1);
@@ -226,7 +229,7 @@ impl Hazards {
         }
     }
 
-    /// gfx11 and gfx12: a matrix result as the A or B operand of the next matrix instruction.
+    /// gfx11 and gfx12: a matrix result is operand A or B of the next matrix instruction.
     fn matrices(&mut self, facts: &Facts) -> Result<(), String> {
         if !facts.unit.is_vector() {
             return Ok(());
@@ -247,8 +250,8 @@ impl Hazards {
         Ok(())
     }
 
-    /// gfx1250: a matrix instruction of halves runs concurrently with vector arithmetic.
-    /// Transcendentals wait for it.
+    /// gfx1250: an f16 matrix instruction runs concurrently with vector arithmetic. Transcendental
+    /// instructions wait for it.
     fn deep(&mut self, facts: &Facts) -> Result<(), String> {
         if !facts.unit.is_vector() {
             return Ok(());
@@ -287,7 +290,8 @@ impl Hazards {
         Ok(())
     }
 
-    /// gfx12: vector arithmetic caches scalar registers that it has read, and sees a change late.
+    /// gfx12: vector arithmetic caches scalar registers that it has read, and may use an old value
+    /// after a write.
     fn gfx12(&mut self, facts: &Facts) -> Result<(), String> {
         let s = &mut self.rdna;
         let (scalar, vector) = (facts.unit == Unit::Scalar, facts.unit.is_vector());

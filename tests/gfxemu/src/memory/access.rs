@@ -1,19 +1,19 @@
-//! The origin of a memory access.
+//! Properties of a memory access: the wave, the time, and the caches.
 
-/// The origin of a memory access.
+/// Properties of a memory access.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// The wave's number in the launch.
     pub wave: u32,
-    /// Number of barriers that it has passed.
+    /// Number of barriers that the wave has passed.
     pub phase: u32,
-    /// The time since when the wave's nearest cache holds nothing old (RDNA: the waves of a block
-    /// have two such caches).
+    /// The time since when the nearest cache of the wave contains no old data (RDNA: the waves of a
+    /// block have two such caches).
     pub near: u64,
-    /// The access bypasses the caches: atomics, and loads with that modifier.
+    /// Whether the access bypasses the caches: atomics, and loads with that modifier.
     pub bypass: bool,
-    /// The access goes through the scalar cache, which is not coherent with stores.
+    /// Whether the access uses the scalar cache, which is not coherent with stores.
     pub scalar: bool,
-    /// The number of the wave's load; 0 if no later check needs it.
+    /// The number of the load; 0 if no later check needs it.
     pub load: u32,
 }

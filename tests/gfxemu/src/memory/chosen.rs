@@ -1,12 +1,12 @@
-//! Stores in an order that a seed chooses, instead of visibility rules. A store of a wave waits in
-//! front of the caches until a wait, or the seed, lets it arrive, in any order except that of the
-//! wave's stores to one place. Where a write-back is needed, it stays in the block's cache until
-//! that, or the seed, moves it on. A reader through a cache that was not invalidated since may get
-//! the former value. With some seed a missing wait, write-back, invalidation or barrier then
-//! changes the result.
+//! Loose mode: a seed chooses the order of stores, and no memory rules are checked. A store waits
+//! before the caches until a wait or the seed lets it arrive. The order is free, but stores of a
+//! wave to the same address stay in order. If a write-back is needed, the store then stays in the
+//! block's cache until a write-back or the seed moves it on. A reader through a cache that was not
+//! invalidated after that may get the old value. So a missing wait, write-back, invalidation or
+//! barrier changes the result for some seed.
 //!
-//! Loads are not delayed here. Only the rules detect a store over bytes that others may still be
-//! reading.
+//! Loads are not delayed here. A store over bytes that others may still be reading is only detected
+//! by the memory rules.
 
 use super::Memory;
 use super::access::Access;
@@ -14,18 +14,18 @@ use super::in_flight::{Chosen, Old, Pending};
 use crate::random::Random;
 use std::collections::HashMap;
 
-/// Number of overwritten bytes that are kept for a place.
+/// Number of old values that are kept for each address.
 const KEPT: usize = 8;
 
 impl Memory {
-    /// Lets all later stores arrive in an order that a seed chooses.
+    /// Starts loose mode for all later stores.
     pub fn choose_order(&mut self, seed: u64) {
         let random = Random::new(seed ^ 0x6f_7264_6572);
         self.chosen =
             Some(Chosen { random, turns: 0, front: vec![], cached: vec![], old: HashMap::new() });
     }
 
-    /// A byte as `who` may see it; `now` is its present value.
+    /// A byte as `who` may see it; `now` is its current value.
     fn as_cached(&self, chosen: &Chosen, who: &Access, address: u64, now: u8) -> u8 {
         let Some(olds) = chosen.old.get(&address) else { return now };
         let block = self.writers[who.wave as usize].block;
@@ -44,13 +44,13 @@ impl Memory {
                 (false, false) => far <= old.time,
             }
         };
-        // The oldest of the latest overwrites that the cache may have missed: the cache holds the
-        // byte from before it.
+        // The oldest value that the cache may still contain: the cache may have missed all later
+        // stores.
         let unseen = olds.iter().rev().take_while(|old| hidden(old)).last();
         unseen.map_or(now, |old| old.byte)
     }
 
-    /// Reads a region's bytes as `who` may see them.
+    /// Reads bytes of a region as `who` may see them.
     pub(super) fn read_chosen(
         &mut self,
         who: &Access,
@@ -78,7 +78,7 @@ impl Memory {
         self.chosen = Some(chosen);
     }
 
-    /// Puts a wave's store in flight.
+    /// Puts a store of the wave in flight.
     pub(super) fn write_chosen(&mut self, who: &Access, address: u64, bytes: &[u8]) {
         let (wave, through) = (who.wave, who.bypass);
         let writer = &self.writers[wave as usize];
@@ -101,7 +101,7 @@ impl Memory {
         });
     }
 
-    /// A store arrives where all blocks see it.
+    /// Moves a store to where all blocks see it.
     fn apply(&mut self, p: &Pending) {
         let Ok((i, at)) = self.place(p.address, p.len) else { return };
         let now = self.now;
@@ -118,15 +118,15 @@ impl Memory {
         }
     }
 
-    /// Takes the stores in front, or in the caches, that `which` selects (by wave, number of the
-    /// store, address, length), with all that must precede them.
+    /// Takes the stores before the caches, or in the caches, that `which` selects by wave, number
+    /// of the store, address and length. Also takes all stores that must precede them.
     fn take(&mut self, cached: bool, which: impl Fn(u32, u32, u64, usize) -> bool) -> Vec<Pending> {
         let split = self.split_caches;
         let Some(chosen) = &mut self.chosen else { return vec![] };
         let list = if cached { &mut chosen.cached } else { &mut chosen.front };
         let mut now: Vec<bool> =
             list.iter().map(|p| which(p.wave, p.store, p.address, p.len)).collect();
-        // From the last to the first, so that a selected store also takes those before it.
+        // The loop runs backwards, so that a selected store also takes the stores before it.
         for k in (0..list.len()).rev() {
             if !now[k] {
                 continue;
@@ -151,19 +151,19 @@ impl Memory {
         }
     }
 
-    /// The stores in front that `which` selects arrive.
+    /// Lets the selected stores before the caches arrive.
     pub(super) fn arrive(&mut self, which: impl Fn(u32, u32, u64, usize) -> bool) {
         let now = self.take(false, which);
         self.go_on(false, now);
     }
 
-    /// The stores in the blocks' caches that `which` selects are written back.
+    /// Writes back the selected stores in the caches of the blocks.
     pub(super) fn written_back(&mut self, which: impl Fn(u32, u32, u64, usize) -> bool) {
         let now = self.take(true, which);
         self.go_on(true, now);
     }
 
-    /// Lets some stores move on, by the seed.
+    /// Lets some stores continue, as the seed chooses.
     pub(super) fn let_some_on(&mut self) {
         for cached in [true, false] {
             let Some(chosen) = &mut self.chosen else { return };
@@ -171,7 +171,7 @@ impl Memory {
             if list.is_empty() || chosen.random.below(2) == 0 {
                 continue;
             }
-            // A few stores of one wave, because a case has thousands.
+            // Only a few stores of one wave, because a case has thousands.
             let picked = &list[chosen.random.below(list.len())];
             let (wave, one, many) =
                 (picked.wave, (picked.store, picked.address), chosen.random.below(4) == 0);

@@ -1,4 +1,4 @@
-//! Loads and stores that are under way.
+//! Loads and stores in flight.
 
 use crate::atomic::Change;
 use crate::random::Random;
@@ -9,15 +9,15 @@ use std::collections::HashMap;
 pub(super) struct Pending {
     pub(super) wave: u32,
     pub(super) block: u32,
-    /// Its number among the wave's stores, and among all.
+    /// The number of the store, in the wave and in the launch.
     pub(super) store: u32,
     pub(super) turn: u64,
     pub(super) address: u64,
     pub(super) bytes: [u8; 16],
     pub(super) len: usize,
-    /// It bypasses the caches.
+    /// Whether it bypasses the caches.
     pub(super) through: bool,
-    /// The time when it reached its block's cache; 0 before that.
+    /// The time when it reached the cache of its block; 0 before that.
     pub(super) arrived: u64,
 }
 
@@ -25,7 +25,7 @@ impl Pending {
     pub(super) fn meets(&self, address: u64, len: usize) -> bool {
         self.address < address + len as u64 && address < self.address + self.len as u64
     }
-    /// Copies its bytes of a range into `out`.
+    /// Copies the overlap with a range of addresses into `out`.
     pub(super) fn lay_over(&self, address: u64, out: &mut [u8]) {
         for (k, byte) in out.iter_mut().enumerate() {
             let at = (address + k as u64).checked_sub(self.address).map(|at| at as usize);
@@ -36,10 +36,10 @@ impl Pending {
     }
 }
 
-/// A byte that was overwritten.
+/// The old value of a byte that was overwritten.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Old {
-    /// The times since when other blocks, and its own block, may see the new byte.
+    /// The times from which other blocks, and the own block, may see the new byte.
     pub(super) time: u64,
     pub(super) arrived: u64,
     pub(super) wave: u32,
@@ -47,18 +47,18 @@ pub(super) struct Old {
     pub(super) byte: u8,
 }
 
-/// Stores in flight, and bytes that caches may still hold.
+/// Stores in flight, and old bytes that caches may still contain.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub(super) random: Random,
     pub(super) turns: u64,
-    /// Stores in front of the caches, and those in the blocks' caches.
+    /// Stores before the caches, and stores in the caches of the blocks.
     pub(super) front: Vec<Pending>,
     pub(super) cached: Vec<Pending>,
     pub(super) old: HashMap<u64, Vec<Old>>,
 }
 
-/// An outstanding atomic.
+/// An atomic in flight.
 #[derive(Debug)]
 pub(super) struct Late {
     pub wave: u32,

@@ -1,5 +1,5 @@
-//! Atomics. One without a result does not conflict with other atomics, so it is delayed: it happens
-//! when it is waited for, or earlier when the seed says so.
+//! Atomics. An atomic without a result does not conflict with other atomics, so it is delayed: it
+//! is executed at a wait, or earlier if the seed chooses that.
 
 use super::Memory;
 use super::access::Access;
@@ -8,8 +8,8 @@ use crate::atomic::Change;
 use crate::order::Mark;
 
 impl Memory {
-    /// Changes `size` bytes (4 or 8) in the cache that all waves share. Either at once, returning
-    /// the former value, or later, as a store of the wave.
+    /// Changes `size` bytes (4 or 8) in the cache that all waves share. Either immediately, with
+    /// the old value as the result, or later, like a store of the wave.
     pub fn atomic(
         &mut self,
         who: &Access,
@@ -73,7 +73,7 @@ impl Memory {
         bytes.copy_from_slice(&new.to_le_bytes()[..late.size]);
     }
 
-    /// Executes the outstanding atomics that `which` selects.
+    /// Executes the delayed atomics that `which` selects.
     pub(super) fn land(&mut self, which: impl Fn(&Late) -> bool) {
         if self.late.is_empty() {
             return;
@@ -84,20 +84,20 @@ impl Memory {
         now.iter().for_each(|l| self.happen(l));
     }
 
-    /// Executes one outstanding atomic, if `choose` returns its index below the number of them.
+    /// Executes one delayed atomic, if `choose` returns its index (below the number of them).
     pub fn land_one(&mut self, choose: impl FnOnce(usize) -> usize) {
         self.let_some_on();
         if !self.late.is_empty() {
             let chosen = &self.late[choose(self.late.len())];
             let at = (chosen.wave, chosen.address);
-            // Atomics of one wave to one address stay in order.
+            // Atomics of one wave to the same address stay in order.
             let first = self.late.iter().position(|l| (l.wave, l.address) == at);
             let late = self.late.remove(first.unwrap_or(0));
             self.happen(&late);
         }
     }
 
-    /// Executes everything outstanding at the end of the launch.
+    /// Executes all delayed operations at the end of the launch.
     pub fn finish(&mut self) {
         self.land(|_| true);
         self.arrive(|_, _, _, _| true);

@@ -1,5 +1,4 @@
-//! Sources of a vector instruction: the values of all lanes, the selected bits, and the undefined
-//! ones among them.
+//! Sources of a vector instruction: the values of all lanes, the selected bits, and undefined bits.
 
 use crate::operand::{Operand, Type};
 use crate::wave::Wave;
@@ -11,15 +10,15 @@ use crate::width::Wide;
 #[derive(Clone, Debug)]
 pub(super) struct Fetch {
     pub operand: Operand,
-    /// It is a pair of registers.
+    /// Whether it is a pair of registers.
     pub wide: bool,
-    /// It is the lane's bit of a mask.
+    /// Whether it is the lane's bit of a mask.
     pub mask: bool,
-    /// The selected bits: the first, and the count.
+    /// The number of the first selected bit.
     pub shift: u32,
     pub bits: u32,
     pub extend: bool,
-    /// Converts f16 or bfloat16 to f32.
+    /// Conversion of f16 or bfloat16 to f32.
     pub widen: Option<fn(u16) -> f32>,
     pub keep: u64,
     pub turn: u64,
@@ -40,7 +39,7 @@ impl Fetch {
         }
     }
 
-    /// Extracts the selected bits of a register's value.
+    /// Extracts the selected bits from the value of a register.
     fn take(&self, x: u64) -> u64 {
         let mut x = x >> self.shift;
         if self.bits < 64 {
@@ -60,7 +59,8 @@ impl Fetch {
         x & self.keep ^ self.turn
     }
 
-    /// Values and undefined bits of all lanes, before signs; returns the lanes with undefined bits.
+    /// Reads values and undefined bits of all lanes, before sign modifiers. Returns the lanes that
+    /// have undefined bits.
     pub fn read(&self, wave: &Wave, value: &mut Wide, bad: &mut Wide) -> Result<u64, Why> {
         match self.operand {
             Operand::Vector(n) => {

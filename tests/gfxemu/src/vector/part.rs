@@ -1,8 +1,8 @@
-//! A part of a vector instruction: computes its sources lane by lane and stores the result.
+//! A part of a vector instruction: computes the result for each lane and stores it.
 //!
 //! A bit of the result is undefined if it changes with undefined bits of the sources. The emulator
-//! tries all of them 0, all 1 and some patterns. A mask (`and`), a shift or a byte selection can
-//! thus remove undefined bits, and arithmetic spreads them.
+//! sets all of them to 0, to 1 and to some patterns. So a mask (`and`), a shift or a byte selection
+//! can remove undefined bits, and arithmetic spreads them.
 
 use super::fetch::Fetch;
 use crate::exchange::Exchange;
@@ -15,7 +15,7 @@ use crate::width::LANES;
 use crate::width::Wide;
 use half::f16;
 
-/// Treatment of a register's other bits.
+/// The effect on the other bits of a destination register.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Rest {
     Keep,
@@ -46,7 +46,7 @@ pub(super) struct Part {
     pub compute: Compute,
     pub fetch: Vec<Fetch>,
     pub put: Put,
-    /// A comparison: undefined if any bit of a source is.
+    /// Whether it is a comparison: its result is undefined if any bit of a source is undefined.
     pub compare: bool,
     pub clamp: Clamp,
     pub scale: f32,
@@ -60,7 +60,7 @@ pub(super) struct Out {
     flags_bad: u64,
 }
 
-/// Values that replace undefined bits, rotated differently for each source.
+/// Values that replace undefined bits. They are rotated differently for each source.
 const TRIES: [u64; 8] = [
     0,
     u64::MAX,
@@ -73,7 +73,7 @@ const TRIES: [u64; 8] = [
 ];
 
 impl Part {
-    /// Two parts: both halves, or both registers of pairs.
+    /// Makes two parts: both 16-bit halves, or both registers of pairs.
     pub fn twice(
         self,
         name: &str,
@@ -183,8 +183,8 @@ impl Part {
                 for (k, f) in self.fetch.iter().enumerate() {
                     let bad = bads[k][l];
                     if bad != 0 {
-                        // Starts from the value before conversion and signs, because the undefined
-                        // bits come before them.
+                        // Undefined bits belong to the value before conversion and signs, so the
+                        // computation starts there.
                         let raw =
                             if f.widen.is_some() { self.raw(wave, k, l) } else { values[k][l] };
                         let tried = raw & !bad | pattern.rotate_left((7 * k + t) as u32) & bad;
@@ -200,7 +200,7 @@ impl Part {
         Ok(out)
     }
 
-    /// A half as stored in its register.
+    /// The value of a 16-bit source as stored in its register.
     fn raw(&self, wave: &Wave, k: usize, lane: usize) -> u64 {
         let (mut value, mut bad) = ([0; LANES], [0; LANES]);
         let _ = self.fetch[k].read(wave, &mut value, &mut bad);

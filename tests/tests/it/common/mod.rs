@@ -1,12 +1,12 @@
-//! Helpers of the engine's tests on simulated devices: right and faulty kernels, and a device with
-//! them loaded.
+//! Helpers of the engine's tests on simulated devices: correct and faulty kernels, and a device
+//! with them loaded.
 
 pub mod plain;
 
 use kjit_engine::{Constants, Device, Engine, Job, Kernel, Module, Options, Source};
 use kjit_tests::simulator::{cache, engine};
 
-/// The compiler process.
+/// The path of the compiler process.
 pub const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 /// Folder of built files.
 pub const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");

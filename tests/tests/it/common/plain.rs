@@ -1,5 +1,6 @@
-//! CUDA and HIP source compiled by a bare clang with the engine's `words.h`: one line for each
-//! group of its words, run as machine code on the emulator and compared with Rust and f64.
+//! CUDA and HIP source that clang compiles with the engine's `words.h`. There is one line for each
+//! group of its functions. The kernels run as machine code on the emulator, and results are
+//! compared with Rust and f64.
 
 use gfxemu::machine::{Launch, Machine};
 use gfxemu::object::Kernel;
@@ -12,8 +13,8 @@ use std::time::Instant;
 const BLOCK: usize = 128;
 const ALL: usize = 2 * BLOCK;
 
-/// `K(name, value)` is a kernel that stores `value` for each thread. `v` is the thread's float, `i`
-/// its number, `t` its number in the block, `a` words that all threads share.
+/// `K(name, value)` is a kernel that stores `value` for each thread. `v` is the float of the
+/// thread, `i` its number, `t` its number in the block, `a` are u32 that all threads share.
 const TEXT: &str = r#"
 #include "words.h"
 __device__ void put(unsigned* y, unsigned v) { *y = v; }
@@ -50,7 +51,7 @@ __constant__ unsigned table[4] = {3, 1, 4, 1};
 K(constant, table[t % 4] + __float_as_uint(1.0f) * 0)
 "#;
 
-/// A thread of the kernel.
+/// A thread of a kernel.
 #[derive(Clone, Copy)]
 struct Thread {
     v: f64,
@@ -60,7 +61,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// `t` of another lane of its wave.
+    /// `t` of another lane in the same wave.
     fn of(self, lane: i64) -> i64 {
         self.t / self.wave * self.wave + lane
     }
@@ -72,7 +73,7 @@ impl Thread {
     }
 }
 
-/// The expected word, or a number with a tolerance in units in the last place.
+/// The expected bits, or a number with a tolerance in units in the last place.
 enum Want {
     Word(i64),
     Near(f64, f64),
@@ -177,7 +178,7 @@ fn near(got: f32, want: f64, ulp: f64) -> bool {
     (f64::from(got) - want).abs() <= ulp.max(0.5) * unit
 }
 
-/// Launches two blocks; returns each thread's word and the shared words.
+/// Launches two blocks. Returns the u32 of each thread and the shared u32.
 fn launched(arch: &str, object: &[u8], name: &str) -> (Vec<u32>, Vec<u32>) {
     let kernel = Kernel::read(object, name).unwrap();
     let mut machine =
@@ -185,7 +186,7 @@ fn launched(arch: &str, object: &[u8], name: &str) -> (Vec<u32>, Vec<u32>) {
     let place = |n: u64| 0x10_0000_0000 * n;
     let mut block: Vec<u8> =
         [place(1), place(2), place(3)].iter().flat_map(|p| p.to_le_bytes()).collect();
-    // Hidden arguments: blocks of the grid as words, threads of a block as halves.
+    // Hidden arguments: numbers of blocks as u32, threads of a block as u16.
     block.extend([2u32, 1, 1].iter().flat_map(|n| n.to_le_bytes()));
     block.extend([BLOCK as u16, 1, 1, 0].iter().flat_map(|n| n.to_le_bytes()));
     block.resize(24 + 256, 0);

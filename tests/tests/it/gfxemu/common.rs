@@ -1,4 +1,4 @@
-//! Helpers of the tests: kernels in assembly language.
+//! Helpers of the emulator tests: kernels in assembly language.
 
 use gfxemu::machine::{Fault, Launch, Machine};
 use gfxemu::memory::Memory;
@@ -21,15 +21,15 @@ pub fn ready() -> bool {
     found
 }
 
-/// Two waves of a block, on gfx1100.
+/// One block of two waves, on gfx1100.
 pub const RDNA3: Assembly =
     Assembly { arch: "gfx1100", wave: 32, lds: 0, grid: 1, block: 64, one_cache: false };
-/// Two waves of a block, on gfx942.
+/// One block of two waves, on gfx942.
 pub const CDNA3: Assembly =
     Assembly { arch: "gfx942", wave: 64, lds: 0, grid: 1, block: 128, one_cache: false };
 
-/// For eight blocks of one wave. Each adds to a counter, and the last one sums what all have
-/// stored. Words 0 to 7 are the blocks' parts, 8 the counter, 9 the sum.
+/// A kernel for eight blocks of one wave. Each adds to a counter, and the last one sums what all
+/// have stored. The u32 0 to 7 are the values of the blocks, 8 is the counter, 9 the sum.
 pub const LAST_BLOCK: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_mov_b32 v1, 0
 s_lshl_b32 s6, s2, 2
@@ -58,7 +58,7 @@ v_add_nc_u32 v8, v8, v15
 global_store_b32 v1, v8, s[4:5] offset:36
 .Lover:";
 
-/// Translates gfx11's assembly to gfx942's.
+/// Translates assembly for gfx11 to assembly for gfx942.
 pub fn cdna(body: &str) -> String {
     body.replace("b64", "dwordx2")
         .replace("b128", "dwordx4")
@@ -72,19 +72,19 @@ pub fn cdna(body: &str) -> String {
         .replace("buffer_gl1_inv\nbuffer_gl0_inv", "buffer_inv sc1")
 }
 
-/// A kernel in assembly language: `s[0:1]` is the address of the arguments, `s2` the block's
+/// A kernel in assembly language: `s[0:1]` is the address of the arguments, `s2` is the block
 /// number.
 pub struct Assembly {
     /// The architecture.
     pub arch: &'static str,
     /// Lanes of a wave.
     pub wave: u32,
-    /// Bytes of LDS.
+    /// Bytes of LDS per block.
     pub lds: u32,
-    /// Number of blocks, and of threads in each.
+    /// Number of blocks, and number of threads in each.
     pub grid: u32,
     pub block: u32,
-    /// RDNA: all waves of a block use one cache.
+    /// RDNA: whether all waves of a block use one cache.
     pub one_cache: bool,
 }
 
@@ -144,7 +144,7 @@ impl Assembly {
         (0..bodies.len()).map(|i| Kernel::read(&file, &format!("k{i}")).unwrap()).collect()
     }
 
-    /// Runs a kernel with a buffer of `words` zeros, whose address is the only argument.
+    /// Runs a kernel with a buffer of `words` zeros. Its address is the only argument.
     fn run(&self, kernel: Kernel, words: usize, seed: u64, loose: bool) -> Result<Memory, Fault> {
         let base = 0x10_0000;
         let (buffer, arguments) = (0x2000_0000u64, 0x3000_0000);
@@ -175,7 +175,8 @@ impl Assembly {
         Machine::new(target, kernel, 0x10_0000).unwrap().too_early()
     }
 
-    /// Runs the kernel with each seed, which chooses when stores arrive, with the rules off.
+    /// Runs the kernel once per seed in loose mode: the seed chooses when stores become visible,
+    /// and memory rules are not checked.
     pub fn loose(&self, body: &str, words: usize, seeds: std::ops::Range<u64>) -> Vec<Vec<u32>> {
         let kernel = self.assemble(&[body]).remove(0);
         let run = |seed| self.run(kernel.clone(), words, seed, true);
@@ -186,7 +187,7 @@ impl Assembly {
             .collect()
     }
 
-    /// Runs the kernel, which must succeed; returns the buffer.
+    /// Runs the kernel, which must succeed. Returns the buffer.
     pub fn right(&self, body: &str, words: usize) -> Vec<u32> {
         self.by_seed(body, words, 1..2).remove(0)
     }

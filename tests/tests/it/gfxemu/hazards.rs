@@ -1,4 +1,4 @@
-//! Hazards planted in assembly: each kernel is right with the required instruction between two
+//! Hazards planted in assembly: each kernel is correct with the required instruction between two
 //! others, and a fault without it.
 
 use super::common::{Assembly, ready};
@@ -6,13 +6,13 @@ use gfxemu::facts::Facts;
 use gfxemu::hazard::Hazards;
 use gfxemu::target::Target;
 
-/// One wave that stores only a word that it was given.
+/// A launch of one wave.
 fn on(arch: &'static str, wave: u32) -> Assembly {
     Assembly { arch, wave, lds: 1024, grid: 1, block: wave, one_cache: false }
 }
 
-/// `before`, `between`, `behind` are right, and wrong without `between`. If `between` is a number
-/// of wait states, one less is also wrong.
+/// The sequence `before`, `between`, `behind` must succeed, and fail without `between`. If
+/// `between` is a number of wait states, one less must also fail.
 fn held(on: &Assembly, before: &str, between: &str, behind: &str, what: &str) {
     let body = |between: &str| format!("{before}\n{between}\n{behind}");
     let mut bodies = vec![body(between), body("")];
@@ -135,7 +135,7 @@ fn mi200_and_mi300_matrices() {
         held(&on, &first, &nop(read), &again, "a matrix's read of v10, a matrix's result");
         let again = format!("{name} v[14:17], v[2:3], v[4:5], v[12:15]");
         held(&on, &first, &nop(summand), &again, "a matrix's read of v12, a matrix's result");
-        // A C operand that is exactly the last result is forwarded.
+        // An operand C that is exactly the last result is forwarded.
         on.right(&format!("{first}\n{name} v[10:13], v[2:3], v[4:5], v[10:13]"), 64);
         let written = "v_mov_b32 v3, 0x3c003c00";
         held(
@@ -356,7 +356,7 @@ fn matrices_that_follow_one_another_on_gfx11_and_gfx12() {
     }
 }
 
-/// clang 19 does not know gfx1250, so this test parses text only.
+/// clang 19 does not know gfx1250, so this test only parses text.
 #[test]
 fn gfx1250_matrices_and_vector_arithmetic_behind_them() {
     let wmma = "v_wmma_f32_16x16x32_f16 v[0:7], v[8:15], v[16:23], v[0:7]";
@@ -376,7 +376,8 @@ fn gfx1250_matrices_and_vector_arithmetic_behind_them() {
         let why = held(behind, needed - 1).unwrap_err();
         assert!(why.contains(&format!("is {what} {} vector", needed - 1)), "{why}");
     }
-    // The C operand is forwarded. Transcendentals, loads and independent instructions need no wait.
+    // Operand C is forwarded. Transcendental instructions, loads and independent instructions need
+    // no wait.
     for free in
         [wmma, "v_exp_f32_e32 v32, v0", "ds_load_b128 v[8:11], v40", "v_add_f32_e32 v32, v33, v34"]
     {
@@ -407,7 +408,7 @@ fn gfx12_scalar_registers_that_vector_arithmetic_keeps() {
     );
     on.right(&format!("{before}\ns_mov_b32 s8, s6\nv_mov_b32 v9, s7"), 64);
     on.right(&format!("{before}\n{}v_mov_b32 v9, s6", "s_mov_b32 s9, 0\n".repeat(11)), 64);
-    // Written before the first read; written by vector arithmetic.
+    // The register is written before the first read, or by vector arithmetic.
     on.right("s_mov_b32 s6, 1\nv_mov_b32 v8, s6\nv_mov_b32 v9, s6", 64);
     on.right(
         "s_mov_b32 s6, 1\nv_mov_b32 v8, s6\nv_readfirstlane_b32 s6, v8\ns_add_co_i32 s7, s6, s6",
@@ -415,8 +416,8 @@ fn gfx12_scalar_registers_that_vector_arithmetic_keeps() {
     );
 }
 
-/// A matrix product whose result is read after a branch: the taken path has the wait states, the
-/// other does not, and a run takes only one.
+/// The result of a matrix product is read after a branch. The taken path has the wait states, the
+/// other does not, and a run takes only one path.
 const BRANCH: &str = "s_load_dwordx2 s[4:5], s[0:1], 0x0
 v_mov_b32 v2, 0
 v_mov_b32 v3, 0
@@ -447,7 +448,7 @@ fn every_way_from_a_matrix_instruction_is_looked_at_whether_a_run_takes_it_or_no
         found.len() == 1 && found[0].contains("needs 11 wait states, and there are 1"),
         "{found:?}"
     );
-    // With a wait on both paths, and with one that is a wait state too short.
+    // A wait on both paths, and a wait that is one wait state too short.
     let before = BRANCH.replace("s_cbranch", "s_nop 9\ns_cbranch");
     assert_eq!(cdna2.too_early(&before), Vec::<String>::new());
     assert_eq!(cdna2.too_early(&before.replace("s_nop 9", "s_nop 8")).len(), 1);
@@ -456,7 +457,7 @@ fn every_way_from_a_matrix_instruction_is_looked_at_whether_a_run_takes_it_or_no
         64,
         "a matrix's result",
     );
-    // An unreachable unknown instruction is named, because a matrix instruction might be behind it.
+    // An unreachable unknown instruction is reported, because a matrix instruction might follow it.
     let unknown = cdna2.too_early(&format!("{before}\ns_endpgm\nv_cubeid_f32 v3, v0, v0, v0"));
     assert!(unknown.len() == 1 && unknown[0].contains("v_cubeid_f32"), "{unknown:?}");
     let away = cdna2.too_early(&before.replace("s_cbranch_scc0 .Lread", "s_cbranch_scc0 4096"));

@@ -1,5 +1,5 @@
 //! Order in global memory, planted in assembly: stores over bytes that other waves may still be
-//! reading, and atomics that were not waited for.
+//! reading, and atomics without a wait.
 
 use super::common::{Assembly, RDNA3, ready};
 
@@ -28,7 +28,7 @@ fn overwriting_what_another_wave_reads_needs_its_wait_and_a_barrier() {
     let one = Assembly { one_cache: true, ..RDNA3 };
     assert_eq!(one.right(&late, 64), (1..65).collect::<Vec<u32>>());
     one.wrong(&OVERWRITE.replace("s_barrier\n", ""), 64, "with no barrier between");
-    // Blocks of one wave each: equal words, without any order between the blocks.
+    // Blocks of one wave each store equal values, without any order between the blocks.
     let blocks = Assembly { grid: 2, block: 32, ..RDNA3 };
     let by_block = OVERWRITE
         .replace("v_lshlrev_b32 v1, 2, v0", "v_lshl_or_b32 v0, s2, 5, v0\nv_lshlrev_b32 v1, 2, v0");
@@ -39,8 +39,8 @@ fn overwriting_what_another_wave_reads_needs_its_wait_and_a_barrier() {
     );
 }
 
-/// Every block reads the first word, and the last one to do so overwrites it. The second word is
-/// the counter.
+/// Every block reads the first u32, and the last block overwrites it. The second u32 is the
+/// counter.
 const LAST: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_mov_b32 v1, 0
 v_mov_b32 v4, 1
@@ -75,7 +75,7 @@ fn overwriting_what_another_block_reads_needs_its_wait_and_a_signal() {
     );
 }
 
-/// Two waves add to the first word. Each then reads the sum with an atomic and stores it at its own
+/// Two waves add to the first u32. Each then reads the sum with an atomic and stores it at its own
 /// index.
 const LATE: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_lshrrev_b32 v2, 3, v0
@@ -100,7 +100,7 @@ fn an_atomic_happens_when_it_is_waited_for_and_before_only_by_chance() {
     let seen = RDNA3.by_seed(&late, 3, 1..17);
     assert!(seen.iter().any(|words| *words != [2, 2, 2]), "the wait is not missed: {seen:?}");
     assert!(seen.iter().all(|words| words[0] == 2), "in the end it has happened");
-    // A read of the sum by a load needs a wait for the atomics, and invalidated caches.
+    // If a load reads the sum, a wait for the atomics and an invalidation of the caches are needed.
     let load = LATE.replace(
         "global_atomic_or_b32 v5, v1, v1, s[4:5] glc",
         "buffer_gl0_inv\nglobal_load_b32 v5, v1, s[4:5]",

@@ -1,5 +1,5 @@
-//! Stores that arrive in an order that a seed chooses: the kernels that `planted.rs` shows to break
-//! the rules give wrong results here, with the rules off.
+//! Loose mode: a seed chooses the order in which stores become visible. Kernels that violate the
+//! memory rules (see planted.rs) must give wrong results for some seed.
 
 use super::common::{Assembly, CDNA3, LAST_BLOCK, RDNA3, cdna, ready};
 
@@ -34,7 +34,7 @@ fn a_wait_a_write_back_or_an_invalidation_that_is_missing_makes_some_sum_wrong()
     }
 }
 
-/// Two waves pass each other a word through memory.
+/// Two waves send each other a u32 through memory.
 const WAVES: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_lshlrev_b32 v1, 2, v0
 v_xor_b32 v2, 0x80, v1
@@ -67,7 +67,7 @@ fn waves_of_a_block_see_each_other_s_stores_behind_a_wait_a_barrier_and_an_inval
     assert!(wrong(&one, &bare.replace("s_barrier\n", "")) > 0);
 }
 
-/// A wave's stores to one place arrive in order, and the wave always reads the last.
+/// Stores of a wave to the same address arrive in order, and the wave always reads its last store.
 const OWN: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_lshlrev_b32 v1, 2, v0
 v_add_nc_u32 v2, 5, v0

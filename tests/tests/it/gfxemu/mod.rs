@@ -1,4 +1,4 @@
-//! The emulator's checks: planted faults, hazards and races are found, and correct code passes.
+//! Tests that the emulator detects planted faults, hazards and races, and accepts correct code.
 
 mod common;
 mod hazards;

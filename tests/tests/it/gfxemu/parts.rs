@@ -1,4 +1,4 @@
-//! The emulator's parts alone: reading of text, facts about instructions, LDS, modes.
+//! Tests of single parts of the emulator: parsing of text, properties of instructions, LDS, modes.
 
 use gfxemu::facts::{Facts, Unit, scalar};
 use gfxemu::lds::{Lds, Who};

@@ -1,5 +1,5 @@
-//! Faults planted in assembly: each kernel is right, and wrong with one line removed or changed.
-//! This shows that the emulator's checks can fail.
+//! Faults planted in assembly: each kernel is correct, and wrong with one line removed or changed.
+//! This shows that the checks of the emulator work.
 
 use super::common::{Assembly, CDNA3, LAST_BLOCK, RDNA3, cdna, ready};
 
@@ -95,7 +95,7 @@ global_store_b32",
     );
 }
 
-/// Every block stores equal values and reads them after a barrier of its own.
+/// Every block stores the same values and reads them after a barrier.
 const SAME: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_lshlrev_b32 v1, 2, v0
 v_mov_b32 v2, 7
@@ -147,7 +147,7 @@ fn a_register_that_nothing_wrote_is_no_address_no_branch_and_no_result() {
         64,
         "an undefined value is stored",
     );
-    // Undefined bits that a mask removes do not matter; others do.
+    // Undefined bits that a mask removes do not matter. Other undefined bits do.
     let masked =
         STORE.replace("global_store", "v_and_b32 v8, 0, v7\nv_or_b32 v0, v0, v8\nglobal_store");
     RDNA3.right(&masked, 64);
@@ -179,7 +179,7 @@ fn memory_ends_where_the_buffer_ends() {
     RDNA3.wrong(&STORE.replace("v0, s[4:5]", "v0, s[0:1]"), 64, "arguments");
 }
 
-/// Two waves pass each other a value through LDS.
+/// Two waves send each other a value through LDS.
 const LDS: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_lshlrev_b32 v1, 2, v0
 v_xor_b32 v2, 0x80, v1
@@ -288,7 +288,7 @@ fn blocks_see_one_another_s_stores_only_after_a_wait_and_an_invalidation() {
         10,
         "caches were last invalidated",
     );
-    // MI300's caches need a write-back, and a wait for it before the atomic.
+    // The caches of MI300 need a write-back, and a wait for it before the atomic.
     let cdna = cdna(LAST_BLOCK);
     let blocks = Assembly { grid: 8, block: 64, ..CDNA3 };
     assert_eq!(blocks.right(&cdna, 10)[8..], [8, 36]);
@@ -310,7 +310,7 @@ fn matrices_want_all_lanes_defined_operands_and_on_gfx11_both_halves_alike() {
     if !ready() {
         return;
     }
-    // A and B are all ones (halves), C is zero: every element is 16.
+    // A and B are all ones (f16), C is zero: every element is 16.
     let mut body = String::from("s_load_b64 s[4:5], s[0:1], 0x0\nv_lshlrev_b32 v1, 2, v0\n");
     for r in 2..18 {
         body += &format!("v_mov_b32 v{r}, 0x3c003c00\n");
@@ -343,7 +343,7 @@ fn matrices_want_all_lanes_defined_operands_and_on_gfx11_both_halves_alike() {
     let one = Assembly { arch: "gfx908", block: 64, ..CDNA3 };
     assert_eq!(one.right(&body, 64), [16f32.to_bits(); 64]);
     one.wrong(&body.replace("v_mov_b32 v3, 0x3c003c00\n", ""), 64, "v3 is undefined in a matrix");
-    // The code that clang 19 makes of copies between accumulation registers on gfx908.
+    // The code that clang 19 generates for copies between accumulation registers on gfx908.
     one.wrong(&body.replace("a3, 0", "a3, v11"), 64, "register 259 is undefined in a matrix");
     one.wrong(
         &body.replace(

@@ -1,9 +1,9 @@
 //! Filters of cache entries.
 //!
-//! A model's entries are found by planning it for each architecture, as `run` does, and taking the
-//! source keys of the plan's jobs. A note in the entries about the model that asked for them would
-//! be wrong as soon as another model shares a kernel, another build plans differently, or a pack
-//! came from elsewhere. A plan is always right.
+//! The entries of a model are found by making its plan for each architecture, as `run` does. The
+//! source keys of the plan's jobs select the entries. Entries do not store the model that requested
+//! them, because that would often be wrong: another model may share a kernel, another build may
+//! plan differently, or a pack may come from another machine.
 
 use crate::args::CacheFilter;
 use crate::report::say;
@@ -32,15 +32,16 @@ pub struct Wanted {
 }
 
 impl<'a> Picker<'a> {
-    /// `entries` are all of the cache. Without `--arch`, a model is planned for the architectures
-    /// among them.
+    /// `entries` are all entries of the cache. Without `--arch`, a model is planned for the
+    /// architectures that occur in them.
     pub fn new(
         engine: &Engine,
         filter: &'a CacheFilter,
         entries: &[EntryInfo],
     ) -> anyhow::Result<Picker<'a>> {
         for arch in &filter.arch {
-            // A name that this build does not know may be one of a newer build with entries here.
+            // A name that this build does not know may be an architecture of a newer build that has
+            // entries here.
             if let Err(unknown) = Target::parse(arch)
                 && !entries.iter().any(|e| is_arch(arch, meta(e, "arch")))
             {
@@ -53,7 +54,7 @@ impl<'a> Picker<'a> {
         Ok(Picker { filter, wanted, sources, now_s })
     }
 
-    /// Whether no filter is given.
+    /// Whether there is no filter.
     pub fn all(&self) -> bool {
         let f = self.filter;
         f.arch.is_empty()
@@ -75,7 +76,7 @@ impl<'a> Picker<'a> {
             && f.larger.is_none_or(|larger| e.bytes >= larger.0)
     }
 
-    /// The model's kernels by architecture. Empty without `--model`.
+    /// The kernels of the model, by architecture. Empty without `--model`.
     pub fn wanted(&self) -> &[Wanted] {
         &self.wanted
     }
@@ -96,12 +97,12 @@ impl Wanted {
     }
 }
 
-/// A field of an entry's metadata, or an empty text.
+/// A field of an entry's metadata, or an empty string.
 pub fn meta<'e>(e: &'e EntryInfo, key: &str) -> &'e str {
     e.meta.get(key).map(String::as_str).unwrap_or_default()
 }
 
-/// `sm_90` and its architecture-specific form `sm_90a` are the same card. Feature flags follow a
+/// `sm_90` and its architecture-specific form `sm_90a` match each other. Feature flags follow a
 /// colon.
 fn is_arch(want: &str, have: &str) -> bool {
     have.strip_prefix(want)
@@ -122,8 +123,8 @@ fn wanted(
         precise: filter.precise,
         reproducible: filter.reproducible,
         prefill_chunk: filter.prefill_chunk,
-        // The defaults of `run`. A kernel of a whole token is in the cache only if `run` has asked
-        // for it.
+        // The defaults of `run`. A kernel of a whole token is in the cache only if `run` has
+        // requested it.
         persistent: Persistence::default(),
         ..OpenOptions::default()
     };

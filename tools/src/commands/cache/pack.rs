@@ -15,7 +15,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Number of refused entries of an import that are printed one by one.
+/// Maximum number of refused entries of an import that are printed.
 const TOLD: usize = 5;
 
 pub fn export(
@@ -31,8 +31,8 @@ pub fn export(
     let cache = engine.cache();
     let entries = cache.list();
     let picker = Picker::new(engine, filter, &entries)?;
-    // With a part of a model's kernels, the machine that gets the pack would compile the rest, or
-    // fail.
+    // If some kernels of the model are missing, the machine that gets the pack would compile them,
+    // or fail.
     if let Some(wanted) = picker.wanted().iter().find(|w| !w.missing(&entries).is_empty()) {
         let model = filter.model.as_ref().map(ToString::to_string).unwrap_or_default();
         bail!("{} (kjit warm {model} --arch {})", presence(wanted, &entries), wanted.arch);
@@ -57,8 +57,8 @@ pub fn export(
     if let Some(model) = &filter.model {
         meta.insert("model".to_string(), model.short().into_owned());
     }
-    // Tuning results decide which kernels a plan asks for. Without them the pack's kernels would
-    // not be used.
+    // Tuning results decide which kernels a plan needs. Without them the pack's kernels would not
+    // be used.
     let ids: Vec<&str> =
         archs.iter().filter_map(|arch| Some(Target::parse(arch).ok()?.id())).collect();
     let tuned = |key: &Key| tuned_arch(key).is_some_and(|arch| ids.contains(&arch.as_str()));

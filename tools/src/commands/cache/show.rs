@@ -47,7 +47,7 @@ pub fn stat(
     let cache = engine.cache();
     let stat = cache.stat();
     let home = stat.home.as_ref().map(|h| h.display().to_string());
-    // Counting files is fast and reading them all is slow, so entries are read only if a filter
+    // Counting files is fast, reading all of them is slow, so entries are read only if a filter
     // needs them.
     let asked = filter_asks(filter);
     let entries = if asked { cache.list() } else { Vec::new() };
@@ -176,8 +176,8 @@ pub fn list(
     Ok(ExitCode::SUCCESS)
 }
 
-/// An entry as text: key, architecture, kernel, size, age since its last use or else since it was
-/// made, compiler, layer.
+/// An entry as text: key, architecture, kernel, size, age since its last use (or since its
+/// creation), compiler, layer.
 pub fn line(e: &EntryInfo) -> String {
     let key = e.key.digest().hex();
     let key = key.get(..12).unwrap_or(&key);
@@ -193,7 +193,7 @@ pub fn line(e: &EntryInfo) -> String {
     )
 }
 
-/// An age in the largest unit that fits.
+/// An age in the largest suitable unit.
 fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

@@ -1,4 +1,4 @@
-//! The line editor of the chat: texts of several lines, and a history that is kept.
+//! The line editor of the chat: texts of several lines, and a history in a file.
 
 use crate::report::say;
 use rustyline::completion::Completer;
@@ -12,15 +12,15 @@ use rustyline::{Cmd, Editor, Helper, KeyCode, KeyEvent, Modifiers};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
-/// Entries of the history. With [`ENTRY`] its file has 16 MB at most.
+/// Maximum number of history entries. With [`ENTRY`] the file has at most 16 MB.
 const ENTRIES: usize = 1000;
-/// Bytes of the longest text that the history keeps.
+/// Maximum bytes of a history entry. Longer texts are not stored.
 const ENTRY: usize = 16 << 10;
 
 /// Reads texts from the terminal.
 pub struct Input {
     editor: Editor<Quoted, FileHistory>,
-    /// The history's file; none where it cannot be used.
+    /// The history file; `None` if it cannot be used.
     file: Option<PathBuf>,
     quiet: bool,
 }
@@ -33,13 +33,13 @@ impl Input {
         editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
         let file = history_file();
         if let Some(file) = file.as_ref().filter(|file| file.exists()) {
-            // A history that cannot be read is written anew.
+            // A history file that cannot be read is created again.
             let _ = editor.load_history(file);
         }
         Ok(Input { editor, file, quiet })
     }
 
-    /// The next text; none at the end. Ctrl-C clears the line.
+    /// The next text; `None` at the end of input. Ctrl-C clears the line.
     pub fn next(&mut self) -> anyhow::Result<Option<String>> {
         loop {
             match self.editor.readline("> ") {
@@ -51,7 +51,7 @@ impl Input {
         }
     }
 
-    /// Puts a text into the history and its file, for its user alone.
+    /// Adds a text to the history and its file. Only the user can read the file.
     pub fn remember(&mut self, text: &str) {
         if text.len() > ENTRY || !self.editor.add_history_entry(text).unwrap_or(false) {
             return;
@@ -67,15 +67,15 @@ impl Input {
     }
 }
 
-/// `$XDG_STATE_HOME/kjit/history`, else below `~/.local/state`. None where the user has no home or
-/// its folder cannot be made.
+/// `$XDG_STATE_HOME/kjit/history`, or `~/.local/state/kjit/history` if that is unset. `None` if the
+/// user has no home folder, or if the folder cannot be created.
 fn history_file() -> Option<PathBuf> {
     let folder = directories::BaseDirs::new()?.state_dir()?.join("kjit");
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
     Some(folder.join("history"))
 }
 
-/// A text that begins with three quotes goes on until three quotes end it.
+/// A text that begins with three quotes continues until three quotes end it.
 struct Quoted;
 
 impl Validator for Quoted {
@@ -104,7 +104,7 @@ fn open(text: &str) -> bool {
     text.trim_start().strip_prefix(QUOTES).is_some_and(|rest| !rest.trim_end().ends_with(QUOTES))
 }
 
-/// Begins and ends a text of several lines.
+/// Starts and ends a text of several lines.
 pub(super) const QUOTES: &str = "\"\"\"";
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! An answer on a terminal: lines break at words, and Markdown has light emphasis. The text itself
-//! stays as the model wrote it, its marks included, so that nothing is lost if a mark was none.
+//! Prints an answer on a terminal: lines are broken at words, and Markdown is shown with light
+//! emphasis. The text is not changed. Marks of Markdown are kept, because a mark may also be
+//! ordinary text.
 
 use console::measure_text_width;
 use std::io::{self, Write};
@@ -7,7 +8,7 @@ use std::io::{self, Write};
 const BOLD: &str = "\x1b[1m";
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
-/// Columns between two stops of a tab.
+/// Columns between two tab stops.
 const TAB: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,28 +18,28 @@ enum Style {
     Dim,
 }
 
-/// Prints an answer as its pieces come. A word is printed when it is whole.
+/// Prints an answer piece by piece. A word is printed when it is complete.
 pub struct Printer<W> {
     out: W,
-    /// Columns of the terminal; none: lines are not broken.
+    /// Columns of the terminal; `None`: lines are not broken.
     width: Option<usize>,
     /// Whether emphasis may be shown.
     styled: bool,
-    /// Columns of the line that are used.
+    /// Number of columns used in the current line.
     column: usize,
-    /// Space before the word that is not printed yet.
+    /// Space before the word that is not yet printed.
     space: String,
-    /// The word that is not whole yet.
+    /// The word that is not yet complete.
     word: String,
-    /// No word of the line was printed yet.
+    /// Whether no word of the line was printed yet.
     begins: bool,
-    /// The line is a heading.
+    /// Whether the line is a heading.
     heading: bool,
-    /// The line is inside of a block of code.
+    /// Whether the line is in a code block.
     fence: bool,
     bold: bool,
     code: bool,
-    /// The terminal's state.
+    /// The current style of the terminal.
     style: Style,
 }
 
@@ -60,8 +61,8 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    /// Prints a piece of the answer. Control characters are shown as �: an answer does not command
-    /// the terminal.
+    /// Prints a piece of the answer. Control characters are shown as �, so that an answer cannot
+    /// control the terminal.
     pub fn push(&mut self, piece: &str) -> io::Result<()> {
         for c in piece.chars() {
             match c {
@@ -74,7 +75,7 @@ impl<W: Write> Printer<W> {
                 c if c.is_control() => self.word.push(char::REPLACEMENT_CHARACTER),
                 c => {
                     self.word.push(c);
-                    // Scripts without spaces break anywhere.
+                    // In scripts without spaces, lines may break anywhere.
                     if measure_text_width(c.encode_utf8(&mut [0; 4])) > 1 {
                         self.end_word(false)?;
                     }
@@ -109,7 +110,7 @@ impl<W: Write> Printer<W> {
         Ok(())
     }
 
-    /// Prints the word and the space before it. `spaced`: a space follows.
+    /// Prints the word and the space before it. `spaced`: whether a space follows.
     fn end_word(&mut self, spaced: bool) -> io::Result<()> {
         if self.word.is_empty() {
             return Ok(());
@@ -144,15 +145,15 @@ impl<W: Write> Printer<W> {
         Ok(())
     }
 
-    /// A word with its marks: code between backticks, bold between double asterisks.
+    /// Prints a word with its marks: code between backticks, bold between double asterisks.
     fn emphasised(&mut self, word: &str) -> io::Result<()> {
         let mut rest = word;
         while let Some(c) = rest.chars().next() {
             let double = !self.code && rest.starts_with("**");
             let mark = if double { "**" } else { rest.get(..c.len_utf8()).unwrap_or(rest) };
             let after = rest.get(mark.len()..).unwrap_or_default();
-            // Marks have the style of what they enclose. An opening one stands before a word, a
-            // closing one behind it.
+            // Marks have the style of the text that they enclose. An opening mark is before a word,
+            // a closing mark is after it.
             let opens = double && !self.bold && !after.is_empty();
             let closes = double && self.bold && rest.len() < word.len();
             let code = c == '`';
@@ -165,7 +166,7 @@ impl<W: Write> Printer<W> {
             self.code &= !(code && was_code);
             rest = after;
         }
-        // The space behind a closing mark is plain.
+        // The space after a closing mark has no style.
         self.set(self.wanted())
     }
 
@@ -199,7 +200,7 @@ mod tests {
     use super::Printer;
     use console::{measure_text_width, strip_ansi_codes};
 
-    /// The printed text, for pieces of this many characters.
+    /// The printed text, if the answer comes in pieces of this many characters.
     fn printed(text: &str, width: Option<usize>, styled: bool, piece: usize) -> String {
         let mut out = vec![];
         let mut printer = Printer::new(&mut out, width, styled);
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn lines_break_at_words_and_nothing_is_lost() {
-        // The longest word that is no code has 10 columns.
+        // The longest word outside of code has 10 columns.
         for width in [11, 13, 20, 40, 100] {
             for piece in [1, 3, 1000] {
                 let shown = printed(TEXT, Some(width), false, piece);

@@ -1,4 +1,4 @@
-//! Checks and times each kernel on a card, with the card's limits beside it.
+//! Checks and times each kernel on a card, and compares it with the card's limits.
 
 use super::selection::{DEPTH, Filter, open_device, plan_of};
 use crate::args::{self, BenchOutput, Shared};
@@ -52,9 +52,9 @@ pub fn device(
     Ok(ExitCode::from(u8::from(rows.iter().any(|r| r.outcome.is_err()))))
 }
 
-/// Values of a row. Meaningless ones are unknown: an arithmetic rate if memory is the limit (a
-/// product with one vector does two operations per weight), a percentage of the memory's rate for
-/// data in a cache.
+/// Values of a row. Values without meaning are shown as unknown: the arithmetic rate if memory is
+/// the limit (a matrix-vector product has two operations per weight), and the percentage of the
+/// memory bandwidth if the data are in a cache.
 fn cells(row: &Measured, limits: &Limits) -> Vec<Cell> {
     let timed = row.outcome.as_ref().ok();
     let part = timed.and_then(|t| t.of_limit(limits));

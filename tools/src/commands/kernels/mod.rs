@@ -1,4 +1,4 @@
-//! `kjit bench --kernels`: measures the cost and the speed of each kernel; and `--tune`.
+//! `kjit bench --kernels`: measures the resources and the speed of each kernel. Also `--tune`.
 
 mod device;
 mod resources;

@@ -1,7 +1,7 @@
-//! `kjit bench --kernels --arch A`: the resources of each kernel on a card that is not here.
-//! Nothing is timed. A row has the compiler's figures, the work of a launch, and the least time for
-//! it at the card's stated peak rates. Products that were counted on the emulator also have the
-//! least time to issue their instructions.
+//! `kjit bench --kernels --arch A`: the resources of each kernel on a card of another machine,
+//! without times. A row has the compiler's figures, the work of a launch, and its minimum time at
+//! the card's stated peak rates. Products that were counted on the emulator also have the minimum
+//! time to issue their instructions.
 
 use super::selection::Filter;
 use crate::args::{self, BenchOutput};
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 struct Row {
     name: String,
     report: KernelReport,
-    /// Dynamic LDS.
+    /// Bytes of dynamic LDS.
     dynamic: u32,
     work: Work,
     card: Option<&'static Card>,
@@ -41,7 +41,7 @@ pub fn resources(engine: &Engine, args: &args::Bench, filter: &Filter) -> anyhow
         {
             match result {
                 Ok(code) => {
-                    // A source may hold several kernels. The sample uses one of them.
+                    // A source may contain several kernels. The sample uses one of them.
                     let reports = code
                         .report(&target, kernel.shared)
                         .into_iter()
@@ -64,12 +64,12 @@ pub fn resources(engine: &Engine, args: &args::Bench, filter: &Filter) -> anyhow
 }
 
 impl Row {
-    /// Microseconds at the card's peak rates.
+    /// Minimum time in microseconds at the card's peak rates.
     fn floor(&self) -> Option<f64> {
         self.card.map(|c| self.work.floor_us(c.gb_per_s, c.tflop_per_s))
     }
 
-    /// Least time to issue its instructions, if this code object was counted.
+    /// Minimum time to issue the instructions, if this code object was counted.
     fn issue(&self) -> Option<IssueBound> {
         let card = self.card?;
         let arch = ARCHS.iter().find(|a| a.id == card.arch)?;

@@ -14,10 +14,10 @@ use kjit_model::gpu::tune::Kept;
 use regex_lite::Regex;
 use std::path::Path;
 
-/// Default number of tokens in the cache: more than a first question has.
+/// Default number of tokens in the KV cache: more than at a first question.
 pub(super) const DEPTH: usize = 1024;
 
-/// Filter of kernels.
+/// A filter of kernels.
 pub struct Filter(pub(super) Option<Regex>);
 
 impl Filter {
@@ -25,23 +25,23 @@ impl Filter {
         self.0.as_ref().is_none_or(|r| r.is_match(name))
     }
 
-    /// Matches the kernel's name, its specification or its program.
+    /// Whether the filter matches the kernel's name, its specification or its program.
     pub fn wants(&self, subject: &Subject) -> bool {
         self.takes(&subject.name)
             || self.takes(&subject.spec.to_string())
             || self.takes(&subject.program)
     }
 
-    /// The error if nothing matches.
+    /// The error if no kernel matches.
     pub(super) fn nothing(&self) -> anyhow::Error {
         let filter = self.0.as_ref().map_or(String::new(), ToString::to_string);
         anyhow::anyhow!("no kernel's name is found by '{filter}'")
     }
 }
 
-/// A model's plan for a target, as `run` makes it.
+/// The plan of a model for a target, as in `run`.
 ///
-/// With programs for up to this many sequences side by side, if more than one.
+/// If this number of sequences is above 1, the plan has programs for up to so many sequences.
 pub fn plan_of(
     engine: &Engine,
     model: &Path,
@@ -58,7 +58,7 @@ pub fn plan_of(
     plan(&request).with_context(|| format!("{} for {target}", model.display()))
 }
 
-/// The device of the flags, else the first one.
+/// The device of the flags, or the first device.
 pub(super) fn open_device(
     engine: &Engine,
     shared: &Shared,

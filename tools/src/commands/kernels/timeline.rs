@@ -11,10 +11,10 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Tokens before the one that is recorded.
+/// Number of tokens before the one that is recorded.
 const BEFORE: usize = 16;
 
-/// The page for the figures.
+/// The HTML page that shows the data.
 const PAGE: &str = include_str!("timeline.html");
 
 pub fn timeline(args: &args::Bench, file: &Path, shared: &Shared) -> anyhow::Result<ExitCode> {
@@ -44,7 +44,7 @@ pub fn timeline(args: &args::Bench, file: &Path, shared: &Shared) -> anyhow::Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// The name of a step without its layer's number.
+/// The name of a step without the number of its layer.
 fn kind(name: &str) -> String {
     name.split('.').filter(|part| part.parse::<u32>().is_err()).collect::<Vec<_>>().join(".")
 }
@@ -57,12 +57,12 @@ fn page(title: &str, seen: &Timeline) -> String {
         "kinds": seen.names.iter().map(|n| kind(n)).collect::<Vec<_>>(),
         "ns": seen.ns,
     });
-    // The names come from a model's file. Escaping `<` keeps them from ending the script.
+    // The names come from a model file. Escaping `<` prevents them from ending the script.
     PAGE.replace("FIGURES", &figures.to_string().replace('<', "\\u003c"))
 }
 
-/// Medians over blocks and layers: time until the inputs were ready, until they were computed, and
-/// until the step was left.
+/// Medians over blocks and layers: time until the inputs were ready, until the results were
+/// computed, and until the step ended.
 fn summary(seen: &Timeline) -> Vec<Vec<Cell>> {
     let mut order: Vec<String> = vec![];
     let mut all: HashMap<String, [Vec<u32>; 4]> = HashMap::new();

@@ -13,7 +13,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// `kjit bench --kernels --tune`, and its child process that measures.
+/// `kjit bench --kernels --tune`, and the child process that measures.
 pub fn tuning(
     engine: &Engine,
     args: &args::Bench,
@@ -49,15 +49,15 @@ pub fn tuning(
 
 /// Result of [`tune_for`].
 pub enum Tuning {
-    /// The device's target. Its kernels use the new choices now.
+    /// The target of the device. Its kernels use the new choices from now on.
     Done(Target),
-    /// This was the child process that measures. It is done.
+    /// This process was the child that measures, and it is finished.
     Measured(ExitCode),
 }
 
-/// `kjit warm MODEL --tune`: the plan has its own sizes, and the choices are used by the kernels
-/// that are compiled afterwards. The child process answers its parent until there are no more
-/// requests.
+/// `kjit warm MODEL --tune`: the variants are measured at the sizes of the model's plan, and
+/// kernels that are compiled afterwards use the choices. The child process answers its parent until
+/// there are no more requests.
 ///
 /// # Errors
 /// The model or the device cannot be opened.
@@ -231,7 +231,7 @@ fn print(all: &[Tuned], output: BenchOutput) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Appends choices that beat their default, as lines of the shipped table.
+/// Appends choices that are faster than the default, as lines of the shipped table.
 fn rows(all: &[Tuned], device: &Device, file: &Path) -> anyhow::Result<()> {
     let lines: String = all
         .iter()

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// Two layers, 18 kernels. Runs are short, since each kernel is compiled for the CPU too.
+/// A model of two layers with 18 kernels. Runs are short, because each kernel is compiled for the
+/// CPU too.
 pub const MODEL: &str = "tiny/tiny-llama-q8_0.gguf";
 pub const AS_RUN: &[&str] = &["-c", "64", "--prefill-chunk", "16"];
 
@@ -16,10 +17,10 @@ pub const AS_RUN: &[&str] = &["-c", "64", "--prefill-chunk", "16"];
 pub struct Machine {
     pub devices: &'static str,
     pub home: PathBuf,
-    /// Whether there is any compiler.
+    /// Whether compilers are available.
     pub compilers: bool,
     pub packs: Option<std::ffi::OsString>,
-    /// Whether the runtime has the calls of ROCm 5 only.
+    /// Whether the runtime only has the functions of ROCm 5.
     pub rocm5: bool,
     /// Calls of the simulated runtime that fail.
     pub fail: Option<String>,

@@ -1,4 +1,4 @@
-//! Helpers that the command's tests share.
+//! Helpers that the tests of the command share.
 
 #[path = "../../../../model/gguf/tests/it/support/folder.rs"]
 pub mod folder;
@@ -18,8 +18,7 @@ pub fn kjit() -> Command {
     c
 }
 
-/// Path of a test model. If the file is missing, the test fails and says how to get it: a model
-/// test that did not run proves nothing.
+/// Path of a test model. If the file is missing, the test fails and explains how to get it.
 pub fn model(name: &str) -> PathBuf {
     let dir = std::env::var_os("KJIT_TEST_MODELS").map_or_else(
         || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.models")),
@@ -35,12 +34,12 @@ pub fn smollm2() -> PathBuf {
     model("SmolLM2-135M-Instruct.Q4_1.gguf")
 }
 
-/// stdout of a run that must succeed.
+/// Runs a command that must succeed. Returns stdout.
 pub fn stdout(c: &mut Command) -> String {
     String::from_utf8(c.assert().success().get_output().stdout.clone()).expect("stdout is UTF-8")
 }
 
-/// The one line of stderr of a run that must fail with this code.
+/// Runs a command that must fail with this exit code. Returns the one line of stderr.
 pub fn error_line(c: &mut Command, code: i32) -> String {
     let output = c.assert().failure().code(code).get_output().clone();
     assert!(
@@ -54,7 +53,7 @@ pub fn error_line(c: &mut Command, code: i32) -> String {
     lines[0].to_string()
 }
 
-/// The one line of stderr of a run that fails after it has answered some lines.
+/// Runs a command that fails after some lines of output. Returns the one line of stderr.
 pub fn error_after_output(c: &mut Command) -> String {
     let output = c.assert().failure().code(1).get_output().clone();
     let text = String::from_utf8(output.stderr).expect("stderr is UTF-8");

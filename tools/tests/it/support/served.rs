@@ -1,4 +1,4 @@
-//! A server under test, and HTTP written by hand, so that a test decides each byte.
+//! A server under test, and handwritten HTTP, so that a test controls each byte.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 pub struct Served {
     pub child: Child,
     pub address: SocketAddr,
-    /// Its warnings before it listened.
+    /// Warnings that it printed before it listened.
     pub warned: Vec<String>,
     said: Mutex<mpsc::Receiver<String>>,
 }
 
-/// An answer.
+/// An HTTP answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -47,7 +47,7 @@ impl Answer {
     }
 }
 
-/// The command of this build, or the one in `KJIT_TEST_COMMAND` if a test was moved to another
+/// The command of this build, or the one in `KJIT_TEST_COMMAND` if the tests run on another
 /// machine.
 pub fn command() -> Command {
     let carried = std::env::var_os("KJIT_TEST_COMMAND");
@@ -60,12 +60,12 @@ impl Served {
         Served::with(command().arg("serve").arg(crate::support::smollm2()), flags)
     }
 
-    /// With another command.
+    /// Starts it with another command.
     pub fn with(command: &mut Command, flags: &[&str]) -> Served {
         Served::by(command.args(["--port", "0", "--device", "cpu", "-c", "1024"]).args(flags))
     }
 
-    /// Runs a complete command.
+    /// Starts it with a complete command.
     pub fn by(command: &mut Command) -> Served {
         let mut child = command
             .stdin(Stdio::null())
@@ -103,7 +103,7 @@ impl Served {
         self.ask("POST", path, &[], body.to_string().as_bytes())
     }
 
-    /// Requires status 200.
+    /// Sends a request that must get status 200.
     pub fn good(&self, path: &str, body: &Value) -> Answer {
         let answer = self.post(path, body);
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -124,12 +124,12 @@ impl Served {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
         stream.write_all(request(method, path, headers, body).as_bytes())?;
-        // A server that refuses a large body need not read it.
+        // The server need not read a large body that it refuses.
         let _ = stream.write_all(body);
         answer(&mut stream)
     }
 
-    /// Waits until the server's status meets a condition.
+    /// Waits until the status of the server meets a condition.
     pub fn wait_for(&self, what: &str, good: impl Fn(&Value) -> bool) -> Value {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
@@ -143,7 +143,8 @@ impl Served {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: kill takes two numbers; the child was not waited for yet, so its id is its own.
+        // SAFETY: kill takes two numbers; the child was not waited for yet, so its id is still
+        // valid.
         unsafe { libc::kill(i32::try_from(self.child.id()).unwrap(), signal) };
     }
 

@@ -1,16 +1,17 @@
-//! A pseudo-terminal: what a person at it types and sees.
+//! A pseudo-terminal, and a simulated person who types and reads.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Both ends of a new terminal with this many columns (0: unknown): the person's and the program's.
+/// Both ends of a new terminal with this many columns (0: unknown): for the person and for the
+/// program.
 pub fn terminal(columns: u16) -> (Person, OwnedFd) {
     let (mut person, mut program) = (-1, -1);
     let null = std::ptr::null_mut();
     let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: two integers for the handles, null for what is optional, and a size that outlives
-    // the call.
+    // SAFETY: the arguments are two integers for the handles, null for optional arguments, and a
+    // size that outlives the call.
     let done =
         unsafe { libc::openpty(&mut person, &mut program, null, null.cast(), &raw const size) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
@@ -36,7 +37,7 @@ impl Person {
         self.passes(text);
     }
 
-    /// As `sees`. Returns the text that was dropped.
+    /// Like `sees`, but returns the text that was dropped.
     pub fn passes(&mut self, text: &str) -> String {
         let found = |seen: &[u8]| seen.windows(text.len()).position(|w| w == text.as_bytes());
         if text.is_empty() {
