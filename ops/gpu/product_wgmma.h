@@ -5,8 +5,8 @@
 // and store while the next tile's stages arrive.
 //
 // LIE of an operand is LIE_DEPTHS or LIE_ROWS; of Left and Right only that is used: the maps have
-// the strides. n[3]: tiles of the product; n[4]: blocks; n[5], n[6]: 1, or 0 for an operand that all
-// batches share.
+// the strides. n[3]: tiles of the product; n[4]: blocks; n[5], n[6]: 1, or 0 for an operand that
+// all batches share.
 #pragma once
 #include "hopper.h"
 #include "product.h"
