@@ -151,3 +151,23 @@ fn an_explanation_counts_the_launches() {
         assert_eq!(chain.explain().unwrap().launches, 0);
     });
 }
+
+/// Without page-locked memory the driver copies; the values are the same.
+#[test]
+fn copies_need_no_page_locked_memory() {
+    let setup = Setup::devices("gfx1100")
+        .set("HIPSIM_CLANG", "none")
+        .set("HIPSIM_OPTIMISE", "-Og")
+        .set("HIPSIM_FAIL", "hipHostMalloc:*:2");
+    let test = "simulated_memory::copies_need_no_page_locked_memory";
+    setup.run(test, TEMPORARY, || {
+        let engine = engine(&cache(TEMPORARY).join("ops"), WORKER, "hiprtc");
+        assert!(kjit_ops::device::use_engine(engine));
+        let device = Device::open("rocm:0").unwrap();
+        for rows in [1, 31, 3000] {
+            let x = counted(rows, 100, &device);
+            let want: Vec<f64> = (0..rows * 100).map(|n| n as f64).collect();
+            assert_eq!(floats(&x), want);
+        }
+    });
+}

@@ -425,8 +425,8 @@ fn answers_keep_to_expressions_grammars_and_choices() {
                 "'structured_outputs.grammar': the grammar",
             ),
             (
-                json!({ "structured_outputs": { "grammar": "root ::= \"x\"" } }),
-                "'structured_outputs.grammar': give a grammar in Lark",
+                json!({ "structured_outputs": { "grammar": "root ::= nothing" } }),
+                "'structured_outputs.grammar'",
             ),
             (
                 json!({ "structured_outputs": { "choice": [] } }),
