@@ -146,9 +146,12 @@ fn tool_choice(f: &mut Fields, offer: &ToolList) -> Result<(Choice, bool), Refus
     Ok((chosen, parallel))
 }
 
+/// The most tokens of a thought: not given, given as without a bound, or a number.
+type Budget = Option<Option<usize>>;
+
 /// Reads `thinking` into template variables. A model that can answer without reasoning reasons only
 /// on request, as in Anthropic's service.
-fn thinking(f: &mut Fields) -> Result<(Map<String, Value>, Option<Option<usize>>), Refusal> {
+fn thinking(f: &mut Fields) -> Result<(Map<String, Value>, Budget), Refusal> {
     let (mut reasons, mut most) = (false, None);
     if let Some(mut thinking) = f.object("thinking")? {
         reasons = match thinking.needed_text("type")?.as_str() {

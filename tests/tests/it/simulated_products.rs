@@ -295,7 +295,7 @@ fn softmax_and_norms_are_one_launch() {
         let got = counted(device, "softmax, transposed", 1, &|| turned(&dx));
         close("softmax, transposed", &got, &turned(&x), 0, 4.0);
         // Infinities and NaN give the same results as on the CPU.
-        let mut values = vec![0.5f64; 12];
+        let mut values = [0.5f64; 12];
         (values[1], values[5], values[6]) = (f64::NEG_INFINITY, f64::NAN, f64::INFINITY);
         let bytes: Vec<u8> =
             values.iter().flat_map(|v| Scalar::Float(*v).to_bytes(DType::F32)).collect();

@@ -617,7 +617,7 @@ fn the_slowest_grammars_hold_up_no_neighbour() {
                 slowest = slowest.max(neighbour());
             }
             let (status, took) = asked.join().unwrap();
-            println!("{name}: {status} after {took:?}, the neighbour {slowest:?}");
+            eprintln!("{name}: {status} after {took:?}, the neighbour {slowest:?}");
             assert!(statuses.contains(&status) && took < Duration::from_secs(60), "{name}");
             // The processor's time is shared with the thread that makes the constraint.
             assert!(slowest < Duration::from_secs(2) + 5 * alone, "{name}: {slowest:?}");
