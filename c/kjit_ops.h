@@ -236,7 +236,7 @@ KjitStatus kjit_concat(const KjitTensor *const *list_, size_t n, int64_t axis, K
 // `x` is a tensor, `dtype` a text, `out` is writable.
 KjitStatus kjit_astype(const KjitTensor *x, const char *dtype, KjitTensor **out);
 
-// The same elements on another device (null: the default one).
+// Copies the elements to another device (null: the default device).
 //
 // # Safety
 // `x` is a tensor, `name` null or a text, `out` is writable.

@@ -276,7 +276,7 @@ pub unsafe extern "C" fn kjit_astype(
     unsafe { give(out, || Ok(tensor(x)?.astype(DType::parse(text(dtype, "the dtype")?)?)?)) }
 }
 
-/// The same elements on another device (null: the default one).
+/// Copies the elements to another device (null: the default device).
 ///
 /// # Safety
 /// `x` is a tensor, `name` null or a text, `out` is writable.

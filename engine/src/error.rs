@@ -53,7 +53,7 @@ pub enum Error {
         kernel: String,
         /// The compiler.
         compiler: String,
-        /// What happened: `was killed by signal 6`, `ran past 120 s`.
+        /// The kind of failure: `was killed by signal 6`, `ran past 120 s`.
         what: String,
         /// The file of its output.
         log: Option<PathBuf>,

@@ -301,7 +301,7 @@ impl Tensor {
         }
     }
 
-    /// The same elements on another device.
+    /// Copies the elements to another device.
     ///
     /// # Errors
     /// [`Error::Engine`]: out of memory, a fault.

@@ -50,7 +50,7 @@ pub enum ErrorKind {
     /// The path is not a regular file.
     #[error("is {what}, not a model file{hint}")]
     NotAFile {
-        /// What the path is instead.
+        /// The kind of file that was found instead.
         what: &'static str,
         /// Advice to the user.
         hint: &'static str,

@@ -39,7 +39,7 @@ pub(super) struct Recipe {
     looks_up: bool,
 }
 
-/// What was prepared for a structure. `None`: it is no group of rows after all.
+/// A prepared launch of a structure; `None` if it is not a group of rows.
 pub(super) type Known = Option<Arc<Recipe>>;
 
 impl Gpu {

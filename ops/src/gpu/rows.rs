@@ -54,7 +54,7 @@ fn inputs(instr: &Instr) -> Vec<Reg> {
     }
 }
 
-/// What is known of each step of a program of rows.
+/// Facts about each step of a program of rows.
 struct Steps {
     /// Number of folds, one after the other, that a step needs before it.
     level: Vec<usize>,
@@ -293,7 +293,7 @@ pub(super) fn render(program: &Program, to: &Map, team: Team) -> Rendered {
             _ = writeln!(each, "        s{at} = join(s{at}, one{at}(v{x}));");
         }
         let targets: Vec<Reg> = now.iter().map(|f| f.2).collect();
-        // What later passes need of this level's values.
+        // Values of this level that later passes need.
         let mut later: Vec<Reg> = folds
             .iter()
             .filter(|f| k.steps.level(f.0) > level + 1)

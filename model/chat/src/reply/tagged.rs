@@ -152,7 +152,7 @@ impl Tagged {
                 let before = self.without_white_space(at);
                 self.hand_out(before, out);
                 let tag = needles.get(i).map_or(0, |n| n.len());
-                // What is before the white space was handed out.
+                // The text before the white space was already sent.
                 let gap = self.held.get(..at - before).unwrap_or_default().to_owned();
                 self.drop_front(at - before + tag);
                 self.section = match reasoning.get(i) {
