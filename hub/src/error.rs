@@ -61,8 +61,8 @@ pub enum Error {
     },
     /// The transfer was interrupted in every try.
     #[error(
-        "{file}: the transfer from {host} broke off {tries} times in a row ({why}): what came is \
-         kept, the same command goes on from there"
+        "{file}: the transfer from {host} broke off {tries} times in a row ({why}): downloaded \
+         parts are kept; run the command again to resume"
     )]
     Broken {
         /// The file.
@@ -190,8 +190,8 @@ pub enum Error {
     },
     /// The digest of the content differs from the digest of the hub.
     #[error(
-        "{file}: what {host} sent has the sha256 {got}, and the hub's file has {want}: nothing \
-         was kept; try again, or check any proxy in between"
+        "{file}: {host} sent content with sha256 {got}, but the hub lists {want}: the download \
+         was discarded; try again, or check for a proxy"
     )]
     Hash {
         /// The file.

@@ -34,12 +34,24 @@ const WITHOUT_EFFECT: [&str; 6] =
 pub fn take(f: &mut Fields) -> Result<(), Refusal> {
     for (name, neutral) in NUMBERS {
         if f.take(name).is_some_and(|value| value.as_f64() != Some(neutral)) {
-            return Err(f.wrong(name, format_args!("is not supported: leave it out, or {neutral}")));
+            return Err(f.wrong(
+                name,
+                format_args!(
+                    "is not supported: remove it, or set it to \
+                                                   {neutral}"
+                ),
+            ));
         }
     }
     for (name, neutral) in FLAGS {
         if f.take(name).is_some_and(|value| value != Value::Bool(neutral)) {
-            return Err(f.wrong(name, format_args!("is not supported: leave it out, or {neutral}")));
+            return Err(f.wrong(
+                name,
+                format_args!(
+                    "is not supported: remove it, or set it to \
+                                                   {neutral}"
+                ),
+            ));
         }
     }
     f.ignore(&WITHOUT_EFFECT);

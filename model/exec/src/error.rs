@@ -81,7 +81,7 @@ pub enum SessionError {
     },
     /// A logit is infinite or NaN.
     #[error(
-        "the model's scores are no numbers (token {id}'s is {score}): weights in the file are \
+        "the model's scores are not numbers (token {id}'s is {score}): weights in the file are \
          damaged or too large; download it again"
     )]
     Scores {

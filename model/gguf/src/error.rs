@@ -95,7 +95,7 @@ pub enum ErrorKind {
     },
     /// The rest of the file is too short for a count.
     #[error(
-        "{what} (byte {at}) is {count}, but the {left} bytes that follow cannot hold so many: \
+        "{what} (byte {at}) is {count}, but the {left} bytes that follow cannot hold that many: \
          truncated or damaged, download it again"
     )]
     Count {

@@ -189,7 +189,7 @@ impl Ranks {
                 .parse()
                 .ok()
                 .filter(|p| *p > 0)
-                .ok_or_else(|| wrong("MASTER_PORT", text, "is no port")),
+                .ok_or_else(|| wrong("MASTER_PORT", text, "is not a port")),
             // Two Slurm jobs on one machine use two ports.
             None => Ok(job.map_or(PORT, |job| 20_000 + (job % 10_000) as u16)),
         }?;

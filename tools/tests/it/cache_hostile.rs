@@ -100,7 +100,7 @@ fn a_cache_that_is_not_there_yet_is_empty_and_looking_makes_none() {
 fn a_file_a_strangers_and_an_open_directory_are_refused_by_every_command() {
     let (dir, home, pack) = with_pack();
     let file = dir.path().join("file");
-    std::fs::write(&file, "no directory").unwrap();
+    std::fs::write(&file, "not a directory").unwrap();
     all_refuse(&file, &pack, "Not a directory");
     std::fs::set_permissions(&home, PermissionsExt::from_mode(0o777)).unwrap();
     all_refuse(&home, &pack, "others may write to it");

@@ -107,7 +107,7 @@ fn what_is_wrong_names_the_line_or_what_to_choose() {
     let mean = ["--pooling", "mean", "-c", "16"];
     for (lines, words) in [
         ("\"a\"\nnope\n", ["line 2", "no JSON"]),
-        ("\"a\"\n[1]\n", ["line 2", "no JSON string"]),
+        ("\"a\"\n[1]\n", ["line 2", "not a JSON string"]),
         (
             "\"a\"\n\"b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b \
              b b b\"\n",

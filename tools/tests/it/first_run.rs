@@ -156,7 +156,7 @@ fn a_driver_that_has_answered_is_asked_at_once_the_next_time() {
     assert_eq!(listed(&[("TMPDIR", "/nowhere")]), 2);
     let records = || walk(dir.path()).len();
     let before = records();
-    assert!(before > 0, "nothing was kept");
+    assert!(before > 0, "the download was discarded");
     assert_eq!((listed(&[]), records()), (2, before));
     // For another set of devices the query is repeated.
     assert_eq!(listed(&[("HIP_VISIBLE_DEVICES", "0")]), 2);

@@ -65,7 +65,7 @@ fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     let last = said.body.trim_end().rsplit("\n\n").next().unwrap().strip_prefix("data: ").unwrap();
     let error: Value = serde_json::from_str(last).unwrap();
     let message = error["error"]["message"].as_str().unwrap();
-    assert!(message.contains("the device failed while this was computed; ask again"), "{message}");
+    assert!(message.contains("the device failed during this request; send it again"), "{message}");
     let said = answer(&mut whole).unwrap();
     assert!(said.status == 503 && said.header("retry-after").is_some(), "{said:?}");
     assert!(
@@ -230,8 +230,12 @@ fn pages_that_were_asked_for_and_cannot_be_are_one_line() {
     };
     let tiny = crate::support::model("tiny/tiny-llama-q4_k_m.gguf");
     for (device, why) in [
-        ("cpu", "tiny-llama-q4_k_m.gguf: the CPU has no pages: it takes memory as tokens come"),
-        ("cuda:0,cuda:1", "pages are one GPU's"),
+        (
+            "cpu",
+            "tiny-llama-q4_k_m.gguf: KV pages need a GPU: on the CPU, memory grows with the \
+                 tokens",
+        ),
+        ("cuda:0,cuda:1", "KV pages need exactly one GPU and no layers on the CPU"),
         ("auto", "--kv-pages on: keys and values in pages are a GPU's, and the CPU computes"),
     ] {
         let line = refused(&tiny, device);
@@ -240,6 +244,6 @@ fn pages_that_were_asked_for_and_cannot_be_are_one_line() {
     let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.models/archs/bert.gguf");
     if encoder.exists() {
         let line = refused(&encoder, "rocm:0");
-        assert!(line.contains("what makes vectors of texts keeps no keys and values"), "{line}");
+        assert!(line.contains("embedding models have no KV cache"), "{line}");
     }
 }

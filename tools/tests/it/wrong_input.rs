@@ -253,7 +253,7 @@ fn a_compiler_that_was_named_and_cannot_be_used_is_in_the_error() {
         .env("KJIT_CLANG", "/bin/true");
     let line =
         String::from_utf8(warm.assert().failure().code(1).get_output().stderr.clone()).unwrap();
-    assert!(line.contains("true: it is no clang"), "{line}");
+    assert!(line.contains("true: it is not a clang"), "{line}");
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn scores_that_are_no_numbers_are_an_error_and_no_answer() {
         &["perplexity", "-c", "16", "-f", text.to_str().unwrap(), "--json"],
     ] {
         let line = error_line(kjit().args(command).arg(&path).args(["--device", "cpu"]), 1);
-        assert!(line.contains("no numbers") && line.contains("NaN"), "{command:?}: {line}");
+        assert!(line.contains("not numbers") && line.contains("NaN"), "{command:?}: {line}");
     }
 }
 

@@ -79,7 +79,7 @@ pub enum FolderError {
         method: String,
     },
     /// The header is invalid.
-    #[error("is no safetensors file, or damaged: {why}")]
+    #[error("is not a safetensors file, or damaged: {why}")]
     Header {
         /// Why the header is invalid.
         why: String,

@@ -37,7 +37,7 @@ pub fn bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     };
     let kind = file.metadata().map_err(refused("read"))?;
     if !kind.is_file() {
-        return Err(fail(path, FolderError::NotThere { hint: ": what has this name is no file" }));
+        return Err(fail(path, FolderError::NotThere { hint: ": it is not a regular file" }));
     }
     let mut bytes = vec![];
     if kind.len() <= most {

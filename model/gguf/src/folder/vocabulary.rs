@@ -591,7 +591,7 @@ fn roles(
         let (end, also) = (tokens.text(last), tokens.text(old));
         let (end, also) = (QuotedText(&end), QuotedText(&also));
         remark = Some(format!(
-            "{end} ends a text by tokenizer.json and is the eos token, {also} ends an answer, too"
+            "{end} is the eos token (tokenizer.json adds it to texts); {also} also ends an answer"
         ));
         stops.push(old);
     }

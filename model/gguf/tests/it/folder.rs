@@ -224,7 +224,7 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
                 f.config["rope_parameters"] =
                     json!({ "full_attention": { "rope_type": "default" } })
             },
-            &["'rope_parameters'", "turn alike"],
+            &["'rope_parameters'", "one rope_parameters for all layers"],
         ),
     ];
     for (change, words) in cases {
