@@ -18,8 +18,8 @@ pub enum Error {
     },
     /// The model is not in the cache, and network access is off.
     #[error(
-        "{what} is not in {cache}, and HF_HUB_OFFLINE is set: unset it to fetch, or look what is \
-         there with `kjit list`"
+        "{what} is not in {cache}, and HF_HUB_OFFLINE is set: unset it to fetch, or run `kjit \
+         list` to see what is there"
     )]
     Offline {
         /// The reference to the model.
@@ -121,7 +121,7 @@ pub enum Error {
         host: String,
     },
     /// The repository has no such branch, tag or commit.
-    #[error("{repo} has no revision {revision}: leave @{revision} out, or see {host}/{repo}")]
+    #[error("{repo} has no revision {revision}: remove @{revision}, or see {host}/{repo}")]
     NoRevision {
         /// Scheme, host name and port.
         host: String,

@@ -252,7 +252,7 @@ impl LanguageModel {
         seed: Option<u64>,
     ) -> PyResult<TextStream> {
         if ids.is_empty() {
-            return Err(PyValueError::new_err("the prompt is empty: no token to go on from"));
+            return Err(PyValueError::new_err("the prompt is empty: no token to continue from"));
         }
         if stop.iter().any(String::is_empty) {
             return Err(PyValueError::new_err("an empty stop text would end every answer"));

@@ -98,7 +98,7 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
         }
         let (offset, size) = (value(".offset")?, value(".size")?);
         if offset.checked_add(size).is_none_or(|end| end > block) {
-            return Err(wrong(&format!("lies outside the {block} bytes of all arguments")));
+            return Err(wrong(&format!("is outside the {block} bytes of all arguments")));
         }
         let kind = match word {
             "global_buffer" if size == 8 => Some(ArgKind::Buffer),

@@ -64,7 +64,7 @@ pub enum SessionError {
     #[error("a sequence is named twice in one step")]
     Twice,
     /// Logits or a token were requested, but the sequence has no tokens.
-    #[error("no token to go on from")]
+    #[error("no token to continue from")]
     NoTokens,
     /// The mask and the biases forbid every token.
     #[error("no token is allowed: the mask or the biases forbid every one")]

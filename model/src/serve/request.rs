@@ -257,7 +257,7 @@ pub enum Failure {
     #[error("{0}")]
     Request(String),
     /// The constraint cannot continue.
-    #[error("the constraint cannot go on: {0}")]
+    #[error("the constraint cannot continue: {0}")]
     Constraint(String),
     /// A panic in this program.
     #[error("an internal fault: {0}")]

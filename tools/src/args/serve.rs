@@ -87,8 +87,8 @@ pub struct Serve {
     /// Tokens per step: one of each answer, the rest for pieces of prompts (default: by the device)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub token_budget: Option<usize>,
-    /// Drafts from n-grams that repeat in a prompt and its answer, verified in one step. Drafting
-    /// stops where it does not pay (default: on with the CPU, off with GPUs)
+    /// Draft from n-grams that repeat in a prompt and its answer, and verify in one step. Drafting
+    /// stops if it is not faster (default: on with the CPU, off with GPUs)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     pub lookup: Option<Switch>,
     /// Maximum number of connections, half of them from one address. A further one closes the

@@ -208,7 +208,7 @@ fn two_cards_of_different_families_each_give_the_hosts_tokens() {
         (
             "rocm:0",
             &["--host-experts", "1", "--stream"],
-            "--host-experts is for one GPU that has all else: leave --stream out",
+            "--host-experts is for one GPU that has all else: remove --stream",
         ),
         (
             "rocm:0",
@@ -223,10 +223,10 @@ fn two_cards_of_different_families_each_give_the_hosts_tokens() {
         (
             "rocm:0",
             &["--host-ffn", "1", "--stream"],
-            "--host-ffn is for one GPU that has all else: leave --stream out",
+            "--host-ffn is for one GPU that has all else: remove --stream",
         ),
-        ("rocm:0", &["--host-ffn", "1", "--host-layers", "1"], "leave --host-layers out"),
-        ("rocm:0", &["--host-ffn", "1", "--host-experts", "1"], "leave --host-experts out"),
+        ("rocm:0", &["--host-ffn", "1", "--host-layers", "1"], "remove --host-layers"),
+        ("rocm:0", &["--host-ffn", "1", "--host-experts", "1"], "remove --host-experts"),
         (
             "rocm:0,rocm:1",
             &["--host-ffn", "1"],

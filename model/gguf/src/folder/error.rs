@@ -145,7 +145,7 @@ pub enum FolderError {
         tensor: String,
     },
     /// A tensor is in two files, or under two names.
-    #[error("tensor {} is there twice", QuotedText(tensor))]
+    #[error("tensor {} occurs twice", QuotedText(tensor))]
     Twice {
         /// Name of the tensor.
         tensor: String,

@@ -94,7 +94,7 @@ pub fn write(
             }
             let factor = factor()?;
             if factor < 1.0 {
-                return Err(scaling.bad("factor", "YaRN stretches: 1 or more is wanted"));
+                return Err(scaling.bad("factor", "must be 1 or more (YaRN)"));
             }
             let original = scaling
                 .u32("original_max_position_embeddings")?

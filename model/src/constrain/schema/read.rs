@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
     pub fn count(&mut self) -> Result<(), String> {
         self.made += 1;
         match self.made > MOST {
-            true => Err(format!("it stands for more than {MOST} schemas")),
+            true => Err(format!("it expands to more than {MOST} schemas")),
             false => Ok(()),
         }
     }
