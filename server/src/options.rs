@@ -88,6 +88,9 @@ pub struct Options {
     pub max_queue: usize,
     /// Maximum tokens of a step. `None`: chosen for the device.
     pub token_budget: Option<usize>,
+    /// Without a `token_budget` on a GPU: the time between two tokens of an answer that pieces of
+    /// prompts may cause.
+    pub latency_target: Duration,
     /// Whether tokens may be drafted from repeated n-grams. `None`: on the CPU only.
     pub lookup: Option<bool>,
     /// Limits of connections and bodies.
@@ -183,6 +186,7 @@ impl Options {
             allow_anyone: false,
             max_queue: 256,
             token_budget: None,
+            latency_target: Duration::from_millis(50),
             lookup: None,
             limits: Limits::default(),
             worker: None,

@@ -237,8 +237,20 @@ impl Persistent {
 pub(super) enum SlotScope {
     /// Words and caches of one slot.
     Slot(usize),
+    /// As `Slot`, and the rows of the program's buffers from this one on.
+    Rows(usize, usize),
     /// Words and caches of all slots.
     All,
+}
+
+/// Tokens of a sequence in a program for several.
+#[derive(Debug, Clone)]
+pub(super) struct Piece {
+    pub slot: usize,
+    /// Its first row in the program.
+    pub row: usize,
+    /// The values for launches that are its own.
+    pub now: Now,
 }
 
 /// The control words of sequences, slot after slot.
@@ -340,6 +352,21 @@ impl LoadedPlan {
             launch(l, paused)?;
         }
         pause(launches.len()).map(|_| ())
+    }
+
+    /// Enqueues a program for tokens of several sequences ([`Program::packs`]). Launches that belong
+    /// to a sequence are made for each piece, all others once, for all rows.
+    pub fn issue_packed(&self, program: &Program, now: &Now, pieces: &[Piece]) -> Result<()> {
+        for l in &program.launches {
+            if l.is_of_a_sequence() {
+                for p in pieces {
+                    self.launch(program, l, &p.now, SlotScope::Rows(p.slot, p.row))?;
+                }
+            } else {
+                self.launch(program, l, now, SlotScope::All)?;
+            }
+        }
+        Ok(())
     }
 
     fn compute_aside(&self, program: &Program, pause: &Pause, now: &Now) -> Result<()> {
@@ -463,7 +490,7 @@ impl LoadedPlan {
         // The part of one slot, in memory with equal parts for all slots.
         let part = |all: DeviceBuffer<u8>| match whose {
             SlotScope::All => Ok(all),
-            SlotScope::Slot(slot) => {
+            SlotScope::Slot(slot) | SlotScope::Rows(slot, _) => {
                 let each = all.len() / self.plan.slots.max(1);
                 all.slice(slot * each..(slot + 1) * each)
             }
@@ -473,14 +500,23 @@ impl LoadedPlan {
             self.plan.parts_of(id.0 as usize),
             whose,
         ) {
-            (parts @ Parts::Slots { .. }, SlotScope::Slot(slot)) => {
+            (parts @ Parts::Slots { .. }, SlotScope::Slot(slot) | SlotScope::Rows(slot, _)) => {
                 let each = all.len() / parts.count().max(1);
                 all.slice(slot * each..(slot + 1) * each)
             }
             (Parts::Pages(_), _) | (_, SlotScope::All) => Ok(all.clone()),
         };
         Ok(Some(match *bind {
-            Bind::Buffer(id) => self.buffer(program, id)?,
+            Bind::Buffer(id) => {
+                let all = self.buffer(program, id)?;
+                match whose {
+                    SlotScope::Rows(_, row) => {
+                        let each = all.len() / (program.tokens as usize).max(1);
+                        all.slice(row * each..all.len())?
+                    }
+                    SlotScope::Slot(_) | SlotScope::All => all,
+                }
+            }
             Bind::Matrix(w) => self.matrices.get(&w).ok_or_else(|| lost("matrix"))?.clone(),
             Bind::Vector(w) => self.vectors.get(&w).ok_or_else(|| lost("vector"))?.cast()?,
             Bind::Rope(r) => {

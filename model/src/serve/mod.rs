@@ -24,6 +24,7 @@ mod hand_out;
 mod held_tokens;
 mod masks;
 mod memory;
+mod pace;
 mod paged;
 mod prefixes;
 mod request;

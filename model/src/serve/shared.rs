@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The usual limit of the time between two tokens of an answer.
+const LATENCY_TARGET: Duration = Duration::from_millis(50);
+
 /// Options of a [`Scheduler`](super::Scheduler).
 pub struct SchedulerOptions {
     /// Maximum number of waiting requests. Requests that are being answered are not counted.
@@ -19,6 +22,9 @@ pub struct SchedulerOptions {
     /// gets one token in any case; the rest is for prompts. A larger budget speeds up prompts and
     /// delays every answer.
     pub token_budget: Option<usize>,
+    /// Without a `token_budget` on a GPU: prompts get as many tokens of a step as keep the time
+    /// between two tokens of an answer below this, but at least 512.
+    pub latency_target: Duration,
     /// Maximum number of tokens in all sequences, at least one context; `None`: all slots full. It
     /// limits memory on the CPU, where sequences allocate while they grow. When it is reached, the
     /// newest sequence is preempted and recomputed later.
@@ -37,6 +43,7 @@ impl Default for SchedulerOptions {
         SchedulerOptions {
             max_queue: 256,
             token_budget: None,
+            latency_target: LATENCY_TARGET,
             held_tokens: None,
             reuse: true,
             reopen: None,

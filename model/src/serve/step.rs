@@ -12,8 +12,8 @@ use crate::sample::TokenMask;
 use crate::session::{Given, SequenceId, Session, SessionError, Want, Work};
 use std::time::Instant;
 
-/// Maximum number of prompt tokens in a step on a GPU while answers run: about 20 ms for an 8B
-/// model on an H200.
+/// Prompt tokens in a step on a GPU while answers run, before times are known: about 20 ms for an
+/// 8B model on an H200.
 pub(super) const BUDGET_ON_GPU: usize = 512;
 /// Maximum number of prompt tokens in a step on the CPU: a fraction of a second.
 const BUDGET_ON_CPU: usize = 64;
@@ -80,6 +80,11 @@ impl Worker {
         };
         let done = guarded(|| together_or_alone(session, &work, late.then_some(&mut ask)));
         let took = start.elapsed();
+        let decodes = parts.iter().any(|p| p.want != Want::Nothing && p.tokens.len() == 1);
+        let prompts = parts.iter().filter(|p| p.tokens.len() > 1).map(|p| p.tokens.len()).sum();
+        if decodes {
+            self.pace.saw(prompts, took);
+        }
         self.seen.busy += took.as_secs_f64();
         self.seen.steps += 1;
         let mut masks = known.unwrap_or_else(|| answers(&mut self.masks, &mut self.running));
@@ -131,6 +136,7 @@ impl Worker {
     /// The number of tokens that the next step takes from each sequence.
     pub(super) fn compose(&self) -> Vec<usize> {
         let rest: Vec<usize> = self.running.iter().map(|r| r.rest().len()).collect();
+        let answers = rest.contains(&1);
         let session = self.session.as_ref();
         let aside = |s: &Session| {
             s.gpu()
@@ -148,9 +154,10 @@ impl Worker {
         let (usual, least) = match chunk {
             _ if on_cpu => (BUDGET_ON_CPU, 1),
             Some(chunk) => (chunk.max(BUDGET_ON_GPU), LEAST_ON_GPU),
+            None if answers => (self.pace.budget(), LEAST_ON_GPU),
             None => (BUDGET_ON_GPU, LEAST_ON_GPU),
         };
-        let alone = if rest.contains(&1) { 1 } else { ALONE };
+        let alone = if answers { 1 } else { ALONE };
         let mut take = compose(&rest, self.budget.unwrap_or(usual).saturating_mul(alone), least);
         // A piece ends at the next position whose state is saved.
         for (r, n) in self.running.iter().zip(&mut take) {

@@ -4,6 +4,7 @@
 use super::Reopen;
 use super::held_tokens::held;
 use super::masks::Masks;
+use super::pace::Pace;
 use super::prefixes::Prefixes;
 use super::request::{Failure, Reason, Refused};
 use super::retained::RetainedSequences;
@@ -57,6 +58,8 @@ pub(super) struct Worker {
     /// Number of tokens of the step that last lacked memory.
     pub lacked: usize,
     pub budget: Option<usize>,
+    /// Chooses the budget on a GPU by the times of steps, where none is given.
+    pub pace: Pace,
     pub held_tokens: usize,
     pub reuse: bool,
     /// The status to publish.
@@ -83,6 +86,7 @@ impl Worker {
             lacks: false,
             lacked: 0,
             budget: options.token_budget,
+            pace: Pace::new(options.latency_target),
             held_tokens: options.held_tokens.unwrap_or(usize::MAX),
             reuse: options.reuse,
             seen,

@@ -25,6 +25,7 @@ mod simulated_memory;
 mod simulated_model;
 mod simulated_ops;
 mod simulated_order;
+mod simulated_packed;
 mod simulated_pages;
 mod simulated_persistent;
 mod simulated_products;

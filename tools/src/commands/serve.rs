@@ -79,6 +79,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         allow_anyone: args.allow_anyone,
         max_queue: args.max_queue,
         token_budget: args.token_budget,
+        latency_target: Duration::from_millis(args.latency_target as u64),
         lookup: args.lookup.map(args::Switch::is_on),
         limits: Limits {
             connections: args.max_connections,
