@@ -3,10 +3,10 @@
 //! the request.
 
 use crate::{Options, Result};
-use kjit_model::lookup::MOST;
+use kjit_model::prompt_lookup::MOST;
 use kjit_model::sample::SampleOptions;
 use kjit_model::serve::{Event, Request, Scheduler, SchedulerOptions, Status, Stop};
-use kjit_model::session::{After, Given, OpenOptions, Session, Want, Work};
+use kjit_model::session::{DecodeControl, OpenOptions, Session, StepOutput, Want, Work};
 use kjit_model::tokenizer::EncodeOptions;
 use kjit_model::{DeviceChoice, Model};
 use std::io::Write;
@@ -127,7 +127,7 @@ fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Writ
             start = Instant::now();
         }
         plain.push(token);
-        if plain.len() <= tokens { After::Go } else { After::End }
+        if plain.len() <= tokens { DecodeControl::Go } else { DecodeControl::End }
     })?;
     let one = start.elapsed().as_secs_f64() / tokens as f64;
     session.remove(id)?;
@@ -141,7 +141,7 @@ fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Writ
             let draft = next.map(|id| if right { *id } else { id ^ 1 });
             let now: Vec<u32> = chosen.last().copied().into_iter().chain(draft).collect();
             let work = Work { sequence: id, tokens: &now, want: Want::Drafted(now.len() - 1) };
-            if let Some(Given::Tokens(ids)) = session.step(&[work])?.pop() {
+            if let Some(StepOutput::Tokens(ids)) = session.step(&[work])?.pop() {
                 chosen.extend(ids);
             }
             // The first step captures a graph and is not timed.

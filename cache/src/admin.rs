@@ -10,7 +10,7 @@ use crate::evict::candidates;
 use crate::key::{BuildKey, Digest, Key};
 use crate::layer::Layer;
 use crate::record::RECORD_LIMIT;
-use crate::store::{DirStore, Kind, Place};
+use crate::store::{DirStore, ItemPath, Kind};
 use crate::warning::Warning;
 
 /// An entry of a listing.
@@ -126,7 +126,7 @@ impl Cache {
         list
     }
 
-    pub(crate) fn places_by_use(&self, home: &DirStore) -> Vec<(Place, Option<u64>)> {
+    pub(crate) fn places_by_use(&self, home: &DirStore) -> Vec<(ItemPath, Option<u64>)> {
         let reading = match home.base() {
             Ok(base) => {
                 let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +213,7 @@ impl Cache {
     pub fn stat(&self) -> Stat {
         let mut layers = Vec::new();
         let of_dir = |layer: Origin, store: &DirStore| {
-            let sum = |walked: Vec<(Place, u64)>| {
+            let sum = |walked: Vec<(ItemPath, u64)>| {
                 (walked.len() as u64, walked.iter().map(|(_, bytes)| bytes).sum())
             };
             let (entries, bytes) = sum(store.walk(Kind::Entry, false));
@@ -285,7 +285,7 @@ impl Cache {
                 continue;
             }
             let Some(home) = &self.home else { continue };
-            match home.remove(&Place::entry(info.key.source().digest(), build)) {
+            match home.remove(&ItemPath::entry(info.key.source().digest(), build)) {
                 Ok(()) => {
                     self.note_removed(home, build, info.bytes);
                     cleared.entries += 1;
@@ -313,7 +313,7 @@ impl Cache {
             let at_home = self
                 .home
                 .as_ref()
-                .is_some_and(|home| home.remove(&Place::record(key.digest())).is_ok());
+                .is_some_and(|home| home.remove(&ItemPath::record(key.digest())).is_ok());
             removed += u64::from(in_memory.is_some() || at_home);
         }
         removed

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::config::Config;
 use crate::entry::{Artefact, Entry, HEADER_LEN, peek_created};
-use crate::flight::{Flights, Landing, Role};
+use crate::flight::{FlightGroup, FlightResult, Role};
 use crate::journal::Journal;
 use crate::key::{BuildKey, Digest, Key};
 use crate::layer::{Layer, layers_at};
 use crate::lock::{self, KeyLock, Outcome};
 use crate::memory::MemoryLayer;
 use crate::safe_dir::{Fault, is_privileged};
-use crate::store::{DirStore, Place};
+use crate::store::{DirStore, ItemPath};
 use crate::warning::{Warning, Warnings};
 
 /// After another process has made an entry, it may become visible late (NFS caches its absence).
@@ -74,7 +74,7 @@ pub struct Counters {
 }
 
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct CounterCells {
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
     pub(crate) made: AtomicU64,
@@ -88,7 +88,7 @@ pub(crate) fn count(counter: &AtomicU64) {
 
 /// The state of a key whose artefact could not be used.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Distrust {
+pub(crate) struct UnusableEntry {
     pub(crate) times: u32,
     /// The entry could not be removed from the home directory, so it is not read from there until a
     /// new one is published.
@@ -105,11 +105,11 @@ pub struct Cache {
     pub(crate) layers: Vec<Layer>,
     pub(crate) memory: Mutex<MemoryLayer>,
     pub(crate) records: Mutex<HashMap<Digest, (Key, Vec<u8>)>>,
-    pub(crate) distrusted: Mutex<HashMap<Digest, Distrust>>,
+    pub(crate) distrusted: Mutex<HashMap<Digest, UnusableEntry>>,
     pub(crate) warnings: Warnings,
-    pub(crate) tally: Tally,
+    pub(crate) tally: CounterCells,
     pub(crate) journal: Mutex<Journal>,
-    flights: Flights,
+    flights: FlightGroup,
 }
 
 impl Cache {
@@ -121,7 +121,7 @@ impl Cache {
         let home = if privileged { None } else { config.home_dir() }.map(DirStore::new);
         if privileged {
             warnings.push(Warning::Privileged);
-        } else if home.is_none() && config.home != crate::config::Home::Memory {
+        } else if home.is_none() && config.home != crate::config::HomeDir::Memory {
             warnings.push(Warning::NoHome);
         }
         let paths = if privileged { Vec::new() } else { config.read_only_paths() };
@@ -133,9 +133,9 @@ impl Cache {
             memory: Mutex::new(MemoryLayer::new(config.memory_bytes)),
             records: Mutex::default(),
             distrusted: Mutex::default(),
-            tally: Tally::default(),
+            tally: CounterCells::default(),
             journal: Mutex::default(),
-            flights: Flights::default(),
+            flights: FlightGroup::default(),
             read_only: AtomicBool::new(false),
             config,
             home,
@@ -217,24 +217,24 @@ impl Cache {
         let ticket = loop {
             match self.flights.board(key.digest(), until) {
                 Role::Lead(ticket) => break Some(ticket),
-                Role::Landed(Landing::Entry(entry)) => {
+                Role::Landed(FlightResult::Entry(entry)) => {
                     return Ok(Found { entry, origin: Origin::Shared });
                 }
-                Role::Landed(Landing::Failed(error)) => match error.downcast_ref::<E>() {
+                Role::Landed(FlightResult::Failed(error)) => match error.downcast_ref::<E>() {
                     Some(error) => return Err(error.clone()),
                     // The other request for the key has another error type, so this call runs its
                     // own maker.
                     None => break None,
                 },
-                Role::Landed(Landing::Abandoned) => {}
+                Role::Landed(FlightResult::Abandoned) => {}
                 Role::TimedOut => break None,
             }
         };
         let result = self.make_locked(key, until, make);
         if let Some(ticket) = ticket {
             ticket.land(match &result {
-                Ok(found) => Landing::Entry(found.entry.clone()),
-                Err(error) => Landing::Failed(Arc::new(error.clone())),
+                Ok(found) => FlightResult::Entry(found.entry.clone()),
+                Err(error) => FlightResult::Failed(Arc::new(error.clone())),
             });
         }
         result
@@ -329,7 +329,7 @@ impl Cache {
         if bytes.len() as u64 > cap {
             return Err(Some(Warning::TooLarge { bytes: bytes.len() as u64, cap }));
         }
-        let place = Place::entry(entry.key().source().digest(), entry.key().digest());
+        let place = ItemPath::entry(entry.key().source().digest(), entry.key().digest());
         match home.publish(&place, bytes) {
             Ok(()) => {
                 count(&self.tally.published);
@@ -361,7 +361,7 @@ impl Cache {
     pub fn quarantine(&self, key: &BuildKey) -> u32 {
         let build = key.digest();
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(build);
-        let place = Place::entry(key.source().digest(), build);
+        let place = ItemPath::entry(key.source().digest(), build);
         let stays = match &self.home {
             Some(home) => {
                 // Checks the directory instead of the result of the call: it matters whether the
@@ -378,7 +378,7 @@ impl Cache {
         distrust.times
     }
 
-    pub(crate) fn distrust(&self) -> std::sync::MutexGuard<'_, HashMap<Digest, Distrust>> {
+    pub(crate) fn distrust(&self) -> std::sync::MutexGuard<'_, HashMap<Digest, UnusableEntry>> {
         self.distrusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

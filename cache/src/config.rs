@@ -13,7 +13,7 @@ const DEFAULT_MEMORY_BYTES: u64 = 256 << 20;
 const DEFAULT_ENTRY_LIMIT: u64 = 1 << 30;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Home {
+pub(crate) enum HomeDir {
     User,
     Dir(PathBuf),
     Memory,
@@ -23,7 +23,7 @@ pub(crate) enum Home {
 #[derive(Clone)]
 pub struct Config {
     pub(crate) app: String,
-    pub(crate) home: Home,
+    pub(crate) home: HomeDir,
     pub(crate) environment: bool,
     pub(crate) read_only: Vec<PathBuf>,
     pub(crate) max_bytes: u64,
@@ -40,7 +40,7 @@ impl Config {
     pub fn for_app(app: &str) -> Self {
         Self {
             app: app.to_owned(),
-            home: Home::User,
+            home: HomeDir::User,
             environment: true,
             read_only: Vec::new(),
             max_bytes: DEFAULT_MAX_BYTES,
@@ -54,14 +54,14 @@ impl Config {
     /// Sets the home directory. If it cannot be used, memory is used, never another directory.
     #[must_use]
     pub fn dir(mut self, dir: impl AsRef<Path>) -> Self {
-        self.home = Home::Dir(dir.as_ref().to_owned());
+        self.home = HomeDir::Dir(dir.as_ref().to_owned());
         self
     }
 
     /// Writes nothing to disk; read-only layers are still read.
     #[must_use]
     pub fn memory_only(mut self) -> Self {
-        self.home = Home::Memory;
+        self.home = HomeDir::Memory;
         self
     }
 
@@ -126,9 +126,9 @@ impl Config {
     /// later.
     pub(crate) fn home_dir(&self) -> Option<PathBuf> {
         let dir = match &self.home {
-            Home::Memory => None,
-            Home::Dir(dir) => Some(dir.clone()),
-            Home::User => self.variable("_CACHE_DIR").map(PathBuf::from).or_else(|| {
+            HomeDir::Memory => None,
+            HomeDir::Dir(dir) => Some(dir.clone()),
+            HomeDir::User => self.variable("_CACHE_DIR").map(PathBuf::from).or_else(|| {
                 let user = directories::BaseDirs::new()?;
                 Some(user.cache_dir().join(&self.app))
             }),

@@ -12,11 +12,11 @@ use std::sync::PoisonError;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cache::Cache;
-use crate::journal::{Event, Journal, Reading, ShortDigest, Use, encode};
+use crate::journal::{EntryUse, Event, Journal, JournalState, ShortDigest, encode};
 use crate::key::Digest;
 use crate::lock;
 use crate::safe_dir::Fault;
-use crate::store::{DirStore, Kind, Place, sweep_temps, unique_name};
+use crate::store::{DirStore, ItemPath, Kind, sweep_temps, unique_name};
 
 /// Percentage of the limit that is protected for entries used after their publication.
 const PROTECTED_PERCENT: u64 = 60;
@@ -30,7 +30,7 @@ fn percent(of: u64, percent: u64) -> u64 {
 
 /// An entry as a candidate for eviction.
 pub(crate) struct Candidate {
-    pub(crate) place: Place,
+    pub(crate) place: ItemPath,
     pub(crate) bytes: u64,
     short: ShortDigest,
     rank: u64,
@@ -143,7 +143,7 @@ fn rewrite(
     let records: Vec<u8> = kept
         .iter()
         .flat_map(|entry| {
-            let known = Use {
+            let known = EntryUse {
                 rank: entry.rank,
                 used: entry.used,
                 time_s: entry.time_s,
@@ -156,7 +156,7 @@ fn rewrite(
 }
 
 /// All existing entries, with their data from the journal.
-pub(crate) fn candidates(home: &DirStore, reading: &Reading) -> Vec<Candidate> {
+pub(crate) fn candidates(home: &DirStore, reading: &JournalState) -> Vec<Candidate> {
     let walked = home.walk(Kind::Entry, true);
     let known = walked.into_iter().filter_map(|(place, bytes)| {
         let short = ShortDigest::from(place.name().parse::<Digest>().ok()?);

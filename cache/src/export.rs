@@ -12,7 +12,7 @@ use crate::entry::encode_record;
 use crate::key::{Digest, Key};
 use crate::pack::{MAGIC, Pack, PackError, PublicKey, SecretKey, encode_head, index_line};
 use crate::record::RECORD_LIMIT;
-use crate::store::{Kind, Place, unique_name};
+use crate::store::{ItemPath, Kind, unique_name};
 use crate::warning::Warning;
 
 /// Name prefix of an unfinished pack.
@@ -178,7 +178,7 @@ impl Cache {
             let outcome = match item.kind {
                 Kind::Entry => match pack.entry(item, self.config.entry_limit) {
                     Ok(entry) => {
-                        let place = Place::entry(item.source, item.build);
+                        let place = ItemPath::entry(item.source, item.build);
                         if self.read_entry(home, &place, item.build, true).is_some() {
                             Ok(false)
                         } else {
@@ -197,7 +197,7 @@ impl Cache {
                     }
                     Ok((key, value)) => {
                         let bytes = encode_record(&key, &value, 0);
-                        if let Err(fault) = home.publish(&Place::record(key.digest()), &bytes) {
+                        if let Err(fault) = home.publish(&ItemPath::record(key.digest()), &bytes) {
                             return Err(not_kept(&imported, Some(self.unwritable(home, &fault))));
                         }
                         Ok(true)

@@ -11,7 +11,7 @@ use crate::key::Digest;
 
 /// The result of a flight: an entry, the error of the maker, or a panic of its thread.
 #[derive(Clone)]
-pub(crate) enum Landing {
+pub(crate) enum FlightResult {
     Entry(Entry),
     Failed(Arc<dyn Any + Send + Sync>),
     Abandoned,
@@ -19,13 +19,13 @@ pub(crate) enum Landing {
 
 #[derive(Default)]
 struct Flight {
-    landing: Mutex<Option<Landing>>,
+    landing: Mutex<Option<FlightResult>>,
     landed: Condvar,
 }
 
 /// The keys that this process is making.
 #[derive(Default)]
-pub(crate) struct Flights {
+pub(crate) struct FlightGroup {
     open: Mutex<HashMap<Digest, Arc<Flight>>>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Role<'a> {
     /// The thread makes the artefact and lands the ticket.
     Lead(Leader<'a>),
     /// Another thread has made the artefact.
-    Landed(Landing),
+    Landed(FlightResult),
     /// The thread that makes the artefact takes too long.
     TimedOut,
 }
@@ -42,12 +42,12 @@ pub(crate) enum Role<'a> {
 /// The guard of a flight, which its thread must land. Dropping it without landing tells the waiters
 /// that there is no result.
 pub(crate) struct Leader<'a> {
-    flights: &'a Flights,
+    flights: &'a FlightGroup,
     key: Digest,
     flight: Arc<Flight>,
 }
 
-impl Flights {
+impl FlightGroup {
     /// Joins the flight of `key`, or starts one. Waits at most until `deadline`.
     pub(crate) fn board(&self, key: Digest, deadline: Instant) -> Role<'_> {
         let flight = {
@@ -77,11 +77,11 @@ impl Flights {
 }
 
 impl Leader<'_> {
-    pub(crate) fn land(self, landing: Landing) {
+    pub(crate) fn land(self, landing: FlightResult) {
         self.finish(landing);
     }
 
-    fn finish(&self, landing: Landing) {
+    fn finish(&self, landing: FlightResult) {
         let mut open = self.flights.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.get(&self.key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
             open.remove(&self.key);
@@ -97,6 +97,6 @@ impl Leader<'_> {
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        self.finish(Landing::Abandoned);
+        self.finish(FlightResult::Abandoned);
     }
 }

@@ -104,7 +104,7 @@ fn decode(record: &[u8]) -> Option<(Event, ShortDigest, u64, u64)> {
 
 /// Rank and size of an entry, from the journal.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Use {
+pub(crate) struct EntryUse {
     /// A higher rank means a later use.
     pub(crate) rank: u64,
     /// Whether the entry was used after its publication.
@@ -115,7 +115,7 @@ pub(crate) struct Use {
     pub(crate) bytes: u64,
 }
 
-impl Use {
+impl EntryUse {
     /// One record that restores this state.
     pub(crate) fn record(&self, build: ShortDigest) -> Vec<u8> {
         let event = if self.used { Event::AddedAndUsed } else { Event::Added };
@@ -125,8 +125,8 @@ impl Use {
 
 /// The state that was read from a journal.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Reading {
-    pub(crate) uses: HashMap<ShortDigest, Use>,
+pub(crate) struct JournalState {
+    pub(crate) uses: HashMap<ShortDigest, EntryUse>,
     /// Total size of existing entries.
     pub(crate) total: u64,
     /// Bytes read so far. The next read continues there.
@@ -134,7 +134,7 @@ pub(crate) struct Reading {
     rank: u64,
 }
 
-impl Reading {
+impl JournalState {
     fn apply(&mut self, event: Event, build: ShortDigest, bytes: u64, time_s: u64) {
         self.rank = self.rank.saturating_add(1);
         let rank = self.rank;
@@ -144,13 +144,15 @@ impl Reading {
                 // An entry that is missing in the journal has no known size here; the next walk
                 // finds it.
                 let bytes = known.map_or(0, |known| known.bytes);
-                self.uses.insert(build, Use { rank, used: true, time_s, bytes });
+                self.uses.insert(build, EntryUse { rank, used: true, time_s, bytes });
             }
             Event::Added | Event::AddedAndUsed => {
                 let before = known.map_or(0, |known| known.bytes);
                 self.total = self.total.saturating_sub(before).saturating_add(bytes);
-                self.uses
-                    .insert(build, Use { rank, used: event == Event::AddedAndUsed, time_s, bytes });
+                self.uses.insert(
+                    build,
+                    EntryUse { rank, used: event == Event::AddedAndUsed, time_s, bytes },
+                );
             }
             Event::Removed => {
                 if let Some(known) = self.uses.remove(&build) {
@@ -189,7 +191,7 @@ impl Reading {
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     file: Option<File>,
-    reading: Reading,
+    reading: JournalState,
 }
 
 impl Journal {
@@ -211,19 +213,19 @@ impl Journal {
         }
         let file = open_or_clear(base, base, NAME, true)?;
         let len = file.metadata()?.len();
-        self.reading = Reading::default();
+        self.reading = JournalState::default();
         self.file = Some(file);
         Ok(len)
     }
 
     /// Reads records that any process has appended since the last call.
-    pub(crate) fn catch_up(&mut self, base: &SafeDir) -> Result<&Reading, Fault> {
+    pub(crate) fn catch_up(&mut self, base: &SafeDir) -> Result<&JournalState, Fault> {
         self.open(base)?;
         let Self { file: Some(file), reading } = self else { return Ok(&self.reading) };
         let len = file.metadata()?.len().min(READ_LIMIT);
         if len < reading.offset {
             // The journal was truncated, so the state read from it is invalid.
-            *reading = Reading::default();
+            *reading = JournalState::default();
         }
         let todo = usize::try_from(len - reading.offset)
             .map_err(|_| Fault::Refused("the journal is too long"))?;
@@ -248,7 +250,7 @@ impl Journal {
     /// Rewrites the journal from its own contents, without checking the entries.
     pub(crate) fn compact(&mut self, base: &SafeDir, temp: &str) -> Result<(), Fault> {
         let reading = self.catch_up(base)?;
-        let mut uses: Vec<(&ShortDigest, &Use)> = reading.uses.iter().collect();
+        let mut uses: Vec<(&ShortDigest, &EntryUse)> = reading.uses.iter().collect();
         uses.sort_by_key(|(_, known)| known.rank);
         let records: Vec<u8> =
             uses.into_iter().flat_map(|(build, known)| known.record(*build)).collect();
@@ -280,7 +282,7 @@ impl Journal {
             let _ = base.unlink(temp);
         }
         self.file = None;
-        self.reading = Reading::default();
+        self.reading = JournalState::default();
         written
     }
 }
@@ -300,7 +302,7 @@ mod tests {
             bytes.extend_from_slice(&encode(Event::Added, short(2), 20, 0)[..torn]);
             bytes.extend_from_slice(&encode(Event::Added, short(3), 30, 0));
             bytes.extend_from_slice(&encode(Event::Used, short(1), 0, 0));
-            let mut reading = Reading::default();
+            let mut reading = JournalState::default();
             reading.absorb(&bytes);
             assert_eq!(reading.total, 40, "torn at {torn}");
             assert!(
@@ -314,7 +316,7 @@ mod tests {
     fn a_record_that_is_still_being_written_is_read_the_next_time() {
         let record = encode(Event::Added, short(1), 10, 0);
         for part in 0..RECORD {
-            let mut reading = Reading::default();
+            let mut reading = JournalState::default();
             let done = reading.absorb(&record[..part]);
             assert_eq!((done, reading.total), (0, 0));
             reading.absorb(&record[done..]);

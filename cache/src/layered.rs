@@ -5,7 +5,7 @@ use crate::entry::Entry;
 use crate::key::Digest;
 use crate::layer::{Layer, LazyPack};
 use crate::pack::Pack;
-use crate::store::{Kind, Place};
+use crate::store::{ItemPath, Kind};
 use crate::warning::Warning;
 
 impl Cache {
@@ -41,7 +41,9 @@ impl Cache {
         build: Digest,
     ) -> Option<Entry> {
         match layer {
-            Layer::Dir(store) => self.read_entry(store, &Place::entry(source, build), build, false),
+            Layer::Dir(store) => {
+                self.read_entry(store, &ItemPath::entry(source, build), build, false)
+            }
             Layer::Pack(lazy) => {
                 let pack = self.pack(lazy)?;
                 let item = pack.item(build, Kind::Entry).filter(|item| item.source == source)?;

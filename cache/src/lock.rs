@@ -95,14 +95,14 @@ pub(crate) fn acquire<T>(
 }
 
 /// The error if another process holds the lock.
-pub(crate) struct Busy;
+pub(crate) struct LockBusy;
 
 /// Takes the lock `name` without waiting; `None` if locks are not available.
-pub(crate) fn try_acquire(store: &DirStore, name: &str) -> Result<Option<KeyLock>, Busy> {
+pub(crate) fn try_acquire(store: &DirStore, name: &str) -> Result<Option<KeyLock>, LockBusy> {
     match acquire::<()>(store, name, Instant::now(), || None) {
         Outcome::Held { lock, .. } => Ok(Some(lock)),
         Outcome::Unavailable(..) => Ok(None),
-        Outcome::Appeared(()) | Outcome::TimedOut(_) => Err(Busy),
+        Outcome::Appeared(()) | Outcome::TimedOut(_) => Err(LockBusy),
     }
 }
 

@@ -6,14 +6,14 @@ use crate::cache::{Cache, Found, Origin, Scope, count};
 use crate::entry::{Entry, EntryError};
 use crate::key::{BuildKey, Digest};
 use crate::safe_dir::Fault;
-use crate::store::{DirStore, Place};
+use crate::store::{DirStore, ItemPath};
 use crate::warning::Warning;
 
 impl Cache {
     /// Like [`Cache::get`], without counting.
     pub(crate) fn look_up(&self, key: &BuildKey) -> Option<Found> {
         let build = key.digest();
-        let place = Place::entry(key.source().digest(), build);
+        let place = ItemPath::entry(key.source().digest(), build);
         let distrust = self.distrust().get(&build).copied().unwrap_or_default();
         if let Some(home) = self.home.as_ref().filter(|_| !distrust.home)
             && let Some(entry) = self.read_entry(home, &place, build, true)
@@ -82,7 +82,7 @@ impl Cache {
     pub(crate) fn read_entry(
         &self,
         store: &DirStore,
-        place: &Place,
+        place: &ItemPath,
         build: Digest,
         ours: bool,
     ) -> Option<Entry> {
@@ -114,7 +114,7 @@ impl Cache {
     pub(crate) fn report_corrupt(
         &self,
         store: &DirStore,
-        place: &Place,
+        place: &ItemPath,
         reason: String,
         ours: bool,
     ) {

@@ -13,7 +13,7 @@ use crate::cache::Cache;
 use crate::entry::{decode_record, encode_record};
 use crate::key::{Digest, Key};
 use crate::safe_dir::Fault;
-use crate::store::{DirStore, Place};
+use crate::store::{DirStore, ItemPath};
 use crate::warning::Warning;
 
 /// Maximum size of a record. A record is read completely during other work.
@@ -54,14 +54,14 @@ impl Cache {
         &self,
         key: &Key,
         value: &[u8],
-        publish: impl Fn(&DirStore, &Place, &[u8]) -> Result<(), Fault>,
+        publish: impl Fn(&DirStore, &ItemPath, &[u8]) -> Result<(), Fault>,
     ) {
         let created =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
         let bytes = encode_record(key, value, u64::try_from(created).unwrap_or(u64::MAX));
         let in_memory = || self.records.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(home) = self.writable_home() {
-            match publish(home, &Place::record(key.digest()), &bytes) {
+            match publish(home, &ItemPath::record(key.digest()), &bytes) {
                 Ok(()) => {
                     in_memory().remove(&key.digest());
                     return;
@@ -94,7 +94,7 @@ impl Cache {
     pub fn reject_record(&self, key: &Key, reason: impl Into<String>) {
         let (digest, reason) = (key.digest(), reason.into());
         self.records.lock().unwrap_or_else(PoisonError::into_inner).remove(&digest);
-        let place = Place::record(digest);
+        let place = ItemPath::record(digest);
         match &self.home {
             Some(home) if matches!(home.read(&place, RECORD_LIMIT), Ok(Some(_))) => {
                 self.report_corrupt(home, &place, reason, true);
@@ -109,7 +109,7 @@ impl Cache {
         digest: Digest,
         ours: bool,
     ) -> Option<Vec<u8>> {
-        let place = Place::record(digest);
+        let place = ItemPath::record(digest);
         let reason = match store.read(&place, RECORD_LIMIT) {
             Ok(bytes) => match decode_record(&bytes?, Some(digest)) {
                 Ok((_, value)) => return Some(value),

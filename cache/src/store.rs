@@ -41,7 +41,7 @@ pub(crate) enum Kind {
 
 /// The path of an item below the store's base.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ItemPath {
     dirs: Vec<String>,
     name: String,
 }
@@ -50,7 +50,7 @@ fn shard(hex: &str) -> String {
     hex.chars().take(2).collect()
 }
 
-impl Place {
+impl ItemPath {
     pub(crate) fn entry(source: Digest, build: Digest) -> Self {
         let source = source.hex();
         Self { dirs: vec!["e".into(), shard(&source), source], name: build.hex() }
@@ -94,7 +94,7 @@ impl DirStore {
     }
 
     /// The full path of `place`, for messages.
-    pub(crate) fn path_of(&self, place: &Place) -> PathBuf {
+    pub(crate) fn path_of(&self, place: &ItemPath) -> PathBuf {
         place.path_below(&self.path.join(base_name()))
     }
 
@@ -151,7 +151,7 @@ impl DirStore {
         *self.base.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn open_place(&self, place: &Place) -> Result<SafeDir, Fault> {
+    fn open_place(&self, place: &ItemPath) -> Result<SafeDir, Fault> {
         let base = self.base()?;
         let mut dirs = place.dirs.iter();
         let mut dir = base.open_dir(dirs.next().map_or("", String::as_str))?;
@@ -161,7 +161,7 @@ impl DirStore {
         Ok(dir)
     }
 
-    fn create_place(&self, place: &Place) -> Result<SafeDir, Fault> {
+    fn create_place(&self, place: &ItemPath) -> Result<SafeDir, Fault> {
         let base = self.create_base()?;
         let mut dirs = place.dirs.iter();
         let mut dir = make_room(&base, &base, dirs.next().map_or("", String::as_str))?;
@@ -190,12 +190,12 @@ impl DirStore {
     }
 
     /// The bytes at `place`, from one read.
-    pub(crate) fn read(&self, place: &Place, limit: u64) -> Result<Option<Vec<u8>>, Fault> {
+    pub(crate) fn read(&self, place: &ItemPath, limit: u64) -> Result<Option<Vec<u8>>, Fault> {
         self.looking(|| self.open_place(place)?.read(&place.name, limit))
     }
 
     /// Up to `len` bytes from the start of `place`. The bytes are not verified.
-    pub(crate) fn peek(&self, place: &Place, len: usize) -> Option<Vec<u8>> {
+    pub(crate) fn peek(&self, place: &ItemPath, len: usize) -> Option<Vec<u8>> {
         use std::io::Read;
         let (file, _) = self.open_place(place).ok()?.open_file(&place.name).ok()?;
         let mut bytes = Vec::with_capacity(len);
@@ -204,25 +204,25 @@ impl DirStore {
     }
 
     /// The existing builds of a source.
-    pub(crate) fn builds(&self, source: Digest) -> Result<Vec<Place>, Fault> {
-        let place = Place::entry(source, source);
+    pub(crate) fn builds(&self, source: Digest) -> Result<Vec<ItemPath>, Fault> {
+        let place = ItemPath::entry(source, source);
         let listed = self.looking(|| self.open_place(&place)?.list())?.unwrap_or_default();
         let builds = listed.iter().filter_map(|name| name.parse().ok());
-        Ok(builds.map(|build| Place::entry(source, build)).collect())
+        Ok(builds.map(|build| ItemPath::entry(source, build)).collect())
     }
 
     /// Writes `bytes` atomically and durably.
-    pub(crate) fn publish(&self, place: &Place, bytes: &[u8]) -> Result<(), Fault> {
+    pub(crate) fn publish(&self, place: &ItemPath, bytes: &[u8]) -> Result<(), Fault> {
         self.publish_as(place, bytes, true)
     }
 
     /// [`DirStore::publish`] without waiting for the disk: the file survives the process but
     /// perhaps not a crash of the machine. For a short time no file has this name.
-    pub(crate) fn publish_soon(&self, place: &Place, bytes: &[u8]) -> Result<(), Fault> {
+    pub(crate) fn publish_soon(&self, place: &ItemPath, bytes: &[u8]) -> Result<(), Fault> {
         self.publish_as(place, bytes, false)
     }
 
-    fn publish_as(&self, place: &Place, bytes: &[u8], durable: bool) -> Result<(), Fault> {
+    fn publish_as(&self, place: &ItemPath, bytes: &[u8], durable: bool) -> Result<(), Fault> {
         let mut result = self.publish_once(place, bytes, durable);
         for _ in 0..PUBLISH_RETRIES {
             match &result {
@@ -236,7 +236,7 @@ impl DirStore {
         result
     }
 
-    fn publish_once(&self, place: &Place, bytes: &[u8], durable: bool) -> Result<(), Fault> {
+    fn publish_once(&self, place: &ItemPath, bytes: &[u8], durable: bool) -> Result<(), Fault> {
         let dir = self.create_place(place)?;
         sweep_temps(&dir);
         let (temp, file) = create_temp(&dir)?;
@@ -271,20 +271,20 @@ impl DirStore {
     }
 
     /// Moves the item at `place` away, of whatever kind. It is kept for inspection if possible.
-    pub(crate) fn set_aside(&self, place: &Place) -> Result<(), Fault> {
+    pub(crate) fn set_aside(&self, place: &ItemPath) -> Result<(), Fault> {
         let dir = self.open_place(place)?;
         clear_place(&*self.base()?, &dir, &place.name)
     }
 
     /// Removes the item at `place`, and its directory if this was the last build of its source.
-    pub(crate) fn remove(&self, place: &Place) -> Result<(), Fault> {
+    pub(crate) fn remove(&self, place: &ItemPath) -> Result<(), Fault> {
         let dir = self.open_place(place)?;
         dir.unlink(&place.name)
             .or_else(|fault| if fault.is_absent() { Ok(()) } else { dir.rmdir(&place.name) })?;
         if let [parents @ .., source] = place.dirs.as_slice()
             && source.len() == 64
         {
-            let parent = Place { dirs: parents.to_vec(), name: String::new() };
+            let parent = ItemPath { dirs: parents.to_vec(), name: String::new() };
             // This fails, as it should, if another build remains or was just added.
             let _ = self.open_place(&parent).and_then(|dir| dir.rmdir(source));
         }
@@ -293,7 +293,7 @@ impl DirStore {
 
     /// All items of a kind with their sizes, in any order. With `sweep`, also removes leftovers of
     /// crashed writers.
-    pub(crate) fn walk(&self, kind: Kind, sweep: bool) -> Vec<(Place, u64)> {
+    pub(crate) fn walk(&self, kind: Kind, sweep: bool) -> Vec<(ItemPath, u64)> {
         let mut found = Vec::new();
         let Ok(base) = self.base() else { return found };
         let Ok(top) = base.open_dir(if kind == Kind::Entry { "e" } else { "r" }) else {
@@ -378,13 +378,13 @@ fn subdirs(dir: &SafeDir) -> Vec<(String, SafeDir)> {
 
 /// All items whose name is a digest, of whatever kind: a FIFO with such a name is listed with size
 /// 0.
-fn files(dir: &SafeDir, dirs: &[String]) -> Vec<(Place, u64)> {
+fn files(dir: &SafeDir, dirs: &[String]) -> Vec<(ItemPath, u64)> {
     let listed = dir.list().unwrap_or_default();
     let named = listed.into_iter().filter(|name| name.parse::<Digest>().is_ok());
     named
         .map(|name| {
             let bytes = dir.file_len(&name).unwrap_or(0);
-            (Place { dirs: dirs.to_vec(), name }, bytes)
+            (ItemPath { dirs: dirs.to_vec(), name }, bytes)
         })
         .collect()
 }

@@ -9,7 +9,7 @@ use crate::entry::{Entry, HEADER_LEN, decode_record};
 use crate::layer::Layer;
 use crate::pack::Pack;
 use crate::record::RECORD_LIMIT;
-use crate::store::{DirStore, Kind, Place};
+use crate::store::{DirStore, ItemPath, Kind};
 
 /// The result of [`Cache::verify`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl Cache {
                 Err(fault) => Err(fault.to_string()),
             };
             let checked = decoded.and_then(|entry| {
-                let own = Place::entry(entry.key().source().digest(), entry.key().digest());
+                let own = ItemPath::entry(entry.key().source().digest(), entry.key().digest());
                 if own != place {
                     if !ours || !self.publish_entry(&entry) {
                         return Err("it lies under another entry's name".to_owned());

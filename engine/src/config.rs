@@ -1,6 +1,6 @@
 //! The configuration of an engine.
 
-use crate::compiler::toolchain::Wish;
+use crate::compiler::toolchain::CompilerFilter;
 use crate::compiler::worker::{Isolation, Limits};
 use crate::trace::Trace;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const SYSTEM_PACKS: &str = "/usr/share/kjit/packs";
 #[derive(Clone)]
 pub struct Config {
     pub(crate) cache: kjit_cache::Config,
-    pub(crate) wish: Wish,
+    pub(crate) wish: CompilerFilter,
     pub(crate) jobs: usize,
     pub(crate) isolation: Isolation,
     pub(crate) limits: Limits,
@@ -41,7 +41,7 @@ impl Config {
     pub fn new() -> Config {
         Config {
             cache: kjit_cache::Config::for_app("kjit").read_only(SYSTEM_PACKS),
-            wish: Wish::default(),
+            wish: CompilerFilter::default(),
             jobs: default_jobs(),
             isolation: Isolation::default(),
             limits: Limits { timeout: Duration::from_secs(300), memory: default_memory() },

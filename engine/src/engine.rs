@@ -2,7 +2,7 @@
 
 use crate::arch::{Target, Vendor};
 use crate::code_object::CodeObject;
-use crate::compiler::discover::Tried;
+use crate::compiler::discover::SearchedPath;
 use crate::compiler::info::CompilerInfo;
 use crate::compiler::toolchain::{Search, Toolchain, search};
 use crate::compiler::worker::Workers;
@@ -35,11 +35,11 @@ pub(crate) struct Inner {
     searches: Mutex<HashMap<Vendor, Arc<Search>>>,
     /// Builds that failed. They are not repeated in this process.
     pub failed: Mutex<HashMap<Digest, Error>>,
-    pub tally: Tally,
+    pub tally: CompileCounters,
 }
 
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct CompileCounters {
     pub compiled: AtomicU64,
     pub cached: AtomicU64,
     pub failed: AtomicU64,
@@ -74,7 +74,7 @@ pub struct CompilerReport {
     /// Usable compilers, the preferred one first.
     pub found: Vec<CompilerInfo>,
     /// All searched paths in order.
-    pub tried: Vec<Tried>,
+    pub tried: Vec<SearchedPath>,
     /// Files that exist but cannot be used, with the reason.
     pub unusable: Vec<String>,
 }
@@ -90,7 +90,7 @@ impl Engine {
             gate: Gate::new(config.jobs),
             searches: Mutex::default(),
             failed: Mutex::default(),
-            tally: Tally::default(),
+            tally: CompileCounters::default(),
             config,
         };
         Engine { inner: Arc::new(inner) }

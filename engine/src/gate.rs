@@ -11,16 +11,16 @@ pub(crate) enum Urgency {
     /// A caller waits for the result.
     Now,
     /// A background compile.
-    Behind,
+    Background,
 }
 
 /// The limiter of parallel compiles.
 pub(crate) struct Gate {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     changed: Condvar,
 }
 
-struct State {
+struct GateState {
     free: usize,
     /// Number of urgent jobs that have not started. Background jobs wait until it is 0.
     urgent: usize,
@@ -28,29 +28,32 @@ struct State {
 
 /// The jobs of one call. Urgent jobs are counted from the start of the call, so that no background
 /// job starts while they are looked up.
-pub(crate) struct Line<'a> {
+pub(crate) struct CompileBatch<'a> {
     gate: &'a Gate,
     urgency: Urgency,
     left: AtomicUsize,
 }
 
 /// Permission to compile, returned on drop.
-pub(crate) struct Pass<'a>(&'a Gate);
+pub(crate) struct CompilePermit<'a>(&'a Gate);
 
 impl Gate {
     pub fn new(room: usize) -> Gate {
-        Gate { state: Mutex::new(State { free: room.max(1), urgent: 0 }), changed: Condvar::new() }
+        Gate {
+            state: Mutex::new(GateState { free: room.max(1), urgent: 0 }),
+            changed: Condvar::new(),
+        }
     }
 
     /// Registers the jobs of a call.
-    pub fn line(&self, urgency: Urgency, jobs: usize) -> Line<'_> {
+    pub fn line(&self, urgency: Urgency, jobs: usize) -> CompileBatch<'_> {
         let left = if urgency == Urgency::Now { jobs } else { 0 };
         lock(&self.state).urgent += left;
-        Line { gate: self, urgency, left: AtomicUsize::new(left) }
+        CompileBatch { gate: self, urgency, left: AtomicUsize::new(left) }
     }
 }
 
-impl<'a> Line<'a> {
+impl<'a> CompileBatch<'a> {
     /// Removes a job that needs no compile.
     pub fn leave(&self) {
         self.count_one(&mut lock(&self.gate.state));
@@ -58,19 +61,19 @@ impl<'a> Line<'a> {
     }
 
     /// Waits for permission to compile.
-    pub fn enter(&self) -> Pass<'a> {
+    pub fn enter(&self) -> CompilePermit<'a> {
         let mut state = lock(&self.gate.state);
-        while state.free == 0 || (self.urgency == Urgency::Behind && state.urgent > 0) {
+        while state.free == 0 || (self.urgency == Urgency::Background && state.urgent > 0) {
             state = self.gate.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.free -= 1;
         self.count_one(&mut state);
         // This may have been the last urgent job, for which background jobs wait.
         self.gate.changed.notify_all();
-        Pass(self.gate)
+        CompilePermit(self.gate)
     }
 
-    fn count_one(&self, state: &mut MutexGuard<'_, State>) {
+    fn count_one(&self, state: &mut MutexGuard<'_, GateState>) {
         let counted = self
             .left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
@@ -79,14 +82,14 @@ impl<'a> Line<'a> {
     }
 }
 
-impl Drop for Line<'_> {
+impl Drop for CompileBatch<'_> {
     fn drop(&mut self) {
         lock(&self.gate.state).urgent -= *self.left.get_mut();
         self.gate.changed.notify_all();
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for CompilePermit<'_> {
     fn drop(&mut self) {
         lock(&self.0.state).free += 1;
         self.0.changed.notify_all();
@@ -112,7 +115,7 @@ mod tests {
                 let (gate, inside, most) = (&gate, &inside, &most);
                 scope.spawn(move || {
                     let line =
-                        gate.line(if n % 2 == 0 { Urgency::Now } else { Urgency::Behind }, 1);
+                        gate.line(if n % 2 == 0 { Urgency::Now } else { Urgency::Background }, 1);
                     let _pass = line.enter();
                     most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     std::thread::sleep(Duration::from_millis(5));
@@ -134,7 +137,7 @@ mod tests {
             let (gate, order, urgent) = (&gate, &order, &urgent);
             for _ in 0..3 {
                 scope.spawn(move || {
-                    let _pass = gate.line(Urgency::Behind, 1).enter();
+                    let _pass = gate.line(Urgency::Background, 1).enter();
                     order.lock().unwrap().push("behind");
                 });
             }
@@ -159,7 +162,7 @@ mod tests {
     fn jobs_that_were_given_up_hold_nobody_back() {
         let gate = Gate::new(1);
         drop(gate.line(Urgency::Now, 5));
-        drop(gate.line(Urgency::Behind, 1).enter());
+        drop(gate.line(Urgency::Background, 1).enter());
         assert_eq!(free_and_urgent(&gate), (1, 0));
     }
 }

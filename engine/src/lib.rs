@@ -87,7 +87,7 @@
 pub mod amd_system;
 pub mod arch;
 mod args;
-mod behind;
+mod background;
 pub mod code_object;
 #[allow(unsafe_code, reason = "calls of the compilers' libraries, and of their process")]
 mod compiler;
@@ -101,10 +101,10 @@ mod gate;
 mod geometry;
 mod key;
 mod lock;
-mod look;
-mod more;
+mod non_exhaustive;
 mod packs;
 mod proof;
+mod runtime_probe;
 mod service;
 pub mod source;
 mod trace;
@@ -112,16 +112,16 @@ mod tuning;
 
 pub use arch::{Arch, Dot, Limit, MatrixUnit, Occupancy, Target, Vendor};
 pub use args::Arg;
-pub use behind::Behind;
+pub use background::BackgroundCompiles;
 pub use code_object::{ArgInfo, ArgKind, CodeObject, KernelInfo, KernelReport, Origin};
 pub use compiler::child::{child_main, kjit_cc};
-pub use compiler::discover::Tried;
+pub use compiler::discover::SearchedPath;
 pub use compiler::info::CompilerInfo;
 pub use compiler::worker::Isolation;
 pub use config::Config;
 pub use device_clock::DeviceClock;
 pub use driver::{
-    Arena, Blas, COLLECTIVE_ID, CheckedKernel, Collective, CollectiveLibrary, Counts, Crossing,
+    Arena, Blas, COLLECTIVE_ID, CheckedKernel, Collective, CollectiveLibrary, CopyEvents, Counts,
     Device, DeviceBuffer, DeviceInfo, Event, Graph, HostArg, HostMap, Inventory, Kernel, Matrices,
     Memory, Module, PinnedBuffer, Pool, PoolStats, Stream, TensorMap, end_if_left,
 };
@@ -131,7 +131,7 @@ pub use geometry::Geometry;
 pub use key::{Job, KERNEL_ABI};
 pub use kjit_cache::Digest;
 #[doc(hidden)]
-pub use more::NonExhaustive;
+pub use non_exhaustive::NonExhaustive;
 pub use packs::PACK_ARCHS;
 pub use proof::{ProofSubject, Verdicts};
 pub use service::OnDone;

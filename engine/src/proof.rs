@@ -103,12 +103,14 @@ impl Engine {
             // Every test leaves a mark, which may be empty. So a missing mark was lost.
             None => careful = all_read.is_some(),
             Some(text) if text.is_empty() => {}
-            Some(text) => match Mark::parse(&text) {
+            Some(text) => match RunningTest::parse(&text) {
                 Some(mark) if mark.may_run() => {}
                 // The mark on the disk may be older than the last test.
                 Some(mark) if !mark.waited && mark.process.boot != boot() => careful = true,
-                Some(Mark { at: Some(ended), .. }) => drop(new.insert(ended, ENDED.to_owned())),
-                Some(Mark { at: None, .. }) | None => careful = true,
+                Some(RunningTest { at: Some(ended), .. }) => {
+                    drop(new.insert(ended, ENDED.to_owned()))
+                }
+                Some(RunningTest { at: None, .. }) | None => careful = true,
             },
         }
         // A code object with a verdict did not kill its process: only its mark was not cleared.
@@ -172,13 +174,13 @@ impl Verdicts {
             // process saved meanwhile are kept.
             cache.update_record(&self.all, PATIENCE, |kept| kept.unwrap_or_default().to_vec());
         }
-        cache.put_record(&self.now, Mark::now(None, true).text().as_bytes());
+        cache.put_record(&self.now, RunningTest::now(None, true).text().as_bytes());
     }
 
     fn mark(&mut self, at: Option<Digest>) {
         self.begin();
         let cache = self.engine.cache();
-        let mark = Mark::now(at, self.careful).text();
+        let mark = RunningTest::now(at, self.careful).text();
         if self.careful {
             cache.put_record(&self.now, mark.as_bytes());
         } else {
@@ -225,7 +227,7 @@ fn parsed(text: &str) -> BTreeMap<Digest, String> {
 
 /// The current test and its process.
 #[derive(Debug, PartialEq, Eq)]
-struct Mark {
+struct RunningTest {
     process: Process,
     /// Seconds since 1970.
     since: u64,
@@ -235,9 +237,9 @@ struct Mark {
     at: Option<Digest>,
 }
 
-impl Mark {
-    fn now(at: Option<Digest>, waited: bool) -> Mark {
-        Mark { process: Process::this(), since: seconds(), waited, at }
+impl RunningTest {
+    fn now(at: Option<Digest>, waited: bool) -> RunningTest {
+        RunningTest { process: Process::this(), since: seconds(), waited, at }
     }
 
     /// Whether the process may still run. Only processes of this machine can be inspected, not
@@ -256,14 +258,19 @@ impl Mark {
         format!("{id} {start} {place} {boot} {} {waited} {at}", self.since)
     }
 
-    fn parse(text: &str) -> Option<Mark> {
+    fn parse(text: &str) -> Option<RunningTest> {
         let mut words = text.split(' ');
         let (id, start) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         let process =
             Process { id, start, place: words.next()?.to_owned(), boot: words.next()?.to_owned() };
         let since = words.next()?.parse().ok()?;
         let waited = words.next()? == "1";
-        Some(Mark { process, since, waited, at: words.next().and_then(|word| word.parse().ok()) })
+        Some(RunningTest {
+            process,
+            since,
+            waited,
+            at: words.next().and_then(|word| word.parse().ok()),
+        })
     }
 }
 
@@ -330,20 +337,22 @@ mod tests {
     #[test]
     fn a_mark_says_which_process_runs_what() {
         for at in [None, Some(Digest::of(b"1"))] {
-            let mark = Mark::now(at, at.is_some());
+            let mark = RunningTest::now(at, at.is_some());
             assert!(mark.may_run());
-            assert_eq!(Mark::parse(&mark.text()).unwrap(), mark);
+            assert_eq!(RunningTest::parse(&mark.text()).unwrap(), mark);
         }
-        assert_eq!(Mark::parse(""), None);
-        let ended =
-            Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(None, false) };
+        assert_eq!(RunningTest::parse(""), None);
+        let ended = RunningTest {
+            process: Process { start: 1, ..Process::this() },
+            ..RunningTest::now(None, false)
+        };
         assert!(!ended.may_run());
         // The process is on another machine or in another container: only the age of the mark
         // counts.
         let process = Process { place: "elsewhere/pid:[1]".to_owned(), ..Process::this() };
-        let fresh = Mark { process, ..Mark::now(None, false) };
+        let fresh = RunningTest { process, ..RunningTest::now(None, false) };
         assert!(fresh.may_run());
-        assert!(!Mark { since: fresh.since - STRANGERS, ..fresh }.may_run());
+        assert!(!RunningTest { since: fresh.since - STRANGERS, ..fresh }.may_run());
     }
 
     /// A zombie: a process that has exited but was not reaped.
@@ -371,17 +380,20 @@ mod tests {
         let ended = |verdicts: Verdicts, at| {
             // Simulates that the process has ended: nothing is dropped, and the mark belongs to
             // another process.
-            let mark =
-                Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(at, false) };
+            let mark = RunningTest {
+                process: Process { start: 1, ..Process::this() },
+                ..RunningTest::now(at, false)
+            };
             verdicts.engine.cache().put_record(&verdicts.now, mark.text().as_bytes());
             std::mem::forget(verdicts);
         };
         let mut first = engine.verdicts(&device);
         first.at(one, || ((), Some("right".to_owned())));
-        let at =
-            Mark::parse(&String::from_utf8(engine.cache().record(&first.now).unwrap()).unwrap())
-                .unwrap()
-                .at;
+        let at = RunningTest::parse(
+            &String::from_utf8(engine.cache().record(&first.now).unwrap()).unwrap(),
+        )
+        .unwrap()
+        .at;
         assert_eq!(at, None, "behind the run the mark is taken back");
         ended(first, at);
         let mut second = engine.verdicts(&device);
@@ -403,7 +415,7 @@ mod tests {
         let three = Digest::of(b"3");
         let before = |waited| {
             let process = Process { boot: "before".to_owned(), ..Process::this() };
-            let mark = Mark { process, ..Mark::now(Some(three), waited) };
+            let mark = RunningTest { process, ..RunningTest::now(Some(three), waited) };
             engine.cache().put_record(&third.now, mark.text().as_bytes());
             engine.verdicts(&device)
         };

@@ -4,13 +4,13 @@
 use crate::code_object::{CodeObject, Inner as CodeInner, Origin, inspect};
 use crate::compiler::child;
 use crate::compiler::compiled::Compiled;
-use crate::compiler::protocol::{Answer, Ask, Request};
+use crate::compiler::protocol::{ChildRequest, ChildResponse, Request};
 use crate::compiler::toolchain::Toolchain;
 use crate::compiler::worker::{keep_log, kept_folder, path_text};
 use crate::driver;
 use crate::engine::{Engine, lost};
 use crate::error::{CompileFailure, Error, Result};
-use crate::gate::{Line, Urgency};
+use crate::gate::{CompileBatch, Urgency};
 use crate::key::{Job, build_key};
 use crate::lock::lock;
 use kjit_cache::{Artefact, BuildKey, Found, Key, Scope};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 pub type OnDone<'a> = &'a (dyn Fn(usize, &Result<CodeObject>) + Sync);
 
 /// Options of a request.
-pub(crate) struct Asked<'a> {
+pub(crate) struct CompileOptions<'a> {
     pub urgency: Urgency,
     /// If this is set to true, no further jobs are started.
     pub stop: Option<&'a AtomicBool>,
@@ -77,14 +77,14 @@ impl Engine {
     /// # Errors
     /// See [`Engine::compile_all`].
     pub fn compile_own(&self, job: &Job) -> Result<CodeObject> {
-        let asked = Asked { urgency: Urgency::Now, stop: None, own: true };
+        let asked = CompileOptions { urgency: Urgency::Now, stop: None, own: true };
         let mut results = self.compile_asked(std::slice::from_ref(job), &asked, &|_, _| {});
         results.pop().flatten().unwrap_or_else(|| Err(lost(job)))
     }
 
     /// Like [`Engine::compile_all`], with a callback per finished job, for progress bars.
     pub fn compile_each(&self, jobs: &[Job], on_done: OnDone<'_>) -> Vec<Result<CodeObject>> {
-        let asked = Asked { urgency: Urgency::Now, stop: None, own: false };
+        let asked = CompileOptions { urgency: Urgency::Now, stop: None, own: false };
         let results = self.compile_asked(jobs, &asked, on_done);
         jobs.iter()
             .zip(results)
@@ -97,7 +97,7 @@ impl Engine {
     pub(crate) fn compile_asked(
         &self,
         jobs: &[Job],
-        asked: &Asked<'_>,
+        asked: &CompileOptions<'_>,
         on_done: OnDone<'_>,
     ) -> Vec<Option<Result<CodeObject>>> {
         let line = self.inner.gate.line(asked.urgency, jobs.len());
@@ -268,8 +268,8 @@ impl Engine {
         job: &Job,
         prepared: &Prepared,
         lane: usize,
-        asked: &Asked<'_>,
-        line: &Line<'_>,
+        asked: &CompileOptions<'_>,
+        line: &CompileBatch<'_>,
     ) -> Option<Result<CodeObject>> {
         let stopped = || asked.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
         let _pass = line.enter();
@@ -336,7 +336,7 @@ impl Engine {
             arguments: arguments.to_vec(),
         };
         let kind = toolchain.compiler.kind().to_owned();
-        let ask = Ask::Compile { kind, file: path_text(&toolchain.file)?, request };
+        let ask = ChildRequest::Compile { kind, file: path_text(&toolchain.file)?, request };
         let began = Instant::now();
         let name = job.source.name();
         let (answer, printed) = self.inner.workers.ask(name, &toolchain.name(), &ask)?;
@@ -352,13 +352,13 @@ impl Engine {
             log: keep_log(name, &printed),
         };
         let (code, log) = match answer {
-            Answer::Compiled(Compiled::Code { code, log }) => (code, log),
-            Answer::Compiled(Compiled::Refused { log }) => {
+            ChildResponse::Compiled(Compiled::Code { code, log }) => (code, log),
+            ChildResponse::Compiled(Compiled::Refused { log }) => {
                 let log = if printed.trim().is_empty() { log } else { format!("{log}\n{printed}") };
                 return Err(self.refused(job, prepared, toolchain, &ask, log));
             }
-            Answer::Compiled(Compiled::Broken { why }) => return Err(broken(why)),
-            Answer::Probe(_) => return Err(broken("answered another question".to_owned())),
+            ChildResponse::Compiled(Compiled::Broken { why }) => return Err(broken(why)),
+            ChildResponse::Probe(_) => return Err(broken("answered another question".to_owned())),
         };
         // If the library was replaced since its digest was computed, the key would be wrong.
         if self.inner.cache.file_digest(&toolchain.file).ok() != Some(toolchain.own) {
@@ -392,12 +392,12 @@ impl Engine {
         job: &Job,
         prepared: &Prepared,
         toolchain: &Toolchain,
-        ask: &Ask,
+        ask: &ChildRequest,
         log: String,
     ) -> Error {
         let arguments = match ask {
-            Ask::Compile { request, .. } => request.arguments.clone(),
-            Ask::Probe { .. } => Vec::new(),
+            ChildRequest::Compile { request, .. } => request.arguments.clone(),
+            ChildRequest::Probe { .. } => Vec::new(),
         };
         let constants = job.constants.to_string();
         let program = self.inner.workers.program().unwrap_or_else(|_| "kjit-cc".into());
@@ -488,7 +488,7 @@ pub(crate) const AGAIN: &str = "again.sh";
 fn keep(
     job: &Job,
     toolchain: &Toolchain,
-    ask: &Ask,
+    ask: &ChildRequest,
     program: &Path,
     log: &str,
 ) -> std::io::Result<PathBuf> {
@@ -502,8 +502,8 @@ fn keep(
         std::fs::write(folder.join(plain(name)), text)?;
     }
     let arguments = match ask {
-        Ask::Compile { request, .. } => request.arguments.join(" "),
-        Ask::Probe { .. } => String::new(),
+        ChildRequest::Compile { request, .. } => request.arguments.join(" "),
+        ChildRequest::Probe { .. } => String::new(),
     };
     let options = format!(
         "compiler: {} ({})\ntarget: {}\nwave: {}\nfast math: {}\nconstants: {}\narguments: \

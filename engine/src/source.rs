@@ -1,7 +1,7 @@
 //! A kernel's source: a main file, its headers, and the names of its kernels.
 
 use crate::error::{Error, Result};
-use crate::more::NonExhaustive;
+use crate::non_exhaustive::NonExhaustive;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 

@@ -14,10 +14,10 @@ pub struct Trace {
 
 struct Inner {
     start: Instant,
-    spans: Mutex<Vec<Done>>,
+    spans: Mutex<Vec<FinishedSpan>>,
 }
 
-struct Done {
+struct FinishedSpan {
     name: String,
     track: String,
     /// Microseconds from the start of the trace.
@@ -74,7 +74,7 @@ impl Trace {
         at_us: f64,
         lasted_us: f64,
     ) {
-        self.push(Done {
+        self.push(FinishedSpan {
             name: name.into(),
             track: track.into(),
             at: at_us,
@@ -83,7 +83,7 @@ impl Trace {
         });
     }
 
-    fn push(&self, done: Done) {
+    fn push(&self, done: FinishedSpan) {
         self.inner.spans.lock().unwrap_or_else(PoisonError::into_inner).push(done);
     }
 
@@ -163,7 +163,13 @@ impl Drop for Span {
         let at = self.from.saturating_duration_since(self.trace.inner.start).as_secs_f64() * 1e6;
         let lasted = self.from.elapsed().as_secs_f64() * 1e6;
         let (name, track) = (std::mem::take(&mut self.name), std::mem::take(&mut self.track));
-        self.trace.push(Done { name, track, at, lasted, detail: std::mem::take(&mut self.detail) });
+        self.trace.push(FinishedSpan {
+            name,
+            track,
+            at,
+            lasted,
+            detail: std::mem::take(&mut self.detail),
+        });
     }
 }
 

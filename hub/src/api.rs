@@ -1,8 +1,8 @@
 //! The hub's API: a repository's files, and a file's commit, etag and length.
 
 use crate::error::{Error, Fault, shown};
-use crate::http::{Answer, Http, strange};
-use crate::pace::Pace;
+use crate::http::{Http, HttpResponse, strange};
+use crate::rate_meter::RateMeter;
 use serde::Deserialize;
 use std::io::{self, Read};
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(crate) struct Listing {
 
 /// The fields that are used of the hub's answer. All others are skipped.
 #[derive(Deserialize)]
-struct Said {
+struct ModelInfoJson {
     sha: Option<String>,
     siblings: Option<Vec<Sibling>>,
 }
@@ -39,11 +39,11 @@ pub(crate) struct FileMeta {
 }
 
 /// Callback before each further try.
-pub(crate) type Told<'a> = &'a dyn Fn(&str, Duration);
+pub(crate) type OnRetry<'a> = &'a dyn Fn(&str, Duration);
 
 impl Http {
     /// The files of a repository.
-    pub fn listing(&self, repo: &str, revision: &str, told: Told) -> Result<Listing, Error> {
+    pub fn listing(&self, repo: &str, revision: &str, told: OnRetry) -> Result<Listing, Error> {
         let (org, name) = repo.split_once('/').unwrap_or((repo, ""));
         let url = self.url(&["api", "models", org, name, "revision", revision], "");
         self.retry(told, &|| 0, || {
@@ -52,7 +52,7 @@ impl Http {
                 return Err(self.refused(&answer, &url, repo, revision));
             }
             let text = self.whole(&mut answer, &url)?;
-            let said: Said = serde_json::from_slice(&text)
+            let said: ModelInfoJson = serde_json::from_slice(&text)
                 .map_err(|e| strange(&url, format!("no JSON of a hub: {e}")))?;
             let (Some(commit), Some(files)) = (said.sha.filter(|c| is_commit(c)), said.siblings)
             else {
@@ -66,8 +66,8 @@ impl Http {
     }
 
     /// Reads an answer completely.
-    fn whole(&self, answer: &mut Answer, url: &str) -> Result<Vec<u8>, Fault> {
-        let mut pace = Pace::new(self.pace);
+    fn whole(&self, answer: &mut HttpResponse, url: &str) -> Result<Vec<u8>, Fault> {
+        let mut pace = RateMeter::new(self.pace);
         let mut body = answer.response.body_mut().with_config().limit(LIST_LIMIT).reader();
         let (mut text, mut piece) = (vec![], vec![0; 64 << 10]);
         loop {
@@ -94,7 +94,7 @@ impl Http {
         repo: &str,
         revision: &str,
         file: &str,
-        told: Told,
+        told: OnRetry,
     ) -> Result<Option<FileMeta>, Error> {
         let url = self.file_url(repo, revision, file);
         self.retry(told, &|| 0, || {

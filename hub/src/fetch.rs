@@ -5,9 +5,9 @@ use crate::api::{FileMeta, as_sha256};
 use crate::error::{Error, Fault, bytes, shown};
 use crate::event::{Event, Watch};
 use crate::folder::{Folder, write};
-use crate::http::{Answer, Http, strange};
-use crate::pace::Pace;
-use crate::place::Place;
+use crate::http::{Http, HttpResponse, strange};
+use crate::open_dir::OpenDir;
+use crate::rate_meter::RateMeter;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -22,7 +22,7 @@ const PIECE: usize = 256 << 10;
 pub(crate) const PARTIAL: &str = ".incomplete";
 
 /// A file to fetch.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct FileRequest<'a> {
     pub repo: &'a str,
     pub path: &'a str,
     pub meta: &'a FileMeta,
@@ -32,11 +32,11 @@ pub(crate) struct Wanted<'a> {
 pub(crate) fn fetch(
     http: &Http,
     folder: &Folder,
-    wanted: &Wanted,
+    wanted: &FileRequest,
     watch: Watch,
 ) -> Result<u64, Error> {
     let (meta, path) = (wanted.meta, wanted.path);
-    let here = |blobs: &Place| blobs.length(&meta.etag) == Some(meta.bytes);
+    let here = |blobs: &OpenDir| blobs.length(&meta.etag) == Some(meta.bytes);
     if folder.contents()?.is_some_and(|blobs| here(&blobs))
         && folder.is_linked(&meta.etag, &meta.commit, path)?
     {
@@ -61,16 +61,16 @@ pub(crate) fn fetch(
 
 struct Transfer<'a> {
     http: &'a Http,
-    wanted: &'a Wanted<'a>,
+    wanted: &'a FileRequest<'a>,
     watch: Watch<'a>,
     /// The folder of contents (`blobs`).
-    blobs: &'a Place,
+    blobs: &'a OpenDir,
     /// Name of the partial download in `blobs`.
     partial: String,
 }
 
 /// The part that is stored, and its digest.
-struct Sink {
+struct HashingWriter {
     file: File,
     hash: Sha256,
     at: u64,
@@ -87,7 +87,7 @@ impl Transfer<'_> {
             .blobs
             .own_file(&self.partial, &gone)
             .map_err(|e| write("open", &self.path(), e))?;
-        let mut sink = Sink { file, hash: Sha256::new(), at: 0, came: 0 };
+        let mut sink = HashingWriter { file, hash: Sha256::new(), at: 0, came: 0 };
         self.take_up(&mut sink)?;
         self.room(sink.at)?;
         let mut resumed = sink.at > 0;
@@ -136,7 +136,7 @@ impl Transfer<'_> {
     }
 
     /// Reads and hashes the partial download of an earlier process.
-    fn take_up(&self, sink: &mut Sink) -> Result<(), Error> {
+    fn take_up(&self, sink: &mut HashingWriter) -> Result<(), Error> {
         let left = sink.file.metadata().map_or(0, |m| m.len());
         if left > self.wanted.meta.bytes {
             return self.clear(sink);
@@ -153,7 +153,7 @@ impl Transfer<'_> {
         }
     }
 
-    fn clear(&self, sink: &mut Sink) -> Result<(), Error> {
+    fn clear(&self, sink: &mut HashingWriter) -> Result<(), Error> {
         let cleared = sink.file.set_len(0).and_then(|()| sink.file.seek(SeekFrom::Start(0)));
         cleared.map_err(|e| write("empty", &self.path(), e))?;
         (sink.hash, sink.at) = (Sha256::new(), 0);
@@ -183,7 +183,7 @@ impl Transfer<'_> {
     }
 
     /// Fetches the bytes after the partial download. Returns the host that sent them.
-    fn rest(&self, sink: &mut Sink) -> Result<String, Error> {
+    fn rest(&self, sink: &mut HashingWriter) -> Result<String, Error> {
         let meta = self.wanted.meta;
         let url = self.http.file_url(self.wanted.repo, &meta.commit, self.wanted.path);
         let came = std::cell::Cell::new(sink.came);
@@ -203,7 +203,7 @@ impl Transfer<'_> {
     }
 
     /// Writes the bytes of one answer.
-    fn body(&self, answer: Answer, url: &str, sink: &mut Sink) -> Result<(), Fault> {
+    fn body(&self, answer: HttpResponse, url: &str, sink: &mut HashingWriter) -> Result<(), Fault> {
         let (meta, file) = (self.wanted.meta, shown(self.wanted.path));
         let (status, host) = (answer.response.status().as_u16(), answer.host.clone());
         // The number of bytes of this answer that are already stored: all of them, if the host
@@ -232,7 +232,7 @@ impl Transfer<'_> {
                 last: Box::new(move |tries| Error::Broken { file, host, why: said, tries }),
             }
         };
-        let mut pace = Pace::new(self.http.pace);
+        let mut pace = RateMeter::new(self.http.pace);
         let mut body = answer.response.into_body().into_with_config().limit(u64::MAX).reader();
         let mut piece = vec![0; PIECE];
         loop {
@@ -276,7 +276,7 @@ impl Transfer<'_> {
 }
 
 /// The offset of the first byte of an answer, from its `Content-Range: bytes 100-199/200`.
-fn starts_at(answer: &Answer) -> Option<u64> {
+fn starts_at(answer: &HttpResponse) -> Option<u64> {
     let range = answer.response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
     range.trim().strip_prefix("bytes ")?.split('-').next()?.parse().ok()
 }

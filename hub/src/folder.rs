@@ -10,7 +10,7 @@
 
 use crate::api::is_commit;
 use crate::error::Error;
-use crate::place::{Kind, Place};
+use crate::open_dir::{Kind, OpenDir};
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -62,7 +62,7 @@ impl Folder {
     /// Lists the repositories that have a folder in a cache.
     pub fn all(cache: &Path) -> Result<Vec<String>, Error> {
         let repo = |name: &str| Some(name.strip_prefix(PREFIX)?.replacen("--", "/", 1));
-        let Some(root) = present(Place::root(cache)).map_err(|e| read(cache, e))? else {
+        let Some(root) = present(OpenDir::root(cache)).map_err(|e| read(cache, e))? else {
             return Ok(vec![]);
         };
         let mut all: Vec<String> =
@@ -80,21 +80,21 @@ impl Folder {
     }
 
     /// The cache folder, if it exists.
-    pub fn root(&self) -> io::Result<Option<Place>> {
-        present(Place::root(&self.cache))
+    pub fn root(&self) -> io::Result<Option<OpenDir>> {
+        present(OpenDir::root(&self.cache))
     }
 
     /// A folder of this repository, if it exists.
-    fn there(&self, below: &str) -> io::Result<Option<Place>> {
+    fn there(&self, below: &str) -> io::Result<Option<OpenDir>> {
         let steps = below.split('/').filter(|name| !name.is_empty());
-        let from = Place::root(&self.cache).and_then(|root| root.open(&self.name));
+        let from = OpenDir::root(&self.cache).and_then(|root| root.open(&self.name));
         present(steps.fold(from, |place, name| place?.open(name)))
     }
 
     /// A folder in the cache. It is created if it is missing.
-    fn made<'a>(&self, steps: impl IntoIterator<Item = &'a str>) -> Result<Place, Error> {
+    fn made<'a>(&self, steps: impl IntoIterator<Item = &'a str>) -> Result<OpenDir, Error> {
         fs::create_dir_all(&self.cache).map_err(|e| write("make the folder", &self.cache, e))?;
-        let mut place = Place::root(&self.cache).map_err(|e| write("open", &self.cache, e))?;
+        let mut place = OpenDir::root(&self.cache).map_err(|e| write("open", &self.cache, e))?;
         for name in steps {
             place = place
                 .make(name)
@@ -104,12 +104,12 @@ impl Folder {
     }
 
     /// The folder of contents, if it exists.
-    pub fn contents(&self) -> Result<Option<Place>, Error> {
+    pub fn contents(&self) -> Result<Option<OpenDir>, Error> {
         self.there("blobs").map_err(|e| read(&self.path().join("blobs"), e))
     }
 
     /// The folder of contents. It is created if it is missing.
-    pub fn make_contents(&self) -> Result<Place, Error> {
+    pub fn make_contents(&self) -> Result<OpenDir, Error> {
         self.made([self.name.as_str(), "blobs"])
     }
 
@@ -118,7 +118,7 @@ impl Folder {
         &self,
         commit: &str,
         path: &'a str,
-    ) -> Result<(Option<Place>, &'a str), Error> {
+    ) -> Result<(Option<OpenDir>, &'a str), Error> {
         let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
         let place = self.there(&format!("{SNAPSHOTS}/{commit}/{folders}"));
         Ok((place.map_err(|e| read(&self.file(commit, folders), e))?, name))
@@ -154,7 +154,7 @@ impl Folder {
         }
         // A link of another user counts only if it leads to a content of this repository.
         let within = self.path().canonicalize().ok();
-        let mut walk = Walk { within: within.as_deref(), skipped, found: vec![] };
+        let mut walk = FolderWalk { within: within.as_deref(), skipped, found: vec![] };
         let mut snapshots = vec![];
         for commit in wanted.into_iter().chain(others.into_iter().map(|(_, commit)| commit)) {
             walk.below(&all, &commit, "", DEEPEST + 1);
@@ -173,7 +173,7 @@ impl Folder {
     pub fn references(&self) -> BTreeMap<String, Vec<String>> {
         let mut known: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let Ok(Some(repository)) = self.there("") else { return known };
-        let mut walk = Walk { within: None, skipped: &mut |_, _| {}, found: vec![] };
+        let mut walk = FolderWalk { within: None, skipped: &mut |_, _| {}, found: vec![] };
         walk.below(&repository, "refs", "", DEEPEST + 1);
         walk.found.sort();
         for name in walk.found {
@@ -284,13 +284,13 @@ fn steps(folders: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Reads the commit from a ref file.
-fn commit_in(place: &Place, name: &str) -> Option<String> {
+fn commit_in(place: &OpenDir, name: &str) -> Option<String> {
     let text = String::from_utf8(place.read(name, LONGEST_REFERENCE).ok()?).ok()?;
     Some(text.trim().to_owned()).filter(|c| is_commit(c))
 }
 
 /// A missing folder is `None`, not an error.
-fn present(place: io::Result<Place>) -> io::Result<Option<Place>> {
+fn present(place: io::Result<OpenDir>) -> io::Result<Option<OpenDir>> {
     match place {
         Ok(place) => Ok(Some(place)),
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -301,16 +301,16 @@ fn present(place: io::Result<Place>) -> io::Result<Option<Place>> {
 }
 
 /// Lists the files below a folder.
-struct Walk<'a> {
+struct FolderWalk<'a> {
     within: Option<&'a Path>,
     skipped: Skipped<'a>,
     found: Vec<String>,
 }
 
-impl Walk<'_> {
+impl FolderWalk<'_> {
     /// Lists one folder. Links without existing content are skipped. Links to folders are skipped
     /// too: this program and Python's library only create links to files.
-    fn below(&mut self, above: &Place, name: &str, prefix: &str, depth: usize) {
+    fn below(&mut self, above: &OpenDir, name: &str, prefix: &str, depth: usize) {
         let place = match above.open(name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return,
             opened => opened,
@@ -339,7 +339,7 @@ impl Walk<'_> {
 }
 
 /// Removes empty folders below this name, and then this folder if it is empty.
-fn remove_empty(above: &Place, name: &str, depth: usize) {
+fn remove_empty(above: &OpenDir, name: &str, depth: usize) {
     if above.kind(name, None) != Some(Kind::Folder) || depth == 0 {
         return;
     }

@@ -2,7 +2,7 @@
 //! errors.
 
 use crate::error::{Error, Fault, bytes, shown};
-use crate::pace::Least;
+use crate::rate_meter::MinRate;
 use crate::settings::Settings;
 use std::time::Duration;
 use ureq::http::{Response, StatusCode, Uri, header};
@@ -22,11 +22,11 @@ pub(crate) struct Http {
     bearer: Option<String>,
     pause: Duration,
     /// The minimum rate.
-    pub pace: Least,
+    pub pace: MinRate,
 }
 
 /// An answer, the host that sent it, and headers that the hub sent before redirects.
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub response: Response<Body>,
     /// Scheme, host name and port of the host that answered.
     pub host: String,
@@ -76,7 +76,7 @@ impl Http {
             .timeout_per_write(Some(settings.patience))
             .build()
             .new_agent();
-        let pace = Least { rate: settings.min_rate, window: settings.window };
+        let pace = MinRate { rate: settings.min_rate, window: settings.window };
         Ok(Http {
             agent,
             endpoint,
@@ -109,7 +109,7 @@ impl Http {
 
     /// Sends a request and follows redirects. With `head` it does not follow redirects to the
     /// storage host.
-    pub fn ask(&self, url: &str, head: bool, from: u64) -> Result<Answer, Fault> {
+    pub fn ask(&self, url: &str, head: bool, from: u64) -> Result<HttpResponse, Fault> {
         let (mut commit, mut etag, mut size) = (None, None, None);
         let mut at: Uri = url.parse().map_err(|e| strange(url, format!("no address: {e}")))?;
         for _ in 0..MOST_HOPS {
@@ -141,7 +141,7 @@ impl Http {
                         size =
                             size.or_else(|| said("content-length")?.parse().ok().filter(|_| head));
                     }
-                    return Ok(Answer { host: host(&at), commit, etag, size, response });
+                    return Ok(HttpResponse { host: host(&at), commit, etag, size, response });
                 }
             }
         }
@@ -164,7 +164,7 @@ impl Http {
     }
 
     /// The error for an answer with an error status.
-    pub fn refused(&self, answer: &Answer, url: &str, repo: &str, revision: &str) -> Fault {
+    pub fn refused(&self, answer: &HttpResponse, url: &str, repo: &str, revision: &str) -> Fault {
         let (status, host) = (answer.response.status(), self.host());
         let said = |name: &str| answer.response.headers().get(name).and_then(|v| v.to_str().ok());
         let (own, token) = (answer.host == host, self.has_token());

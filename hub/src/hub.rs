@@ -3,10 +3,10 @@
 use crate::api::FileMeta;
 use crate::error::{Error, listed, shown};
 use crate::event::{Event, Watch};
-use crate::fetch::{Wanted, fetch};
+use crate::fetch::{FileRequest, fetch};
 use crate::folder::{Folder, length, read};
 use crate::http::Http;
-use crate::names::{Named, Unclear, choose, is_part, models};
+use crate::names::{AmbiguousReference, ModelFiles, choose, is_part, models};
 use crate::reference::{MAIN, Pick, Reference, is_repo};
 use crate::settings::Settings;
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,8 +98,8 @@ impl Hub {
                         &folder.references(),
                     )));
                 }
-                Ok(_) | Err(Unclear::Nothing(_)) => {}
-                Err(Unclear::Several(names)) => return Err(several(reference, &names)),
+                Ok(_) | Err(AmbiguousReference::Nothing(_)) => {}
+                Err(AmbiguousReference::Several(names)) => return Err(several(reference, &names)),
             }
         }
         // A folder that cannot be read may contain the model.
@@ -151,12 +151,12 @@ impl Hub {
         let mut fetched = 0;
         for (path, meta) in &metas {
             fetched +=
-                fetch(&http, &folder, &Wanted { repo: reference.repo(), path, meta }, watch)?;
+                fetch(&http, &folder, &FileRequest { repo: reference.repo(), path, meta }, watch)?;
         }
         let commit = metas.first().map_or(String::new(), |(_, meta)| meta.commit.clone());
         folder.note(revision, &commit)?;
         let model =
-            Named { files: metas.into_iter().map(|(path, _)| path).collect(), missing: None };
+            ModelFiles { files: metas.into_iter().map(|(path, _)| path).collect(), missing: None };
         Ok(Pulled {
             local: local(&folder, reference, &commit, &model, &folder.references()),
             fetched,
@@ -209,18 +209,18 @@ impl Hub {
         reference: &Reference,
         revision: &str,
         watch: Watch,
-    ) -> Result<(Named, String), Error> {
+    ) -> Result<(ModelFiles, String), Error> {
         let told = |why: &str, pause| watch(Event::Again { why, pause });
         let listing = http.listing(reference.repo(), revision, &told)?;
         let what = reference.to_string();
         let place = format!("{} at {}", reference.repo(), http.host());
         match choose(&models(listing.files.iter().map(String::as_str)), reference.pick()) {
-            Ok(Named { missing: Some(missing), .. }) => {
+            Ok(ModelFiles { missing: Some(missing), .. }) => {
                 Err(Error::Missing { what, place, missing: shown(&missing) })
             }
             Ok(model) => Ok((model, listing.commit)),
-            Err(Unclear::Several(names)) => Err(several(reference, &names)),
-            Err(Unclear::Nothing(names)) if names.is_empty() => {
+            Err(AmbiguousReference::Several(names)) => Err(several(reference, &names)),
+            Err(AmbiguousReference::Nothing(names)) if names.is_empty() => {
                 let whole = listing.files.iter().any(|file| file.ends_with(".safetensors"));
                 let or = match whole {
                     true => format!(
@@ -236,7 +236,7 @@ impl Hub {
                 );
                 Err(Error::NoFile { what, place, there })
             }
-            Err(Unclear::Nothing(names)) => {
+            Err(AmbiguousReference::Nothing(names)) => {
                 Err(Error::NoFile { what, place, there: format!("it has {}", listed(&names)) })
             }
         }
@@ -252,7 +252,7 @@ fn local(
     folder: &Folder,
     reference: &Reference,
     commit: &str,
-    model: &Named,
+    model: &ModelFiles,
     references: &BTreeMap<String, Vec<String>>,
 ) -> Local {
     let files: Vec<PathBuf> = model.files.iter().map(|path| folder.file(commit, path)).collect();

@@ -42,19 +42,19 @@ mod fetch;
 mod folder;
 mod http;
 mod hub;
-mod more;
 mod names;
-mod pace;
-mod place;
+mod non_exhaustive;
+mod open_dir;
+mod rate_meter;
 mod reference;
 mod remove;
 mod settings;
 
 pub use error::Error;
 pub use hub::{Hub, Local, Pulled};
+pub use names::{ModelFiles, USUAL, models};
 #[doc(hidden)]
-pub use more::NonExhaustive;
-pub use names::{Named, USUAL, models};
+pub use non_exhaustive::NonExhaustive;
 pub use reference::{BadReference, MAIN, Pick, Reference, SCHEME, is_address};
 pub use remove::Removed;
 pub use settings::{ENDPOINT, MIN_RATE, Settings, Token};

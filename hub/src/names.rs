@@ -9,14 +9,14 @@ pub const USUAL: &str = "Q4_K_M";
 
 /// A model among the files of a repository: one file, or the parts of a split one in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
+pub struct ModelFiles {
     /// Paths in the repository. The first file is the one to open.
     pub files: Vec<String>,
     /// The first missing path, if a part is missing.
     pub missing: Option<String>,
 }
 
-impl Named {
+impl ModelFiles {
     /// The path of the file to open.
     pub fn first(&self) -> &str {
         self.files.first().map_or("", String::as_str)
@@ -29,7 +29,7 @@ impl Named {
 
 /// The error if a reference does not select one model. It lists the choices.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unclear {
+pub(crate) enum AmbiguousReference {
     /// No model matches.
     Nothing(Vec<String>),
     /// These models match.
@@ -56,22 +56,22 @@ pub(crate) fn is_part(path: &str) -> bool {
 /// The models among these paths, by name. Image projectors (mmproj) and importance matrices
 /// (imatrix) are not models. The run time depends on the existing parts, not on the count in a
 /// name.
-pub fn models<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Named> {
+pub fn models<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<ModelFiles> {
     // Parts that differ only in their number are one model.
     let mut split_models: BTreeMap<(&str, u32, &str), BTreeMap<u32, &str>> = BTreeMap::new();
-    let mut found: Vec<Named> = vec![];
+    let mut found: Vec<ModelFiles> = vec![];
     for path in paths.into_iter().filter(|p| is_gguf(p) && is_path(p) && !is_beside(p)) {
         match split(path) {
             Some((prefix, no, count)) => {
                 let ending = path.get(path.len().saturating_sub(5)..).unwrap_or_default();
                 split_models.entry((prefix, count, ending)).or_default().insert(no, path);
             }
-            None => found.push(Named { files: vec![path.to_owned()], missing: None }),
+            None => found.push(ModelFiles { files: vec![path.to_owned()], missing: None }),
         }
     }
     for ((prefix, count, ending), there) in split_models {
         let missing = (1..=count).find(|no| !there.contains_key(no));
-        found.push(Named {
+        found.push(ModelFiles {
             files: there.into_values().map(str::to_owned).collect(),
             missing: missing.map(|no| format!("{prefix}-{no:05}-of-{count:05}{ending}")),
         });
@@ -92,7 +92,7 @@ fn file_name(path: &str) -> &str {
 
 /// How well a tag matches a name: 2 at its end, 1 inside, 0 not at all. `Q4_K` is not in `Q4_K_M`,
 /// and `Q4_0` not in `IQ4_0`.
-fn fits(model: &Named, word: &str) -> u8 {
+fn fits(model: &ModelFiles, word: &str) -> u8 {
     let path = model.first();
     let name = file_name(split(path).map_or(path, |(prefix, ..)| prefix));
     let name = if is_gguf(name) { name.get(..name.len() - 5).unwrap_or(name) } else { name };
@@ -107,10 +107,10 @@ fn fits(model: &Named, word: &str) -> u8 {
 }
 
 /// The model that the reference means.
-pub(crate) fn choose(models: &[Named], pick: &Pick) -> Result<Named, Unclear> {
-    let firsts = |of: &[&Named]| of.iter().map(|m| m.first().to_owned()).collect::<Vec<_>>();
-    let all: Vec<&Named> = models.iter().collect();
-    let found: Vec<&Named> = match pick {
+pub(crate) fn choose(models: &[ModelFiles], pick: &Pick) -> Result<ModelFiles, AmbiguousReference> {
+    let firsts = |of: &[&ModelFiles]| of.iter().map(|m| m.first().to_owned()).collect::<Vec<_>>();
+    let all: Vec<&ModelFiles> = models.iter().collect();
+    let found: Vec<&ModelFiles> = match pick {
         Pick::File(file) => all.iter().copied().filter(|m| m.holds(file)).collect(),
         Pick::Tag(word) => {
             let best = models.iter().map(|m| fits(m, word)).max().unwrap_or(0);
@@ -119,15 +119,15 @@ pub(crate) fn choose(models: &[Named], pick: &Pick) -> Result<Named, Unclear> {
         Pick::Default if all.len() == 1 => all.clone(),
         Pick::Default => {
             return choose(models, &Pick::Tag(USUAL.to_owned())).map_err(|_| match firsts(&all) {
-                none if none.is_empty() => Unclear::Nothing(none),
-                several => Unclear::Several(several),
+                none if none.is_empty() => AmbiguousReference::Nothing(none),
+                several => AmbiguousReference::Several(several),
             });
         }
     };
     match found.as_slice() {
-        [] => Err(Unclear::Nothing(firsts(&all))),
+        [] => Err(AmbiguousReference::Nothing(firsts(&all))),
         [one] => Ok((*one).clone()),
-        several => Err(Unclear::Several(firsts(several))),
+        several => Err(AmbiguousReference::Several(firsts(several))),
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
         "m-Q6_K-imat.gguf",
     ];
 
-    fn chosen(word: &str) -> Result<Named, Unclear> {
+    fn chosen(word: &str) -> Result<ModelFiles, AmbiguousReference> {
         let pick = if word.is_empty() {
             Pick::Default
         } else if is_gguf(word) {
@@ -197,15 +197,17 @@ mod tests {
     #[test]
     fn what_is_not_clear_lists_what_there_is() {
         for word in ["Q4_K", "Q9_9", "IQ4_0", "4_K_M", "mmproj", "other.gguf"] {
-            let Err(Unclear::Nothing(all)) = chosen(word) else { panic!("{word}") };
+            let Err(AmbiguousReference::Nothing(all)) = chosen(word) else { panic!("{word}") };
             assert_eq!(all.len(), 12, "{word}: {all:?}");
         }
         let two = models(["a-Q4_0.gguf", "b-Q4_0.gguf"]);
         for pick in [Pick::Tag("Q4_0".into()), Pick::Default] {
-            let Err(Unclear::Several(names)) = choose(&two, &pick) else { panic!("{pick:?}") };
+            let Err(AmbiguousReference::Several(names)) = choose(&two, &pick) else {
+                panic!("{pick:?}")
+            };
             assert_eq!(names, ["a-Q4_0.gguf", "b-Q4_0.gguf"]);
         }
-        assert_eq!(choose(&[], &Pick::Default), Err(Unclear::Nothing(vec![])));
+        assert_eq!(choose(&[], &Pick::Default), Err(AmbiguousReference::Nothing(vec![])));
     }
 
     #[test]
@@ -229,7 +231,7 @@ mod tests {
             "-of-.gguf",
             "m-+0001-of-00002.gguf",
         ] {
-            assert_eq!(models([name]), [Named { files: vec![name.into()], missing: None }]);
+            assert_eq!(models([name]), [ModelFiles { files: vec![name.into()], missing: None }]);
         }
         // Paths that lead out of their folder are not models.
         assert!(models(["../x.gguf", "/x.gguf", "a/../x.gguf", "a//x.gguf", ""]).is_empty());

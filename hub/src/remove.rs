@@ -4,8 +4,8 @@ use crate::error::Error;
 use crate::fetch::PARTIAL;
 use crate::folder::{Folder, Lock, read, write};
 use crate::hub::{Hub, several};
-use crate::names::{Unclear, choose, models};
-use crate::place::Place;
+use crate::names::{AmbiguousReference, choose, models};
+use crate::open_dir::OpenDir;
 use crate::reference::{Pick, Reference};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -52,8 +52,8 @@ impl Hub {
             let meant = match (reference.pick(), choose(&there, reference.pick())) {
                 (Pick::Default, _) => there,
                 (_, Ok(model)) => vec![model],
-                (_, Err(Unclear::Nothing(_))) => vec![],
-                (_, Err(Unclear::Several(names))) => {
+                (_, Err(AmbiguousReference::Nothing(_))) => vec![],
+                (_, Err(AmbiguousReference::Several(names))) => {
                     unclear = Some(several(reference, &names));
                     vec![]
                 }
@@ -129,7 +129,7 @@ fn partials(folder: &Folder) -> Result<Vec<String>, Error> {
 }
 
 /// Removes a link or a file. The target of a link stays.
-fn remove_name(place: Option<&Place>, name: &str) -> Result<(), Error> {
+fn remove_name(place: Option<&OpenDir>, name: &str) -> Result<(), Error> {
     let Some(place) = place else { return Ok(()) };
     place.remove(name).map_err(|e| write("remove", &place.path().join(name), e))
 }

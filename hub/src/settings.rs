@@ -2,7 +2,7 @@
 //! `huggingface_hub`.
 
 use crate::error::Error;
-use crate::more::NonExhaustive;
+use crate::non_exhaustive::NonExhaustive;
 use std::env;
 use std::ffi::OsString;
 use std::fmt;

@@ -1,9 +1,9 @@
-// top_keys: selects the TOP best scores (key_scores.h) of the positions that each token sees, as a
-// list of positions in rising order. Among equal scores the earlier positions are taken; −0 equals
-// 0, NaN is the lowest.
+// top_keys: selects the TOP best scores (indexer_scores.h) of the positions that each token sees, as
+// a list of positions in rising order. Among equal scores the earlier positions are taken; −0
+// equals 0, NaN is the lowest.
 //
 //   scores    rows of `capacity` f32, for the tokens from `first` on
-//   slots, position   as for key_scores.h
+//   slots, position   as for indexer_scores.h
 //   chosen    tokens × TOP u32; ~0 after the last, if a token sees fewer
 //
 // Share: x the row.

@@ -47,9 +47,9 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
 )]
 
+pub mod agpr_copy_check;
 mod attention;
 mod choice;
-pub mod copies;
 pub mod issue;
 pub mod persistent;
 mod products;
@@ -68,7 +68,7 @@ pub const MATRICES: &str = include_str!("../gpu/mma.h");
 pub const HOPPER: &str = include_str!("../gpu/hopper.h");
 
 pub use attention::{
-    attend, cache_rows, flash, heads, key_scores, kv, latent, latent_flash, rope_kv, top_keys,
+    attend, cache_rows, flash, heads, indexer_scores, kv, latent, latent_flash, rope_kv, top_keys,
 };
 pub use choice::{adjust, argmax, changes, draw, noise, route};
 pub use kjit_formats::{block_format_ids, format, ggml, layout, scattered_format_ids};

@@ -13,7 +13,7 @@ use crate::vocabulary::files::with_headers;
 use crate::vocabulary::kernel::{Kernel, SpecError, require};
 use crate::vocabulary::mma::Product;
 use crate::vocabulary::shape::Shape;
-use crate::vocabulary::step::{Inside, Record, Step};
+use crate::vocabulary::step::{Record, Step, StepContext};
 use kjit_engine::arch::Dot;
 use kjit_engine::{Constants, Options, Source, Target, Vendor};
 use std::fmt::Write as _;
@@ -120,7 +120,7 @@ impl Persistent {
         specs: &[Spec],
         target: &Target,
         probe: Probe,
-        inside: Inside,
+        inside: StepContext,
     ) -> Result<Persistent, SpecError> {
         let streams = inside.streams;
         require(streams || !inside.routed, NAME, || {
@@ -219,7 +219,7 @@ fn time(record: &Record, ring: Ring, wave: usize, waves: usize) -> f64 {
 }
 
 /// The ring of at most `bytes` bytes that takes rows in the least time.
-fn ring(steps: &[Step], bytes: usize, inside: Inside) -> Result<Ring, SpecError> {
+fn ring(steps: &[Step], bytes: usize, inside: StepContext) -> Result<Ring, SpecError> {
     let records: Vec<&Record> = steps.iter().flat_map(|s| &s.records).collect();
     let largest =
         records.iter().map(|r| r.bytes + anywhere(r)).max().unwrap_or(LINE).next_multiple_of(LINE);

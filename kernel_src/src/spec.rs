@@ -2,11 +2,11 @@
 //! benches and tuning records name kernels by them.
 
 use crate::vocabulary::arguments::Declared;
-use crate::vocabulary::family::{Family, Named};
+use crate::vocabulary::family::{Family, SpecName};
 use crate::vocabulary::kernel::{Kernel, SpecError};
 use crate::vocabulary::launch::{Launch, Size, Work};
 use crate::vocabulary::shipped::Table;
-use crate::vocabulary::step::{Inside, Step};
+use crate::vocabulary::step::{Step, StepContext};
 use crate::vocabulary::variant::Variant;
 use kjit_engine::Target;
 use std::fmt;
@@ -36,7 +36,7 @@ macro_rules! families {
             /// Rows to a cache.
             CacheRows($crate::cache_rows::CacheRowsSpec);
             /// Scores of cached keys for new tokens.
-            KeyScores($crate::key_scores::KeyScoresSpec);
+            IndexerScores($crate::indexer_scores::IndexerScoresSpec);
             /// The positions of the best scores.
             TopKeys($crate::top_keys::TopKeysSpec);
             /// Short convolutions along the tokens.
@@ -183,7 +183,7 @@ macro_rules! registry {
             ///
             /// # Errors
             /// As for the family.
-            pub fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
+            pub fn inside(&self, target: &Target, inside: StepContext) -> Result<Step, SpecError> {
                 match self {
                     $(Spec::$name(spec) => spec.inside(target, inside),)*
                 }
@@ -251,7 +251,7 @@ macro_rules! registry {
         impl fmt::Display for Spec {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
-                    $(Spec::$name(spec) => Named(spec).fmt(f),)*
+                    $(Spec::$name(spec) => SpecName(spec).fmt(f),)*
                 }
             }
         }

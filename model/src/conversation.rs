@@ -7,11 +7,11 @@ pub use crate::chat::history::forget_oldest;
 
 /// The tokens in a sequence. With them the next prompt is fed from the first difference.
 #[derive(Debug, Default, Clone)]
-pub struct Seen {
+pub struct CachedTokens {
     tokens: Vec<u32>,
 }
 
-impl Seen {
+impl CachedTokens {
     /// Truncates the sequence to its common prefix with `prompt`, or further if the state of a
     /// layer cannot go back that far. Returns the rest of the prompt, which the caller feeds. The
     /// rest is at least one token, so that there are logits.

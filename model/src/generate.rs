@@ -2,8 +2,8 @@
 //! text as soon as it cannot be the start of a stop string.
 
 use crate::NonExhaustive;
-use crate::lookup::{self, Drafts};
-use crate::session::{After, SequenceId, Session, SessionError, Want, Work};
+use crate::prompt_lookup::{self, Drafts};
+use crate::session::{DecodeControl, SequenceId, Session, SessionError, Want, Work};
 use crate::stop::StopWatcher;
 use crate::tokenizer::Tokenizer;
 use std::ops::ControlFlow;
@@ -96,16 +96,21 @@ pub fn generate(
         match stop {
             Some(why) => {
                 reason = why;
-                After::End
+                DecodeControl::End
             }
-            None => After::Go,
+            None => DecodeControl::Go,
         }
     };
     let mut drafts = Drafts::default();
     match request.lookup {
         true => {
-            drafts =
-                lookup::decode(session, sequence, request.prompt.to_vec(), prompt.len(), &mut sink)?
+            drafts = prompt_lookup::decode(
+                session,
+                sequence,
+                request.prompt.to_vec(),
+                prompt.len(),
+                &mut sink,
+            )?
         }
         false => session.decode(&[(sequence, prompt)], &mut |_, id| sink(id))?,
     }

@@ -55,10 +55,10 @@
 pub mod constrain;
 pub mod conversation;
 pub mod generate;
-pub mod lookup;
 pub mod model;
 pub mod perplexity;
 pub mod placement;
+pub mod prompt_lookup;
 pub mod serve;
 pub mod session;
 

@@ -8,7 +8,7 @@ use crate::gguf::{self, Gguf};
 use crate::gpu::PageCount;
 use crate::graph::{Graph, GraphError};
 use crate::host::Cpu;
-use crate::placement::{PlacementError, Wanted, open_rank};
+use crate::placement::{PlacementError, RequestedDevices, open_rank};
 use crate::sample::SampleOptions;
 use crate::session::{OpenOptions, Output, SequenceId, Session, SessionError, Split, StageRunner};
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -255,7 +255,7 @@ fn on_device(
     if options.split == Split::Ranks {
         return on_rank(engine, gguf, &graph, options);
     }
-    if let Some(wanted) = Wanted::of(options, &engine)? {
+    if let Some(wanted) = RequestedDevices::of(options, &engine)? {
         return on_stages(engine, &wanted, gguf, &graph, options);
     }
     let mut remarks = vec![];
@@ -381,7 +381,7 @@ fn on_rank(
 /// Opens a session on several devices.
 fn on_stages(
     engine: Engine,
-    wanted: &Wanted,
+    wanted: &RequestedDevices,
     gguf: &Arc<Gguf>,
     graph: &Graph,
     options: &OpenOptions,

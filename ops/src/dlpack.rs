@@ -139,7 +139,7 @@ fn packed(shape: &[usize]) -> Vec<i64> {
 }
 
 /// The owner of an exported tensor's memory.
-struct Held {
+struct ExportedOwner {
     _tensor: Tensor,
     _copy: Vec<u64>,
     shape: Vec<i64>,
@@ -149,7 +149,7 @@ struct Held {
 /// A tensor's memory as DLPack has it. [`Exported::versioned`] and [`Exported::old`] hand it over.
 pub struct Exported {
     tensor: DLTensor,
-    held: Box<Held>,
+    held: Box<ExportedOwner>,
     copied: bool,
     /// The tensor that owns the memory: a complex one stores pairs from now on.
     pub whole: Tensor,
@@ -197,7 +197,8 @@ impl Tensor {
             (at, strides, Vec::new())
         };
         let shape = self.shape().iter().map(|n| *n as i64).collect();
-        let mut held = Box::new(Held { _tensor: whole.clone(), _copy: kept, shape, strides });
+        let mut held =
+            Box::new(ExportedOwner { _tensor: whole.clone(), _copy: kept, shape, strides });
         let (device_type, device_id) = device_of(self.device());
         let tensor = DLTensor {
             data: at as *mut c_void,
@@ -312,7 +313,7 @@ impl Exported {
 unsafe extern "C" fn delete_old(managed: *mut DLManagedTensor) {
     // SAFETY: both boxes were made in `old`, and a consumer calls this once.
     unsafe {
-        drop(Box::from_raw((*managed).manager_ctx.cast::<Held>()));
+        drop(Box::from_raw((*managed).manager_ctx.cast::<ExportedOwner>()));
         drop(Box::from_raw(managed));
     }
 }
@@ -320,7 +321,7 @@ unsafe extern "C" fn delete_old(managed: *mut DLManagedTensor) {
 unsafe extern "C" fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
     // SAFETY: both boxes were made in `versioned`, and a consumer calls this once.
     unsafe {
-        drop(Box::from_raw((*managed).manager_ctx.cast::<Held>()));
+        drop(Box::from_raw((*managed).manager_ctx.cast::<ExportedOwner>()));
         drop(Box::from_raw(managed));
     }
 }

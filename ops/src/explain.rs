@@ -77,7 +77,7 @@ impl Tensor {
     /// # Errors
     /// Errors of the computation.
     pub fn explain(&self) -> Result<Explanation> {
-        let mut walk = Walk::default();
+        let mut walk = GraphWalk::default();
         for node in [Some(&self.re), self.im.as_ref()].into_iter().flatten() {
             walk.node(node);
         }
@@ -92,15 +92,15 @@ impl Tensor {
 }
 
 /// A node, its definition before the computation, and its inputs' positions.
-type Found = (Arc<Node>, Option<Arc<Def>>, Vec<usize>);
+type ComputedNode = (Arc<Node>, Option<Arc<Def>>, Vec<usize>);
 
 #[derive(Default)]
-struct Walk {
-    found: Vec<Found>,
+struct GraphWalk {
+    found: Vec<ComputedNode>,
     place: HashMap<*const Node, usize>,
 }
 
-impl Walk {
+impl GraphWalk {
     /// Adds a node after its inputs. The depth of uncomputed graphs has a bound.
     fn node(&mut self, node: &Arc<Node>) -> usize {
         if let Some(place) = self.place.get(&Arc::as_ptr(node)) {

@@ -24,12 +24,12 @@ pub struct GpuView {
 }
 
 /// Memory of another library. Kernels that read it end before it goes back to its owner.
-struct Lent {
+struct BorrowedMemory {
     gpu: Arc<Gpu>,
     keep: Option<Keep>,
 }
 
-impl Drop for Lent {
+impl Drop for BorrowedMemory {
     fn drop(&mut self) {
         // An error means a lost device, on which nothing runs any more; the next call reports it.
         let _ = self.gpu.stream().synchronize();
@@ -98,7 +98,7 @@ impl Tensor {
             let leaf = Node::leaf(dtype, shape.to_vec(), Buffer::packed(store, shape));
             return Ok(Tensor::real(leaf));
         }
-        let lent = Box::new(Lent { gpu: Arc::clone(gpu), keep: Some(keep) });
+        let lent = Box::new(BorrowedMemory { gpu: Arc::clone(gpu), keep: Some(keep) });
         // SAFETY: this function's caller guarantees the memory until `keep` is dropped, which
         // happens after the kernels of this device's stream have ended.
         let memory = unsafe { gpu.foreign(address, bytes, lent) };

@@ -93,7 +93,12 @@ impl Readers {
 
     /// The products below a node that have a number of elements. `None` if a node between is read
     /// outside the group.
-    fn products<'a>(&'a self, node: &'a Arc<Node>, root: bool, found: &mut Found<'a>) -> bool {
+    fn products<'a>(
+        &'a self,
+        node: &'a Arc<Node>,
+        root: bool,
+        found: &mut GroupCandidate<'a>,
+    ) -> bool {
         let Some(def) = self.defs.get(&Arc::as_ptr(node)) else { return false };
         if let Some(known) = found.leads.get(&Arc::as_ptr(node)) {
             return *known;
@@ -117,7 +122,7 @@ impl Readers {
     }
 }
 
-struct Found<'a> {
+struct GroupCandidate<'a> {
     elements: usize,
     product: Option<&'a Arc<Node>>,
     /// Whether all nodes between are private.
@@ -130,8 +135,12 @@ struct Found<'a> {
 pub(crate) fn product(node: &Arc<Node>) -> Option<Arc<Node>> {
     let mut readers = Readers::default();
     readers.count(node);
-    let mut found =
-        Found { elements: node.numel(), product: None, private: true, leads: HashMap::new() };
+    let mut found = GroupCandidate {
+        elements: node.numel(),
+        product: None,
+        private: true,
+        leads: HashMap::new(),
+    };
     readers.products(node, true, &mut found);
     found.product.filter(|_| found.private).map(Arc::clone)
 }

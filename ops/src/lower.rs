@@ -28,7 +28,7 @@ const LEAST_ROWS: usize = 64;
 
 /// The element of a node that belongs to a position of the index space.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Place {
+enum ElementPosition {
     /// By an index for each axis of the node.
     Axes(View),
     /// By the row-major index: offset and strides.
@@ -45,7 +45,7 @@ pub(crate) struct Lowering {
     /// The node of each buffer.
     leaf_nodes: Vec<Arc<Node>>,
     maps: Vec<Map>,
-    done: HashMap<(*const Node, Place), Reg, BuildFast>,
+    done: HashMap<(*const Node, ElementPosition), Reg, BuildFast>,
     /// The product in whose kernel the group runs.
     product: Option<Arc<Node>>,
     /// The folds that run in the group's own kernel.
@@ -73,7 +73,8 @@ struct Rows {
 /// The bytecode for every element of a node without a value, over its own shape.
 pub(crate) fn each(node: &Arc<Node>) -> Result<Program> {
     let mut lowering = Lowering::new(&node.shape);
-    let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), true)?;
+    let out =
+        lowering.node(node, &ElementPosition::Axes(View::identity(node.shape.len())), true)?;
     Ok(lowering.finish(out, 0))
 }
 
@@ -85,7 +86,8 @@ pub(crate) fn after(node: &Arc<Node>, product: &Arc<Node>) -> Result<Option<Prog
     }
     let mut lowering = Lowering::new(&node.shape);
     lowering.product = Some(Arc::clone(product));
-    let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), true)?;
+    let out =
+        lowering.node(node, &ElementPosition::Axes(View::identity(node.shape.len())), true)?;
     Ok(product.value().is_none().then(|| lowering.finish(out, 0)))
 }
 
@@ -95,7 +97,8 @@ pub(crate) fn after(node: &Arc<Node>, product: &Arc<Node>) -> Result<Option<Prog
 pub(crate) fn rows(node: &Arc<Node>, readers: Readers) -> Result<Option<GroupOfRows>> {
     let mut lowering = Lowering::new(&node.shape);
     lowering.rows = Some(Rows { readers, axes: Vec::new() });
-    let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), true)?;
+    let out =
+        lowering.node(node, &ElementPosition::Axes(View::identity(node.shape.len())), true)?;
     let axes = lowering.rows.take().map(|r| r.axes).unwrap_or_default();
     if axes.is_empty() {
         return Ok(None);
@@ -116,7 +119,7 @@ pub(crate) fn rows(node: &Arc<Node>, readers: Readers) -> Result<Option<GroupOfR
 /// The bytecode of a node, or of a fold of its last `folded` axes, and the node of each buffer.
 pub(crate) fn group(node: &Arc<Node>, folded: Option<usize>) -> Result<(Program, Vec<Arc<Node>>)> {
     let mut lowering = Lowering::new(&node.shape);
-    let place = Place::Axes(View::identity(node.shape.len()));
+    let place = ElementPosition::Axes(View::identity(node.shape.len()));
     let out = lowering.node(node, &place, folded.is_none())?;
     let nodes = std::mem::take(&mut lowering.leaf_nodes);
     Ok((lowering.finish(out, folded.unwrap_or(0)), nodes))
@@ -125,14 +128,16 @@ pub(crate) fn group(node: &Arc<Node>, folded: Option<usize>) -> Result<(Program,
 /// The bytecode for a fold's input, whose last `folded` axes are reduced.
 pub(crate) fn fold(input: &Arc<Node>, folded: usize) -> Result<Program> {
     let mut lowering = Lowering::new(&input.shape);
-    let out = lowering.node(input, &Place::Axes(View::identity(input.shape.len())), false)?;
+    let out =
+        lowering.node(input, &ElementPosition::Axes(View::identity(input.shape.len())), false)?;
     Ok(lowering.finish(out, folded))
 }
 
 /// The bytecode for a node's elements, and the map of their positions in a larger buffer.
 pub(crate) fn copy(node: &Arc<Node>, to: Map) -> Result<(Program, Map)> {
     let mut lowering = Lowering::new(&node.shape);
-    let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), false)?;
+    let out =
+        lowering.node(node, &ElementPosition::Axes(View::identity(node.shape.len())), false)?;
     lowering.maps.push(to);
     let mut program = lowering.finish(out, 0);
     let to = program.maps.pop().ok_or(Error::Inside("a map was lost"))?;
@@ -212,15 +217,15 @@ impl Lowering {
     }
 
     /// The row-major offset and strides of a place.
-    fn linear(&self, place: &Place, shape: &[usize]) -> (i64, Vec<i64>) {
+    fn linear(&self, place: &ElementPosition, shape: &[usize]) -> (i64, Vec<i64>) {
         match place {
-            Place::Axes(view) => view.strided(0, &strides(shape), self.shape.len()),
-            Place::Linear(offset, steps) => (*offset, steps.clone()),
+            ElementPosition::Axes(view) => view.strided(0, &strides(shape), self.shape.len()),
+            ElementPosition::Linear(offset, steps) => (*offset, steps.clone()),
         }
     }
 
     /// Whether a place is the group's own position, row-major.
-    fn in_order(&self, place: &Place, shape: &[usize]) -> bool {
+    fn in_order(&self, place: &ElementPosition, shape: &[usize]) -> bool {
         let (offset, steps) = self.linear(place, shape);
         let own = strides(&self.shape);
         let alike = |((s, o), n): ((&i64, &i64), &usize)| s == o || *n == 1;
@@ -228,10 +233,10 @@ impl Lowering {
     }
 
     /// A place as an index for each axis, if it has that form.
-    fn by_axes(&self, place: &Place, shape: &[usize]) -> Option<View> {
+    fn by_axes(&self, place: &ElementPosition, shape: &[usize]) -> Option<View> {
         let (offset, steps) = match place {
-            Place::Axes(view) => return Some(view.clone()),
-            Place::Linear(offset, steps) => (*offset, steps),
+            ElementPosition::Axes(view) => return Some(view.clone()),
+            ElementPosition::Linear(offset, steps) => (*offset, steps),
         };
         let rank = self.shape.len();
         let rows = strides(shape);
@@ -259,7 +264,7 @@ impl Lowering {
     }
 
     /// Reads a node with a value.
-    fn read(&mut self, node: &Arc<Node>, place: &Place) -> Result<Reg> {
+    fn read(&mut self, node: &Arc<Node>, place: &ElementPosition) -> Result<Reg> {
         let buffer = node.value().ok_or(Error::Inside("a node without a value was read"))?.clone();
         let (offset, steps) = if buffer.is_packed(&node.shape) {
             let (offset, steps) = self.linear(place, &node.shape);
@@ -278,7 +283,7 @@ impl Lowering {
 
     /// The register with the node's element at a place. The group's own node is not computed
     /// separately.
-    fn node(&mut self, node: &Arc<Node>, place: &Place, own: bool) -> Result<Reg> {
+    fn node(&mut self, node: &Arc<Node>, place: &ElementPosition, own: bool) -> Result<Reg> {
         if let Some(reg) = self.done.get(&(Arc::as_ptr(node), place.clone())) {
             return Ok(*reg);
         }
@@ -334,12 +339,14 @@ impl Lowering {
                 self.push(Instr::Cast(x), node.dtype)
             }
             Op::View(view) => match self.by_axes(place, &node.shape) {
-                Some(outer) => self.node(input(0)?, &Place::Axes(view.then(&outer)), false)?,
+                Some(outer) => {
+                    self.node(input(0)?, &ElementPosition::Axes(view.then(&outer)), false)?
+                }
                 None => return self.cut(node, place, own),
             },
             Op::Reshape => {
                 let (offset, steps) = self.linear(place, &node.shape);
-                self.node(input(0)?, &Place::Linear(offset, steps), false)?
+                self.node(input(0)?, &ElementPosition::Linear(offset, steps), false)?
             }
             Op::Gather { axis, size } => match self.by_axes(place, &node.shape) {
                 Some(view) => self.gather(input(0)?, input(1)?, &view, *axis, *size)?,
@@ -365,7 +372,7 @@ impl Lowering {
     }
 
     /// Computes a node before the group and reads it.
-    fn cut(&mut self, node: &Arc<Node>, place: &Place, own: bool) -> Result<Reg> {
+    fn cut(&mut self, node: &Arc<Node>, place: &ElementPosition, own: bool) -> Result<Reg> {
         if own {
             return Err(Error::Inside("a group cannot read what it is to compute"));
         }
@@ -379,9 +386,9 @@ impl Lowering {
         &mut self,
         node: &Arc<Node>,
         input: &Arc<Node>,
-        place: &Place,
+        place: &ElementPosition,
         folded: usize,
-    ) -> Option<Place> {
+    ) -> Option<ElementPosition> {
         if !self.rows.as_ref()?.readers.is_private(node) {
             return None;
         }
@@ -414,7 +421,7 @@ impl Lowering {
             view.offset.push(0);
             view.coef.push(coef);
         }
-        Some(Place::Axes(view))
+        Some(ElementPosition::Axes(view))
     }
 
     fn gather(
@@ -425,7 +432,7 @@ impl Lowering {
         axis: usize,
         size: usize,
     ) -> Result<Reg> {
-        let reg = self.node(index, &Place::Axes(view.clone()), false)?;
+        let reg = self.node(index, &ElementPosition::Axes(view.clone()), false)?;
         force(source)?;
         let buffer = source.value().ok_or(Error::Inside("a source has no value"))?.clone();
         let mut rest = view.clone();

@@ -10,10 +10,10 @@ use std::sync::{Arc, OnceLock};
 
 /// Host memory: allocated here, or borrowed.
 pub(crate) struct HostMemory {
-    from: From,
+    from: MemorySource,
 }
 
-enum From {
+enum MemorySource {
     /// Words, so that elements of every dtype are aligned; and the number of used bytes.
     Own(Vec<u64>, usize),
     /// Address, number of bytes, and the owner that keeps them alive.
@@ -45,7 +45,7 @@ impl HostMemory {
     }
 
     pub(crate) fn own(words: Vec<u64>, bytes: usize) -> Arc<HostMemory> {
-        Arc::new(HostMemory { from: From::Own(words, bytes) })
+        Arc::new(HostMemory { from: MemorySource::Own(words, bytes) })
     }
 
     /// # Safety
@@ -53,18 +53,18 @@ impl HostMemory {
     /// that time, and both are aligned to the elements that will be read.
     #[allow(unsafe_code, reason = "memory of another library")]
     pub(crate) unsafe fn lent(address: usize, bytes: usize, keep: Keep) -> Arc<HostMemory> {
-        Arc::new(HostMemory { from: From::Lent(address, bytes, keep) })
+        Arc::new(HostMemory { from: MemorySource::Lent(address, bytes, keep) })
     }
 
     #[allow(unsafe_code, reason = "memory of another library")]
     pub(crate) fn bytes(&self) -> &[u8] {
         match &self.from {
-            From::Own(words, bytes) => {
+            MemorySource::Own(words, bytes) => {
                 bytemuck::cast_slice::<u64, u8>(words).get(..*bytes).unwrap_or_default()
             }
-            From::Lent(_, 0, _) => &[],
+            MemorySource::Lent(_, 0, _) => &[],
             // SAFETY: the caller of `lent` guarantees the memory until `keep` is dropped.
-            From::Lent(at, bytes, _) => unsafe {
+            MemorySource::Lent(at, bytes, _) => unsafe {
                 std::slice::from_raw_parts(*at as *const u8, *bytes)
             },
         }

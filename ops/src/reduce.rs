@@ -21,7 +21,7 @@ fn wide(dtype: DType) -> DType {
 impl Tensor {
     /// Permutes the reduced axes to the end. Returns the result's shapes without them and with size
     /// 1.
-    fn last(&self, op: &'static str, at: Option<&[i64]>) -> Result<(Tensor, usize, Kept)> {
+    fn last(&self, op: &'static str, at: Option<&[i64]>) -> Result<(Tensor, usize, KeptAxes)> {
         let gone = axes(op, at, self.rank())?;
         let stay: Vec<usize> = (0..self.rank()).filter(|a| !gone.contains(a)).collect();
         // The reduced axes keep their order, because argmax counts in it.
@@ -29,7 +29,7 @@ impl Tensor {
         last.sort_unstable();
         let order: Vec<i64> = stay.iter().chain(&last).map(|a| *a as i64).collect();
         let size = |a: &usize| self.shape().get(*a).copied().unwrap_or(1);
-        let kept = Kept {
+        let kept = KeptAxes {
             short: stay.iter().map(size).collect(),
             long: (0..self.rank()).map(|a| if gone.contains(&a) { 1 } else { size(&a) }).collect(),
         };
@@ -303,7 +303,7 @@ impl Tensor {
     }
 }
 
-struct Kept {
+struct KeptAxes {
     short: Vec<usize>,
     long: Vec<usize>,
 }

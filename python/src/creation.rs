@@ -8,15 +8,15 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-type Given<'a, 'py> = &'a Bound<'py, PyAny>;
+type PyArg<'a, 'py> = &'a Bound<'py, PyAny>;
 
 #[pyfunction]
 #[pyo3(signature = (shape, value, dtype_, device_))]
 fn full(
     py: Python<'_>,
-    shape: Given<'_, '_>,
-    value: Given<'_, '_>,
-    dtype_: Option<Given<'_, '_>>,
+    shape: PyArg<'_, '_>,
+    value: PyArg<'_, '_>,
+    dtype_: Option<PyArg<'_, '_>>,
     device_: Option<&str>,
 ) -> PyResult<Tensor> {
     let value = number(value)?;
@@ -42,10 +42,10 @@ fn fits(value: Scalar, dtype: kjit_ops::DType) -> PyResult<()> {
 #[pyo3(signature = (start, stop, step, dtype_, device_))]
 fn arange(
     py: Python<'_>,
-    start: Given<'_, '_>,
-    stop: Given<'_, '_>,
-    step: Given<'_, '_>,
-    dtype_: Option<Given<'_, '_>>,
+    start: PyArg<'_, '_>,
+    stop: PyArg<'_, '_>,
+    step: PyArg<'_, '_>,
+    dtype_: Option<PyArg<'_, '_>>,
     device_: Option<&str>,
 ) -> PyResult<Tensor> {
     let (a, b, s) = (number(start)?, number(stop)?, number(step)?);
@@ -57,10 +57,10 @@ fn arange(
 #[pyo3(signature = (start, stop, num, dtype_, device_, endpoint))]
 fn linspace(
     py: Python<'_>,
-    start: Given<'_, '_>,
-    stop: Given<'_, '_>,
+    start: PyArg<'_, '_>,
+    stop: PyArg<'_, '_>,
     num: usize,
-    dtype_: Option<Given<'_, '_>>,
+    dtype_: Option<PyArg<'_, '_>>,
     device_: Option<&str>,
     endpoint: bool,
 ) -> PyResult<Tensor> {
@@ -78,7 +78,7 @@ fn eye(
     rows: usize,
     columns: usize,
     k: i64,
-    dtype_: Given<'_, '_>,
+    dtype_: PyArg<'_, '_>,
     device_: Option<&str>,
 ) -> PyResult<Tensor> {
     made(kjit_ops::Tensor::eye(rows, columns, k, dtype(dtype_)?, &device(py, device_)?))
@@ -89,7 +89,7 @@ fn eye(
 fn from_bytes(
     py: Python<'_>,
     bytes: &[u8],
-    dtype_: Given<'_, '_>,
+    dtype_: PyArg<'_, '_>,
     shape: Vec<usize>,
     device_: Option<&str>,
 ) -> PyResult<Tensor> {
@@ -100,8 +100,8 @@ fn from_bytes(
 #[pyo3(signature = (values, dtype_, device_))]
 fn from_list(
     py: Python<'_>,
-    values: Given<'_, '_>,
-    dtype_: Option<Given<'_, '_>>,
+    values: PyArg<'_, '_>,
+    dtype_: Option<PyArg<'_, '_>>,
     device_: Option<&str>,
 ) -> PyResult<Tensor> {
     let (mut flat, mut shape) = (Vec::new(), Vec::new());
@@ -127,7 +127,7 @@ fn from_list(
 
 /// Flattens nested sequences. The first sequence of each level determines the shape.
 fn flatten(
-    given: Given<'_, '_>,
+    given: PyArg<'_, '_>,
     level: usize,
     shape: &mut Vec<usize>,
     flat: &mut Vec<Scalar>,
@@ -160,8 +160,8 @@ fn flatten(
 fn random(
     py: Python<'_>,
     kind: &str,
-    shape: Given<'_, '_>,
-    dtype_: Given<'_, '_>,
+    shape: PyArg<'_, '_>,
+    dtype_: PyArg<'_, '_>,
     device_: Option<&str>,
     low: i64,
     high: i64,

@@ -85,9 +85,9 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
 
 /// An imported tensor. Its deleter is called with the interpreter attached: NumPy's counts
 /// references.
-struct Lent(Option<Foreign>);
+struct ImportedTensor(Option<Foreign>);
 
-impl Drop for Lent {
+impl Drop for ImportedTensor {
     fn drop(&mut self) {
         let foreign = self.0.take().map(std::mem::ManuallyDrop::new);
         // After the interpreter's end nothing is called: its memory is gone.
@@ -179,7 +179,7 @@ fn from_dlpack(
     };
     // SAFETY: the producer guarantees the memory until the deleter is called, and made the
     // device's stream wait for the work that fills it.
-    let t = unsafe { kjit_ops::Tensor::from_dltensor(array, Box::new(Lent(Some(keep)))) };
+    let t = unsafe { kjit_ops::Tensor::from_dltensor(array, Box::new(ImportedTensor(Some(keep)))) };
     let t = t.map_err(raise)?;
     // The producer may write to its memory, but a tensor's values do not change.
     if copy == Some(false) {

@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-type Given<'a, 'py> = &'a Bound<'py, PyAny>;
+type PyArg<'a, 'py> = &'a Bound<'py, PyAny>;
 
 pub(crate) fn made(out: kjit_ops::Result<kjit_ops::Tensor>) -> PyResult<Tensor> {
     out.map(Tensor::of).map_err(raise)
@@ -24,7 +24,7 @@ fn bin_op(name: &str) -> PyResult<BinOp> {
 }
 
 #[pyfunction]
-fn unary(name: &str, x: Given<'_, '_>) -> PyResult<Tensor> {
+fn unary(name: &str, x: PyArg<'_, '_>) -> PyResult<Tensor> {
     let (op, x) = (un_op(name)?, tensor(x)?);
     run_in(|| x.unary(op))
 }
@@ -36,10 +36,10 @@ fn run_in(work: impl FnOnce() -> kjit_ops::Result<kjit_ops::Tensor> + Send) -> P
 /// Two operands, one of which may be a number.
 fn pair(
     op: &'static str,
-    a: Given<'_, '_>,
-    b: Given<'_, '_>,
+    a: PyArg<'_, '_>,
+    b: PyArg<'_, '_>,
 ) -> PyResult<(kjit_ops::Tensor, kjit_ops::Tensor)> {
-    let fail = |x: Given<'_, '_>| {
+    let fail = |x: PyArg<'_, '_>| {
         let name = crate::convert::type_name(x);
         PyTypeError::new_err(format!("{op} takes tensors and numbers, got {name}"))
     };
@@ -53,14 +53,14 @@ fn pair(
 }
 
 #[pyfunction]
-fn binary(name: &str, a: Given<'_, '_>, b: Given<'_, '_>) -> PyResult<Tensor> {
+fn binary(name: &str, a: PyArg<'_, '_>, b: PyArg<'_, '_>) -> PyResult<Tensor> {
     let op = bin_op(name)?;
     let (a, b) = pair(op.name(), a, b)?;
     run_in(|| a.binary(op, &b))
 }
 
 #[pyfunction]
-fn where_(c: Given<'_, '_>, a: Given<'_, '_>, b: Given<'_, '_>) -> PyResult<Tensor> {
+fn where_(c: PyArg<'_, '_>, a: PyArg<'_, '_>, b: PyArg<'_, '_>) -> PyResult<Tensor> {
     let c = tensor(c)?;
     let (a, b) = match (a.cast::<Tensor>(), b.cast::<Tensor>()) {
         (Err(_), Err(_)) => {
@@ -79,12 +79,12 @@ fn where_(c: Given<'_, '_>, a: Given<'_, '_>, b: Given<'_, '_>) -> PyResult<Tens
 #[pyfunction]
 #[pyo3(signature = (x, low, high))]
 fn clip(
-    x: Given<'_, '_>,
-    low: Option<Given<'_, '_>>,
-    high: Option<Given<'_, '_>>,
+    x: PyArg<'_, '_>,
+    low: Option<PyArg<'_, '_>>,
+    high: Option<PyArg<'_, '_>>,
 ) -> PyResult<Tensor> {
     let x = tensor(x)?;
-    let bound = |b: Option<Given<'_, '_>>| match b {
+    let bound = |b: Option<PyArg<'_, '_>>| match b {
         Some(b) => match beside("clip", b, &x)? {
             Some(b) => Ok(Some(b)),
             None => Err(PyTypeError::new_err("clip takes tensors and numbers as bounds")),
@@ -96,7 +96,7 @@ fn clip(
 }
 
 #[pyfunction]
-fn part(name: &str, x: Given<'_, '_>) -> PyResult<Tensor> {
+fn part(name: &str, x: PyArg<'_, '_>) -> PyResult<Tensor> {
     let x = tensor(x)?;
     made(match name {
         "real" => x.real_part(),
@@ -110,10 +110,10 @@ fn part(name: &str, x: Given<'_, '_>) -> PyResult<Tensor> {
 #[pyo3(signature = (name, x, axis, keepdims, dtype_=None))]
 fn reduce(
     name: &str,
-    x: Given<'_, '_>,
-    axis: Option<Given<'_, '_>>,
+    x: PyArg<'_, '_>,
+    axis: Option<PyArg<'_, '_>>,
     keepdims: bool,
-    dtype_: Option<Given<'_, '_>>,
+    dtype_: Option<PyArg<'_, '_>>,
 ) -> PyResult<Tensor> {
     let (x, at) = (tensor(x)?, axes(axis)?);
     let at = at.as_deref();
@@ -134,8 +134,8 @@ fn reduce(
 #[pyfunction]
 #[pyo3(signature = (x, axis, correction, keepdims, root))]
 fn variance(
-    x: Given<'_, '_>,
-    axis: Option<Given<'_, '_>>,
+    x: PyArg<'_, '_>,
+    axis: Option<PyArg<'_, '_>>,
     correction: f64,
     keepdims: bool,
     root: bool,
@@ -148,7 +148,7 @@ fn variance(
 #[pyfunction]
 #[pyo3(signature = (x, axis, keepdims, most))]
 fn arg_extreme(
-    x: Given<'_, '_>,
+    x: PyArg<'_, '_>,
     axis: Option<i64>,
     keepdims: bool,
     most: bool,
@@ -160,10 +160,10 @@ fn arg_extreme(
 #[pyfunction]
 #[pyo3(signature = (x, product, axis, dtype_, initial))]
 fn cumulative(
-    x: Given<'_, '_>,
+    x: PyArg<'_, '_>,
     product: bool,
     axis: Option<i64>,
-    dtype_: Option<Given<'_, '_>>,
+    dtype_: Option<PyArg<'_, '_>>,
     initial: bool,
 ) -> PyResult<Tensor> {
     let x = tensor(x)?;
@@ -180,30 +180,30 @@ fn cumulative(
 }
 
 #[pyfunction]
-fn diff(x: Given<'_, '_>, axis: i64, times: usize) -> PyResult<Tensor> {
+fn diff(x: PyArg<'_, '_>, axis: i64, times: usize) -> PyResult<Tensor> {
     let x = tensor(x)?;
     run_in(|| x.diff(axis, times))
 }
 
 #[pyfunction]
-fn astype(x: Given<'_, '_>, to: Given<'_, '_>, copy: bool) -> PyResult<Tensor> {
+fn astype(x: PyArg<'_, '_>, to: PyArg<'_, '_>, copy: bool) -> PyResult<Tensor> {
     let _ = copy;
     made(tensor(x)?.astype(dtype(to)?))
 }
 
 #[pyfunction]
-fn copy(x: Given<'_, '_>) -> PyResult<Tensor> {
+fn copy(x: PyArg<'_, '_>) -> PyResult<Tensor> {
     let x = tensor(x)?;
     run_in(|| x.copy())
 }
 
 #[pyfunction]
-fn reshape(x: Given<'_, '_>, shape: Vec<i64>) -> PyResult<Tensor> {
+fn reshape(x: PyArg<'_, '_>, shape: Vec<i64>) -> PyResult<Tensor> {
     made(tensor(x)?.reshape(&shape))
 }
 
 #[pyfunction]
-fn broadcast_to(x: Given<'_, '_>, shape: Given<'_, '_>) -> PyResult<Tensor> {
+fn broadcast_to(x: PyArg<'_, '_>, shape: PyArg<'_, '_>) -> PyResult<Tensor> {
     made(tensor(x)?.broadcast_to(&sizes(shape)?))
 }
 
@@ -220,49 +220,49 @@ fn broadcast_shapes<'py>(
 }
 
 #[pyfunction]
-fn permute(x: Given<'_, '_>, order: Vec<i64>) -> PyResult<Tensor> {
+fn permute(x: PyArg<'_, '_>, order: Vec<i64>) -> PyResult<Tensor> {
     made(tensor(x)?.permute(&order))
 }
 
 #[pyfunction]
-fn matrix_transpose(x: Given<'_, '_>) -> PyResult<Tensor> {
+fn matrix_transpose(x: PyArg<'_, '_>) -> PyResult<Tensor> {
     made(tensor(x)?.matrix_transpose())
 }
 
 #[pyfunction]
-fn moveaxis(x: Given<'_, '_>, from: Given<'_, '_>, to: Given<'_, '_>) -> PyResult<Tensor> {
+fn moveaxis(x: PyArg<'_, '_>, from: PyArg<'_, '_>, to: PyArg<'_, '_>) -> PyResult<Tensor> {
     let (from, to) = (axes(Some(from))?, axes(Some(to))?);
     made(tensor(x)?.move_axes(&from.unwrap_or_default(), &to.unwrap_or_default()))
 }
 
 #[pyfunction]
-fn expand_dims(x: Given<'_, '_>, axis: Given<'_, '_>) -> PyResult<Tensor> {
+fn expand_dims(x: PyArg<'_, '_>, axis: PyArg<'_, '_>) -> PyResult<Tensor> {
     made(tensor(x)?.expand_dims(&axes(Some(axis))?.unwrap_or_default()))
 }
 
 #[pyfunction]
-fn squeeze(x: Given<'_, '_>, axis: Given<'_, '_>) -> PyResult<Tensor> {
+fn squeeze(x: PyArg<'_, '_>, axis: PyArg<'_, '_>) -> PyResult<Tensor> {
     made(tensor(x)?.squeeze(&axes(Some(axis))?.unwrap_or_default()))
 }
 
 #[pyfunction]
 #[pyo3(signature = (x, axis))]
-fn flip(x: Given<'_, '_>, axis: Option<Given<'_, '_>>) -> PyResult<Tensor> {
+fn flip(x: PyArg<'_, '_>, axis: Option<PyArg<'_, '_>>) -> PyResult<Tensor> {
     made(tensor(x)?.flip(axes(axis)?.as_deref()))
 }
 
 #[pyfunction]
-fn roll(x: Given<'_, '_>, shift: i64, axis: i64) -> PyResult<Tensor> {
+fn roll(x: PyArg<'_, '_>, shift: i64, axis: i64) -> PyResult<Tensor> {
     made(tensor(x)?.roll(shift, axis))
 }
 
 #[pyfunction]
-fn tile(x: Given<'_, '_>, times: Vec<usize>) -> PyResult<Tensor> {
+fn tile(x: PyArg<'_, '_>, times: Vec<usize>) -> PyResult<Tensor> {
     made(tensor(x)?.tile(&times))
 }
 
 #[pyfunction]
-fn repeat(x: Given<'_, '_>, times: Vec<i64>, axis: i64) -> PyResult<Tensor> {
+fn repeat(x: PyArg<'_, '_>, times: Vec<i64>, axis: i64) -> PyResult<Tensor> {
     let x = tensor(x)?;
     run_in(|| x.repeat(&times, axis))
 }
@@ -278,19 +278,19 @@ fn concat(list: Vec<Bound<'_, PyAny>>, axis: i64, new: bool) -> PyResult<Tensor>
 }
 
 #[pyfunction]
-fn unstack(py: Python<'_>, x: Given<'_, '_>, axis: i64) -> PyResult<Py<PyTuple>> {
+fn unstack(py: Python<'_>, x: PyArg<'_, '_>, axis: i64) -> PyResult<Py<PyTuple>> {
     let parts = tensor(x)?.unstack(axis).map_err(raise)?;
     Ok(PyTuple::new(py, parts.into_iter().map(Tensor::of))?.unbind())
 }
 
 #[pyfunction]
-fn pad(x: Given<'_, '_>, pairs: Vec<(usize, usize)>, value: Given<'_, '_>) -> PyResult<Tensor> {
+fn pad(x: PyArg<'_, '_>, pairs: Vec<(usize, usize)>, value: PyArg<'_, '_>) -> PyResult<Tensor> {
     made(tensor(x)?.pad(&pairs, number(value)?))
 }
 
 #[pyfunction]
 #[pyo3(signature = (x, axis, descending, indices))]
-fn sort(x: Given<'_, '_>, axis: i64, descending: bool, indices: bool) -> PyResult<Tensor> {
+fn sort(x: PyArg<'_, '_>, axis: i64, descending: bool, indices: bool) -> PyResult<Tensor> {
     let x = tensor(x)?;
     if x.rank() == 0 {
         return Err(PyValueError::new_err("sort: a tensor without axes has no order"));
@@ -299,17 +299,17 @@ fn sort(x: Given<'_, '_>, axis: i64, descending: bool, indices: bool) -> PyResul
 }
 
 #[pyfunction]
-fn take(x: Given<'_, '_>, index: Given<'_, '_>, axis: i64, along: bool) -> PyResult<Tensor> {
+fn take(x: PyArg<'_, '_>, index: PyArg<'_, '_>, axis: i64, along: bool) -> PyResult<Tensor> {
     let (x, index) = (tensor(x)?, tensor(index)?);
     run_in(|| if along { x.take_along_axis(&index, axis) } else { x.take(&index, axis) })
 }
 
 #[pyfunction]
 fn scatter(
-    x: Given<'_, '_>,
+    x: PyArg<'_, '_>,
     axis: i64,
-    index: Given<'_, '_>,
-    values: Given<'_, '_>,
+    index: PyArg<'_, '_>,
+    values: PyArg<'_, '_>,
     add: bool,
 ) -> PyResult<Tensor> {
     let (x, index, values) = (tensor(x)?, tensor(index)?, tensor(values)?);
@@ -317,7 +317,7 @@ fn scatter(
 }
 
 #[pyfunction]
-fn nonzero(py: Python<'_>, x: Given<'_, '_>) -> PyResult<Py<PyTuple>> {
+fn nonzero(py: Python<'_>, x: PyArg<'_, '_>) -> PyResult<Py<PyTuple>> {
     let x = tensor(x)?;
     let found = run(py, || x.nonzero())?;
     Ok(PyTuple::new(py, found.into_iter().map(Tensor::of))?.unbind())
@@ -326,10 +326,10 @@ fn nonzero(py: Python<'_>, x: Given<'_, '_>) -> PyResult<Py<PyTuple>> {
 #[pyfunction]
 #[pyo3(signature = (list, values, right, sorter))]
 fn searchsorted(
-    list: Given<'_, '_>,
-    values: Given<'_, '_>,
+    list: PyArg<'_, '_>,
+    values: PyArg<'_, '_>,
     right: bool,
-    sorter: Option<Given<'_, '_>>,
+    sorter: Option<PyArg<'_, '_>>,
 ) -> PyResult<Tensor> {
     let list = tensor(list)?;
     let values = beside("searchsorted", values, &list)?
@@ -339,7 +339,7 @@ fn searchsorted(
 }
 
 #[pyfunction]
-fn unique(py: Python<'_>, x: Given<'_, '_>) -> PyResult<(Tensor, Tensor, Tensor, Tensor)> {
+fn unique(py: Python<'_>, x: PyArg<'_, '_>) -> PyResult<(Tensor, Tensor, Tensor, Tensor)> {
     let x = tensor(x)?;
     let u = run(py, || x.unique())?;
     let of = Tensor::of;
@@ -347,21 +347,21 @@ fn unique(py: Python<'_>, x: Given<'_, '_>) -> PyResult<(Tensor, Tensor, Tensor,
 }
 
 #[pyfunction]
-fn isin(x: Given<'_, '_>, set: Given<'_, '_>, invert: bool) -> PyResult<Tensor> {
+fn isin(x: PyArg<'_, '_>, set: PyArg<'_, '_>, invert: bool) -> PyResult<Tensor> {
     let (x, set) = pair("isin", x, set)?;
     run_in(|| x.isin(&set, invert))
 }
 
 #[pyfunction]
-fn product(name: &str, a: Given<'_, '_>, b: Given<'_, '_>, axis: i64) -> PyResult<Tensor> {
+fn product(name: &str, a: PyArg<'_, '_>, b: PyArg<'_, '_>, axis: i64) -> PyResult<Tensor> {
     let (a, b) = (tensor(a)?, tensor(b)?);
     run_in(|| if name == "matmul" { a.matmul(&b) } else { a.vecdot(&b, axis) })
 }
 
 #[pyfunction]
 fn tensordot(
-    a: Given<'_, '_>,
-    b: Given<'_, '_>,
+    a: PyArg<'_, '_>,
+    b: PyArg<'_, '_>,
     of_a: Vec<i64>,
     of_b: Vec<i64>,
 ) -> PyResult<Tensor> {
@@ -370,12 +370,12 @@ fn tensordot(
 }
 
 #[pyfunction]
-fn triangle(x: Given<'_, '_>, upper: bool, k: i64) -> PyResult<Tensor> {
+fn triangle(x: PyArg<'_, '_>, upper: bool, k: i64) -> PyResult<Tensor> {
     made(tensor(x)?.triangle(upper, k))
 }
 
 #[pyfunction]
-fn promote(a: Given<'_, '_>, b: Given<'_, '_>) -> PyResult<DType> {
+fn promote(a: PyArg<'_, '_>, b: PyArg<'_, '_>) -> PyResult<DType> {
     kjit_ops::promote("result_type", dtype(a)?, dtype(b)?).map(DType).map_err(raise)
 }
 

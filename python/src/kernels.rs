@@ -8,7 +8,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-type Given<'a, 'py> = &'a Bound<'py, PyAny>;
+type PyArg<'a, 'py> = &'a Bound<'py, PyAny>;
 
 /// A kernel of the user: `RawKernel(code, name)(grid, block, args)`. The text has an
 /// `extern "C" __global__ void name(...)` in CUDA, for both vendors. After the call a tensor whose
@@ -16,7 +16,7 @@ type Given<'a, 'py> = &'a Bound<'py, PyAny>;
 #[pyclass(module = "kjit", frozen)]
 pub(crate) struct RawKernel(kjit_ops::RawKernel);
 
-fn three(given: Given<'_, '_>) -> PyResult<[u32; 3]> {
+fn three(given: PyArg<'_, '_>) -> PyResult<[u32; 3]> {
     let list = match given.extract::<u32>() {
         Ok(one) => vec![one],
         Err(_) => given.extract::<Vec<u32>>()?,
@@ -42,8 +42,8 @@ impl RawKernel {
     fn __call__(
         &self,
         py: Python<'_>,
-        grid: Given<'_, '_>,
-        block: Given<'_, '_>,
+        grid: PyArg<'_, '_>,
+        block: PyArg<'_, '_>,
         args: &Bound<'_, PyTuple>,
         shared_mem: u32,
     ) -> PyResult<()> {
@@ -136,8 +136,8 @@ impl ReductionKernel {
     #[pyo3(signature = (x, axis=None, *, keepdims=false))]
     fn __call__(
         &self,
-        x: Given<'_, '_>,
-        axis: Option<Given<'_, '_>>,
+        x: PyArg<'_, '_>,
+        axis: Option<PyArg<'_, '_>>,
         keepdims: bool,
     ) -> PyResult<Tensor> {
         let (x, at) = (tensor(x)?, axes(axis)?);

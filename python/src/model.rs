@@ -3,9 +3,9 @@
 
 use crate::class::Tensor;
 use crate::convert::raise;
-use crate::stream::{Ask, Piece, TextStream};
+use crate::stream::{StreamEvent, StreamRequest, TextStream};
 use crate::wait::patiently;
-use kjit_model::conversation::Seen;
+use kjit_model::conversation::CachedTokens;
 use kjit_model::generate::{Answer, Request, generate};
 use kjit_model::graph::Pooling;
 use kjit_model::model::OpenError;
@@ -39,7 +39,7 @@ const WAITING: usize = 64;
 struct Open {
     model: Model,
     sequence: Option<SequenceId>,
-    seen: Seen,
+    seen: CachedTokens,
 }
 
 impl Open {
@@ -56,7 +56,7 @@ impl Open {
     /// Computes an answer. A beginning of the prompt that the sequence holds is not fed again.
     fn answer(
         &mut self,
-        ask: &Ask,
+        ask: &StreamRequest,
         text: &mut dyn FnMut(&str) -> ControlFlow<()>,
         stop: &AtomicBool,
     ) -> Result<Answer, SessionError> {
@@ -78,7 +78,7 @@ impl Open {
 }
 
 /// The parts of a model that its streams share.
-pub(crate) struct Shared {
+pub(crate) struct ModelParts {
     open: Mutex<Open>,
     /// Threads that have an unfinished stream.
     streaming: Mutex<HashSet<ThreadId>>,
@@ -151,7 +151,7 @@ fn find(name: &str) -> PyResult<PathBuf> {
 
 /// A model that is open.
 #[pyclass(module = "kjit", frozen)]
-pub(crate) struct LanguageModel(Arc<Shared>);
+pub(crate) struct LanguageModel(Arc<ModelParts>);
 
 #[pymethods]
 impl LanguageModel {
@@ -180,8 +180,8 @@ impl LanguageModel {
             Ok((path, model, options))
         })?;
         let gguf = Arc::clone(&model.gguf);
-        Ok(LanguageModel(Arc::new(Shared {
-            open: Mutex::new(Open { model, sequence: None, seen: Seen::default() }),
+        Ok(LanguageModel(Arc::new(ModelParts {
+            open: Mutex::new(Open { model, sequence: None, seen: CachedTokens::default() }),
             streaming: Mutex::default(),
             embedder: Mutex::default(),
             tokenizer: OnceLock::new(),
@@ -257,7 +257,12 @@ impl LanguageModel {
         if stop.iter().any(String::is_empty) {
             return Err(PyValueError::new_err("an empty stop text would end every answer"));
         }
-        let ask = Ask { ids, max_tokens, stop, sampling: crate::stream::sampling(sampling, seed)? };
+        let ask = StreamRequest {
+            ids,
+            max_tokens,
+            stop,
+            sampling: crate::stream::sampling(sampling, seed)?,
+        };
         let thread = self.0.enter()?;
         let (send, receive) = sync_channel(WAITING);
         let halt = Arc::new(AtomicBool::new(false));
@@ -265,14 +270,14 @@ impl LanguageModel {
         let work = move || {
             // Leaves the set of streaming threads after a panic, too.
             let leave = Leave { shared: &shared, thread };
-            let mut text = |piece: &str| match send.send(Piece::Text(piece.to_owned())) {
+            let mut text = |piece: &str| match send.send(StreamEvent::Text(piece.to_owned())) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             };
             let done = lock(&shared.open).answer(&ask, &mut text, &watched);
             drop(leave);
             // The reader may have gone.
-            let _ = send.send(Piece::End(Box::new(done)));
+            let _ = send.send(StreamEvent::End(Box::new(done)));
         };
         let worker = std::thread::Builder::new().name("kjit-model".to_owned()).spawn(work);
         match worker {
@@ -288,7 +293,7 @@ impl LanguageModel {
     fn logits(&self, py: Python<'_>, ids: Vec<u32>, all: bool) -> PyResult<Tensor> {
         let (rows, n_vocab, label) = self.0.with(py, |open| {
             let sequence = open.sequence().map_err(|e| fault(&e))?;
-            open.seen = Seen::default();
+            open.seen = CachedTokens::default();
             let session = &mut open.model.session;
             let mut feed = || {
                 session.truncate(sequence, 0)?;
@@ -334,7 +339,7 @@ impl LanguageModel {
 
 /// Removes a thread from the set of those that stream.
 struct Leave<'a> {
-    shared: &'a Shared,
+    shared: &'a ModelParts,
     thread: ThreadId,
 }
 
@@ -344,7 +349,7 @@ impl Drop for Leave<'_> {
     }
 }
 
-impl Shared {
+impl ModelParts {
     fn busy() -> PyErr {
         ModelError::new_err(
             "a stream of this model is open in this thread: read it to its end, or close() it",
@@ -356,7 +361,7 @@ impl Shared {
         let thread = std::thread::current().id();
         match lock(&self.streaming).insert(thread) {
             true => Ok(thread),
-            false => Err(Shared::busy()),
+            false => Err(ModelParts::busy()),
         }
     }
 
@@ -367,7 +372,7 @@ impl Shared {
         f: impl FnOnce(&mut Open) -> PyResult<T> + Send,
     ) -> PyResult<T> {
         if lock(&self.streaming).contains(&std::thread::current().id()) {
-            return Err(Shared::busy());
+            return Err(ModelParts::busy());
         }
         py.detach(|| f(&mut lock(&self.open)))
     }

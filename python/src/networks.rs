@@ -6,7 +6,7 @@ use kjit_ops::{Reduction, Windows};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-type Given<'a, 'py> = &'a Bound<'py, PyAny>;
+type PyArg<'a, 'py> = &'a Bound<'py, PyAny>;
 
 fn done(
     py: Python<'_>,
@@ -15,7 +15,7 @@ fn done(
     run(py, work).map(Tensor::of)
 }
 
-fn maybe(given: Option<Given<'_, '_>>) -> PyResult<Option<kjit_ops::Tensor>> {
+fn maybe(given: Option<PyArg<'_, '_>>) -> PyResult<Option<kjit_ops::Tensor>> {
     given.map(tensor).transpose()
 }
 
@@ -31,7 +31,7 @@ fn reduction(word: &str) -> PyResult<Reduction> {
 }
 
 #[pyfunction]
-fn activation(py: Python<'_>, name: &str, x: Given<'_, '_>) -> PyResult<Tensor> {
+fn activation(py: Python<'_>, name: &str, x: PyArg<'_, '_>) -> PyResult<Tensor> {
     let x = tensor(x)?;
     done(py, || match name {
         "relu" => x.relu(),
@@ -43,7 +43,7 @@ fn activation(py: Python<'_>, name: &str, x: Given<'_, '_>) -> PyResult<Tensor> 
 }
 
 #[pyfunction]
-fn softmax(py: Python<'_>, x: Given<'_, '_>, axis: i64, log: bool) -> PyResult<Tensor> {
+fn softmax(py: Python<'_>, x: PyArg<'_, '_>, axis: i64, log: bool) -> PyResult<Tensor> {
     let x = tensor(x)?;
     done(py, || if log { x.log_softmax(axis) } else { x.softmax(axis) })
 }
@@ -52,10 +52,10 @@ fn softmax(py: Python<'_>, x: Given<'_, '_>, axis: i64, log: bool) -> PyResult<T
 #[pyo3(signature = (x, shape, weight, bias, eps, root))]
 fn norm(
     py: Python<'_>,
-    x: Given<'_, '_>,
+    x: PyArg<'_, '_>,
     shape: Vec<usize>,
-    weight: Option<Given<'_, '_>>,
-    bias: Option<Given<'_, '_>>,
+    weight: Option<PyArg<'_, '_>>,
+    bias: Option<PyArg<'_, '_>>,
     eps: f64,
     root: bool,
 ) -> PyResult<Tensor> {
@@ -70,10 +70,10 @@ fn norm(
 #[pyo3(signature = (x, groups, weight, bias, eps))]
 fn group_norm(
     py: Python<'_>,
-    x: Given<'_, '_>,
+    x: PyArg<'_, '_>,
     groups: usize,
-    weight: Option<Given<'_, '_>>,
-    bias: Option<Given<'_, '_>>,
+    weight: Option<PyArg<'_, '_>>,
+    bias: Option<PyArg<'_, '_>>,
     eps: f64,
 ) -> PyResult<Tensor> {
     let (x, w, b) = (tensor(x)?, maybe(weight)?, maybe(bias)?);
@@ -84,11 +84,11 @@ fn group_norm(
 #[pyo3(signature = (x, mean, var, weight, bias, eps))]
 fn batch_norm(
     py: Python<'_>,
-    x: Given<'_, '_>,
-    mean: Given<'_, '_>,
-    var: Given<'_, '_>,
-    weight: Option<Given<'_, '_>>,
-    bias: Option<Given<'_, '_>>,
+    x: PyArg<'_, '_>,
+    mean: PyArg<'_, '_>,
+    var: PyArg<'_, '_>,
+    weight: Option<PyArg<'_, '_>>,
+    bias: Option<PyArg<'_, '_>>,
     eps: f64,
 ) -> PyResult<Tensor> {
     let (x, m, v) = (tensor(x)?, tensor(mean)?, tensor(var)?);
@@ -100,16 +100,16 @@ fn batch_norm(
 #[pyo3(signature = (x, weight, bias))]
 fn linear(
     py: Python<'_>,
-    x: Given<'_, '_>,
-    weight: Given<'_, '_>,
-    bias: Option<Given<'_, '_>>,
+    x: PyArg<'_, '_>,
+    weight: PyArg<'_, '_>,
+    bias: Option<PyArg<'_, '_>>,
 ) -> PyResult<Tensor> {
     let (x, w, b) = (tensor(x)?, tensor(weight)?, maybe(bias)?);
     done(py, || x.linear(&w, b.as_ref()))
 }
 
 #[pyfunction]
-fn embedding(py: Python<'_>, index: Given<'_, '_>, table: Given<'_, '_>) -> PyResult<Tensor> {
+fn embedding(py: Python<'_>, index: PyArg<'_, '_>, table: PyArg<'_, '_>) -> PyResult<Tensor> {
     let (index, table) = (tensor(index)?, tensor(table)?);
     done(py, || table.embedding(&index))
 }
@@ -125,9 +125,9 @@ fn windows(lists: &Lists) -> Windows<'_> {
 #[pyo3(signature = (x, weight, bias, lists, groups))]
 fn conv(
     py: Python<'_>,
-    x: Given<'_, '_>,
-    weight: Given<'_, '_>,
-    bias: Option<Given<'_, '_>>,
+    x: PyArg<'_, '_>,
+    weight: PyArg<'_, '_>,
+    bias: Option<PyArg<'_, '_>>,
     lists: Lists,
     groups: usize,
 ) -> PyResult<Tensor> {
@@ -139,9 +139,9 @@ fn conv(
 #[pyo3(signature = (x, weight, bias, lists, output_padding, groups))]
 fn conv_transpose(
     py: Python<'_>,
-    x: Given<'_, '_>,
-    weight: Given<'_, '_>,
-    bias: Option<Given<'_, '_>>,
+    x: PyArg<'_, '_>,
+    weight: PyArg<'_, '_>,
+    bias: Option<PyArg<'_, '_>>,
     lists: Lists,
     output_padding: Vec<usize>,
     groups: usize,
@@ -153,7 +153,7 @@ fn conv_transpose(
 #[pyfunction]
 fn max_pool(
     py: Python<'_>,
-    x: Given<'_, '_>,
+    x: PyArg<'_, '_>,
     kernel: Vec<usize>,
     lists: Lists,
 ) -> PyResult<Tensor> {
@@ -164,7 +164,7 @@ fn max_pool(
 #[pyfunction]
 fn avg_pool(
     py: Python<'_>,
-    x: Given<'_, '_>,
+    x: PyArg<'_, '_>,
     kernel: Vec<usize>,
     lists: Lists,
     count_padding: bool,
@@ -174,7 +174,7 @@ fn avg_pool(
 }
 
 #[pyfunction]
-fn adaptive_avg_pool(py: Python<'_>, x: Given<'_, '_>, sizes: Vec<usize>) -> PyResult<Tensor> {
+fn adaptive_avg_pool(py: Python<'_>, x: PyArg<'_, '_>, sizes: Vec<usize>) -> PyResult<Tensor> {
     let x = tensor(x)?;
     done(py, || x.adaptive_avg_pool(&sizes))
 }
@@ -183,10 +183,10 @@ fn adaptive_avg_pool(py: Python<'_>, x: Given<'_, '_>, sizes: Vec<usize>) -> PyR
 #[pyo3(signature = (q, k, v, mask, causal, scale))]
 fn attention(
     py: Python<'_>,
-    q: Given<'_, '_>,
-    k: Given<'_, '_>,
-    v: Given<'_, '_>,
-    mask: Option<Given<'_, '_>>,
+    q: PyArg<'_, '_>,
+    k: PyArg<'_, '_>,
+    v: PyArg<'_, '_>,
+    mask: Option<PyArg<'_, '_>>,
     causal: bool,
     scale: Option<f64>,
 ) -> PyResult<Tensor> {
@@ -198,8 +198,8 @@ fn attention(
 fn pair_loss(
     py: Python<'_>,
     name: &str,
-    x: Given<'_, '_>,
-    target: Given<'_, '_>,
+    x: PyArg<'_, '_>,
+    target: PyArg<'_, '_>,
     by: &str,
 ) -> PyResult<Tensor> {
     let (x, target, by) = (tensor(x)?, tensor(target)?, reduction(by)?);
@@ -211,9 +211,9 @@ fn pair_loss(
 fn class_loss(
     py: Python<'_>,
     scores: bool,
-    x: Given<'_, '_>,
-    target: Given<'_, '_>,
-    weight: Option<Given<'_, '_>>,
+    x: PyArg<'_, '_>,
+    target: PyArg<'_, '_>,
+    weight: Option<PyArg<'_, '_>>,
     ignore: i64,
     by: &str,
 ) -> PyResult<Tensor> {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// A prompt and how it is answered.
-pub(crate) struct Ask {
+pub(crate) struct StreamRequest {
     pub ids: Vec<u32>,
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
@@ -21,7 +21,7 @@ pub(crate) struct Ask {
 }
 
 /// A piece of an answer.
-pub(crate) enum Piece {
+pub(crate) enum StreamEvent {
     Text(String),
     End(Box<Result<Answer, SessionError>>),
 }
@@ -65,7 +65,7 @@ pub(crate) fn sampling(given: [f64; 7], seed: Option<u64>) -> PyResult<SampleOpt
 /// computation.
 #[pyclass(module = "kjit", frozen)]
 pub(crate) struct TextStream {
-    pieces: Mutex<Option<Receiver<Piece>>>,
+    pieces: Mutex<Option<Receiver<StreamEvent>>>,
     halt: Arc<AtomicBool>,
     worker: Mutex<Option<JoinHandle<()>>>,
     answer: Mutex<Option<Answer>>,
@@ -77,7 +77,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl TextStream {
     pub(crate) fn new(
-        pieces: Receiver<Piece>,
+        pieces: Receiver<StreamEvent>,
         halt: Arc<AtomicBool>,
         worker: JoinHandle<()>,
     ) -> TextStream {
@@ -111,8 +111,8 @@ impl TextStream {
             let got = py.detach(|| lock(&self.pieces).as_ref().map(|p| p.recv_timeout(LOOK)));
             match got {
                 None => return Ok(None),
-                Some(Ok(Piece::Text(text))) => return Ok(Some(text)),
-                Some(Ok(Piece::End(done))) => {
+                Some(Ok(StreamEvent::Text(text))) => return Ok(Some(text)),
+                Some(Ok(StreamEvent::End(done))) => {
                     py.detach(|| self.end());
                     match *done {
                         Ok(answer) => *lock(&self.answer) = Some(answer),

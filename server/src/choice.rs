@@ -1,6 +1,6 @@
 //! Reads `tool_choice` of every dialect: whether an answer calls tools, and which.
 
-use crate::constrain::{Follow, Form};
+use crate::constrain::{ContentFormat, OutputConstraints};
 use crate::refusal::Refusal;
 use crate::tool::Tool;
 
@@ -25,10 +25,10 @@ impl Choice {
     pub fn follow(
         self,
         offered: Vec<Tool>,
-        form: Option<(Form, &'static str)>,
+        form: Option<(ContentFormat, &'static str)>,
         parallel: bool,
-    ) -> Result<Follow, Refusal> {
-        let mut follow = Follow { form, parallel, ..Follow::default() };
+    ) -> Result<OutputConstraints, Refusal> {
+        let mut follow = OutputConstraints { form, parallel, ..OutputConstraints::default() };
         match self {
             Choice::None => {}
             // The text follows the format; calls name an offered tool.

@@ -2,7 +2,7 @@
 //! complete a request head, is disconnected. A client that has closed only its sending side still
 //! gets its answer.
 
-use crate::connection_state::{ConnectionState, Silence};
+use crate::connection_state::{ConnectionState, OnClientEof};
 use crate::options::Limits;
 use std::future::Future;
 use std::io;
@@ -103,14 +103,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn said_all(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let silence = self.activity.silence();
-            let first = if silence == Silence::Old { self.patience } else { FIRST };
+            let first = if silence == OnClientEof::Old { self.patience } else { FIRST };
             let (timer, next) = self.silent.get_or_insert_with(|| (Box::pin(sleep(first)), SECOND));
             match silence {
-                Silence::End => return Poll::Ready(Ok(())),
-                Silence::Answers => return Poll::Pending,
-                Silence::Asked | Silence::Old => ready!(timer.as_mut().poll(context)),
+                OnClientEof::End => return Poll::Ready(Ok(())),
+                OnClientEof::Answers => return Poll::Pending,
+                OnClientEof::Asked | OnClientEof::Old => ready!(timer.as_mut().poll(context)),
             }
-            if silence == Silence::Old {
+            if silence == OnClientEof::Old {
                 return Poll::Ready(Ok(()));
             }
             match Pin::new(&mut self.stream).poll_write(context, ARE_YOU_THERE) {

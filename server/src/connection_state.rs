@@ -19,13 +19,13 @@ use tokio::time::Instant;
 
 /// The state of a connection.
 pub struct ConnectionState {
-    now: Mutex<Now>,
+    now: Mutex<Activity>,
     /// Wakes the connection when it must close.
     told: Notify,
 }
 
-struct Now {
-    stage: Stage,
+struct Activity {
+    stage: ReadStage,
     /// Time at which the wait for a request began.
     since: Instant,
     /// Arrival time of the first byte of an incomplete head.
@@ -38,7 +38,7 @@ struct Now {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ReadStage {
     /// The connection waits for a request.
     Waits,
     /// A request has arrived and its answer has not begun. An HTTP/1.0 client does not know interim
@@ -50,7 +50,7 @@ enum Stage {
 
 /// The action when the client has closed its sending side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Silence {
+pub enum OnClientEof {
     /// Close the connection.
     End,
     /// A request is unanswered: the client may listen or be gone. An interim response tests it.
@@ -64,8 +64,8 @@ pub enum Silence {
 impl ConnectionState {
     /// A connection that waits for its first request.
     pub fn new() -> Arc<ConnectionState> {
-        let now = Now {
-            stage: Stage::Waits,
+        let now = Activity {
+            stage: ReadStage::Waits,
             since: Instant::now(),
             begun: None,
             raw: RawHead::default(),
@@ -75,7 +75,7 @@ impl ConnectionState {
         Arc::new(ConnectionState { now: Mutex::new(now), told: Notify::new() })
     }
 
-    fn now(&self) -> MutexGuard<'_, Now> {
+    fn now(&self) -> MutexGuard<'_, Activity> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -102,21 +102,21 @@ impl ConnectionState {
     }
 
     /// The action when the client has closed its sending side.
-    pub fn silence(&self) -> Silence {
+    pub fn silence(&self) -> OnClientEof {
         let now = self.now();
         match now.stage {
-            _ if now.raw.missing().is_some_and(|missing| missing > 0) => Silence::End,
-            Stage::Waits => Silence::End,
-            Stage::Asked { old: false } => Silence::Asked,
-            Stage::Asked { old: true } => Silence::Old,
-            Stage::Answers => Silence::Answers,
+            _ if now.raw.missing().is_some_and(|missing| missing > 0) => OnClientEof::End,
+            ReadStage::Waits => OnClientEof::End,
+            ReadStage::Asked { old: false } => OnClientEof::Asked,
+            ReadStage::Asked { old: true } => OnClientEof::Old,
+            ReadStage::Answers => OnClientEof::Answers,
         }
     }
 
     /// Start of the idle time. `None` while a request is being answered.
     pub fn idle_since(&self) -> Option<Instant> {
         let now = self.now();
-        (now.stage == Stage::Waits && !now.unwritten && !now.goes).then_some(now.since)
+        (now.stage == ReadStage::Waits && !now.unwritten && !now.goes).then_some(now.since)
     }
 
     /// Whether the connection was asked to close and has not closed yet.
@@ -135,7 +135,7 @@ impl ConnectionState {
         loop {
             self.told.notified().await;
             let mut now = self.now();
-            if now.goes && now.stage == Stage::Waits && !now.unwritten {
+            if now.goes && now.stage == ReadStage::Waits && !now.unwritten {
                 return;
             }
             now.goes = false;
@@ -152,55 +152,55 @@ impl ConnectionState {
         let length = request.body().size_hint().exact();
         {
             let mut now = self.now();
-            now.stage = Stage::Asked { old: request.version() < Version::HTTP_11 };
+            now.stage = ReadStage::Asked { old: request.version() < Version::HTTP_11 };
             (now.begun, now.goes) = (None, false);
             if now.raw.ended(length) && length.is_none() {
                 request.extensions_mut().insert(TwoLengths);
             }
         }
-        let asked = Asked(Arc::clone(self));
+        let asked = PendingRequest(Arc::clone(self));
         async move {
             let activity = &asked.0;
             let mut response = TowerToHyperService::new(router).call(request).await?;
-            activity.now().stage = Stage::Answers;
+            activity.now().stage = ReadStage::Answers;
             if activity.lacks_body() {
                 // The start of the next head is unknown, or too far away to read up to it.
                 response
                     .headers_mut()
                     .insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok(response.map(|body| Body::new(Answer { body, _asked: asked })))
+            Ok(response.map(|body| Body::new(AnswerProgress { body, _asked: asked })))
         }
     }
 }
 
-impl Now {
+impl Activity {
     /// Records the start of a head.
     fn head(&mut self) {
-        if self.stage == Stage::Waits && self.begun.is_none() && self.raw.begun() {
+        if self.stage == ReadStage::Waits && self.begun.is_none() && self.raw.begun() {
             self.begun = Some(Instant::now());
         }
     }
 }
 
 /// A request that is being answered. The answer ends when this is dropped.
-struct Asked(Arc<ConnectionState>);
+struct PendingRequest(Arc<ConnectionState>);
 
-impl Drop for Asked {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         let mut now = self.0.now();
-        (now.stage, now.since) = (Stage::Waits, Instant::now());
+        (now.stage, now.since) = (ReadStage::Waits, Instant::now());
         // The next request may have arrived already.
         now.head();
     }
 }
 
-struct Answer {
+struct AnswerProgress {
     body: Body,
-    _asked: Asked,
+    _asked: PendingRequest,
 }
 
-impl hyper::body::Body for Answer {
+impl hyper::body::Body for AnswerProgress {
     type Data = Bytes;
     type Error = axum::Error;
 

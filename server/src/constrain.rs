@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 /// The required format of the content.
 #[derive(Debug, Clone)]
-pub enum Form {
+pub enum ContentFormat {
     /// JSON that matches a schema.
     Json {
         /// The schema.
@@ -28,35 +28,35 @@ pub enum Form {
     Lark(String),
 }
 
-impl Form {
+impl ContentFormat {
     /// JSON that matches a schema, as far as its keywords can be enforced.
-    pub fn json(schema: Value) -> Form {
-        Form::Json { schema, exact: false }
+    pub fn json(schema: Value) -> ContentFormat {
+        ContentFormat::Json { schema, exact: false }
     }
 
     fn content(&self) -> Content<'_> {
         match self {
-            Form::Json { schema, .. } => Content::Json(schema),
-            Form::Regex(expression) => Content::Regex(expression),
-            Form::Lark(grammar) => Content::Lark(grammar),
+            ContentFormat::Json { schema, .. } => Content::Json(schema),
+            ContentFormat::Regex(expression) => Content::Regex(expression),
+            ContentFormat::Lark(grammar) => Content::Lark(grammar),
         }
     }
 
     /// The grammar of an answer that is only this content.
     fn alone(&self, grammars: &Grammars) -> Result<Box<Grammar>, GrammarError> {
         match self {
-            Form::Json { schema, .. } => grammars.json_schema(schema),
-            Form::Regex(expression) => grammars.regex(expression),
-            Form::Lark(grammar) => grammars.lark(grammar),
+            ContentFormat::Json { schema, .. } => grammars.json_schema(schema),
+            ContentFormat::Regex(expression) => grammars.regex(expression),
+            ContentFormat::Lark(grammar) => grammars.lark(grammar),
         }
     }
 }
 
 /// Constraints of an answer. Every request has this value; most have no constraints.
 #[derive(Debug, Default)]
-pub struct Follow {
+pub struct OutputConstraints {
     /// The format of the content, and the field that requested it.
-    pub form: Option<(Form, &'static str)>,
+    pub form: Option<(ContentFormat, &'static str)>,
     /// The tools that may be called, each with the schema of its arguments.
     pub tools: Vec<(Value, Tool)>,
     /// Whether a tool must be called.
@@ -93,7 +93,7 @@ pub fn noted(mut response: Response, not_held: &str) -> Response {
     response
 }
 
-impl Follow {
+impl OutputConstraints {
     /// Allows calls of these tools. Calls of tools with `strict` follow their schemas.
     ///
     /// # Errors
@@ -193,7 +193,7 @@ impl Follow {
     /// enforced.
     fn exact(&self) -> Result<(), Refusal> {
         let form = match &self.form {
-            Some((Form::Json { schema, exact: true }, field)) => {
+            Some((ContentFormat::Json { schema, exact: true }, field)) => {
                 Some(((*field).to_owned(), schema))
             }
             _ => None,

@@ -1,8 +1,8 @@
 //! Turns the conversation of a request into the model's prompt.
 
-use crate::constrain::Follow;
+use crate::constrain::OutputConstraints;
 use crate::fields::Fields;
-use crate::generation::Reading;
+use crate::generation::OutputParsing;
 use crate::loaded::Loaded;
 use crate::prompt::Prompt;
 use crate::refusal::Refusal;
@@ -98,7 +98,7 @@ pub fn ending(f: &mut Fields, turns: &[Turn]) -> Result<Ending, Refusal> {
 
 impl Prompt {
     /// Creates the parser of an answer with these constraints.
-    pub fn reading(&self, follow: &Follow) -> Reading {
+    pub fn reading(&self, follow: &OutputConstraints) -> OutputParsing {
         let formed = follow.form.is_some();
         let calls = !(self.offered.is_empty() || formed && follow.tools.is_empty());
         let parser = match (calls, calls && follow.either()) {
@@ -109,7 +109,7 @@ impl Prompt {
             }
             (false, _) => ReplyParser::new(self.form, false, &self.rendered),
         };
-        Reading::Reply(self.form, parser)
+        OutputParsing::Reply(self.form, parser)
     }
 }
 

@@ -3,7 +3,9 @@
 
 use crate::caller::Caller;
 use crate::fields::Fields;
-use crate::generation::{Ended, Piece, Reading, Wanted, collect, start};
+use crate::generation::{
+    AnswerEvent, FinishReason, GenerationRequest, OutputParsing, collect, start,
+};
 use crate::openai::completions::Text;
 use crate::openai::{END, event, json_response, place};
 use crate::refusal::{Dialect, Refusal};
@@ -42,15 +44,16 @@ pub async fn inference(
         move |cancel: &Cancel| Ok((Text::Words(text).tokens(&of, cancel)?, sampling.resolved(&of)));
     let (tokens, sampling) = service.prepare(&loaded, &caller, prepare).await?;
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
-    let wanted = Wanted {
+    let wanted = GenerationRequest {
         max_tokens: Some(max_tokens),
         sampling,
         stop,
         lookup: loaded.lookup,
-        ..Wanted::of(tokens, Reading::Plain, caller)
+        ..GenerationRequest::of(tokens, OutputParsing::Plain, caller)
     };
     start(&loaded, wanted, 0, to)?;
-    let reason = |ended: Ended| if ended == Ended::Length { "length" } else { "stop" };
+    let reason =
+        |ended: FinishReason| if ended == FinishReason::Length { "length" } else { "stop" };
     if !stream {
         let whole = collect(pieces, 1).await?.pop().unwrap_or_default();
         let Some(done) = whole.done else {
@@ -66,12 +69,12 @@ pub async fn inference(
     Ok(streamed::events(
         pieces,
         Box::new(move |piece| match piece {
-            Some((_, Piece::Started { .. } | Piece::Prompt(_))) => String::new(),
-            Some((_, Piece::Said { parts, .. })) => {
+            Some((_, AnswerEvent::Started { .. } | AnswerEvent::Prompt(_))) => String::new(),
+            Some((_, AnswerEvent::Said { parts, .. })) => {
                 let text = |part| if let Part::Content(text) = part { text } else { String::new() };
                 event(&json!({ "text": parts.into_iter().map(text).collect::<String>() }))
             }
-            Some((_, Piece::Done(done))) => {
+            Some((_, AnswerEvent::Done(done))) => {
                 ended = true;
                 event(&json!({
                     "done": true, "prompt_tokens": done.prompt_tokens, "generated_tokens": done.generated_tokens,
@@ -79,7 +82,7 @@ pub async fn inference(
                     "total_s": done.total.as_secs_f64()
                 })) + END
             }
-            Some((_, Piece::Failed(refusal))) => {
+            Some((_, AnswerEvent::Failed(refusal))) => {
                 ended = true;
                 event(&refusal.json(Dialect::OpenAi))
             }

@@ -5,9 +5,9 @@ use crate::caller::Caller;
 use crate::constrain::Constrained;
 use crate::forced::Forced;
 use crate::models::Lease;
+use crate::reasoning_limit::ReasoningTokens;
 use crate::refusal::Refusal;
 use crate::sampling::Ends;
-use crate::thought::Thought;
 use kjit_model::SampleOptions;
 use kjit_model::chat::{Form, Part, ReplyParser};
 use kjit_model::generate::StopReason;
@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// A request for one answer, independent of the dialect.
-pub struct Wanted {
+pub struct GenerationRequest {
     /// Tokens of the prompt.
     pub tokens: Vec<u32>,
     /// Maximum tokens of the answer.
@@ -38,7 +38,7 @@ pub struct Wanted {
     /// Constraint of the answer.
     pub constraint: Option<Constrained>,
     /// How the text of the answer is parsed.
-    pub reading: Reading,
+    pub reading: OutputParsing,
     /// The caller.
     pub caller: Caller,
     /// Whether tokens may be drafted.
@@ -49,15 +49,15 @@ pub struct Wanted {
     /// Conditions that end the answer, besides the model's end tokens.
     pub more_ends: Ends,
     /// Limits the length of the reasoning.
-    pub thought: Option<Thought>,
+    pub thought: Option<ReasoningTokens>,
     /// Whether pieces include token ids.
     pub ids: bool,
 }
 
-impl Wanted {
+impl GenerationRequest {
     /// A request for a greedy answer to this prompt.
-    pub fn of(tokens: Vec<u32>, reading: Reading, caller: Caller) -> Wanted {
-        Wanted {
+    pub fn of(tokens: Vec<u32>, reading: OutputParsing, caller: Caller) -> GenerationRequest {
+        GenerationRequest {
             tokens,
             max_tokens: None,
             sampling: SampleOptions::default(),
@@ -77,7 +77,7 @@ impl Wanted {
 }
 
 /// How the text of an answer is parsed.
-pub enum Reading {
+pub enum OutputParsing {
     /// The text is plain.
     Plain,
     /// The text is a chat reply, with reasoning and tool calls.
@@ -93,9 +93,9 @@ pub struct Score {
     pub logprobs: Logprobs,
 }
 
-/// A piece of an answer. The last one is [`Piece::Done`] or [`Piece::Failed`].
+/// A piece of an answer. The last one is [`AnswerEvent::Done`] or [`AnswerEvent::Failed`].
 #[derive(Debug)]
-pub enum Piece {
+pub enum AnswerEvent {
     /// The prompt has left the queue. At most one such piece, and it is the first.
     Started {
         /// Tokens of the prompt.
@@ -117,16 +117,16 @@ pub enum Piece {
         generated_tokens: usize,
     },
     /// The answer is complete.
-    Done(Done),
+    Done(AnswerStatistics),
     /// The answer failed.
     Failed(Refusal),
 }
 
 /// Statistics of a complete answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Done {
+pub struct AnswerStatistics {
     /// Why the answer ended.
-    pub ended: Ended,
+    pub ended: FinishReason,
     /// Index of the stop string that ended the answer.
     pub stop_text: Option<usize>,
     /// Tokens of the prompt.
@@ -143,7 +143,7 @@ pub struct Done {
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum FinishReason {
     /// An end-of-generation token or a stop text.
     Stop,
     /// The token limit.
@@ -162,13 +162,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The scheduler did not accept it.
 pub fn start(
     loaded: &Lease,
-    wanted: Wanted,
+    wanted: GenerationRequest,
     index: usize,
-    to: mpsc::Sender<(usize, Piece)>,
+    to: mpsc::Sender<(usize, AnswerEvent)>,
 ) -> Result<(), Refusal> {
     let asks = match &wanted.reading {
-        Reading::Plain => "prompt",
-        Reading::Reply(..) => "messages",
+        OutputParsing::Plain => "prompt",
+        OutputParsing::Reply(..) => "messages",
     };
     let ends = if wanted.ignore_eos { vec![] } else { loaded.tokenizer.eog_ids().to_vec() };
     let forced = wanted.forced.len();
@@ -248,11 +248,11 @@ pub fn start(
 fn nothing(
     prompt_tokens: usize,
     index: usize,
-    to: &mpsc::Sender<(usize, Piece)>,
+    to: &mpsc::Sender<(usize, AnswerEvent)>,
 ) -> Result<(), Refusal> {
     let none = Duration::ZERO;
-    let done = Done {
-        ended: Ended::Length,
+    let done = AnswerStatistics {
+        ended: FinishReason::Length,
         stop_text: None,
         prompt_tokens,
         cached_tokens: 0,
@@ -260,7 +260,7 @@ fn nothing(
         first_token: none,
         total: none,
     };
-    to.try_send((index, Piece::Done(done)))
+    to.try_send((index, AnswerEvent::Done(done)))
         .map_err(|_| Refusal::internal("the answer's end was lost"))
 }
 /// The HTTP error of a request that the scheduler did not accept, for this field.
@@ -294,7 +294,7 @@ pub fn failed(why: &Failure, field: &str) -> Refusal {
 /// Reads the events of one answer.
 struct Reader {
     stop: Vec<String>,
-    reading: Reading,
+    reading: OutputParsing,
     /// Tokens that mark the end and have no text.
     ends: Vec<u32>,
     /// End tokens whose text is not part of the answer.
@@ -316,14 +316,14 @@ impl Reader {
         answer: Answer,
         mut events: mpsc::UnboundedReceiver<Event>,
         index: usize,
-        to: mpsc::Sender<(usize, Piece)>,
+        to: mpsc::Sender<(usize, AnswerEvent)>,
     ) {
         let start = std::time::Instant::now();
         let Reader { stop, mut reading, ends, silent, forced, enough, field, told } = self;
         let (mut of_prompt, mut scored, mut generated) = (vec![], forced == 0, 0);
         let markers = match &reading {
-            Reading::Plain => &[],
-            Reading::Reply(form, _) => form.markers(),
+            OutputParsing::Plain => &[],
+            OutputParsing::Reply(form, _) => form.markers(),
         };
         let mut text = StopWatcher::showing(&loaded.tokenizer, &stop, markers);
         let mut usage = Usage::default();
@@ -336,7 +336,7 @@ impl Reader {
             };
             let Some(mut event) = event else {
                 let lost = Refusal::internal("the answer's end was lost");
-                let _ = to.send((index, Piece::Failed(lost))).await;
+                let _ = to.send((index, AnswerEvent::Failed(lost))).await;
                 return;
             };
             let (mut said, mut scores, mut ended) = (String::new(), vec![], None);
@@ -349,7 +349,7 @@ impl Reader {
                     Event::Started { prompt_tokens, cached_tokens } => {
                         let prompt_tokens = prompt_tokens + forced;
                         (usage.prompt_tokens, usage.cached_tokens) = (prompt_tokens, cached_tokens);
-                        started = Some(Piece::Started { prompt_tokens, cached_tokens });
+                        started = Some(AnswerEvent::Started { prompt_tokens, cached_tokens });
                     }
                     Event::Token { id, logprobs } if !scored && of_prompt.len() < forced => {
                         let none = || Logprobs { chosen: f32::NAN, top: vec![] };
@@ -372,7 +372,7 @@ impl Reader {
                             ControlFlow::Continue(())
                         };
                         if let ControlFlow::Break(StopReason::StopText) = text.push(id, &mut keep) {
-                            (ended, cut) = (Some(Ok(Ended::Stop)), true);
+                            (ended, cut) = (Some(Ok(FinishReason::Stop)), true);
                         }
                     }
                     Event::Done { reason, usage: whole } => {
@@ -391,11 +391,11 @@ impl Reader {
                         usage.prompt_tokens += forced;
                         usage.generated_tokens = usage.generated_tokens.saturating_sub(forced);
                         ended = Some(Ok(match reason {
-                            Reason::Length | Reason::ContextFull => Ended::Length,
+                            Reason::Length | Reason::ContextFull => FinishReason::Length,
                             Reason::Stop
                             | Reason::Constraint
                             | Reason::Ended
-                            | Reason::Cancelled => Ended::Stop,
+                            | Reason::Cancelled => FinishReason::Stop,
                         }));
                     }
                     Event::Failed(why) => ended = Some(Err(failed(&why, field))),
@@ -416,7 +416,7 @@ impl Reader {
             }
             if !scored && of_prompt.len() == forced {
                 scored = true;
-                let piece = Piece::Prompt(std::mem::take(&mut of_prompt));
+                let piece = AnswerEvent::Prompt(std::mem::take(&mut of_prompt));
                 match tokio::time::timeout(PATIENCE, to.send((index, piece))).await {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) | Err(_) => return,
@@ -425,7 +425,7 @@ impl Reader {
             let (parts, partial) = read(&mut reading, said, ended.is_some(), cut);
             calls |= parts.iter().any(|part| matches!(part, Part::Call(_)));
             if !parts.is_empty() || !scores.is_empty() || !ids.is_empty() {
-                let said = Piece::Said { parts, scores, ids, generated_tokens: generated };
+                let said = AnswerEvent::Said { parts, scores, ids, generated_tokens: generated };
                 let sent = to.send((index, said));
                 match tokio::time::timeout(PATIENCE, sent).await {
                     Ok(Ok(())) => {}
@@ -439,11 +439,11 @@ impl Reader {
             enough.store(true, Ordering::Relaxed);
             answer.detach();
             let last = match ended {
-                Err(refusal) => Piece::Failed(refusal),
-                Ok(ended) => Piece::Done(Done {
+                Err(refusal) => AnswerEvent::Failed(refusal),
+                Ok(ended) => AnswerEvent::Done(AnswerStatistics {
                     // A call that was cut off is not executed, so the reason is not `Calls`.
-                    ended: if calls && !partial && ended == Ended::Stop {
-                        Ended::Calls
+                    ended: if calls && !partial && ended == FinishReason::Stop {
+                        FinishReason::Calls
                     } else {
                         ended
                     },
@@ -462,12 +462,12 @@ impl Reader {
 }
 
 /// The parts of a piece of text, and whether the last part is an unfinished call.
-fn read(reading: &mut Reading, said: String, ended: bool, cut: bool) -> (Vec<Part>, bool) {
+fn read(reading: &mut OutputParsing, said: String, ended: bool, cut: bool) -> (Vec<Part>, bool) {
     let (mut parts, mut partial) = (vec![], false);
     match reading {
-        Reading::Plain if said.is_empty() => {}
-        Reading::Plain => parts.push(Part::Content(said)),
-        Reading::Reply(_, parser) => {
+        OutputParsing::Plain if said.is_empty() => {}
+        OutputParsing::Plain => parts.push(Part::Content(said)),
+        OutputParsing::Reply(_, parser) => {
             parser.push(&said, &mut parts);
             match (ended, cut) {
                 (true, true) => partial = parser.cut(&mut parts),
@@ -481,7 +481,7 @@ fn read(reading: &mut Reading, said: String, ended: bool, cut: bool) -> (Vec<Par
 
 /// A complete answer.
 #[derive(Debug, Default)]
-pub struct Whole {
+pub struct CompleteAnswer {
     /// Text.
     pub content: String,
     /// Reasoning.
@@ -495,10 +495,10 @@ pub struct Whole {
     /// Token ids, if they were requested.
     pub ids: Vec<u32>,
     /// Statistics.
-    pub done: Option<Done>,
+    pub done: Option<AnswerStatistics>,
 }
 
-impl Whole {
+impl CompleteAnswer {
     /// Adds the parts of a piece.
     pub fn add(&mut self, parts: Vec<Part>, scores: Vec<Score>) {
         self.scores.extend(scores);
@@ -517,21 +517,21 @@ impl Whole {
 /// # Errors
 /// One answer failed; the others are cancelled.
 pub async fn collect(
-    mut pieces: mpsc::Receiver<(usize, Piece)>,
+    mut pieces: mpsc::Receiver<(usize, AnswerEvent)>,
     answers: usize,
-) -> Result<Vec<Whole>, Refusal> {
-    let mut all: Vec<Whole> = (0..answers).map(|_| Whole::default()).collect();
+) -> Result<Vec<CompleteAnswer>, Refusal> {
+    let mut all: Vec<CompleteAnswer> = (0..answers).map(|_| CompleteAnswer::default()).collect();
     while let Some((index, piece)) = pieces.recv().await {
         let Some(whole) = all.get_mut(index) else { continue };
         match piece {
-            Piece::Started { .. } => {}
-            Piece::Prompt(scores) => whole.prompt = scores,
-            Piece::Said { parts, scores, ids, .. } => {
+            AnswerEvent::Started { .. } => {}
+            AnswerEvent::Prompt(scores) => whole.prompt = scores,
+            AnswerEvent::Said { parts, scores, ids, .. } => {
                 whole.add(parts, scores);
                 whole.ids.extend(ids);
             }
-            Piece::Done(done) => whole.done = Some(done),
-            Piece::Failed(refusal) => return Err(refusal),
+            AnswerEvent::Done(done) => whole.done = Some(done),
+            AnswerEvent::Failed(refusal) => return Err(refusal),
         }
     }
     match all.iter().all(|whole| whole.done.is_some()) {

@@ -10,22 +10,26 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-/// A server that is only reached by [`Inside::answer`]. It runs in the caller's runtime.
-pub struct Inside {
+/// A server that is only reached by [`InProcessServer::answer`]. It runs in the caller's runtime.
+pub struct InProcessServer {
     service: Arc<Service>,
     router: Router,
     stopping: watch::Sender<bool>,
 }
 
-impl Inside {
+impl InProcessServer {
     /// Loads the first model. The other models are known, but are not loaded.
     ///
     /// # Errors
     /// One line that describes the fault of a model.
-    pub fn open(options: Options) -> Result<Inside, String> {
+    pub fn open(options: Options) -> Result<InProcessServer, String> {
         let service = Arc::new(Service::new(options));
         service.models.begin(&service.options, &|loaded| loaded.name().to_owned())?;
-        Ok(Inside { router: routes(&service), service, stopping: watch::Sender::new(false) })
+        Ok(InProcessServer {
+            router: routes(&service),
+            service,
+            stopping: watch::Sender::new(false),
+        })
     }
 
     /// Answers requests on this connection until it ends.

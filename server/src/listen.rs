@@ -9,7 +9,7 @@ use crate::options::{Limits, Options};
 use crate::preparation::PLACES;
 use crate::refusal::{Dialect, Refusal};
 use crate::routes::routes;
-use crate::running::Listed;
+use crate::running::SocketRegistration;
 use crate::service::Service;
 use axum::Router;
 use hyper::server::conn::http1;
@@ -119,11 +119,11 @@ async fn run(options: Options) -> Result<End, ServeError> {
     let (mut terminate, mut interrupt) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let service = Arc::new(Service::new(options));
-    let here = Here {
+    let here = ServerUrl {
         scheme: if service.options.tls.is_some() { "https" } else { "http" },
         address: here,
     };
-    let listed = match Listed::begin(&service.options.sockets, &service, &here) {
+    let listed = match SocketRegistration::begin(&service.options.sockets, &service, &here) {
         Ok(listed) => listed,
         Err(why) => {
             (service.options.say)(&format!("warning: kjit ps does not show this server: {why}"));
@@ -140,7 +140,7 @@ async fn run(options: Options) -> Result<End, ServeError> {
     let announcements =
         worker.and_then(|worker| Announcements::begin(&service, worker, here.address.port()));
     let (stopping, (alive, gone)) = (watch::Sender::new(false), mpsc::channel(1));
-    let door = Door::new(&service, stopping.clone(), alive);
+    let door = Acceptor::new(&service, stopping.clone(), alive);
     let door = tokio::spawn(door.open(listener));
     let end = loop {
         tokio::select! {
@@ -185,12 +185,12 @@ async fn run(options: Options) -> Result<End, ServeError> {
 
 /// The URL of the server.
 #[derive(Clone, Copy)]
-struct Here {
+struct ServerUrl {
     scheme: &'static str,
     address: SocketAddr,
 }
 
-impl fmt::Display for Here {
+impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", self.scheme, self.address)
     }
@@ -198,7 +198,10 @@ impl fmt::Display for Here {
 
 /// Starts the thread that loads the first model, and other models on request. An error of the first
 /// model is sent through the channel.
-fn load(service: &Arc<Service>, here: Here) -> io::Result<oneshot::Receiver<Result<(), String>>> {
+fn load(
+    service: &Arc<Service>,
+    here: ServerUrl,
+) -> io::Result<oneshot::Receiver<Result<(), String>>> {
     let (to, opened) = oneshot::channel();
     let service = Arc::clone(service);
     let open = move || {
@@ -215,7 +218,7 @@ fn load(service: &Arc<Service>, here: Here) -> io::Result<oneshot::Receiver<Resu
 }
 
 /// The log line about a loaded model.
-fn serving(loaded: &Loaded, here: Here) -> String {
+fn serving(loaded: &Loaded, here: ServerUrl) -> String {
     let (status, device) = (loaded.scheduler.status(), &loaded.device);
     let room = if loaded.encoder {
         format!("texts of {} tokens", loaded.context)
@@ -228,7 +231,7 @@ fn serving(loaded: &Loaded, here: Here) -> String {
 }
 
 /// Accepts connections, up to the limit.
-struct Door {
+struct Acceptor {
     service: Arc<Service>,
     router: Router,
     places: Arc<ConnectionLimit>,
@@ -238,10 +241,14 @@ struct Door {
     alive: mpsc::Sender<()>,
 }
 
-impl Door {
-    fn new(service: &Arc<Service>, stopping: watch::Sender<bool>, alive: mpsc::Sender<()>) -> Door {
+impl Acceptor {
+    fn new(
+        service: &Arc<Service>,
+        stopping: watch::Sender<bool>,
+        alive: mpsc::Sender<()>,
+    ) -> Acceptor {
         let places = ConnectionLimit::new(service.options.limits.connections);
-        Door { service: Arc::clone(service), router: routes(service), places, stopping, alive }
+        Acceptor { service: Arc::clone(service), router: routes(service), places, stopping, alive }
     }
 
     /// Accepts connections, each when the limit allows it.

@@ -74,15 +74,15 @@ pub struct Loaded {
     pub breakers: Breakers,
     /// The second opening of a generative model, for embeddings. Created on the first request for
     /// embeddings.
-    vectors: Mutex<Option<(Scheduler, Option<Listed>)>>,
+    vectors: Mutex<Option<(Scheduler, Option<ModelRegistration>)>>,
     /// Locked while the model is opened. Time and reason of the last failure.
     opening: Mutex<Option<(Instant, String)>>,
     /// Held while waiting for the opening, without blocking a thread.
     pub turn: tokio::sync::Mutex<()>,
-    others: Arc<Others>,
+    others: Arc<LoadedModels>,
     /// Whether the model has less memory than it would have alone.
     lacks_room: bool,
-    _listed: Listed,
+    _listed: ModelRegistration,
 }
 
 impl Loaded {
@@ -93,7 +93,7 @@ impl Loaded {
     pub fn open(
         options: &Options,
         served: &Served,
-        others: &Arc<Others>,
+        others: &Arc<LoadedModels>,
     ) -> Result<Loaded, NotLoaded> {
         let line = |error: &dyn std::fmt::Display| error.to_string();
         let model = Model::open_with(&served.path, &served.open, options.engine.clone())?;
@@ -284,8 +284,8 @@ impl Loaded {
     }
 
     /// Facts of the model, to show while it is not loaded.
-    pub fn card(&self) -> Card {
-        Card {
+    pub fn card(&self) -> ModelFacts {
+        ModelFacts {
             arch: self.arch.clone(),
             mix: self.mix.clone(),
             encoder: self.encoder,
@@ -300,7 +300,7 @@ impl Loaded {
 
     /// Opens the model for embeddings: on the same GPU, if the model uses one GPU and the weights
     /// fit a second time; if not, on the CPU.
-    fn pooled(&self, options: &Options) -> Result<(Scheduler, Option<Listed>), String> {
+    fn pooled(&self, options: &Options) -> Result<(Scheduler, Option<ModelRegistration>), String> {
         let (served, line) = (&self.served, |error: &dyn std::fmt::Display| error.to_string());
         let gguf = Gguf::open(&served.path).map_err(|error| line(&error))?;
         // If the file does not set the pooling, the mean of all tokens is used.
@@ -421,7 +421,7 @@ impl From<OpenError> for NotLoaded {
 }
 
 /// Facts of a model, loaded or not.
-pub struct Card {
+pub struct ModelFacts {
     /// `general.architecture`.
     pub arch: String,
     /// Name of the mix of quantization types.
@@ -471,18 +471,18 @@ fn license(gguf: &Gguf) -> Option<String> {
     gguf.opt_str("general.license").ok().flatten().map(str::to_owned)
 }
 
-impl Card {
+impl ModelFacts {
     /// Reads the facts of a model that is not loaded.
     ///
     /// # Errors
     /// One line that describes the fault of the file.
-    pub fn read(served: &Served) -> Result<Card, String> {
+    pub fn read(served: &Served) -> Result<ModelFacts, String> {
         let line = |error: &dyn std::fmt::Display| format!("{}: {error}", served.path.display());
         let gguf = Gguf::open(&served.path).map_err(|error| error.to_string())?;
         let graph = arch::build(&gguf).map_err(|error| line(&error))?;
         let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|error| line(&error))?;
         let (weights, parameters) = sizes(&graph);
-        Ok(Card {
+        Ok(ModelFacts {
             arch: graph.arch.clone(),
             mix: gguf.mix_name(),
             encoder: graph.pooling.is_some(),
@@ -519,33 +519,33 @@ fn seated(session: &mut Session, served: &Served) -> Option<usize> {
 /// The device can be opened again only after all models have dropped it, including models that were
 /// idle and had no error.
 #[derive(Default)]
-pub struct Others(Mutex<Vec<One>>);
+pub struct LoadedModels(Mutex<Vec<RegisteredModel>>);
 
 /// A model: a unique number, its device, and its scheduler.
-type One = (u64, String, Scheduler);
+type RegisteredModel = (u64, String, Scheduler);
 
-/// Registration in [`Others`]. Removed when dropped.
-struct Listed(Arc<Others>, u64);
+/// Registration in [`LoadedModels`]. Removed when dropped.
+struct ModelRegistration(Arc<LoadedModels>, u64);
 
-impl Drop for Listed {
+impl Drop for ModelRegistration {
     fn drop(&mut self) {
         // The scheduler is dropped outside of the lock.
-        let gone: Vec<One> =
+        let gone: Vec<RegisteredModel> =
             self.0.all().extract_if(.., |(number, ..)| *number == self.1).collect();
         drop(gone);
     }
 }
 
-impl Others {
-    fn all(&self) -> MutexGuard<'_, Vec<One>> {
+impl LoadedModels {
+    fn all(&self) -> MutexGuard<'_, Vec<RegisteredModel>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(self: &Arc<Others>, device: &str, scheduler: &Scheduler) -> Listed {
+    fn add(self: &Arc<LoadedModels>, device: &str, scheduler: &Scheduler) -> ModelRegistration {
         let mut all = self.all();
         let number = all.iter().map(|(number, ..)| number + 1).max().unwrap_or(0);
         all.push((number, device.to_owned(), scheduler.clone()));
-        Listed(Arc::clone(self), number)
+        ModelRegistration(Arc::clone(self), number)
     }
 
     /// Makes all other models on this device open their sessions again. Returns false if there are
@@ -566,7 +566,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const TRIES: usize = 50;
 
 /// Opens the session again after a device fault, with the same options.
-fn again(options: &Options, served: &Served, device: &str, others: &Arc<Others>) -> Reopen {
+fn again(options: &Options, served: &Served, device: &str, others: &Arc<LoadedModels>) -> Reopen {
     let (served, config, say) = (served.clone(), options.engine.clone(), options.say);
     let (others, device, several) =
         (Arc::clone(others), device.to_owned(), options.models.len() > 1);

@@ -3,7 +3,7 @@
 //! while, or when another model needs its memory. The least recently used model is unloaded first.
 //! A busy model is never unloaded. Requests wait until their model is loaded.
 
-use crate::loaded::{Card, Loaded, NotLoaded, Others};
+use crate::loaded::{Loaded, LoadedModels, ModelFacts, NotLoaded};
 use crate::options::{Options, Served};
 use crate::refusal::Refusal;
 use kjit_model::serve::State;
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const LOOKERS: Duration = Duration::from_secs(5);
 
 /// State of a model.
-enum Is {
+enum LoadState {
     /// The model is not loaded.
     Away,
     /// The model is being loaded or unloaded.
@@ -53,29 +53,29 @@ impl Deref for Lease {
     }
 }
 
-struct Place {
-    is: Is,
+struct ModelEntry {
+    is: LoadState,
     /// Number of requests that wait for the model, and the time when the first one began to wait.
     waiting: usize,
     since: Instant,
     /// A request waits for the model, and no attempt has answered it yet.
     wanted: bool,
     /// The last attempt failed because busy models are in the way.
-    no_room: Option<NoRoom>,
+    no_room: Option<NotEnoughMemory>,
     /// Time of the last use.
     used: Instant,
     /// How long the model stays loaded without use, if a request set it.
-    keep: Option<Keep>,
+    keep: Option<KeepAlive>,
     /// Number of finished attempts to load it, and the last error.
     tries: u64,
     failed: Option<Refusal>,
     counts: Counts,
     /// Facts of the model, loaded or not.
-    card: Option<Arc<Card>>,
+    card: Option<Arc<ModelFacts>>,
 }
 
 /// A model that does not fit while other models are busy.
-struct NoRoom {
+struct NotEnoughMemory {
     /// Time limit of the wait for memory.
     until: Instant,
     why: String,
@@ -83,7 +83,7 @@ struct NoRoom {
 
 /// How long a model stays loaded without use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keep {
+pub enum KeepAlive {
     /// It stays loaded for this time. Zero: it is unloaded when its requests are finished.
     For(Duration),
     /// Until another model needs its memory.
@@ -102,37 +102,37 @@ pub struct Counts {
 }
 
 /// State of a model, for status pages.
-pub struct Seen {
+pub struct ModelStatus {
     /// The model, if it is loaded.
     pub loaded: Option<Arc<Loaded>>,
     /// Whether the model is being loaded or unloaded.
     pub moving: bool,
     /// Facts of the model. `None` until they were read.
-    pub card: Option<Arc<Card>>,
+    pub card: Option<Arc<ModelFacts>>,
     /// Counters of loading.
     pub counts: Counts,
     /// Time of the last use.
     pub used: Instant,
     /// How long the model stays loaded without use, if a request set it.
-    pub keep: Option<Keep>,
+    pub keep: Option<KeepAlive>,
 }
 
 /// The models of a server, in the order of the options.
 pub struct Models {
-    places: Mutex<(Vec<Place>, bool)>,
+    places: Mutex<(Vec<ModelEntry>, bool)>,
     /// Wakes the loading thread: a model is requested, or the server stops.
     asked: Condvar,
     /// Wakes waiting requests after each change.
     changed: watch::Sender<()>,
-    others: Arc<Others>,
+    others: Arc<LoadedModels>,
 }
 
 impl Models {
     /// Entries for this many models, none of them loaded.
     pub fn new(n: usize) -> Models {
         let now = Instant::now();
-        let place = |_| Place {
-            is: Is::Away,
+        let place = |_| ModelEntry {
+            is: LoadState::Away,
             waiting: 0,
             wanted: false,
             no_room: None,
@@ -153,23 +153,23 @@ impl Models {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Vec<Place>, bool)> {
+    fn lock(&self) -> MutexGuard<'_, (Vec<ModelEntry>, bool)> {
         // The lock is held only for short updates.
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// State of the model with this index in the options.
-    pub fn seen(&self, at: usize) -> Option<Seen> {
+    pub fn seen(&self, at: usize) -> Option<ModelStatus> {
         let places = self.lock();
         let place = places.0.get(at)?;
         let loaded = match &place.is {
-            Is::Here(lease) => Some(Arc::clone(&lease.loaded)),
-            Is::Away | Is::Moving => None,
+            LoadState::Here(lease) => Some(Arc::clone(&lease.loaded)),
+            LoadState::Away | LoadState::Moving => None,
         };
         let counts = Counts { waiting: place.waiting, ..place.counts };
-        Some(Seen {
+        Some(ModelStatus {
             loaded,
-            moving: matches!(place.is, Is::Moving),
+            moving: matches!(place.is, LoadState::Moving),
             card: place.card.clone(),
             counts,
             used: place.used,
@@ -179,9 +179,9 @@ impl Models {
 
     /// All loaded models.
     pub fn loaded(&self) -> Vec<Arc<Loaded>> {
-        let here = |place: &Place| match &place.is {
-            Is::Here(lease) => Some(Arc::clone(&lease.loaded)),
-            Is::Away | Is::Moving => None,
+        let here = |place: &ModelEntry| match &place.is {
+            LoadState::Here(lease) => Some(Arc::clone(&lease.loaded)),
+            LoadState::Away | LoadState::Moving => None,
         };
         self.lock().0.iter().filter_map(here).collect()
     }
@@ -203,10 +203,10 @@ impl Models {
         &self,
         at: usize,
         max_queue: usize,
-        keep: Option<Keep>,
+        keep: Option<KeepAlive>,
     ) -> Result<Lease, Refusal> {
         let mut changed = self.changed.subscribe();
-        let mut waits: Option<Waits<'_>> = None;
+        let mut waits: Option<LoadWaiter<'_>> = None;
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
             {
@@ -215,7 +215,7 @@ impl Models {
                 let Some(place) = all.get_mut(at) else {
                     return Err(Refusal::internal("no such model is served"));
                 };
-                if let Is::Here(lease) = &place.is {
+                if let LoadState::Here(lease) = &place.is {
                     if *stopping || lease.scheduler.status().state != State::Ended {
                         place.used = Instant::now();
                         if keep.is_some() {
@@ -225,7 +225,7 @@ impl Models {
                         return Ok(lease.clone());
                     }
                     // The model was lost with its device, and opening it again failed.
-                    place.is = Is::Away;
+                    place.is = LoadState::Away;
                     place.wanted = true;
                     self.asked.notify_all();
                 }
@@ -238,7 +238,7 @@ impl Models {
                             return Err(why.clone());
                         }
                         // The model was loaded, and unloaded again before this request woke up.
-                        if matches!(place.is, Is::Away) {
+                        if matches!(place.is, LoadState::Away) {
                             place.wanted = true;
                             self.asked.notify_all();
                         }
@@ -257,7 +257,7 @@ impl Models {
                         }
                         place.waiting += 1;
                         place.wanted = true;
-                        waits = Some(Waits { models: self, at, tries: place.tries });
+                        waits = Some(LoadWaiter { models: self, at, tries: place.tries });
                         self.asked.notify_all();
                     }
                 }
@@ -279,9 +279,9 @@ impl Models {
     /// Unloads the model when it is idle, even if it is being loaded now.
     pub fn release(&self, at: usize) {
         if let Some(place) = self.lock().0.get_mut(at)
-            && (place.wanted || !matches!(place.is, Is::Away))
+            && (place.wanted || !matches!(place.is, LoadState::Away))
         {
-            place.keep = Some(Keep::For(Duration::ZERO));
+            place.keep = Some(KeepAlive::For(Duration::ZERO));
         }
         self.asked.notify_all();
     }
@@ -293,7 +293,7 @@ impl Models {
     /// One line that describes the fault of a model.
     pub fn begin(&self, options: &Options, line: &dyn Fn(&Loaded) -> String) -> Result<(), String> {
         if let Some(place) = self.lock().0.first_mut() {
-            place.is = Is::Moving;
+            place.is = LoadState::Moving;
         }
         let first = options.models.first().ok_or("no model is served")?;
         let loaded = Loaded::open(options, first, &self.others).map_err(|why| why.line)?;
@@ -301,7 +301,7 @@ impl Models {
         self.put(0, Ok(loaded));
         (options.say)(&said);
         for (at, served) in options.models.iter().enumerate().skip(1) {
-            let card = Card::read(served)?;
+            let card = ModelFacts::read(served)?;
             if let Some(place) = self.lock().0.get_mut(at) {
                 place.card = Some(Arc::new(card));
             }
@@ -314,8 +314,8 @@ impl Models {
         let name = |at: usize| options.models.get(at).map_or("", Served::name);
         while let Some(next) = self.next(options.idle_unload) {
             match next {
-                Next::Load(at, until) => self.load(at, until, options, line),
-                Next::Unload(at, lease, idle) => {
+                NextStep::Load(at, until) => self.load(at, until, options, line),
+                NextStep::Unload(at, lease, idle) => {
                     self.unload(at, lease);
                     let why = match idle.as_secs() {
                         0 => "its last request asked for that (keep_alive)".to_owned(),
@@ -323,7 +323,7 @@ impl Models {
                     };
                     (options.say)(&format!("{} is unloaded: {why}", name(at)));
                 }
-                Next::GiveUp(at, why) => {
+                NextStep::GiveUp(at, why) => {
                     let name = name(at);
                     (options.say)(&format!("{name} cannot be loaded: {why}"));
                     let why = format!("'{name}' has no room beside the models that answer: {why}");
@@ -334,7 +334,7 @@ impl Models {
     }
 
     /// The next task. `None` if the server stops.
-    fn next(&self, idle: Option<Duration>) -> Option<Next> {
+    fn next(&self, idle: Option<Duration>) -> Option<NextStep> {
         let mut places = self.lock();
         loop {
             let (all, stopping) = &mut *places;
@@ -349,33 +349,34 @@ impl Models {
             // A model that did not fit is tried again when memory may be free. Other models are
             // loaded in the meantime.
             let room = all.iter().any(has_nothing_to_do)
-                || !all.iter().any(|place| matches!(place.is, Is::Here(_)));
+                || !all.iter().any(|place| matches!(place.is, LoadState::Here(_)));
             let given_up =
-                |p: &Place| !room && p.no_room.as_ref().is_some_and(|none| now >= none.until);
+                |p: &ModelEntry| !room && p.no_room.as_ref().is_some_and(|none| now >= none.until);
             if let Some((at, place)) = all.iter_mut().enumerate().find(|(_, place)| given_up(place))
             {
-                return Some(Next::GiveUp(
+                return Some(NextStep::GiveUp(
                     at,
                     place.no_room.take().map(|none| none.why).unwrap_or_default(),
                 ));
             }
-            let ready = |p: &Place| p.wanted && p.waiting > 0 && matches!(p.is, Is::Away);
+            let ready =
+                |p: &ModelEntry| p.wanted && p.waiting > 0 && matches!(p.is, LoadState::Away);
             let wanted = all
                 .iter_mut()
                 .enumerate()
                 .filter(|(_, p)| ready(p) && (room || p.no_room.is_none()));
             // The model with the longest waiting request is loaded first.
             if let Some((at, place)) = wanted.min_by_key(|(_, place)| place.since) {
-                place.is = Is::Moving;
-                return Some(Next::Load(at, place.no_room.take().map(|none| none.until)));
+                place.is = LoadState::Moving;
+                return Some(NextStep::Load(at, place.no_room.take().map(|none| none.until)));
             }
             if let Some((at, lease, limit)) = take_idle(all, |place| place.stays(idle)) {
-                return Some(Next::Unload(at, lease, limit));
+                return Some(NextStep::Unload(at, lease, limit));
             }
             // A model that is busy with a long answer is not idle.
-            let looks = |place: &Place| {
+            let looks = |place: &ModelEntry| {
                 place.no_room.is_some()
-                    || matches!(place.is, Is::Here(_)) && place.stays(idle).is_some()
+                    || matches!(place.is, LoadState::Here(_)) && place.stays(idle).is_some()
             };
             let most = if all.iter().any(looks) { LOOK } else { PATIENCE };
             places =
@@ -427,11 +428,12 @@ impl Models {
             };
             let mut places = self.lock();
             // Busy models use the memory. They are not unloaded.
-            let busy = why.room && places.0.iter().any(|place| matches!(place.is, Is::Here(_)));
+            let busy =
+                why.room && places.0.iter().any(|place| matches!(place.is, LoadState::Here(_)));
             if let Some(place) = places.0.get_mut(at).filter(|_| busy) {
-                place.is = Is::Away;
+                place.is = LoadState::Away;
                 let until = until.unwrap_or_else(|| Instant::now() + FOR_ROOM);
-                place.no_room = Some(NoRoom { until, why: why.line });
+                place.no_room = Some(NotEnoughMemory { until, why: why.line });
                 return;
             }
             drop(places);
@@ -455,9 +457,12 @@ impl Models {
                 Ok(loaded) => {
                     place.counts.loads += 1;
                     place.card = Some(Arc::new(loaded.card()));
-                    (Is::Here(Lease { loaded: Arc::new(loaded), held: Arc::default() }), None)
+                    (
+                        LoadState::Here(Lease { loaded: Arc::new(loaded), held: Arc::default() }),
+                        None,
+                    )
                 }
-                Err(why) => (Is::Away, Some(why)),
+                Err(why) => (LoadState::Away, Some(why)),
             };
         }
         self.changed.send_replace(());
@@ -472,7 +477,7 @@ impl Models {
         }
         drop(lease);
         if let Some(place) = self.lock().0.get_mut(at) {
-            place.is = Is::Away;
+            place.is = LoadState::Away;
             place.keep = None;
             place.counts.unloads += 1;
         }
@@ -482,7 +487,7 @@ impl Models {
     }
 }
 
-enum Next {
+enum NextStep {
     /// Load this model, with tries until the deadline.
     Load(usize, Option<Instant>),
     /// Unload this model, which has been idle this long.
@@ -491,44 +496,45 @@ enum Next {
     GiveUp(usize, String),
 }
 
-impl Place {
+impl ModelEntry {
     /// How long the model stays loaded without use. `None`: until another model needs its memory.
     fn stays(&self, idle: Option<Duration>) -> Option<Duration> {
         match self.keep {
             None => idle,
-            Some(Keep::For(time)) => Some(time),
-            Some(Keep::Always) => None,
+            Some(KeepAlive::For(time)) => Some(time),
+            Some(KeepAlive::Always) => None,
         }
     }
 }
 
 /// Whether the model is loaded and has no requests.
-fn has_nothing_to_do(place: &Place) -> bool {
+fn has_nothing_to_do(place: &ModelEntry) -> bool {
     let free = |lease: &Lease| {
         place.waiting == 0 && Arc::strong_count(&lease.held) == 1 && !lease.is_busy()
     };
-    matches!(&place.is, Is::Here(lease) if free(lease))
+    matches!(&place.is, LoadState::Here(lease) if free(lease))
 }
 
 /// Takes out the model to unload: of the models whose idle time is over, the least recently used
 /// one. Also returns its idle time.
 fn take_idle(
-    all: &mut [Place],
-    stays: impl Fn(&Place) -> Option<Duration>,
+    all: &mut [ModelEntry],
+    stays: impl Fn(&ModelEntry) -> Option<Duration>,
 ) -> Option<(usize, Lease, Duration)> {
     let now = Instant::now();
-    for place in
-        all.iter_mut().filter(|place| matches!(place.is, Is::Here(_)) && !has_nothing_to_do(place))
+    for place in all
+        .iter_mut()
+        .filter(|place| matches!(place.is, LoadState::Here(_)) && !has_nothing_to_do(place))
     {
         place.used = now;
     }
-    let over = |place: &Place| {
+    let over = |place: &ModelEntry| {
         stays(place).filter(|limit| has_nothing_to_do(place) && now - place.used >= *limit)
     };
     let idle = all.iter_mut().enumerate().filter_map(|(at, place)| Some((over(place)?, at, place)));
     let (limit, at, place) = idle.min_by_key(|(_, _, place)| place.used)?;
-    match std::mem::replace(&mut place.is, Is::Moving) {
-        Is::Here(lease) => Some((at, lease, limit)),
+    match std::mem::replace(&mut place.is, LoadState::Moving) {
+        LoadState::Here(lease) => Some((at, lease, limit)),
         other => {
             place.is = other;
             None
@@ -537,14 +543,14 @@ fn take_idle(
 }
 
 /// A request that waits for a model.
-struct Waits<'a> {
+struct LoadWaiter<'a> {
     models: &'a Models,
     at: usize,
     /// Number of finished attempts when the wait began.
     tries: u64,
 }
 
-impl Drop for Waits<'_> {
+impl Drop for LoadWaiter<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.models.lock().0.get_mut(self.at) {
             place.waiting -= 1;

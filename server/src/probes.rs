@@ -1,7 +1,7 @@
 //! Routes that routers and monitors for SGLang and vLLM use.
 
 use crate::caller::Caller;
-use crate::generation::{Reading, Wanted, collect, start};
+use crate::generation::{GenerationRequest, OutputParsing, collect, start};
 use crate::refusal::Refusal;
 use crate::service::Service;
 use crate::streamed::IN_FLIGHT;
@@ -51,10 +51,14 @@ pub fn server_info(service: &Service) -> Result<Value, Refusal> {
 /// The model computes no token.
 pub async fn generate(service: &Service, caller: Caller) -> Result<Value, Refusal> {
     let loaded = service.model(0, None).await?;
-    let wanted = Wanted {
+    let wanted = GenerationRequest {
         max_tokens: Some(1),
         ignore_eos: true,
-        ..Wanted::of(vec![loaded.tokenizer.bos().unwrap_or(0)], Reading::Plain, caller)
+        ..GenerationRequest::of(
+            vec![loaded.tokenizer.bos().unwrap_or(0)],
+            OutputParsing::Plain,
+            caller,
+        )
     };
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     start(&loaded, wanted, 0, to)?;

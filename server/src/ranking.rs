@@ -6,7 +6,7 @@
 use crate::caller::Caller;
 use crate::clock::unix_time;
 use crate::fields::Fields;
-use crate::generation::{Piece, Reading, Wanted, start};
+use crate::generation::{AnswerEvent, GenerationRequest, OutputParsing, start};
 use crate::models::Lease;
 use crate::openai::completions::Text;
 use crate::openai::embeddings::vectors;
@@ -190,23 +190,26 @@ async fn by_likelihood(
     for (before, asked) in prompts {
         tokens += before.len() + asked.len();
         let n = asked.len();
-        let wanted = Wanted {
+        let wanted = GenerationRequest {
             max_tokens: Some(0),
             logprobs: Some(0),
             forced: asked,
-            ..Wanted::of(before, Reading::Plain, caller.clone())
+            ..GenerationRequest::of(before, OutputParsing::Plain, caller.clone())
         };
         let (to, mut pieces) = mpsc::channel(IN_FLIGHT);
         start(loaded, wanted, 0, to)?;
         let mut score = None;
         while let Some((_, piece)) = pieces.recv().await {
             match piece {
-                Piece::Prompt(all) if all.len() == n && n > 0 => {
+                AnswerEvent::Prompt(all) if all.len() == n && n > 0 => {
                     let sum: f64 = all.iter().map(|one| f64::from(one.logprobs.chosen)).sum();
                     score = Some((sum / n as f64).exp());
                 }
-                Piece::Failed(refusal) => return Err(refusal),
-                Piece::Prompt(_) | Piece::Started { .. } | Piece::Said { .. } | Piece::Done(_) => {}
+                AnswerEvent::Failed(refusal) => return Err(refusal),
+                AnswerEvent::Prompt(_)
+                | AnswerEvent::Started { .. }
+                | AnswerEvent::Said { .. }
+                | AnswerEvent::Done(_) => {}
             }
         }
         scores.push(score.ok_or_else(|| Refusal::internal("an answer's end was lost"))?);

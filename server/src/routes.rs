@@ -21,9 +21,9 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-type Shared = State<Arc<Service>>;
+type AppState = State<Arc<Service>>;
 /// The caller: the guard has checked it.
-type Of = Extension<Caller>;
+type CallerExtension = Extension<Caller>;
 
 /// UTF-8's byte order mark.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -95,7 +95,7 @@ pub fn routes(service: &Arc<Service>) -> Router {
 }
 
 /// Checks key and origin, and counts the answer.
-async fn guard(State(service): Shared, mut request: Request, next: Next) -> Response {
+async fn guard(State(service): AppState, mut request: Request, next: Next) -> Response {
     let (path, method) = (request.uri().path().to_owned(), request.method().clone());
     let id = request_id(request.headers());
     let origin = service.options.origins.allowed(request.headers());
@@ -278,99 +278,115 @@ where
     response
 }
 
-async fn chat(State(service): Shared, request: Request) -> Response {
+async fn chat(State(service): AppState, request: Request) -> Response {
     answered(service, request, openai::chat::answer).await
 }
 
-async fn completions(State(service): Shared, request: Request) -> Response {
+async fn completions(State(service): AppState, request: Request) -> Response {
     answered(service, request, openai::completions::answer).await
 }
 
-async fn embeddings(State(service): Shared, request: Request) -> Response {
+async fn embeddings(State(service): AppState, request: Request) -> Response {
     answered(service, request, openai::embeddings::answer).await
 }
 
-async fn inference(State(service): Shared, request: Request) -> Response {
+async fn inference(State(service): AppState, request: Request) -> Response {
     answered(service, request, fleet::inference).await
 }
 
-async fn health_generate(State(service): Shared, of: Of) -> Response {
+async fn health_generate(State(service): AppState, of: CallerExtension) -> Response {
     said(probes::generate(&service, of.0).await.map(|document| json_response(&document)))
 }
 
-async fn model_info(State(service): Shared) -> Response {
+async fn model_info(State(service): AppState) -> Response {
     said(probes::model_info(&service).map(|document| json_response(&document)))
 }
 
-async fn server_info(State(service): Shared) -> Response {
+async fn server_info(State(service): AppState) -> Response {
     said(probes::server_info(&service).map(|document| json_response(&document)))
 }
 
-async fn props(State(service): Shared) -> Response {
+async fn props(State(service): AppState) -> Response {
     said(llama::props(&service).map(|document| json_response(&document)))
 }
 
-async fn slots(State(service): Shared) -> Response {
+async fn slots(State(service): AppState) -> Response {
     json_response(&llama::slots(&service))
 }
 
-async fn tokenize(State(service): Shared, request: Request) -> Response {
+async fn tokenize(State(service): AppState, request: Request) -> Response {
     answered(service, request, llama::tokens::tokenize).await
 }
 
-async fn detokenize(State(service): Shared, request: Request) -> Response {
+async fn detokenize(State(service): AppState, request: Request) -> Response {
     answered(service, request, llama::tokens::detokenize).await
 }
 
-async fn apply_template(State(service): Shared, request: Request) -> Response {
+async fn apply_template(State(service): AppState, request: Request) -> Response {
     answered(service, request, llama::tokens::apply_template).await
 }
 
-async fn completion(State(service): Shared, request: Request) -> Response {
+async fn completion(State(service): AppState, request: Request) -> Response {
     answered(service, request, llama::completion::answer).await
 }
 
-async fn infill(State(service): Shared, request: Request) -> Response {
+async fn infill(State(service): AppState, request: Request) -> Response {
     answered(service, request, llama::infill::answer).await
 }
 
-async fn rerank(State(service): Shared, request: Request) -> Response {
+async fn rerank(State(service): AppState, request: Request) -> Response {
     answered(service, request, ranking::rerank).await
 }
 
-async fn score(State(service): Shared, request: Request) -> Response {
+async fn score(State(service): AppState, request: Request) -> Response {
     answered(service, request, ranking::score).await
 }
 
-async fn lm_studio(State(service): Shared) -> Response {
+async fn lm_studio(State(service): AppState) -> Response {
     json_response(&openai::lm_studio::models(&service))
 }
 
-async fn lm_studio_model(State(service): Shared, Path(name): Path<String>) -> Response {
+async fn lm_studio_model(State(service): AppState, Path(name): Path<String>) -> Response {
     said(openai::lm_studio::model(&service, &name).map(|document| json_response(&document)))
 }
 
-async fn ollama_embeddings(State(service): Shared, request: Request) -> Response {
+async fn ollama_embeddings(State(service): AppState, request: Request) -> Response {
     answered(service, request, openai::embeddings::ollama_one).await
 }
 
-async fn responses(State(service): Shared, request: Request) -> Response {
+async fn responses(State(service): AppState, request: Request) -> Response {
     answered(service, request, openai::responses::answer).await
 }
 
-async fn response(State(service): Shared, Path(id): Path<String>, of: Of) -> Response {
+async fn response(
+    State(service): AppState,
+    Path(id): Path<String>,
+    of: CallerExtension,
+) -> Response {
     said(openai::responses::get(&service, &of.0, &id))
 }
 
-async fn delete_response(State(service): Shared, Path(id): Path<String>, of: Of) -> Response {
+async fn delete_response(
+    State(service): AppState,
+    Path(id): Path<String>,
+    of: CallerExtension,
+) -> Response {
     said(openai::responses::delete(&service, &of.0, &id))
 }
 
-async fn cancel_response(State(service): Shared, Path(id): Path<String>, of: Of) -> Response {
+async fn cancel_response(
+    State(service): AppState,
+    Path(id): Path<String>,
+    of: CallerExtension,
+) -> Response {
     said(openai::responses::cancel(&service, &of.0, &id))
 }
 
-async fn response_items(State(service): Shared, Path(id): Path<String>, of: Of) -> Response {
+async fn response_items(
+    State(service): AppState,
+    Path(id): Path<String>,
+    of: CallerExtension,
+) -> Response {
     said(openai::responses::input_items(&service, &of.0, &id))
 }
 
@@ -378,27 +394,27 @@ fn said(answer: Result<Response, Refusal>) -> Response {
     answer.unwrap_or_else(|refusal| refusal.response(Dialect::OpenAi))
 }
 
-async fn messages(State(service): Shared, request: Request) -> Response {
+async fn messages(State(service): AppState, request: Request) -> Response {
     answered(service, request, anthropic::messages).await
 }
 
-async fn count_tokens(State(service): Shared, request: Request) -> Response {
+async fn count_tokens(State(service): AppState, request: Request) -> Response {
     answered(service, request, anthropic::count_tokens).await
 }
 
-async fn ollama_chat(State(service): Shared, request: Request) -> Response {
+async fn ollama_chat(State(service): AppState, request: Request) -> Response {
     answered(service, request, ollama::request::chat).await
 }
 
-async fn ollama_generate(State(service): Shared, request: Request) -> Response {
+async fn ollama_generate(State(service): AppState, request: Request) -> Response {
     answered(service, request, ollama::request::generate).await
 }
 
-async fn ollama_embed(State(service): Shared, request: Request) -> Response {
+async fn ollama_embed(State(service): AppState, request: Request) -> Response {
     answered(service, request, openai::embeddings::ollama).await
 }
 
-async fn show(State(service): Shared, request: Request) -> Response {
+async fn show(State(service): AppState, request: Request) -> Response {
     let answer = async |service: Arc<Service>, body: Bytes, _: Caller| {
         let mut asked = Fields::parse(&body)?;
         let (model, old) = (asked.text("model")?, asked.text("name")?);
@@ -408,11 +424,11 @@ async fn show(State(service): Shared, request: Request) -> Response {
     answered(service, request, answer).await
 }
 
-async fn tags(State(service): Shared) -> Response {
+async fn tags(State(service): AppState) -> Response {
     with_models(&service, || ollama::tags(&service, false))
 }
 
-async fn ps(State(service): Shared) -> Response {
+async fn ps(State(service): AppState) -> Response {
     with_models(&service, || ollama::tags(&service, true))
 }
 
@@ -424,18 +440,18 @@ fn with_models(service: &Service, answer: impl FnOnce() -> Value) -> Response {
     }
 }
 
-async fn models(State(service): Shared) -> Response {
+async fn models(State(service): AppState) -> Response {
     json_response(&openai::models(&service))
 }
 
-async fn model(State(service): Shared, Path(name): Path<String>) -> Response {
+async fn model(State(service): AppState, Path(name): Path<String>) -> Response {
     match service.meant(Some(&name)) {
         Ok((_, seen)) => json_response(&openai::model_card(&service, &name, &seen)),
         Err(refusal) => refusal.response(Dialect::OpenAi),
     }
 }
 
-async fn metrics_text(State(service): Shared) -> Response {
+async fn metrics_text(State(service): AppState) -> Response {
     let of = Arc::clone(&service);
     match service.work(move || metrics::text(&of)).await {
         Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
@@ -445,7 +461,7 @@ async fn metrics_text(State(service): Shared) -> Response {
 }
 
 /// The status of the model in `?model=NAME`, or of the first model.
-async fn status_document(State(service): Shared, RawQuery(query): RawQuery) -> Response {
+async fn status_document(State(service): AppState, RawQuery(query): RawQuery) -> Response {
     let name = query.as_deref().and_then(|query| status::parameter(query, "model"));
     let of = Arc::clone(&service);
     match service.work(move || status::document(&of, name.as_deref())).await {

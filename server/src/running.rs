@@ -90,13 +90,13 @@ impl Folder {
 }
 
 /// The socket of a server. It is removed when this is dropped.
-pub struct Listed {
+pub struct SocketRegistration {
     folder: Folder,
     name: String,
     answers: JoinHandle<()>,
 }
 
-impl Listed {
+impl SocketRegistration {
     /// Creates the socket in the first of these folders that can be used.
     ///
     /// # Errors
@@ -105,10 +105,10 @@ impl Listed {
         folders: &[PathBuf],
         service: &Arc<Service>,
         address: &impl fmt::Display,
-    ) -> Result<Option<Listed>, String> {
+    ) -> Result<Option<SocketRegistration>, String> {
         let mut failed = Ok(None);
         for path in folders {
-            match Listed::within(path, service, &address.to_string()) {
+            match SocketRegistration::within(path, service, &address.to_string()) {
                 Ok(listed) => return Ok(Some(listed)),
                 Err(why) => failed = Err(format!("{}: {why}", path.display())),
             }
@@ -116,7 +116,11 @@ impl Listed {
         failed
     }
 
-    fn within(path: &Path, service: &Arc<Service>, address: &str) -> io::Result<Listed> {
+    fn within(
+        path: &Path,
+        service: &Arc<Service>,
+        address: &str,
+    ) -> io::Result<SocketRegistration> {
         let folder = Folder::create(path)?;
         let process = std::process::id();
         let begun = format!("{process}.begun");
@@ -137,11 +141,11 @@ impl Listed {
         };
         rustix::fs::renameat(&folder.0, begun.as_str(), &folder.0, name.as_str())?;
         let answers = tokio::spawn(answer(listener, Arc::clone(service), address.to_owned()));
-        Ok(Listed { folder, name, answers })
+        Ok(SocketRegistration { folder, name, answers })
     }
 }
 
-impl Drop for Listed {
+impl Drop for SocketRegistration {
     fn drop(&mut self) {
         self.answers.abort();
         self.folder.remove(&self.name);

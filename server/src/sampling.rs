@@ -1,11 +1,11 @@
 //! Sampling options of requests.
 
-use crate::constrain::Follow;
+use crate::constrain::OutputConstraints;
 use crate::fields::Fields;
 use crate::loaded::Loaded;
-use crate::neutral;
 use crate::refusal::Refusal;
 use crate::samplers;
+use crate::unsupported_fields;
 use kjit_model::SampleOptions;
 use serde_json::Value;
 use std::hash::{BuildHasher, RandomState};
@@ -64,7 +64,7 @@ impl Sampling {
 
 /// Reads the fields of any dialect; `usual` has the defaults.
 fn read(fields: &mut Fields, usual: &SampleOptions) -> Result<Sampling, Refusal> {
-    neutral::take(fields)?;
+    unsupported_fields::take(fields)?;
     let repeat = match fields.number("repeat_penalty", 0.01..=10.0)? {
         None => fields.number("repetition_penalty", 0.01..=10.0)?,
         given => given,
@@ -168,7 +168,7 @@ impl Ends {
     ///
     /// # Errors
     /// The constraint has its own end.
-    pub fn beside(&self, follow: &Follow) -> Result<(), Refusal> {
+    pub fn beside(&self, follow: &OutputConstraints) -> Result<(), Refusal> {
         match self.least > 0 && !follow.nothing() {
             true => {
                 let why = "cannot be given together with a form of the answer";

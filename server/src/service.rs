@@ -1,12 +1,12 @@
 //! State that all requests share: models and counts.
 
-use crate::bodies::Bodies;
+use crate::body_budget::BodyBudget;
 use crate::caller::Caller;
 use crate::clock::unix_time;
 use crate::counts::Metrics;
 use crate::generation::refused;
-use crate::models::{Keep, Lease, Models, Seen};
-use crate::openai::responses::kept::Kept;
+use crate::models::{KeepAlive, Lease, ModelStatus, Models};
+use crate::openai::responses::response_store::ResponseStore;
 use crate::options::{Options, Served};
 use crate::preparation::PreparationQueue;
 use crate::refusal::Refusal;
@@ -25,8 +25,8 @@ pub struct Service {
     pub options: Options,
     /// Counts.
     pub metrics: Metrics,
-    /// Bodies that are being read or used.
-    pub bodies: Bodies,
+    /// BodyBudget that are being read or used.
+    pub bodies: BodyBudget,
     /// Start of the server.
     pub started: Instant,
     /// Start of the server in seconds since 1970.
@@ -36,7 +36,7 @@ pub struct Service {
     /// Requests that are being prepared.
     pub preparation: Arc<PreparationQueue>,
     /// Stored responses, from which conversations can continue.
-    pub kept: Arc<Kept>,
+    pub kept: Arc<ResponseStore>,
     draining: AtomicBool,
     stopping: AtomicBool,
 }
@@ -48,7 +48,7 @@ impl Service {
             models: Models::new(options.models.len()),
             options,
             metrics: Metrics::default(),
-            bodies: Bodies::default(),
+            bodies: BodyBudget::default(),
             started: Instant::now(),
             started_unix: unix_time(),
             preparation: Arc::default(),
@@ -81,7 +81,7 @@ impl Service {
     }
 
     /// All models with their states.
-    pub fn all(&self) -> impl Iterator<Item = (&Served, Seen)> {
+    pub fn all(&self) -> impl Iterator<Item = (&Served, ModelStatus)> {
         self.options
             .models
             .iter()
@@ -105,7 +105,7 @@ impl Service {
     ///
     /// # Errors
     /// No model has this name.
-    pub fn meant(&self, name: Option<&str>) -> Result<(&Served, Seen), Refusal> {
+    pub fn meant(&self, name: Option<&str>) -> Result<(&Served, ModelStatus), Refusal> {
         let at = self.place(name)?;
         let served = self.options.models.get(at);
         served.zip(self.models.seen(at)).ok_or_else(|| Refusal::internal("no model is served"))
@@ -116,7 +116,7 @@ impl Service {
     ///
     /// # Errors
     /// The model cannot be loaded.
-    pub async fn model(&self, at: usize, keep: Option<Keep>) -> Result<Lease, Refusal> {
+    pub async fn model(&self, at: usize, keep: Option<KeepAlive>) -> Result<Lease, Refusal> {
         let keep = keep.filter(|_| self.options.keep_alive);
         self.models.get(at, self.options.max_queue, keep).await
     }
@@ -135,7 +135,7 @@ impl Service {
         loaded.scheduler.has_room(self.preparation.waiting()).map_err(|why| refused(&why, ""))?;
         let lost = || Refusal::internal("nothing is prepared any more");
         let place = self.preparation.place(caller).await.ok_or_else(lost)?;
-        let left = Left(Cancel::default());
+        let left = CancelOnDrop(Cancel::default());
         let cancel = left.0.clone();
         let done = self.work(move || {
             let made = work(&cancel);
@@ -171,9 +171,9 @@ impl Service {
 }
 
 /// Cancels the work when it is dropped.
-struct Left(Cancel);
+struct CancelOnDrop(Cancel);
 
-impl Drop for Left {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }

@@ -1,6 +1,6 @@
 //! `GET /status`: the state of the server as JSON, for tools and the page.
 
-use crate::models::Seen;
+use crate::models::ModelStatus;
 use crate::options::Served;
 use crate::percent::decoded;
 use crate::refusal::Refusal;
@@ -21,7 +21,7 @@ pub fn document(service: &Service, name: Option<&str>) -> Result<Value, Refusal>
         "name": served.name(), "version": env!("CARGO_PKG_VERSION"), "up_s": service.started.elapsed().as_secs_f64(),
         "connections": service.metrics.connections.load(Ordering::Relaxed), "stopping": service.stopping()
     });
-    let one = |(served, seen): (&Served, Seen)| {
+    let one = |(served, seen): (&Served, ModelStatus)| {
         let s = seen.loaded.as_ref().map(|loaded| loaded.scheduler.status());
         let state = state(&seen, s.as_ref());
         let (running, waiting) = s.map_or((0, 0), |s| (s.running, s.waiting));
@@ -72,12 +72,12 @@ pub fn parameter(query: &str, name: &str) -> Option<String> {
 }
 
 /// The state of a model, as a word.
-pub fn state(seen: &Seen, status: Option<&Status>) -> &'static str {
+pub fn state(seen: &ModelStatus, status: Option<&Status>) -> &'static str {
     status.map_or_else(|| away(seen), |status| word(status.state))
 }
 
 /// The state of a model that is not loaded.
-fn away(seen: &Seen) -> &'static str {
+fn away(seen: &ModelStatus) -> &'static str {
     if seen.moving || seen.card.is_none() { "loading" } else { "unloaded" }
 }
 

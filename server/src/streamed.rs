@@ -1,6 +1,6 @@
 //! Streamed answers: a response body that sends pieces when they are ready.
 
-use crate::generation::Piece;
+use crate::generation::AnswerEvent;
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -22,10 +22,10 @@ const SILENCE: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 16 << 10;
 
 /// Turns pieces into the dialect's text. `None` is the end, and is passed once.
-pub type Format = Box<dyn FnMut(Option<(usize, Piece)>) -> String + Send>;
+pub type Format = Box<dyn FnMut(Option<(usize, AnswerEvent)>) -> String + Send>;
 
 struct Streamed {
-    pieces: mpsc::Receiver<(usize, Piece)>,
+    pieces: mpsc::Receiver<(usize, AnswerEvent)>,
     format: Format,
     /// Text that is sent during silence.
     nothing: &'static str,
@@ -34,25 +34,25 @@ struct Streamed {
 }
 
 /// Server-sent events.
-pub fn events(pieces: mpsc::Receiver<(usize, Piece)>, format: Format) -> Response {
+pub fn events(pieces: mpsc::Receiver<(usize, AnswerEvent)>, format: Format) -> Response {
     response(pieces, format, "text/event-stream", ": \n\n")
 }
 
 /// Server-sent events with names. During silence this event is sent.
 pub fn named_events(
-    pieces: mpsc::Receiver<(usize, Piece)>,
+    pieces: mpsc::Receiver<(usize, AnswerEvent)>,
     format: Format,
     nothing: &'static str,
 ) -> Response {
     response(pieces, format, "text/event-stream", nothing)
 }
 /// One JSON document per line (Ollama).
-pub fn lines(pieces: mpsc::Receiver<(usize, Piece)>, format: Format) -> Response {
+pub fn lines(pieces: mpsc::Receiver<(usize, AnswerEvent)>, format: Format) -> Response {
     response(pieces, format, "application/x-ndjson", "\n")
 }
 
 fn response(
-    pieces: mpsc::Receiver<(usize, Piece)>,
+    pieces: mpsc::Receiver<(usize, AnswerEvent)>,
     format: Format,
     kind: &'static str,
     nothing: &'static str,

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A buffer of the simulated device.
 #[repr(C)]
-pub struct Lent {
+pub struct SimulatedBuffer {
     at: *mut u8,
     bytes: usize,
 }
@@ -30,7 +30,7 @@ pub type Emulate = unsafe extern "C" fn(
     c_int,
     *const u8,
     usize,
-    *const Lent,
+    *const SimulatedBuffer,
     usize,
     u64,
     *mut c_char,
@@ -59,7 +59,7 @@ thread_local! {
 }
 
 /// A launch to emulate.
-struct Asked<'a> {
+struct EmulatedLaunch<'a> {
     arch: &'a str,
     object: &'a [u8],
     symbol: &'a str,
@@ -67,7 +67,7 @@ struct Asked<'a> {
     regions: Vec<Region>,
 }
 
-fn run(asked: Asked) -> Result<(), String> {
+fn run(asked: EmulatedLaunch) -> Result<(), String> {
     let arch = asked.arch.split(':').next().unwrap_or_default();
     let key = (Sha256::digest(asked.object).to_vec(), asked.symbol.to_owned(), arch.to_owned());
     MACHINES.with_borrow_mut(|machines| {
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn launch(
     cooperative: c_int,
     arguments: *const u8,
     argument_bytes: usize,
-    memory: *const Lent,
+    memory: *const SimulatedBuffer,
     regions: usize,
     seed: u64,
     error: *mut c_char,
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn launch(
         seed,
         limit: 2_000_000_000,
     };
-    let asked = Asked { arch: &arch, object, symbol: &symbol, launch, regions };
+    let asked = EmulatedLaunch { arch: &arch, object, symbol: &symbol, launch, regions };
     // A panic must not cross into C++.
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(asked)));
     let why = match result {

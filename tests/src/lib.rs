@@ -34,8 +34,6 @@ pub fn all(name: &str) -> bool {
     std::env::var("KJIT_TEST_ALL").is_ok_and(|all| all.split(',').any(|one| one == name))
 }
 
-#[path = "../../model/tests/support/asked.rs"]
-pub mod asked;
 pub mod emulated;
 #[path = "../../model/tests/support/files.rs"]
 pub mod files;
@@ -47,8 +45,6 @@ pub mod larger;
 pub mod launch;
 #[path = "../../model/tests/support/near.rs"]
 pub mod near;
-#[path = "../../model/tests/support/one.rs"]
-pub mod one;
 #[path = "../../model/tests/support/paged.rs"]
 pub mod paged;
 #[path = "../../model/tests/support/reproducible.rs"]
@@ -59,5 +55,9 @@ pub mod several;
 #[path = "../../model/tests/support/side_by_side.rs"]
 pub mod side_by_side;
 pub mod simulator;
+#[path = "../../model/tests/support/solo_session.rs"]
+pub mod solo_session;
 #[path = "../../model/tests/support/story.rs"]
 pub mod story;
+#[path = "../../model/tests/support/submitted_request.rs"]
+pub mod submitted_request;

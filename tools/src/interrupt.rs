@@ -11,8 +11,8 @@ static WATCHED: AtomicBool = AtomicBool::new(false);
 static CAME: AtomicBool = AtomicBool::new(false);
 
 /// Creates the text after "interrupted".
-type Words = Box<dyn Fn() -> String + Send>;
-static WORDS: Mutex<Option<Words>> = Mutex::new(None);
+type MessageFn = Box<dyn Fn() -> String + Send>;
+static WORDS: Mutex<Option<MessageFn>> = Mutex::new(None);
 
 /// Sets a text that tells what remains after Ctrl-C. It is created just before the program ends.
 pub fn leaves(words: impl Fn() -> String + Send + 'static) {

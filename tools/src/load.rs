@@ -5,14 +5,14 @@ use crate::engine::config;
 use crate::loading::Loading;
 use crate::report::{bytes, say};
 use kjit_engine::{Target, Trace};
-use kjit_model::gpu::Proven;
+use kjit_model::gpu::VerifyStatistics;
 use kjit_model::session::{OpenOptions, Output, Persistence, Probe, SequenceId, StageRunner};
 use kjit_model::{DeviceChoice, Model, SampleOptions};
 use std::path::Path;
 
 /// Options for opening the model of a command.
 #[derive(Default)]
-pub struct How<'a> {
+pub struct LoadOptions<'a> {
     /// The trace to write, if any.
     pub trace: Option<&'a Trace>,
     /// Whether opening ends when single tokens can be computed, before all kernels are compiled.
@@ -54,7 +54,12 @@ impl Setup {
 }
 
 /// Opens a model and prints notes about it.
-pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::Result<Model> {
+pub fn open(
+    path: &Path,
+    setup: &Setup,
+    shared: &Shared,
+    how: &LoadOptions,
+) -> anyhow::Result<Model> {
     let mut setup_of_engine = config(shared);
     if let Some(trace) = how.trace {
         setup_of_engine = setup_of_engine.trace(trace.clone());
@@ -145,7 +150,8 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         }
     }
     if let Some(gpu) = model.session.gpu().filter(|_| shared.verbose > 0) {
-        let Proven { run, known, seconds, parts, runs, longest } = gpu.statistics().proven;
+        let VerifyStatistics { run, known, seconds, parts, runs, longest } =
+            gpu.statistics().proven;
         if run + known > 0 {
             let [cases, copies, all_runs] = parts.map(|seconds| seconds * 1e3);
             let parts =
@@ -208,7 +214,7 @@ pub fn open_one(
     path: &Path,
     setup: &Setup,
     shared: &Shared,
-    how: &How,
+    how: &LoadOptions,
 ) -> anyhow::Result<(Model, SequenceId)> {
     let mut model = open(path, setup, shared, how)?;
     let sequence = model.session.add(SampleOptions::default())?;

@@ -139,21 +139,24 @@ pub fn fetching<T>(
     work: impl FnOnce(&Hub, kjit_hub::Watch) -> Result<T, kjit_hub::Error>,
 ) -> anyhow::Result<T> {
     let hub = Hub::new(Settings { min_rate: shared.min_rate.0, ..Settings::from_env()? });
-    let show =
-        Show { quiet: shared.quiet, terminal: io::stderr().is_terminal(), bar: RefCell::default() };
+    let show = FetchDisplay {
+        quiet: shared.quiet,
+        terminal: io::stderr().is_terminal(),
+        bar: RefCell::default(),
+    };
     let done = work(&hub, &|event| show.tell(&event));
     show.end();
     Ok(done?)
 }
 
 /// The display of a fetch.
-struct Show {
+struct FetchDisplay {
     quiet: bool,
     terminal: bool,
     bar: RefCell<Option<ProgressBar>>,
 }
 
-impl Show {
+impl FetchDisplay {
     fn tell(&self, event: &Event) {
         if self.quiet {
             return;

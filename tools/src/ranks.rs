@@ -1,6 +1,6 @@
 //! `--split ranks`: this process is one of several, and only rank 0 answers.
 
-use crate::args::{Cli, Command, Placing};
+use crate::args::{Cli, Command, PlacementArgs};
 use anyhow::{Context, bail};
 use kjit_model::ranks::Ranks;
 use kjit_model::session::Split;
@@ -18,7 +18,7 @@ const MULTICAST: &str = "NCCL_NVLS_ENABLE";
 /// Prepares the process for `--split ranks`: sets the variable, and makes all ranks except the
 /// first silent, apart from errors.
 pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
-    let asked = |placing: &Placing| Split::from(placing.split) == Split::Ranks;
+    let asked = |placing: &PlacementArgs| Split::from(placing.split) == Split::Ranks;
     match &cli.command {
         Command::Run(a) if asked(&a.setup.placing) && a.trace.is_some() => {
             bail!("--split ranks: all ranks would write one trace: leave --trace out")

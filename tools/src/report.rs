@@ -62,9 +62,9 @@ fn one_line(text: &str) -> String {
 /// Failures of many kernels, each distinct line once: an error in a header, or a missing compiler,
 /// makes all kernels fail.
 #[derive(Default)]
-pub struct Told(Vec<String>);
+pub struct FailureReport(Vec<String>);
 
-impl Told {
+impl FailureReport {
     /// Adds the failure of a kernel.
     pub fn failed(&mut self, error: &kjit_engine::Error) {
         self.say(match error {

@@ -95,7 +95,7 @@ pub(super) fn without(arch: &'static Arch, matrix: bool, dot: bool) -> &'static 
     if arch.variant == F32 {
         return arch;
     }
-    let Has { matrix: has_matrix, dot: has_dot, sound } = had(arch);
+    let ChipFeatures { matrix: has_matrix, dot: has_dot, sound } = had(arch);
     let matrix = (matrix || arch.variant.contains("no-matrix")) && has_matrix;
     let dot = (dot || arch.variant.contains("no-dot")) && has_dot;
     variant(arch, matrix, dot, sound)
@@ -145,15 +145,15 @@ fn variant(arch: &'static Arch, matrix: bool, dot: bool, sound: bool) -> &'stati
 }
 
 /// The abilities of a chip regardless of its variant, and whether its row has sound copies.
-struct Has {
+struct ChipFeatures {
     matrix: bool,
     dot: bool,
     sound: bool,
 }
 
-fn had(arch: &Arch) -> Has {
+fn had(arch: &Arch) -> ChipFeatures {
     let said = |what: &str| arch.variant.contains(what);
-    Has {
+    ChipFeatures {
         matrix: arch.matrix != MatrixUnit::None || said("no-matrix"),
         dot: arch.dot != Dot::None || said("no-dot"),
         sound: said("sound-copies"),

@@ -1,7 +1,7 @@
 //! The candidates of a compiler, in order of use.
 
-use super::discover::Places;
-use super::discover::{Candidate, Tried};
+use super::discover::CandidateList;
+use super::discover::{Candidate, SearchedPath};
 use super::interface::Compiler;
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub(crate) fn candidates(
     compiler: &dyn Compiler,
     explicit: Option<&Path>,
     driver: Option<(u32, u32)>,
-) -> (Vec<Candidate>, Vec<Tried>) {
+) -> (Vec<Candidate>, Vec<SearchedPath>) {
     let mut places = compiler.places(explicit);
     let mut fit = usable(compiler, &places, driver);
     if fit.is_empty() && !places.misnamed {
@@ -22,7 +22,11 @@ pub(crate) fn candidates(
     (fit, places.tried)
 }
 
-fn usable(compiler: &dyn Compiler, places: &Places, driver: Option<(u32, u32)>) -> Vec<Candidate> {
+fn usable(
+    compiler: &dyn Compiler,
+    places: &CandidateList,
+    driver: Option<(u32, u32)>,
+) -> Vec<Candidate> {
     if places.misnamed {
         return Vec::new();
     }
@@ -47,17 +51,17 @@ mod tests {
     use std::path::PathBuf;
 
     /// A compiler that is searched in the folders `a` and `b` below a root.
-    struct Below(PathBuf);
+    struct SubfolderSearch(PathBuf);
 
-    impl Compiler for Below {
+    impl Compiler for SubfolderSearch {
         fn kind(&self) -> &'static str {
             "test"
         }
         fn vendor(&self) -> Vendor {
             Vendor::Nvidia
         }
-        fn places(&self, explicit: Option<&Path>) -> Places {
-            let mut places = Places::new(&["libx.so.13", "libx.so.12", "libx.so"]);
+        fn places(&self, explicit: Option<&Path>) -> CandidateList {
+            let mut places = CandidateList::new(&["libx.so.13", "libx.so.12", "libx.so"]);
             places.explicit("--compiler-path", explicit.map(Path::to_owned));
             places.folder("first", &self.0.join("a"));
             places.folder("second", &self.0.join("b"));
@@ -86,18 +90,18 @@ mod tests {
         }
     }
 
-    fn root(files: &[&str]) -> (tempfile::TempDir, Below) {
+    fn root(files: &[&str]) -> (tempfile::TempDir, SubfolderSearch) {
         let dir = tempfile::tempdir().unwrap();
         for file in files {
             let path = dir.path().join(file);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, b"x").unwrap();
         }
-        let below = Below(dir.path().canonicalize().unwrap());
+        let below = SubfolderSearch(dir.path().canonicalize().unwrap());
         (dir, below)
     }
 
-    fn names(found: &[Candidate], root: &Below) -> Vec<String> {
+    fn names(found: &[Candidate], root: &SubfolderSearch) -> Vec<String> {
         found.iter().map(|c| c.file.strip_prefix(&root.0).unwrap().display().to_string()).collect()
     }
 

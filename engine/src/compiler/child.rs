@@ -5,7 +5,7 @@ use super::compiled::Compiled;
 use super::descendants::{adopt_orphans, end_below};
 use super::interface::Backend;
 use super::open;
-use super::protocol::{Answer, Ask};
+use super::protocol::{ChildRequest, ChildResponse};
 use super::scratch::{SCRATCH, remove_scratch};
 use crate::driver;
 use std::collections::HashMap;
@@ -87,9 +87,9 @@ fn work(memory_limit: u64) -> i32 {
     limit_memory(memory_limit);
     adopt_orphans();
     leave_with_parent();
-    let mut opened = Opened::default();
+    let mut opened = OpenCompilers::default();
     loop {
-        let answer = match Ask::read(&mut questions) {
+        let answer = match ChildRequest::read(&mut questions) {
             Ok(Some(ask)) => opened.answer(ask),
             Ok(None) => return 0,
             Err(why) => {
@@ -158,18 +158,20 @@ fn leave_with_parent() {
 
 /// The compilers opened in this process.
 #[derive(Default)]
-pub(crate) struct Opened(HashMap<(String, String), Result<Box<dyn Backend>, String>>);
+pub(crate) struct OpenCompilers(HashMap<(String, String), Result<Box<dyn Backend>, String>>);
 
-impl Opened {
-    pub fn answer(&mut self, ask: Ask) -> Answer {
+impl OpenCompilers {
+    pub fn answer(&mut self, ask: ChildRequest) -> ChildResponse {
         match ask {
-            Ask::Probe { kind, file } => {
-                Answer::Probe(self.get(kind, file).and_then(|c| c.probe()))
+            ChildRequest::Probe { kind, file } => {
+                ChildResponse::Probe(self.get(kind, file).and_then(|c| c.probe()))
             }
-            Ask::Compile { kind, file, request } => Answer::Compiled(match self.get(kind, file) {
-                Ok(compiler) => compiler.compile(&request),
-                Err(why) => Compiled::Broken { why },
-            }),
+            ChildRequest::Compile { kind, file, request } => {
+                ChildResponse::Compiled(match self.get(kind, file) {
+                    Ok(compiler) => compiler.compile(&request),
+                    Err(why) => Compiled::Broken { why },
+                })
+            }
         }
     }
 
@@ -188,20 +190,20 @@ fn repeat(folder: &Path) -> i32 {
     let file = folder.join(REQUEST);
     let ask = std::fs::read(&file)
         .map_err(|e| e.to_string())
-        .and_then(|bytes| Ask::read(&mut bytes.as_slice()));
+        .and_then(|bytes| ChildRequest::read(&mut bytes.as_slice()));
     let mut out = std::io::stderr();
     // Standard error may be closed. There is nowhere else to report the error.
     match ask {
-        Ok(Some(ask)) => match Opened::default().answer(ask) {
-            Answer::Compiled(Compiled::Code { code, log }) => {
+        Ok(Some(ask)) => match OpenCompilers::default().answer(ask) {
+            ChildResponse::Compiled(Compiled::Code { code, log }) => {
                 let _ = writeln!(out, "{log}\ncompiled: {} bytes", code.len());
                 0
             }
-            Answer::Compiled(Compiled::Refused { log } | Compiled::Broken { why: log }) => {
+            ChildResponse::Compiled(Compiled::Refused { log } | Compiled::Broken { why: log }) => {
                 let _ = writeln!(out, "{log}");
                 1
             }
-            Answer::Probe(probe) => {
+            ChildResponse::Probe(probe) => {
                 let _ = writeln!(out, "{probe:?}");
                 0
             }

@@ -3,7 +3,7 @@
 
 use super::amdgpu;
 use super::compiled::{Compiled, Probe};
-use super::discover::{Places, folders_of, on_path};
+use super::discover::{CandidateList, folders_of, on_path};
 use super::interface::{Backend, Compiler};
 use super::protocol::Request;
 use super::scratch::scratch;
@@ -47,8 +47,8 @@ impl Compiler for Kind {
         Vendor::Amd
     }
 
-    fn places(&self, explicit: Option<&Path>) -> Places {
-        let mut places = Places::new(NAMES);
+    fn places(&self, explicit: Option<&Path>) -> CandidateList {
+        let mut places = CandidateList::new(NAMES);
         places.explicit("--compiler-path", explicit.map(Path::to_owned));
         places.variable("KJIT_CLANG");
         places.under_variable("ROCM_PATH", &["llvm/bin", "lib/llvm/bin"]);
@@ -110,13 +110,13 @@ fn linker(clang: &Path) -> Option<PathBuf> {
 }
 
 /// The clang executable.
-pub(super) struct Opened {
+pub(super) struct ClangCompiler {
     file: PathBuf,
 }
 
-impl Opened {
-    pub fn open(file: &Path) -> Result<Opened, String> {
-        Ok(Opened { file: file.to_owned() })
+impl ClangCompiler {
+    pub fn open(file: &Path) -> Result<ClangCompiler, String> {
+        Ok(ClangCompiler { file: file.to_owned() })
     }
 
     fn command(&self) -> Command {
@@ -153,7 +153,7 @@ impl Opened {
         command.output().map_err(|e| format!("{}: {e}", self.file.display()))
     }
 
-    fn run(&self, request: &Request) -> Result<Ended, String> {
+    fn run(&self, request: &Request) -> Result<ClangOutcome, String> {
         let folder = tempfile::Builder::new()
             .prefix("kjit-clang-")
             .tempdir_in(scratch())
@@ -191,20 +191,20 @@ impl Opened {
         if output.status.success() {
             let code =
                 std::fs::read(folder.path().join(OUT)).map_err(|e| format!("its output: {e}"))?;
-            return Ok(Ended::Answered(Compiled::Code { code, log }));
+            return Ok(ClangOutcome::Answered(Compiled::Code { code, log }));
         }
         if output.status.signal().is_some() || !in_source(&log) {
             // This is written to the log of this process, which is kept with the error.
             eprint!("{log}");
         }
         if let Some(signal) = output.status.signal() {
-            return Ok(Ended::Killed(format!(
+            return Ok(ClangOutcome::Killed(format!(
                 "was killed by signal {signal}: {}",
                 first_error(&log)
             )));
         }
         if in_source(&log) {
-            Ok(Ended::Answered(Compiled::Refused { log }))
+            Ok(ClangOutcome::Answered(Compiled::Refused { log }))
         } else {
             Err(first_error(&log))
         }
@@ -213,18 +213,18 @@ impl Opened {
     /// Runs clang again if it was killed: the system may have killed it for lack of memory, and the
     /// memory may be free again.
     fn run_twice(&self, request: &Request) -> Result<Compiled, String> {
-        if let Ended::Answered(compiled) = self.run(request)? {
+        if let ClangOutcome::Answered(compiled) = self.run(request)? {
             return Ok(compiled);
         }
         match self.run(request)? {
-            Ended::Answered(compiled) => Ok(compiled),
-            Ended::Killed(how) => Err(format!("{how}, twice")),
+            ClangOutcome::Answered(compiled) => Ok(compiled),
+            ClangOutcome::Killed(how) => Err(format!("{how}, twice")),
         }
     }
 }
 
 /// The outcome of a clang process.
-enum Ended {
+enum ClangOutcome {
     Answered(Compiled),
     Killed(String),
 }
@@ -240,7 +240,7 @@ fn first_error(log: &str) -> String {
     line.unwrap_or("it said nothing").trim().to_owned()
 }
 
-impl Backend for Opened {
+impl Backend for ClangCompiler {
     fn probe(&self) -> Result<Probe, String> {
         let said = self.output(self.command().arg("--version"))?;
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_source_whose_name_would_leave_the_folder_is_refused() {
-        let opened = Opened::open(Path::new("/nonexistent/clang")).unwrap();
+        let opened = ClangCompiler::open(Path::new("/nonexistent/clang")).unwrap();
         let header = |name: &str| Request {
             file: "k.hip".into(),
             source: String::new(),

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 /// A path that was searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
+pub struct SearchedPath {
     /// The reason for the search: `KJIT_NVRTC_LIBRARY`, `loader path`, `Python package`.
     pub via: String,
     /// File or folder that was searched.
@@ -28,22 +28,22 @@ pub(crate) struct Candidate {
     pub named: bool,
 }
 
-type Later = fn(&mut Places);
+type DeferredSearch = fn(&mut CandidateList);
 
 /// Collects candidates in order.
-pub(crate) struct Places {
+pub(crate) struct CandidateList {
     names: &'static [&'static str],
-    pub tried: Vec<Tried>,
+    pub tried: Vec<SearchedPath>,
     pub found: Vec<Candidate>,
     seen: BTreeSet<PathBuf>,
     /// A flag or variable names a file that does not exist. No other file is used instead.
     pub(super) misnamed: bool,
-    later: Option<Later>,
+    later: Option<DeferredSearch>,
 }
 
-impl Places {
-    pub fn new(names: &'static [&'static str]) -> Places {
-        Places {
+impl CandidateList {
+    pub fn new(names: &'static [&'static str]) -> CandidateList {
+        CandidateList {
             names,
             tried: Vec::new(),
             found: Vec::new(),
@@ -98,12 +98,16 @@ impl Places {
             }
         }
         if !any {
-            self.tried.push(Tried { via: via.to_owned(), place: folder.to_owned(), found: None });
+            self.tried.push(SearchedPath {
+                via: via.to_owned(),
+                place: folder.to_owned(),
+                found: None,
+            });
         }
     }
 
     /// Sets a search that is slow. It runs only if the others had no result.
-    pub fn later(&mut self, f: Later) {
+    pub fn later(&mut self, f: DeferredSearch) {
         self.later = Some(f);
     }
 
@@ -116,7 +120,7 @@ impl Places {
 
     fn file(&mut self, via: &str, place: &Path, named: bool) {
         let found = place.canonicalize().ok().filter(|p| p.is_file());
-        self.tried.push(Tried {
+        self.tried.push(SearchedPath {
             via: via.to_owned(),
             place: place.to_owned(),
             found: found.clone(),

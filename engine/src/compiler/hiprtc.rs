@@ -4,7 +4,7 @@
 
 use super::amdgpu;
 use super::compiled::{Compiled, Probe};
-use super::discover::{Places, glob_children, python_sites};
+use super::discover::{CandidateList, glob_children, python_sites};
 use super::interface::{Backend, Compiler};
 use super::protocol::Request;
 use crate::arch::Vendor;
@@ -27,8 +27,8 @@ impl Compiler for Kind {
         Vendor::Amd
     }
 
-    fn places(&self, explicit: Option<&Path>) -> Places {
-        let mut places = Places::new(SEARCH.names);
+    fn places(&self, explicit: Option<&Path>) -> CandidateList {
+        let mut places = CandidateList::new(SEARCH.names);
         places.explicit("--compiler-path", explicit.map(Path::to_owned));
         places.variable(SEARCH.variable);
         for variable in ["ROCM_PATH", "HIP_PATH"] {
@@ -98,13 +98,13 @@ fn version_in_name(file: &Path) -> Option<(u32, u32)> {
 }
 
 /// The opened library.
-pub(super) struct Opened {
+pub(super) struct HiprtcLibrary {
     hiprtc: Hiprtc,
 }
 
-impl Opened {
-    pub fn open(file: &Path) -> Result<Opened, String> {
-        Ok(Opened { hiprtc: Hiprtc::open_file(file).map_err(|e| e.to_string())? })
+impl HiprtcLibrary {
+    pub fn open(file: &Path) -> Result<HiprtcLibrary, String> {
+        Ok(HiprtcLibrary { hiprtc: Hiprtc::open_file(file).map_err(|e| e.to_string())? })
     }
 
     fn run(&self, request: &Request) -> Result<Compiled, String> {
@@ -132,7 +132,7 @@ impl Opened {
         let int =
             |n: usize| c_int::try_from(n).map_err(|_| "too many headers or options".to_owned());
 
-        let mut made = Made { hiprtc: &self.hiprtc, program: null_mut() };
+        let mut made = ProgramGuard { hiprtc: &self.hiprtc, program: null_mut() };
         // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which
         // copies them. The CStrings behind the pointers live to the end of this function, since
         // shadowing does not drop them.
@@ -184,12 +184,12 @@ impl Opened {
 }
 
 /// A program that is destroyed on drop.
-struct Made<'a> {
+struct ProgramGuard<'a> {
     hiprtc: &'a Hiprtc,
     program: hiprtcProgram,
 }
 
-impl Drop for Made<'_> {
+impl Drop for ProgramGuard<'_> {
     fn drop(&mut self) {
         if !self.program.is_null() {
             // SAFETY: made by hiprtcCreateProgram and destroyed once. An error here has no remedy.
@@ -198,7 +198,7 @@ impl Drop for Made<'_> {
     }
 }
 
-impl Backend for Opened {
+impl Backend for HiprtcLibrary {
     fn probe(&self) -> Result<Probe, String> {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: writes two ints.
@@ -223,7 +223,7 @@ impl Backend for Opened {
 mod tests {
     use super::*;
     use crate::compiler::candidates::candidates;
-    use crate::compiler::protocol::{Answer, Ask};
+    use crate::compiler::protocol::{ChildRequest, ChildResponse};
     use crate::compiler::worker::{Isolation, Limits, Workers};
     use crate::error::Error;
     use std::time::Duration;
@@ -240,14 +240,14 @@ mod tests {
         file.filter(|_| built).map(|file| (Workers::new(Isolation::Children, limits), file))
     }
 
-    fn compile(file: &str, arch: &str) -> Ask {
+    fn compile(file: &str, arch: &str) -> ChildRequest {
         let request = Request {
             file: "k.hip".to_owned(),
             source: "extern \"C\" __global__ void k(float* x) { x[0] = 1; }".to_owned(),
             headers: Vec::new(),
             arguments: Kind.arguments(arch, &Options::wave(64)),
         };
-        Ask::Compile { kind: "hiprtc".to_owned(), file: file.to_owned(), request }
+        ChildRequest::Compile { kind: "hiprtc".to_owned(), file: file.to_owned(), request }
     }
 
     #[test]
@@ -264,8 +264,9 @@ mod tests {
     #[test]
     fn an_architecture_that_aborts_hiprtc_is_one_clean_error_and_the_next_compile_works() {
         let Some((workers, file)) = here() else { return };
-        let ask = Ask::Probe { kind: "hiprtc".to_owned(), file: file.clone() };
-        let (Answer::Probe(Ok(probe)), _) = workers.ask("(probe)", "hiprtc", &ask).unwrap() else {
+        let ask = ChildRequest::Probe { kind: "hiprtc".to_owned(), file: file.clone() };
+        let (ChildResponse::Probe(Ok(probe)), _) = workers.ask("(probe)", "hiprtc", &ask).unwrap()
+        else {
             panic!("no probe")
         };
         assert!(probe.ids.contains(&"gfx90a".to_owned()), "{probe:?}");
@@ -287,11 +288,14 @@ mod tests {
                 );
             }
             // A hiprtc that refuses and does not abort is also correct.
-            Ok((Answer::Compiled(Compiled::Refused { .. } | Compiled::Broken { .. }), _)) => {}
+            Ok((
+                ChildResponse::Compiled(Compiled::Refused { .. } | Compiled::Broken { .. }),
+                _,
+            )) => {}
             other => panic!("{other:?}"),
         }
         let (answer, _) = workers.ask("k", "hiprtc", &compile(&file, "gfx90a")).unwrap();
-        assert!(matches!(answer, Answer::Compiled(Compiled::Code { .. })), "{answer:?}");
+        assert!(matches!(answer, ChildResponse::Compiled(Compiled::Code { .. })), "{answer:?}");
     }
 
     #[test]

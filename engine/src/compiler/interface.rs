@@ -16,7 +16,7 @@ pub(crate) trait Compiler: Send + Sync {
     fn vendor(&self) -> Vendor;
     /// The paths to search, in order: flag or variable, SDK variables, loader path, folders,
     /// Python.
-    fn places(&self, explicit: Option<&Path>) -> discover::Places;
+    fn places(&self, explicit: Option<&Path>) -> discover::CandidateList;
     /// The major version in a file name (`libnvrtc.so.13.0.88` → 13).
     fn major_of(&self, file: &Path) -> Option<u32>;
     /// Whether a library of this major version works with this driver. Always true without a

@@ -26,9 +26,9 @@ pub(crate) const COMPILERS: &[&dyn Compiler] = &[&nvrtc::Nvrtc, &hiprtc::Kind, &
 /// Opens a compiler by its kind. It is used by child processes and to compile in this process.
 pub(crate) fn open(kind: &str, file: &Path) -> Result<Box<dyn Backend>, String> {
     match kind {
-        "nvrtc" => Ok(Box::new(nvrtc::Opened::open(file)?)),
-        "hiprtc" => Ok(Box::new(hiprtc::Opened::open(file)?)),
-        "clang" => Ok(Box::new(clang::Opened::open(file)?)),
+        "nvrtc" => Ok(Box::new(nvrtc::NvrtcLibrary::open(file)?)),
+        "hiprtc" => Ok(Box::new(hiprtc::HiprtcLibrary::open(file)?)),
+        "clang" => Ok(Box::new(clang::ClangCompiler::open(file)?)),
         other => Err(format!("no compiler of the kind '{other}' in this build")),
     }
 }

@@ -1,7 +1,7 @@
 //! nvrtc: NVIDIA's run-time compiler. It compiles directly to machine code (cubin), not to PTX.
 
 use super::compiled::{Compiled, Probe};
-use super::discover::{Places, glob_children, python_sites};
+use super::discover::{CandidateList, glob_children, python_sites};
 use super::interface::{Backend, Compiler};
 use super::protocol::Request;
 use crate::arch::Vendor;
@@ -27,8 +27,8 @@ impl Compiler for Nvrtc {
         Vendor::Nvidia
     }
 
-    fn places(&self, explicit: Option<&Path>) -> Places {
-        let mut places = Places::new(NAMES);
+    fn places(&self, explicit: Option<&Path>) -> CandidateList {
+        let mut places = CandidateList::new(NAMES);
         places.explicit("--compiler-path", explicit.map(Path::to_owned));
         places.variable("KJIT_NVRTC_LIBRARY");
         for variable in ["CUDA_PATH", "CUDA_HOME"] {
@@ -155,12 +155,12 @@ functions! {
 const COMPILATION: c_int = 6;
 
 /// The opened library.
-pub(super) struct Opened {
+pub(super) struct NvrtcLibrary {
     functions: Functions,
 }
 
-impl Opened {
-    pub fn open(file: &Path) -> Result<Opened, String> {
+impl NvrtcLibrary {
+    pub fn open(file: &Path) -> Result<NvrtcLibrary, String> {
         // SAFETY: loading runs the library's initialisers. The file was named by the user or found
         // as NVIDIA's compiler.
         let library =
@@ -169,7 +169,7 @@ impl Opened {
         let library: &'static Library = Box::leak(Box::new(library));
         let functions =
             Functions::load(library).map_err(|why| format!("{}: {why}", file.display()))?;
-        Ok(Opened { functions })
+        Ok(NvrtcLibrary { functions })
     }
 
     fn check(&self, call: &str, code: c_int) -> Result<(), String> {
@@ -211,7 +211,7 @@ impl Opened {
         let int =
             |n: usize| c_int::try_from(n).map_err(|_| "too many headers or options".to_owned());
 
-        let mut made = Made { functions: f, program: null_mut() };
+        let mut made = ProgramGuard { functions: f, program: null_mut() };
         // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which
         // copies them.
         let code = unsafe {
@@ -249,7 +249,7 @@ impl Opened {
     fn bytes(
         &self,
         what: &str,
-        made: &Made<'_>,
+        made: &ProgramGuard<'_>,
         size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
         get: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
     ) -> Result<Vec<u8>, String> {
@@ -264,12 +264,12 @@ impl Opened {
 }
 
 /// A program that is destroyed on drop.
-struct Made<'a> {
+struct ProgramGuard<'a> {
     functions: &'a Functions,
     program: Program,
 }
 
-impl Drop for Made<'_> {
+impl Drop for ProgramGuard<'_> {
     fn drop(&mut self) {
         if !self.program.is_null() {
             // SAFETY: made by nvrtcCreateProgram and destroyed once.
@@ -278,7 +278,7 @@ impl Drop for Made<'_> {
     }
 }
 
-impl Backend for Opened {
+impl Backend for NvrtcLibrary {
     fn probe(&self) -> Result<Probe, String> {
         let f = &self.functions;
         let (mut major, mut minor, mut count) = (0, 0, 0);

@@ -26,7 +26,7 @@ pub(crate) struct Request {
 
 /// A request to a compiler process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum ChildRequest {
     /// Open the compiler and return its properties.
     Probe { kind: String, file: String },
     /// Compile a source.
@@ -35,7 +35,7 @@ pub(crate) enum Ask {
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ChildResponse {
     Probe(Result<Probe, String>),
     Compiled(Compiled),
 }
@@ -87,13 +87,13 @@ fn text(field: Vec<u8>) -> Result<String, String> {
     String::from_utf8(field).map_err(|_| "text that is not UTF-8".to_owned())
 }
 
-impl Ask {
+impl ChildRequest {
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Ask::Probe { kind, file } => {
+            ChildRequest::Probe { kind, file } => {
                 frame(&[HELLO.as_bytes(), b"probe", kind.as_bytes(), file.as_bytes()])
             }
-            Ask::Compile { kind, file, request: r } => {
+            ChildRequest::Compile { kind, file, request: r } => {
                 let headers = r.headers.len().to_string();
                 let mut fields: Vec<&[u8]> =
                     vec![HELLO.as_bytes(), b"compile", kind.as_bytes(), file.as_bytes()];
@@ -108,7 +108,7 @@ impl Ask {
     }
 
     /// The next request; `None` at the end of the stream.
-    pub fn read(from: &mut impl Read) -> Result<Option<Ask>, String> {
+    pub fn read(from: &mut impl Read) -> Result<Option<ChildRequest>, String> {
         let Some(fields) = read_frame(from).map_err(|e| e.to_string())? else { return Ok(None) };
         let mut fields = fields.into_iter().map(text);
         let mut next = || fields.next().unwrap_or_else(|| Err("a field is missing".to_owned()));
@@ -118,7 +118,7 @@ impl Ask {
         }
         let (op, kind, file) = (next()?, next()?, next()?);
         match op.as_str() {
-            "probe" => Ok(Some(Ask::Probe { kind, file })),
+            "probe" => Ok(Some(ChildRequest::Probe { kind, file })),
             "compile" => {
                 let (main, source, count) = (next()?, next()?, next()?);
                 let count: u32 = count.parse().map_err(|_| "no number of headers".to_owned())?;
@@ -128,36 +128,40 @@ impl Ask {
                 }
                 let arguments = fields.collect::<Result<_, _>>()?;
                 let request = Request { file: main, source, headers, arguments };
-                Ok(Some(Ask::Compile { kind, file, request }))
+                Ok(Some(ChildRequest::Compile { kind, file, request }))
             }
             other => Err(format!("unknown request '{other}'")),
         }
     }
 }
 
-impl Answer {
+impl ChildResponse {
     pub fn write(&self, to: &mut impl Write) -> std::io::Result<()> {
         let bytes = match self {
-            Answer::Probe(Ok(probe)) => {
+            ChildResponse::Probe(Ok(probe)) => {
                 let version = [probe.version.0.to_string(), probe.version.1.to_string()];
                 let mut fields: Vec<&[u8]> =
                     vec![b"probe", version[0].as_bytes(), version[1].as_bytes()];
                 fields.extend(probe.ids.iter().map(String::as_bytes));
                 frame(&fields)
             }
-            Answer::Probe(Err(why)) => frame(&[b"no probe", why.as_bytes()]),
-            Answer::Compiled(Compiled::Code { code, log }) => {
+            ChildResponse::Probe(Err(why)) => frame(&[b"no probe", why.as_bytes()]),
+            ChildResponse::Compiled(Compiled::Code { code, log }) => {
                 frame(&[b"code", code, log.as_bytes()])
             }
-            Answer::Compiled(Compiled::Refused { log }) => frame(&[b"refused", log.as_bytes()]),
-            Answer::Compiled(Compiled::Broken { why }) => frame(&[b"broken", why.as_bytes()]),
+            ChildResponse::Compiled(Compiled::Refused { log }) => {
+                frame(&[b"refused", log.as_bytes()])
+            }
+            ChildResponse::Compiled(Compiled::Broken { why }) => {
+                frame(&[b"broken", why.as_bytes()])
+            }
         };
         to.write_all(&bytes)?;
         to.flush()
     }
 
     /// The next answer; `None` if the process has ended.
-    pub fn read(from: &mut impl Read) -> Result<Option<Answer>, String> {
+    pub fn read(from: &mut impl Read) -> Result<Option<ChildResponse>, String> {
         let Some(fields) = read_frame(from).map_err(|e| e.to_string())? else { return Ok(None) };
         let mut fields = fields.into_iter();
         let mut next = || fields.next().ok_or_else(|| "a field is missing".to_owned());
@@ -168,15 +172,17 @@ impl Answer {
                 let mut number =
                     || text(next()?)?.parse::<u32>().map_err(|_| "no version".to_owned());
                 let version = (number()?, number()?);
-                Answer::Probe(Ok(Probe {
+                ChildResponse::Probe(Ok(Probe {
                     version,
                     ids: fields.map(text).collect::<Result<_, _>>()?,
                 }))
             }
-            "no probe" => Answer::Probe(Err(lossy(next()?))),
-            "code" => Answer::Compiled(Compiled::Code { code: next()?, log: lossy(next()?) }),
-            "refused" => Answer::Compiled(Compiled::Refused { log: lossy(next()?) }),
-            "broken" => Answer::Compiled(Compiled::Broken { why: lossy(next()?) }),
+            "no probe" => ChildResponse::Probe(Err(lossy(next()?))),
+            "code" => {
+                ChildResponse::Compiled(Compiled::Code { code: next()?, log: lossy(next()?) })
+            }
+            "refused" => ChildResponse::Compiled(Compiled::Refused { log: lossy(next()?) }),
+            "broken" => ChildResponse::Compiled(Compiled::Broken { why: lossy(next()?) }),
             other => return Err(format!("unknown answer '{other}'")),
         }))
     }
@@ -186,8 +192,8 @@ impl Answer {
 mod tests {
     use super::*;
 
-    fn compile() -> Ask {
-        Ask::Compile {
+    fn compile() -> ChildRequest {
+        ChildRequest::Compile {
             kind: "nvrtc".into(),
             file: "/x/lib.so".into(),
             request: Request {
@@ -201,40 +207,42 @@ mod tests {
 
     #[test]
     fn every_message_reads_back_as_it_was_written() {
-        for ask in [compile(), Ask::Probe { kind: "clang".into(), file: "/usr/bin/clang".into() }] {
-            assert_eq!(Ask::read(&mut ask.encode().as_slice()).unwrap(), Some(ask));
+        for ask in
+            [compile(), ChildRequest::Probe { kind: "clang".into(), file: "/usr/bin/clang".into() }]
+        {
+            assert_eq!(ChildRequest::read(&mut ask.encode().as_slice()).unwrap(), Some(ask));
         }
         let code = Compiled::Code { code: vec![0, 255, 10], log: "warning".into() };
         for answer in [
-            Answer::Probe(Ok(Probe {
+            ChildResponse::Probe(Ok(Probe {
                 version: (13, 5),
                 ids: vec!["sm_90".into(), "sm_90a".into()],
             })),
-            Answer::Probe(Err("gone".into())),
-            Answer::Compiled(code),
-            Answer::Compiled(Compiled::Refused { log: "error".into() }),
-            Answer::Compiled(Compiled::Broken { why: "x".into() }),
+            ChildResponse::Probe(Err("gone".into())),
+            ChildResponse::Compiled(code),
+            ChildResponse::Compiled(Compiled::Refused { log: "error".into() }),
+            ChildResponse::Compiled(Compiled::Broken { why: "x".into() }),
         ] {
             let mut bytes = Vec::new();
             answer.write(&mut bytes).unwrap();
-            assert_eq!(Answer::read(&mut bytes.as_slice()).unwrap(), Some(answer));
+            assert_eq!(ChildResponse::read(&mut bytes.as_slice()).unwrap(), Some(answer));
         }
-        assert_eq!(Ask::read(&mut [].as_slice()).unwrap(), None);
+        assert_eq!(ChildRequest::read(&mut [].as_slice()).unwrap(), None);
     }
 
     #[test]
     fn a_frame_cut_anywhere_or_lying_about_lengths_is_an_error_and_no_panic() {
         let whole = compile().encode();
         for len in 1..whole.len() {
-            assert!(Ask::read(&mut &whole[..len]).is_err(), "cut at {len}");
+            assert!(ChildRequest::read(&mut &whole[..len]).is_err(), "cut at {len}");
         }
         for at in 0..whole.len() {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x80;
             // The result is another valid message (a changed letter) or an error. It is never a
             // panic or a huge allocation.
-            let _ = Ask::read(&mut bytes.as_slice());
-            let _ = Answer::read(&mut bytes.as_slice());
+            let _ = ChildRequest::read(&mut bytes.as_slice());
+            let _ = ChildResponse::read(&mut bytes.as_slice());
         }
     }
 }

@@ -4,10 +4,10 @@
 use super::COMPILERS;
 use super::candidates::candidates;
 use super::compiled::Probe;
-use super::discover::{Candidate, Tried};
+use super::discover::{Candidate, SearchedPath};
 use super::info::CompilerInfo;
 use super::interface::Compiler;
-use super::protocol::{Answer, Ask};
+use super::protocol::{ChildRequest, ChildResponse};
 use super::worker::{Workers, path_text};
 use crate::arch::Vendor;
 use crate::error::{Error, Result};
@@ -55,7 +55,7 @@ impl Toolchain {
 #[derive(Default)]
 pub(crate) struct Search {
     pub found: Vec<Toolchain>,
-    pub tried: Vec<Tried>,
+    pub tried: Vec<SearchedPath>,
     /// Files that exist but cannot be used, with the reason.
     pub unusable: Vec<String>,
     /// Compilers that exist but could not be queried, because no process can be started.
@@ -66,7 +66,7 @@ pub(crate) struct Search {
 
 /// Restrictions of the search.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wish {
+pub(crate) struct CompilerFilter {
     /// Search only this kind.
     pub kind: Option<String>,
     /// Search only this file.
@@ -76,7 +76,7 @@ pub(crate) struct Wish {
 /// Finds a vendor's compilers, best first.
 pub(crate) fn search(
     vendor: Vendor,
-    wish: &Wish,
+    wish: &CompilerFilter,
     driver: Option<(u32, u32)>,
     cache: &Cache,
     workers: &Workers,
@@ -125,7 +125,7 @@ impl Search {
     /// The reason, in one line, why none of the compilers supports this architecture. It lists
     /// compilers that do not support it, compilers that cannot be used, and what else can be
     /// installed.
-    pub fn why_not(&self, vendor: Vendor, wish: &Wish, arch: &str) -> String {
+    pub fn why_not(&self, vendor: Vendor, wish: &CompilerFilter, arch: &str) -> String {
         if self.found.is_empty() {
             return self.why_none(vendor, wish);
         }
@@ -148,7 +148,7 @@ impl Search {
     }
 
     /// The reason, in one line, why there is no compiler.
-    pub fn why_none(&self, vendor: Vendor, wish: &Wish) -> String {
+    pub fn why_none(&self, vendor: Vendor, wish: &CompilerFilter) -> String {
         // All compilers have the same reason, and installing something would not help.
         if let Some(why) = &self.no_process {
             return format!("{} found, but cannot be started: {why}", self.idle.join(", "));
@@ -198,27 +198,31 @@ fn ready(
         .field("kind", compiler.kind())
         .field("file", own.hex())
         .finish();
-    let known = cache.record(&memo).and_then(|bytes| match Answer::read(&mut bytes.as_slice()) {
-        Ok(Some(Answer::Probe(Ok(probe)))) => Some(probe),
-        _ => None,
-    });
+    let known =
+        cache.record(&memo).and_then(|bytes| match ChildResponse::read(&mut bytes.as_slice()) {
+            Ok(Some(ChildResponse::Probe(Ok(probe)))) => Some(probe),
+            _ => None,
+        });
     let probe = match known {
         Some(probe) => probe,
         None => {
-            let ask = Ask::Probe { kind: compiler.kind().to_owned(), file: path_text(file)? };
+            let ask =
+                ChildRequest::Probe { kind: compiler.kind().to_owned(), file: path_text(file)? };
             let (answer, _) = workers.ask("(probe)", compiler.kind(), &ask)?;
             let mut bytes = Vec::new();
             match answer {
-                Answer::Probe(Ok(probe)) => {
-                    let answer = Answer::Probe(Ok(probe.clone()));
+                ChildResponse::Probe(Ok(probe)) => {
+                    let answer = ChildResponse::Probe(Ok(probe.clone()));
                     // Writing to memory cannot fail; if it did, the next start would probe again.
                     if answer.write(&mut bytes).is_ok() {
                         cache.put_record(&memo, &bytes);
                     }
                     probe
                 }
-                Answer::Probe(Err(why)) => return Err(Error::Io { path: file.clone(), why }),
-                Answer::Compiled(_) => {
+                ChildResponse::Probe(Err(why)) => {
+                    return Err(Error::Io { path: file.clone(), why });
+                }
+                ChildResponse::Compiled(_) => {
                     return Err(Error::Io {
                         path: file.clone(),
                         why: "answered another question".to_owned(),

@@ -1,9 +1,9 @@
 //! The parent's side of compiler processes. They are started on demand, reused for many kernels,
 //! and killed if they hang.
 
-use super::child::{self, Opened, WORK};
+use super::child::{self, OpenCompilers, WORK};
 use super::descendants::end_below;
-use super::protocol::{Answer, Ask};
+use super::protocol::{ChildRequest, ChildResponse};
 use crate::error::{Error, Result};
 use std::fs::File;
 use std::io::Write as _;
@@ -45,7 +45,7 @@ pub(crate) struct Workers {
     limits: Limits,
     idle: Mutex<Vec<Worker>>,
     /// Compilers that were opened in this process, if requested.
-    here: Mutex<Vec<Opened>>,
+    here: Mutex<Vec<OpenCompilers>>,
 }
 
 /// The reason of a failed request.
@@ -67,7 +67,7 @@ struct Failed {
 struct Worker {
     child: Child,
     questions: ChildStdin,
-    answers: Receiver<std::result::Result<Option<Answer>, String>>,
+    answers: Receiver<std::result::Result<Option<ChildResponse>, String>>,
     log: File,
     /// Bytes of the log that belong to earlier compiles.
     seen: u64,
@@ -106,7 +106,12 @@ impl Workers {
     /// # Errors
     /// [`Error::Worker`] if the process died twice or hung; [`Error::NoProcess`] if it could not be
     /// started.
-    pub fn ask(&self, kernel: &str, compiler: &str, ask: &Ask) -> Result<(Answer, String)> {
+    pub fn ask(
+        &self,
+        kernel: &str,
+        compiler: &str,
+        ask: &ChildRequest,
+    ) -> Result<(ChildResponse, String)> {
         if self.isolation == Isolation::InProcess {
             let mut opened = lock(&self.here).pop().unwrap_or_default();
             let answer = opened.answer(ask.clone());
@@ -147,7 +152,7 @@ impl Workers {
         lock(&self.idle).clear();
     }
 
-    fn try_once(&self, ask: &Ask) -> std::result::Result<(Answer, String), Failed> {
+    fn try_once(&self, ask: &ChildRequest) -> std::result::Result<(ChildResponse, String), Failed> {
         let idle = lock(&self.idle).pop();
         let mut worker = match idle {
             Some(worker) => worker,
@@ -206,7 +211,7 @@ impl Workers {
             .stack_size(256 << 10)
             .spawn(move || {
                 loop {
-                    let answer = Answer::read(&mut output);
+                    let answer = ChildResponse::read(&mut output);
                     let last = !matches!(answer, Ok(Some(_)));
                     if send.send(answer).is_err() || last {
                         return;
@@ -253,7 +258,11 @@ impl Workers {
 }
 
 impl Worker {
-    fn exchange(&mut self, ask: &Ask, timeout: Duration) -> std::result::Result<Answer, Failure> {
+    fn exchange(
+        &mut self,
+        ask: &ChildRequest,
+        timeout: Duration,
+    ) -> std::result::Result<ChildResponse, Failure> {
         let sent = self.questions.write_all(&ask.encode()).and_then(|()| self.questions.flush());
         if sent.is_err() {
             return Err(Failure::Died(self.how_it_ended()));

@@ -4,7 +4,7 @@
 use super::api::{Product, RawBlas};
 use super::device::Device;
 use super::memory::DeviceBuffer;
-use super::stream::{Stream, Use};
+use super::stream::{MemoryUse, Stream};
 use crate::error::{Error, Result};
 
 /// The vendor's matrix library on a device (AMD: rocBLAS).
@@ -67,7 +67,7 @@ impl Blas {
             stream.here(memory.device(), "a matrix")?;
         }
         let memory = [w.shared(), x.shared(), out.shared()];
-        let used = Use::of(stream, memory.into_iter(), std::iter::empty())?;
+        let used = MemoryUse::of(stream, memory.into_iter(), std::iter::empty())?;
         let product = Product { m, n, k, w: w.address(), x: x.address(), out: out.address() };
         // SAFETY: all buffers are on this device, alive, and have the sizes of their shapes; the
         // stream is not capturing.

@@ -17,7 +17,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 type Work = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-struct State {
+struct CaptureState {
     /// Number of active captures.
     captures: usize,
     /// Number of running calls.
@@ -29,7 +29,7 @@ struct State {
 /// The active captures of a device, and deferred work.
 #[derive(Default)]
 pub(crate) struct Captures {
-    state: Mutex<State>,
+    state: Mutex<CaptureState>,
     ended: Condvar,
 }
 
@@ -49,7 +49,7 @@ impl Captures {
         new
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CaptureState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -63,7 +63,7 @@ impl Captures {
         }
         state.working += 1;
         drop(state);
-        let _working = Working(self);
+        let _working = CallGuard(self);
         work();
     }
 
@@ -84,7 +84,7 @@ impl Captures {
         let due = std::mem::take(&mut state.later);
         state.working += 1;
         drop(state);
-        let _working = Working(self);
+        let _working = CallGuard(self);
         for work in due {
             work();
         }
@@ -92,9 +92,9 @@ impl Captures {
 }
 
 /// A guard for a running call.
-struct Working<'a>(&'a Captures);
+struct CallGuard<'a>(&'a Captures);
 
-impl Drop for Working<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         self.0.state().working -= 1;
         self.0.ended.notify_all();

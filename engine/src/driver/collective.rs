@@ -7,7 +7,7 @@
 use super::api::{Fault, FaultKind};
 use super::device::Device;
 use super::memory::DeviceBuffer;
-use super::stream::{Stream, Use};
+use super::stream::{MemoryUse, Stream};
 use crate::arch::Vendor;
 use crate::compiler::discover::python_sites;
 use crate::error::{Error, Result};
@@ -317,7 +317,7 @@ impl Stream {
             return Err(Error::Buffer(format!("{ranks} parts of {each} values do not fit {room}")));
         }
         let memory = [from.shared(), to.shared()];
-        let used = Use::of(self, memory.into_iter(), std::iter::empty())?;
+        let used = MemoryUse::of(self, memory.into_iter(), std::iter::empty())?;
         used.keep(|| {
             let inner: Arc<Inner> = Arc::clone(&all.inner);
             inner

@@ -9,14 +9,14 @@ use super::device::Device;
 use super::event::Event;
 use super::memory::{DeviceBuffer, resolve};
 use super::pinned::{HostMap, PinnedBuffer};
-use super::stream::{Stream, Use};
+use super::stream::{MemoryUse, Stream};
 use crate::error::{Error, Result};
 use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
 
 /// Events that order copies from a stream of one device to a stream of another.
 #[derive(Debug, Clone)]
-pub struct Crossing {
+pub struct CopyEvents {
     /// Recorded when the source has been written.
     made: Event,
     /// Recorded when the source may be overwritten.
@@ -42,7 +42,7 @@ impl Stream {
         self.same_len("write", to.len(), data.len())?;
         self.not_capturing("a copy from ordinary host memory")?;
         self.here(to.memory().device(), "the destination")?;
-        let used = Use::of(self, std::iter::once(to.shared()), std::iter::empty())?;
+        let used = MemoryUse::of(self, std::iter::once(to.shared()), std::iter::empty())?;
         let bytes = to.bytes();
         // SAFETY: both ranges have `bytes` bytes; the wait below keeps `data` borrowed until the
         // copy has ended.
@@ -68,7 +68,7 @@ impl Stream {
     pub fn read<T: Pod>(&self, from: &DeviceBuffer<T>) -> Result<Vec<T>> {
         self.not_capturing("a copy to ordinary host memory")?;
         self.here(from.memory().device(), "the source")?;
-        let used = Use::of(self, std::iter::once(from.shared()), std::iter::empty())?;
+        let used = MemoryUse::of(self, std::iter::once(from.shared()), std::iter::empty())?;
         let mut data = vec![T::zeroed(); from.len()];
         let bytes = from.bytes();
         // SAFETY: both ranges have `bytes` bytes; the wait below precedes any use or drop of
@@ -97,7 +97,8 @@ impl Stream {
         self.same_len("copy_in", to.len(), from.len())?;
         self.here(from.shared().device(), "the source")?;
         self.here(to.memory().device(), "the destination")?;
-        let used = Use::of(self, std::iter::once(to.shared()), std::iter::once(from.shared()))?;
+        let used =
+            MemoryUse::of(self, std::iter::once(to.shared()), std::iter::once(from.shared()))?;
         let bytes = to.bytes();
         // SAFETY: both ranges have `bytes` bytes. The lock excludes the host side now, its event
         // does afterwards.
@@ -124,7 +125,7 @@ impl Stream {
         let (start, end) = resolve(range, from.bytes())?;
         self.same_len("copy_in_mapped", to.len(), end - start)?;
         self.here(to.memory().device(), "the destination")?;
-        let used = Use::of(self, std::iter::once(to.shared()), std::iter::empty())?;
+        let used = MemoryUse::of(self, std::iter::once(to.shared()), std::iter::empty())?;
         let recorded = used.keep(|| from.keep());
         let mut pending = from.pending();
         // SAFETY: the range is inside the registered bytes, which live until the event recorded
@@ -153,7 +154,8 @@ impl Stream {
         self.same_len("copy_out", to.len(), from.len())?;
         self.here(from.memory().device(), "the source")?;
         self.here(to.shared().device(), "the destination")?;
-        let used = Use::of(self, std::iter::once(from.shared()), std::iter::once(to.shared()))?;
+        let used =
+            MemoryUse::of(self, std::iter::once(from.shared()), std::iter::once(to.shared()))?;
         let bytes = from.bytes();
         // SAFETY: both ranges have `bytes` bytes. The lock excludes the host side now, its event
         // does afterwards.
@@ -177,7 +179,8 @@ impl Stream {
         }
         self.here(from.memory().device(), "the source")?;
         self.here(to.memory().device(), "the destination")?;
-        let used = Use::of(self, [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
+        let used =
+            MemoryUse::of(self, [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
         // SAFETY: both ranges have `n` bytes and do not overlap.
         self.device().ok(unsafe {
             self.device().raw().copy_within(b, a, from.bytes(), self.inner().raw())
@@ -212,7 +215,7 @@ impl Stream {
         other: &Stream,
         from: &DeviceBuffer<T>,
         to: &DeviceBuffer<T>,
-        crossing: &Crossing,
+        crossing: &CopyEvents,
     ) -> Result<()> {
         self.is_peer(other.device())?;
         other.here(from.memory().device(), "the source")?;
@@ -229,8 +232,8 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::Driver`].
-    pub fn crossing(&self, other: &Stream) -> Result<Crossing> {
-        Ok(Crossing { made: other.device().event()?, copied: self.device().event()? })
+    pub fn crossing(&self, other: &Stream) -> Result<CopyEvents> {
+        Ok(CopyEvents { made: other.device().event()?, copied: self.device().event()? })
     }
 
     fn is_peer(&self, other: &Device) -> Result<()> {
@@ -257,7 +260,8 @@ impl Stream {
         self.here(to.memory().device(), "the destination")?;
         let other = from.memory().device();
         self.is_peer(other)?;
-        let used = Use::of(self, [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
+        let used =
+            MemoryUse::of(self, [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
         let (device, number) = (self.device(), other.info().ordinal);
         // SAFETY: both ranges have that many bytes on the named devices, and live until the wait of
         // the caller or of the other stream has ended.
@@ -284,7 +288,7 @@ impl Stream {
             return Ok(());
         }
         self.here(buffer.memory().device(), "the buffer")?;
-        let used = Use::of(self, std::iter::once(buffer.shared()), std::iter::empty())?;
+        let used = MemoryUse::of(self, std::iter::once(buffer.shared()), std::iter::empty())?;
         let (to, bytes) = (buffer.address(), buffer.bytes());
         // SAFETY: the buffer is alive and has that many bytes.
         let filled = unsafe { self.device().raw().fill(to, byte, bytes, self.inner().raw()) };

@@ -3,7 +3,7 @@
 use super::api::Raw;
 use super::counters::add;
 use super::device::Device;
-use super::stream::{Kept, Stream};
+use super::stream::{CapturedObjects, Stream};
 use super::stream_inner::StreamInner;
 use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,18 +14,18 @@ pub struct Graph {
     device: Device,
     exec: Raw,
     nodes: usize,
-    kept: Kept,
+    kept: CapturedObjects,
     /// The stream of the last replay. Drop waits for it.
     last: Mutex<Option<Arc<StreamInner>>>,
 }
 
 /// A captured graph that is not executable yet.
-struct Recorded {
+struct CapturedGraph {
     device: Device,
     raw: Raw,
 }
 
-impl Drop for Recorded {
+impl Drop for CapturedGraph {
     fn drop(&mut self) {
         // SAFETY: we own the graph; executables made from it do not need it.
         let _ = unsafe { self.device.raw().graph_destroy(self.raw) };
@@ -40,7 +40,7 @@ struct Capture<'a> {
 }
 
 impl Capture<'_> {
-    fn end(&mut self) -> Result<Recorded> {
+    fn end(&mut self) -> Result<CapturedGraph> {
         self.open = false;
         let device = self.stream.device();
         // SAFETY: capture began on this stream.
@@ -49,7 +49,7 @@ impl Capture<'_> {
             stream.set_capture(None);
         }
         device.capture_ended();
-        Ok(Recorded { device: device.clone(), raw: device.ok(ended)? })
+        Ok(CapturedGraph { device: device.clone(), raw: device.ok(ended)? })
     }
 }
 
@@ -101,7 +101,7 @@ impl Stream {
         &self,
         others: &[&Stream],
         f: impl FnOnce() -> Result<()>,
-    ) -> Result<(Recorded, Kept)> {
+    ) -> Result<(CapturedGraph, CapturedObjects)> {
         let device = self.device();
         if self.is_capturing() {
             return Err(Error::Buffer("the stream is being captured already".to_owned()));
@@ -112,7 +112,7 @@ impl Stream {
             device.capture_ended();
             return Err(fault.on(device.label()));
         }
-        let kept = Arc::new(Mutex::new(Kept::default()));
+        let kept = Arc::new(Mutex::new(CapturedObjects::default()));
         for stream in std::iter::once(&self).chain(others) {
             stream.set_capture(Some(Arc::clone(&kept)));
         }

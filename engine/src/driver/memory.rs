@@ -4,7 +4,7 @@ use super::api::FaultKind;
 use super::counters::add;
 use super::device::Device;
 use super::page_locked::PinnedMemory;
-use super::pool_inner::Home;
+use super::pool_inner::OwnerPool;
 use super::shared_pages::SharedPages;
 use crate::error::{Error, Result};
 use bytemuck::Pod;
@@ -31,7 +31,7 @@ enum Origin {
     /// From the driver: freed after the work that uses it.
     Driver,
     /// From a pool: returned to the free list of its stream.
-    Pool(Home),
+    Pool(OwnerPool),
     /// Page-locked host memory, which is freed by its own type.
     Pinned(Arc<PinnedMemory>),
     /// Page-locked host memory of several devices; this is the view of one device.
@@ -75,7 +75,12 @@ impl Memory {
         }))
     }
 
-    pub(crate) fn pooled(device: &Device, address: u64, bytes: u64, home: Home) -> Arc<Memory> {
+    pub(crate) fn pooled(
+        device: &Device,
+        address: u64,
+        bytes: u64,
+        home: OwnerPool,
+    ) -> Arc<Memory> {
         Arc::new(Memory {
             device: device.clone(),
             address,
@@ -128,7 +133,7 @@ impl Memory {
         self.shared && self.device.target().vendor() == other.target().vendor()
     }
 
-    pub(crate) fn home(&self) -> Option<&Home> {
+    pub(crate) fn home(&self) -> Option<&OwnerPool> {
         match &self.origin {
             Origin::Pool(home) => Some(home),
             _ => None,

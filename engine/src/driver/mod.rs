@@ -32,7 +32,7 @@ pub use blas::Blas;
 pub use call::HostArg;
 pub use checked::CheckedKernel;
 pub use collective::{COLLECTIVE_ID, Collective, CollectiveLibrary};
-pub use copy::Crossing;
+pub use copy::CopyEvents;
 pub use counters::Counts;
 pub use device::{Device, end_if_left};
 pub use event::Event;

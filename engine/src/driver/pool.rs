@@ -3,7 +3,7 @@
 use super::counters::add;
 use super::device::Device;
 use super::memory::{DeviceBuffer, Memory, bytes_of};
-use super::pool_inner::{Home, Inner, PoolStats, State};
+use super::pool_inner::{FreeBlocks, Inner, OwnerPool, PoolStats};
 use super::stream::Stream;
 use crate::error::{Error, Result};
 use bytemuck::Pod;
@@ -56,7 +56,7 @@ impl Pool {
         let size = class(asked)
             .ok_or_else(|| Error::Buffer(format!("{asked} bytes cannot be addressed")))?;
         let (address, size) = self.block(size)?;
-        let home = Home { pool: Arc::clone(&self.inner), foreign: Mutex::default() };
+        let home = OwnerPool { pool: Arc::clone(&self.inner), foreign: Mutex::default() };
         Ok(DeviceBuffer::over(Memory::pooled(&self.inner.device, address, size, home), 0, len))
     }
 
@@ -87,7 +87,7 @@ impl Pool {
         Ok((address, size))
     }
 
-    fn ask(&self, state: &mut State, size: u64) -> Result<u64> {
+    fn ask(&self, state: &mut FreeBlocks, size: u64) -> Result<u64> {
         let device = &self.inner.device;
         let ask = || device.allocated(device.raw().alloc(size), size, "the pool");
         let address = match ask() {

@@ -27,30 +27,30 @@ pub struct PoolStats {
 pub(crate) struct Inner {
     pub(super) device: Device,
     pub(super) stream: Arc<StreamInner>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<FreeBlocks>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct FreeBlocks {
     /// Free blocks by size.
     pub(super) free: BTreeMap<u64, Vec<u64>>,
     pub(super) stats: PoolStats,
 }
 
 /// The pool to which a block returns.
-pub(crate) struct Home {
+pub(crate) struct OwnerPool {
     pub(super) pool: Arc<Inner>,
     /// Other streams that used the block.
     pub(super) foreign: Mutex<Vec<Arc<StreamInner>>>,
 }
 
-impl std::fmt::Debug for Home {
+impl std::fmt::Debug for OwnerPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Home(stream {})", self.pool.stream.id())
     }
 }
 
-impl Home {
+impl OwnerPool {
     /// Records that a stream is about to use the memory. A stream other than the pool's stream
     /// first waits for the pool's stream, in which the previous owner of the block may still have
     /// work.
@@ -87,7 +87,7 @@ impl Home {
 }
 
 impl Inner {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, FreeBlocks> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -20,21 +20,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone)]
 pub struct Stream {
     inner: Arc<StreamInner>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<StreamState>>,
 }
 
 /// The objects that a captured graph must keep alive.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct CapturedObjects {
     pub memory: Vec<Arc<Memory>>,
     pub pinned: Vec<Arc<PinnedMemory>>,
     pub others: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 #[derive(Default)]
-struct State {
+struct StreamState {
     /// Set while this stream is capturing.
-    capture: Option<Arc<Mutex<Kept>>>,
+    capture: Option<Arc<Mutex<CapturedObjects>>>,
     /// Argument bytes of the current launch, reused so that a launch does not allocate.
     bytes: Vec<u8>,
 }
@@ -71,18 +71,18 @@ impl std::fmt::Debug for Stream {
 
 /// An operation on memory that is about to be enqueued. It orders the operation after the work of
 /// other streams if a pool needs that, excludes host access, and afterwards records the end.
-pub(super) struct Use<'a> {
+pub(super) struct MemoryUse<'a> {
     stream: &'a StreamInner,
-    capture: Option<Arc<Mutex<Kept>>>,
+    capture: Option<Arc<Mutex<CapturedObjects>>>,
     pinned: Vec<(&'a Arc<PinnedMemory>, MutexGuard<'a, super::page_locked::Pending>)>,
 }
 
-impl<'a> Use<'a> {
+impl<'a> MemoryUse<'a> {
     pub(super) fn of(
         stream: &'a Stream,
         memory: impl Iterator<Item = &'a Arc<Memory>> + Clone,
         pinned: impl Iterator<Item = &'a Arc<PinnedMemory>>,
-    ) -> Result<Use<'a>> {
+    ) -> Result<MemoryUse<'a>> {
         let capture = stream.lock().capture.clone();
         if let Some(kept) = &capture {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,7 +92,7 @@ impl<'a> Use<'a> {
                 kept.pinned.extend(m.pinned().map(Arc::clone));
             }
             drop(kept);
-            return Ok(Use { stream: stream.inner(), capture, pinned: Vec::new() });
+            return Ok(MemoryUse { stream: stream.inner(), capture, pinned: Vec::new() });
         }
         for home in memory.clone().filter_map(|m| m.home()) {
             home.used_by(stream.inner())?;
@@ -103,7 +103,7 @@ impl<'a> Use<'a> {
         all.sort_by_key(|p| Arc::as_ptr(p) as usize);
         all.dedup_by_key(|p| Arc::as_ptr(p) as usize);
         let pinned = all.into_iter().map(|p| (p, p.pending())).collect();
-        Ok(Use { stream: stream.inner(), capture, pinned })
+        Ok(MemoryUse { stream: stream.inner(), capture, pinned })
     }
 
     /// Keeps an object alive for the graph under capture. Returns whether there is such a graph.
@@ -129,11 +129,11 @@ impl Stream {
         &self.inner
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_capture(&self, capture: Option<Arc<Mutex<Kept>>>) {
+    pub(super) fn set_capture(&self, capture: Option<Arc<Mutex<CapturedObjects>>>) {
         self.lock().capture = capture;
     }
 
@@ -192,7 +192,7 @@ impl Stream {
             dependent: shape.dependent && self.device().target().arch().has("pdl"),
             ..*shape
         };
-        let used = Use::of(self, memory, std::iter::empty())?;
+        let used = MemoryUse::of(self, memory, std::iter::empty())?;
         used.keep(|| kernel.keep());
         let info = kernel.info();
         let mut state = self.lock();

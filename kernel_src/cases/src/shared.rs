@@ -17,18 +17,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) const DISTINCT_CHEAP: usize = 61;
 
 /// Values by key, made by the first request.
-type Places<K, V> = Mutex<HashMap<K, Arc<Mutex<Option<Arc<V>>>>>>;
+type SharedValues<K, V> = Mutex<HashMap<K, Arc<Mutex<Option<Arc<V>>>>>>;
 
 /// Rows by format and width, and tiles by number of rows and width, for all requests so far.
 #[derive(Debug, Default)]
 pub struct SharedData {
-    rows: Places<(u32, usize), Rows>,
-    tiles: Places<(usize, usize), Tiles>,
+    rows: SharedValues<(u32, usize), Rows>,
+    tiles: SharedValues<(usize, usize), Tiles>,
 }
 
 /// The value of this key; it is made if it does not exist. Requests for other keys do not wait.
 fn once<K: Eq + Hash, V, E>(
-    places: &Places<K, V>,
+    places: &SharedValues<K, V>,
     key: K,
     make: impl FnOnce() -> Result<V, E>,
 ) -> Result<Arc<V>, E> {

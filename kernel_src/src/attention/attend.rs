@@ -14,7 +14,7 @@ use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_byt
 use crate::vocabulary::launch::{Block, Grid, Size, Work};
 use crate::vocabulary::mma::Product;
 use crate::vocabulary::shape::Shape;
-use crate::vocabulary::step::{Inside, Step, packets};
+use crate::vocabulary::step::{Step, StepContext, packets};
 use crate::vocabulary::variant::choice;
 use kjit_engine::{Constants, MatrixUnit, Target, Vendor};
 use std::fmt;
@@ -300,8 +300,8 @@ impl Family for AttendSpec {
         with_table::<AttendArgs<()>>(self.form.paged)
     }
 
-    fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
-        let Inside { wave, threads, streams, sequences, .. } = inside;
+    fn inside(&self, target: &Target, inside: StepContext) -> Result<Step, SpecError> {
+        let StepContext { wave, threads, streams, sequences, .. } = inside;
         let usual = self.usual(target)?;
         let tries: Vec<AttendTuning> = match usual {
             // Beside the ring of weights only few tiles fit.

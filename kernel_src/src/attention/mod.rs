@@ -4,7 +4,7 @@ pub mod attend;
 pub mod cache_rows;
 pub mod flash;
 pub mod heads;
-pub mod key_scores;
+pub mod indexer_scores;
 pub mod kv;
 pub mod latent;
 pub mod latent_flash;

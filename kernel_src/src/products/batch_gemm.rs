@@ -1,7 +1,7 @@
 //! Matrix × the rows of a batch (one token of each of many sequences) on the asynchronous matrix
 //! units of sm_90a, weights unpacked into registers: `gpu/batch_gemm.h`.
 
-use crate::products::segments::{Finish, Listed, Results, Segment, Segments};
+use crate::products::segments::{Finish, Results, Segment, Segments, SegmentsLabel};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
@@ -254,7 +254,8 @@ impl Family for BatchGemmSpec {
     choice!(BatchGemmTuning);
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (weights, out) = (Listed(&self.segments), if self.turned { ", turned" } else { "" });
+        let (weights, out) =
+            (SegmentsLabel(&self.segments), if self.turned { ", turned" } else { "" });
         write!(f, "{weights} × {}, {:?}{out}, {} tokens", self.cols, self.finish, self.tokens)
     }
 

@@ -2,14 +2,14 @@
 
 use crate::products::matvec::MatvecTuning;
 use crate::products::segments::Gate;
-use crate::vocabulary::activations::{Column, First, Form, Prologue};
+use crate::vocabulary::activations::{Column, Form, Prologue, PrologueLabel};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::vocabulary::launch::{Block, Grid, Size, Work};
 use crate::vocabulary::shape::Shape;
 use crate::vocabulary::step;
-use crate::vocabulary::step::{Inside, Record, Step, packets};
+use crate::vocabulary::step::{Record, Step, StepContext, packets};
 use crate::vocabulary::variant::choice;
 use crate::vocabulary::weights;
 use kjit_engine::Target;
@@ -232,7 +232,7 @@ impl Family for ExpertsSpec {
         write!(
             f,
             "{}, {} tokens × {}{slots}",
-            First(self.prologue, self.quantized),
+            PrologueLabel(self.prologue, self.quantized),
             self.tokens,
             self.top
         )
@@ -281,8 +281,8 @@ impl Family for ExpertsSpec {
         })
     }
 
-    fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
-        let Inside { wave, threads, streams, sequences, .. } = inside;
+    fn inside(&self, target: &Target, inside: StepContext) -> Result<Step, SpecError> {
+        let StepContext { wave, threads, streams, sequences, .. } = inside;
         require(self.tokens == sequences, NAME, || {
             format!("{} tokens of {sequences} sequences", self.tokens)
         })?;

@@ -5,7 +5,7 @@ mod tuning;
 
 pub use tuning::{GemmTuning, STARTS, Start, Waves};
 
-use crate::products::segments::{Finish, Listed, Results, Segment, Segments};
+use crate::products::segments::{Finish, Results, Segment, Segments, SegmentsLabel};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
@@ -214,7 +214,7 @@ impl Family for GemmSpec {
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tiled = if self.tiled { ", tiled" } else { "" };
-        let weights = Listed(&self.segments);
+        let weights = SegmentsLabel(&self.segments);
         write!(f, "{weights} × {}, {:?}{tiled}, {} tokens", self.cols, self.finish, self.tokens)?;
         if self.experts > 1 { write!(f, ", {} experts", self.experts) } else { Ok(()) }
     }

@@ -5,15 +5,15 @@ mod tuning;
 
 pub use tuning::{MatvecTuning, STARTS, Start, takes_1024};
 
-use crate::products::segments::{Finish, Listed, Segment, Segments};
-use crate::vocabulary::activations::{Column, First, Form, Prologue};
+use crate::products::segments::{Finish, Segment, Segments, SegmentsLabel};
+use crate::vocabulary::activations::{Column, Form, Prologue, PrologueLabel};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::vocabulary::launch::{Block, Grid, Size, Work};
 use crate::vocabulary::shape::Shape;
 use crate::vocabulary::step;
-use crate::vocabulary::step::{Inside, Record, Step, packets};
+use crate::vocabulary::step::{Record, Step, StepContext, packets};
 use crate::vocabulary::variant::choice;
 use kjit_engine::{Dot, Target, Vendor};
 use kjit_formats::format::Format;
@@ -138,8 +138,8 @@ impl Family for MatvecSpec {
     choice!(MatvecTuning);
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let first = First(self.prologue, self.quantized);
-        write!(f, "{} × {}, {:?}{first}", Listed(&self.segments), self.cols, self.finish)?;
+        let first = PrologueLabel(self.prologue, self.quantized);
+        write!(f, "{} × {}, {:?}{first}", SegmentsLabel(&self.segments), self.cols, self.finish)?;
         if self.columns > 1 { write!(f, ", {} columns", self.columns) } else { Ok(()) }
     }
 
@@ -206,8 +206,8 @@ impl Family for MatvecSpec {
         })
     }
 
-    fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
-        let Inside { wave, threads, streams, sequences, .. } = inside;
+    fn inside(&self, target: &Target, inside: StepContext) -> Result<Step, SpecError> {
+        let StepContext { wave, threads, streams, sequences, .. } = inside;
         let columns = self.columns;
         require(columns == sequences, NAME, || {
             format!("{columns} columns of {sequences} sequences")

@@ -29,9 +29,9 @@ impl std::hash::Hash for Segment {
 }
 
 /// Weights in a spec's text: `Q4_K 4096 + Q6_K 1024 with bias`.
-pub(crate) struct Listed<'a>(pub &'a [Segment]);
+pub(crate) struct SegmentsLabel<'a>(pub &'a [Segment]);
 
-impl fmt::Display for Listed<'_> {
+impl fmt::Display for SegmentsLabel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, s) in self.0.iter().enumerate() {
             let (plus, bias) =

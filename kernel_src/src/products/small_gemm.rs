@@ -2,7 +2,7 @@
 //! from memory directly to registers: `gpu/small_gemm.h`. It is for one token of each of several
 //! sequences; [`GemmSpec`](crate::gemm::GemmSpec) is for prompts.
 
-use crate::products::segments::{Finish, Listed, Results, Segment, Segments};
+use crate::products::segments::{Finish, Results, Segment, Segments, SegmentsLabel};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
@@ -207,7 +207,8 @@ impl Family for SmallGemmSpec {
     choice!(SmallGemmTuning);
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (weights, out) = (Listed(&self.segments), if self.panels { ", panels" } else { "" });
+        let (weights, out) =
+            (SegmentsLabel(&self.segments), if self.panels { ", panels" } else { "" });
         write!(f, "{weights} × {}, {:?}{out}, {} tokens", self.cols, self.finish, self.tokens)?;
         if self.fixed { f.write_str(", fixed") } else { Ok(()) }
     }

@@ -6,7 +6,7 @@ use crate::vocabulary::kernel::{Kernel, SpecError, of_shape};
 use crate::vocabulary::launch::{Block, Grid, Size, Work};
 use crate::vocabulary::shape::Shape;
 use crate::vocabulary::step;
-use crate::vocabulary::step::{Inside, Step};
+use crate::vocabulary::step::{Step, StepContext};
 use crate::vocabulary::variant::{Fixed, no_choice};
 use crate::vocabulary::weights;
 use kjit_engine::{Constants, Target};
@@ -79,7 +79,7 @@ impl Family for EmbedSpec {
         Ok(of_shape(NAME, &self.shape(), Constants::new(), block.wave, block.threads))
     }
 
-    fn inside(&self, _: &Target, inside: Inside) -> Result<Step, SpecError> {
+    fn inside(&self, _: &Target, inside: StepContext) -> Result<Step, SpecError> {
         step::covered(NAME, &self.layout)?;
         let shares = (self.layout.units() as u32).div_ceil(inside.threads);
         let call = "Meeting::wait(); Embed<S>::step(a, share);";

@@ -5,7 +5,7 @@ use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require};
 use crate::vocabulary::launch::{Block, Grid, Size, Work};
 use crate::vocabulary::shape::{Shape, gpu_enum};
-use crate::vocabulary::step::{Inside, Step};
+use crate::vocabulary::step::{Step, StepContext};
 use crate::vocabulary::variant::{Wave, choice_of_wave};
 use kjit_engine::{Constants, Target};
 use std::fmt;
@@ -109,7 +109,7 @@ impl Family for NormSpec {
         Ok(of_shape(NAME, &self.shape(), Constants::new(), block.wave, block.threads))
     }
 
-    fn inside(&self, _: &Target, _: Inside) -> Result<Step, SpecError> {
+    fn inside(&self, _: &Target, _: StepContext) -> Result<Step, SpecError> {
         Ok(Step::of(
             "norm_rows.h",
             "NormRowsArgs",

@@ -1,6 +1,6 @@
 //! Quantises activations once for all blocks of the following products: `gpu/quantize.h`.
 
-use crate::vocabulary::activations::{Column, First, Prologue};
+use crate::vocabulary::activations::{Column, Prologue, PrologueLabel};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape};
@@ -43,7 +43,13 @@ impl Family for QuantizeSpec {
     no_choice!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {:?}{}", self.column.cols, self.column.form, First(self.prologue, false))
+        write!(
+            f,
+            "{}, {:?}{}",
+            self.column.cols,
+            self.column.form,
+            PrologueLabel(self.prologue, false)
+        )
     }
 
     fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {

@@ -5,7 +5,7 @@ use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require};
 use crate::vocabulary::launch::{Block, Grid, Size, Work};
 use crate::vocabulary::shape::Shape;
-use crate::vocabulary::step::{Inside, Step};
+use crate::vocabulary::step::{Step, StepContext};
 use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
@@ -145,7 +145,7 @@ impl Family for ReduceSpec {
         Ok(of_shape(NAME, &self.shape(), Constants::new(), block.wave, block.threads))
     }
 
-    fn inside(&self, _: &Target, inside: Inside) -> Result<Step, SpecError> {
+    fn inside(&self, _: &Target, inside: StepContext) -> Result<Step, SpecError> {
         require(!self.gathered, NAME, || {
             "parts that a library brings come between launches".to_owned()
         })?;

@@ -1,7 +1,7 @@
 //! Converts rows of f32 into the tiles, panels or turned tiles of f16 that products read:
 //! `gpu/tiles.h`.
 
-use crate::vocabulary::activations::{First, Prologue};
+use crate::vocabulary::activations::{Prologue, PrologueLabel};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require};
@@ -14,7 +14,7 @@ use std::fmt;
 
 /// The layout of the f16 input of a product of many rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Form {
+pub enum TileLayout {
     /// [`tiled_index`](crate::mma::tiled_index): for [`GemmSpec`](crate::gemm::GemmSpec).
     Tiles,
     /// [`panel_index`](crate::mma::panel_index): for
@@ -25,14 +25,14 @@ pub enum Form {
     Turned,
 }
 
-impl Form {
+impl TileLayout {
     /// The name in texts of specs and names of cases.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
-            Form::Tiles => "",
-            Form::Panels => ", panels",
-            Form::Turned => ", turned",
+            TileLayout::Tiles => "",
+            TileLayout::Panels => ", panels",
+            TileLayout::Turned => ", turned",
         }
     }
 }
@@ -47,7 +47,7 @@ pub struct TilesSpec {
     /// Whether `source` selects the rows.
     pub gather: bool,
     /// The layout of the f16 values.
-    pub form: Form,
+    pub form: TileLayout,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
 }
@@ -80,7 +80,7 @@ impl Family for TilesSpec {
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (gather, form) = (if self.gather { ", gathered" } else { "" }, self.form.word());
-        write!(f, "{}{}{gather}{form}", self.cols, First(self.prologue, false))
+        write!(f, "{}{}{gather}{form}", self.cols, PrologueLabel(self.prologue, false))
     }
 
     fn check(&self, target: &Target, tuning: &Wave) -> Result<(), SpecError> {
@@ -106,8 +106,8 @@ impl Family for TilesSpec {
             .number("COLS", self.cols)
             .choice("PROLOGUE", &self.prologue)
             .flag("GATHER", self.gather)
-            .flag("OUT_PANELS", self.form == Form::Panels)
-            .flag("OUT_TURNED", self.form == Form::Turned);
+            .flag("OUT_PANELS", self.form == TileLayout::Panels)
+            .flag("OUT_TURNED", self.form == TileLayout::Turned);
         Ok(of_shape(
             NAME,
             &shape,

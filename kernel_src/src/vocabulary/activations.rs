@@ -22,9 +22,9 @@ pub enum Prologue {
 gpu_enum!(ENUMS: Prologue { None, Norm, Silu, Gelu });
 
 /// The prologue in a spec's text: `, Norm`; empty without a prologue. Quantised columns have none.
-pub(crate) struct First(pub Prologue, pub bool);
+pub(crate) struct PrologueLabel(pub Prologue, pub bool);
 
-impl fmt::Display for First {
+impl fmt::Display for PrologueLabel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.1, self.0) {
             (true, _) => f.write_str(", quantized"),

@@ -8,7 +8,7 @@ use crate::vocabulary::arguments::{Arguments, Declared};
 use crate::vocabulary::kernel::{Kernel, SpecError};
 use crate::vocabulary::launch::{Block, Grid, Launch, Size, Work};
 use crate::vocabulary::shipped::{self, Table};
-use crate::vocabulary::step::{Inside, Step};
+use crate::vocabulary::step::{Step, StepContext};
 use crate::vocabulary::variant::Variant;
 use kjit_engine::Target;
 use std::fmt::{self, Debug};
@@ -95,7 +95,7 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     ///
     /// # Errors
     /// The family does not have such a step.
-    fn inside(&self, _target: &Target, _inside: Inside) -> Result<Step, SpecError> {
+    fn inside(&self, _target: &Target, _inside: StepContext) -> Result<Step, SpecError> {
         Err(SpecError::Unsupported {
             kernel: Self::NAME,
             why: "it has no part in a persistent kernel".to_owned(),
@@ -162,7 +162,7 @@ impl Table {
     /// The tuning in the table for this spec.
     pub fn choice<F: Family>(&self, spec: &F, target: &Target) -> Option<F::Tuning> {
         let specs = self.choices.get(target.id())?;
-        let choice = specs.get(&Named(spec).to_string())?;
+        let choice = specs.get(&SpecName(spec).to_string())?;
         let space = spec.candidates(target);
         let place = choice.place.get_or_init(|| space.iter().position(|t| t.text() == choice.text));
         space.get((*place)?).copied()
@@ -171,9 +171,9 @@ impl Table {
 
 /// The text of a spec with the family's name: the key of tuning records.
 #[derive(Debug, Clone, Copy)]
-pub struct Named<'a, F>(pub &'a F);
+pub struct SpecName<'a, F>(pub &'a F);
 
-impl<F: Family> fmt::Display for Named<'_, F> {
+impl<F: Family> fmt::Display for SpecName<'_, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", F::NAME)?;
         self.0.text(f)

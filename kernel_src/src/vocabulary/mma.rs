@@ -22,8 +22,8 @@ impl Product {
     /// The instructions for attention of prompts. Its results stay in registers from tile to tile.
     /// On gfx908 these are AGPRs that are copied to each other, and some compilers copy them
     /// wrongly. There attention uses no matrix instructions unless the compiler was tested
-    /// (`copies.rs`: `gfx908:sound-copies`). Attention also uses none if the head is not a multiple
-    /// of the depth (heads of 80 with depth 32).
+    /// (`agpr_copy_check.rs`: `gfx908:sound-copies`). Attention also uses none if the head is not a
+    /// multiple of the depth (heads of 80 with depth 32).
     pub fn of_attention(target: &Target, wave: u32, head_dim: usize) -> Product {
         let product = Product::of(target, wave);
         let whole = head_dim.is_multiple_of(product.depth as usize);

@@ -53,7 +53,7 @@ pub fn all() -> impl Iterator<Item = Result<Row<'static>, BadLine>> {
 
 /// A tuning of the table, and its index in the family's list after the first look-up.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct ShippedTuning {
     pub(super) text: String,
     pub(super) place: OnceLock<Option<usize>>,
 }
@@ -62,7 +62,7 @@ pub(super) struct Choice {
 /// effect.
 #[derive(Debug, Default)]
 pub struct Table {
-    pub(super) choices: HashMap<String, HashMap<String, Choice>>,
+    pub(super) choices: HashMap<String, HashMap<String, ShippedTuning>>,
 }
 
 impl Table {
@@ -71,7 +71,7 @@ impl Table {
     pub fn of(text: &str) -> Table {
         let mut table = Table::default();
         for row in rows(text).flatten() {
-            let choice = Choice { text: row.tuning.to_owned(), place: OnceLock::new() };
+            let choice = ShippedTuning { text: row.tuning.to_owned(), place: OnceLock::new() };
             table
                 .choices
                 .entry(row.arch.to_owned())

@@ -10,7 +10,7 @@ const THREADS: u32 = 256;
 
 /// Properties of a launch, for all of its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Inside {
+pub struct StepContext {
     /// Lanes in a wave.
     pub wave: u32,
     /// Threads of a block that compute.
@@ -26,12 +26,12 @@ pub struct Inside {
     pub ranks: usize,
 }
 
-impl Inside {
+impl StepContext {
     /// The default of a target, for one token of each of `sequences` sequences, on `ranks` devices.
     #[must_use]
-    pub fn of(target: &Target, sequences: usize, ranks: usize) -> Inside {
+    pub fn of(target: &Target, sequences: usize, ranks: usize) -> StepContext {
         let streams = target.arch().matrix == MatrixUnit::Wgmma;
-        Inside {
+        StepContext {
             wave: target.default_wave(),
             threads: THREADS,
             streams,

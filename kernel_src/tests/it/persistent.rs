@@ -17,7 +17,7 @@ use kjit_kernels::reduce::ReduceSpec;
 use kjit_kernels::route::{Gating, RouteSpec};
 use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::spec::Spec;
-use kjit_kernels::step::Inside;
+use kjit_kernels::step::StepContext;
 
 fn format(name: &str) -> &'static Format {
     ALL.iter().find(|f| f.name == name).unwrap()
@@ -219,12 +219,11 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             };
             // A share of two devices has a step that concatenates logits.
             let ranks = if name.contains("of two devices") { 2 } else { 1 };
-            let inside = Inside::of(&target, sequences, ranks);
+            let inside = StepContext::of(&target, sequences, ranks);
             let made = match name.ends_with("routed") {
                 true if vendor == Vendor::Amd => continue,
-                routed => {
-                    Persistent::new(&steps, &target, probe, Inside { routed, ..inside }).unwrap()
-                }
+                routed => Persistent::new(&steps, &target, probe, StepContext { routed, ..inside })
+                    .unwrap(),
             };
             if std::env::var_os("KJIT_TEST_OUT").is_some() {
                 eprintln!("{}", made.kernel.source.main_text());

@@ -24,12 +24,12 @@
 //! Every element sums the blocks in the same order, so results do not depend on the split into
 //! tasks.
 
-use super::described::{Described, Id};
 use super::dot::six_bits;
+use super::format_type::{FormatType, Id};
 use super::product::Part;
 use super::scratch::Scratch;
 use super::simd::{ByteBlock, LANES, TILE_ROWS, TILE_UNIT, TileBlock, TileJob, Tiles, unsigned};
-use super::tiles::{self, Given, UNIT, put, split_unit};
+use super::tiles::{self, TaskSums, UNIT, put, split_unit};
 use kjit_formats::format::{BlockScale, Format, GroupScale, Offset};
 
 /// Columns of a block, both of the matrix and of the input.
@@ -70,7 +70,7 @@ pub fn len(cols: usize) -> usize {
 
 /// The left shift of a format's products of code and scale. It is the largest shift after which
 /// both bytes are signed bytes.
-const fn shift<F: Described>() -> u32 {
+const fn shift<F: FormatType>() -> u32 {
     let (mut bits, mut n, planes) = (0, 0, F::BLOCK.planes);
     while n < planes.len() {
         bits += planes[n].bits as u32;
@@ -227,14 +227,14 @@ impl TileJob for ByteProduct<'_> {
 }
 
 /// Whether a format has offsets.
-const fn has_offsets<F: Described>() -> bool {
+const fn has_offsets<F: FormatType>() -> bool {
     !matches!(F::BLOCK.offset, Offset::None)
 }
 
 /// # Safety
 /// The requirements of [`ByteProduct`]'s job hold.
 #[inline(always)]
-unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
+unsafe fn multiply<V: Tiles, F: FormatType>(part: Part<'_>) {
     let Part { w, row, rows, x, tokens, .. } = part;
     let (cols, each) = (w.cols, len(w.cols));
     let (panels, blocks) = (rows.div_ceil(LANES), tokens.div_ceil(LANES));
@@ -332,7 +332,7 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
     // unshared.
     unsafe {
         V::end();
-        Given { part: &part, sums, blocks }.run::<V>(turned);
+        TaskSums { part: &part, sums, blocks }.run::<V>(turned);
     }
 }
 
@@ -343,7 +343,7 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`TileJob::run`]; the panel has [`BYTES`] floats.
 #[inline(always)]
-unsafe fn fill<V: Tiles, F: Described>(
+unsafe fn fill<V: Tiles, F: FormatType>(
     block: &[u8],
     r: usize,
     panel: *mut f32,

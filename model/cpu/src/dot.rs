@@ -25,7 +25,7 @@
     reason = "one index for several arrays; closures lose the instruction set"
 )]
 
-use super::described::{Described, with_format};
+use super::format_type::{FormatType, with_format};
 use super::product::Part;
 use super::quantise::{Quantised, Rounded};
 use super::scattered::Scattered;
@@ -263,9 +263,9 @@ impl<const KIND: usize> Row for Floats<KIND> {
 }
 
 /// A block format as a kind of row.
-struct Blocks<F: Described>(std::marker::PhantomData<F>);
+struct Blocks<F: FormatType>(std::marker::PhantomData<F>);
 
-impl<F: Described> Row for Blocks<F> {
+impl<F: FormatType> Row for Blocks<F> {
     type Input<'a> = Rounded<'a>;
 
     #[inline(always)]
@@ -291,7 +291,7 @@ impl<F: Described> Row for Blocks<F> {
 /// # Safety
 /// The requirements of [`Row::dot`].
 #[inline(always)]
-unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
+unsafe fn small_blocks<V: Vector, F: FormatType, const M: usize>(
     row: &[u8],
     cols: usize,
     x: [Rounded<'_>; M],
@@ -404,7 +404,7 @@ pub(super) fn six_bits(packed: [u8; 12]) -> (u64, u64) {
 /// # Safety
 /// The requirements of [`Row::dot`].
 #[inline(always)]
-unsafe fn large_blocks<V: Vector, F: Described, const M: usize>(
+unsafe fn large_blocks<V: Vector, F: FormatType, const M: usize>(
     row: &[u8],
     cols: usize,
     x: [Rounded<'_>; M],
@@ -562,7 +562,7 @@ impl Row for Scattered {
 /// # Safety
 /// The requirements of [`Job::run`]; a block is readable.
 #[inline(always)]
-unsafe fn small_factors<V: Vector, F: Described>(block: *const u8) -> GroupFactors {
+unsafe fn small_factors<V: Vector, F: FormatType>(block: *const u8) -> GroupFactors {
     // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe { block_factors::<V, F>(std::slice::from_raw_parts(block, const { F::BLOCK.bytes }), 0) }
 }

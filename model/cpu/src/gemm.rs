@@ -235,12 +235,12 @@ impl Tile {
 #[cfg(test)]
 mod tests {
     use super::super::dot::{DotProduct, Input};
+    use super::super::int16_products::{RoundRows, WordProduct, row_len};
     use super::super::matvec::RowProduct;
     use super::super::product::Matrix;
     use super::super::quantise::{Quantise, Quantised};
     use super::super::simd::Isa;
     use super::super::testing::{Rng, weights};
-    use super::super::words::{RoundRows, WordProduct, row_len};
     use super::*;
     use kjit_formats::format::ALL;
 
@@ -317,7 +317,7 @@ mod tests {
                         };
                     }
                     let mut words = vec![f32::NAN; tokens * row_len(cols)];
-                    let in_words = isa.has_words() && super::super::words::has(format);
+                    let in_words = isa.has_words() && super::super::int16_products::has(format);
                     if in_words {
                         // SAFETY: this job has no requirement on its fields.
                         unsafe { isa.run(RoundRows { x: &x, cols, to: &mut words }) };

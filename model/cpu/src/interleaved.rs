@@ -17,7 +17,7 @@
 use super::pool::Pool;
 use super::product::{Matrix, Part};
 use super::shared_mut::SharedMut;
-use super::simd::{InterleavedTile, LANES, WordJob, Words, unsigned};
+use super::simd::{InterleavedTile, LANES, WordJob, WordKernel, unsigned};
 use kjit_formats::format::{BlockScale, Encoding, Format, GroupScale, Offset};
 
 /// Rows of a group.
@@ -40,7 +40,7 @@ pub fn row_len(cols: usize) -> usize {
 
 /// The properties of a format that can be interleaved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Form {
+struct InterleavedForm {
     /// Size of a block in the file in bytes, and the offsets of scale, bias and codes in it.
     size: usize,
     scale: usize,
@@ -54,8 +54,8 @@ struct Form {
     table: Option<[u8; 16]>,
 }
 
-impl Form {
-    fn of(format: &Format) -> Option<Form> {
+impl InterleavedForm {
+    fn of(format: &Format) -> Option<InterleavedForm> {
         let Encoding::Blocks(f) = format.encoding else { return None };
         let (BlockScale::F16(scale), GroupScale::One, [plane], 32) =
             (f.scale, f.group_scale, f.planes, f.elems)
@@ -74,7 +74,7 @@ impl Form {
         };
         let u = unsigned(f.value);
         let (scale, codes) = (usize::from(scale), usize::from(plane.at));
-        let form = Form {
+        let form = InterleavedForm {
             size: f.bytes,
             scale,
             offset,
@@ -95,7 +95,7 @@ impl Form {
 
 /// An interleaved copy of a matrix.
 pub struct Interleaved {
-    form: Form,
+    form: InterleavedForm,
     /// Number of blocks in a row.
     blocks: usize,
     /// The groups in order. The first group begins at element `begin`, which is aligned to a cache
@@ -107,13 +107,13 @@ pub struct Interleaved {
 impl Interleaved {
     /// Whether a matrix of this format can be interleaved.
     pub fn suits(format: &Format) -> bool {
-        Form::of(format).is_some()
+        InterleavedForm::of(format).is_some()
     }
 
     /// Makes the copy on all threads. `None` if the format is not supported or there is not enough
     /// memory.
     pub fn of(w: Matrix<'_>, pool: &mut Pool) -> Option<Interleaved> {
-        let form = Form::of(w.format)?;
+        let form = InterleavedForm::of(w.format)?;
         let (blocks, groups) = (w.cols / 32, w.rows.div_ceil(ROWS));
         let len = blocks * form.len();
         let mut data = Vec::new();
@@ -143,7 +143,7 @@ impl Interleaved {
 }
 
 /// Writes a block of row `r` of a group between the other rows.
-fn put(form: &Form, block: &[u8], r: usize, to: &mut [f32]) {
+fn put(form: &InterleavedForm, block: &[u8], r: usize, to: &mut [f32]) {
     let (factors, codes) = to.split_at_mut(form.len() - ROWS * form.words);
     for (at, to) in std::iter::once(form.scale)
         .chain(form.offset)
@@ -168,7 +168,7 @@ pub struct RoundUnits<'a> {
 
 impl WordJob for RoundUnits<'_> {
     #[inline(always)]
-    unsafe fn run<V: Words>(self) {
+    unsafe fn run<V: WordKernel>(self) {
         for (x, to) in self.x.as_chunks::<LANES>().0.iter().zip(self.to.as_chunks_mut::<UNIT>().0) {
             // SAFETY: the caller guarantees the instruction set; `x` has 32 elements and `to` is a
             // unit.
@@ -189,7 +189,7 @@ impl WordJob for BesideProduct<'_> {
     /// In addition, `out + t · stride + row ..` must be valid for `rows` elements for each token
     /// `t`, and no other thread uses them.
     #[inline(always)]
-    unsafe fn run<V: Words>(self) {
+    unsafe fn run<V: WordKernel>(self) {
         let BesideProduct { part, w, ahead } = self;
         let (x_stride, len) = (row_len(part.w.cols), w.blocks * w.form.len());
         assert!(
@@ -247,9 +247,9 @@ impl WordJob for BesideProduct<'_> {
 /// Calls the kernel of a format.
 ///
 /// # Safety
-/// The requirements of [`Words::beside_tile`].
+/// The requirements of [`WordKernel::beside_tile`].
 #[inline(always)]
-unsafe fn tile_of<V: Words, const M: usize>(form: &Form, tile: InterleavedTile) {
+unsafe fn tile_of<V: WordKernel, const M: usize>(form: &InterleavedForm, tile: InterleavedTile) {
     // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe {
         match (form.words, form.offset, form.table) {
@@ -321,7 +321,7 @@ mod tests {
     fn rows_side_by_side_multiply_as_f64_does_for_odd_numbers_of_rows_and_tokens() {
         let mut rng = Rng::new();
         let (mut pool, mut formats) = (Pool::new(2), 0);
-        for format in ALL.iter().filter(|f| Form::of(f).is_some()) {
+        for format in ALL.iter().filter(|f| InterleavedForm::of(f).is_some()) {
             formats += 1;
             let shapes = [
                 (1, 32, 1),
@@ -391,7 +391,7 @@ mod tests {
     fn what_is_not_a_number_stays_so_where_it_is() {
         let mut rng = Rng::new();
         let (rows, cols) = (19, 96);
-        for format in ALL.iter().filter(|f| Form::of(f).is_some()) {
+        for format in ALL.iter().filter(|f| InterleavedForm::of(f).is_some()) {
             for wrong in [f32::NAN, f32::INFINITY] {
                 let mut bytes = weights(&mut rng, format, rows, cols);
                 let row_bytes = bytes.len() / rows;

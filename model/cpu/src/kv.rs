@@ -263,4 +263,4 @@ fn quantise(x: &[f32], to: &mut [u8]) {
 }
 
 /// The inputs of attention: keys, values, and the elements of a value.
-pub type Kept<'a> = (&'a KvStore, &'a KvStore, usize);
+pub type KeysAndValues<'a> = (&'a KvStore, &'a KvStore, usize);

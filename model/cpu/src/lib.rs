@@ -28,16 +28,17 @@
 mod attend;
 mod attend_tiles;
 mod attention;
+mod bandwidth;
 mod byte_tiles;
 mod cpu;
-mod described;
 mod dot;
 mod elementwise;
+mod format_type;
 mod gemm;
 mod groups;
+mod int16_products;
 mod interleaved;
 mod kv;
-mod limit;
 mod matvec;
 mod multiply;
 mod op;
@@ -59,13 +60,12 @@ mod testing;
 mod tiles;
 mod unpack;
 mod weights;
-mod words;
 
+pub use bandwidth::read_bandwidth;
 pub use cpu::{Cpu, peak_memory};
 pub use kjit_exec::default_threads;
-pub use limit::read_bandwidth;
 pub use rates::{ProductRate, StepRate};
 pub use simd::Isa;
 
 use run::Run;
-pub use runner::{HostRunner, Tap, open_ops};
+pub use runner::{HostRunner, ValueTap, open_ops};

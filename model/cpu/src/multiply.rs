@@ -3,6 +3,7 @@
 use super::byte_tiles::{self, ByteProduct, RoundTiles};
 use super::dot::{DotProduct, Input};
 use super::gemm::PanelProduct;
+use super::int16_products::{self, RoundRows, WordProduct};
 use super::interleaved::{self, BesideProduct, Interleaved, RoundUnits};
 use super::matvec::RowProduct;
 use super::pool::Pool;
@@ -11,7 +12,6 @@ use super::quantise::{Quantise, Quantised, RoundedRows};
 use super::shared_mut::SharedMut;
 use super::simd::{Isa, LANES};
 use super::tiles::{self, SplitRows, TileProduct};
-use super::words::{self, RoundRows, WordProduct};
 use kjit_formats::format::Encoding;
 
 /// Minimum number of tokens for which panels of weights are decoded.
@@ -66,7 +66,7 @@ pub fn multiply(
     let in_halves = |p: &Product| tiled && tiles::has(p.w.format, cols, tokens) && !in_bytes(p);
     let in_tiles = |p: &Product| in_bytes(p) || in_halves(p);
     let in_words =
-        |p: &Product| panels && isa.has_words() && words::has(p.w.format) && !in_tiles(p);
+        |p: &Product| panels && isa.has_words() && int16_products::has(p.w.format) && !in_tiles(p);
     let split = rounded.is_some() && products.iter().any(in_tiles);
     let rounded = rounded.map(|to| {
         if products.iter().any(in_bytes) {
@@ -109,7 +109,7 @@ pub fn multiply(
                 }
                 Some(rounded) if in_words(p) => {
                     isa.run_words(WordProduct(
-                        part.with(&rounded.words[first * words::row_len(cols)..]),
+                        part.with(&rounded.words[first * int16_products::row_len(cols)..]),
                     ));
                 }
                 _ if panels => isa.run(PanelProduct(part)),
@@ -291,7 +291,7 @@ fn round_tiles(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f
 
 /// Rounds rows of an input for int16 products, on all threads.
 fn round(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
-    let (rows, len) = (x.len() / cols, words::row_len(cols));
+    let (rows, len) = (x.len() / cols, int16_products::row_len(cols));
     to.resize(to.len().max(rows * len), 0.0);
     let each = rows.div_ceil(4 * pool.threads());
     let to = SharedMut::new(to);

@@ -96,7 +96,8 @@ impl Plan {
 fn full_values(graph: &Graph) -> Vec<bool> {
     let mut full = vec![false; graph.values.len()];
     for op in graph.ops.iter().rev() {
-        let all = graph.pooling.is_some() || graph.feeds_next_stage || matches!(op, Op::Given(_));
+        let all =
+            graph.pooling.is_some() || graph.feeds_next_stage || matches!(op, Op::InputRows(_));
         let keeps = op.keeps().is_some() || all;
         if keeps {
             op.writes().iter().for_each(|v| full[v.0 as usize] = true);

@@ -29,7 +29,7 @@ type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// Padding to two cache lines: the line of the value and the adjacent line that the CPU prefetches.
 #[repr(align(128))]
-struct Line<T>(T);
+struct CacheLines<T>(T);
 
 /// A step number and a count, packed into one word.
 fn word(step: u32, count: u32) -> u64 {
@@ -47,12 +47,12 @@ fn count_of(word: u64) -> u32 {
 struct PoolShared {
     /// The step number and its number of tasks in one u64, so that they are read together. A change
     /// wakes spinning threads.
-    step: Line<AtomicU64>,
+    step: CacheLines<AtomicU64>,
     /// For each thread: the last step in which a task of its share was taken, and the number of
     /// tasks taken.
-    shares: Box<[Line<AtomicU64>]>,
+    shares: Box<[CacheLines<AtomicU64>]>,
     /// Number of finished tasks of the step.
-    done: Line<AtomicUsize>,
+    done: CacheLines<AtomicUsize>,
     /// The closure of the step. It is written only between steps, and read only by threads with an
     /// unfinished task.
     work: std::cell::UnsafeCell<Option<*const Work<'static>>>,
@@ -84,9 +84,9 @@ impl Pool {
     /// Starts `threads − 1` threads, or fewer if the system refuses to start more.
     pub fn new(threads: usize) -> Pool {
         let shared = Arc::new(PoolShared {
-            step: Line(AtomicU64::new(0)),
-            shares: (0..threads.max(1)).map(|_| Line(AtomicU64::new(0))).collect(),
-            done: Line(AtomicUsize::new(0)),
+            step: CacheLines(AtomicU64::new(0)),
+            shares: (0..threads.max(1)).map(|_| CacheLines(AtomicU64::new(0))).collect(),
+            done: CacheLines(AtomicUsize::new(0)),
             work: std::cell::UnsafeCell::new(None),
             failed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -199,7 +199,9 @@ impl PoolShared {
     /// hours.
     fn take(&self, i: usize, step: u32, tasks: usize, most: u32) -> (usize, u32) {
         let (first, len) = self.share(i, tasks);
-        let Some(Line(share)) = self.shares.get(i).filter(|_| len > 0) else { return (first, 0) };
+        let Some(CacheLines(share)) = self.shares.get(i).filter(|_| len > 0) else {
+            return (first, 0);
+        };
         let mut seen = share.load(Acquire);
         loop {
             let ahead = step_of(seen).wrapping_sub(step).cast_signed();

@@ -11,7 +11,7 @@ use crate::pool::SERIAL;
 use kjit_graph::{Graph, RopeId, ValueId};
 
 /// Consecutive tokens of one sequence.
-pub struct Piece<'a> {
+pub struct StepTokens<'a> {
     /// The states of the sequence.
     pub state: &'a mut State,
     /// Position of the first token.
@@ -37,7 +37,7 @@ pub struct Run<'a> {
     pub tokens: &'a [u32],
     /// Number of rows of all pieces.
     pub rows: usize,
-    pub pieces: Vec<Piece<'a>>,
+    pub pieces: Vec<StepTokens<'a>>,
     /// Returns the rows of a value.
     pub inputs: &'a dyn Fn(ValueId) -> &'a [f32],
 }

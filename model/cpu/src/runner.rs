@@ -9,13 +9,13 @@ use super::plan::Plan;
 use super::pool::Pool;
 use super::quantise::Quantised;
 use super::rope::RopeTable;
-use super::run::{Piece, Run};
+use super::run::{Run, StepTokens};
 use super::simd::Isa;
 use super::state::State;
 use super::weights::Weights;
 use kjit_exec::{
-    Given, HostOps, KvType, Late, Made, OpenOptions, Piece as Tokens, Runner, SessionError, Sink,
-    Task, Want, choose, embeds, follow,
+    HiddenStates, HiddenStatesSink, HostOps, KvType, MaskCallback, OpenOptions, Runner,
+    SessionError, StepOutput, Task, TokenSpan as Tokens, Want, choose, embeds, follow,
 };
 use kjit_gguf::Gguf;
 use kjit_graph::{Graph, Op, Rope, ValueId};
@@ -43,7 +43,7 @@ pub struct HostRunner {
     rounded: Quantised,
     /// The buffers of the plan. They grow to the largest number of rows so far.
     buffers: Vec<Vec<f32>>,
-    taps: HashMap<ValueId, Tap>,
+    taps: HashMap<ValueId, ValueTap>,
     /// The previous stage, on another device, and its rows for the current pass.
     before: Option<Box<dyn Runner>>,
     given: Vec<f32>,
@@ -51,7 +51,7 @@ pub struct HostRunner {
 
 /// Recorded rows of a tapped value.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Tap {
+pub struct ValueTap {
     /// Elements of a row: slots times width.
     pub width: usize,
     /// Rows in the order of the tokens.
@@ -60,7 +60,7 @@ pub struct Tap {
 
 /// Successive tokens of one sequence in a pass.
 #[derive(Clone, Copy)]
-struct Part {
+struct PassSpan {
     slot: usize,
     /// Position of the first token.
     first: usize,
@@ -74,14 +74,14 @@ struct Part {
 
 /// The tokens that one pass processes.
 #[derive(Default)]
-struct Pass {
+struct StepPass {
     tokens: Vec<u32>,
-    parts: Vec<Part>,
+    parts: Vec<PassSpan>,
 }
 
-impl Pass {
+impl StepPass {
     fn add(&mut self, slot: usize, first: usize, tokens: &[u32], wanted: usize) {
-        self.parts.push(Part {
+        self.parts.push(PassSpan {
             slot,
             first,
             start: self.tokens.len(),
@@ -124,7 +124,7 @@ impl Pass {
 
 /// The advice if memory does not suffice for rows of `elems` numbers: smaller chunks for a single
 /// prompt, fewer sequences for a batch (with the number that fits).
-fn smaller(pass: &Pass, elems: usize) -> String {
+fn smaller(pass: &StepPass, elems: usize) -> String {
     let several = pass.parts.len();
     if several < 2 || pass.tokens.len() > several {
         return "give a smaller --prefill-chunk".into();
@@ -233,12 +233,12 @@ impl HostRunner {
     pub fn tap(&mut self, name: &str) -> bool {
         let Some(id) = self.graph.find(name) else { return false };
         let v = self.graph.value(id);
-        self.taps.insert(id, Tap { width: v.slots * v.width, data: vec![] });
+        self.taps.insert(id, ValueTap { width: v.slots * v.width, data: vec![] });
         true
     }
 
     /// The rows recorded since [`HostRunner::tap`], if the value is tapped.
-    pub fn tapped(&self, name: &str) -> Option<&Tap> {
+    pub fn tapped(&self, name: &str) -> Option<&ValueTap> {
         self.taps.get(&self.graph.find(name)?)
     }
 
@@ -306,7 +306,7 @@ impl HostRunner {
             if now.is_empty() {
                 return state.len();
             }
-            let mut pass = Pass::default();
+            let mut pass = StepPass::default();
             pass.add(slot, first, &now, 0);
             if self.pass(&pass).is_err() {
                 break;
@@ -328,7 +328,7 @@ impl HostRunner {
         // The temporary slot comes after all others.
         let slot = self.states.len();
         self.add(slot)?;
-        let mut pass = Pass::default();
+        let mut pass = StepPass::default();
         pass.add(slot, 0, tokens, n);
         let done = self.pass(&pass);
         self.remove(slot);
@@ -406,7 +406,7 @@ impl HostRunner {
                 given: &[],
                 tokens,
                 rows,
-                pieces: vec![Piece { state, first, rows }],
+                pieces: vec![StepTokens { state, first, rows }],
                 inputs: &input,
             };
             run_together(std::slice::from_ref(op), &mut run, &mut results);
@@ -415,7 +415,7 @@ impl HostRunner {
     }
 
     /// Runs all tasks. After an error the caller rolls the sequences back.
-    fn step(&mut self, tasks: &mut [Task<'_>]) -> Result<Vec<Given>, SessionError> {
+    fn step(&mut self, tasks: &mut [Task<'_>]) -> Result<Vec<StepOutput>, SessionError> {
         if self.graph.pooling.is_some() {
             return Err(SessionError::Encoder { arch: self.graph.arch.clone() });
         }
@@ -441,7 +441,7 @@ impl HostRunner {
         }
         let mut fed = vec![0; tasks.len()];
         loop {
-            let (mut pass, mut of) = (Pass::default(), vec![]);
+            let (mut pass, mut of) = (StepPass::default(), vec![]);
             for (i, t) in tasks.iter().enumerate() {
                 let rest = &t.tokens[fed[i]..];
                 let now = rest.len().min(self.chunk.saturating_sub(pass.tokens.len()));
@@ -472,19 +472,23 @@ impl HostRunner {
         let choosing = tasks.iter_mut().zip(&mut logits).filter(|(t, _)| t.want == Want::Choose);
         let mut tokens = choose(choosing.map(|(t, row)| (t, std::mem::take(row))))?.into_iter();
         let given = tasks.iter_mut().zip(logits).map(|(t, rows)| match t.want {
-            Want::Nothing => Ok(Given::Nothing),
-            Want::Last | Want::All => Ok(Given::Logits(rows)),
-            Want::Choose => Ok(tokens.next().map_or(Given::Nothing, Given::Token)),
+            Want::Nothing => Ok(StepOutput::Nothing),
+            Want::Last | Want::All => Ok(StepOutput::Logits(rows)),
+            Want::Choose => Ok(tokens.next().map_or(StepOutput::Nothing, StepOutput::Token)),
             Want::Drafted(n) => {
                 let drafts = t.tokens.get(t.tokens.len() - n..).unwrap_or_default();
-                follow(t, &rows, n_vocab, drafts).map(Given::Tokens)
+                follow(t, &rows, n_vocab, drafts).map(StepOutput::Tokens)
             }
         });
         given.collect()
     }
 
     /// Runs tokens and sends their rows to the next stage.
-    fn rows(&mut self, pieces: &[Tokens<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
+    fn rows(
+        &mut self,
+        pieces: &[Tokens<'_>],
+        sink: &mut HiddenStatesSink<'_>,
+    ) -> Result<(), SessionError> {
         for p in pieces {
             // The sequence may have been truncated since, or a step failed in a later stage.
             if self.truncate(p.slot, p.first) != p.first {
@@ -498,7 +502,7 @@ impl HostRunner {
         let mut done = 0;
         let mut pieces = pieces.iter().copied().filter(|p| !p.tokens.is_empty()).peekable();
         while pieces.peek().is_some() {
-            let mut pass = Pass::default();
+            let mut pass = StepPass::default();
             while let Some(p) = pieces.peek_mut() {
                 let now = p.tokens.len().min(self.chunk.saturating_sub(pass.tokens.len()));
                 if now == 0 {
@@ -515,7 +519,9 @@ impl HostRunner {
             let width = self.graph.value(result).width;
             sink(
                 done,
-                Made::Host(&self.buffers[self.plan.place[result.0 as usize]][..rows * width]),
+                HiddenStates::Host(
+                    &self.buffers[self.plan.place[result.0 as usize]][..rows * width],
+                ),
             )?;
             done += rows;
         }
@@ -533,7 +539,7 @@ impl HostRunner {
     }
 
     /// Requests the rows of a pass from the previous stage.
-    fn given(&mut self, pass: &Pass) -> Result<(), SessionError> {
+    fn given(&mut self, pass: &StepPass) -> Result<(), SessionError> {
         let Some(before) = &mut self.before else { return Ok(()) };
         let width = before.graph().value(before.graph().logits).width;
         let (given, elems) = (&mut self.given, pass.tokens.len() * width);
@@ -545,18 +551,18 @@ impl HostRunner {
             })?;
         }
         given.resize(elems, 0.0);
-        let piece = |p: &Part| Tokens {
+        let piece = |p: &PassSpan| Tokens {
             slot: p.slot,
             first: p.first,
             tokens: &pass.tokens[p.start..p.start + p.tokens],
         };
         let pieces: Vec<Tokens<'_>> = pass.parts.iter().map(piece).collect();
         before.rows(&pieces, &mut |first, made| match made {
-            Made::Host(rows) => {
+            HiddenStates::Host(rows) => {
                 given[first * width..][..rows.len()].copy_from_slice(rows);
                 Ok(())
             }
-            Made::Device(stream, rows) => {
+            HiddenStates::Device(stream, rows) => {
                 given[first * width..][..rows.len()].copy_from_slice(&stream.read(&rows)?);
                 Ok(())
             }
@@ -564,7 +570,7 @@ impl HostRunner {
     }
 
     /// Runs the graph for one pass. The requested logits are then in their buffer.
-    fn pass(&mut self, pass: &Pass) -> Result<(), SessionError> {
+    fn pass(&mut self, pass: &StepPass) -> Result<(), SessionError> {
         self.reserve(pass)?;
         self.given(pass)?;
         for s in 0..self.plan.steps.len() {
@@ -580,7 +586,7 @@ impl HostRunner {
     }
 
     /// Grows every buffer to the size of a pass.
-    fn reserve(&mut self, pass: &Pass) -> Result<(), SessionError> {
+    fn reserve(&mut self, pass: &StepPass) -> Result<(), SessionError> {
         for (v, &place) in self.plan.place.iter().enumerate().filter(|(_, p)| **p != usize::MAX) {
             let value = &self.graph.values[v];
             let rows = pass.rows(self.plan.full[v]);
@@ -602,7 +608,7 @@ impl HostRunner {
 
     /// Runs one step. It takes the buffers of its results out meanwhile: no operation writes a
     /// value that it reads.
-    fn run_step(&mut self, step: usize, pass: &Pass) {
+    fn run_step(&mut self, step: usize, pass: &StepPass) {
         let step = &self.plan.steps[step];
         let rows = pass.rows(step.full);
         if rows == 0 {
@@ -641,10 +647,10 @@ impl HostRunner {
             written.iter().zip(&mut outs).map(|(v, out)| &mut out[..rows * width(*v)]).collect();
         let mut states: Vec<Option<&mut State>> =
             self.states.iter_mut().map(Option::as_mut).collect();
-        let piece = |p: &Part| {
+        let piece = |p: &PassSpan| {
             let rows = if parted { p.wanted } else { p.tokens };
             let state = states.get_mut(p.slot).filter(|_| rows > 0)?.take()?;
-            Some(Piece { state, first: p.first + p.tokens - rows, rows })
+            Some(StepTokens { state, first: p.first + p.tokens - rows, rows })
         };
         let mut run = Run {
             graph,
@@ -667,7 +673,7 @@ impl HostRunner {
     }
 
     /// Copies the rows of tapped values.
-    fn record(&mut self, step: usize, pass: &Pass) {
+    fn record(&mut self, step: usize, pass: &StepPass) {
         if self.taps.is_empty() {
             return;
         }
@@ -714,15 +720,19 @@ impl Runner for HostRunner {
         HostRunner::truncate(self, slot, len)
     }
 
-    fn rows(&mut self, pieces: &[Tokens<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
+    fn rows(
+        &mut self,
+        pieces: &[Tokens<'_>],
+        sink: &mut HiddenStatesSink<'_>,
+    ) -> Result<(), SessionError> {
         HostRunner::rows(self, pieces, sink)
     }
 
     fn step(
         &mut self,
         tasks: &mut [Task<'_>],
-        late: Option<Late<'_>>,
-    ) -> Result<Vec<Given>, SessionError> {
+        late: Option<MaskCallback<'_>>,
+    ) -> Result<Vec<StepOutput>, SessionError> {
         if let Some(late) = late {
             late(tasks);
         }

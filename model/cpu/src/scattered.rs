@@ -5,7 +5,7 @@
 //! instruction sets. The arithmetic is compiled once per instruction set, for all these formats.
 //! Compiling both for each pair took minutes.
 
-use super::described::{Described, Id};
+use super::format_type::{FormatType, Id};
 use super::simd::{CHUNK, unsigned};
 use kjit_formats::format::{BlockFormat, Format, Value};
 
@@ -24,7 +24,7 @@ pub struct Scattered {
 }
 
 impl Scattered {
-    const fn of<F: Described>() -> Scattered {
+    const fn of<F: FormatType>() -> Scattered {
         Scattered {
             block: F::BLOCK,
             bias: const { unsigned(F::BLOCK.value).bias },
@@ -47,7 +47,7 @@ impl Scattered {
     }
 }
 
-fn scales<F: Described>(block: &[u8]) -> [f32; 16] {
+fn scales<F: FormatType>(block: &[u8]) -> [f32; 16] {
     let f = const { F::BLOCK };
     let mut scales = [0.0; 16];
     let each = f.group / 16;
@@ -57,7 +57,7 @@ fn scales<F: Described>(block: &[u8]) -> [f32; 16] {
     scales
 }
 
-fn codes<F: Described>(block: &[u8], chunk: usize) -> [u8; CHUNK] {
+fn codes<F: FormatType>(block: &[u8], chunk: usize) -> [u8; CHUNK] {
     let f = const { F::BLOCK };
     let block = &block[..f.bytes];
     let mut codes = [0; CHUNK];

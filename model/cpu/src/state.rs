@@ -7,7 +7,7 @@
 //! sequences are likely to continue.
 
 use super::kv::KvStore;
-use crate::kv::Kept;
+use crate::kv::KeysAndValues;
 use kjit_exec::{KvType, SessionError};
 use kjit_graph::{Graph, Kv, StateId, StateKind};
 use std::sync::Arc;
@@ -215,7 +215,7 @@ impl State {
     }
 
     /// The inputs of attention.
-    pub fn kept(&self, id: StateId) -> Kept<'_> {
+    pub fn kept(&self, id: StateId) -> KeysAndValues<'_> {
         match &self.layers[id.0 as usize] {
             Layer::Kv([keys, values], size) => (keys, values, *size),
             Layer::Latent(store, rank) => (store, store, *rank),

@@ -211,7 +211,7 @@ impl TileJob for TileProduct<'_> {
         // unshared.
         unsafe {
             V::end();
-            Given { part: &self.0, sums, blocks }.run::<V>(turned);
+            TaskSums { part: &self.0, sums, blocks }.run::<V>(turned);
         }
     }
 }
@@ -238,21 +238,22 @@ pub(super) fn prefetch_next<V: Tiles>(
 
 /// Complete sums of a task, transposed, in blocks of 32 rows by 32 tokens. All blocks of a panel
 /// come before the next panel.
-pub struct Given<'a> {
+pub struct TaskSums<'a> {
     pub part: &'a Part<'a>,
     pub sums: &'a [f32],
     /// Number of blocks of 32 tokens.
     pub blocks: usize,
 }
 
-impl Given<'_> {
+impl TaskSums<'_> {
     /// Writes the sums to the result.
     ///
     /// # Safety
     /// The requirements of [`TileProduct`]'s job hold; `turned` has space for a block.
     #[inline(always)]
     pub unsafe fn run<V: Tiles>(self, turned: &mut [f32]) {
-        let Given { part: &Part { row, rows, tokens, bias, out, stride, .. }, sums, blocks } = self;
+        let TaskSums { part: &Part { row, rows, tokens, bias, out, stride, .. }, sums, blocks } =
+            self;
         let panels = rows.div_ceil(LANES);
         assert!(turned.len() >= LANES * LANES);
         for (i, c) in sums.as_chunks::<{ LANES * LANES }>().0.iter().enumerate() {

@@ -1,10 +1,10 @@
 //! Decodes weights to floats: a decoder for each block format, compiled from its description.
 //!
-//! [`Described`] turns a format of [`kjit_kernels::format::ALL`] into a type, so that planes,
+//! [`FormatType`] turns a format of [`kjit_kernels::format::ALL`] into a type, so that planes,
 //! shifts and biases are compile-time constants for [`Vector::codes`]. The results equal those of
 //! [`Format::decode`](kjit_kernels::format::Format::decode) bit for bit.
 
-use super::described::{Described, with_format};
+use super::format_type::{FormatType, with_format};
 use super::scattered::Scattered;
 use super::simd::{CHUNK, LANES, Vector, unsigned};
 use kjit_formats::format::{BlockScale, Encoding, Format, GroupFactors, GroupScale, Offset};
@@ -16,7 +16,7 @@ use kjit_formats::format::{BlockScale, Encoding, Format, GroupFactors, GroupScal
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run).
 #[inline(always)]
-pub unsafe fn block_factors<V: Vector, F: Described>(block: &[u8], g: usize) -> GroupFactors {
+pub unsafe fn block_factors<V: Vector, F: FormatType>(block: &[u8], g: usize) -> GroupFactors {
     let f = const { F::BLOCK };
     let half = |at: u16| {
         let at = usize::from(at);
@@ -43,7 +43,7 @@ pub unsafe fn block_factors<V: Vector, F: Described>(block: &[u8], g: usize) -> 
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run).
 #[inline(always)]
-pub unsafe fn sixteens<V: Vector, F: Described>(block: &[u8]) -> ([f32; 16], [f32; 16]) {
+pub unsafe fn sixteens<V: Vector, F: FormatType>(block: &[u8]) -> ([f32; 16], [f32; 16]) {
     let f = const { F::BLOCK };
     let (mut scales, mut offsets) = ([0.0; 16], [0.0; 16]);
     let per_group = f.group / 16;
@@ -63,7 +63,7 @@ pub unsafe fn sixteens<V: Vector, F: Described>(block: &[u8]) -> ([f32; 16], [f3
 /// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run); `out` is valid
 /// for 32 elements.
 #[inline(always)]
-unsafe fn finish<V: Vector, F: Described>(v: V, scale: V, offset: V, out: *mut f32) {
+unsafe fn finish<V: Vector, F: FormatType>(v: V, scale: V, offset: V, out: *mut f32) {
     // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe {
         let scaled = v.mul(scale);
@@ -79,7 +79,7 @@ unsafe fn finish<V: Vector, F: Described>(v: V, scale: V, offset: V, out: *mut f
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run).
 #[inline(always)]
-unsafe fn blocks<V: Vector, F: Described>(bytes: &[u8], out: &mut [f32]) {
+unsafe fn blocks<V: Vector, F: FormatType>(bytes: &[u8], out: &mut [f32]) {
     let (n, size) = const { (F::BLOCK.elems, F::BLOCK.bytes) };
     let bias = const { unsigned(F::BLOCK.value).bias };
     let count = (bytes.len() / size).min(out.len() / n);

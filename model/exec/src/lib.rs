@@ -1,5 +1,5 @@
 //! The contract of a runner, which computes a model's layers on a device: the requests and results
-//! of a step ([`Want`], [`Given`]), the options of opening a model ([`OpenOptions`]), errors
+//! of a step ([`Want`], [`StepOutput`]), the options of opening a model ([`OpenOptions`]), errors
 //! ([`SessionError`]), and the choice of tokens ([`sample::Sampler`]). A session uses its device
 //! only through [`Runner`].
 
@@ -36,6 +36,6 @@ pub use options::{
     why_no_pages,
 };
 pub use pages::{KvPages, PageCount};
-pub use runner::{Ahead, Made, Piece, Runner, Sink};
+pub use runner::{DeviceDecode, HiddenStates, HiddenStatesSink, Runner, TokenSpan};
 pub use sample::{SampleOptions, Sampler};
-pub use step::{After, Given, Late, Task, Want, choose, follow};
+pub use step::{DecodeControl, MaskCallback, StepOutput, Task, Want, choose, follow};

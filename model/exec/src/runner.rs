@@ -1,13 +1,13 @@
 //! A runner's interface to a session, and to the next stage.
 
-use super::{After, Given, KvPages, Late, SessionError, Task};
+use super::{DecodeControl, KvPages, MaskCallback, SessionError, StepOutput, Task};
 use kjit_engine::{DeviceBuffer, Stream};
 use kjit_graph::Graph;
 use std::any::Any;
 
 /// Consecutive tokens of one sequence.
 #[derive(Debug, Clone, Copy)]
-pub struct Piece<'a> {
+pub struct TokenSpan<'a> {
     /// The sequence's slot.
     pub slot: usize,
     /// The first token's position.
@@ -17,7 +17,7 @@ pub struct Piece<'a> {
 }
 
 /// Hidden states that a stage computed.
-pub enum Made<'a> {
+pub enum HiddenStates<'a> {
     /// Hidden states in host memory.
     Host(&'a [f32]),
     /// Hidden states on a device, valid after all work that is in the stream now. Later work in
@@ -26,7 +26,7 @@ pub enum Made<'a> {
 }
 
 /// Receives hidden states, with the index of the first one among all requested states.
-pub type Sink<'a> = dyn FnMut(usize, Made<'_>) -> Result<(), SessionError> + 'a;
+pub type HiddenStatesSink<'a> = dyn FnMut(usize, HiddenStates<'_>) -> Result<(), SessionError> + 'a;
 
 /// Computes all layers of a model, or the layers of one stage: then [`Runner::before`] is the stage
 /// whose hidden states are its input. A sequence is a *slot* here. The session checks all
@@ -69,7 +69,11 @@ pub trait Runner: Any + Send {
     ///
     /// # Errors
     /// A device fault.
-    fn rows(&mut self, pieces: &[Piece<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError>;
+    fn rows(
+        &mut self,
+        pieces: &[TokenSpan<'_>],
+        sink: &mut HiddenStatesSink<'_>,
+    ) -> Result<(), SessionError>;
 
     /// Appends each task's tokens. Returns the requested results in the order of the tasks. `late`
     /// is called before the first token is chosen.
@@ -79,8 +83,8 @@ pub trait Runner: Any + Send {
     fn step(
         &mut self,
         tasks: &mut [Task<'_>],
-        late: Option<Late<'_>>,
-    ) -> Result<Vec<Given>, SessionError>;
+        late: Option<MaskCallback<'_>>,
+    ) -> Result<Vec<StepOutput>, SessionError>;
 
     /// Computes a text's vector. The model must be an encoder.
     ///
@@ -90,7 +94,7 @@ pub trait Runner: Any + Send {
     fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError>;
 
     /// Decoding with the choice of every token on the device. `None` if the session chooses.
-    fn ahead(&mut self) -> Option<&mut dyn Ahead> {
+    fn ahead(&mut self) -> Option<&mut dyn DeviceDecode> {
         None
     }
 
@@ -125,12 +129,12 @@ pub trait Runner: Any + Send {
 }
 
 /// Chooses tokens on the device, which runs ahead of the host.
-pub trait Ahead {
+pub trait DeviceDecode {
     /// Computes each task's tokens, then chooses a token, passes it to `sink` and computes it,
     /// repeatedly. Returns each sequence's length, also after an error.
     fn decode(
         &mut self,
         tasks: &mut [Task<'_>],
-        sink: &mut dyn FnMut(usize, u32) -> After,
+        sink: &mut dyn FnMut(usize, u32) -> DecodeControl,
     ) -> (Vec<usize>, Result<(), SessionError>);
 }

@@ -85,7 +85,7 @@ pub struct Sampler {
 
 /// A saved state of a sampler's history.
 #[derive(Debug, Clone)]
-pub struct Mark {
+pub struct SamplerCheckpoint {
     recent: Vec<u32>,
     next: usize,
     history: usize,
@@ -187,20 +187,20 @@ impl Sampler {
     }
 
     /// The current history, for [`Sampler::back_to`].
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&self) -> SamplerCheckpoint {
         let (history, mu) = (self.history.len(), self.mu);
-        Mark { recent: self.recent.clone(), next: self.next, history, mu }
+        SamplerCheckpoint { recent: self.recent.clone(), next: self.next, history, mu }
     }
 
     /// Returns to a mark: tokens accepted since are removed from the history.
-    pub fn back_to(&mut self, mark: Mark) {
+    pub fn back_to(&mut self, mark: SamplerCheckpoint) {
         (self.recent, self.next, self.mu) = (mark.recent, mark.next, mark.mu);
         self.history.back_to(mark.history);
     }
 
     /// Returns to a mark, then accepts the tokens `chosen` again, which are the first ones accepted
     /// since the mark.
-    pub fn back_to_after(&mut self, mark: Mark, chosen: &[u32]) {
+    pub fn back_to_after(&mut self, mark: SamplerCheckpoint, chosen: &[u32]) {
         self.back_to(mark);
         chosen.iter().for_each(|&id| self.accept(id));
     }

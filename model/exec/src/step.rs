@@ -22,7 +22,7 @@ pub enum Want {
 
 /// The result of a step for a sequence.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Given {
+pub enum StepOutput {
     /// No result was requested.
     Nothing,
     /// Rows of logits, `n_vocab` each.
@@ -36,7 +36,7 @@ pub enum Given {
 
 /// The sink's decision after a token of a session's `decode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum After {
+pub enum DecodeControl {
     /// The sequence continues.
     Go,
     /// The sequence ends; the others continue.
@@ -67,7 +67,7 @@ impl Task<'_> {
 }
 
 /// Sets masks that are determined while the step runs.
-pub type Late<'a> = &'a mut dyn FnMut(&mut [Task<'_>]);
+pub type MaskCallback<'a> = &'a mut dyn FnMut(&mut [Task<'_>]);
 
 /// Verifies drafts: chooses from the rows of logits (after the token before the drafts, then after
 /// each draft) up to the first choice that differs from its draft.

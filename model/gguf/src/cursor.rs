@@ -10,13 +10,13 @@ pub(crate) struct Cursor<'a> {
 
 /// The file ended too early.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Short {
+pub(crate) struct UnexpectedEnd {
     at: u64,
     need: u64,
     len: u64,
 }
 
-impl Short {
+impl UnexpectedEnd {
     /// The error, which names the item that was being read.
     pub(crate) fn inside(self, what: impl FnOnce() -> String) -> ErrorKind {
         ErrorKind::Truncated { inside: what(), at: self.at, need: self.need, len: self.len }
@@ -44,30 +44,30 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `n` bytes.
-    pub(crate) fn take(&mut self, n: u64) -> Result<&'a [u8], Short> {
-        let short = Short { at: self.at(), need: n, len: self.bytes.len() as u64 };
+    pub(crate) fn take(&mut self, n: u64) -> Result<&'a [u8], UnexpectedEnd> {
+        let short = UnexpectedEnd { at: self.at(), need: n, len: self.bytes.len() as u64 };
         let end = usize::try_from(n).ok().and_then(|n| self.at.checked_add(n)).ok_or(short)?;
         let found = self.bytes.get(self.at..end).ok_or(short)?;
         self.at = end;
         Ok(found)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Short> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], UnexpectedEnd> {
         let mut out = [0; N];
         out.copy_from_slice(self.take(N as u64)?);
         Ok(out)
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32, Short> {
+    pub(crate) fn u32(&mut self) -> Result<u32, UnexpectedEnd> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, Short> {
+    pub(crate) fn u64(&mut self) -> Result<u64, UnexpectedEnd> {
         self.array().map(u64::from_le_bytes)
     }
 
     /// A string: its length as 64 bits, then its bytes.
-    pub(crate) fn string(&mut self) -> Result<&'a [u8], Short> {
+    pub(crate) fn string(&mut self) -> Result<&'a [u8], UnexpectedEnd> {
         let n = self.u64()?;
         self.take(n)
     }

@@ -6,13 +6,13 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::shown::Shown;
+use crate::quoted_text::QuotedText;
 use kjit_formats::ggml;
 
 /// An error of a GGUF file or of an access to it. It is one line: the file, then the [`ErrorKind`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[error("{}", elide(&format!("{}: {kind}", Shown::path(path)), MAX_LINE))]
+#[error("{}", elide(&format!("{}: {kind}", QuotedText::path(path)), MAX_LINE))]
 pub struct Error {
     path: PathBuf,
     // This is not a `#[source]`: the line above contains it, and a chain would print it twice.
@@ -119,7 +119,7 @@ pub enum ErrorKind {
         why: String,
     },
     /// The name of a key or tensor occurs twice.
-    #[error("{what} {} is there twice, at byte {first} and at byte {second}", Shown(name))]
+    #[error("{what} {} is there twice, at byte {first} and at byte {second}", QuotedText(name))]
     Duplicate {
         /// "metadata key" or "tensor".
         what: &'static str,
@@ -134,7 +134,7 @@ pub enum ErrorKind {
     #[error(
         "metadata key {}: value type {id} at byte {at} does not exist in GGUF (0 to 12): \
          damaged, download it again",
-        Shown(key)
+        QuotedText(key)
     )]
     ValueType {
         /// Name of the key.
@@ -145,7 +145,7 @@ pub enum ErrorKind {
         id: u32,
     },
     /// Arrays are nested too deeply.
-    #[error("metadata key {}: arrays nested more than {max} deep at byte {at}", Shown(key))]
+    #[error("metadata key {}: arrays nested more than {max} deep at byte {at}", QuotedText(key))]
     Nested {
         /// Name of the key.
         key: String,
@@ -158,14 +158,14 @@ pub enum ErrorKind {
     #[error(
         "metadata key {} is missing, and kjit does not guess it: convert the model again, or use \
          another file",
-        Shown(key)
+        QuotedText(key)
     )]
     MissingKey {
         /// Name of the key.
         key: String,
     },
     /// A key has another type than required.
-    #[error("metadata key {} (byte {at}) is {found}, where {want} is wanted", Shown(key))]
+    #[error("metadata key {} (byte {at}) is {found}, where {want} is wanted", QuotedText(key))]
     WrongType {
         /// Name of the key.
         key: String,
@@ -177,7 +177,7 @@ pub enum ErrorKind {
         want: &'static str,
     },
     /// A value has the right type but cannot be used.
-    #[error("metadata key {} (byte {at}) is {value}: {why}", Shown(key))]
+    #[error("metadata key {} (byte {at}) is {value}: {why}", QuotedText(key))]
     BadValue {
         /// Name of the key.
         key: String,
@@ -191,7 +191,7 @@ pub enum ErrorKind {
     /// An array has the wrong length.
     #[error(
         "metadata key {} (byte {at}) has {found} elements, where {want} are wanted",
-        Shown(key)
+        QuotedText(key)
     )]
     ArrayLength {
         /// Name of the key.
@@ -207,7 +207,7 @@ pub enum ErrorKind {
     #[error(
         "tensor {} (byte {at}) has {n} dimensions, where 1 to 4 are possible: damaged, download \
          it again",
-        Shown(name)
+        QuotedText(name)
     )]
     Dimensions {
         /// Name of the tensor.
@@ -218,7 +218,7 @@ pub enum ErrorKind {
         n: u32,
     },
     /// A tensor has an impossible shape.
-    #[error("tensor {} (byte {at}) has the shape {dims:?}: {why}", Shown(name))]
+    #[error("tensor {} (byte {at}) has the shape {dims:?}: {why}", QuotedText(name))]
     Shape {
         /// Name of the tensor.
         name: String,
@@ -233,7 +233,7 @@ pub enum ErrorKind {
     #[error(
         "tensor {} (byte {at}): its offset {offset} is not a multiple of the alignment \
          {alignment}: damaged, or written by a broken converter",
-        Shown(name)
+        QuotedText(name)
     )]
     Misaligned {
         /// Name of the tensor.
@@ -249,7 +249,7 @@ pub enum ErrorKind {
     #[error(
         "tensor {} (byte {at}): its {bytes} bytes at offset {offset} of the data (which start at \
          byte {data_start}) end past the file's {len} bytes: a truncated download? fetch it again",
-        Shown(name)
+        QuotedText(name)
     )]
     OutOfFile {
         /// Name of the tensor.
@@ -268,8 +268,8 @@ pub enum ErrorKind {
     /// Two tensors share bytes.
     #[error(
         "tensors {} and {} overlap at byte {at}: damaged, or written by a broken converter",
-        Shown(first),
-        Shown(second)
+        QuotedText(first),
+        QuotedText(second)
     )]
     Overlap {
         /// The tensor that starts first.
@@ -280,7 +280,10 @@ pub enum ErrorKind {
         at: u64,
     },
     /// A tensor's type has no known size, or the caller cannot use it.
-    #[error("tensor {} (byte {at}) has type {}, which kjit cannot run{}", Shown(name), TypeId(*id), retired_hint(*id))]
+    #[error(
+        "tensor {} (byte {at}) has type {}, which kjit cannot run{}",
+        QuotedText(name), TypeId(*id), retired_hint(*id)
+    )]
     TensorType {
         /// Name of the tensor.
         name: String,
@@ -293,7 +296,7 @@ pub enum ErrorKind {
     #[error(
         "tensor {} is not in the file: an incomplete conversion, or another architecture than the \
          file says",
-        Shown(name)
+        QuotedText(name)
     )]
     MissingTensor {
         /// Name of the tensor.

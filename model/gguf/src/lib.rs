@@ -42,12 +42,12 @@ pub mod elide;
 mod error;
 pub mod folder;
 mod getters;
-mod layout;
+mod header;
 mod map;
 mod metadata;
-mod mix;
 mod part;
-mod shown;
+mod quantisation_mix;
+mod quoted_text;
 mod sigbus;
 mod split;
 mod summary;
@@ -62,11 +62,11 @@ use memmap2::{Mmap, MmapOptions};
 
 pub use error::{Error, ErrorKind, TypeId};
 use folder::Folder;
-use layout::Layout;
+use header::GgufHeader;
 use map::map_copy;
 use metadata::sorted_index;
 use part::Part;
-pub use shown::Shown;
+pub use quoted_text::QuotedText;
 pub use sigbus::exit_on_truncated_file;
 pub use summary::{KeyLine, Summary, TypeShare};
 pub use tensors::TensorInfo;
@@ -144,7 +144,7 @@ impl Gguf {
         let parts = files.into_iter().map(|(path, map, tensors)| Part {
             path,
             map,
-            layout: Layout::of(tensors),
+            layout: GgufHeader::of(tensors),
         });
         let gguf = Gguf::assemble(first, parts.collect())?;
         Ok(Gguf { folder: Some(remarks), ..gguf })
@@ -193,7 +193,7 @@ impl Gguf {
                     let (first, second) = (a.part + 1, b.part + 1);
                     ErrorKind::Split(format!(
                         "tensor {} is in part {first} and in part {second}",
-                        crate::shown::Shown(&a.name)
+                        crate::quoted_text::QuotedText(&a.name)
                     ))
                 };
                 return Err(Error::new(

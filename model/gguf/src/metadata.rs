@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::cursor::{Cursor, Short};
+use super::cursor::{Cursor, UnexpectedEnd};
 use super::error::ErrorKind;
 use super::value::{Array, MAX_DEPTH, Value, ValueType};
-use crate::shown::Shown;
+use crate::quoted_text::QuotedText;
 
 /// Maximum length of the name of a key or tensor: the format's limit for keys (2^16 − 1). ggml's
 /// limit for tensors is lower.
@@ -127,7 +127,7 @@ pub(crate) fn read_name(
 ) -> Result<Box<str>, ErrorKind> {
     let at = cursor.at();
     let bad = |why: String| ErrorKind::Name { what: what(), at, why };
-    let inside = |s: Short| s.inside(|| format!("the name of {}", what()));
+    let inside = |s: UnexpectedEnd| s.inside(|| format!("the name of {}", what()));
     let len = cursor.u64().map_err(inside)?;
     if len == 0 {
         return Err(bad("it is empty".into()));
@@ -142,7 +142,11 @@ pub(crate) fn read_name(
         Ok(name) => Ok(name.into()),
         Err(e) => {
             let shown = String::from_utf8_lossy(bytes);
-            Err(bad(format!("{} is not UTF-8 from its byte {}", Shown(&shown), e.valid_up_to())))
+            Err(bad(format!(
+                "{} is not UTF-8 from its byte {}",
+                QuotedText(&shown),
+                e.valid_up_to()
+            )))
         }
     }
 }
@@ -150,7 +154,8 @@ pub(crate) fn read_name(
 fn read_entry(cursor: &mut Cursor<'_>, index: u64) -> Result<Entry, ErrorKind> {
     let key_at = cursor.at();
     let key = read_name(cursor, || format!("metadata key number {index}"))?;
-    let inside = |s: Short| s.inside(|| format!("the value of metadata key {}", Shown(&key)));
+    let inside =
+        |s: UnexpectedEnd| s.inside(|| format!("the value of metadata key {}", QuotedText(&key)));
     let ty = read_type(cursor, &key)?;
     let at = cursor.at();
     let mut array = None;
@@ -187,7 +192,7 @@ fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, ErrorKind>
     let at = cursor.at();
     let id = cursor
         .u32()
-        .map_err(|s| s.inside(|| format!("the type of metadata key {}", Shown(key))))?;
+        .map_err(|s| s.inside(|| format!("the type of metadata key {}", QuotedText(key))))?;
     ValueType::by_id(id).ok_or_else(|| ErrorKind::ValueType { key: key.into(), at, id })
 }
 
@@ -198,9 +203,9 @@ fn read_array_header(cursor: &mut Cursor<'_>, key: &str) -> Result<(ValueType, u
     let at = cursor.at();
     let len = cursor
         .u64()
-        .map_err(|s| s.inside(|| format!("the array of metadata key {}", Shown(key))))?;
+        .map_err(|s| s.inside(|| format!("the array of metadata key {}", QuotedText(key))))?;
     if len.checked_mul(elem.least_size()).is_none_or(|least| least > cursor.left()) {
-        let what = format!("the element count of metadata key {}", Shown(key));
+        let what = format!("the element count of metadata key {}", QuotedText(key));
         return Err(ErrorKind::Count { what, at, count: len, left: cursor.left() });
     }
     Ok((elem, len))
@@ -218,14 +223,14 @@ fn check_elements(
         let bytes = len.saturating_mul(size);
         return match cursor.take(bytes) {
             Ok(_) => Ok(()),
-            Err(s) => Err(s.inside(|| format!("the array of metadata key {}", Shown(key)))),
+            Err(s) => Err(s.inside(|| format!("the array of metadata key {}", QuotedText(key)))),
         };
     }
     for i in 0..len {
         if elem == ValueType::String {
-            cursor
-                .string()
-                .map_err(|s| s.inside(|| format!("string {i} of metadata key {}", Shown(key))))?;
+            cursor.string().map_err(|s| {
+                s.inside(|| format!("string {i} of metadata key {}", QuotedText(key)))
+            })?;
         } else if depth == MAX_DEPTH {
             return Err(ErrorKind::Nested { key: key.into(), at: cursor.at(), max: MAX_DEPTH });
         } else {

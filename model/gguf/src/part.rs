@@ -1,7 +1,7 @@
 //! One file of a model.
 
 use crate::error::Error;
-use crate::layout::Layout;
+use crate::header::GgufHeader;
 use crate::map::map_file;
 use memmap2::Mmap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Part {
     pub(super) path: PathBuf,
     pub(super) map: Mmap,
-    pub(super) layout: Layout,
+    pub(super) layout: GgufHeader,
 }
 
 impl Part {
@@ -19,7 +19,7 @@ impl Part {
     }
 
     pub(super) fn read(path: &Path, map: Mmap) -> Result<Part, Error> {
-        let layout = Layout::read(&map).map_err(|kind| Error::new(path, kind))?;
+        let layout = GgufHeader::read(&map).map_err(|kind| Error::new(path, kind))?;
         Ok(Part { path: path.to_owned(), map, layout })
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::error::TypeId;
 use super::value::{Array, Value};
 use super::{Gguf, TensorInfo};
-use crate::shown::Shown;
+use crate::quoted_text::QuotedText;
 
 /// Number of array elements shown.
 const SHOWN_ELEMENTS: usize = 6;
@@ -241,5 +241,5 @@ fn files(n: usize) -> String {
 
 /// A name, escaped if it has control characters.
 fn printable(name: &str) -> String {
-    if name.chars().any(char::is_control) { Shown(name).to_string() } else { name.to_owned() }
+    if name.chars().any(char::is_control) { QuotedText(name).to_string() } else { name.to_owned() }
 }

@@ -1,10 +1,10 @@
 //! The tensor directory: names, shapes, types and offsets of data. They are checked, so that every
 //! later slice is inside the file.
 
-use super::cursor::{Cursor, Short};
+use super::cursor::{Cursor, UnexpectedEnd};
 use super::error::{ErrorKind, TypeId};
 use super::metadata::read_name;
-use crate::shown::Shown;
+use crate::quoted_text::QuotedText;
 
 /// The directory entry of a tensor.
 #[derive(Debug, Clone)]
@@ -98,7 +98,9 @@ pub(crate) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<TensorInfo
 fn read_one(cursor: &mut Cursor<'_>, index: u64) -> Result<TensorInfo, ErrorKind> {
     let at = cursor.at();
     let name = read_name(cursor, || format!("tensor number {index}"))?;
-    let inside = |s: Short| s.inside(|| format!("the directory entry of tensor {}", Shown(&name)));
+    let inside = |s: UnexpectedEnd| {
+        s.inside(|| format!("the directory entry of tensor {}", QuotedText(&name)))
+    };
     let n_at = cursor.at();
     let n = cursor.u32().map_err(inside)?;
     if !(1..=4).contains(&n) {

@@ -29,7 +29,7 @@
 
 use super::plan::{Job, JobId, Launch, PersistentKernel, Plan};
 use super::verify::Proofs;
-use kjit_engine::{Behind, CodeObject, Device, Engine, Kernel};
+use kjit_engine::{BackgroundCompiles, CodeObject, Device, Engine, Kernel};
 use kjit_exec::SessionError;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 /// The course of an early start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EarlyStatus {
+pub struct BackgroundStatus {
     /// Prompt kernels that were compiled in the background.
     pub late: usize,
     /// Prompt tokens that ran one by one before the kernels were ready.
@@ -54,24 +54,24 @@ pub struct EarlyStatus {
 
 /// The background compiles of an open model and their state. Clones share them.
 #[derive(Clone)]
-pub struct Early(Arc<Mutex<BackgroundState>>);
+pub struct BackgroundCompiling(Arc<Mutex<BackgroundState>>);
 
 struct BackgroundState {
     engine: Engine,
     /// Missing prompt kernels.
     jobs: Vec<(JobId, Job)>,
-    prompts: Stage,
+    prompts: CompileStage,
     /// The persistent kernels, for one sequence and for more.
     one_launch: Vec<(kjit_engine::Job, &'static str)>,
-    whole: Stage,
+    whole: CompileStage,
     /// Whether the persistent kernel was requested: then its failure is an error. If not, ordinary
     /// launches continue.
     asked: bool,
-    status: EarlyStatus,
+    status: BackgroundStatus,
 }
 
-enum Stage {
-    Compiling(Behind),
+enum CompileStage {
+    Compiling(BackgroundCompiles),
     /// All kernels are loaded, or none was missing.
     Done,
     /// A kernel does not compile or load. Later calls fail with this text, as opening would have
@@ -79,7 +79,7 @@ enum Stage {
     Failed(String),
 }
 
-impl Early {
+impl BackgroundCompiling {
     /// Starts background compiles of the plan's prompt kernels, and of the persistent kernels
     /// `ones`, that are not in the cache. `None` if nothing is missing. `asked`: the persistent
     /// kernel was requested.
@@ -88,7 +88,7 @@ impl Early {
         plan: &Plan,
         ones: &[PersistentKernel],
         asked: bool,
-    ) -> Result<Option<Early>, SessionError> {
+    ) -> Result<Option<BackgroundCompiling>, SessionError> {
         // A kernel that cannot be compiled on this machine does not count as missing: the caller
         // that needs it fails.
         let missing = |job: &kjit_engine::Job| matches!(engine.cached(job), Ok(None));
@@ -106,14 +106,14 @@ impl Early {
             return Ok(None);
         }
         let begin = |jobs: Vec<kjit_engine::Job>| match jobs.is_empty() {
-            true => Ok(Stage::Done),
-            false => engine.compile_in_background(jobs).map(Stage::Compiling),
+            true => Ok(CompileStage::Done),
+            false => engine.compile_in_background(jobs).map(CompileStage::Compiling),
         };
         // Prompt kernels first: prompts wait for them.
         let prompts = begin(jobs.iter().map(|(_, job)| job.job.clone()).collect())?;
         let whole = begin(one_launch.iter().map(|(job, _)| job.clone()).collect())?;
         let (late, one_launch_late) = (jobs.len(), !one_launch.is_empty());
-        let status = EarlyStatus { late, one_launch_late, ..EarlyStatus::default() };
+        let status = BackgroundStatus { late, one_launch_late, ..BackgroundStatus::default() };
         let state = BackgroundState {
             engine: engine.clone(),
             jobs,
@@ -123,11 +123,11 @@ impl Early {
             asked,
             status,
         };
-        Ok(Some(Early(Arc::new(Mutex::new(state)))))
+        Ok(Some(BackgroundCompiling(Arc::new(Mutex::new(state)))))
     }
 
     /// The current state.
-    pub fn status(&self) -> EarlyStatus {
+    pub fn status(&self) -> BackgroundStatus {
         self.lock().status.clone()
     }
 
@@ -135,8 +135,8 @@ impl Early {
     pub fn compiles(&self) -> bool {
         let state = self.lock();
         [&state.prompts, &state.whole].into_iter().any(|stage| match stage {
-            Stage::Compiling(behind) => behind.progress().0 < behind.progress().1,
-            Stage::Done | Stage::Failed(_) => false,
+            CompileStage::Compiling(behind) => behind.progress().0 < behind.progress().1,
+            CompileStage::Done | CompileStage::Failed(_) => false,
         })
     }
 
@@ -148,14 +148,17 @@ impl Early {
     pub fn finish(&self, at_most: Duration) -> Result<(), SessionError> {
         let stages = {
             let mut state = self.lock();
-            let prompts = std::mem::replace(&mut state.prompts, Stage::Done);
-            [(prompts, true), (std::mem::replace(&mut state.whole, Stage::Done), state.asked)]
+            let prompts = std::mem::replace(&mut state.prompts, CompileStage::Done);
+            [
+                (prompts, true),
+                (std::mem::replace(&mut state.whole, CompileStage::Done), state.asked),
+            ]
         };
         let end = Instant::now() + at_most;
         let mut failed = None;
         for (stage, matters) in stages {
             let why = match stage {
-                Stage::Compiling(behind) => {
+                CompileStage::Compiling(behind) => {
                     let left = end.saturating_duration_since(Instant::now());
                     behind
                         .finish(left)
@@ -164,8 +167,8 @@ impl Early {
                         .find_map(Result::err)
                         .map(|e| e.to_string())
                 }
-                Stage::Failed(why) => Some(why),
-                Stage::Done => None,
+                CompileStage::Failed(why) => Some(why),
+                CompileStage::Done => None,
             };
             failed = failed.or(why.filter(|_| matters));
         }
@@ -192,12 +195,12 @@ impl Early {
         let Some(codes) = state.prompts.codes()? else { return Ok(None) };
         match state.load(device, codes) {
             Ok(kernels) => {
-                state.prompts = Stage::Done;
+                state.prompts = CompileStage::Done;
                 state.status.swapped_at = Some(at);
                 Ok(Some(kernels))
             }
             Err(error) => {
-                state.prompts = Stage::Failed(error.to_string());
+                state.prompts = CompileStage::Failed(error.to_string());
                 Err(error)
             }
         }
@@ -214,8 +217,8 @@ impl Early {
         let loaded: kjit_engine::Result<Vec<Kernel>> =
             state.one_launch.iter().zip(codes).map(load).collect();
         state.whole = match &loaded {
-            Err(error) if state.asked => Stage::Failed(error.to_string()),
-            Ok(_) | Err(_) => Stage::Done,
+            Err(error) if state.asked => CompileStage::Failed(error.to_string()),
+            Ok(_) | Err(_) => CompileStage::Done,
         };
         if let (Err(error), false) = (&loaded, state.asked) {
             state.status.one_launch_refused = Some(error.to_string());
@@ -244,13 +247,13 @@ impl Early {
     }
 }
 
-impl Stage {
+impl CompileStage {
     /// The results when all compiles have ended; `None` before.
     fn codes(&self) -> Result<Option<Vec<kjit_engine::Result<CodeObject>>>, SessionError> {
         match self {
-            Stage::Compiling(behind) => Ok(behind.take()),
-            Stage::Done => Ok(None),
-            Stage::Failed(why) => Err(SessionError::Device(why.clone())),
+            CompileStage::Compiling(behind) => Ok(behind.take()),
+            CompileStage::Done => Ok(None),
+            CompileStage::Failed(why) => Err(SessionError::Device(why.clone())),
         }
     }
 }

@@ -4,11 +4,11 @@
 //! page-locked host memory. Each device has a separate part of every inbox, so writes never
 //! collide.
 
-use super::plan::{Meeting, Room};
+use super::plan::{AllReduceArg, ExchangeSizes};
 use kjit_engine::{Device, DeviceBuffer, PinnedBuffer};
 use kjit_exec::SessionError;
 use kjit_plan::WORDS;
-use kjit_ranks::{Far, Waiting};
+use kjit_ranks::{DeviceWait, RemoteRanks};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// The memory of the inboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum InboxMemory {
     /// Memory of each device, written by the others.
     Devices,
     /// Host memory.
@@ -38,18 +38,22 @@ pub struct Exchange {
     /// Buffers for rows of prompts, by rank.
     rows: Vec<DeviceBuffer<u32>>,
     rank: usize,
-    room: Room,
-    way: Way,
+    room: ExchangeSizes,
+    way: InboxMemory,
     /// With several processes: the gathered parts in the order of ranks, and the connection to the
     /// other ranks.
-    far: Option<(DeviceBuffer<f32>, Arc<Far>)>,
+    far: Option<(DeviceBuffer<f32>, Arc<RemoteRanks>)>,
     /// Shared by all devices: a device has failed, and the others must not wait.
     over: Arc<AtomicBool>,
 }
 
 impl Exchange {
     /// The exchange buffers of all devices in order, with `room` in memory of kind `way`.
-    pub fn of(devices: &[Device], room: Room, way: Way) -> Result<Vec<Exchange>, SessionError> {
+    pub fn of(
+        devices: &[Device],
+        room: ExchangeSizes,
+        way: InboxMemory,
+    ) -> Result<Vec<Exchange>, SessionError> {
         let words = room.words(devices.len());
         let (packets, values) = words
             .ok_or_else(|| SessionError::Device(format!("exchange buffers too large: {room:?}")))?;
@@ -57,8 +61,8 @@ impl Exchange {
         let (packets, values) = (packets.max(1), values.max(1));
         let (mut inboxes, mut rows) = (vec![], vec![]);
         match way {
-            Way::Own => {}
-            Way::Devices => {
+            InboxMemory::Own => {}
+            InboxMemory::Devices => {
                 for device in devices {
                     let stream = device.stream()?;
                     let (inbox, of_rows) =
@@ -70,14 +74,14 @@ impl Exchange {
                     rows.push(of_rows);
                 }
             }
-            Way::Host => {
+            InboxMemory::Host => {
                 inboxes = Device::shared_in_host(devices, packets)?;
                 rows = Device::shared_in_host(devices, values)?;
             }
         }
         // The buffers at this device's addresses.
         let seen = |rank: usize| match (way, inboxes.get(rank), rows.get(rank)) {
-            (Way::Host, Some(inbox), Some(of_rows)) => {
+            (InboxMemory::Host, Some(inbox), Some(of_rows)) => {
                 (vec![inbox.clone(); inboxes.len()], vec![of_rows.clone(); rows.len()])
             }
             _ => (inboxes.clone(), rows.clone()),
@@ -100,8 +104,8 @@ impl Exchange {
     pub fn of_rank(
         device: &Device,
         (rank, ranks): (usize, usize),
-        room: Room,
-        far: impl FnOnce(PinnedBuffer<u32>) -> Result<Far, SessionError>,
+        room: ExchangeSizes,
+        far: impl FnOnce(PinnedBuffer<u32>) -> Result<RemoteRanks, SessionError>,
     ) -> Result<Exchange, SessionError> {
         let values = usize::try_from(room.gathered).ok().and_then(|n| n.checked_mul(ranks));
         let values = values
@@ -119,20 +123,20 @@ impl Exchange {
             rows: vec![],
             rank,
             room,
-            way: Way::Own,
+            way: InboxMemory::Own,
             far,
             over,
         })
     }
 
     /// The connection to the ranks in other processes.
-    pub fn far(&self) -> Option<&Far> {
+    pub fn far(&self) -> Option<&RemoteRanks> {
         self.far.as_ref().map(|(_, far)| &**far)
     }
 
     /// Marks a call as waiting for the library's work while the returned value exists.
-    pub fn waiting(&self) -> Option<Waiting> {
-        self.far().map(Far::waiting)
+    pub fn waiting(&self) -> Option<DeviceWait> {
+        self.far().map(RemoteRanks::waiting)
     }
 
     /// The number of devices.
@@ -141,37 +145,37 @@ impl Exchange {
     }
 
     /// The memory of the inboxes.
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> InboxMemory {
         self.way
     }
 
     /// The sizes.
-    pub fn room(&self) -> Room {
+    pub fn room(&self) -> ExchangeSizes {
         self.room
     }
 
     /// The buffer for an argument of the kernel, if the argument is a buffer.
-    pub fn memory(&self, what: Meeting) -> Option<DeviceBuffer<u8>> {
+    pub fn memory(&self, what: AllReduceArg) -> Option<DeviceBuffer<u8>> {
         let place = |behind: usize| (self.rank + behind) % self.ranks().max(1);
         let inbox = |behind| self.inboxes.get(place(behind))?.cast().ok();
         let rows = |behind| self.rows.get(place(behind))?.cast().ok();
         match what {
-            Meeting::Words => self.words.cast().ok(),
-            Meeting::Late => self.late.on_device().cast().ok(),
-            Meeting::Inbox => inbox(0),
-            Meeting::To(i) => inbox(1 + i as usize),
-            Meeting::Gathered => self.far.as_ref()?.0.cast().ok(),
-            Meeting::Rows => rows(0),
-            Meeting::RowsTo(i) => rows(1 + i as usize),
-            Meeting::Room | Meeting::RowsRoom | Meeting::Limit => None,
+            AllReduceArg::Words => self.words.cast().ok(),
+            AllReduceArg::Late => self.late.on_device().cast().ok(),
+            AllReduceArg::Inbox => inbox(0),
+            AllReduceArg::To(i) => inbox(1 + i as usize),
+            AllReduceArg::Gathered => self.far.as_ref()?.0.cast().ok(),
+            AllReduceArg::Rows => rows(0),
+            AllReduceArg::RowsTo(i) => rows(1 + i as usize),
+            AllReduceArg::Room | AllReduceArg::RowsRoom | AllReduceArg::Limit => None,
         }
     }
 
     /// The number for an argument of the kernel, if the argument is a number.
-    pub fn number(&self, what: Meeting) -> u64 {
+    pub fn number(&self, what: AllReduceArg) -> u64 {
         match what {
-            Meeting::Limit => LIMIT.as_nanos() as u64,
-            Meeting::RowsRoom => self.room.values,
+            AllReduceArg::Limit => LIMIT.as_nanos() as u64,
+            AllReduceArg::RowsRoom => self.room.values,
             _ => self.room.packets,
         }
     }
@@ -186,7 +190,7 @@ impl Exchange {
 
     /// Whether a device has failed.
     pub fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire) || self.far().is_some_and(Far::is_over)
+        self.over.load(Ordering::Acquire) || self.far().is_some_and(RemoteRanks::is_over)
     }
 
     /// Replaces the error of a call by the reason why the wait for the ranks ended, if there is

@@ -9,7 +9,7 @@
 //! A chosen expert that runs on the CPU gets share 0 and some valid cache slot on the device. That
 //! slot is never one that is being written, so its product is finite.
 
-use super::plan::expert_places::layers;
+use super::plan::expert_cache::layers;
 use super::plan::{JobId, Plan};
 use super::streamed::Repacker;
 use kjit_engine::{Device, DeviceBuffer, Error, Event, PinnedBuffer, Result, Stream};
@@ -324,12 +324,12 @@ struct LoadRequest {
 }
 
 /// Layer, expert, cache slot, and the result.
-type Arrived = (usize, u32, u32, Result<()>);
+type CopiedExpert = (usize, u32, u32, Result<()>);
 
 /// The loader: copies experts to the device on a thread.
 struct Loader {
     parcels: Option<Sender<LoadRequest>>,
-    arrived: Mutex<Receiver<Arrived>>,
+    arrived: Mutex<Receiver<CopiedExpert>>,
     thread: Option<JoinHandle<()>>,
     /// Set when the results are no longer needed.
     ended: Arc<AtomicBool>,

@@ -4,9 +4,9 @@
 
 use super::open::{budget, kept_values, room_in};
 use super::plan::{Plan, Request, plan};
-use super::probed::settled;
 use super::staging::cannot_lock;
-use super::tune::Kept;
+use super::target_probe::settled;
+use super::tune::StoredTunings;
 use crate::source::Source;
 use kjit_engine::{Device, Engine, Error};
 use kjit_exec::{OpenOptions, SessionError};
@@ -190,7 +190,7 @@ pub fn divide_with_host(
     options: &OpenOptions,
 ) -> Result<HostFfn, SessionError> {
     let target = &settled(engine, device.target());
-    let (kept, keep) = (Kept::of(engine), kept_values(graph, options)?);
+    let (kept, keep) = (StoredTunings::of(engine), kept_values(graph, options)?);
     let request = Request { graph, target, options, keep: &keep, tuned: &kept };
     let whole = plan(&request)?;
     let alone = |plan: Plan, remark: Option<String>| Ok(HostFfn { apart: None, remark, plan });

@@ -10,7 +10,7 @@
 
 use super::expert_cache::{ExpertCache, HostShare};
 use super::plan::{BufferId, HostWork, Pause, Plan, Program, Streaming};
-use super::streamed::Ring;
+use super::streamed::StagingRing;
 use crate::source::Source;
 use kjit_engine::{Device, DeviceBuffer, Error, PinnedBuffer, Result, Stream};
 use kjit_exec::{HostOps, HostPrompts, OpenOptions, SessionError};
@@ -46,7 +46,7 @@ impl PromptCopy {
     pub(super) fn of(
         aside: &HostPart,
         plan: &Plan,
-        ring: &Ring,
+        ring: &StagingRing,
         asked: HostPrompts,
     ) -> Result<Option<PromptCopy>> {
         let bytes = plan.streaming.as_ref().map_or(0, Streaming::bytes);

@@ -19,19 +19,18 @@
 // Hidden modules are for kjit's command, tests and benches; they may change at any time.
 mod background;
 #[doc(hidden)]
+pub mod bandwidth;
+#[doc(hidden)]
 pub mod bundle;
 mod exchange;
 mod expert_cache;
 mod host_ffn;
 mod host_part;
 mod launch;
-#[doc(hidden)]
-pub mod limit;
 mod loaded_plan;
 #[doc(hidden)]
 pub mod measure;
 mod open;
-mod probed;
 mod process;
 #[doc(hidden)]
 pub mod prove;
@@ -40,12 +39,13 @@ mod source;
 mod staging;
 mod statistics;
 mod streamed;
+mod target_probe;
 pub mod tune;
 mod upload;
 #[doc(hidden)]
 mod verify;
 
-pub use background::{Early, EarlyStatus};
+pub use background::{BackgroundCompiling, BackgroundStatus};
 pub use expert_cache::ExpertCacheCounts;
 pub use host_ffn::{HostFfn, divide_with_host, lacks};
 pub use host_part::PromptCopy;
@@ -56,9 +56,9 @@ pub use kjit_plan::fuse;
 pub use loaded_plan::Timeline;
 pub use open::free_memory;
 pub use open::{jobs_for, plan_for};
-pub use probed::settled;
+pub use runner::DevicesIncompatible;
 pub use runner::GpuRunner;
-pub use runner::NotTogether;
 pub use source::Source;
 pub use statistics::{Statistics, Streamed};
-pub use verify::Proven;
+pub use target_probe::settled;
+pub use verify::VerifyStatistics;

@@ -4,10 +4,10 @@ use super::exchange::Exchange;
 use super::host_part::{HostPart, rows_of};
 use super::launch;
 use super::plan::{
-    Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, PICK, Parts, Pause,
-    PersistentKernel, Plan, Program,
+    AllReduceArg, Bind, BufferId, Choice, Control, DRAFTED, Launch, LaunchParams, Number, PICK,
+    Parts, Pause, PersistentKernel, Plan, Program,
 };
-use super::streamed::Ring;
+use super::streamed::StagingRing;
 use kjit_engine::{
     Arg, Device, DeviceBuffer, Error, Geometry, Graph, Kernel, PinnedBuffer, Result, Stream,
 };
@@ -41,7 +41,7 @@ pub(super) struct LoadedPlan {
     pub arena: DeviceBuffer<u8>,
     pub control: ControlWords,
     /// The staging ring of streamed layers; `None` if all are resident.
-    pub ring: Option<Ring>,
+    pub ring: Option<StagingRing>,
     /// Exchange buffers with other devices that compute this model; `None` with one device.
     pub meeting: Option<Exchange>,
     /// The host parts, if there are any.
@@ -116,7 +116,7 @@ impl Persistent {
         one: &PersistentKernel,
         kernel: Kernel,
     ) -> std::result::Result<Persistent, SessionError> {
-        let now = Now {
+        let now = LaunchParams {
             units: r.units(),
             tokens: one.rows as u32,
             choice: Choice::Greedy,
@@ -167,16 +167,17 @@ impl Persistent {
         let missing = || lost("buffer for exchanges", one.entry);
         let place = r.meeting.as_ref().ok_or_else(missing)?;
         let at = |what| place.memory(what).map(|b| b.address()).ok_or_else(missing);
-        let mut words = vec![at(Meeting::Words)?, at(Meeting::Late)?, at(Meeting::Inbox)?];
+        let mut words =
+            vec![at(AllReduceArg::Words)?, at(AllReduceArg::Late)?, at(AllReduceArg::Inbox)?];
         let (ranks, rank) = one.among;
         words.extend([
-            place.number(Meeting::Room),
-            place.number(Meeting::Limit),
+            place.number(AllReduceArg::Room),
+            place.number(AllReduceArg::Limit),
             rank as u64,
             u64::from(one.sums),
         ]);
         for i in 1..ranks {
-            words.push(at(Meeting::To(i as u32 - 1))?);
+            words.push(at(AllReduceArg::To(i as u32 - 1))?);
         }
         r.stream.upload(&words)
     }
@@ -250,7 +251,7 @@ pub(super) struct Piece {
     /// Its first row in the program.
     pub row: usize,
     /// The values for launches that are its own.
-    pub now: Now,
+    pub now: LaunchParams,
 }
 
 /// The control words of sequences, slot after slot.
@@ -306,7 +307,12 @@ impl LoadedPlan {
     }
 
     /// Enqueues the launches of a decoding step, or its persistent kernel.
-    pub fn issue_rows(&self, program: &Program, now: &Now, whose: SlotScope) -> Result<()> {
+    pub fn issue_rows(
+        &self,
+        program: &Program,
+        now: &LaunchParams,
+        whose: SlotScope,
+    ) -> Result<()> {
         let mut ready = self.plan.persistent.iter().zip(&self.persistent);
         match ready.find(|(one, _)| std::ptr::eq(program, self.plan.program_of(one))) {
             Some((_, one)) => one.launch(&self.stream),
@@ -327,7 +333,13 @@ impl LoadedPlan {
 
     /// Enqueues a program's launches from index `from` on, with the copies of streamed layers.
     /// Waits at pauses for the CPU.
-    pub fn issue(&self, program: &Program, from: usize, now: &Now, whose: SlotScope) -> Result<()> {
+    pub fn issue(
+        &self,
+        program: &Program,
+        from: usize,
+        now: &LaunchParams,
+        whose: SlotScope,
+    ) -> Result<()> {
         let launches = program.launches.get(from..).unwrap_or_default();
         let mut pauses = program.pauses.iter().filter(|p| from == 0 || p.at > from).peekable();
         // The pauses before a launch; returns whether there were any.
@@ -356,7 +368,7 @@ impl LoadedPlan {
 
     /// Enqueues a program for tokens of several sequences ([`Program::packs`]). Launches that belong
     /// to a sequence are made for each piece, all others once, for all rows.
-    pub fn issue_packed(&self, program: &Program, now: &Now, pieces: &[Piece]) -> Result<()> {
+    pub fn issue_packed(&self, program: &Program, now: &LaunchParams, pieces: &[Piece]) -> Result<()> {
         for l in &program.launches {
             if l.is_of_a_sequence() {
                 for p in pieces {
@@ -369,7 +381,7 @@ impl LoadedPlan {
         Ok(())
     }
 
-    fn compute_aside(&self, program: &Program, pause: &Pause, now: &Now) -> Result<()> {
+    fn compute_aside(&self, program: &Program, pause: &Pause, now: &LaunchParams) -> Result<()> {
         let aside = self.aside.as_ref().ok_or_else(|| lost("host part", "a pause"))?;
         let rows = now.tokens as usize;
         let part = |id| rows_of(program, &self.buffer(program, id)?.cast()?, rows);
@@ -388,7 +400,7 @@ impl LoadedPlan {
         &self,
         program: &Program,
         launch: &Launch,
-        now: &Now,
+        now: &LaunchParams,
         whose: SlotScope,
     ) -> Result<()> {
         self.launch_behind(program, launch, now, whose, false)
@@ -399,7 +411,7 @@ impl LoadedPlan {
         &self,
         program: &Program,
         launch: &Launch,
-        now: &Now,
+        now: &LaunchParams,
         whose: SlotScope,
         behind_all: bool,
     ) -> Result<()> {
@@ -407,7 +419,8 @@ impl LoadedPlan {
         let kernel = kernel.ok_or_else(|| lost("kernel", &launch.name))?;
         let together = launch.cooperative && self.cooperative;
         // If the device cannot keep blocks resident together, it gets a single block.
-        let alone = (launch.cooperative && !together).then(|| Now { units: 1, ..now.clone() });
+        let alone =
+            (launch.cooperative && !together).then(|| LaunchParams { units: 1, ..now.clone() });
         let now = alone.as_ref().unwrap_or(now);
         let gathers = launch.gathers();
         if let Some((part, all, each)) = gathers {
@@ -551,7 +564,9 @@ impl LoadedPlan {
             Bind::HostParts => {
                 self.aside.as_ref().ok_or_else(|| lost("host part"))?.rows().cast()?
             }
-            Bind::Meeting(Meeting::Room | Meeting::RowsRoom | Meeting::Limit) => return Ok(None),
+            Bind::Meeting(AllReduceArg::Room | AllReduceArg::RowsRoom | AllReduceArg::Limit) => {
+                return Ok(None);
+            }
             Bind::Meeting(what) => self
                 .meeting
                 .as_ref()

@@ -5,14 +5,14 @@ use super::expert_cache::ExpertCache;
 use super::host_part::{HostPart, PromptCopy};
 use super::loaded_plan::{ControlWords, DraftWords, LoadedPlan, Persistent};
 use super::plan::{JobId, MemoryNeed, Parts, PersistentKernel, Plan, PlanError, Request, plan};
-use super::probed::settled;
 use super::staging::Staging;
-use super::streamed::{Repacker, Ring, layout_of};
-use super::tune::Kept;
+use super::streamed::{Repacker, StagingRing, layout_of};
+use super::target_probe::settled;
+use super::tune::StoredTunings;
 use super::upload::{Matrix, SLOT, Uploader, vector};
 use super::verify;
 use super::verify::Proofs;
-use super::{Early, GpuRunner};
+use super::{BackgroundCompiling, GpuRunner};
 use crate::source::Source;
 use crate::statistics::Statistics;
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
@@ -20,8 +20,8 @@ use kjit_exec::{HostPrompts, KvType, OpenOptions, Persistence, SessionError};
 use kjit_gguf::Gguf;
 use kjit_graph::is_ffn_apart;
 use kjit_graph::{Graph, Op, Rope, ValueId, WeightId};
+use kjit_kernels::agpr_copy_check;
 use kjit_kernels::changes;
-use kjit_kernels::copies;
 use kjit_kernels::heads::angles;
 use kjit_kernels::kv::PAGE;
 use kjit_kernels::spec::Spec;
@@ -40,7 +40,7 @@ pub fn jobs_for(
     options: &OpenOptions,
 ) -> Result<Vec<kjit_engine::Job>, SessionError> {
     let mut jobs: Vec<_> = plan_for(engine, graph, target, options)?.compiled().cloned().collect();
-    jobs.extend(copies::asks(target));
+    jobs.extend(agpr_copy_check::probe_job(target));
     Ok(jobs)
 }
 
@@ -55,7 +55,7 @@ pub fn plan_for(
     options: &OpenOptions,
 ) -> Result<Plan, SessionError> {
     let target = &settled(engine, target);
-    Ok(plan(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) })?)
+    Ok(plan(&Request { graph, target, options, keep: &[], tuned: &StoredTunings::of(engine) })?)
 }
 
 impl GpuRunner {
@@ -139,7 +139,7 @@ impl GpuRunner {
     ) -> Result<GpuRunner, SessionError> {
         let start = Instant::now();
         let before = engine.counts();
-        let (kept, keep) = (Kept::of(engine), kept_values(graph, options)?);
+        let (kept, keep) = (StoredTunings::of(engine), kept_values(graph, options)?);
         let request = Request { graph, target, options, keep: &keep, tuned: &kept };
         let mut asked = planned.map_or_else(|| plan(&request), Ok)?;
         // Missing memory for copies of experts must not prevent opening: the CPU computes prompts
@@ -210,9 +210,14 @@ impl GpuRunner {
             let ones = if device.info().cooperative { plan.persistent.as_slice() } else { &[] };
             let can = asked || ones.iter().all(|one| engine.cached(&one.job).is_ok());
             let ones = if can { ones } else { &[] };
-            let early = if early { Early::begin(engine, &plan, ones, asked) } else { Ok(None) };
-            let late =
-                early.as_ref().is_ok_and(|e| e.as_ref().is_some_and(Early::lacks_one_launch));
+            let early = if early {
+                BackgroundCompiling::begin(engine, &plan, ones, asked)
+            } else {
+                Ok(None)
+            };
+            let late = early
+                .as_ref()
+                .is_ok_and(|e| e.as_ref().is_some_and(BackgroundCompiling::lacks_one_launch));
             let kernels =
                 early.and_then(|early| Ok((load(engine, &plan, early.as_ref(), &proofs)?, early)));
             let ones = if late { &[] } else { ones };
@@ -501,10 +506,10 @@ fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> S
 fn load(
     engine: &Engine,
     plan: &Plan,
-    early: Option<&Early>,
+    early: Option<&BackgroundCompiling>,
     proofs: &Proofs<'_>,
 ) -> Result<(Vec<Option<Kernel>>, Vec<String>), SessionError> {
-    let mut others = early.map(Early::jobs).unwrap_or_default();
+    let mut others = early.map(BackgroundCompiling::jobs).unwrap_or_default();
     others.extend(plan.matrices.iter().filter_map(|(_, job)| *job));
     let wanted =
         || plan.jobs.iter().enumerate().filter(|(i, _)| !others.contains(&JobId(*i as u32)));
@@ -545,7 +550,7 @@ fn load_ones(
 struct Uploaded {
     matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     vectors: HashMap<WeightId, DeviceBuffer<f32>>,
-    ring: Option<Ring>,
+    ring: Option<StagingRing>,
     /// Kernels that repack experts loaded later.
     repackers: HashMap<JobId, Repacker>,
     /// A warning about the host memory of streamed layers.
@@ -641,7 +646,7 @@ fn upload(
             Ok(mut stock) => {
                 remark = stock.remark.take();
                 if let Some((made, places)) =
-                    Ring::new((plan, graph), &arena, device.stream()?, stock, repackers)?
+                    StagingRing::new((plan, graph), &arena, device.stream()?, stock, repackers)?
                 {
                     matrices.extend(places);
                     ring = Some(made);

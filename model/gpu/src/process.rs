@@ -9,20 +9,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A child that answers each line of JSON with an `Answer` as a line of JSON.
-pub(super) struct Process<Answer> {
+/// A child that answers each line of JSON with an `ChildResponse` as a line of JSON.
+pub(super) struct Process<ChildResponse> {
     child: Child,
     questions: ChildStdin,
-    answers: Receiver<Result<Answer, String>>,
+    answers: Receiver<Result<ChildResponse, String>>,
     said: Arc<Mutex<Vec<u8>>>,
 }
 
 /// The most bytes that are kept of a child's standard error.
 const SAID: usize = 4096;
 
-impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
+impl<ChildResponse: DeserializeOwned + Send + 'static> Process<ChildResponse> {
     /// Starts a child.
-    pub fn start(mut command: Command) -> Result<Process<Answer>, String> {
+    pub fn start(mut command: Command) -> Result<Process<ChildResponse>, String> {
         let name = format!("{command:?}");
         let fail = |why: String| {
             format!("the process that uses the device cannot be started ({name}): {why}")
@@ -39,7 +39,7 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
             for line in BufReader::new(output).lines() {
                 let line = line.map_err(|e| e.to_string());
                 // Other lines (the banner of a library, a test harness) are ignored.
-                let answer = line.map(|l| serde_json::from_str::<Answer>(&l));
+                let answer = line.map(|l| serde_json::from_str::<ChildResponse>(&l));
                 let known = match answer {
                     Ok(Ok(answer)) => Ok(answer),
                     Ok(Err(_)) => continue,
@@ -65,7 +65,11 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
     }
 
     /// Sends a request and waits for its answer.
-    pub fn exchange(&mut self, ask: &impl Serialize, patience: Duration) -> Result<Answer, String> {
+    pub fn exchange(
+        &mut self,
+        ask: &impl Serialize,
+        patience: Duration,
+    ) -> Result<ChildResponse, String> {
         let line = serde_json::to_string(ask).map_err(|e| e.to_string())? + "\n";
         // If the child has ended, reading the answer reports how it ended.
         let sent = self.questions.write_all(line.as_bytes()).and_then(|()| self.questions.flush());
@@ -102,7 +106,7 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
     }
 }
 
-impl<Answer> Drop for Process<Answer> {
+impl<ChildResponse> Drop for Process<ChildResponse> {
     fn drop(&mut self) {
         // The child may have ended already. Waiting avoids a zombie.
         let _ = self.child.kill();

@@ -1,8 +1,8 @@
 //! Runs the kernels' cases on a device and compares the results with the oracle's.
 
 use super::launch;
-use super::probed::settled;
 use super::process::Process;
+use super::target_probe::settled;
 use half::f16;
 use kjit_engine::{Device, Engine, Job, Module, Target};
 use kjit_kernel_cases::{self as cases, Case, Expect, HALF, Random, Storage};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The result of a case.
 #[derive(Debug, Clone)]
-pub struct Verdict {
+pub struct CaseResult {
     /// The case: family, sizes, formats, wave width.
     pub case: String,
     /// The difference from the oracle, or `None`.
@@ -49,7 +49,7 @@ impl Cases {
 
 /// A request to a child.
 #[derive(Debug, Serialize, Deserialize)]
-enum Ask {
+enum ChildRequest {
     /// Makes the cases and reports when done.
     Begin,
     /// Runs the case at this index.
@@ -58,7 +58,7 @@ enum Ask {
 
 /// An answer of a child.
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
+enum ChildResponse {
     Ready,
     Right,
     Wrong(String),
@@ -87,21 +87,21 @@ pub fn run_all(
     filter: &str,
     spawn: &dyn Fn() -> Command,
     progress: &dyn Fn(usize, usize),
-) -> Result<Vec<Verdict>, String> {
+) -> Result<Vec<CaseResult>, String> {
     let target = &settled(engine, target);
     let cases = Cases::of(target, seed, filter)?;
     let compiled = engine.compile_all(&cases.jobs(target));
-    let (mut verdicts, mut child) = (vec![], None::<Process<Answer>>);
+    let (mut verdicts, mut child) = (vec![], None::<Process<ChildResponse>>);
     for (i, ((wave, case), code)) in cases.all.iter().zip(compiled).enumerate() {
         let failure = match code {
             Err(e) => Some(e.to_string()),
             Ok(_) => {
                 let mut process = child.take().map_or_else(|| begin(spawn), Ok)?;
-                match process.exchange(&Ask::Case(i), PATIENCE) {
-                    Ok(Answer::Lost(why)) => Some(why),
+                match process.exchange(&ChildRequest::Case(i), PATIENCE) {
+                    Ok(ChildResponse::Lost(why)) => Some(why),
                     Ok(answer) => {
                         child = Some(process);
-                        if let Answer::Wrong(why) = answer { Some(why) } else { None }
+                        if let ChildResponse::Wrong(why) = answer { Some(why) } else { None }
                     }
                     Err(why) => {
                         Some(format!("the process that ran it failed: {}", process.end(&why)))
@@ -109,16 +109,16 @@ pub fn run_all(
                 }
             }
         };
-        verdicts.push(Verdict { case: format!("{} at wave {wave}", case.name), failure });
+        verdicts.push(CaseResult { case: format!("{} at wave {wave}", case.name), failure });
         progress(i + 1, cases.all.len());
     }
     Ok(verdicts)
 }
 
 /// Starts a child and waits until it has made the cases.
-fn begin(spawn: &dyn Fn() -> Command) -> Result<Process<Answer>, String> {
+fn begin(spawn: &dyn Fn() -> Command) -> Result<Process<ChildResponse>, String> {
     let mut process = Process::start(spawn())?;
-    match process.exchange(&Ask::Begin, START) {
+    match process.exchange(&ChildRequest::Begin, START) {
         Ok(_) => Ok(process),
         Err(why) => Err(format!(
             "the process that runs the cases ended before the first one: {}",
@@ -143,30 +143,30 @@ pub fn serve(
     let cases = Cases::of(&target, seed, filter).map_err(std::io::Error::other)?;
     for line in questions.lines() {
         let answer = match serde_json::from_str(&line?)? {
-            Ask::Begin => Answer::Ready,
-            Ask::Case(i) => match cases.all.get(i) {
-                None => Answer::Wrong(format!("there is no case {i}: another version?")),
+            ChildRequest::Begin => ChildResponse::Ready,
+            ChildRequest::Case(i) => match cases.all.get(i) {
+                None => ChildResponse::Wrong(format!("there is no case {i}: another version?")),
                 Some((_, case)) => answer(engine, device, case),
             },
         };
         serde_json::to_writer(&mut answers, &answer)?;
         answers.write_all(b"\n")?;
         answers.flush()?;
-        if matches!(answer, Answer::Lost(_)) {
+        if matches!(answer, ChildResponse::Lost(_)) {
             break;
         }
     }
     Ok(())
 }
 
-fn answer(engine: &Engine, device: &Device, case: &Case) -> Answer {
+fn answer(engine: &Engine, device: &Device, case: &Case) -> ChildResponse {
     let module = engine.load(device, &case.kernel.job(device.target()));
     match module.map_err(|e| e.to_string()).and_then(|module| run(device, &module, case)) {
-        Ok(()) => Answer::Right,
+        Ok(()) => ChildResponse::Right,
         Err(why) if matches!(device.memory(), Err(kjit_engine::Error::DeviceLost { .. })) => {
-            Answer::Lost(why)
+            ChildResponse::Lost(why)
         }
-        Err(why) => Answer::Wrong(why),
+        Err(why) => ChildResponse::Wrong(why),
     }
 }
 

@@ -16,29 +16,29 @@ use std::sync::Arc;
 
 /// A range of host memory that one operation copies.
 #[derive(Clone)]
-pub(super) enum Piece {
+pub(super) enum CopyRange {
     Mapped(HostMap, Range<usize>),
     Own(PinnedBuffer<u8>),
 }
 
-impl Piece {
+impl CopyRange {
     pub fn len(&self) -> usize {
         match self {
-            Piece::Mapped(_, range) => range.len(),
-            Piece::Own(bytes) => bytes.len(),
+            CopyRange::Mapped(_, range) => range.len(),
+            CopyRange::Own(bytes) => bytes.len(),
         }
     }
 
     pub fn copy(&self, stream: &Stream, to: &DeviceBuffer<u8>) -> Result<()> {
         match self {
-            Piece::Mapped(map, range) => stream.copy_in_mapped(map, range.clone(), to),
-            Piece::Own(bytes) => stream.copy_in(bytes, to),
+            CopyRange::Mapped(map, range) => stream.copy_in_mapped(map, range.clone(), to),
+            CopyRange::Own(bytes) => stream.copy_in(bytes, to),
         }
     }
 }
 
 /// The location of a matrix's bytes in the file.
-struct Found {
+struct MatrixLocation {
     /// Offset in the slot of its layer.
     lands: u64,
     part: usize,
@@ -48,7 +48,7 @@ struct Found {
 /// The bytes of all streamed layers.
 pub(super) struct Staging {
     /// The pieces of each layer number, with their offsets in the slot.
-    layers: HashMap<usize, Vec<(u64, Piece)>>,
+    layers: HashMap<usize, Vec<(u64, CopyRange)>>,
     /// Whether layers that are copied only for prompts are included.
     pub prompts: bool,
     /// The reason why there are copies instead of locked pages.
@@ -104,7 +104,7 @@ impl Staging {
     }
 
     /// A layer's pieces with their offsets in the slot.
-    pub fn pieces(&self, layer: &StreamedLayer) -> Result<Vec<(u64, Piece)>> {
+    pub fn pieces(&self, layer: &StreamedLayer) -> Result<Vec<(u64, CopyRange)>> {
         if layer.for_prompts && !self.prompts {
             return Ok(vec![]);
         }
@@ -130,13 +130,13 @@ pub(super) fn cannot_lock(
 }
 
 /// The matrices of each layer number.
-type AllFound = Vec<(usize, Vec<Found>)>;
+type MatrixLocations = Vec<(usize, Vec<MatrixLocation>)>;
 
-fn all_found(gguf: &Gguf, graph: &Graph, streaming: &Streaming) -> Result<AllFound> {
+fn all_found(gguf: &Gguf, graph: &Graph, streaming: &Streaming) -> Result<MatrixLocations> {
     streaming.layers.iter().map(|l| Ok((l.number, found(gguf, graph, l)?))).collect()
 }
 
-fn found(gguf: &Gguf, graph: &Graph, layer: &StreamedLayer) -> Result<Vec<Found>> {
+fn found(gguf: &Gguf, graph: &Graph, layer: &StreamedLayer) -> Result<Vec<MatrixLocation>> {
     let mut all = vec![];
     for m in &layer.matrices {
         let w = graph.weight(m.weight);
@@ -152,7 +152,7 @@ fn found(gguf: &Gguf, graph: &Graph, layer: &StreamedLayer) -> Result<Vec<Found>
             if gguf.part_bytes(info.part()).is_none_or(|b| range.end > b.len()) {
                 return Err(missing());
             }
-            all.push(Found {
+            all.push(MatrixLocation {
                 lands: m.lands.start + (piece * each) as u64,
                 part: info.part(),
                 range,
@@ -162,10 +162,14 @@ fn found(gguf: &Gguf, graph: &Graph, layer: &StreamedLayer) -> Result<Vec<Found>
     Ok(all)
 }
 
-type Layers = HashMap<usize, Vec<(u64, Piece)>>;
+type Layers = HashMap<usize, Vec<(u64, CopyRange)>>;
 
 /// Locks the file's pages in chunks. A matrix across two chunks becomes two pieces.
-fn locked(device: &Device, gguf: &Arc<Gguf>, all: &[(usize, Vec<Found>)]) -> Result<Layers> {
+fn locked(
+    device: &Device,
+    gguf: &Arc<Gguf>,
+    all: &[(usize, Vec<MatrixLocation>)],
+) -> Result<Layers> {
     let mut chunks: HashMap<(usize, usize), HostMap> = HashMap::new();
     let mut layers = HashMap::new();
     for (number, matrices) in all {
@@ -190,7 +194,8 @@ fn locked(device: &Device, gguf: &Arc<Gguf>, all: &[(usize, Vec<Found>)]) -> Res
                     }
                 };
                 let place = m.lands + (at - m.range.start) as u64;
-                pieces.push((place, Piece::Mapped(map, at - chunk * CHUNK..end - chunk * CHUNK)));
+                pieces
+                    .push((place, CopyRange::Mapped(map, at - chunk * CHUNK..end - chunk * CHUNK)));
                 at = end;
             }
         }
@@ -200,7 +205,7 @@ fn locked(device: &Device, gguf: &Arc<Gguf>, all: &[(usize, Vec<Found>)]) -> Res
 }
 
 /// Copies the matrices into page-locked memory, one piece for each.
-fn copied(device: &Device, gguf: &Gguf, all: &[(usize, Vec<Found>)]) -> Result<Layers> {
+fn copied(device: &Device, gguf: &Gguf, all: &[(usize, Vec<MatrixLocation>)]) -> Result<Layers> {
     let mut layers = HashMap::new();
     for (number, matrices) in all {
         let mut pieces = vec![];
@@ -209,7 +214,7 @@ fn copied(device: &Device, gguf: &Gguf, all: &[(usize, Vec<Found>)]) -> Result<L
                 gguf.part_bytes(m.part).and_then(|b| b.get(m.range.clone())).unwrap_or_default();
             let own = device.pinned_for_writing::<u8>(bytes.len())?;
             own.write(|to| to.copy_from_slice(bytes))?;
-            pieces.push((m.lands, Piece::Own(own)));
+            pieces.push((m.lands, CopyRange::Own(own)));
         }
         layers.insert(*number, pieces);
     }

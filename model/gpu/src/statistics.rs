@@ -1,6 +1,6 @@
 //! Times and memory of opening.
 
-use crate::verify::Proven;
+use crate::verify::VerifyStatistics;
 use kjit_engine::CompileCounts;
 
 /// Times and memory of opening.
@@ -21,7 +21,7 @@ pub struct Statistics {
     /// Seconds until the last kernel was loaded.
     pub kernels_s: f64,
     /// Time and counts of kernel verification, if it ran.
-    pub proven: Proven,
+    pub proven: VerifyStatistics,
 }
 
 /// Streamed layers and their copy rate.

@@ -11,8 +11,8 @@
 //! that reads a layer is never such a launch, and later launches start after it.
 
 use super::launch;
-use super::plan::{JobId, Launch, Plan, SLOTS, StreamedLayer, Stretch};
-use super::staging::{Piece, Staging};
+use super::plan::{JobId, Launch, LayerLaunches, Plan, SLOTS, StreamedLayer};
+use super::staging::{CopyRange, Staging};
 use crate::statistics::Streamed;
 use kjit_engine::{
     Arena, Arg, DeviceBuffer, DeviceClock, Error, Event, Kernel, Result, Stream, Target,
@@ -55,14 +55,14 @@ impl Repacker {
 }
 
 /// A staging slot.
-struct Slot {
+struct StagingSlot {
     all: DeviceBuffer<u8>,
     there: Event,
     free: Event,
 }
 
 /// A matrix that is repacked after each copy.
-struct Laid {
+struct RepackedMatrix {
     job: JobId,
     rows: usize,
     from: DeviceBuffer<u8>,
@@ -73,18 +73,18 @@ struct Laid {
 struct Layer {
     number: usize,
     slot: usize,
-    pieces: Vec<(Piece, DeviceBuffer<u8>)>,
-    laid: Vec<Laid>,
+    pieces: Vec<(CopyRange, DeviceBuffer<u8>)>,
+    laid: Vec<RepackedMatrix>,
     /// The slot stays in use until the layer is computed.
     held: bool,
 }
 
 /// The staging ring of streamed layers.
-pub(super) struct Ring {
+pub(super) struct StagingRing {
     copies: Stream,
     /// The start of a pass.
     begun: Event,
-    slots: Vec<Slot>,
+    slots: Vec<StagingSlot>,
     laid: DeviceBuffer<u8>,
     layers: Vec<Layer>,
     repackers: HashMap<JobId, Repacker>,
@@ -96,19 +96,19 @@ pub(super) struct Ring {
 }
 
 /// The address at which each streamed matrix is read.
-pub(super) type Places = HashMap<WeightId, DeviceBuffer<u8>>;
+pub(super) type MatrixAddresses = HashMap<WeightId, DeviceBuffer<u8>>;
 
 /// The events before and after an operation.
-type Between = (Event, Event);
+type EventPair = (Event, Event);
 
 /// Timestamps of a pass, for a trace.
-struct Seen {
+struct PassTimestamps {
     clock: DeviceClock,
-    copies: Vec<(usize, Between)>,
-    steps: Vec<(usize, Between)>,
+    copies: Vec<(usize, EventPair)>,
+    steps: Vec<(usize, EventPair)>,
 }
 
-impl Ring {
+impl StagingRing {
     /// Allocates the ring in an arena that is large enough. Also returns the address of each
     /// streamed matrix.
     pub fn new(
@@ -117,7 +117,7 @@ impl Ring {
         copies: Stream,
         stock: Staging,
         repackers: HashMap<JobId, Repacker>,
-    ) -> std::result::Result<Option<(Ring, Places)>, SessionError> {
+    ) -> std::result::Result<Option<(StagingRing, MatrixAddresses)>, SessionError> {
         let Some(plan) = &plan.streaming else { return Ok(None) };
         let device = copies.device().clone();
         let size = |n: u64| {
@@ -125,11 +125,11 @@ impl Ring {
         };
         let slot = || {
             let all = arena.buffer(size(plan.slot)?)?;
-            Ok(Slot { all, there: device.event()?, free: device.event()? })
+            Ok(StagingSlot { all, there: device.event()?, free: device.event()? })
         };
         let slots = (0..SLOTS).map(|_| slot()).collect::<Result<Vec<_>>>()?;
         let laid = arena.buffer::<u8>(size(plan.laid)?)?;
-        let (mut layers, mut matrices) = (vec![], Places::new());
+        let (mut layers, mut matrices) = (vec![], MatrixAddresses::new());
         for l in &plan.layers {
             let none = || Error::Buffer(format!("layer {} has no slot", l.number));
             let slot = &slots.get(l.slot).ok_or_else(none)?.all;
@@ -147,7 +147,7 @@ impl Ring {
                     Some(job) => {
                         let w = graph.weight(m.weight);
                         let to = laid.slice(size(m.laid.start)?..size(m.laid.end)?)?;
-                        layer.laid.push(Laid {
+                        layer.laid.push(RepackedMatrix {
                             job,
                             rows: w.rows * w.experts,
                             from: lands,
@@ -167,7 +167,7 @@ impl Ring {
         let streamed = Streamed { layers: step().count(), of: plan.of, apart, bytes, rate: 0.0 };
         let (begun, poison) = (device.event()?, Cell::new(false));
         let mut ring =
-            Ring { copies, begun, slots, laid, layers, repackers, stock, poison, streamed };
+            StagingRing { copies, begun, slots, laid, layers, repackers, stock, poison, streamed };
         ring.streamed.rate = ring.rate()?;
         Ok(Some((ring, matrices)))
     }
@@ -223,7 +223,7 @@ impl Ring {
     /// continue meanwhile while slots are free.
     pub fn issue(
         &self,
-        stretches: &[Stretch],
+        stretches: &[LayerLaunches],
         compute: &Stream,
         launches: &[Launch],
         mut pause: impl FnMut(usize) -> Result<bool>,
@@ -232,12 +232,14 @@ impl Ring {
         let capturing = compute.is_capturing();
         let trace = compute.device().trace().filter(|_| !capturing);
         let mut seen = match trace {
-            Some(trace) => {
-                Some(Seen { clock: trace.device_clock(compute)?, copies: vec![], steps: vec![] })
-            }
+            Some(trace) => Some(PassTimestamps {
+                clock: trace.device_clock(compute)?,
+                copies: vec![],
+                steps: vec![],
+            }),
             None => None,
         };
-        let mut pass = Pass {
+        let mut pass = LayerPass {
             ring: self,
             stretches,
             compute,
@@ -276,7 +278,7 @@ impl Ring {
     }
 
     /// Adds the copies and layers of a pass to the trace, in separate rows.
-    fn tell(&self, seen: &Seen, compute: &Stream) -> Result<()> {
+    fn tell(&self, seen: &PassTimestamps, compute: &Stream) -> Result<()> {
         self.copies.synchronize()?;
         compute.synchronize()?;
         for (row, spans) in [("copies", &seen.copies), ("streamed layers", &seen.steps)] {
@@ -302,8 +304,8 @@ fn pieces(
     stock: &Staging,
     layer: &StreamedLayer,
     slot: &DeviceBuffer<u8>,
-) -> Result<Vec<(Piece, DeviceBuffer<u8>)>> {
-    let place = |(at, piece): (u64, Piece)| {
+) -> Result<Vec<(CopyRange, DeviceBuffer<u8>)>> {
+    let place = |(at, piece): (u64, CopyRange)| {
         let at = usize::try_from(at)
             .map_err(|_| Error::Buffer("a slot cannot be addressed".to_owned()))?;
         Ok((piece.clone(), slot.slice(at..at + piece.len())?))
@@ -312,9 +314,9 @@ fn pieces(
 }
 
 /// A pass while its work is enqueued.
-struct Pass<'a> {
-    ring: &'a Ring,
-    stretches: &'a [Stretch],
+struct LayerPass<'a> {
+    ring: &'a StagingRing,
+    stretches: &'a [LayerLaunches],
     compute: &'a Stream,
     /// Index of the range whose layer is copied next.
     next: usize,
@@ -324,13 +326,13 @@ struct Pass<'a> {
     used: [bool; SLOTS],
 }
 
-impl Pass<'_> {
+impl LayerPass<'_> {
     fn layer(&self, stretch: usize) -> Option<&Layer> {
         self.ring.layers.get(self.stretches.get(stretch)?.layer)
     }
 
     /// Issues copies while slots are free.
-    fn copy_ahead(&mut self, seen: &mut Option<Seen>) -> Result<()> {
+    fn copy_ahead(&mut self, seen: &mut Option<PassTimestamps>) -> Result<()> {
         let ring = self.ring;
         while let Some(stretch) = self.stretches.get(self.next)
             && let Some(layer) = ring.layers.get(stretch.layer)
@@ -357,7 +359,7 @@ impl Pass<'_> {
     }
 
     /// Called before the launches of a range: waits for its layer, and repacks it if needed.
-    fn arrive(&mut self, stretch: usize, seen: &mut Option<Seen>) -> Result<()> {
+    fn arrive(&mut self, stretch: usize, seen: &mut Option<PassTimestamps>) -> Result<()> {
         let ring = self.ring;
         let Some(layer) = self.layer(stretch) else { return Ok(()) };
         let (slot, held) = (layer.slot, layer.held);
@@ -377,7 +379,7 @@ impl Pass<'_> {
     }
 
     /// Called after the last launch of a range.
-    fn leave(&mut self, stretch: usize, seen: &mut Option<Seen>) -> Result<()> {
+    fn leave(&mut self, stretch: usize, seen: &mut Option<PassTimestamps>) -> Result<()> {
         match self.layer(stretch).map(|l| (l.slot, l.held)) {
             Some((slot, true)) => self.free(slot, seen),
             _ => Ok(()),
@@ -385,7 +387,7 @@ impl Pass<'_> {
     }
 
     /// Frees a slot after the work that is in the stream now.
-    fn free(&mut self, slot: usize, seen: &mut Option<Seen>) -> Result<()> {
+    fn free(&mut self, slot: usize, seen: &mut Option<PassTimestamps>) -> Result<()> {
         if let (Some(at), Some(busy), Some(used)) =
             (self.ring.slots.get(slot), self.busy.get_mut(slot), self.used.get_mut(slot))
         {

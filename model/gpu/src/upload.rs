@@ -44,7 +44,7 @@ impl AsRef<[u8]> for Pages {
 }
 
 /// The method of copying from the file to the device.
-enum Way {
+enum UploadPath {
     /// Locked chunks `(part, index, pages)`, newest last.
     Locked(VecDeque<(usize, usize, HostMap)>),
     /// Two staging slots, used in alternation.
@@ -58,7 +58,7 @@ pub struct Uploader {
     device: Device,
     stream: Stream,
     gguf: Arc<Gguf>,
-    way: Way,
+    way: UploadPath,
     /// Device memory for pieces that are repacked.
     slot: DeviceBuffer<u8>,
     /// The most bytes of such a piece.
@@ -104,7 +104,7 @@ impl Uploader {
             device,
             stream: stream.clone(),
             gguf,
-            way: Way::Locked(VecDeque::new()),
+            way: UploadPath::Locked(VecDeque::new()),
             slot,
             piece,
             shared,
@@ -249,7 +249,7 @@ impl Uploader {
         to: &DeviceBuffer<u8>,
     ) -> Result<()> {
         let chunk = range.start / CHUNK;
-        if let Way::Locked(chunks) = &mut self.way
+        if let UploadPath::Locked(chunks) = &mut self.way
             && !chunks.iter().any(|(p, c, _)| (*p, *c) == (part, chunk))
         {
             let end = self.gguf.part_bytes(part).map_or(0, <[u8]>::len).min((chunk + 1) * CHUNK);
@@ -263,11 +263,13 @@ impl Uploader {
                         chunks.pop_front();
                     }
                 }
-                Err(_) => self.way = slots(&self.device)?.map_or(Way::Plain, Way::Staged),
+                Err(_) => {
+                    self.way = slots(&self.device)?.map_or(UploadPath::Plain, UploadPath::Staged)
+                }
             }
         }
         match &mut self.way {
-            Way::Locked(chunks) => {
+            UploadPath::Locked(chunks) => {
                 let found = chunks.iter().find(|(p, c, _)| (*p, *c) == (part, chunk));
                 let (_, _, map) = found
                     .ok_or_else(|| Error::Buffer("a chunk of the file is not locked".to_owned()))?;
@@ -277,14 +279,14 @@ impl Uploader {
                     to,
                 )
             }
-            Way::Plain => {
+            UploadPath::Plain => {
                 let bytes = self.gguf.part_bytes(part).and_then(|b| b.get(range.clone()));
                 let bytes = bytes.ok_or_else(|| {
                     Error::Buffer(format!("bytes {range:?} of part {part} are not in the file"))
                 })?;
                 self.stream.write(to, bytes)
             }
-            Way::Staged(slots) => {
+            UploadPath::Staged(slots) => {
                 let gguf = Arc::clone(&self.gguf);
                 let bytes = gguf.part_bytes(part).and_then(|b| b.get(range.clone()));
                 let bytes = bytes.ok_or_else(|| {

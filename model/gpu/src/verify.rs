@@ -13,7 +13,7 @@
 //! initial contents of all buffers from it ([`Sources`]). Kernels run one after another in one
 //! allocation; the upload starts no further matrix meanwhile ([`Proofs::give_way`]).
 
-use super::measure::{Placed, Sources};
+use super::measure::{LoadedCase, Sources};
 use super::plan::Job;
 use kjit_engine::Verdicts;
 use kjit_engine::{
@@ -42,7 +42,7 @@ const RIGHT: &str = "right";
 
 /// Counts and times of the verification of one opening.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Proven {
+pub struct VerifyStatistics {
     /// Kernels that were run.
     pub run: usize,
     /// Kernels with a cached verdict.
@@ -81,29 +81,29 @@ struct VerifyState {
     memory: Option<DeviceBuffer<u8>>,
     /// Bytes of the largest case that fits.
     most: usize,
-    proven: Proven,
+    proven: VerifyStatistics,
 }
 
 /// Measures the time during which any thread was verifying.
 #[derive(Default)]
 struct Clock {
-    ticks: Mutex<Ticks>,
+    ticks: Mutex<VerifyClock>,
     /// Signals that no thread is verifying.
     free: Condvar,
 }
 
 #[derive(Default)]
-struct Ticks {
+struct VerifyClock {
     at_it: usize,
     since: Option<Instant>,
     seconds: f64,
 }
 
 /// Counts a thread as verifying while this value exists.
-struct Ticking<'c>(&'c Clock);
+struct VerifyTimer<'c>(&'c Clock);
 
 /// The result of a verification.
-enum Verdict {
+enum VerifyResult {
     /// The kernel may be used.
     Right,
     /// The kernel may be used without verification, for this reason.
@@ -113,7 +113,7 @@ enum Verdict {
 }
 
 /// A kernel's case, or the reason why it cannot be made.
-type Made = Result<Case, String>;
+type PreparedCase = Result<Case, String>;
 
 /// The variants of a device that are tried, best first:
 ///
@@ -162,7 +162,10 @@ impl<'e> Proofs<'e> {
         let state = wanted.then(|| {
             let began = Instant::now();
             let verdicts = engine.verdicts(device.info());
-            let proven = Proven { seconds: began.elapsed().as_secs_f64(), ..Proven::default() };
+            let proven = VerifyStatistics {
+                seconds: began.elapsed().as_secs_f64(),
+                ..VerifyStatistics::default()
+            };
             Mutex::new(VerifyState { verdicts, stream: None, memory: None, most: 0, proven })
         });
         Proofs { engine, device, target, room, few: Arc::default(), state, clock: Clock::default() }
@@ -202,20 +205,23 @@ impl<'e> Proofs<'e> {
     /// process ends during it.
     pub(super) fn keep(&self) {
         if let Some(mut state) = self.lock() {
-            let _ticking = Ticking::of(&self.clock);
+            let _ticking = VerifyTimer::of(&self.clock);
             state.verdicts.save();
         }
     }
 
     /// Ends the verification: saves the verdicts and frees the memory.
-    pub(super) fn end(self) -> Proven {
-        let Some(state) = self.state else { return Proven::default() };
+    pub(super) fn end(self) -> VerifyStatistics {
+        let Some(state) = self.state else { return VerifyStatistics::default() };
         let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let began = Instant::now();
         let VerifyState { verdicts, memory, proven, .. } = state;
         drop((verdicts, memory));
         let ticks = self.clock.ticks.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Proven { seconds: proven.seconds + ticks.seconds + began.elapsed().as_secs_f64(), ..proven }
+        VerifyStatistics {
+            seconds: proven.seconds + ticks.seconds + began.elapsed().as_secs_f64(),
+            ..proven
+        }
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, VerifyState>> {
@@ -226,7 +232,7 @@ impl<'e> Proofs<'e> {
     /// verified. If a kernel is known to be wrong, this variant ends before any run.
     fn prove(&self, loaded: &[(&Job, Module, Kernel)]) -> Result<Vec<String>, SessionError> {
         let Some(mut state) = self.lock() else { return Ok(vec![]) };
-        let ticking = Ticking::of(&self.clock);
+        let ticking = VerifyTimer::of(&self.clock);
         let mut open = vec![];
         for (job, module, kernel) in loaded {
             match state.verdicts.of(&ProofSubject { code: module.code(), what: &what(job) }) {
@@ -254,8 +260,9 @@ impl<'e> Proofs<'e> {
     }
 
     /// Makes the cases of all jobs on several threads.
-    fn cases(&self, jobs: &[&Job]) -> Vec<Made> {
-        let slots: Vec<Mutex<Option<Made>>> = jobs.iter().map(|_| Mutex::default()).collect();
+    fn cases(&self, jobs: &[&Job]) -> Vec<PreparedCase> {
+        let slots: Vec<Mutex<Option<PreparedCase>>> =
+            jobs.iter().map(|_| Mutex::default()).collect();
         let next = AtomicUsize::new(0);
         let work = || {
             let one = || {
@@ -283,12 +290,12 @@ impl<'e> Proofs<'e> {
         &self,
         state: &mut VerifyState,
         open: &[(&Job, &Module, &Kernel)],
-        cases: Vec<Made>,
+        cases: Vec<PreparedCase>,
     ) -> Result<Vec<String>, SessionError> {
         let (mut remarks, mut ready) = (vec![], vec![]);
         let unproven = |job: &Job, why: &str| format!("{} could not be proven: {why}", job.spec);
         for (&(job, module, kernel), case) in open.iter().zip(cases) {
-            let bytes = case.as_ref().map_or(0, Placed::bytes);
+            let bytes = case.as_ref().map_or(0, LoadedCase::bytes);
             match case {
                 Ok(_) if bytes as u64 > self.room => {
                     remarks.push(unproven(
@@ -302,7 +309,7 @@ impl<'e> Proofs<'e> {
         }
         let began = Instant::now();
         state.most =
-            ready.iter().map(|(.., case)| Placed::bytes(case)).fold(state.most, usize::max);
+            ready.iter().map(|(.., case)| LoadedCase::bytes(case)).fold(state.most, usize::max);
         let sources = state
             .stream(self.device)
             .and_then(|s| Sources::of(&s, ready.iter().map(|(.., case)| case)));
@@ -318,9 +325,9 @@ impl<'e> Proofs<'e> {
         let began = Instant::now();
         for (job, module, kernel, case) in ready {
             match self.verdict(state, (job, module.code(), kernel), &sources, case)? {
-                Verdict::Right => {}
-                Verdict::Unproven(why) => remarks.push(unproven(job, &why)),
-                Verdict::Wrong(why) => {
+                VerifyResult::Right => {}
+                VerifyResult::Unproven(why) => remarks.push(unproven(job, &why)),
+                VerifyResult::Wrong(why) => {
                     return Err(SessionError::Wrong(vec![self.wrong(job, &why)]));
                 }
             }
@@ -333,7 +340,7 @@ impl<'e> Proofs<'e> {
         format!("{} computes wrongly on {}: {why}", job.spec, self.device.label())
     }
 
-    fn case(&self, job: &Job) -> Made {
+    fn case(&self, job: &Job) -> PreparedCase {
         let tokens = job.spec.timed_at(0).tokens.min(TOKENS);
         // The last token is the first one of the second page of keys.
         let size = Size { tokens, past: PAGE + 1 - tokens };
@@ -350,22 +357,22 @@ impl<'e> Proofs<'e> {
         (job, code, kernel): (&Job, &CodeObject, &Kernel),
         sources: &Sources,
         case: Case,
-    ) -> Result<Verdict, Error> {
+    ) -> Result<VerifyResult, Error> {
         let began = Instant::now();
         let _span = self.device.trace().map(|t| t.span("prove", job.spec.to_string()));
-        let memory = state.memory(self.device, Placed::bytes(&case));
+        let memory = state.memory(self.device, LoadedCase::bytes(&case));
         let placed =
-            memory.and_then(|(stream, memory)| Placed::within(&stream, &memory, sources, case));
+            memory.and_then(|(stream, memory)| LoadedCase::within(&stream, &memory, sources, case));
         let mut placed = match placed {
             Ok(placed) => placed,
             Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
-            Err(why) => return Ok(Verdict::Unproven(why.to_string())),
+            Err(why) => return Ok(VerifyResult::Unproven(why.to_string())),
         };
         // Faults before the launch are not caused by the kernel.
         match placed.settle() {
             Ok(()) => {}
             Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
-            Err(why) => return Ok(Verdict::Unproven(why.to_string())),
+            Err(why) => return Ok(VerifyResult::Unproven(why.to_string())),
         }
         let here = began.elapsed().as_secs_f64();
         let judged = state.verdicts.prove(&ProofSubject { code, what: &what(job) }, || {
@@ -385,14 +392,14 @@ impl<'e> Proofs<'e> {
         state.proven.longest = state.proven.longest.max(began.elapsed().as_secs_f64());
         state.proven.run += 1;
         match judged {
-            Ok(Ok(())) => Ok(Verdict::Right),
-            Ok(Err(why)) => Ok(Verdict::Wrong(why)),
-            Err(why) if self.device.memory().is_ok() => Ok(Verdict::Unproven(why.to_string())),
+            Ok(Ok(())) => Ok(VerifyResult::Right),
+            Ok(Err(why)) => Ok(VerifyResult::Wrong(why)),
+            Err(why) if self.device.memory().is_ok() => Ok(VerifyResult::Unproven(why.to_string())),
             // A fault ends all work on the device. The verdict is kept, so the next start uses the
             // next variant.
             Err(fault) => {
                 self.device.memory()?;
-                Ok(Verdict::Wrong(fault.to_string()))
+                Ok(VerifyResult::Wrong(fault.to_string()))
             }
         }
     }
@@ -422,21 +429,21 @@ impl VerifyState {
 }
 
 impl Clock {
-    fn lock(&self) -> MutexGuard<'_, Ticks> {
+    fn lock(&self) -> MutexGuard<'_, VerifyClock> {
         self.ticks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<'c> Ticking<'c> {
-    fn of(clock: &'c Clock) -> Ticking<'c> {
+impl<'c> VerifyTimer<'c> {
+    fn of(clock: &'c Clock) -> VerifyTimer<'c> {
         let mut now = clock.lock();
         now.at_it += 1;
         now.since.get_or_insert_with(Instant::now);
-        Ticking(clock)
+        VerifyTimer(clock)
     }
 }
 
-impl Drop for Ticking<'_> {
+impl Drop for VerifyTimer<'_> {
     fn drop(&mut self) {
         let mut now = self.0.lock();
         now.at_it -= 1;

@@ -9,7 +9,7 @@ mod recurrent;
 use super::*;
 use kjit_formats::format::Format;
 use kjit_gguf::Gguf;
-use kjit_gguf::Shown;
+use kjit_gguf::QuotedText;
 use kjit_gguf::elide::elide;
 use std::collections::{HashMap, HashSet};
 
@@ -21,7 +21,7 @@ pub enum GraphError {
     #[error(transparent)]
     Gguf(#[from] kjit_gguf::Error),
     /// An unknown architecture.
-    #[error("architecture {} is not one that kjit runs (it runs {known})", Shown(arch))]
+    #[error("architecture {} is not one that kjit runs (it runs {known})", QuotedText(arch))]
     UnknownArch {
         /// `general.architecture`.
         arch: String,
@@ -35,7 +35,7 @@ pub enum GraphError {
     )]
     NoTensors,
     /// A tensor that the architecture requires is missing.
-    #[error("tensor '{name}' is missing: architecture {} needs it", Shown(arch))]
+    #[error("tensor '{name}' is missing: architecture {} needs it", QuotedText(arch))]
     MissingTensor {
         /// The tensor.
         name: String,
@@ -45,7 +45,7 @@ pub enum GraphError {
     /// The shape of a tensor differs from the metadata.
     #[error(
         "tensor {0} has shape {found:?}, the metadata asks for {want:?} (row length first)",
-        Shown(name)
+        QuotedText(name)
     )]
     Shape {
         /// The tensor.
@@ -59,7 +59,7 @@ pub enum GraphError {
     #[error(
         "tensor {} has type {ty}, with which kjit cannot compute; re-quantise the model to \
          another type",
-        Shown(name)
+        QuotedText(name)
     )]
     Format {
         /// The tensor.
@@ -71,8 +71,8 @@ pub enum GraphError {
     #[error(
         "tensor {} is not one that kjit uses: this file of architecture {} is of a variant that \
          it does not know",
-        Shown(name),
-        Shown(arch)
+        QuotedText(name),
+        QuotedText(arch)
     )]
     Unused {
         /// The tensor.
@@ -90,7 +90,7 @@ pub enum GraphError {
         arch: String,
     },
     /// A metadata key has an invalid value.
-    #[error("key {} is {}: {}", Shown(key), elide(value, 150), elide(why, 200))]
+    #[error("key {} is {}: {}", QuotedText(key), elide(value, 150), elide(why, 200))]
     Value {
         /// Name of the key.
         key: String,

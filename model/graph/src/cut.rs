@@ -1,6 +1,6 @@
 //! Cuts a graph between layers.
 
-use crate::op::Given;
+use crate::op::InputRows;
 use crate::{Dtype, Graph, Op, StateId, StateKind, ValueId};
 use std::ops::Range;
 
@@ -126,7 +126,7 @@ impl Layers {
         });
         let states = states.collect();
         if let Some(&out) = self.borders.get(layers.start).filter(|_| layers.start > 0) {
-            ops.insert(0, Op::Given(Given { out }));
+            ops.insert(0, Op::InputRows(InputRows { out }));
         }
         let next = self.borders.get(layers.end).copied();
         Graph {

@@ -127,7 +127,9 @@ fn part(graph: &Graph, layer: &Range<usize>, first: usize, last: usize) -> Optio
     let start = (layer.start..=first).rev().find(|at| border(graph, *at).is_ok())?;
     let end = (last + 1..=layer.end).find(|at| border(graph, *at).is_ok())?;
     // The CPU does not know the ids and positions of the tokens there.
-    let knows = |op: &Op| matches!(op, Op::Embed(_) | Op::Rope(_) | Op::Temper(_) | Op::Given(_));
+    let knows = |op: &Op| {
+        matches!(op, Op::Embed(_) | Op::Rope(_) | Op::AttentionTemperature(_) | Op::InputRows(_))
+    };
     let apart = graph.ops.get(start..end)?.iter().all(|op| op.states().is_empty() && !knows(op));
     apart.then_some(start..end)
 }

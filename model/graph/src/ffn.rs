@@ -119,7 +119,9 @@ fn part(graph: &Graph, layer: usize, range: Range<usize>) -> Option<Range<usize>
     let start = (behind..=last).find(|at| border(graph, *at).is_ok())?;
     let end = (start + 1..=last + 1).rev().find(|at| border(graph, *at).is_ok())?;
     let part = graph.ops.get(start..end)?;
-    let knows = |op: &Op| matches!(op, Op::Embed(_) | Op::Rope(_) | Op::Temper(_) | Op::Given(_));
+    let knows = |op: &Op| {
+        matches!(op, Op::Embed(_) | Op::Rope(_) | Op::AttentionTemperature(_) | Op::InputRows(_))
+    };
     let apart = !part.iter().any(|op| knows(op) || of_experts(op));
     (apart && part.iter().any(|op| matches!(op, Op::MatMul(_)))).then_some(start..end)
 }

@@ -4,7 +4,7 @@
 
 /// A buffer's lifetime in launches, both ends included, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Life {
+pub struct Lifetime {
     /// First launch that writes the buffer.
     pub first: usize,
     /// Last launch that uses the buffer.
@@ -13,9 +13,9 @@ pub struct Life {
     pub bytes: u64,
 }
 
-impl Life {
+impl Lifetime {
     /// Whether two lifetimes overlap.
-    pub fn meets(&self, other: &Life) -> bool {
+    pub fn meets(&self, other: &Lifetime) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 }
@@ -26,7 +26,7 @@ pub const ALIGN: u64 = 256;
 /// The offset of each buffer, and the size of the arena. The largest buffers are placed first, each
 /// in the lowest gap that is free during its lifetime. For transformers, where a few sizes repeat,
 /// the result is within a few percent of the largest sum of live buffers.
-pub fn place(lives: &[Life]) -> (Vec<u64>, u64) {
+pub fn place(lives: &[Lifetime]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first));
     let mut offsets = vec![0; lives.len()];
@@ -61,7 +61,7 @@ fn room(bytes: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn overlap(lives: &[Life], offsets: &[u64]) -> Option<(usize, usize)> {
+    fn overlap(lives: &[Lifetime], offsets: &[u64]) -> Option<(usize, usize)> {
         let pairs = (0..lives.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
         pairs.into_iter().find(|&(a, b)| {
             lives[a].meets(&lives[b])
@@ -78,10 +78,10 @@ mod tests {
             (seed >> 33) % n
         };
         for round in 0..200 {
-            let lives: Vec<Life> = (0..next(30))
+            let lives: Vec<Lifetime> = (0..next(30))
                 .map(|_| {
                     let first = next(20) as usize;
-                    Life { first, last: first + next(6) as usize, bytes: next(5000) }
+                    Lifetime { first, last: first + next(6) as usize, bytes: next(5000) }
                 })
                 .collect();
             let (offsets, size) = place(&lives);
@@ -94,8 +94,8 @@ mod tests {
 
     #[test]
     fn a_chain_of_equal_buffers_needs_two_places() {
-        let lives: Vec<Life> =
-            (0..50).map(|i| Life { first: i, last: i + 1, bytes: 4096 }).collect();
+        let lives: Vec<Lifetime> =
+            (0..50).map(|i| Lifetime { first: i, last: i + 1, bytes: 4096 }).collect();
         assert_eq!(place(&lives).1, 2 * 4096);
     }
 }

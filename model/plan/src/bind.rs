@@ -1,6 +1,6 @@
 //! Arguments of launches.
 
-use crate::choice::Chosen;
+use crate::choice::SamplingArg;
 use crate::dim::Dim;
 use kjit_graph::{RopeId, StateId, WeightId};
 
@@ -50,7 +50,7 @@ pub const PICK: usize = 2;
 /// An argument of a reduction over devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(hidden)]
-pub enum Meeting {
+pub enum AllReduceArg {
     /// `u32`s: the number of exchanges so far, and related counters.
     Words,
     /// `u32` in host memory: set when a device waited too long.
@@ -104,9 +104,9 @@ pub enum Bind {
     /// This number of elements for each token, as `u64`.
     Elements(u64),
     /// An argument of the choice.
-    Chosen(Chosen),
+    Chosen(SamplingArg),
     /// An argument of a reduction over devices.
-    Meeting(Meeting),
+    Meeting(AllReduceArg),
     /// Rows that the CPU computed, in host memory.
     HostParts,
 }

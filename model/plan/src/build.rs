@@ -1,11 +1,11 @@
 //! Builds a program launch by launch: deduplicates jobs, assigns buffers to values, and lays out
 //! memory.
 
-use super::arena::{Life, place};
+use super::arena::{Lifetime, place};
 use super::fuse::Step;
 use super::{
-    Bind, Buffer, BufferId, Dim, GemmUse, HostWork, Job, JobId, Kept, Launch, Pause, PlanError,
-    Program,
+    Bind, Buffer, BufferId, Dim, GemmUse, HostWork, Job, JobId, KeptValue, Launch, Pause,
+    PlanError, Program,
 };
 use crate::error::unsupported;
 use kjit_graph::op::Offload;
@@ -18,12 +18,12 @@ use std::collections::HashMap;
 #[derive(Debug, Clone, Default)]
 pub struct Jobs {
     list: Vec<Job>,
-    known: HashMap<Spec, Made>,
+    known: HashMap<Spec, CompiledSizes>,
 }
 
 /// The facts of a job that a launch needs.
 #[derive(Debug, Clone, Copy)]
-pub struct Made {
+pub struct CompiledSizes {
     /// The job.
     pub job: JobId,
     /// Threads of a block.
@@ -48,15 +48,15 @@ impl Jobs {
     /// The result for a spec that was made before. All jobs have one target and layers are alike,
     /// so few specs are new. Generating a kernel, finding its includes and comparing it with the
     /// others takes most of a plan's time.
-    pub fn known(&self, spec: &Spec) -> Option<Made> {
+    pub fn known(&self, spec: &Spec) -> Option<CompiledSizes> {
         self.known.get(spec).copied()
     }
 
     /// Makes a kernel's job for this target and remembers it by its spec.
-    pub fn make(&mut self, spec: Spec, kernel: Kernel, job: kjit_engine::Job) -> Made {
+    pub fn make(&mut self, spec: Spec, kernel: Kernel, job: kjit_engine::Job) -> CompiledSizes {
         let Kernel { entry, block, shared, .. } = kernel;
         let job = self.intern(Job { job, entry, spec: spec.clone() });
-        *self.known.entry(spec).or_insert(Made { job, block, shared })
+        *self.known.entry(spec).or_insert(CompiledSizes { job, block, shared })
     }
 
     /// The jobs so far.
@@ -73,12 +73,12 @@ impl Jobs {
 struct Pending {
     name: String,
     bytes: u64,
-    until: Until,
+    until: BufferLifetime,
 }
 
 /// A buffer's lifetime.
 #[derive(Clone, Copy, PartialEq)]
-enum Until {
+enum BufferLifetime {
     /// From the first to the last launch that binds it.
     Bound,
     /// From the first launch that binds it to the end.
@@ -157,24 +157,24 @@ impl<'g> Builder<'g> {
     /// Working memory of this step; its lifetime is from the first to the last launch that binds
     /// it.
     pub fn scratch(&mut self, name: impl Into<String>, bytes: u64) -> Bind {
-        self.add(name.into(), bytes, Until::Bound)
+        self.add(name.into(), bytes, BufferLifetime::Bound)
     }
 
     /// Counters that are zero before and after each launch that uses them. All launches with this
     /// name share them.
     pub fn counters(&mut self, name: &str, bytes: u64) -> Bind {
-        match self.buffers.iter().position(|b| b.until == Until::Ever && b.name == name) {
+        match self.buffers.iter().position(|b| b.until == BufferLifetime::Ever && b.name == name) {
             Some(at) => {
                 if let Some(b) = self.buffers.get_mut(at) {
                     b.bytes = b.bytes.max(bytes);
                 }
                 Bind::Buffer(BufferId(at as u32))
             }
-            None => self.add(name.to_string(), bytes, Until::Ever),
+            None => self.add(name.to_string(), bytes, BufferLifetime::Ever),
         }
     }
 
-    fn add(&mut self, name: String, bytes: u64, until: Until) -> Bind {
+    fn add(&mut self, name: String, bytes: u64, until: BufferLifetime) -> Bind {
         self.buffers.push(Pending { name, bytes, until });
         Bind::Buffer(BufferId(self.buffers.len() as u32 - 1))
     }
@@ -194,7 +194,9 @@ impl<'g> Builder<'g> {
     /// A buffer for a value that exists before the first launch.
     pub fn give(&mut self, v: ValueId) {
         let bytes = self.value_bytes(v);
-        if let Bind::Buffer(id) = self.add(self.graph.value(v).name.clone(), bytes, Until::Given) {
+        if let Bind::Buffer(id) =
+            self.add(self.graph.value(v).name.clone(), bytes, BufferLifetime::Given)
+        {
             self.values.insert(v, id);
             self.given = Some(id);
         }
@@ -215,7 +217,7 @@ impl<'g> Builder<'g> {
         let made = self.add(
             self.graph.value(v).name.clone(),
             bytes,
-            if self.keep.contains(&v) { Until::End } else { Until::Bound },
+            if self.keep.contains(&v) { BufferLifetime::End } else { BufferLifetime::Bound },
         );
         if let Bind::Buffer(id) = made {
             self.values.insert(v, id);
@@ -309,15 +311,15 @@ impl<'g> Builder<'g> {
     /// `first`.
     pub fn finish(self, products: Vec<GemmUse>, head: BufferId, first: usize) -> Program {
         let end = self.launches.len().saturating_sub(1);
-        let mut lives: Vec<Life> = self
+        let mut lives: Vec<Lifetime> = self
             .buffers
             .iter()
             .map(|b| match b.until {
-                Until::Ever => Life { first: 0, last: end, bytes: b.bytes },
+                BufferLifetime::Ever => Lifetime { first: 0, last: end, bytes: b.bytes },
                 // No launch uses it yet.
-                Until::End => Life { first: usize::MAX, last: end, bytes: b.bytes },
-                Until::Bound => Life { first: usize::MAX, last: 0, bytes: b.bytes },
-                Until::Given => Life { first: 0, last: 0, bytes: b.bytes },
+                BufferLifetime::End => Lifetime { first: usize::MAX, last: end, bytes: b.bytes },
+                BufferLifetime::Bound => Lifetime { first: usize::MAX, last: 0, bytes: b.bytes },
+                BufferLifetime::Given => Lifetime { first: 0, last: 0, bytes: b.bytes },
             })
             .collect();
         for (i, launch) in self.launches.iter().enumerate() {
@@ -344,10 +346,10 @@ impl<'g> Builder<'g> {
         let (offsets, arena) = place(&lives);
         let buffers = self.buffers.into_iter().zip(offsets).map(|(b, offset)| {
             let Pending { name, bytes, until } = b;
-            Buffer { name, bytes, offset, zeroed: until == Until::Ever }
+            Buffer { name, bytes, offset, zeroed: until == BufferLifetime::Ever }
         });
         let kept = self.keep.iter().filter_map(|&value| {
-            Some(Kept {
+            Some(KeptValue {
                 value,
                 buffer: *self.values.get(&value)?,
                 tiled: self.tiled.contains(&value),

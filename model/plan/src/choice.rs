@@ -22,7 +22,7 @@ pub enum Choice {
 /// An argument of the choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(hidden)]
-pub enum Chosen {
+pub enum SamplingArg {
     /// Top-k of [`Choice::Draw`].
     TopK,
     /// The inverse temperature of [`Choice::Draw`].
@@ -43,7 +43,7 @@ pub enum Number {
     F32(f32),
 }
 
-impl Chosen {
+impl SamplingArg {
     /// The argument's value.
     pub fn of(self, choice: Choice) -> Number {
         let (top_k, inverse, top_p, min_p) = match choice {
@@ -51,10 +51,10 @@ impl Chosen {
             Choice::Draw { top_k, inverse, top_p, min_p } => (top_k, inverse, top_p, min_p),
         };
         match self {
-            Chosen::TopK => Number::U32(top_k),
-            Chosen::Inverse => Number::F32(inverse),
-            Chosen::TopP => Number::F32(top_p),
-            Chosen::MinP => Number::F32(min_p),
+            SamplingArg::TopK => Number::U32(top_k),
+            SamplingArg::Inverse => Number::F32(inverse),
+            SamplingArg::TopP => Number::F32(top_p),
+            SamplingArg::MinP => Number::F32(min_p),
         }
     }
 }

@@ -3,8 +3,8 @@
 
 use super::fuse::{Attend, Finish, Input, Segment, Step};
 use super::lower::{Lower, finish_of};
-use super::small::Form;
-use super::{Bind, Chosen, Control, Dim, ONE, PICK, PlanError, TOKENS};
+use super::lower_common::NormForm;
+use super::{Bind, Control, Dim, ONE, PICK, PlanError, SamplingArg, TOKENS};
 use crate::error::unsupported;
 use kjit_graph::{Activation, Pairing, Rope, StateId, ValueId, WeightId};
 use kjit_kernels::Family;
@@ -35,7 +35,8 @@ impl Lower<'_> {
             Step::Decay(decay) => self.decay(decay),
             Step::Norm { x, weight, eps, residual, out } => {
                 let group = self.graph.weight(*weight).elems();
-                let form = Form { kind: NormKind::Rms, group, weight: Some(*weight), bias: None };
+                let form =
+                    NormForm { kind: NormKind::Rms, group, weight: Some(*weight), bias: None };
                 self.norm(*x, &form, *eps, *residual, *out)
             }
             Step::Map { op, residual, out } => self.map(op, *residual, *out),
@@ -354,10 +355,10 @@ impl Lower<'_> {
             work: self.program.counters("draw.work", draw::WORK as u64 * rows),
             said: self.program.scratch("draw.said", draw::SAID as u64 * rows),
             capacity,
-            top_k: Bind::Chosen(Chosen::TopK),
-            inverse: Bind::Chosen(Chosen::Inverse),
-            top_p: Bind::Chosen(Chosen::TopP),
-            min_p: Bind::Chosen(Chosen::MinP),
+            top_k: Bind::Chosen(SamplingArg::TopK),
+            inverse: Bind::Chosen(SamplingArg::Inverse),
+            top_p: Bind::Chosen(SamplingArg::TopP),
+            min_p: Bind::Chosen(SamplingArg::MinP),
             blocks: Bind::Dim(blocks),
         };
         self.run("draw".to_string(), &job, [blocks, TOKENS, ONE], args);

@@ -105,7 +105,7 @@ pub enum GemmPart {
 /// launches, which depend on both.
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
-pub struct Now {
+pub struct LaunchParams {
     /// Compute units of the device.
     pub units: u32,
     /// The number of tokens.
@@ -118,7 +118,7 @@ pub struct Now {
 
 impl Dim {
     /// The size, at least 1.
-    pub fn at(self, now: &Now) -> u32 {
+    pub fn at(self, now: &LaunchParams) -> u32 {
         match self {
             Dim::Is(n) => n,
             Dim::Tokens { per, each } => now.tokens.div_ceil(per.max(1)).saturating_mul(each),

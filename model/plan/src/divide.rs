@@ -21,7 +21,7 @@ impl LayerNeed {
 
 /// A device's memory for layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Room {
+pub struct DeviceMemory {
     /// The device's label, such as `cuda:0`.
     pub label: String,
     /// Bytes for weights and states: free memory or the budget, minus a stage's other needs.
@@ -82,7 +82,7 @@ pub fn needs(graph: &Graph, layers: &Layers, options: &OpenOptions) -> Vec<Layer
 ///
 /// # Errors
 /// Fewer layers than devices, or less memory than the layers need.
-pub fn divide(needs: &[LayerNeed], rooms: &[Room]) -> Result<Vec<usize>, DivideError> {
+pub fn divide(needs: &[LayerNeed], rooms: &[DeviceMemory]) -> Result<Vec<usize>, DivideError> {
     let (layers, devices) = (needs.len(), rooms.len());
     if layers < devices || devices == 0 {
         return Err(DivideError::Few { layers, devices });
@@ -127,8 +127,8 @@ mod tests {
         each.iter().map(|&weights| LayerNeed { weights, state: 0 }).collect()
     }
 
-    fn rooms(each: &[u64]) -> Vec<Room> {
-        each.iter().map(|&bytes| Room { label: format!("cuda:{bytes}"), bytes }).collect()
+    fn rooms(each: &[u64]) -> Vec<DeviceMemory> {
+        each.iter().map(|&bytes| DeviceMemory { label: format!("cuda:{bytes}"), bytes }).collect()
     }
 
     #[test]

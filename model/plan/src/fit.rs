@@ -17,7 +17,7 @@ pub fn check(graph: &Graph) -> Result<(), PlanError> {
     };
     // A recurrent state is recomputed from the start. The previous and next stages would have to go
     // back too.
-    let part = graph.feeds_next_stage || graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
+    let part = graph.feeds_next_stage || graph.ops.iter().any(|op| matches!(op, Op::InputRows(_)));
     if part && graph.is_recurrent() {
         return Err(refuse("its recurrent states need one device: no split by layers".to_owned()));
     }
@@ -40,7 +40,7 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
         Op::Reduce(_) => None,
         Op::Offload(_)
         | Op::Placed(_)
-        | Op::Given(_)
+        | Op::InputRows(_)
         | Op::Embed(_)
         | Op::Add(_)
         | Op::MatMul(_)
@@ -54,7 +54,11 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
         | Op::Repeat(_) => None,
         Op::Conv(_) | Op::Shift(_) | Op::Scan(_) | Op::LinearAttention(_) => None,
         Op::Act(Act { act: Activation::Exp, .. }) => None,
-        Op::Affine(_) | Op::Temper(_) | Op::Slice(_) | Op::Spread(_) | Op::ExpertSum(_) => None,
+        Op::Affine(_)
+        | Op::AttentionTemperature(_)
+        | Op::Slice(_)
+        | Op::Spread(_)
+        | Op::ExpertSum(_) => None,
         Op::Norm(Norm { kind: NormKind::Length, weight, bias, .. })
             if weight.is_some() || bias.is_some() =>
         {

@@ -23,45 +23,45 @@ mod batch;
 mod bind;
 mod build;
 mod choice;
-mod chosen;
 mod decode;
 mod dim;
 pub mod divide;
 mod error;
-pub mod expert_places;
+pub mod expert_cache;
 mod fit;
 #[doc(hidden)]
 pub mod fuse;
 mod group;
 mod lower;
+mod lower_common;
 mod map;
 mod model_plan;
 mod persistent;
+mod planner;
 mod print;
 mod product;
 mod program;
 mod prompt;
 mod reduce;
 mod reproducible;
-mod small;
+mod residency;
+mod sparse_attention;
 mod states;
-mod stream;
 mod streaming;
-mod whole;
 
 #[doc(hidden)]
-pub use arena::{Life, place};
+pub use arena::{Lifetime, place};
 pub use batch::DRAFTED;
 pub use persistent::{Instruction, PersistentKernel};
-pub use reduce::{RANKS, Room, WORDS};
+pub use planner::{Request, copies_beside, plan};
+pub use reduce::{ExchangeSizes, RANKS, WORDS};
 #[doc(hidden)]
-pub use streaming::{SLOTS, StreamedLayer, StreamedMatrix, Streaming, Stretch};
-pub use whole::{Request, copies_beside, plan};
+pub use streaming::{LayerLaunches, SLOTS, StreamedLayer, StreamedMatrix, Streaming};
 
-pub use bind::{Bind, BufferId, Control, Meeting, PICK};
-pub use choice::{Choice, Chosen, Number};
-pub use dim::{Dim, GemmPart, GemmUse, Now};
+pub use bind::{AllReduceArg, Bind, BufferId, Control, PICK};
+pub use choice::{Choice, Number, SamplingArg};
+pub use dim::{Dim, GemmPart, GemmUse, LaunchParams};
 use dim::{ONE, TOKENS};
 pub use error::PlanError;
 pub use model_plan::{MemoryNeed, Parts, Plan};
-pub use program::{Batch, Buffer, HostWork, Job, JobId, Kept, Launch, Pause, Program};
+pub use program::{Batch, Buffer, HostWork, Job, JobId, KeptValue, Launch, Pause, Program};

@@ -1,7 +1,7 @@
 //! The shared parts of all lowerings: jobs, weights, values, epilogues of projections, and errors
 //! that name the step.
 
-use super::build::{Builder, Jobs, Made, Shape};
+use super::build::{Builder, CompiledSizes, Jobs, Shape};
 use super::fuse::{Finish, Input, Segment, Step, head_size};
 use super::{Bind, BufferId, Dim, GemmUse, JobId, PlanError};
 use crate::error::unsupported;
@@ -56,7 +56,7 @@ pub(super) struct Lower<'g> {
 }
 
 /// A job and its launch geometry, typed by the family of its arguments.
-pub(super) struct Ready<F> {
+pub(super) struct LoweredJob<F> {
     job: JobId,
     block: u32,
     shared: u32,
@@ -121,10 +121,10 @@ impl Lower<'_> {
     }
 
     /// The job of a kernel.
-    pub fn job<F: Registered>(&mut self, name: &str, spec: F) -> Result<Ready<F>, PlanError> {
+    pub fn job<F: Registered>(&mut self, name: &str, spec: F) -> Result<LoweredJob<F>, PlanError> {
         let spec: Spec = spec.into();
         let arguments = spec.arguments().len();
-        let Made { job, block, shared } = match self.jobs.known(&spec) {
+        let CompiledSizes { job, block, shared } = match self.jobs.known(&spec) {
             Some(made) => made,
             None => {
                 let kernel = self.spec(name, spec.kernel(&self.target))?;
@@ -133,7 +133,7 @@ impl Lower<'_> {
                 self.jobs.make(spec, kernel, job)
             }
         };
-        Ok(Ready { job, block, shared, arguments, family: PhantomData })
+        Ok(LoweredJob { job, block, shared, arguments, family: PhantomData })
     }
 
     /// The name of a projection: the value of its result.
@@ -193,7 +193,7 @@ impl Lower<'_> {
     pub fn run<F: Family>(
         &mut self,
         name: String,
-        ready: &Ready<F>,
+        ready: &LoweredJob<F>,
         grid: [Dim; 3],
         args: F::Args<Bind>,
     ) {

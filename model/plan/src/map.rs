@@ -4,7 +4,9 @@ use super::decode::rope_form;
 use super::lower::Lower;
 use super::{Bind, Dim, ONE, PlanError, TOKENS};
 use crate::error::unsupported;
-use kjit_graph::op::{Act, Affine, Concat, Dot, ExpertSum, Glu, Slice, Spread, Temper};
+use kjit_graph::op::{
+    Act, Affine, AttentionTemperature, Concat, Dot, ExpertSum, Glu, Slice, Spread,
+};
 use kjit_graph::{Activation, Op, RopeId, ValueId, WeightId};
 use kjit_kernels::map::{Function, Map, MapArgs, MapSpec};
 
@@ -113,7 +115,7 @@ impl Lower<'_> {
                 let map = Map::Dot { each: elems(a) / elems(out).max(1) };
                 Operands { a: self.value(b)?, ..Operands::of(map, self.value(a)?) }
             }
-            Op::Temper(Temper { x, scale, period, offset, .. }) => {
+            Op::AttentionTemperature(AttentionTemperature { x, scale, period, offset, .. }) => {
                 let map = Map::Temper { period, offset, each_own };
                 Operands { numbers: [scale, 0.0, 0.0, 0.0], ..self.positioned(map, x)? }
             }

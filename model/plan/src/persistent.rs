@@ -20,7 +20,7 @@
 //! the reduction becomes a part of it (`parts`). Other reductions are separate steps.
 
 use super::arena::ALIGN;
-use super::{Batch, Bind, Dim, Job, Launch, Now, Program};
+use super::{Batch, Bind, Dim, Job, Launch, LaunchParams, Program};
 use kjit_engine::{MatrixUnit, Target};
 use kjit_graph::{Graph, Op, State, StateKind};
 use kjit_kernels::SpecError;
@@ -28,7 +28,7 @@ use kjit_kernels::matvec::MatvecSpec;
 use kjit_kernels::persistent::{MEETS_BEHIND, Persistent, Probe, SUM};
 use kjit_kernels::segments::Finish;
 use kjit_kernels::spec::Spec;
-use kjit_kernels::step::{Inside, Step, packets};
+use kjit_kernels::step::{Step, StepContext, packets};
 
 /// The fewest bytes of a layer's weights for which one launch is the default.
 const WORTH: usize = 50 << 20;
@@ -184,8 +184,9 @@ impl PersistentKernel {
         }
         let (rows, among) =
             (program.tokens as usize, parts.iter().find_map(|p| p.among).unwrap_or((1, 0)));
-        let inside = Inside::of(target, rows, among.0);
-        let made = |routed| Persistent::new(&specs, target, probe, Inside { routed, ..inside });
+        let inside = StepContext::of(target, rows, among.0);
+        let made =
+            |routed| Persistent::new(&specs, target, probe, StepContext { routed, ..inside });
         let kept: Vec<Bind> = program.kept.iter().map(|kept| Bind::Buffer(kept.buffer)).collect();
         // Tries the choice of experts in each block. It must work for all mixtures of the program.
         let routed = || -> Result<Result<PersistentKernel, String>, String> {
@@ -254,7 +255,7 @@ impl PersistentKernel {
     /// Errors of `address`.
     pub fn words<E>(
         &self,
-        now: &Now,
+        now: &LaunchParams,
         blocks: u32,
         packets: u64,
         mut address: impl FnMut(&str, &Bind) -> Result<Option<u64>, E>,
@@ -305,7 +306,7 @@ struct Part<'p> {
 
 /// A program's launches; if weights stream, products are merged with reductions.
 fn parts<'p>(program: &'p Program, jobs: &[Job], target: &Target) -> Result<Vec<Part<'p>>, String> {
-    let streams = Inside::of(target, 1, 1).streams;
+    let streams = StepContext::of(target, 1, 1).streams;
     let mut all: Vec<Part<'p>> = vec![];
     for launch in &program.launches {
         let job = jobs.get(launch.job.0 as usize).ok_or("a launch without a job")?;

@@ -59,11 +59,11 @@ impl Form {
     }
 
     /// The layout for the kernel that makes it.
-    const fn made(self) -> tiles::Form {
+    const fn made(self) -> tiles::TileLayout {
         match self {
-            Form::Tiles => tiles::Form::Tiles,
-            Form::Panels => tiles::Form::Panels,
-            Form::Turned => tiles::Form::Turned,
+            Form::Tiles => tiles::TileLayout::Tiles,
+            Form::Panels => tiles::TileLayout::Panels,
+            Form::Turned => tiles::TileLayout::Turned,
         }
     }
 }

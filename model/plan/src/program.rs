@@ -2,7 +2,7 @@
 
 use crate::bind::{Bind, BufferId, Control};
 use crate::choice::Choice;
-use crate::dim::{Dim, GemmUse, Now};
+use crate::dim::{Dim, GemmUse, LaunchParams};
 use kjit_engine::Target;
 use kjit_graph::ValueId;
 use kjit_kernels::SpecError;
@@ -81,7 +81,7 @@ pub struct Program {
     /// The launches in order.
     pub launches: Vec<Launch>,
     /// The buffers of kept values and of the result.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<KeptValue>,
     /// Products whose launches depend on the number of tokens.
     pub products: Vec<GemmUse>,
     /// The input of the steps that make logits: one f32 row for each token.
@@ -154,7 +154,7 @@ impl HostWork {
 /// A value that exists after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
-pub struct Kept {
+pub struct KeptValue {
     /// The value.
     pub value: ValueId,
     /// The buffer of the value.
@@ -221,13 +221,13 @@ impl Program {
         units: u32,
         tokens: u32,
         choice: Choice,
-    ) -> Result<Now, SpecError> {
+    ) -> Result<LaunchParams, SpecError> {
         let products = self
             .products
             .iter()
             .map(|p| p.launch(target, tokens, units))
             .collect::<Result<_, _>>()?;
-        Ok(Now { units, tokens, choice, products })
+        Ok(LaunchParams { units, tokens, choice, products })
     }
 }
 

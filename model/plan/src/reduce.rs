@@ -1,7 +1,7 @@
 //! Lowers reductions over devices to `kjit_kernels::reduce`.
 
 use super::lower::Lower;
-use super::{Bind, Dim, Launch, Meeting, ONE, Plan, PlanError, Program};
+use super::{AllReduceArg, Bind, Dim, Launch, ONE, Plan, PlanError, Program};
 use kjit_graph::ValueId;
 use kjit_graph::op::Reduce;
 use kjit_kernels::reduce::{BLOCKS_PER_UNIT, ReduceArgs, ReduceSpec, STRETCH, words_of_stretches};
@@ -41,22 +41,22 @@ impl Lower<'_> {
             None => self.program.make(out),
         };
         let (inbox, room) = match (gathered, stretches) {
-            (true, _) => (Meeting::Gathered, Meeting::Room),
-            (_, true) => (Meeting::Rows, Meeting::RowsRoom),
-            _ => (Meeting::Inbox, Meeting::Room),
+            (true, _) => (AllReduceArg::Gathered, AllReduceArg::Room),
+            (_, true) => (AllReduceArg::Rows, AllReduceArg::RowsRoom),
+            _ => (AllReduceArg::Inbox, AllReduceArg::Room),
         };
         let to = |i: usize| match (i + 1 < ranks && !gathered, stretches) {
             (false, _) => Bind::Null,
-            (true, true) => Bind::Meeting(Meeting::RowsTo(i as u32)),
-            (true, false) => Bind::Meeting(Meeting::To(i as u32)),
+            (true, true) => Bind::Meeting(AllReduceArg::RowsTo(i as u32)),
+            (true, false) => Bind::Meeting(AllReduceArg::To(i as u32)),
         };
         let [to0, to1, to2, to3, to4, to5, to6] = std::array::from_fn::<_, { RANKS - 1 }, _>(to);
         let args = ReduceArgs {
             x,
             residual: added,
             y,
-            words: Bind::Meeting(Meeting::Words),
-            late: Bind::Meeting(Meeting::Late),
+            words: Bind::Meeting(AllReduceArg::Words),
+            late: Bind::Meeting(AllReduceArg::Late),
             inbox: Bind::Meeting(inbox),
             to0,
             to1,
@@ -67,7 +67,7 @@ impl Lower<'_> {
             to6,
             count: Bind::Elements(spec.cols as u64),
             room: Bind::Meeting(room),
-            limit: Bind::Meeting(Meeting::Limit),
+            limit: Bind::Meeting(AllReduceArg::Limit),
             rank: Bind::U32(reduce.rank as u32),
             blocks: Bind::Dim(blocks),
         };
@@ -78,7 +78,7 @@ impl Lower<'_> {
 
 /// Sizes of the exchange buffers for each device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Room {
+pub struct ExchangeSizes {
     /// Number of packets.
     pub packets: u64,
     /// Number of values of prompt rows, a multiple of a range.
@@ -87,9 +87,9 @@ pub struct Room {
     pub gathered: u64,
 }
 
-impl Room {
+impl ExchangeSizes {
     /// Whether these sizes suffice for `wanted`.
-    pub fn holds(&self, wanted: Room) -> bool {
+    pub fn holds(&self, wanted: ExchangeSizes) -> bool {
         wanted.packets <= self.packets
             && wanted.values <= self.values
             && wanted.gathered <= self.gathered
@@ -111,7 +111,9 @@ impl Launch {
     pub fn gathers(&self) -> Option<(&Bind, &Bind, u64)> {
         let (x, inbox) = (self.args.first()?, self.args.get(INBOX)?);
         match (inbox, self.args.get(COUNT)?) {
-            (Bind::Meeting(Meeting::Gathered), Bind::Elements(each)) => Some((x, inbox, *each)),
+            (Bind::Meeting(AllReduceArg::Gathered), Bind::Elements(each)) => {
+                Some((x, inbox, *each))
+            }
             _ => None,
         }
     }
@@ -122,7 +124,7 @@ const INBOX: usize = 5;
 const COUNT: usize = 13;
 
 /// A launch that sums rows over devices.
-pub struct Sum<'p> {
+pub struct AllReduceLaunch<'p> {
     /// Program of the launch.
     pub program: &'p Program,
     /// The launch.
@@ -135,7 +137,7 @@ pub struct Sum<'p> {
 
 impl Plan {
     /// The exchange buffers that the launches need, for the largest reduction. `None` without any.
-    pub fn room(&self) -> Option<Room> {
+    pub fn room(&self) -> Option<ExchangeSizes> {
         let mut room = None;
         for program in self.programs() {
             for launch in &program.launches {
@@ -145,7 +147,7 @@ impl Plan {
                     continue;
                 };
                 let values = spec.cols as u64 * u64::from(program.tokens);
-                let all = room.get_or_insert_with(Room::default);
+                let all = room.get_or_insert_with(ExchangeSizes::default);
                 match (spec.gathered, spec.stretches) {
                     (true, _) => all.gathered = all.gathered.max(values),
                     (_, true) => {
@@ -159,19 +161,22 @@ impl Plan {
     }
 
     /// The first launch that sums rows in decoding, and in prompts.
-    pub fn sums(&self) -> Vec<Sum<'_>> {
+    pub fn sums(&self) -> Vec<AllReduceLaunch<'_>> {
         std::iter::once(&self.decode)
             .chain(self.prompts.last())
             .filter_map(|p| self.first_sum(p))
             .collect()
     }
 
-    fn first_sum<'p>(&'p self, program: &'p Program) -> Option<Sum<'p>> {
+    fn first_sum<'p>(&'p self, program: &'p Program) -> Option<AllReduceLaunch<'p>> {
         program.launches.iter().find_map(|launch| {
             match &self.jobs.get(launch.job.0 as usize)?.spec {
-                Spec::Reduce(spec) if !spec.join => {
-                    Some(Sum { program, launch, cols: spec.cols, residual: spec.residual })
-                }
+                Spec::Reduce(spec) if !spec.join => Some(AllReduceLaunch {
+                    program,
+                    launch,
+                    cols: spec.cols,
+                    residual: spec.residual,
+                }),
                 _ => None,
             }
         })

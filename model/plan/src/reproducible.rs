@@ -40,7 +40,7 @@ pub(super) fn check(graph: &Graph) -> Result<(), PlanError> {
         match op {
             Op::Offload(_) | Op::Placed(_) => return no("a part that the CPU computes"),
             Op::Reduce(_) => return no("a model whose layers several devices compute together"),
-            Op::Given(_) => return no("a model whose layers are on several devices"),
+            Op::InputRows(_) => return no("a model whose layers are on several devices"),
             _ => {}
         }
     }

@@ -69,7 +69,7 @@ pub struct Streaming {
 /// A range of launches that need one streamed layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
-pub struct Stretch {
+pub struct LayerLaunches {
     /// Index in [`Streaming::layers`].
     pub layer: usize,
     /// The first launch that reads its matrices.
@@ -100,8 +100,8 @@ impl Streaming {
     }
 
     /// The ranges of these launches, in order.
-    pub fn stretches(&self, launches: &[Launch]) -> Vec<Stretch> {
-        let mut all: Vec<Stretch> = vec![];
+    pub fn stretches(&self, launches: &[Launch]) -> Vec<LayerLaunches> {
+        let mut all: Vec<LayerLaunches> = vec![];
         for (i, launch) in launches.iter().enumerate() {
             let reads = launch.args.iter().find_map(|a| match a {
                 Bind::Matrix(w) => self.layer_of.get(w).copied(),
@@ -110,7 +110,7 @@ impl Streaming {
             match (reads, all.last_mut()) {
                 (None, _) => {}
                 (Some(layer), Some(last)) if last.layer == layer => last.last = i,
-                (Some(layer), _) => all.push(Stretch { layer, first: i, last: i }),
+                (Some(layer), _) => all.push(LayerLaunches { layer, first: i, last: i }),
             }
         }
         all

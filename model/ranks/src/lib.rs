@@ -1,7 +1,7 @@
 //! Ranks: several processes, on one or more machines, that compute each layer together, with one
-//! device each. [`Ranks`] is the rank of this process, as set by its launcher. `meet.rs` is the
-//! handshake, and `watch.rs` detects a rank that has ended. All ranks compute all tokens. The
-//! vendor's library exchanges their partial results.
+//! device each. [`Ranks`] is the rank of this process, as set by its launcher. `handshake.rs`
+//! connects the ranks, and `watchdog.rs` detects a rank that has ended. All ranks compute all
+//! tokens. The vendor's library exchanges their partial results.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -16,15 +16,15 @@
 )]
 
 mod error;
-mod meet;
+mod handshake;
 mod secret;
 mod variable;
-mod watch;
+mod watchdog;
 
-pub use meet::{Hello, Links, meet};
+pub use handshake::{Hello, RankConnections, handshake};
 use secret::Secret;
 pub use variable::SECRET;
-pub use watch::{Far, Waiting};
+pub use watchdog::{DeviceWait, RemoteRanks};
 
 pub use error::RanksError;
 use std::time::Duration;

@@ -30,7 +30,7 @@ pub(crate) type Proof = String;
 
 /// The nonces of both sides for one connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Drawn {
+pub(crate) struct Nonces {
     /// Nonce of the connecting rank.
     pub theirs: String,
     /// Nonce of rank 0.
@@ -49,13 +49,13 @@ impl Secret {
     }
 
     /// Proves that the holder of the secret says this in this step of the handshake.
-    pub fn proof(&self, part: &str, drawn: &Drawn, said: &str) -> Proof {
+    pub fn proof(&self, part: &str, drawn: &Nonces, said: &str) -> Proof {
         let message = [part, &drawn.theirs, &drawn.first, said].join("\n");
         hex(&hmac(self.0.as_deref().unwrap_or_default(), message.as_bytes()))
     }
 
     /// Whether a proof is right, compared in constant time.
-    pub fn proves(&self, proof: &str, part: &str, drawn: &Drawn, said: &str) -> bool {
+    pub fn proves(&self, proof: &str, part: &str, drawn: &Nonces, said: &str) -> bool {
         let want = self.proof(part, drawn, said);
         let differ = want.bytes().zip(proof.bytes()).fold(0, |differ, (a, b)| differ | (a ^ b));
         want.len() == proof.len() && differ == 0
@@ -194,11 +194,11 @@ mod tests {
     #[test]
     fn a_proof_is_one_of_this_connection_this_part_and_these_words() {
         let secret = Secret::of(Some("sixteen letters!".to_owned())).unwrap();
-        let drawn = Drawn { theirs: draw().unwrap(), first: draw().unwrap() };
+        let drawn = Nonces { theirs: draw().unwrap(), first: draw().unwrap() };
         let proof = secret.proof("a", &drawn, "words");
         assert!(secret.proves(&proof, "a", &drawn, "words"));
         let other = Secret::of(Some("sixteen letters?".to_owned())).unwrap();
-        let again = Drawn { first: draw().unwrap(), ..drawn.clone() };
+        let again = Nonces { first: draw().unwrap(), ..drawn.clone() };
         assert!(
             !other.proves(&proof, "a", &drawn, "words")
                 && !secret.proves(&proof, "a", &again, "words")

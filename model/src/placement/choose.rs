@@ -1,6 +1,6 @@
 //! Chooses stages: the devices, and the layers of each.
 
-use super::{CutError, DivideError, LayerNeed, Layers, Place, Room, divide, needs};
+use super::{CutError, DeviceMemory, DivideError, LayerNeed, Layers, StageDevice, divide, needs};
 use crate::device::DeviceChoice;
 use crate::gguf::Gguf;
 use crate::gpu::{free_memory, plan_for};
@@ -81,7 +81,7 @@ enum HostLayers {
 
 /// Requested devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct RequestedDevices {
     /// GPUs in the order of their layers.
     gpus: Vec<String>,
     host: HostLayers,
@@ -90,15 +90,18 @@ pub(crate) struct Wanted {
 }
 
 /// A chosen stage.
-pub(crate) struct Chosen {
+pub(crate) struct ChosenStage {
     pub label: String,
-    pub place: Place,
+    pub place: StageDevice,
     pub layers: usize,
 }
 
-impl Wanted {
+impl RequestedDevices {
     /// The devices that the options request; `None` if one device has all layers.
-    pub fn of(options: &OpenOptions, engine: &Engine) -> Result<Option<Wanted>, PlacementError> {
+    pub fn of(
+        options: &OpenOptions,
+        engine: &Engine,
+    ) -> Result<Option<RequestedDevices>, PlacementError> {
         let together = options.split == Split::Tensor;
         let asked = options.host_layers.filter(|n| *n > 0);
         let ffn = options.host_ffn.unwrap_or(0) > 0;
@@ -157,7 +160,7 @@ impl Wanted {
             (true, _, 0 | 1) => return Err(PlacementError::Tensor(ONE)),
             _ => {}
         }
-        Ok(Some(Wanted { gpus, host, together }))
+        Ok(Some(RequestedDevices { gpus, host, together }))
     }
 
     /// Opens a session with tensor split. Returns it with the labels of the GPUs. `Ok(Err(why))`:
@@ -168,7 +171,7 @@ impl Wanted {
         gguf: &Arc<Gguf>,
         graph: &Graph,
         options: &OpenOptions,
-    ) -> Result<Result<Opened, String>, (PlacementError, bool)> {
+    ) -> Result<Result<OpenedSession, String>, (PlacementError, bool)> {
         if options.stream {
             return Err((PlacementError::Stream, false));
         }
@@ -200,7 +203,7 @@ impl Wanted {
         engine: &Engine,
         graph: &Graph,
         options: &OpenOptions,
-    ) -> Result<Vec<Chosen>, PlacementError> {
+    ) -> Result<Vec<ChosenStage>, PlacementError> {
         if options.persistent == Persistence::On {
             return Err(PlacementError::Persistent);
         }
@@ -225,7 +228,7 @@ impl Wanted {
                 (u128::from(n) * u128::from(file) / u128::from(memory.weights.max(file).max(1)))
                     as u64
             };
-            rooms.push(Room { label: label.clone(), bytes: scale(bytes) });
+            rooms.push(DeviceMemory { label: label.clone(), bytes: scale(bytes) });
             devices.push(device);
         }
         let (n, gpus) = (layers.len(), devices.len());
@@ -238,12 +241,15 @@ impl Wanted {
             HostLayers::Rest => fewest(&needs, &rooms)?,
         };
         let counts = divide(rest(host), &rooms)?;
-        let cpu =
-            (host > 0).then(|| Chosen { label: "cpu".to_owned(), place: Place::Cpu, layers: host });
+        let cpu = (host > 0).then(|| ChosenStage {
+            label: "cpu".to_owned(),
+            place: StageDevice::Cpu,
+            layers: host,
+        });
         let gpus = self.gpus.iter().zip(devices).zip(counts);
-        let gpus = gpus.map(|((label, device), layers)| Chosen {
+        let gpus = gpus.map(|((label, device), layers)| ChosenStage {
             label: label.clone(),
-            place: Place::Gpu(device),
+            place: StageDevice::Gpu(device),
             layers,
         });
         Ok(cpu.into_iter().chain(gpus).collect())
@@ -257,7 +263,7 @@ impl Wanted {
         gguf: &Arc<Gguf>,
         graph: &Graph,
         options: &OpenOptions,
-    ) -> (Result<Opened, PlacementError>, bool) {
+    ) -> (Result<OpenedSession, PlacementError>, bool) {
         let mut apart = None;
         if self.together {
             match self.open_together(engine, gguf, graph, options) {
@@ -270,10 +276,13 @@ impl Wanted {
             Ok(chosen) => chosen,
             Err(error) => return (Err(error), false),
         };
-        let stages: Vec<(Place, usize)> =
+        let stages: Vec<(StageDevice, usize)> =
             chosen.iter().map(|c| (c.place.clone(), c.layers)).collect();
         let opened = Session::on_stages(engine, &stages, gguf, graph.clone(), options);
-        let ended = |place: &Place| matches!(place, Place::Gpu(device) if device.memory().is_err());
+        let ended = |place: &StageDevice| match place {
+            StageDevice::Gpu(device) => device.memory().is_err(),
+            StageDevice::Cpu => false,
+        };
         let lost = opened.is_err() && stages.iter().any(|(place, _)| ended(place));
         let labels: Vec<(String, usize)> =
             chosen.into_iter().map(|c| (c.label, c.layers)).collect();
@@ -295,10 +304,10 @@ impl Wanted {
 const ONE: &str = "--device names fewer than two, as in --device cuda:0,cuda:1";
 
 /// A session, and the device label and number of layers of each stage.
-pub type Opened = (Session, Vec<(String, usize)>);
+pub type OpenedSession = (Session, Vec<(String, usize)>);
 
 /// The minimum number of layers on the CPU so that the other layers fit on the GPUs.
-fn fewest(needs: &[LayerNeed], rooms: &[Room]) -> Result<usize, DivideError> {
+fn fewest(needs: &[LayerNeed], rooms: &[DeviceMemory]) -> Result<usize, DivideError> {
     let mut last = DivideError::Few { layers: needs.len(), devices: rooms.len() };
     for host in 0..needs.len() {
         match divide(needs.get(host..).unwrap_or_default(), rooms) {
@@ -318,7 +327,7 @@ mod tests {
     #[test]
     fn the_cpu_gets_as_few_layers_as_can_be() {
         let need = LayerNeed { weights: 10, state: 0 };
-        let room = |bytes| Room { label: "rocm:0".into(), bytes };
+        let room = |bytes| DeviceMemory { label: "rocm:0".into(), bytes };
         assert_eq!(fewest(&[need; 8], &[room(80)]), Ok(0));
         assert_eq!(fewest(&[need; 8], &[room(79)]), Ok(1));
         assert_eq!(fewest(&[need; 8], &[room(25), room(25)]), Ok(4));
@@ -326,9 +335,12 @@ mod tests {
         assert!(matches!(fewest(&[need; 1], &[room(9), room(9)]), Err(DivideError::Few { .. })));
     }
 
-    fn wanted(device: &str, options: OpenOptions) -> Result<Option<Wanted>, PlacementError> {
+    fn wanted(
+        device: &str,
+        options: OpenOptions,
+    ) -> Result<Option<RequestedDevices>, PlacementError> {
         let engine = Engine::new(kjit_engine::Config::new());
-        Wanted::of(&OpenOptions { device: device.parse().unwrap(), ..options }, &engine)
+        RequestedDevices::of(&OpenOptions { device: device.parse().unwrap(), ..options }, &engine)
     }
 
     #[test]
@@ -339,7 +351,7 @@ mod tests {
         assert_eq!(wanted("cuda:1", host(0)).unwrap(), None);
         assert_eq!(wanted("cpu", plain()).unwrap(), None);
         let of = |gpus: &[&str], host| {
-            Some(Wanted {
+            Some(RequestedDevices {
                 gpus: gpus.iter().map(ToString::to_string).collect(),
                 host,
                 together: false,

@@ -16,9 +16,9 @@ pub use crate::graph::{
     CutError, ExpertsError, FfnError, HostFfnGraph, Layers, ShardError, experts_apart,
     experts_here, shard, shard_of_rank,
 };
-pub use crate::plan::divide::{DivideError, LayerNeed, Room, divide, needs};
-pub use crate::plan::expert_places::Apart;
+pub use crate::plan::divide::{DeviceMemory, DivideError, LayerNeed, divide, needs};
+pub use crate::plan::expert_cache::HostExpertsGraph;
 pub use choose::PlacementError;
-pub(crate) use choose::Wanted;
+pub(crate) use choose::RequestedDevices;
 pub(crate) use rank::open_rank;
-pub use stage::Place;
+pub use stage::StageDevice;

@@ -4,7 +4,7 @@ use kjit_engine::Device;
 
 /// The device of a stage.
 #[derive(Debug, Clone)]
-pub enum Place {
+pub enum StageDevice {
     /// The stage runs on the CPU.
     Cpu,
     /// The stage runs on this GPU.

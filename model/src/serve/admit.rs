@@ -7,7 +7,7 @@ use super::paged::ROOM;
 use super::request::{Failure, Reason};
 use super::retained::{Source, WORTH, coming};
 use super::running::{ActiveRequest, End, Running};
-use super::waiting::Ready;
+use super::waiting::AdmitDecision;
 use super::worker::Worker;
 use crate::sample::Sampler;
 use crate::session::{SequenceId, Session, SessionError};
@@ -48,9 +48,9 @@ impl Worker {
                 let pages =
                     || session.is_none_or(|session| paged::fits(session, prefixes, running, job));
                 match running.is_empty() || (job.tokens.len() + ROOM <= room && pages()) {
-                    false => Ready::NoRoom,
-                    true if reuse && later() => Ready::Later,
-                    true => Ready::Now,
+                    false => AdmitDecision::NoRoom,
+                    true if reuse && later() => AdmitDecision::Later,
+                    true => AdmitDecision::Now,
                 }
             });
             for (id, border) in wanted {

@@ -1,12 +1,12 @@
 //! Decodes a few plain answers on a GPU. The device chooses tokens and runs ahead of the host, as
 //! for a single caller.
 
-use super::hand_out::hand_out;
+use super::deliver_tokens::hand_out;
 use super::request::{Failure, Refused};
 use super::running::{End, Running, guarded};
 use super::worker::Worker;
 use crate::sample::Sampler;
-use crate::session::{After, SequenceId, Session, SessionError};
+use crate::session::{DecodeControl, SequenceId, Session, SessionError};
 use std::time::{Duration, Instant};
 
 /// Maximum number of answers for running ahead. When a request arrives or ends, the device discards
@@ -59,8 +59,10 @@ impl Worker {
         // The time of the first sequence's last token, and the number of its tokens.
         let (mut last, mut came) = (start, 0u32);
         let mut sink = |id: SequenceId, token: u32| {
-            let Some(at) = running.iter().position(|r| r.id == id) else { return After::Pause };
-            let Some(r) = running.get_mut(at) else { return After::Pause };
+            let Some(at) = running.iter().position(|r| r.id == id) else {
+                return DecodeControl::Pause;
+            };
+            let Some(r) = running.get_mut(at) else { return DecodeControl::Pause };
             r.fed += 1;
             let end = hand_out(seen, r, token, None, r.fed >= context);
             let now = Instant::now();
@@ -91,10 +93,10 @@ impl Worker {
             match end {
                 Some(end) => {
                     ends.push((at, end));
-                    After::Pause
+                    DecodeControl::Pause
                 }
-                None if cancelled || leave || shared.news() => After::Pause,
-                None => After::Go,
+                None if cancelled || leave || shared.news() => DecodeControl::Pause,
+                None => DecodeControl::Go,
             }
         };
         let done = guarded(|| session.decode_past_ends(&starts, &mut sink));

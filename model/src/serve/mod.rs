@@ -16,12 +16,12 @@
 //! session again and the queue continues.
 
 mod admit;
+mod batching;
 mod checkpoints;
-mod choose;
-mod compose;
+mod deliver_tokens;
 mod device_decode;
-mod hand_out;
 mod held_tokens;
+mod host_sampling;
 mod masks;
 mod memory;
 mod pace;
@@ -38,8 +38,8 @@ mod waiting;
 mod worker;
 
 pub use request::{
-    Alternative, Constraint, Event, Failure, Logprobs, Owner, Reason, Refused, Request, Sink, Stop,
-    Usage,
+    Alternative, Constraint, Event, EventSink, Failure, Logprobs, Owner, Reason, Refused, Request,
+    Stop, Usage,
 };
 pub use scheduler::{Answer, Scheduler};
 pub use shared::SchedulerOptions;

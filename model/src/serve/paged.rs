@@ -7,7 +7,7 @@ use super::retained::{WORTH, common};
 use super::running::{ActiveRequest, Running};
 use super::worker::Worker;
 use crate::gpu::PageCount;
-use crate::lookup::MOST;
+use crate::prompt_lookup::MOST;
 use crate::session::{SequenceId, Session, SessionError};
 
 /// Number of pages that a step needs.

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Receives the events of a request. It runs on the scheduler's thread, so it must not block.
 /// `Break` ends the answer after the current token; [`Event::Done`] with [`Reason::Ended`] still
 /// follows.
-pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
+pub type EventSink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 
 /// Restricts the tokens of an answer, such as to a grammar.
 pub trait Constraint: Send {
@@ -72,14 +72,14 @@ pub struct Request {
     /// out from response times that it was cached.
     pub owner: Owner,
     /// Receives the events.
-    pub sink: Sink,
+    pub sink: EventSink,
     #[doc(hidden)]
     pub _more: NonExhaustive,
 }
 
 impl Request {
     /// A greedy answer that ends with the turn or when the context is full.
-    pub fn new(tokens: Vec<u32>, sink: Sink) -> Request {
+    pub fn new(tokens: Vec<u32>, sink: EventSink) -> Request {
         Request {
             tokens,
             max_tokens: None,

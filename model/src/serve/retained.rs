@@ -8,7 +8,7 @@ use crate::session::SequenceId;
 pub(super) const WORTH: usize = 16;
 
 /// A retained sequence.
-struct One {
+struct RetainedSequence {
     id: SequenceId,
     owner: Owner,
     tokens: Vec<u32>,
@@ -19,7 +19,7 @@ struct One {
 /// The retained sequences, each with its tokens.
 #[derive(Default)]
 pub(super) struct RetainedSequences {
-    all: Vec<One>,
+    all: Vec<RetainedSequence>,
     now: u64,
 }
 
@@ -57,11 +57,11 @@ impl RetainedSequences {
         }
         self.now += 1;
         let (gone, stay) =
-            std::mem::take(&mut self.all).into_iter().partition::<Vec<One>, _>(|one| {
-                one.owner == owner && common(&one.tokens, &tokens) == one.tokens.len()
-            });
+            std::mem::take(&mut self.all).into_iter().partition::<Vec<RetainedSequence>, _>(
+                |one| one.owner == owner && common(&one.tokens, &tokens) == one.tokens.len(),
+            );
         self.all = stay;
-        self.all.push(One { id, owner, tokens, used: self.now });
+        self.all.push(RetainedSequence { id, owner, tokens, used: self.now });
         gone.into_iter().map(|one| one.id).collect()
     }
 
@@ -118,7 +118,7 @@ impl RetainedSequences {
     }
 
     /// The retained sequences of an owner with their indices.
-    fn of(&self, owner: Owner) -> impl Iterator<Item = (usize, &One)> {
+    fn of(&self, owner: Owner) -> impl Iterator<Item = (usize, &RetainedSequence)> {
         self.all.iter().enumerate().filter(move |(_, one)| one.owner == owner)
     }
 }

@@ -1,9 +1,9 @@
 //! A running request: its tokens, sampling, drafts, and the events passed to its sink.
 
 use super::request::{
-    Constraint, Event, Failure, Logprobs, Owner, Reason, Request, Sink, Stop, Usage,
+    Constraint, Event, EventSink, Failure, Logprobs, Owner, Reason, Request, Stop, Usage,
 };
-use crate::lookup::{Lookup, MOST};
+use crate::prompt_lookup::{Lookup, MOST};
 use crate::sample::{SampleOptions, Sampler};
 use crate::session::SequenceId;
 use std::ops::ControlFlow;
@@ -39,7 +39,7 @@ pub(super) struct ActiveRequest {
     started: bool,
     cancelled: Arc<AtomicBool>,
     /// `None` after the end was sent.
-    sink: Option<Sink>,
+    sink: Option<EventSink>,
 }
 
 /// The end of a request.

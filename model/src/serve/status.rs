@@ -53,7 +53,7 @@ pub enum State {
     #[default]
     Ready,
     /// The system refused memory for a request that ran alone. Requests are still accepted and
-    /// tried. The state becomes `Ready` when that much memory can be allocated.
+    /// tried. The state becomes `AdmitDecision` when that much memory can be allocated.
     Short,
     /// The device failed and the model is being reopened. Requests are accepted and wait.
     Reopening,

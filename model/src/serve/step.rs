@@ -1,15 +1,15 @@
 //! A step of the scheduler: composes it, runs it, and passes its results to the requests.
 
-use super::choose::choose;
-use super::compose::compose;
+use super::batching::compose;
+use super::deliver_tokens::hand_out;
 use super::device_decode::FEW;
-use super::hand_out::hand_out;
+use super::host_sampling::choose;
 use super::masks::{Mask, Masks};
 use super::request::{Failure, Refused};
 use super::running::{ActiveRequest, End, Running, guarded};
 use super::worker::Worker;
 use crate::sample::TokenMask;
-use crate::session::{Given, SequenceId, Session, SessionError, Want, Work};
+use crate::session::{SequenceId, Session, SessionError, StepOutput, Want, Work};
 use std::time::Instant;
 
 /// Prompt tokens in a step on a GPU while answers run, before times are known: about 20 ms for an
@@ -224,7 +224,7 @@ impl Worker {
     fn enter(
         &mut self,
         part: &Part,
-        given: Result<Given, SessionError>,
+        given: Result<StepOutput, SessionError>,
         mask: Option<Mask>,
     ) -> Result<Option<End>, Failure> {
         let refused = |e: SessionError| Failure::Request(e.to_string());
@@ -259,8 +259,8 @@ impl Worker {
         r.fed += n;
         let (n_vocab, context) = (session.n_vocab(), session.context());
         let row = match given {
-            Given::Nothing => return Ok(None),
-            Given::Token(id) => {
+            StepOutput::Nothing => return Ok(None),
+            StepOutput::Token(id) => {
                 match mask {
                     Some(mask) => drop(mask?),
                     None if r.job.constrained => return Err(lost_constraint()),
@@ -269,8 +269,8 @@ impl Worker {
                 let full = r.fed >= context;
                 return Ok(hand_out(&mut self.seen, r, id, None, full));
             }
-            Given::Tokens(ids) => return self.enter_drafted(part, &ids),
-            Given::Logits(rows) => rows,
+            StepOutput::Tokens(ids) => return self.enter_drafted(part, &ids),
+            StepOutput::Logits(rows) => rows,
         };
         let mut mask: Option<TokenMask> = match (mask, r.job.constrained) {
             (Some(mask), _) => Some(mask?),
@@ -358,7 +358,7 @@ fn together_or_alone(
     session: &mut Session,
     work: &[Work<'_>],
     mut masks: Option<&mut dyn FnMut() -> Vec<(SequenceId, TokenMask)>>,
-) -> Result<Vec<Result<Given, SessionError>>, SessionError> {
+) -> Result<Vec<Result<StepOutput, SessionError>>, SessionError> {
     let mut step = |work: &[Work<'_>]| match &mut masks {
         Some(masks) => session.step_masked(work, masks),
         None => session.step(work),
@@ -372,7 +372,7 @@ fn together_or_alone(
     let mut all = vec![];
     for w in work {
         all.push(match step(std::slice::from_ref(w)) {
-            Ok(mut given) => Ok(given.pop().unwrap_or(Given::Nothing)),
+            Ok(mut given) => Ok(given.pop().unwrap_or(StepOutput::Nothing)),
             Err(lost @ SessionError::Lost(_)) => return Err(lost),
             Err(error) => Err(error),
         });

@@ -9,7 +9,7 @@ const PASSED: u32 = 8;
 
 /// Whether a waiting request can be admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ready {
+pub(super) enum AdmitDecision {
     Now,
     /// It can be admitted later: a running prompt is computing its prefix.
     Later,
@@ -60,7 +60,7 @@ impl Waiting {
     pub fn pop(
         &mut self,
         running: &HashMap<Client, usize>,
-        mut ready: impl FnMut(&ActiveRequest) -> Ready,
+        mut ready: impl FnMut(&ActiveRequest) -> AdmitDecision,
     ) -> Option<ActiveRequest> {
         let of = |c: &Client| running.get(c).copied().unwrap_or(0);
         let heads = self
@@ -68,16 +68,16 @@ impl Waiting {
             .iter()
             .enumerate()
             .filter_map(|(i, (c, jobs))| Some((i, of(c), jobs.front()?)));
-        let mut heads: Vec<(usize, usize, Ready)> =
+        let mut heads: Vec<(usize, usize, AdmitDecision)> =
             heads.map(|(i, running, job)| (i, running, ready(job))).collect();
         heads.sort_by_key(|(_, running, _)| *running);
-        let &(at, ..) = heads.iter().find(|(.., ready)| *ready == Ready::Now)?;
+        let &(at, ..) = heads.iter().find(|(.., ready)| *ready == AdmitDecision::Now)?;
         for (i, _, of) in heads {
             let job = self
                 .clients
                 .get_mut(i)
                 .and_then(|(_, jobs)| jobs.front_mut())
-                .filter(|_| of == Ready::NoRoom);
+                .filter(|_| of == AdmitDecision::NoRoom);
             if let Some(job) = job {
                 if job.passed >= PASSED {
                     return None;

@@ -11,7 +11,7 @@ use super::retained::RetainedSequences;
 use super::running::{ActiveRequest, End, Running, guarded};
 use super::shared::{Embed, Facts, SchedulerOptions, Shared};
 use super::status::{State, Status};
-use crate::lookup::DraftPolicy;
+use crate::prompt_lookup::DraftPolicy;
 use crate::session::{Session, SessionError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -10,15 +10,15 @@ mod open;
 mod pages;
 
 pub use crate::exec::{
-    After, Given, HostPrompts, KvType, OpenOptions, Output, Persistence, Probe, SessionError,
-    Split, Want, check_scores,
+    DecodeControl, HostPrompts, KvType, OpenOptions, Output, Persistence, Probe, SessionError,
+    Split, StepOutput, Want, check_scores,
 };
 
-use crate::exec::{Late, Runner, Task};
+use crate::exec::{MaskCallback, Runner, Task};
 use crate::gpu::GpuRunner;
 use crate::graph::Graph;
 use crate::host::HostRunner;
-use crate::sample::{Mark, SampleOptions, Sampler, TokenMask};
+use crate::sample::{SampleOptions, Sampler, SamplerCheckpoint, TokenMask};
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -316,7 +316,7 @@ impl Session {
     /// # Errors
     /// Errors of [`Session::check`] for any part of the work, [`SessionError::Twice`], errors of
     /// the device. All sequences are then unchanged or shorter.
-    pub fn step(&mut self, work: &[Work<'_>]) -> Result<Vec<Given>, SessionError> {
+    pub fn step(&mut self, work: &[Work<'_>]) -> Result<Vec<StepOutput>, SessionError> {
         self.step_by(work, None)
     }
 
@@ -329,7 +329,7 @@ impl Session {
         &mut self,
         work: &[Work<'_>],
         masks: &mut dyn FnMut() -> Vec<(SequenceId, TokenMask)>,
-    ) -> Result<Vec<Given>, SessionError> {
+    ) -> Result<Vec<StepOutput>, SessionError> {
         let mut set = |tasks: &mut [Task<'_>]| {
             for (id, mask) in masks() {
                 if let Some(task) = tasks.iter_mut().find(|t| t.slot == id.slot) {
@@ -343,8 +343,8 @@ impl Session {
     fn step_by(
         &mut self,
         work: &[Work<'_>],
-        late: Option<Late<'_>>,
-    ) -> Result<Vec<Given>, SessionError> {
+        late: Option<MaskCallback<'_>>,
+    ) -> Result<Vec<StepOutput>, SessionError> {
         self.check_all(work)?;
         let (mut tasks, runner) = tasks(&mut self.sequences, &mut self.runner, work);
         // Parts without tokens are left out of the step.
@@ -353,7 +353,8 @@ impl Session {
         // Drafts advance samplers one token at a time. If another sequence fails afterwards, all
         // samplers return to their marks.
         let drafts = tasks.iter().any(|t| matches!(t.want, Want::Drafted(_)));
-        let marks: Vec<Mark> = tasks.iter().filter(|_| drafts).map(|t| t.sampler.mark()).collect();
+        let marks: Vec<SamplerCheckpoint> =
+            tasks.iter().filter(|_| drafts).map(|t| t.sampler.mark()).collect();
         let done = if tasks.is_empty() { Ok(vec![]) } else { runner.step(&mut tasks, late) };
         let given = match done {
             Ok(given) => given,
@@ -368,7 +369,7 @@ impl Session {
         }
         let with = work.iter().filter(|w| !w.tokens.is_empty()).zip(&given);
         for (w, right) in with.filter_map(|(w, given)| {
-            if let Given::Tokens(ids) = given { Some((w, ids.len())) } else { None }
+            if let StepOutput::Tokens(ids) = given { Some((w, ids.len())) } else { None }
         }) {
             if let Want::Drafted(n) = w.want {
                 let wrong = (n + 1).saturating_sub(right);
@@ -378,7 +379,7 @@ impl Session {
         let mut given = given.into_iter();
         Ok(idle
             .into_iter()
-            .map(|idle| if idle { None } else { given.next() }.unwrap_or(Given::Nothing))
+            .map(|idle| if idle { None } else { given.next() }.unwrap_or(StepOutput::Nothing))
             .collect())
     }
 
@@ -394,7 +395,7 @@ impl Session {
         want: Want,
     ) -> Result<Vec<f32>, SessionError> {
         match self.step(&[Work { sequence, tokens, want }])?.pop() {
-            Some(Given::Logits(rows)) => Ok(rows),
+            Some(StepOutput::Logits(rows)) => Ok(rows),
             _ => Ok(vec![]),
         }
     }
@@ -414,11 +415,11 @@ impl Session {
     pub fn decode(
         &mut self,
         starts: &[(SequenceId, &[u32])],
-        sink: &mut dyn FnMut(SequenceId, u32) -> After,
+        sink: &mut dyn FnMut(SequenceId, u32) -> DecodeControl,
     ) -> Result<(), SessionError> {
         let ends = self.end_ids.clone();
         self.decode_past_ends(starts, &mut |id, token| match sink(id, token) {
-            After::Go if ends.contains(&token) => After::End,
+            DecodeControl::Go if ends.contains(&token) => DecodeControl::End,
             after => after,
         })
     }
@@ -430,7 +431,7 @@ impl Session {
     pub fn decode_past_ends(
         &mut self,
         starts: &[(SequenceId, &[u32])],
-        sink: &mut dyn FnMut(SequenceId, u32) -> After,
+        sink: &mut dyn FnMut(SequenceId, u32) -> DecodeControl,
     ) -> Result<(), SessionError> {
         let work: Vec<Work<'_>> = starts
             .iter()
@@ -445,7 +446,7 @@ impl Session {
             return self.decode_by_steps(starts, sink);
         };
         let mut handed = |index: usize, token| {
-            starts.get(index).map_or(After::Pause, |(id, _)| sink(*id, token))
+            starts.get(index).map_or(DecodeControl::Pause, |(id, _)| sink(*id, token))
         };
         let (lens, done) = ahead.decode(&mut tasks, &mut handed);
         for ((id, _), len) in starts.iter().zip(lens) {
@@ -457,7 +458,7 @@ impl Session {
     fn decode_by_steps(
         &mut self,
         starts: &[(SequenceId, &[u32])],
-        sink: &mut dyn FnMut(SequenceId, u32) -> After,
+        sink: &mut dyn FnMut(SequenceId, u32) -> DecodeControl,
     ) -> Result<(), SessionError> {
         let mut going: Vec<(SequenceId, Vec<u32>)> =
             starts.iter().map(|(id, tokens)| (*id, tokens.to_vec())).collect();
@@ -466,7 +467,7 @@ impl Session {
                 going.iter().map(|(id, tokens)| Work { sequence: *id, tokens, want: Want::Choose });
             let work: Vec<Work<'_>> = work.collect();
             // With several sequences the sink may pause before it has received the tokens of all.
-            let marks: Vec<Option<Mark>> = match going.len() {
+            let marks: Vec<Option<SamplerCheckpoint>> = match going.len() {
                 1 => vec![None],
                 _ => going
                     .iter()
@@ -486,15 +487,15 @@ impl Session {
                     }
                     continue;
                 }
-                let Given::Token(token) = given else { continue };
+                let StepOutput::Token(token) = given else { continue };
                 match sink(id, token) {
-                    After::Go if self.len(id)? < self.context => {
+                    DecodeControl::Go if self.len(id)? < self.context => {
                         tokens.clear();
                         tokens.push(token);
                         next.push((id, tokens));
                     }
-                    After::Go | After::End => {}
-                    After::Pause => paused = true,
+                    DecodeControl::Go | DecodeControl::End => {}
+                    DecodeControl::Pause => paused = true,
                 }
             }
             if paused {

@@ -5,10 +5,12 @@ use super::pages::{not_reproducible, one_gpu};
 use super::{KvType, OpenOptions, Output, Persistence, Session, SessionError};
 use crate::exec::Runner;
 use crate::gguf::Gguf;
-use crate::gpu::{GpuRunner, HostFfn, NotTogether, Source, divide_with_host, lacks, plan_for};
+use crate::gpu::{
+    DevicesIncompatible, GpuRunner, HostFfn, Source, divide_with_host, lacks, plan_for,
+};
 use crate::graph::Graph;
 use crate::host::{HostRunner, Isa, open_ops};
-use crate::placement::{Apart, HostFfnGraph, Layers, Place, shard, shard_of_rank};
+use crate::placement::{HostExpertsGraph, HostFfnGraph, Layers, StageDevice, shard, shard_of_rank};
 use crate::ranks::Ranks;
 use kjit_engine::{Device, Engine};
 use std::sync::Arc;
@@ -91,7 +93,7 @@ impl Session {
                     }
                 }
                 _ => {
-                    let apart = Apart::of(&graph, options).map_err(|e| wrong(&e))?;
+                    let apart = HostExpertsGraph::of(&graph, options).map_err(|e| wrong(&e))?;
                     let said = apart.to_string();
                     (apart.graph, Some((graph, said)), None, None)
                 }
@@ -150,8 +152,8 @@ impl Session {
         let options = &OpenOptions { early, drafts, stream, fewer: false, ..options.clone() };
         let runner = GpuRunner::together(engine, devices, source(gguf), shards, options);
         let runner = runner.map_err(|apart| match apart {
-            NotTogether::Link(why) => Ok(why),
-            NotTogether::Other(error) => Err(error),
+            DevicesIncompatible::Link(why) => Ok(why),
+            DevicesIncompatible::Other(error) => Err(error),
         })?;
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
@@ -195,7 +197,7 @@ impl Session {
     /// model, or a device fails.
     pub fn on_stages(
         engine: &Engine,
-        stages: &[(Place, usize)],
+        stages: &[(StageDevice, usize)],
         gguf: &Arc<Gguf>,
         graph: Graph,
         options: &OpenOptions,
@@ -226,10 +228,10 @@ impl Session {
             let part = layers.part(&graph, first..first + n);
             first += n;
             before = Some(match place {
-                Place::Cpu => Box::new(
+                StageDevice::Cpu => Box::new(
                     HostRunner::new(Arc::clone(gguf), part, options, Isa::best())?.behind(before),
                 ),
-                Place::Gpu(device) => Box::new(
+                StageDevice::Gpu(device) => Box::new(
                     GpuRunner::open(engine, device, source(gguf), part, options)?.behind(before)?,
                 ),
             });
@@ -239,11 +241,11 @@ impl Session {
         };
         let (context, n_vocab) = (options.context_of(&graph), graph.n_vocab());
         let context = graph.positions.map_or(context, |n| n.min(context));
-        let gpus = stages.iter().all(|(place, _)| matches!(place, Place::Gpu(_)));
+        let gpus = stages.iter().all(|(place, _)| matches!(place, StageDevice::Gpu(_)));
         let piece = if gpus { usize::MAX } else { options.chunk_on_cpu() };
         let kv = match (stages.last(), options.kv_stored()) {
             // A GPU stores keys and values in f16 or smaller types.
-            (Some((Place::Gpu(_), _)), KvType::F32) => KvType::F16,
+            (Some((StageDevice::Gpu(_), _)), KvType::F32) => KvType::F16,
             (_, kv) => kv,
         };
         let session = Session::with(last, options.sequences, context, n_vocab, piece, kv);

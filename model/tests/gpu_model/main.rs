@@ -12,17 +12,17 @@ use kjit_model::gguf::Gguf;
 use kjit_model::graph::{Dtype, Graph, Op};
 use kjit_model::sample::SampleOptions;
 use kjit_model::serve::Scheduler;
-use kjit_model::session::{After, KvType, OpenOptions, Session, SessionError, Want};
+use kjit_model::session::{DecodeControl, KvType, OpenOptions, Session, SessionError, Want};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use support::files::model_path;
 use support::near::off;
-use support::one::One;
 use support::oracle::{ids, kl, log_sum_exp, oracle};
 use support::paged;
 use support::returning;
 use support::side_by_side;
+use support::solo_session::SoloSession;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
@@ -58,16 +58,21 @@ fn tiny_models() -> Vec<PathBuf> {
     all
 }
 
-fn open(path: &PathBuf, options: &OpenOptions) -> One {
+fn open(path: &PathBuf, options: &OpenOptions) -> SoloSession {
     let engine = engine();
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
-    One::gpu(&engine, &device(&engine), &gguf, &graph, options)
+    SoloSession::gpu(&engine, &device(&engine), &gguf, &graph, options)
 }
 
 /// Compares every stored value of the last `rows` tokens with the value on the CPU. Returns the
 /// largest distance and the name of the value.
-fn worst_value(gpu: &One, host: &mut One, graph: &Graph, rows: usize) -> (f64, String) {
+fn worst_value(
+    gpu: &SoloSession,
+    host: &mut SoloSession,
+    graph: &Graph,
+    rows: usize,
+) -> (f64, String) {
     let mut worst = (0.0, String::new());
     let mut compared = 0;
     for v in &graph.values {
@@ -106,8 +111,8 @@ fn every_stored_value_of_every_tiny_model_agrees_with_the_host() {
             let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
             let truth = OpenOptions { precise: true, ..o.clone() };
             let o = OpenOptions { keep: names.clone(), ..o };
-            let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &o);
-            let mut host = One::cpu(&gguf, &graph, &truth);
+            let mut gpu = SoloSession::gpu(&engine, &device, &gguf, &graph, &o);
+            let mut host = SoloSession::cpu(&gguf, &graph, &truth);
             names.iter().for_each(|n| assert!(host.host().tap(n)));
             // Decoding rounds activations to 16 bits; prompts round activations and weights to f16
             // (4.9e-3 measured on an H200). Eight-bit keys and values are off by 1/254 of the
@@ -120,7 +125,7 @@ fn every_stored_value_of_every_tiny_model_agrees_with_the_host() {
                 _ => 0.0,
             };
             let label = format!("{} {kv:?}", path.file_name().unwrap().to_string_lossy());
-            let mut check = |gpu: &mut One, ids: &[u32], tolerance: f64, what: &str| {
+            let mut check = |gpu: &mut SoloSession, ids: &[u32], tolerance: f64, what: &str| {
                 gpu.on_gpu().poison().unwrap();
                 gpu.feed(ids, Want::All).unwrap();
                 host.feed(ids, Want::All).unwrap();
@@ -205,8 +210,9 @@ fn every_architecture_that_plans_take_is_the_hosts() {
             }
             continue;
         }
-        let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &options(48, 16));
-        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options(48, 16) });
+        let mut gpu = SoloSession::gpu(&engine, &device, &gguf, &graph, &options(48, 16));
+        let mut host =
+            SoloSession::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options(48, 16) });
         // Random routers have near-ties, after which all values differ.
         let routed = graph.ops.iter().any(|op| matches!(op, Op::Route(_)));
         let (limit, near, far) = if routed { (5e-2, 0.3, 0.5) } else { (6e-3, 0.1, 5e-2) };
@@ -299,7 +305,7 @@ fn greedy_answers_are_the_hosts_up_to_near_ties() {
     let graph = kjit_model::arch::build(&gguf).unwrap();
     let mut gpu = open(&path, &options(512, 512));
     let truth = OpenOptions { precise: true, ..options(512, 512) };
-    let mut host = One::cpu(&gguf, &graph, &truth);
+    let mut host = SoloSession::cpu(&gguf, &graph, &truth);
     let model = oracle("models/smollm2.json");
     for prompt in model["prompts"]["list"].as_array().unwrap().iter().take(6) {
         let prompt = ids(&prompt["ids"]);
@@ -378,7 +384,7 @@ fn sequences_side_by_side_have_the_hosts_logits_whatever_their_number() {
             let graph = kjit_model::arch::build(&gguf).unwrap();
             let o = OpenOptions { kv, ..options(24, 16) };
             let truth = OpenOptions { precise: true, ..o.clone() };
-            let mut host = One::cpu(&gguf, &graph, &truth);
+            let mut host = SoloSession::cpu(&gguf, &graph, &truth);
             let routes = graph.ops.iter().any(|op| matches!(op, Op::Route(_)));
             let o = OpenOptions { sequences: 256, ..o };
             let mut gpu = Session::on_gpu(&engine, &device, &gguf, graph, &o).unwrap();
@@ -433,7 +439,7 @@ fn a_step_of_several_sequences_costs_one_replay_and_nothing_else() {
         if seen == 50 || seen == 1050 {
             counts.push(device.counts());
         }
-        if seen == 1100 { After::Pause } else { After::Go }
+        if seen == 1100 { DecodeControl::Pause } else { DecodeControl::Go }
     })
     .unwrap();
     let spent = counts[1] - counts[0];
@@ -571,8 +577,11 @@ fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let options = returning::options(OpenOptions::default());
-        let mut host =
-            One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
+        let mut host = SoloSession::cpu(
+            &gguf,
+            &graph,
+            &OpenOptions { precise: true, paged: None, ..options.clone() },
+        );
         let session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
         returning::the_hosts(
             &Scheduler::start(session, returning::scheduling()).unwrap(),

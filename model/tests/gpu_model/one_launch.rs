@@ -4,8 +4,8 @@
 use super::{device, engine, open, options, tiny_models};
 use crate::support::files::model_path;
 use crate::support::near::off;
-use crate::support::one::One;
 use crate::support::side_by_side;
+use crate::support::solo_session::SoloSession;
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Persistence, Probe, Session, SessionError, Want};
@@ -191,7 +191,7 @@ fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
     let device = device(&engine);
     let late = OpenOptions { persistent: Persistence::On, probe: Probe::Delays, ..options(64, 8) };
     let made = |o: &OpenOptions| {
-        Session::on_gpu(&engine, &device, &gguf, graph.clone(), o).ok().map(One::of)
+        Session::on_gpu(&engine, &device, &gguf, graph.clone(), o).ok().map(SoloSession::of)
     };
     let mut late = made(&late)?;
     late.on_gpu().persistent()?;
@@ -235,7 +235,7 @@ fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let label = format!("{name} {kv:?}, pages {paged:?}");
         let o = OpenOptions { kv, ..options(24, 16) };
-        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..o.clone() });
+        let mut host = SoloSession::cpu(&gguf, &graph, &OpenOptions { precise: true, ..o.clone() });
         let on = |probe| OpenOptions {
             persistent: Persistence::On,
             probe,

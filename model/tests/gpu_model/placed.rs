@@ -4,12 +4,12 @@
 use super::{SMOLLM2, asked, device, engine, open, options, tiny_models};
 use crate::support::files::model_path;
 use crate::support::near::off;
-use crate::support::one::One;
 use crate::support::side_by_side;
+use crate::support::solo_session::SoloSession;
 use crate::support::story::{same, story};
 use kjit_engine::{Device, Engine};
 use kjit_model::gguf::Gguf;
-use kjit_model::placement::{Layers, Place};
+use kjit_model::placement::{Layers, StageDevice};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{OpenOptions, Persistence, Probe, Session, Want};
 use std::ops::ControlFlow;
@@ -137,7 +137,7 @@ fn layers_on_two_gpus_give_the_bits_of_one() {
         let want = story(&mut one);
         drop(one);
         let layers = Layers::of(&graph).unwrap().len();
-        let gpu = |device: &Device, n: usize| (Place::Gpu(device.clone()), n);
+        let gpu = |device: &Device, n: usize| (StageDevice::Gpu(device.clone()), n);
         let stages = [gpu(&first, layers / 2), gpu(&second, layers - layers / 2)];
         let mut two = Session::on_stages(&engine, &stages, &gguf, graph.clone(), &options).unwrap();
         eprintln!("{}: rows come {:?}", path.display(), two.gpu().unwrap().link());
@@ -145,12 +145,12 @@ fn layers_on_two_gpus_give_the_bits_of_one() {
         same(&path.display().to_string(), &want, &story(&mut two));
         drop(two);
         // The first stage is on the CPU, before the GPUs.
-        let stages = [(Place::Cpu, 1), gpu(&first, 1), gpu(&second, layers - 2)];
+        let stages = [(StageDevice::Cpu, 1), gpu(&first, 1), gpu(&second, layers - 2)];
         if layers > 2 {
             let mut three =
                 Session::on_stages(&engine, &stages, &gguf, graph.clone(), &options).unwrap();
             let precise = OpenOptions { precise: true, sequences: 1, ..options.clone() };
-            let mut host = One::cpu(&gguf, &graph, &precise);
+            let mut host = SoloSession::cpu(&gguf, &graph, &precise);
             let mut seen = side_by_side::scores(&mut three, &mut host, 3);
             seen.sort_by(f64::total_cmp);
             assert!(seen[seen.len() / 2] < 2e-2, "{}: {seen:?}", path.display());
@@ -182,7 +182,7 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
             Session::on_gpus(&engine, &devices, &gguf, graph.clone(), &o).ok()
         };
         // One session is open at a time: two models on the same devices would use many launches.
-        let said = |s: &mut One| {
+        let said = |s: &mut SoloSession| {
             let vocab = s.n_vocab() as u32;
             let mut rows = vec![];
             for round in 0..3 {
@@ -196,15 +196,15 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
             }
             rows
         };
-        let answer = |s: &mut One| {
+        let answer = |s: &mut SoloSession| {
             s.truncate(0);
             s.generate(&[5, 9, 2], 12, SampleOptions::default())
         };
         let Some(many) = made(Persistence::Off, Probe::None, 1) else { continue };
-        let mut many = One::of(many);
+        let mut many = SoloSession::of(many);
         let (want, tokens) = (said(&mut many), answer(&mut many));
         drop(many);
-        let mut one = One::of(made(Persistence::On, Probe::None, 1).unwrap());
+        let mut one = SoloSession::of(made(Persistence::On, Probe::None, 1).unwrap());
         let gpu = one.on_gpu();
         if gpu.persistent().is_none() {
             eprintln!("{label}: {:?}", gpu.plan().no_persistent);
@@ -228,8 +228,9 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
             let mut opening = None;
             one.decode(&[5, 9, 2], SampleOptions::default(), &mut |token| {
                 seen.push(token);
-                let open =
-                    || scope.spawn(|| One::of(made(Persistence::On, Probe::None, 1).unwrap()));
+                let open = || {
+                    scope.spawn(|| SoloSession::of(made(Persistence::On, Probe::None, 1).unwrap()))
+                };
                 let opened = opening.get_or_insert_with(open).is_finished();
                 std::thread::sleep(std::time::Duration::from_millis(20));
                 let end = opened && seen.len() >= 12 || seen.len() == 60;
@@ -247,7 +248,7 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
         );
         assert_eq!(one.on_gpu().persistent(), None);
         drop((one, beside));
-        let mut late = One::of(made(Persistence::On, Probe::Delays, 1).unwrap());
+        let mut late = SoloSession::of(made(Persistence::On, Probe::Delays, 1).unwrap());
         assert!(said(&mut late) == rows, "{label}: other bits where waves are late");
         for round in 0..20 {
             assert_eq!(answer(&mut late), tokens, "{label}, round {round}");
@@ -257,7 +258,7 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
         let mut two = made(Persistence::On, Probe::Delays, 3).unwrap();
         let most = two.gpu().unwrap().persistent().map(|(_, most)| most);
         let o = OpenOptions { precise: true, ..options(64, 16) };
-        let mut host = One::cpu(&gguf, &graph, &o);
+        let mut host = SoloSession::cpu(&gguf, &graph, &o);
         for n in [1, 2, 3, 2] {
             let seen = side_by_side::scores(&mut two, &mut host, n);
             assert!(

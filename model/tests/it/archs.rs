@@ -3,8 +3,8 @@
 
 use crate::it::support::draws::{self, Draw};
 use crate::it::support::files::model_path;
-use crate::it::support::one::One;
 use crate::it::support::oracle::{ids, log_sum_exp, oracle};
+use crate::it::support::solo_session::SoloSession;
 use kjit_model::gguf::Gguf;
 use kjit_model::graph::{Graph, Op, Pooling};
 use kjit_model::session::{KvType, OpenOptions, Session, Want, check_scores};
@@ -81,7 +81,7 @@ fn graph(case: &Case) -> Result<Graph, String> {
     kjit_model::arch::build(&case.file).map_err(|e| e.to_string())
 }
 
-fn executor(case: &Case, chunk: usize) -> Result<One, String> {
+fn executor(case: &Case, chunk: usize) -> Result<SoloSession, String> {
     let options = OpenOptions {
         context: Some(48),
         kv: KvType::F32,
@@ -91,7 +91,7 @@ fn executor(case: &Case, chunk: usize) -> Result<One, String> {
         ..OpenOptions::default()
     };
     let session = Session::on_cpu(Arc::clone(&case.file), graph(case)?, &options);
-    Ok(One::of(session.map_err(|e| e.to_string())?))
+    Ok(SoloSession::of(session.map_err(|e| e.to_string())?))
 }
 
 fn floats(v: &Value) -> Vec<f32> {
@@ -114,7 +114,7 @@ fn is_encoder(case: &Case) -> bool {
     !case.entry["embedding"].is_null()
 }
 
-fn feed(exec: &mut One, ids: &[u32], want: Want) -> Result<Vec<f32>, String> {
+fn feed(exec: &mut SoloSession, ids: &[u32], want: Want) -> Result<Vec<f32>, String> {
     exec.feed(ids, want).map_err(|e| e.to_string())
 }
 
@@ -293,7 +293,7 @@ fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_ar
                 ..OpenOptions::default()
             };
             let session = Session::on_cpu(Arc::clone(&case.file), vector(Some(pooling))?, &options);
-            let got = One::of(session.map_err(|e| e.to_string())?)
+            let got = SoloSession::of(session.map_err(|e| e.to_string())?)
                 .host()
                 .embed(&prompt)
                 .map_err(|e| e.to_string())?;
@@ -307,7 +307,7 @@ fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_ar
 }
 
 /// Runs a drawn model as in normal use: a prompt in pieces of `chunk` tokens.
-fn drawn(draw: &Draw, chunk: usize) -> Result<One, String> {
+fn drawn(draw: &Draw, chunk: usize) -> Result<SoloSession, String> {
     let file = draw.file()?;
     let graph = kjit_model::arch::build(&file).map_err(|e| e.to_string())?;
     let options = OpenOptions {
@@ -318,7 +318,7 @@ fn drawn(draw: &Draw, chunk: usize) -> Result<One, String> {
         prefill_chunk: Some(chunk),
         ..OpenOptions::default()
     };
-    Ok(One::of(Session::on_cpu(file, graph, &options).map_err(|e| e.to_string())?))
+    Ok(SoloSession::of(Session::on_cpu(file, graph, &options).map_err(|e| e.to_string())?))
 }
 
 /// The largest difference of log Σ eˣ at a position that another order of f32 sums causes.

@@ -7,7 +7,7 @@ use kjit_model::catalogue::COMMON;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::jobs_for;
 use kjit_model::gpu::plan::{Request, plan};
-use kjit_model::gpu::tune::Kept;
+use kjit_model::gpu::tune::StoredTunings;
 use kjit_model::graph::Graph;
 use kjit_model::session::{KvType, OpenOptions, Persistence};
 
@@ -56,7 +56,7 @@ fn every_row_is_a_model_with_kernels_for_prompts_too() {
         let graph = row.graph().unwrap_or_else(|e| panic!("{}: {e}", row.name));
         for target in TARGETS {
             let target = Target::parse(target).unwrap();
-            let (options, tuned) = (options(), Kept::of(&engine));
+            let (options, tuned) = (options(), StoredTunings::of(&engine));
             let plan = plan(&Request {
                 graph: &graph,
                 target: &target,

@@ -1,8 +1,8 @@
 //! Tests constrained answers. The text follows a schema, an expression or a grammar, regardless of
 //! what the model prefers.
 
-use crate::it::support::asked::{Asked, ask};
 use crate::it::support::files::tiny_model;
+use crate::it::support::submitted_request::{SubmittedRequest, ask};
 use kjit_model::constrain::{GrammarError, Grammars, lark_of_gbnf};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
@@ -31,7 +31,7 @@ fn served() -> Option<Served> {
 
 impl Served {
     /// Asks a random model for an answer, at a temperature so high that every allowed token occurs.
-    fn ask(&self, seed: u64, constraint: Box<dyn Constraint>) -> Asked {
+    fn ask(&self, seed: u64, constraint: Box<dyn Constraint>) -> SubmittedRequest {
         ask(&self.scheduler, &[1, 2, 3], 500, |r| {
             r.sampling = SampleOptions { temperature: 1.5, seed, ..SampleOptions::default() };
             r.stop = Stop::Ids(self.tokenizer.eog_ids().to_vec());
@@ -40,7 +40,7 @@ impl Served {
     }
 
     /// The text, if the answer ended without being cut.
-    fn text(&self, asked: Asked) -> Option<String> {
+    fn text(&self, asked: SubmittedRequest) -> Option<String> {
         let mut got = asked.got();
         let whole = matches!(got.reason(), Reason::Stop | Reason::Constraint);
         got.ids.retain(|id| !self.tokenizer.is_eog(*id));
@@ -64,10 +64,11 @@ fn answers_keep_to_schemas_expressions_and_grammars() {
         "$defs": { "inner": { "type": "object", "properties": { "ok": { "type": "boolean" } }, "required": ["ok"], "additionalProperties": false } },
     });
     let g = &served.grammars;
-    let json: Vec<Asked> = (0..8).map(|i| served.ask(i, g.json_schema(&schema).unwrap())).collect();
-    let dates: Vec<Asked> =
+    let json: Vec<SubmittedRequest> =
+        (0..8).map(|i| served.ask(i, g.json_schema(&schema).unwrap())).collect();
+    let dates: Vec<SubmittedRequest> =
         (0..4).map(|i| served.ask(i, g.regex("20[0-9]{2}-(0[1-9]|1[0-2])").unwrap())).collect();
-    let sums: Vec<Asked> = (0..4)
+    let sums: Vec<SubmittedRequest> = (0..4)
         .map(|i| served.ask(i, g.lark("start: N (\"+\" N){1,3}\nN: /[1-9]/").unwrap()))
         .collect();
     for asked in json {
@@ -174,7 +175,7 @@ fn answers_keep_to_gbnf() {
         let two: Vec<char> = text.chars().collect();
         letters || matches!(two.as_slice(), [first, '1'] if other(*first))
     };
-    let all: Vec<Asked> =
+    let all: Vec<SubmittedRequest> =
         (0..6).map(|i| served.ask(i, served.grammars.lark(&lark).unwrap())).collect();
     let texts: Vec<String> = all.into_iter().filter_map(|asked| served.text(asked)).collect();
     assert!(texts.len() > 2, "{texts:?}");

@@ -3,8 +3,8 @@
 use crate::it::support::as_folder::as_folder;
 use crate::it::support::files::model_path;
 use crate::it::support::folder::{Folder, safetensors};
-use crate::it::support::one::One;
 use crate::it::support::opened::{refused, written};
+use crate::it::support::solo_session::SoloSession;
 use kjit_model::gguf::Gguf;
 use kjit_model::graph::Pooling;
 use kjit_model::session::{KvType, OpenOptions, Want};
@@ -30,7 +30,7 @@ fn options() -> OpenOptions {
 /// The logits after a prompt, and after one more token.
 fn logits(file: &Arc<Gguf>, prompt: &[u32]) -> Vec<f32> {
     let graph = kjit_model::arch::build(file).unwrap_or_else(|e| panic!("{e}"));
-    let mut one = One::cpu(file, &graph, &options());
+    let mut one = SoloSession::cpu(file, &graph, &options());
     let mut all = one.feed(prompt, Want::Last).unwrap();
     all.extend(one.feed(&[5], Want::Last).unwrap());
     all

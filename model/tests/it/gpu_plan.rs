@@ -185,7 +185,7 @@ fn positions_are_chosen_for_all_tokens_together_and_for_some_where_the_context_i
             program.launches.iter().filter(of).count() / layers
         };
         assert_eq!(
-            ["keep", "key_scores", "top_keys", "latent"].map(|f| count(&plan.decode, f)),
+            ["keep", "indexer_scores", "top_keys", "latent"].map(|f| count(&plan.decode, f)),
             [1; 4],
             "{target}"
         );

@@ -3,10 +3,10 @@
 
 use crate::it::support::files::tiny_model;
 use crate::it::support::near::off;
-use crate::it::support::one::One;
 use crate::it::support::simulated::{Machine, compiler, temporary};
+use crate::it::support::solo_session::SoloSession;
 use kjit_model::gguf::Gguf;
-use kjit_model::gpu::plan::{Choice, Now};
+use kjit_model::gpu::plan::{Choice, LaunchParams};
 use kjit_model::graph::{Dtype, ValueId};
 use kjit_model::session::{KvType, OpenOptions, Want};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
     };
     // The reference has f32 keys, values and products.
     let truth = OpenOptions { precise: true, ..options.clone() };
-    let mut host = One::cpu(&gguf, &graph, &truth);
+    let mut host = SoloSession::cpu(&gguf, &graph, &truth);
     let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
     names.iter().for_each(|n| assert!(host.host().tap(n)));
     let folder = temporary().join(format!("plan-{model}-{arch}-{kv:?}"));
@@ -35,7 +35,7 @@ fn decode(model: &str, arch: &str, kv: KvType) {
     // Eight-bit keys and values are off by 1/254 of the largest value of a group, in scores and in
     // sums.
     let tolerance = if kv == KvType::Q8_0 { 2e-2 } else { 1e-3 };
-    let now = Now { units: 3, tokens: 1, choice: Choice::Greedy, products: vec![] };
+    let now = LaunchParams { units: 3, tokens: 1, choice: Choice::Greedy, products: vec![] };
     let mut next = 5;
     for position in 0..4 {
         let logits = host.feed(&[next], Want::All).unwrap();
@@ -87,7 +87,7 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
         ..OpenOptions::default()
     };
     let truth = OpenOptions { precise: true, ..options.clone() };
-    let mut host = One::cpu(&gguf, &graph, &truth);
+    let mut host = SoloSession::cpu(&gguf, &graph, &truth);
     let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
     names.iter().for_each(|n| assert!(host.host().tap(n)));
     let folder = temporary().join(format!("prompt-{model}-{arch}-{kv:?}"));

@@ -6,7 +6,7 @@ use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::{Choices, Shipped, Tuning};
 use kjit_model::gpu::jobs_for;
 use kjit_model::gpu::plan::{Plan, Request, plan};
-use kjit_model::gpu::tune::Kept;
+use kjit_model::gpu::tune::StoredTunings;
 use kjit_model::graph::Graph;
 use kjit_model::session::{KvType, OpenOptions};
 
@@ -55,12 +55,12 @@ fn a_kept_choice_is_in_every_later_plan_whoever_opens_the_cache() {
         assert!(wanted.len() > 4, "{arch}: {} specs have a choice", wanted.len());
         let writer = engine(&folder);
         for (spec, tuning) in &wanted {
-            Kept::of(&writer).keep(spec, &target, *tuning, "a test").unwrap();
+            StoredTunings::of(&writer).keep(spec, &target, *tuning, "a test").unwrap();
         }
         // Another engine, as in another process. `warm` compiles exactly the kernels that `run`
         // plans.
         let reader = engine(&folder);
-        let tuned = planned(&graph, &target, &Kept::of(&reader));
+        let tuned = planned(&graph, &target, &StoredTunings::of(&reader));
         for (spec, tuning) in &wanted {
             let job = tuned.jobs.iter().find(|j| j.spec.to_string() == spec.to_string());
             assert_eq!(job.and_then(|j| j.spec.tuning(&target)), Some(*tuning), "{spec} on {arch}");
@@ -77,15 +77,15 @@ fn a_choice_for_one_architecture_changes_no_other() {
     let [here, there] = ["sm_90", "sm_86"].map(|t| Target::parse(t).unwrap());
     let engine = engine(&folder);
     for (spec, tuning) in others(&planned(&graph, &here, &Shipped), &here) {
-        Kept::of(&engine).keep(&spec, &here, tuning, "a test").unwrap();
+        StoredTunings::of(&engine).keep(&spec, &here, tuning, "a test").unwrap();
     }
     assert_ne!(
         planned(&graph, &here, &Shipped).jobs,
-        planned(&graph, &here, &Kept::of(&engine)).jobs
+        planned(&graph, &here, &StoredTunings::of(&engine)).jobs
     );
     assert_eq!(
         planned(&graph, &there, &Shipped).jobs,
-        planned(&graph, &there, &Kept::of(&engine)).jobs
+        planned(&graph, &there, &StoredTunings::of(&engine)).jobs
     );
 }
 
@@ -118,7 +118,7 @@ fn a_record_that_names_no_variant_changes_nothing_and_is_warned_of_once() {
         engine.keep_tuning_choice(&subject, &record).unwrap();
         for _ in 0..2 {
             assert_eq!(
-                planned(&graph, &target, &Kept::of(&engine)),
+                planned(&graph, &target, &StoredTunings::of(&engine)),
                 plain,
                 "{:?}",
                 String::from_utf8_lossy(&record)

@@ -2,8 +2,8 @@
 //! random models of every architecture.
 
 use crate::it::support::files::model_path;
-use crate::it::support::one::One;
 use crate::it::support::oracle::{ids, kl, log_sum_exp};
+use crate::it::support::solo_session::SoloSession;
 use kjit_model::gguf::Gguf;
 use kjit_model::session::{KvType, OpenOptions, Want};
 use serde_json::Value;
@@ -30,7 +30,7 @@ fn goldens() -> Vec<(String, Value, Arc<Gguf>)> {
     found
 }
 
-fn executor(file: &Arc<Gguf>, kv: KvType, precise: bool, batch: usize) -> One {
+fn executor(file: &Arc<Gguf>, kv: KvType, precise: bool, batch: usize) -> SoloSession {
     let graph = kjit_model::arch::build(file).unwrap();
     let options = OpenOptions {
         context: Some(512),
@@ -40,11 +40,11 @@ fn executor(file: &Arc<Gguf>, kv: KvType, precise: bool, batch: usize) -> One {
         prefill_chunk: Some(batch),
         ..OpenOptions::default()
     };
-    One::cpu(file, &graph, &options)
+    SoloSession::cpu(file, &graph, &options)
 }
 
 /// The largest KL over the last positions of the prompts.
-fn worst(exec: &mut One, golden: &Value) -> f64 {
+fn worst(exec: &mut SoloSession, golden: &Value) -> f64 {
     let truths = golden["logits_truth_f64"]["list"].as_array().unwrap();
     let prompts = golden["prompts"]["list"].as_array().unwrap().iter();
     let distances = prompts.map(|prompt| {

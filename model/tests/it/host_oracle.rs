@@ -2,8 +2,8 @@
 //! (tests/data/oracle).
 
 use crate::it::support::files::model_path;
-use crate::it::support::one::One;
 use crate::it::support::oracle::{follow, ids, kl, oracle};
+use crate::it::support::solo_session::SoloSession;
 use kjit_model::gguf::Gguf;
 use kjit_model::host::Isa;
 use kjit_model::perplexity::perplexity;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
-fn executor(file: &Arc<Gguf>, precise: bool, isa: Isa) -> One {
+fn executor(file: &Arc<Gguf>, precise: bool, isa: Isa) -> SoloSession {
     let graph = kjit_model::arch::build(file).unwrap();
     let options = OpenOptions {
         context: Some(1024),
@@ -24,11 +24,11 @@ fn executor(file: &Arc<Gguf>, precise: bool, isa: Isa) -> One {
         prefill_chunk: Some(512),
         ..OpenOptions::default()
     };
-    One::cpu_with(file, &graph, &options, isa)
+    SoloSession::cpu_with(file, &graph, &options, isa)
 }
 
 /// Mean and largest KL over the model's prompts.
-fn divergence(exec: &mut One, model: &Value) -> (f64, f64) {
+fn divergence(exec: &mut SoloSession, model: &Value) -> (f64, f64) {
     let truths = model["logits_truth_f64"]["list"].as_array().unwrap();
     let all: Vec<f64> = model["prompts"]["list"]
         .as_array()
@@ -156,7 +156,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
             prefill_chunk: Some(32),
             ..OpenOptions::default()
         };
-        let mut exec = One::cpu(&file, &graph, &options);
+        let mut exec = SoloSession::cpu(&file, &graph, &options);
         let mut logits = exec.feed(&prompt, Want::Last).unwrap();
         logits.extend(exec.feed(&[7], Want::Last).unwrap());
         logits
@@ -180,7 +180,7 @@ fn wrong_input_is_refused_and_changes_nothing() {
         prefill_chunk: Some(512),
         ..OpenOptions::default()
     };
-    let mut exec = One::cpu(&file, &graph, &options);
+    let mut exec = SoloSession::cpu(&file, &graph, &options);
     assert!(matches!(
         exec.feed(&[1, 49152], Want::Last),
         Err(SessionError::Token { id: 49152, n_vocab: 49152 })
@@ -215,7 +215,7 @@ fn a_long_context_costs_nothing_until_used_and_an_absurd_one_is_a_memory_error()
         Session::on_cpu(Arc::clone(&file), graph, &options)
     };
     // 30 layers of 2 · 192 f16 values for 128k tokens: 3 GB of address space.
-    let mut long = One::of(new(1 << 17).unwrap());
+    let mut long = SoloSession::of(new(1 << 17).unwrap());
     assert!(long.host().kv_bytes() > 2 << 30);
     assert_eq!(long.feed(&[1], Want::Last).unwrap().len(), long.n_vocab());
     for absurd in [1 << 45, usize::MAX] {

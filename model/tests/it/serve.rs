@@ -1,17 +1,19 @@
 //! Tests of the scheduler on the CPU: many requests in one session.
 
-use crate::it::support::asked::{Asked, Got, ask};
 use crate::it::support::files::tiny_model;
-use crate::it::support::one::One;
 use crate::it::support::returning;
+use crate::it::support::solo_session::SoloSession;
+use crate::it::support::submitted_request::{Got, SubmittedRequest, ask};
 use kjit_model::gguf::Gguf;
-use kjit_model::lookup::{self, Drafts};
+use kjit_model::prompt_lookup::{self, Drafts};
 use kjit_model::sample::{SampleOptions, TokenMask};
 use kjit_model::serve::{
     Constraint, Event, Failure, Owner, Reason, Refused, Request, Scheduler, SchedulerOptions,
     State, Status, Stop,
 };
-use kjit_model::session::{After, Given, OpenOptions, Session, SessionError, Want, Work};
+use kjit_model::session::{
+    DecodeControl, OpenOptions, Session, SessionError, StepOutput, Want, Work,
+};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +35,8 @@ fn prompt(number: usize, len: usize) -> Vec<u32> {
     (0..len).map(|i| ((number * 131 + i * i * 7 + i * 37 + 5) % 250) as u32).collect()
 }
 
-fn all(asked: Vec<Asked>) -> Vec<Got> {
-    asked.into_iter().map(Asked::got).collect()
+fn all(asked: Vec<SubmittedRequest>) -> Vec<Got> {
+    asked.into_iter().map(SubmittedRequest::got).collect()
 }
 
 /// Waits until the status satisfies `so`.
@@ -51,7 +53,7 @@ fn sixty_four_at_once_are_each_what_it_is_alone() {
     let Some(one) = scheduler(1, 64, SchedulerOptions::default()) else { return };
     let options = SchedulerOptions { token_budget: Some(40), ..SchedulerOptions::default() };
     let many = scheduler(16, 64, options).unwrap();
-    let asked: Vec<Asked> =
+    let asked: Vec<SubmittedRequest> =
         (0..64).map(|i| ask(&many, &prompt(i, 1 + i * 5 % 31), 3 + i % 9, |_| {})).collect();
     let together = all(asked);
     for (i, got) in together.into_iter().enumerate() {
@@ -170,7 +172,7 @@ fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
         paged: None,
         ..OpenOptions::default()
     });
-    let mut host = One::cpu(&gguf, &graph, &OpenOptions { paged: None, ..options.clone() });
+    let mut host = SoloSession::cpu(&gguf, &graph, &OpenOptions { paged: None, ..options.clone() });
     let session = Session::on_cpu(gguf, graph, &OpenOptions { sequences: 4, ..options }).unwrap();
     returning::the_hosts(
         &Scheduler::start(session, SchedulerOptions::default()).unwrap(),
@@ -264,7 +266,7 @@ fn a_long_prompt_is_not_passed_over_for_ever_where_room_is_short() {
     let scheduler = self::scheduler(6, 120, held).unwrap();
     let small =
         |i: usize| ask(&scheduler, &prompt(i, 10), 30, |r| r.client = Some("many".to_owned()));
-    let mut many: Vec<Asked> = (0..3).map(small).collect();
+    let mut many: Vec<SubmittedRequest> = (0..3).map(small).collect();
     until(&scheduler, |s| s.running == 3);
     let long = ask(&scheduler, &prompt(99, 100), 5, |r| r.client = Some("one".to_owned()));
     many.extend((3..40).map(small));
@@ -334,7 +336,7 @@ fn one_sequence_decoded_with_drafts_has_the_tokens_that_it_has_without() {
         let id = session.add(sampling.clone()).unwrap();
         let until = |ids: &mut Vec<u32>, n: usize, id| {
             ids.push(id);
-            if ids.len() == n { After::End } else { After::Go }
+            if ids.len() == n { DecodeControl::End } else { DecodeControl::Go }
         };
         session.decode(&[(id, &text)], &mut |_, id| until(&mut plain, 150, id)).unwrap();
         session.remove(id).unwrap();
@@ -342,9 +344,10 @@ fn one_sequence_decoded_with_drafts_has_the_tokens_that_it_has_without() {
         let id = session.add(sampling).unwrap();
         let fed = session.feed(id, &text[..20], Want::Nothing).unwrap();
         assert!(fed.is_empty());
-        let found =
-            lookup::decode(&mut session, id, text.clone(), 28, &mut |id| until(&mut with, 150, id))
-                .unwrap();
+        let found = prompt_lookup::decode(&mut session, id, text.clone(), 28, &mut |id| {
+            until(&mut with, 150, id)
+        })
+        .unwrap();
         assert_eq!(
             (&with, session.len(id).unwrap()),
             (&plain, 48 + 149),
@@ -354,8 +357,10 @@ fn one_sequence_decoded_with_drafts_has_the_tokens_that_it_has_without() {
         drafts.accepted += found.accepted;
         // Until the context is full.
         let rest = [&text[..], &with].concat();
-        lookup::decode(&mut session, id, rest, 1, &mut |id| until(&mut with, usize::MAX, id))
-            .unwrap();
+        prompt_lookup::decode(&mut session, id, rest, 1, &mut |id| {
+            until(&mut with, usize::MAX, id)
+        })
+        .unwrap();
         assert_eq!(with.len(), 300 - 48 + 1);
         session.remove(id).unwrap();
     }
@@ -376,21 +381,26 @@ fn an_answer_that_ends_among_its_drafts_has_drawn_no_more_than_it_has_tokens() {
             let id = session.add(warm.clone()).unwrap();
             let mut until = |id| {
                 ids.push(id);
-                if ids.len() == n { After::End } else { After::Go }
+                if ids.len() == n { DecodeControl::End } else { DecodeControl::Go }
             };
             match with {
                 false => session.decode(&[(id, &text)], &mut |_, id| until(id)).unwrap(),
                 true => {
-                    let found =
-                        lookup::decode(&mut session, id, text.clone(), text.len(), &mut until)
-                            .unwrap();
+                    let found = prompt_lookup::decode(
+                        &mut session,
+                        id,
+                        text.clone(),
+                        text.len(),
+                        &mut until,
+                    )
+                    .unwrap();
                     within += usize::from(found.accepted > 0);
                 }
             }
             let next = [&ids[n - 1..], &[5, 6]].concat();
             let third = &mut |_, token| {
                 after.push(token);
-                if after.len() == 3 { After::End } else { After::Go }
+                if after.len() == 3 { DecodeControl::End } else { DecodeControl::Go }
             };
             session.decode(&[(id, &next)], third).unwrap();
             session.remove(id).unwrap();
@@ -417,7 +427,7 @@ fn a_step_with_drafts_that_fails_has_drawn_nothing_and_drafts_that_are_forbidden
     }
     session.sampler(other).unwrap().set_mask(Some(TokenMask::new(250, [9])));
     let given = session.step(&[drafts(one), drafts(other)]).unwrap();
-    assert_eq!(given, [Given::Tokens(vec![7, 7, 7]), Given::Tokens(vec![9])]);
+    assert_eq!(given, [StepOutput::Tokens(vec![7, 7, 7]), StepOutput::Tokens(vec![9])]);
 }
 
 #[test]
@@ -445,7 +455,8 @@ fn what_cannot_be_taken_is_refused_with_its_reason() {
         .submit(Request { max_tokens: Some(1), ..Request::new(vec![1, 2], sink) })
         .unwrap();
     until(&scheduler, |s| s.waiting == 0);
-    let waiting: Vec<Asked> = (0..2).map(|i| ask(&scheduler, &prompt(i, 4), 2, |_| {})).collect();
+    let waiting: Vec<SubmittedRequest> =
+        (0..2).map(|i| ask(&scheduler, &prompt(i, 4), 2, |_| {})).collect();
     let full = refused(vec![1], None);
     assert!(
         matches!(full, Refused::QueueFull { waiting: 2, retry_after } if retry_after >= Duration::from_secs(1))
@@ -512,14 +523,14 @@ fn an_answer_ends_with_its_turn_unless_it_is_to_go_on() {
     plain
         .decode(&[(id, &start)], &mut |_, id| {
             to_end.push(id);
-            After::Go
+            DecodeControl::Go
         })
         .unwrap();
     let id = plain.add(SampleOptions::default()).unwrap();
     plain
         .decode_past_ends(&[(id, &start)], &mut |_, id| {
             all.push(id);
-            After::Go
+            DecodeControl::Go
         })
         .unwrap();
     assert_eq!((&to_end[..], &all[..]), (&whole.ids[..=at], &whole.ids[..]));
@@ -544,7 +555,7 @@ fn answers_end_for_the_reasons_there_are() {
         if seen == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let answer = Some(scheduler.submit(Request::new(prompt(3, 5), sink)).unwrap());
-    let ended = Asked { answer, events, seen: Default::default() }.got();
+    let ended = SubmittedRequest { answer, events, seen: Default::default() }.got();
     assert_eq!((ended.reason(), &ended.ids[..]), (Reason::Ended, &whole.ids[..2]));
 }
 
@@ -693,11 +704,13 @@ fn a_panic_in_a_sink_is_the_end_of_that_request_alone() {
 #[test]
 fn stopping_finishes_what_runs_or_says_that_it_did_not() {
     let Some(scheduler) = scheduler(1, 64, SchedulerOptions::default()) else { return };
-    let asked: Vec<Asked> = (0..3).map(|i| ask(&scheduler, &prompt(i, 5), 5, |_| {})).collect();
+    let asked: Vec<SubmittedRequest> =
+        (0..3).map(|i| ask(&scheduler, &prompt(i, 5), 5, |_| {})).collect();
     assert!(scheduler.stop(Duration::from_secs(60)));
     assert!(all(asked).iter().all(|got| got.reason() == Reason::Length));
     let scheduler = self::scheduler(1, 8192, SchedulerOptions::default()).unwrap();
-    let asked: Vec<Asked> = (0..2).map(|i| ask(&scheduler, &prompt(i, 5), 8000, |_| {})).collect();
+    let asked: Vec<SubmittedRequest> =
+        (0..2).map(|i| ask(&scheduler, &prompt(i, 5), 8000, |_| {})).collect();
     asked[0].tokens(1);
     assert!(!scheduler.stop(Duration::from_millis(1)));
     for got in all(asked) {

@@ -3,9 +3,9 @@
 
 use crate::it::support::files::{model_path, tiny_models};
 use crate::it::support::near::off;
-use crate::it::support::one::One;
 use crate::it::support::reproducible::Text;
 use crate::it::support::side_by_side;
+use crate::it::support::solo_session::SoloSession;
 use kjit_model::gguf::Gguf;
 use kjit_model::host::Isa;
 use kjit_model::sample::{SampleOptions, Sampler};
@@ -24,7 +24,7 @@ fn sequences_side_by_side_on_the_cpu_are_each_what_it_is_alone() {
         let Ok(graph) = kjit_model::arch::build(&gguf) else { continue };
         let name = path.display();
         for precise in [true, false] {
-            let mut alone = One::cpu(&gguf, &graph, &options(precise, 1));
+            let mut alone = SoloSession::cpu(&gguf, &graph, &options(precise, 1));
             let mut session =
                 Session::on_cpu(Arc::clone(&gguf), graph.clone(), &options(precise, 9)).unwrap();
             // Few rows and many rows use different kernels. With `precise` only the order of sums
@@ -219,8 +219,10 @@ fn a_sequence_of_another_session_is_no_sequence_of_this_one() {
     let Some(path) = tiny_models().into_iter().next() else { return };
     let gguf = Arc::new(Gguf::open(&path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
-    let (one, other) =
-        (One::cpu(&gguf, &graph, &options(false, 1)), One::cpu(&gguf, &graph, &options(false, 1)));
+    let (one, other) = (
+        SoloSession::cpu(&gguf, &graph, &options(false, 1)),
+        SoloSession::cpu(&gguf, &graph, &options(false, 1)),
+    );
     assert!(matches!(one.session.len(other.id), Err(SessionError::NoSequence)));
 }
 

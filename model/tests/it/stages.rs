@@ -5,7 +5,7 @@ use crate::it::support::files::{model_path, tiny_model};
 use crate::it::support::story::{same, story};
 use kjit_engine::{Config, Engine};
 use kjit_model::gguf::Gguf;
-use kjit_model::placement::{CutError, Layers, Place};
+use kjit_model::placement::{CutError, Layers, StageDevice};
 use kjit_model::session::{OpenOptions, Session, SessionError};
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ fn sessions(name: &str, options: &OpenOptions) -> Option<[Session; 2]> {
     if layers > 2 {
         counts = vec![1, layers - 2, 1];
     }
-    let stages: Vec<(Place, usize)> = counts.into_iter().map(|n| (Place::Cpu, n)).collect();
+    let stages: Vec<(StageDevice, usize)> =
+        counts.into_iter().map(|n| (StageDevice::Cpu, n)).collect();
     let engine = Engine::new(Config::new());
     let one = Session::on_cpu(Arc::clone(&gguf), graph.clone(), options).unwrap();
     let many = Session::on_stages(&engine, &stages, &gguf, graph, options).unwrap();
@@ -81,7 +82,8 @@ fn stages_are_all_of_the_models_layers() {
     let engine = Engine::new(Config::new());
     for wrong in [vec![n], vec![n - 1], vec![n + 1], vec![0, n], vec![n, n]] {
         let right = wrong == [n];
-        let stages: Vec<(Place, usize)> = wrong.iter().map(|&n| (Place::Cpu, n)).collect();
+        let stages: Vec<(StageDevice, usize)> =
+            wrong.iter().map(|&n| (StageDevice::Cpu, n)).collect();
         let opened = Session::on_stages(&engine, &stages, &gguf, graph.clone(), &options(1));
         match opened {
             Ok(_) => assert!(right, "{wrong:?}"),

@@ -118,7 +118,7 @@ pub fn each(
 }
 
 /// Draws the models of an architecture in a folder that is removed with the returned value.
-fn of(arch: &str, goldens: &Value) -> Made {
+fn of(arch: &str, goldens: &Value) -> DrawnModels {
     let draws = std::env::var("KJIT_TEST_COUNT").unwrap_or("3".to_owned());
     let there = std::env::var_os("KJIT_TEST_FOLDER").map(PathBuf::from);
     let made = there.is_none();
@@ -160,16 +160,16 @@ fn of(arch: &str, goldens: &Value) -> Made {
             golden,
         });
     }
-    Made { all, folder: made.then_some(folder) }
+    DrawnModels { all, folder: made.then_some(folder) }
 }
 
 /// Drawn models. Their files are removed when this is dropped.
-struct Made {
+struct DrawnModels {
     all: Vec<Draw>,
     folder: Option<PathBuf>,
 }
 
-impl IntoIterator for Made {
+impl IntoIterator for DrawnModels {
     type Item = Draw;
     type IntoIter = Files;
     fn into_iter(mut self) -> Files {

@@ -3,8 +3,8 @@
 
 use super::folder::Folder;
 use super::near::off;
-use super::one::One;
 use super::side_by_side;
+use super::solo_session::SoloSession;
 use kjit_engine::{Device, Engine};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
@@ -35,8 +35,9 @@ pub fn are_the_hosts(engine: &Engine, device: &Device) {
             ..OpenOptions::default()
         };
         let precise = OpenOptions { precise: true, ..options.clone() };
-        let mut host = One::cpu(&file, &graph, &precise);
-        let mut gpu = One::gpu(engine, device, &file, &graph, &OpenOptions { stream, ..options });
+        let mut host = SoloSession::cpu(&file, &graph, &precise);
+        let mut gpu =
+            SoloSession::gpu(engine, device, &file, &graph, &OpenOptions { stream, ..options });
         let ids: Vec<u32> = (0..24).map(|i| (i * 37 + 11) % 256).collect();
         let want = host.feed(&ids, Want::All).unwrap();
         let prompt = off(&gpu.feed(&ids, Want::All).unwrap(), &want);

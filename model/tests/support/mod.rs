@@ -4,14 +4,12 @@
 
 #[path = "../../gguf/tests/it/support/as_folder.rs"]
 pub mod as_folder;
-pub mod asked;
 pub mod draws;
 pub mod files;
 #[path = "../../gguf/tests/it/support/folder.rs"]
 pub mod folder;
 pub mod folders;
 pub mod near;
-pub mod one;
 #[path = "../../gguf/tests/it/support/opened.rs"]
 pub mod opened;
 pub mod oracle;
@@ -21,6 +19,8 @@ pub mod returning;
 pub mod shapes;
 pub mod side_by_side;
 pub mod simulated;
+pub mod solo_session;
 pub mod story;
+pub mod submitted_request;
 #[path = "../../gguf/tests/it/support/writer.rs"]
 pub mod writer;

@@ -1,6 +1,6 @@
 //! The models' reference data (tests/data/oracle), and the distance of logits from it.
 
-use super::one::One;
+use super::solo_session::SoloSession;
 use kjit_model::sample::{SampleOptions, Sampler};
 use kjit_model::session::Want;
 use serde_json::Value;
@@ -62,7 +62,7 @@ pub fn kl(truth: &Value, got: &[f32]) -> f64 {
 /// and the rest would be another text. The sequence starts empty; `steps` is the maximum number of
 /// steps.
 pub fn follow(
-    exec: &mut One,
+    exec: &mut SoloSession,
     prompt: &[u32],
     truth: &Value,
     steps: usize,

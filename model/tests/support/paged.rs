@@ -3,7 +3,7 @@
 
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{
-    After, Given, OpenOptions, SequenceId, Session, SessionError, Want, Work,
+    DecodeControl, OpenOptions, SequenceId, Session, SessionError, StepOutput, Want, Work,
 };
 
 /// Tokens in a page.
@@ -25,7 +25,7 @@ fn step(session: &mut Session, work: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
         .map(|&(sequence, tokens)| Work { sequence, tokens, want: Want::Last })
         .collect();
     let given = session.step(&work).unwrap().into_iter();
-    given.map(|g| if let Given::Logits(row) = g { row } else { panic!("{g:?}") }).collect()
+    given.map(|g| if let StepOutput::Logits(row) = g { row } else { panic!("{g:?}") }).collect()
 }
 
 /// Generates `tokens` tokens for each sequence.
@@ -35,7 +35,7 @@ fn answers(session: &mut Session, starts: &[(SequenceId, &[u32])], tokens: usize
         .decode(starts, &mut |id, token| {
             let i = starts.iter().position(|s| s.0 == id).unwrap();
             all[i].push(token);
-            if all[i].len() == tokens { After::End } else { After::Go }
+            if all[i].len() == tokens { DecodeControl::End } else { DecodeControl::Go }
         })
         .unwrap();
     all
@@ -119,7 +119,7 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     let count = |came: &mut Vec<u32>, got: &mut Session, next: &[u32]| {
         got.decode(&[(ids[0], next)], &mut |_, token| {
             came.push(token);
-            if came.len() == left + 3 { After::End } else { After::Go }
+            if came.len() == left + 3 { DecodeControl::End } else { DecodeControl::Go }
         })
     };
     count(&mut came, got, &next).unwrap();
@@ -156,7 +156,7 @@ fn drafts(want: &mut Session, in_want: SequenceId, got: &mut Session, in_got: Se
         let id = fork(session);
         let draft = |session: &mut Session, tokens: &[u32]| {
             let work = Work { sequence: id, tokens, want: Want::Drafted(tokens.len() - 1) };
-            let Some(Given::Tokens(chosen)) = session.step(&[work]).unwrap().pop() else {
+            let Some(StepOutput::Tokens(chosen)) = session.step(&[work]).unwrap().pop() else {
                 panic!("no tokens")
             };
             (chosen, session.len(id).unwrap(), session.pages().map(|p| p.used))

@@ -2,7 +2,7 @@
 //! after the tokens of a text have the same bits regardless of how the tokens are fed.
 
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{Given, SequenceId, Session, Want, Work};
+use kjit_model::session::{SequenceId, Session, StepOutput, Want, Work};
 
 /// A text, and the bits of the scores after each token when the text is fed token by token as the
 /// only sequence.
@@ -31,7 +31,7 @@ fn step(session: &mut Session, all: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
     let given = session.step(&work).unwrap();
     given
         .into_iter()
-        .map(|g| if let Given::Logits(rows) = g { rows } else { panic!("{g:?}") })
+        .map(|g| if let StepOutput::Logits(rows) = g { rows } else { panic!("{g:?}") })
         .collect()
 }
 
@@ -166,7 +166,7 @@ impl Text {
                 let given = session
                     .step(&[Work { sequence: id, tokens: &tokens, want: Want::Drafted(n) }])
                     .unwrap();
-                let [Given::Tokens(chosen)] = &given[..] else { panic!("{given:?}") };
+                let [StepOutput::Tokens(chosen)] = &given[..] else { panic!("{given:?}") };
                 let right = n + 1 - usize::from(wrong);
                 let want: Vec<u32> = (at..at + right).map(|i| self.likeliest(i)).collect();
                 assert_eq!(chosen, &want, "{n} drafts at {at}");

@@ -2,10 +2,10 @@
 //! conversations, common system prompts, and more texts than stored copies of states. Each answer
 //! must equal the CPU's, and only the tokens given by the rule are computed. For any device.
 
-use super::asked::{Asked, Got, ask};
-use super::one::One;
 use super::paged::{PAGE, text};
 use super::side_by_side::gap;
+use super::solo_session::SoloSession;
+use super::submitted_request::{Got, SubmittedRequest, ask};
 use kjit_model::serve::{Reason, Scheduler, SchedulerOptions};
 use kjit_model::session::OpenOptions;
 
@@ -31,7 +31,7 @@ pub fn scheduling() -> SchedulerOptions {
 
 /// Submits the requests and compares each answer with the CPU's. `all`: also submits more texts
 /// than copies.
-pub fn the_hosts(scheduler: &Scheduler, host: &mut One, near: f32, all: bool) {
+pub fn the_hosts(scheduler: &Scheduler, host: &mut SoloSession, near: f32, all: bool) {
     let vocab = host.n_vocab();
     let paged = scheduler.status().pages.is_some();
     let mut fine = |name: &str, prompt: &[u32], got: &Got, n: usize| {
@@ -66,7 +66,7 @@ pub fn the_hosts(scheduler: &Scheduler, host: &mut One, near: f32, all: bool) {
     let system = text(88, PAGE + 30, vocab);
     let texts: Vec<Vec<u32>> = (2..5).map(|i| [&system[..], &text(i, 9, vocab)].concat()).collect();
     let before = scheduler.status();
-    let asked: Vec<Asked> = texts.iter().map(|p| ask(scheduler, p, 3, |_| {})).collect();
+    let asked: Vec<SubmittedRequest> = texts.iter().map(|p| ask(scheduler, p, 3, |_| {})).collect();
     for (i, (asked, p)) in asked.into_iter().zip(&texts).enumerate() {
         let got = asked.got();
         fine(&format!("with the system prompt {i}"), p, &got, 3);

@@ -1,9 +1,11 @@
 //! Compares several sequences in one session with a single sequence on the CPU. For any device.
 
 use super::near::off;
-use super::one::One;
+use super::solo_session::SoloSession;
 use kjit_model::sample::{SampleOptions, TokenMask};
-use kjit_model::session::{After, Given, SequenceId, Session, SessionError, Want, Work};
+use kjit_model::session::{
+    DecodeControl, SequenceId, Session, SessionError, StepOutput, Want, Work,
+};
 
 /// The tokens of this sequence: one to seven, so that adjacent sequences have different lengths.
 fn sequence(number: usize, vocab: usize) -> Vec<u32> {
@@ -39,9 +41,9 @@ fn release(session: &mut Session, all: &[SequenceId]) {
     assert!(session.is_empty());
 }
 
-fn logits(given: Given) -> Vec<f32> {
+fn logits(given: StepOutput) -> Vec<f32> {
     match given {
-        Given::Logits(rows) => rows,
+        StepOutput::Logits(rows) => rows,
         other => panic!("logits were wanted, {other:?} was given"),
     }
 }
@@ -57,7 +59,7 @@ fn last<'a>(all: &[SequenceId], tokens: impl Fn(usize) -> &'a [u32]) -> Vec<Work
 
 /// Feeds `n` sequences of different lengths together, twice. Returns the distances of the logits
 /// from the CPU's logits.
-pub fn scores(session: &mut Session, host: &mut One, n: usize) -> Vec<f64> {
+pub fn scores(session: &mut Session, host: &mut SoloSession, n: usize) -> Vec<f64> {
     let vocab = host.n_vocab();
     let ids = occupy(session, n);
     let all: Vec<Vec<u32>> = (0..n).map(|i| sequence(i, vocab)).collect();
@@ -76,7 +78,7 @@ pub fn scores(session: &mut Session, host: &mut One, n: usize) -> Vec<f64> {
 
 /// The largest gap along these tokens. The gap is how much less likely a token after the prompt is
 /// than the choice of the CPU.
-pub fn gap(host: &mut One, tokens: &[u32], prompt: usize) -> f32 {
+pub fn gap(host: &mut SoloSession, tokens: &[u32], prompt: usize) -> f32 {
     host.truncate(0);
     let mut logits = host.feed(&tokens[..prompt], Want::Last).unwrap();
     let mut worst = 0f32;
@@ -90,7 +92,7 @@ pub fn gap(host: &mut One, tokens: &[u32], prompt: usize) -> f32 {
 
 /// Computes greedy answers of `n` sequences together. The first ends after one token, the second
 /// after two, and all pause in between. Returns the largest [`gap`] along the device's own answers.
-pub fn answers(session: &mut Session, host: &mut One, n: usize, tokens: usize) -> f32 {
+pub fn answers(session: &mut Session, host: &mut SoloSession, n: usize, tokens: usize) -> f32 {
     let vocab = host.n_vocab();
     let all = occupy(session, n);
     let mut ids: Vec<Vec<u32>> = (0..n).map(|i| sequence(i, vocab)).collect();
@@ -115,9 +117,9 @@ pub fn answers(session: &mut Session, host: &mut One, n: usize, tokens: usize) -
                 ids[i].push(token);
                 seen += 1;
                 match ids[i].len() == prompts[i] + wanted(i) {
-                    true => After::End,
-                    false if seen == stop => After::Pause,
-                    false => After::Go,
+                    true => DecodeControl::End,
+                    false if seen == stop => DecodeControl::Pause,
+                    false => DecodeControl::Go,
                 }
             })
             .unwrap();
@@ -135,7 +137,7 @@ pub fn answers(session: &mut Session, host: &mut One, n: usize, tokens: usize) -
 
 /// Adds and removes sequences between steps. Tokens are chosen one step at a time. The prompt of a
 /// new sequence is computed with the tokens of the others. Returns the largest [`gap`].
-pub fn joining(session: &mut Session, host: &mut One, tokens: usize) -> f32 {
+pub fn joining(session: &mut Session, host: &mut SoloSession, tokens: usize) -> f32 {
     let vocab = host.n_vocab();
     // Each sequence with its tokens and the length of its prompt.
     let mut here: Vec<(SequenceId, Vec<u32>, usize)> = vec![];
@@ -159,7 +161,7 @@ pub fn joining(session: &mut Session, host: &mut One, tokens: usize) -> f32 {
             .collect();
         let given = session.step(&work).unwrap();
         for ((_, ids, _), given) in here.iter_mut().zip(given) {
-            let Given::Token(token) = given else {
+            let StepOutput::Token(token) = given else {
                 panic!("a token was wanted, {given:?} was given")
             };
             ids.push(token);
@@ -180,7 +182,7 @@ pub fn joining(session: &mut Session, host: &mut One, tokens: usize) -> f32 {
 
 /// Runs a step whose sequences want different rows, and drafts. Returns the distances from the
 /// CPU's logits.
-pub fn mixed(session: &mut Session, host: &mut One) -> Vec<f64> {
+pub fn mixed(session: &mut Session, host: &mut SoloSession) -> Vec<f64> {
     let vocab = host.n_vocab();
     let all = occupy(session, session.sequences().min(4));
     let prompt: Vec<u32> = (0..9).map(|i| (i * 53 + 7) % vocab as u32).collect();
@@ -210,9 +212,9 @@ pub fn mixed(session: &mut Session, host: &mut One) -> Vec<f64> {
         host.truncate(0);
         let want = host.feed(work.tokens, Want::Last).unwrap();
         match (given, work.want) {
-            (Given::Nothing, Want::Nothing) => {}
-            (Given::Logits(row), Want::Last) => offs.push(off(&row, &want)),
-            (Given::Token(id), Want::Choose) => {
+            (StepOutput::Nothing, Want::Nothing) => {}
+            (StepOutput::Logits(row), Want::Last) => offs.push(off(&row, &want)),
+            (StepOutput::Token(id), Want::Choose) => {
                 let best = want.iter().copied().fold(f32::MIN, f32::max);
                 assert!(best - want[id as usize] < 0.05, "{id} is no likely token");
             }
@@ -250,7 +252,7 @@ pub fn options(session: &mut Session, tokens: usize, same: bool) {
             .decode(&starts, &mut |id, token| {
                 let i = ids.iter().position(|&a| a == id).unwrap();
                 out[i].push(token);
-                if out[i].len() == tokens { After::End } else { After::Go }
+                if out[i].len() == tokens { DecodeControl::End } else { DecodeControl::Go }
             })
             .unwrap();
         ids.iter().for_each(|&id| session.remove(id).unwrap());
@@ -292,7 +294,7 @@ pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u
         .decode(&starts, &mut |id, token| {
             let i = all.iter().position(|&a| a == id).unwrap();
             ids[i].push(token);
-            if ids[i].len() == tokens.div_ceil(2) { After::End } else { After::Go }
+            if ids[i].len() == tokens.div_ceil(2) { DecodeControl::End } else { DecodeControl::Go }
         })
         .unwrap();
     while ids[0].len() < tokens {
@@ -304,7 +306,7 @@ pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u
             want: Want::Choose,
         });
         for (ids, given) in ids.iter_mut().zip(session.step(&work.collect::<Vec<_>>()).unwrap()) {
-            let Given::Token(token) = given else {
+            let StepOutput::Token(token) = given else {
                 panic!("a token was wanted, {given:?} was given")
             };
             ids.push(token);
@@ -323,7 +325,7 @@ pub fn limits(session: &mut Session) {
     session
         .decode(&[(all[0], &long), (all[1], &[1])], &mut |id, _| {
             seen[usize::from(id == all[1])] += 1;
-            if seen[1] == 6 { After::End } else { After::Go }
+            if seen[1] == 6 { DecodeControl::End } else { DecodeControl::Go }
         })
         .unwrap();
     // Two tokens fit. The token chosen after the last position is returned as well.
@@ -348,7 +350,7 @@ pub fn limits(session: &mut Session) {
         assert!(error.contains(want), "{error}");
         assert_eq!(session.len(all[1]).unwrap(), 7);
     }
-    assert_eq!(session.step(&[work(all[1], &[], Want::Nothing)]).unwrap(), [Given::Nothing]);
+    assert_eq!(session.step(&[work(all[1], &[], Want::Nothing)]).unwrap(), [StepOutput::Nothing]);
     // If no token is allowed, no token is fed.
     let none = TokenMask::new(session.n_vocab(), []);
     session.sampler(all[1]).unwrap().set_mask(Some(none));

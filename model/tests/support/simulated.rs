@@ -10,7 +10,7 @@ use kjit_kernels::mma::tiled_index;
 use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::{
-    Bind, Control, Dim, Launch, Now, Number, Plan, Program, Request, plan,
+    Bind, Control, Dim, Launch, LaunchParams, Number, Plan, Program, Request, plan,
 };
 use kjit_model::graph::{Graph, ValueId, WeightId};
 use kjit_model::session::OpenOptions;
@@ -186,13 +186,13 @@ impl<'a> Machine<'a> {
     }
 
     /// Chooses the next token greedily.
-    pub fn choose(&mut self, now: &Now) {
+    pub fn choose(&mut self, now: &LaunchParams) {
         let (launch, program) = (self.plan.greedy.clone().unwrap(), self.plan.decode.clone());
         self.launch(&program, &launch, now);
     }
 
     /// Runs the launches of a program.
-    pub fn run(&mut self, program: &Program, now: &Now) {
+    pub fn run(&mut self, program: &Program, now: &LaunchParams) {
         for launch in &program.launches {
             self.launch(program, launch, now);
         }
@@ -271,7 +271,7 @@ impl<'a> Machine<'a> {
         folder
     }
 
-    fn launch(&mut self, program: &Program, launch: &Launch, now: &Now) {
+    fn launch(&mut self, program: &Program, launch: &Launch, now: &LaunchParams) {
         let folder = self.build(launch);
         let mut bytes = vec![];
         launch.grid.iter().for_each(|g: &Dim| bytes.extend(g.at(now).to_le_bytes()));

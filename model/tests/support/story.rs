@@ -2,7 +2,7 @@
 //! bit.
 
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{Given, Session, Want, Work};
+use kjit_model::session::{Session, StepOutput, Want, Work};
 
 fn ids(n: usize, step: u32) -> Vec<u32> {
     (0..n as u32).map(|i| (i * step * 7 + 11) % 200).collect()
@@ -23,7 +23,7 @@ pub fn story(session: &mut Session) -> Vec<Vec<f32>> {
     ];
     let given = session.step(&work).unwrap();
     rows.extend(given.into_iter().map(|g| match g {
-        Given::Logits(rows) => rows,
+        StepOutput::Logits(rows) => rows,
         other => panic!("{other:?}"),
     }));
     for t in [3, 1, 4] {

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use kjit_gguf::elide::elide;
-use kjit_gguf::{self as gguf, Shown};
+use kjit_gguf::{self as gguf, QuotedText};
 
 /// The reasons why a vocabulary cannot be used, or an id cannot be decoded.
 #[derive(Debug, Error)]
@@ -14,15 +14,15 @@ pub enum TokenizerError {
     File(#[from] gguf::Error),
     /// `tokenizer.ggml.model` names an unknown algorithm.
     #[error("tokenizer.ggml.model: unknown tokenizer {} (known: gpt2, gemma4, llama, bert, t5, \
-        rwkv, plamo2)", Shown(.0))]
+        rwkv, plamo2)", QuotedText(.0))]
     UnknownModel(String),
     /// The file declares that it has no vocabulary.
     #[error("tokenizer.ggml.model is {}: this file has no vocabulary, so text cannot be \
-        tokenized", Shown(.0))]
+        tokenized", QuotedText(.0))]
     NoVocabulary(String),
     /// `tokenizer.ggml.pre` names an unknown pre-tokenizer. A guess would give other ids than in
     /// training.
-    #[error("tokenizer.ggml.pre: unknown pre-tokenizer {} (known: {known})", Shown(name))]
+    #[error("tokenizer.ggml.pre: unknown pre-tokenizer {} (known: {known})", QuotedText(name))]
     UnknownPre {
         /// The name in the file.
         name: String,

@@ -27,7 +27,7 @@ mod decode;
 mod error;
 mod limit;
 mod literal;
-mod more;
+mod non_exhaustive;
 mod partition;
 mod plamo2;
 mod pretokenize;
@@ -50,7 +50,7 @@ pub use decode::{DecodeOptions, Detokenizer};
 pub use error::TokenizerError;
 pub use limit::{Limit, Stopped};
 #[doc(hidden)]
-pub use more::NonExhaustive;
+pub use non_exhaustive::NonExhaustive;
 pub use special_ids::SpecialIds;
 pub use vocabulary::{FimIds, Vocabulary};
 

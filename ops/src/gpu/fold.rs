@@ -3,7 +3,7 @@
 //! blocks; the block that ends last joins the chunks' partial results in their order. All of that
 //! follows from the index space, so a result does not depend on the device or on timing.
 
-use super::each::in_flight;
+use super::elementwise::in_flight;
 use super::render::{self, BLOCK, Rendered, Writer, computed, stored, to_stored};
 use crate::dtype::{DType, Kind};
 use crate::element::FoldOp;

@@ -2,7 +2,7 @@
 //! numbers of the launch, and the places of buffers and constants.
 
 use super::Gpu;
-use super::each::each;
+use super::elementwise::each;
 use super::fold::{Division, fold};
 use super::launch::{Grid, job};
 use super::render::{BLOCK, Rendered};
@@ -40,7 +40,7 @@ pub(super) struct Recipe {
 }
 
 /// A prepared launch of a structure; `None` if it is not a group of rows.
-pub(super) type Known = Option<Arc<Recipe>>;
+pub(super) type PreparedLaunch = Option<Arc<Recipe>>;
 
 impl Gpu {
     /// Computes a node of an element-wise group, or a fold of its only input.
@@ -103,12 +103,12 @@ impl Gpu {
         self.first(Recipe { bytes, ..recipe }, program, structure, &node.shape).map(Some)
     }
 
-    fn known(&self, s: &Structure) -> Option<Known> {
+    fn known(&self, s: &Structure) -> Option<PreparedLaunch> {
         let recipes = self.recipes.lock().unwrap_or_else(PoisonError::into_inner);
         recipes.get(&s.words[..]).cloned()
     }
 
-    fn remember(&self, s: Structure, known: Known) {
+    fn remember(&self, s: Structure, known: PreparedLaunch) {
         let mut recipes = self.recipes.lock().unwrap_or_else(PoisonError::into_inner);
         if recipes.len() >= MOST {
             recipes.clear();

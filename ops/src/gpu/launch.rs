@@ -1,7 +1,7 @@
 //! Launches of rendered kernels.
 
 use super::Gpu;
-use super::each::each;
+use super::elementwise::each;
 use super::fold::{COUNTERS, Division, STATE, fold};
 use super::render::BLOCK;
 use crate::error::{Error, Result};

@@ -2,16 +2,16 @@
 //! their first use and cached.
 
 mod attention;
-mod each;
+mod elementwise;
 mod fold;
 mod group;
+mod index_errors;
 mod launch;
 mod order;
 mod pools;
 mod product;
 mod render;
 mod rows;
-mod wrong;
 
 pub(crate) use order::Scatter;
 pub use order::order_jobs;
@@ -38,9 +38,9 @@ pub struct Gpu {
     counters: OnceLock<DeviceBuffer<u8>>,
     pinned: pools::PinnedPool,
     /// Indices out of range that kernels found.
-    wrong: OnceLock<wrong::Wrong>,
+    wrong: OnceLock<index_errors::IndexErrors>,
     /// Prepared launches by the structure of their groups.
-    recipes: Mutex<HashMap<Box<[u64]>, group::Known, BuildFast>>,
+    recipes: Mutex<HashMap<Box<[u64]>, group::PreparedLaunch, BuildFast>>,
     launches: AtomicU64,
 }
 

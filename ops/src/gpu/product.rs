@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// How an operand's elements lie (`LIE_…` of product.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lie {
+enum OperandLayout {
     Depths,
     Rows,
     Across,
@@ -136,8 +136,10 @@ fn tiles(c: &Contraction, target: &Target, units: usize) -> Tiles {
 fn has_maps(c: &Contraction, target: &Target) -> bool {
     let map = |o: &Operand, own: &[usize]| {
         let strides = [&o.batch[..], &o.own, &o.depth];
-        matches!(lie(o, own, &c.depth, c.dtype, wgmma(128, 6)), Lie::Depths | Lie::Rows)
-            && strides.iter().all(|s| s.len() <= 1)
+        matches!(
+            lie(o, own, &c.depth, c.dtype, wgmma(128, 6)),
+            OperandLayout::Depths | OperandLayout::Rows
+        ) && strides.iter().all(|s| s.len() <= 1)
             && strides.iter().all(|s| s.iter().all(|s| (0..1 << 38).contains(s)))
             && [&o.own, &o.depth].iter().all(|s| !s.contains(&0))
     };
@@ -149,12 +151,18 @@ fn has_maps(c: &Contraction, target: &Target) -> bool {
 }
 
 /// The description of an operand for the copy engine, of which a box has `tile` rows.
-fn matrices(o: &Operand, own: &[usize], c: &Contraction, lie: Lie, tile: u32) -> Matrices {
+fn matrices(
+    o: &Operand,
+    own: &[usize],
+    c: &Contraction,
+    lie: OperandLayout,
+    tile: u32,
+) -> Matrices {
     let first = |list: &[i64]| list.first().map_or(0, |s| s.unsigned_abs());
     let (across, deep) = (numel(own) as u64, numel(&c.depth) as u64);
     let step = first(&o.batch);
     let (width, rows, row, tile) = match lie {
-        Lie::Rows => (across, deep, first(&o.depth), 64),
+        OperandLayout::Rows => (across, deep, first(&o.depth), 64),
         _ => (deep, across, first(&o.own), tile),
     };
     // A matrix of one row, or one matrix, has no distance to the next.
@@ -165,7 +173,7 @@ fn matrices(o: &Operand, own: &[usize], c: &Contraction, lie: Lie, tile: u32) ->
 }
 
 /// How an operand lies. `own` are the sizes of its rows or columns.
-fn lie(o: &Operand, own: &[usize], depth: &[usize], dtype: DType, tiles: Tiles) -> Lie {
+fn lie(o: &Operand, own: &[usize], depth: &[usize], dtype: DType, tiles: Tiles) -> OperandLayout {
     let wide = 16 / dtype.size() as i64;
     let vectors = tiles.kind != Kind::Fma || dtype == DType::F32;
     let aligned = |list: &[i64]| list.iter().all(|s| s % wide == 0);
@@ -179,15 +187,15 @@ fn lie(o: &Operand, own: &[usize], depth: &[usize], dtype: DType, tiles: Tiles) 
     let runs =
         |sizes: &[usize], strides: &[i64]| matches!((sizes, strides), ([n], [1]) if whole_runs(*n));
     if vectors && whole && runs(depth, &o.depth) && aligned(&o.own) {
-        return Lie::Depths;
+        return OperandLayout::Depths;
     }
     if vectors && whole && runs(own, &o.own) && aligned(&o.depth) {
-        return Lie::Rows;
+        return OperandLayout::Rows;
     }
     // Neighbours along the depth, at least a sector of 32 bytes of them.
     match (depth.last(), o.depth.last(), o.own.last()) {
-        (Some(16..), Some(1), last) if last != Some(&1) => Lie::Along,
-        _ => Lie::Across,
+        (Some(16..), Some(1), last) if last != Some(&1) => OperandLayout::Along,
+        _ => OperandLayout::Across,
     }
 }
 
@@ -225,7 +233,14 @@ impl Writer<'_> {
         text + &format!("        (void)p, (void)rest;\n        return {sum};\n    }}\n")
     }
 
-    fn operand(&mut self, name: &str, o: &Operand, c: &Contraction, own: &[usize], lie: Lie) {
+    fn operand(
+        &mut self,
+        name: &str,
+        o: &Operand,
+        c: &Contraction,
+        own: &[usize],
+        lie: OperandLayout,
+    ) {
         let mut batch = self.digits("batch", &c.batch, &o.batch);
         // The offset belongs to each batch.
         let offset = self.number(o.buffer.offset);
@@ -412,7 +427,7 @@ impl Gpu {
             return Ok(None);
         }
         let aligned = |o: &Operand, own: &[usize]| {
-            lie(o, own, &c.depth, c.dtype, wgmma(128, 6)) as u32 <= Lie::Rows as u32
+            lie(o, own, &c.depth, c.dtype, wgmma(128, 6)) as u32 <= OperandLayout::Rows as u32
         };
         let copy = |o: &Operand, own: &[usize]| -> Result<Operand> {
             if aligned(o, own) {

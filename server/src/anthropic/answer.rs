@@ -1,6 +1,6 @@
 //! Answers in Anthropic's format: a message of content blocks, whole or as a stream of events.
 
-use crate::generation::{Done, Ended, Piece, Whole};
+use crate::generation::{AnswerEvent, AnswerStatistics, CompleteAnswer, FinishReason};
 use crate::openai::random_id;
 use crate::refusal::{Dialect, Refusal};
 use crate::streamed::Format;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 pub const PING: &str = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
 
 /// Values of a request that its answer repeats or depends on.
-pub struct Manner {
+pub struct AnswerContext {
     id: String,
     model: String,
     /// The stop strings of the request.
@@ -20,20 +20,20 @@ pub struct Manner {
     parallel: bool,
 }
 
-impl Manner {
+impl AnswerContext {
     /// The values for a new message.
-    pub fn new(model: &str, stop: Vec<String>, parallel: bool) -> Manner {
-        Manner { id: random_id("msg"), model: model.to_owned(), stop, parallel }
+    pub fn new(model: &str, stop: Vec<String>, parallel: bool) -> AnswerContext {
+        AnswerContext { id: random_id("msg"), model: model.to_owned(), stop, parallel }
     }
 
     /// The stop reason, and the stop string that ended the message.
-    fn end(&self, done: &Done) -> (&'static str, Option<&str>) {
+    fn end(&self, done: &AnswerStatistics) -> (&'static str, Option<&str>) {
         let text = done.stop_text.and_then(|i| self.stop.get(i)).map(String::as_str);
         match (done.ended, text) {
-            (Ended::Calls, _) => ("tool_use", None),
-            (Ended::Length, _) => ("max_tokens", None),
-            (Ended::Stop, Some(text)) => ("stop_sequence", Some(text)),
-            (Ended::Stop, None) => ("end_turn", None),
+            (FinishReason::Calls, _) => ("tool_use", None),
+            (FinishReason::Length, _) => ("max_tokens", None),
+            (FinishReason::Stop, Some(text)) => ("stop_sequence", Some(text)),
+            (FinishReason::Stop, None) => ("end_turn", None),
         }
     }
 
@@ -59,7 +59,7 @@ fn usage(prompt: usize, cached: usize, answer: usize) -> Value {
 }
 
 /// The whole message as one document.
-pub fn document(manner: &Manner, answer: Whole) -> Value {
+pub fn document(manner: &AnswerContext, answer: CompleteAnswer) -> Value {
     let mut content = vec![];
     if !answer.reasoning.is_empty() {
         content.push(json!({ "type": "thinking", "thinking": answer.reasoning, "signature": "" }));
@@ -87,19 +87,19 @@ pub fn document(manner: &Manner, answer: Whole) -> Value {
 }
 
 /// Writes pieces as server-sent events.
-pub fn stream_format(manner: Manner) -> Format {
+pub fn stream_format(manner: AnswerContext) -> Format {
     let mut stream = Stream { manner, begun: false, blocks: 0, open: None, calls: 0, ended: false };
     Box::new(move |piece| match piece {
         Some(_) | None if stream.ended => String::new(),
-        Some((_, Piece::Started { prompt_tokens, cached_tokens })) => {
+        Some((_, AnswerEvent::Started { prompt_tokens, cached_tokens })) => {
             stream.start(prompt_tokens, cached_tokens)
         }
-        Some((_, Piece::Prompt(_))) => String::new(),
-        Some((_, Piece::Said { parts, .. })) => {
+        Some((_, AnswerEvent::Prompt(_))) => String::new(),
+        Some((_, AnswerEvent::Said { parts, .. })) => {
             parts.into_iter().map(|part| stream.part(part)).collect()
         }
-        Some((_, Piece::Done(done))) => stream.end(&done),
-        Some((_, Piece::Failed(refusal))) => stream.failed(&refusal),
+        Some((_, AnswerEvent::Done(done))) => stream.end(&done),
+        Some((_, AnswerEvent::Failed(refusal))) => stream.failed(&refusal),
         None => stream.failed(&Refusal::internal("the answer's end was lost")),
     })
 }
@@ -118,7 +118,7 @@ enum Open {
 
 /// State of a streamed message.
 struct Stream {
-    manner: Manner,
+    manner: AnswerContext,
     begun: bool,
     /// Number of blocks begun so far.
     blocks: usize,
@@ -205,7 +205,7 @@ impl Stream {
         }
     }
 
-    fn end(&mut self, done: &Done) -> String {
+    fn end(&mut self, done: &AnswerStatistics) -> String {
         let mut events = self.start(done.prompt_tokens, done.cached_tokens);
         events += &self.close();
         let (reason, text) = self.manner.end(done);

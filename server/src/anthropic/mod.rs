@@ -6,7 +6,7 @@ mod request;
 
 use crate::caller::Caller;
 use crate::constrain::noted;
-use crate::converse::{Asked, ask, prompt};
+use crate::conversation_request::{StartedAnswers, ask, prompt};
 use crate::generation::collect;
 use crate::openai::json_response;
 use crate::refusal::Refusal;
@@ -29,8 +29,8 @@ pub async fn messages(
     let read = request::message(&service, &body, caller)?;
     let loaded = service.model(read.at, None).await?;
     let stop = read.ask.stop.clone();
-    let Asked { pieces, unheld, .. } = ask(&service, &loaded, read.ask).await?;
-    let manner = answer::Manner::new(loaded.name(), stop, read.parallel);
+    let StartedAnswers { pieces, unheld, .. } = ask(&service, &loaded, read.ask).await?;
+    let manner = answer::AnswerContext::new(loaded.name(), stop, read.parallel);
     if read.stream {
         let events = answer::stream_format(manner);
         return Ok(noted(streamed::named_events(pieces, events, answer::PING), &unheld));

@@ -3,9 +3,9 @@
 use super::blocks::{system, turns};
 use crate::caller::Caller;
 use crate::choice::Choice;
-use crate::constrain::Form;
+use crate::constrain::ContentFormat;
 use crate::conversation::{Conversation, Turn};
-use crate::converse::Ask;
+use crate::conversation_request::ConversationRequest;
 use crate::fields::Fields;
 use crate::openai::place;
 use crate::refusal::Refusal;
@@ -26,8 +26,8 @@ const REFUSED: [(&str, &str); 2] = [
 ];
 
 /// A request for a message.
-pub struct Read {
-    pub ask: Ask,
+pub struct MessagesRequest {
+    pub ask: ConversationRequest,
     /// The model's index.
     pub at: usize,
     pub stream: bool,
@@ -36,20 +36,20 @@ pub struct Read {
 }
 
 /// The fields that both routes use.
-struct Words {
+struct CommonFields {
     at: usize,
     conversation: Conversation,
     offered: Vec<Tool>,
     choice: Choice,
     parallel: bool,
-    form: Option<(Form, &'static str)>,
+    form: Option<(ContentFormat, &'static str)>,
     /// Maximum tokens of the reasoning.
     thinking: Option<Option<usize>>,
     caller: Caller,
 }
 
 /// Reads a request of `/v1/messages`.
-pub fn message(service: &Service, body: &[u8], caller: Caller) -> Result<Read, Refusal> {
+pub fn message(service: &Service, body: &[u8], caller: Caller) -> Result<MessagesRequest, Refusal> {
     let mut f = Fields::parse(body)?;
     let words = words(&mut f, service, caller)?;
     let max_tokens = f.count("max_tokens", 1..=i64::MAX)?;
@@ -60,7 +60,7 @@ pub fn message(service: &Service, body: &[u8], caller: Caller) -> Result<Read, R
     let sampling = sampling::openai(&mut f)?;
     let stop = sampling::stops(&mut f, "stop_sequences")?;
     f.done()?;
-    let ask = Ask {
+    let ask = ConversationRequest {
         conversation: words.conversation,
         follow: words.choice.follow(words.offered, words.form, words.parallel)?,
         n: 1,
@@ -74,7 +74,7 @@ pub fn message(service: &Service, body: &[u8], caller: Caller) -> Result<Read, R
         ids: false,
         caller: words.caller,
     };
-    Ok(Read { ask, at: words.at, stream, parallel: words.parallel })
+    Ok(MessagesRequest { ask, at: words.at, stream, parallel: words.parallel })
 }
 
 /// Reads a request of `/v1/messages/count_tokens`: the model's index, the conversation, the client.
@@ -89,7 +89,7 @@ pub fn counted(
     Ok((words.at, words.conversation, words.caller))
 }
 
-fn words(f: &mut Fields, service: &Service, caller: Caller) -> Result<Words, Refusal> {
+fn words(f: &mut Fields, service: &Service, caller: Caller) -> Result<CommonFields, Refusal> {
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
     let (at, caller) = (place(f, service)?, caller.salted(f)?);
@@ -103,7 +103,7 @@ fn words(f: &mut Fields, service: &Service, caller: Caller) -> Result<Words, Ref
     // The prompt does not contain tools that must not be called.
     let tools = tools.filter(|_| choice != Choice::None);
     let conversation = Conversation { turns: all, tools, variables, ..Conversation::default() };
-    Ok(Words { at, conversation, offered, choice, parallel, form, thinking, caller })
+    Ok(CommonFields { at, conversation, offered, choice, parallel, form, thinking, caller })
 }
 
 fn tools(f: &mut Fields) -> Result<ToolList, Refusal> {
@@ -171,7 +171,7 @@ fn thinking(f: &mut Fields) -> Result<(Map<String, Value>, Budget), Refusal> {
 fn output(
     f: &mut Fields,
     variables: &mut Map<String, Value>,
-) -> Result<Option<(Form, &'static str)>, Refusal> {
+) -> Result<Option<(ContentFormat, &'static str)>, Refusal> {
     let mut config = f.object("output_config")?;
     if let Some(config) = &mut config
         && let Some(effort) = config.text("effort")?
@@ -199,5 +199,5 @@ fn output(
         _ => return Err(format.wrong("schema", "give a JSON schema: an object")),
     };
     format.done()?;
-    Ok(Some((Form::json(schema), field)))
+    Ok(Some((ContentFormat::json(schema), field)))
 }

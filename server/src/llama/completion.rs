@@ -1,9 +1,12 @@
 //! `POST /completion`: text completion in llama.cpp's dialect.
 
 use crate::caller::Caller;
-use crate::constrain::{Follow, Form, not_held, noted};
+use crate::constrain::{ContentFormat, OutputConstraints, not_held, noted};
 use crate::fields::Fields;
-use crate::generation::{Done, Ended, Piece, Reading, Wanted, Whole, collect, start};
+use crate::generation::{
+    AnswerEvent, AnswerStatistics, CompleteAnswer, FinishReason, GenerationRequest, OutputParsing,
+    collect, start,
+};
 use crate::openai::completions::{Text, texts};
 use crate::openai::form::gbnf;
 use crate::openai::{event, json_response, place};
@@ -23,7 +26,7 @@ const REFUSED: [(&str, &str); 2] =
     [("image_data", "this model reads text only"), ("lora", "adapters are not supported")];
 
 /// Values of a request that its answer repeats.
-struct Manner {
+struct CompletionContext {
     model: String,
     stop: Vec<String>,
     /// Whether the answer includes token ids.
@@ -69,7 +72,7 @@ pub async fn go(
     let ids = f.flag("return_tokens")?.unwrap_or(false);
     let form = match f.take("json_schema") {
         None => None,
-        Some(schema @ Value::Object(_)) => Some((Form::json(schema), "json_schema")),
+        Some(schema @ Value::Object(_)) => Some((ContentFormat::json(schema), "json_schema")),
         Some(_) => return Err(f.wrong("json_schema", "give a JSON schema: an object")),
     };
     let form = match (form, gbnf(&mut f)?) {
@@ -84,7 +87,7 @@ pub async fn go(
     }
     let loaded = service.model(at, None).await?;
     sampling::known(&sampling, loaded.tokenizer.n_vocab())?;
-    let (of, follow) = (loaded.clone(), Follow { form, ..Follow::default() });
+    let (of, follow) = (loaded.clone(), OutputConstraints { form, ..OutputConstraints::default() });
     let work = move |cancel: &Cancel| {
         let tokens = text.tokens(&of, cancel)?;
         let constraints = follow.constraints(&of, None, 1, cancel)?;
@@ -92,7 +95,7 @@ pub async fn go(
     };
     let (tokens, constraints, sampling) = service.prepare(&loaded, &caller, work).await?;
     let unheld = not_held(&constraints);
-    let wanted = Wanted {
+    let wanted = GenerationRequest {
         max_tokens,
         sampling,
         stop: stop.clone(),
@@ -100,11 +103,11 @@ pub async fn go(
         constraint: constraints.into_iter().next(),
         lookup: loaded.lookup,
         ids,
-        ..Wanted::of(tokens, Reading::Plain, caller)
+        ..GenerationRequest::of(tokens, OutputParsing::Plain, caller)
     };
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     start(&loaded, wanted, 0, to)?;
-    let manner = Manner { model: loaded.name().to_owned(), stop, ids };
+    let manner = CompletionContext { model: loaded.name().to_owned(), stop, ids };
     if stream {
         return Ok(noted(streamed::events(pieces, stream_format(manner)), &unheld));
     }
@@ -115,12 +118,17 @@ pub async fn go(
     Ok(noted(json_response(&last(&manner, whole.content, &whole.ids, &done)), &unheld))
 }
 
-fn last(manner: &Manner, content: String, ids: &[u32], done: &Done) -> Value {
+fn last(
+    manner: &CompletionContext,
+    content: String,
+    ids: &[u32],
+    done: &AnswerStatistics,
+) -> Value {
     let word = done.stop_text.and_then(|i| manner.stop.get(i));
     let kind = match (done.ended, word) {
-        (Ended::Length, _) => "limit",
+        (FinishReason::Length, _) => "limit",
         (_, Some(_)) => "word",
-        (Ended::Stop | Ended::Calls, None) => "eos",
+        (FinishReason::Stop | FinishReason::Calls, None) => "eos",
     };
     let (computed, ms) = (done.prompt_tokens - done.cached_tokens, 1e3);
     let (prompt, answer) = (done.first_token, done.total.saturating_sub(done.first_token));
@@ -138,22 +146,22 @@ fn last(manner: &Manner, content: String, ids: &[u32], done: &Done) -> Value {
     })
 }
 
-fn stream_format(manner: Manner) -> Format {
+fn stream_format(manner: CompletionContext) -> Format {
     let mut ended = false;
     Box::new(move |piece| match piece {
         _ if ended => String::new(),
-        Some((_, Piece::Started { .. } | Piece::Prompt(_))) => String::new(),
-        Some((_, Piece::Said { parts, scores, ids, .. })) => {
-            let mut whole = Whole::default();
+        Some((_, AnswerEvent::Started { .. } | AnswerEvent::Prompt(_))) => String::new(),
+        Some((_, AnswerEvent::Said { parts, scores, ids, .. })) => {
+            let mut whole = CompleteAnswer::default();
             whole.add(parts, scores);
             let content = whole.content;
             event(&json!({ "index": 0, "content": content, "tokens": ids, "stop": false }))
         }
-        Some((_, Piece::Done(done))) => {
+        Some((_, AnswerEvent::Done(done))) => {
             ended = true;
             event(&last(&manner, String::new(), &[], &done))
         }
-        Some((_, Piece::Failed(refusal))) => {
+        Some((_, AnswerEvent::Failed(refusal))) => {
             ended = true;
             event(&refusal.json(Dialect::OpenAi))
         }

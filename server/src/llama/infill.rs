@@ -17,7 +17,7 @@ use kjit_model::tokenizer::{EncodeOptions, FimIds};
 use std::sync::Arc;
 
 /// Text before and after a gap.
-pub struct Gap {
+pub struct InfillText {
     /// Text before the gap.
     pub before: String,
     /// Text after the gap.
@@ -59,11 +59,11 @@ pub async fn answer(
         return Err(f.wrong("input_extra", format_args!("give at most {MOST_FILES} files")));
     }
     f.ignore(&["t_max_predict_ms", "t_max_prompt_ms", "n_indent"]);
-    let gap = Gap { before, after, files, field: "input_prefix" };
+    let gap = InfillText { before, after, files, field: "input_prefix" };
     completion::go(service, f, at, caller, Text::Gap(Box::new(gap))).await
 }
 
-impl Gap {
+impl InfillText {
     /// The prompt: prefix, suffix, and the start of the middle.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use crate::caller::Caller;
 use crate::conversation::{Conversation, ending, tools};
-use crate::converse::prompt;
+use crate::conversation_request::prompt;
 use crate::fields::Fields;
 use crate::openai::chat::{turns, variables};
 use crate::openai::{json_response, place};

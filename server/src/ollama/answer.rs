@@ -1,7 +1,7 @@
 //! Answers in Ollama's format: one JSON document, or one per line.
 
 use super::now;
-use crate::generation::{Done, Ended, Piece, Whole};
+use crate::generation::{AnswerEvent, AnswerStatistics, CompleteAnswer, FinishReason};
 use crate::refusal::{Dialect, Refusal};
 use crate::streamed::Format;
 use kjit_model::chat::{Part, ToolCall};
@@ -17,13 +17,13 @@ pub enum Kind {
 }
 
 /// Values of a request that its answer depends on.
-pub struct Manner {
+pub struct AnswerContext {
     pub kind: Kind,
     pub model: String,
 }
 
 /// The complete answer as one document.
-pub fn document(manner: &Manner, answer: Whole) -> Value {
+pub fn document(manner: &AnswerContext, answer: CompleteAnswer) -> Value {
     let mut document = line(manner, answer.content, answer.reasoning, &answer.calls);
     if let Some(done) = answer.done {
         ended(&mut document, &done);
@@ -32,7 +32,7 @@ pub fn document(manner: &Manner, answer: Whole) -> Value {
 }
 
 /// The answer to a request without a prompt.
-pub fn nothing(manner: &Manner, reason: &str) -> Value {
+pub fn nothing(manner: &AnswerContext, reason: &str) -> Value {
     let mut document = line(manner, String::new(), String::new(), &[]);
     document.insert("done".to_owned(), true.into());
     document.insert("done_reason".to_owned(), reason.into());
@@ -40,7 +40,7 @@ pub fn nothing(manner: &Manner, reason: &str) -> Value {
 }
 
 /// Writes pieces as lines.
-pub fn stream_format(manner: Manner) -> Format {
+pub fn stream_format(manner: AnswerContext) -> Format {
     let mut ended_well = false;
     let mut failed = false;
     Box::new(move |piece| match piece {
@@ -48,9 +48,9 @@ pub fn stream_format(manner: Manner) -> Format {
         None => {
             format!("{}\n", Refusal::internal("the answer's end was lost").json(Dialect::Ollama))
         }
-        Some((_, Piece::Started { .. } | Piece::Prompt(_))) => String::new(),
-        Some((_, Piece::Said { parts, .. })) => {
-            let mut whole = Whole::default();
+        Some((_, AnswerEvent::Started { .. } | AnswerEvent::Prompt(_))) => String::new(),
+        Some((_, AnswerEvent::Said { parts, .. })) => {
+            let mut whole = CompleteAnswer::default();
             parts.into_iter().for_each(|part: Part| whole.add(vec![part], vec![]));
             match whole.content.is_empty() && whole.reasoning.is_empty() && whole.calls.is_empty() {
                 true => String::new(),
@@ -60,13 +60,13 @@ pub fn stream_format(manner: Manner) -> Format {
                 }
             }
         }
-        Some((_, Piece::Done(done))) => {
+        Some((_, AnswerEvent::Done(done))) => {
             ended_well = true;
             let mut document = line(&manner, String::new(), String::new(), &[]);
             ended(&mut document, &done);
             format!("{}\n", Value::Object(document))
         }
-        Some((_, Piece::Failed(refusal))) => {
+        Some((_, AnswerEvent::Failed(refusal))) => {
             failed = true;
             format!("{}\n", refusal.json(Dialect::Ollama))
         }
@@ -74,7 +74,7 @@ pub fn stream_format(manner: Manner) -> Format {
 }
 
 fn line(
-    manner: &Manner,
+    manner: &AnswerContext,
     content: String,
     thinking: String,
     calls: &[ToolCall],
@@ -113,10 +113,10 @@ fn line(
     map
 }
 
-fn ended(map: &mut Map<String, Value>, done: &Done) {
+fn ended(map: &mut Map<String, Value>, done: &AnswerStatistics) {
     let reason = match done.ended {
-        Ended::Stop | Ended::Calls => "stop",
-        Ended::Length => "length",
+        FinishReason::Stop | FinishReason::Calls => "stop",
+        FinishReason::Length => "length",
     };
     let nanoseconds = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     map.insert("done".to_owned(), true.into());

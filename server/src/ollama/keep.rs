@@ -1,7 +1,7 @@
 //! `keep_alive`: how long a model stays loaded after an answer.
 
 use crate::fields::Fields;
-use crate::models::Keep;
+use crate::models::KeepAlive;
 use crate::refusal::Refusal;
 use serde_json::Value;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const EVER: f64 = 1e9;
 
 /// Reads seconds as a number, or a duration in Go's form (`5m`, `1h30m`, `-1s`). A negative value
 /// means for ever.
-pub fn keep_alive(f: &mut Fields) -> Result<Option<Keep>, Refusal> {
+pub fn keep_alive(f: &mut Fields) -> Result<Option<KeepAlive>, Refusal> {
     let seconds = match f.take("keep_alive") {
         None => return Ok(None),
         Some(Value::Number(n)) => n.as_f64(),
@@ -23,8 +23,8 @@ pub fn keep_alive(f: &mut Fields) -> Result<Option<Keep>, Refusal> {
         f.wrong("keep_alive", "give seconds, or a duration like \"5m\" or \"-1s\"")
     })?;
     Ok(Some(match (0.0..=EVER).contains(&seconds) {
-        true => Keep::For(Duration::from_secs_f64(seconds)),
-        false => Keep::Always,
+        true => KeepAlive::For(Duration::from_secs_f64(seconds)),
+        false => KeepAlive::Always,
     }))
 }
 
@@ -76,7 +76,7 @@ mod tests {
             let mut f = Fields::parse(format!("{{\"keep_alive\": {json}}}").as_bytes()).unwrap();
             keep_alive(&mut f)
         };
-        let of = |ms: u64| Some(Keep::For(Duration::from_millis(ms)));
+        let of = |ms: u64| Some(KeepAlive::For(Duration::from_millis(ms)));
         for (json, want) in [
             ("null", None),
             ("0", of(0)),
@@ -89,10 +89,10 @@ mod tests {
             ("\"1m0.5s\"", of(60_500)),
             ("\"300ms\"", of(300)),
             ("\"24h\"", of(86_400_000)),
-            ("-1", Some(Keep::Always)),
-            ("\"-1\"", Some(Keep::Always)),
-            ("\"-1m\"", Some(Keep::Always)),
-            ("1e300", Some(Keep::Always)),
+            ("-1", Some(KeepAlive::Always)),
+            ("\"-1\"", Some(KeepAlive::Always)),
+            ("\"-1m\"", Some(KeepAlive::Always)),
+            ("1e300", Some(KeepAlive::Always)),
         ] {
             assert_eq!(read(json).unwrap(), want, "{json}");
         }

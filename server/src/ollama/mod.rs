@@ -4,8 +4,8 @@ pub mod answer;
 pub mod keep;
 pub mod request;
 
-use crate::loaded::{Card, Loaded};
-use crate::models::{Keep, Seen};
+use crate::loaded::{Loaded, ModelFacts};
+use crate::models::{KeepAlive, ModelStatus};
 use crate::options::Served;
 use crate::service::Service;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ pub fn now() -> String {
 /// The expiry time of a model that is never unloaded.
 const EVER: &str = "2318-01-01T00:00:00.000Z";
 
-fn details(card: &Card) -> Value {
+fn details(card: &ModelFacts) -> Value {
     json!({
         "format": "gguf", "family": card.arch, "families": [card.arch],
         "parameter_size": format!("{:.1}M", card.parameters as f64 / 1e6), "quantization_level": card.mix, "parent_model": ""
@@ -50,7 +50,7 @@ fn details(card: &Card) -> Value {
 /// `GET /api/tags`: all models. With `running`, `GET /api/ps`: the loaded models.
 pub fn tags(service: &Service, running: bool) -> Value {
     let modified = moment(Duration::from_secs(service.started_unix));
-    let one = |of: &Card, loaded: Option<(&Loaded, Option<Duration>)>, name: &String| {
+    let one = |of: &ModelFacts, loaded: Option<(&Loaded, Option<Duration>)>, name: &String| {
         let mut card = json!({
             "name": name, "model": name, "modified_at": modified, "size": of.weights, "digest": of.digest, "details": details(of)
         });
@@ -69,11 +69,11 @@ pub fn tags(service: &Service, running: bool) -> Value {
         }
         card
     };
-    let of = |(served, seen): (&Served, Seen)| -> Vec<Value> {
+    let of = |(served, seen): (&Served, ModelStatus)| -> Vec<Value> {
         let left = match seen.keep {
             None => service.options.idle_unload,
-            Some(Keep::For(time)) => Some(time),
-            Some(Keep::Always) => None,
+            Some(KeepAlive::For(time)) => Some(time),
+            Some(KeepAlive::Always) => None,
         };
         let left = left.map(|time| time.saturating_sub(seen.used.elapsed()));
         let loaded = seen.loaded.as_deref().map(|loaded| (loaded, left));
@@ -85,7 +85,7 @@ pub fn tags(service: &Service, running: bool) -> Value {
 }
 
 /// `POST /api/show`.
-pub fn show(card: &Card) -> Value {
+pub fn show(card: &ModelFacts) -> Value {
     let mut can = vec![];
     if card.encoder {
         can.push("embedding");

@@ -1,15 +1,15 @@
 //! `POST /api/chat` and `POST /api/generate`.
 
-use super::answer::{Kind, Manner, document, nothing, stream_format};
+use super::answer::{AnswerContext, Kind, document, nothing, stream_format};
 use super::keep::keep_alive;
 use crate::caller::Caller;
 use crate::choice::Choice;
-use crate::constrain::{Follow, Form, not_held, noted};
+use crate::constrain::{ContentFormat, OutputConstraints, not_held, noted};
 use crate::conversation::{Called, Conversation, Turn, tools};
-use crate::converse::{self, Ask};
+use crate::conversation_request::{self, ConversationRequest, StartedAnswers};
 use crate::fields::Fields;
-use crate::generation::{Reading, Wanted, collect, start};
-use crate::models::{Keep, Lease};
+use crate::generation::{GenerationRequest, OutputParsing, collect, start};
+use crate::models::{KeepAlive, Lease};
 use crate::openai::completions::Text;
 use crate::openai::{json_response, place};
 use crate::options::Served;
@@ -27,15 +27,15 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Fields of a request, without the prompt.
-struct Asked {
+struct RequestFields {
     stream: bool,
     max_tokens: Option<usize>,
     sampling: Sampling,
     stop: Vec<String>,
-    form: Option<(Form, &'static str)>,
+    form: Option<(ContentFormat, &'static str)>,
     /// Index of the model, and how long it stays loaded.
     at: usize,
-    keep: Option<Keep>,
+    keep: Option<KeepAlive>,
     variables: Map<String, Value>,
 }
 
@@ -91,8 +91,10 @@ pub async fn generate(
                 "needs the model's chat template, which raw and suffix leave out",
             ));
         }
-        let (worker, follow) =
-            (loaded.clone(), Follow { form: asked.form.clone(), ..Follow::default() });
+        let (worker, follow) = (
+            loaded.clone(),
+            OutputConstraints { form: asked.form.clone(), ..OutputConstraints::default() },
+        );
         let (text, sampling) = (Text::around(text, suffix), asked.sampling);
         let prepare = move |cancel: &Cancel| {
             let tokens = text.tokens(&worker, cancel)?;
@@ -101,17 +103,17 @@ pub async fn generate(
         };
         let (tokens, constraints, sampling) = service.prepare(&loaded, &caller, prepare).await?;
         let unheld = not_held(&constraints);
-        let wanted = Wanted {
+        let wanted = GenerationRequest {
             max_tokens: asked.max_tokens,
             sampling,
             stop: asked.stop,
             constraint: constraints.into_iter().next(),
             lookup: loaded.lookup,
-            ..Wanted::of(tokens, Reading::Plain, caller)
+            ..GenerationRequest::of(tokens, OutputParsing::Plain, caller)
         };
         let (to, pieces) = mpsc::channel(IN_FLIGHT);
         start(&loaded, wanted, 0, to)?;
-        let begun = converse::Asked { pieces, unheld, prompt: vec![] };
+        let begun = StartedAnswers { pieces, unheld, prompt: vec![] };
         return answered(&loaded, Kind::Generate, asked.stream, begun).await;
     }
     let turn =
@@ -126,13 +128,13 @@ pub async fn generate(
 async fn converse(
     service: &Service,
     loaded: Lease,
-    asked: Asked,
+    asked: RequestFields,
     conversation: Conversation,
     offered: Vec<Tool>,
     kind: Kind,
     caller: Caller,
 ) -> Result<Response, Refusal> {
-    let ask = Ask {
+    let ask = ConversationRequest {
         conversation,
         follow: Choice::Auto.follow(offered, asked.form, true)?,
         n: 1,
@@ -146,7 +148,7 @@ async fn converse(
         ids: false,
         caller,
     };
-    let begun = converse::ask(service, &loaded, ask).await?;
+    let begun = conversation_request::ask(service, &loaded, ask).await?;
     answered(&loaded, kind, asked.stream, begun).await
 }
 
@@ -155,9 +157,9 @@ async fn answered(
     loaded: &Lease,
     kind: Kind,
     stream: bool,
-    converse::Asked { pieces, unheld, .. }: converse::Asked,
+    StartedAnswers { pieces, unheld, .. }: StartedAnswers,
 ) -> Result<Response, Refusal> {
-    let manner = Manner { kind, model: loaded.name().to_owned() };
+    let manner = AnswerContext { kind, model: loaded.name().to_owned() };
     if stream {
         return Ok(noted(streamed::lines(pieces, stream_format(manner)), &unheld));
     }
@@ -167,22 +169,22 @@ async fn answered(
 
 /// Answers a request without a prompt: it loads the model, or unloads it if `keep_alive` is 0, as
 /// in Ollama.
-async fn load(service: &Service, asked: &Asked, kind: Kind) -> Result<Response, Refusal> {
+async fn load(service: &Service, asked: &RequestFields, kind: Kind) -> Result<Response, Refusal> {
     let name = service.options.models.get(asked.at).map_or("", Served::name).to_owned();
-    let unload = asked.keep == Some(Keep::For(Duration::ZERO));
+    let unload = asked.keep == Some(KeepAlive::For(Duration::ZERO));
     match unload {
         true if service.options.keep_alive => service.models.release(asked.at),
         true => {}
         false => _ = service.model(asked.at, asked.keep).await?,
     }
     Ok(json_response(&nothing(
-        &Manner { kind, model: name },
+        &AnswerContext { kind, model: name },
         if unload { "unload" } else { "load" },
     )))
 }
 
 /// Fields of both routes.
-fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
+fn read(f: &mut Fields, service: &Service) -> Result<RequestFields, Refusal> {
     let (at, keep) = (place(f, service)?, keep_alive(f)?);
     f.refuse(&[
         ("logprobs", "are given by /v1/chat/completions"),
@@ -202,9 +204,9 @@ fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
         None => None,
         Some(Value::String(word)) if word.is_empty() => None,
         Some(Value::String(word)) if word == "json" => {
-            Some((Form::json(json!({ "type": "object" })), "format"))
+            Some((ContentFormat::json(json!({ "type": "object" })), "format"))
         }
-        Some(schema @ Value::Object(_)) => Some((Form::json(schema), "format")),
+        Some(schema @ Value::Object(_)) => Some((ContentFormat::json(schema), "format")),
         Some(_) => return Err(f.wrong("format", "give \"json\" or a JSON schema")),
     };
     let mut options = f.object("options")?.map_or_else(|| Fields::of(json!({}), "options"), Ok)?;
@@ -226,7 +228,7 @@ fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
     let sampling = sampling::ollama(&mut options)?;
     let stop = sampling::stop(&mut options)?;
     options.done()?;
-    Ok(Asked { stream, max_tokens, sampling, stop, form, at, keep, variables })
+    Ok(RequestFields { stream, max_tokens, sampling, stop, form, at, keep, variables })
 }
 
 fn none(f: &mut Fields, name: &str) -> Result<(), Refusal> {

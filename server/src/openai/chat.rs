@@ -1,20 +1,20 @@
 //! `POST /v1/chat/completions`: the request.
 
-use super::chat_answer::{Manner, document, stream_format};
-use super::{Head, IGNORED, REFUSED, Told, effort, form, json_response, place, stream};
+use super::chat_answer::{ChatContext, document, stream_format};
+use super::{Head, IGNORED, REFUSED, UsageReporting, effort, form, json_response, place, stream};
 use crate::caller::Caller;
 use crate::choice::Choice;
 use crate::constrain::noted;
 use crate::conversation::{Called, Conversation, Turn, ending, tools};
-use crate::converse::{Ask, Asked, ask};
+use crate::conversation_request::{ConversationRequest, StartedAnswers, ask};
 use crate::fields::Fields;
 use crate::generation::collect;
 use crate::models::Lease;
+use crate::reasoning_limit;
 use crate::refusal::Refusal;
 use crate::sampling;
 use crate::service::Service;
 use crate::streamed;
-use crate::thought;
 use crate::tool::Tool;
 use axum::response::Response;
 use hyper::body::Bytes;
@@ -23,9 +23,9 @@ use std::sync::Arc;
 
 /// Fields of a chat request.
 struct Chat {
-    ask: Ask,
+    ask: ConversationRequest,
     stream: bool,
-    told: Told,
+    told: UsageReporting,
     parallel: bool,
 }
 
@@ -39,8 +39,8 @@ pub async fn answer(
     let n = asked.ask.n;
     let scores = asked.ask.logprobs.is_some();
     let ids = asked.ask.ids;
-    let Asked { pieces, unheld, prompt } = ask(&service, &loaded, asked.ask).await?;
-    let manner = Manner {
+    let StartedAnswers { pieces, unheld, prompt } = ask(&service, &loaded, asked.ask).await?;
+    let manner = ChatContext {
         head: Head::new("chatcmpl", loaded.name()),
         scores,
         parallel: asked.parallel,
@@ -66,7 +66,7 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
     let (at, caller) = (place(&mut f, service)?, caller.salted(&mut f)?);
     let turns = turns(&mut f)?;
     let ending = ending(&mut f, &turns)?;
-    let thinking = thought::budget(&mut f)?;
+    let thinking = reasoning_limit::budget(&mut f)?;
     let ids = f.flag("return_token_ids")?.unwrap_or(false);
     let (stream, told) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);
@@ -101,7 +101,7 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
     // All checks that do not need the model are made before it is loaded.
     let loaded = service.model(at, None).await?;
     let conversation = Conversation { turns, tools, variables, ending };
-    let ask = Ask {
+    let ask = ConversationRequest {
         conversation,
         follow,
         n,

@@ -1,7 +1,9 @@
 //! `POST /v1/chat/completions`: the answer, whole or streamed.
 
-use super::{END, Head, SoFar, Told, event, finish_reason, random_id, scores, usage};
-use crate::generation::{Done, Piece, Score, Whole};
+use super::{
+    END, Head, RunningUsage, UsageReporting, event, finish_reason, random_id, scores, usage,
+};
+use crate::generation::{AnswerEvent, AnswerStatistics, CompleteAnswer, Score};
 use crate::loaded::Loaded;
 use crate::models::Lease;
 use crate::refusal::{Dialect, Refusal};
@@ -10,22 +12,22 @@ use kjit_model::chat::{Part, ToolCall};
 use serde_json::{Map, Value, json};
 
 /// Values of a request that its answer depends on.
-pub struct Manner {
+pub struct ChatContext {
     pub head: Head,
     /// Whether the answer has log probabilities.
     pub scores: bool,
     /// Whether the answer may have several calls.
     pub parallel: bool,
     /// Where a stream reports its usage.
-    pub told: Told,
+    pub told: UsageReporting,
     /// The tokens of the prompt, if token ids were requested.
     pub ids: Option<Vec<u32>>,
 }
 
 /// The complete answer as one document.
-pub fn document(loaded: &Loaded, manner: &Manner, answers: Vec<Whole>) -> Value {
-    let done: Vec<Done> = answers.iter().filter_map(|answer| answer.done).collect();
-    let choice = |(i, answer): (usize, Whole)| {
+pub fn document(loaded: &Loaded, manner: &ChatContext, answers: Vec<CompleteAnswer>) -> Value {
+    let done: Vec<AnswerStatistics> = answers.iter().filter_map(|answer| answer.done).collect();
+    let choice = |(i, answer): (usize, CompleteAnswer)| {
         let said = !answer.content.is_empty() || answer.calls.is_empty();
         let mut message =
             json!({ "role": "assistant", "content": said.then_some(&answer.content) });
@@ -73,41 +75,41 @@ fn call(call: &ToolCall, index: Option<usize>) -> Value {
 
 /// State of a stream.
 #[derive(Default, Clone)]
-struct Choice {
+struct ChoiceState {
     begun: bool,
     calls: usize,
-    so_far: SoFar,
+    so_far: RunningUsage,
     /// Tokens that were not sent in an event yet.
     ids: Vec<u32>,
 }
 
 /// Writes the pieces of this many answers as events.
-pub fn stream_format(loaded: Lease, manner: Manner, n: usize) -> Format {
-    let mut choices = vec![Choice::default(); n];
-    let mut done: Vec<Done> = vec![];
+pub fn stream_format(loaded: Lease, manner: ChatContext, n: usize) -> Format {
+    let mut choices = vec![ChoiceState::default(); n];
+    let mut done: Vec<AnswerStatistics> = vec![];
     let mut failed = false;
     Box::new(move |piece| {
         let Some((i, piece)) = piece else { return end(&manner, &done, failed, n) };
         let (Some(choice), false) = (choices.get_mut(i), failed) else { return String::new() };
         match piece {
-            Piece::Started { prompt_tokens, .. } => {
+            AnswerEvent::Started { prompt_tokens, .. } => {
                 choice.so_far.prompt = prompt_tokens;
                 String::new()
             }
-            Piece::Prompt(_) => String::new(),
-            Piece::Said { parts, scores, ids, generated_tokens } => {
+            AnswerEvent::Prompt(_) => String::new(),
+            AnswerEvent::Said { parts, scores, ids, generated_tokens } => {
                 choice.so_far.generated = generated_tokens;
                 choice.ids.extend(ids);
                 said(&loaded, &manner, i, choice, parts, &scores)
             }
-            Piece::Done(d) => {
+            AnswerEvent::Done(d) => {
                 choice.so_far.generated = d.generated_tokens;
                 let map = first(choice);
                 let text = delta(&manner, (i, &mut *choice), map, None, Some(finish_reason(&d)));
                 done.push(d);
                 text
             }
-            Piece::Failed(refusal) => {
+            AnswerEvent::Failed(refusal) => {
                 failed = true;
                 event(&refusal.json(Dialect::OpenAi))
             }
@@ -116,7 +118,7 @@ pub fn stream_format(loaded: Lease, manner: Manner, n: usize) -> Format {
 }
 
 /// Fields of the first delta of an answer.
-fn first(choice: &mut Choice) -> Map<String, Value> {
+fn first(choice: &mut ChoiceState) -> Map<String, Value> {
     let mut map = Map::new();
     if !std::mem::replace(&mut choice.begun, true) {
         map.insert("role".to_owned(), "assistant".into());
@@ -126,9 +128,9 @@ fn first(choice: &mut Choice) -> Map<String, Value> {
 
 fn said(
     loaded: &Loaded,
-    manner: &Manner,
+    manner: &ChatContext,
     i: usize,
-    choice: &mut Choice,
+    choice: &mut ChoiceState,
     parts: Vec<Part>,
     scored: &[Score],
 ) -> String {
@@ -156,8 +158,8 @@ fn said(
 }
 
 fn delta(
-    manner: &Manner,
-    (i, state): (usize, &mut Choice),
+    manner: &ChatContext,
+    (i, state): (usize, &mut ChoiceState),
     delta: Map<String, Value>,
     scores: Option<Value>,
     reason: Option<&str>,
@@ -174,7 +176,7 @@ fn delta(
 
 /// Ends the stream after the last piece. If an answer failed, its error was sent, and no end
 /// follows.
-fn end(manner: &Manner, done: &[Done], failed: bool, n: usize) -> String {
+fn end(manner: &ChatContext, done: &[AnswerStatistics], failed: bool, n: usize) -> String {
     if failed {
         return String::new();
     }

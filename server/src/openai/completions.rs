@@ -1,12 +1,12 @@
 //! `POST /v1/completions`: continues a text.
 
-use super::completions_answer::{Echo, Manner, document, stream_format};
-use super::{Head, IGNORED, REFUSED, Told, form, json_response, place, stream};
+use super::completions_answer::{CompletionContext, Echo, document, stream_format};
+use super::{Head, IGNORED, REFUSED, UsageReporting, form, json_response, place, stream};
 use crate::caller::Caller;
-use crate::constrain::{Follow, not_held, noted};
+use crate::constrain::{OutputConstraints, not_held, noted};
 use crate::fields::Fields;
-use crate::generation::{Reading, Wanted, Whole, collect, start};
-use crate::llama::infill::Gap;
+use crate::generation::{CompleteAnswer, GenerationRequest, OutputParsing, collect, start};
+use crate::llama::infill::InfillText;
 use crate::loaded::Loaded;
 use crate::refusal::Refusal;
 use crate::sampling::{self, Ends, Sampling};
@@ -34,7 +34,7 @@ pub enum Text {
     /// Token ids, used as they are.
     Ids(Vec<u32>),
     /// Text before and after a gap.
-    Gap(Box<Gap>),
+    Gap(Box<InfillText>),
 }
 
 impl Text {
@@ -42,9 +42,12 @@ impl Text {
     pub fn around(text: String, suffix: Option<String>) -> Text {
         match suffix {
             None => Text::Words(text),
-            Some(after) => {
-                Text::Gap(Box::new(Gap { before: text, after, files: vec![], field: "suffix" }))
-            }
+            Some(after) => Text::Gap(Box::new(InfillText {
+                before: text,
+                after,
+                files: vec![],
+                field: "suffix",
+            })),
         }
     }
 
@@ -93,11 +96,11 @@ pub fn texts(f: &mut Fields, name: &str, most: usize) -> Result<Vec<Text>, Refus
 }
 
 /// A request for completions.
-struct Asked {
+struct CompletionRequest {
     at: usize,
     prompts: Vec<Text>,
     stream: bool,
-    told: Told,
+    told: UsageReporting,
     n: usize,
     max_tokens: Option<usize>,
     sampling: Sampling,
@@ -112,18 +115,18 @@ struct Asked {
     ids: bool,
     /// Number of answers to each prompt; the `n` most likely are sent.
     best_of: usize,
-    follow: Follow,
+    follow: OutputConstraints,
     caller: Caller,
 }
 
-impl Asked {
+impl CompletionRequest {
     /// If the tokens of prompts get log probabilities: the number of alternatives for each.
     fn scores_prompts(&self) -> Option<usize> {
         self.prompt_logprobs.max(self.logprobs.filter(|_| self.echo))
     }
 }
 
-fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Asked, Refusal> {
+fn read(service: &Service, body: &[u8], caller: Caller) -> Result<CompletionRequest, Refusal> {
     let mut f = Fields::parse(body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
@@ -158,7 +161,7 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Asked, Refusal
     let prompt_logprobs = f.count("prompt_logprobs", 0..=MOST_SCORES)?;
     let echo = f.flag("echo")?.unwrap_or(false);
     let ids = f.flag("return_token_ids")?.unwrap_or(false);
-    let follow = Follow { form: form::wanted(&mut f)?, ..Follow::default() };
+    let follow = OutputConstraints { form: form::wanted(&mut f)?, ..OutputConstraints::default() };
     f.done()?;
     ends.beside(&follow)?;
     let answers = prompts.len() * best_of;
@@ -168,7 +171,7 @@ fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Asked, Refusal
             format_args!("{answers} answers are asked for, {MOST_PROMPTS} at most are given"),
         ));
     }
-    Ok(Asked {
+    Ok(CompletionRequest {
         at,
         prompts,
         stream,
@@ -226,7 +229,7 @@ pub async fn answer(
             Some(_) if !tokens.is_empty() => tokens.split_off(1),
             _ => vec![],
         };
-        let wanted = Wanted {
+        let wanted = GenerationRequest {
             max_tokens: asked.max_tokens,
             sampling: sampling::nth(&sampling, i % best_of),
             stop: asked.stop.clone(),
@@ -238,12 +241,12 @@ pub async fn answer(
             forced,
             more_ends: asked.ends.clone(),
             ids: asked.ids,
-            ..Wanted::of(tokens, Reading::Plain, asked.caller.clone())
+            ..GenerationRequest::of(tokens, OutputParsing::Plain, asked.caller.clone())
         };
         start(&loaded, wanted, i, to.clone())?;
     }
     drop(to);
-    let mut manner = Manner {
+    let mut manner = CompletionContext {
         head: Head::new("cmpl", loaded.name()),
         n,
         told: asked.told,
@@ -269,8 +272,8 @@ pub async fn answer(
 
 /// Keeps the `n` most likely of each `best_of` answers, by the mean log probability of their
 /// tokens. Returns the number of tokens of the dropped answers.
-fn keep_best(all: &mut Vec<Whole>, best_of: usize, n: usize) -> usize {
-    let mean = |answer: &Whole| {
+fn keep_best(all: &mut Vec<CompleteAnswer>, best_of: usize, n: usize) -> usize {
+    let mean = |answer: &CompleteAnswer| {
         let sum: f64 = answer.scores.iter().map(|one| f64::from(one.logprobs.chosen)).sum();
         sum / answer.scores.len().max(1) as f64
     };
@@ -278,7 +281,7 @@ fn keep_best(all: &mut Vec<Whole>, best_of: usize, n: usize) -> usize {
     let mut kept = vec![];
     let mut rest = std::mem::take(all).into_iter();
     loop {
-        let mut some: Vec<Whole> = rest.by_ref().take(best_of).collect();
+        let mut some: Vec<CompleteAnswer> = rest.by_ref().take(best_of).collect();
         if some.is_empty() {
             break;
         }
@@ -294,7 +297,7 @@ fn keep_best(all: &mut Vec<Whole>, best_of: usize, n: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Whole, keep_best};
+    use super::{CompleteAnswer, keep_best};
     use crate::generation::Score;
     use kjit_model::serve::Logprobs;
 
@@ -304,7 +307,7 @@ mod tests {
             let one =
                 |chosen: &f32| Score { id: 0, logprobs: Logprobs { chosen: *chosen, top: vec![] } };
             let scores = logprobs.iter().map(one).collect();
-            Whole { content: name.to_owned(), scores, ..Whole::default() }
+            CompleteAnswer { content: name.to_owned(), scores, ..CompleteAnswer::default() }
         };
         let mut all = vec![
             answer("a", &[-1.0, -3.0]),

@@ -1,7 +1,7 @@
 //! The answer of `POST /v1/completions`, whole or in pieces.
 
-use super::{END, Head, SoFar, Told, event, finish_reason, scores, usage};
-use crate::generation::{Done, Piece, Score, Whole};
+use super::{END, Head, RunningUsage, UsageReporting, event, finish_reason, scores, usage};
+use crate::generation::{AnswerEvent, AnswerStatistics, CompleteAnswer, Score};
 use crate::loaded::Loaded;
 use crate::models::Lease;
 use crate::refusal::{Dialect, Refusal};
@@ -10,12 +10,12 @@ use kjit_model::chat::Part;
 use serde_json::{Map, Value, json};
 
 /// Values of a request that its answer depends on.
-pub struct Manner {
+pub struct CompletionContext {
     pub head: Head,
     /// Number of answers to each prompt.
     pub n: usize,
     /// Where a stream reports its usage.
-    pub told: Told,
+    pub told: UsageReporting,
     /// Number of alternatives for which each token has log probabilities; `None`: no log
     /// probabilities.
     pub logprobs: Option<usize>,
@@ -55,7 +55,7 @@ impl Echo {
     }
 }
 
-impl Manner {
+impl CompletionContext {
     fn prompt(&self, i: usize) -> Option<&Echo> {
         self.prompts.get(i / self.n)
     }
@@ -72,10 +72,10 @@ impl Manner {
         i: usize,
         of_prompt: Option<&[Score]>,
         scores: &[Score],
-        at: &mut scores::At,
-    ) -> Option<scores::Written> {
+        at: &mut scores::TextPosition,
+    ) -> Option<scores::CompletionScores> {
         let top = self.logprobs?;
-        let mut all = scores::Written::default();
+        let mut all = scores::CompletionScores::default();
         let prompt = self.prompt(i).filter(|_| self.echo && of_prompt.is_some());
         if let Some(prompt) = prompt {
             if let Some(first) = prompt.tokens.first() {
@@ -95,12 +95,16 @@ impl Manner {
 }
 
 /// The complete answer as one document.
-pub fn document(loaded: &Loaded, manner: &Manner, answers: Vec<Whole>) -> Value {
+pub fn document(
+    loaded: &Loaded,
+    manner: &CompletionContext,
+    answers: Vec<CompleteAnswer>,
+) -> Value {
     let mut choices = vec![];
     let mut done = vec![];
     for (i, answer) in answers.into_iter().enumerate() {
         let text = format!("{}{}", manner.before(i), answer.content);
-        let mut at = scores::At::default();
+        let mut at = scores::TextPosition::default();
         let scores = manner.scores(loaded, i, Some(&answer.prompt), &answer.scores, &mut at);
         let scores = scores.map(|scores| scores.json(Some(text.chars().count())));
         let mut one = choice(i, &text, scores, answer.done.as_ref().map(finish_reason));
@@ -135,16 +139,16 @@ fn choice(i: usize, text: &str, scores: Option<Value>, reason: Option<&str>) -> 
 
 /// State of one answer in a stream.
 #[derive(Default, Clone)]
-struct Choice {
+struct ChoiceState {
     begun: bool,
-    at: scores::At,
-    so_far: SoFar,
-    done: Option<Done>,
+    at: scores::TextPosition,
+    so_far: RunningUsage,
+    done: Option<AnswerStatistics>,
 }
 
 /// Writes the pieces of this many answers as events.
-pub fn stream_format(loaded: Lease, manner: Manner, answers: usize) -> Format {
-    let mut choices = vec![Choice::default(); answers];
+pub fn stream_format(loaded: Lease, manner: CompletionContext, answers: usize) -> Format {
+    let mut choices = vec![ChoiceState::default(); answers];
     let mut failed = false;
     Box::new(move |piece| {
         let Some((i, piece)) = piece else {
@@ -153,18 +157,18 @@ pub fn stream_format(loaded: Lease, manner: Manner, answers: usize) -> Format {
         let (Some(one), false) = (choices.get_mut(i), failed) else { return String::new() };
         let mut extra = Map::new();
         let (text, of_prompt, scored, reason) = match piece {
-            Piece::Started { prompt_tokens, .. } => {
+            AnswerEvent::Started { prompt_tokens, .. } => {
                 one.so_far.prompt = prompt_tokens;
                 return String::new();
             }
-            Piece::Prompt(of_prompt) => {
+            AnswerEvent::Prompt(of_prompt) => {
                 if let Some(top) = manner.prompt_logprobs {
                     let written = scores::of_prompt(&loaded, &of_prompt, top);
                     extra.insert("prompt_logprobs".to_owned(), written);
                 }
                 (String::new(), Some(of_prompt), vec![], None)
             }
-            Piece::Said { parts, scores, ids, generated_tokens } => {
+            AnswerEvent::Said { parts, scores, ids, generated_tokens } => {
                 if manner.ids {
                     extra.insert("token_ids".to_owned(), ids.into());
                 }
@@ -172,12 +176,12 @@ pub fn stream_format(loaded: Lease, manner: Manner, answers: usize) -> Format {
                 let text = |part| if let Part::Content(text) = part { text } else { String::new() };
                 (parts.into_iter().map(text).collect(), None, scores, None)
             }
-            Piece::Done(done) => {
+            AnswerEvent::Done(done) => {
                 one.so_far.generated = done.generated_tokens;
                 one.done = Some(done);
                 (String::new(), None, vec![], Some(finish_reason(&done)))
             }
-            Piece::Failed(refusal) => {
+            AnswerEvent::Failed(refusal) => {
                 failed = true;
                 return event(&refusal.json(Dialect::OpenAi));
             }
@@ -203,8 +207,9 @@ pub fn stream_format(loaded: Lease, manner: Manner, answers: usize) -> Format {
     })
 }
 
-fn end(manner: &Manner, choices: &[Choice]) -> String {
-    let Some(done) = choices.iter().map(|one| one.done).collect::<Option<Vec<Done>>>() else {
+fn end(manner: &CompletionContext, choices: &[ChoiceState]) -> String {
+    let Some(done) = choices.iter().map(|one| one.done).collect::<Option<Vec<AnswerStatistics>>>()
+    else {
         return event(&Refusal::internal("an answer's end was lost").json(Dialect::OpenAi));
     };
     let mut text = String::new();

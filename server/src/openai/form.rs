@@ -1,7 +1,7 @@
 //! Constraints of an answer: `response_format`, vLLM's `structured_outputs`, and the older names of
 //! that field.
 
-use crate::constrain::Form;
+use crate::constrain::ContentFormat;
 use crate::fields::Fields;
 use crate::refusal::Refusal;
 use kjit_model::constrain::lark_of_gbnf;
@@ -21,15 +21,18 @@ const WAYS: [(&str, &str, &str); 4] = [
 ];
 
 /// The format of the content, and the field that requests it.
-pub fn wanted(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
-    let mut all: Vec<(Form, &'static str)> = response_format(f)?.into_iter().collect();
+pub fn wanted(f: &mut Fields) -> Result<Option<(ContentFormat, &'static str)>, Refusal> {
+    let mut all: Vec<(ContentFormat, &'static str)> = response_format(f)?.into_iter().collect();
     if let Some(mut outputs) = f.object("structured_outputs")? {
         let before = all.len();
         for (way, field, _) in WAYS {
             all.extend(one(&mut outputs, way, way)?.map(|form| (form, field)));
         }
         if outputs.flag("json_object")?.unwrap_or(false) {
-            all.push((Form::json(json!({ "type": "object" })), "structured_outputs.json_object"));
+            all.push((
+                ContentFormat::json(json!({ "type": "object" })),
+                "structured_outputs.json_object",
+            ));
         }
         // vLLM's choice of a library has no effect: kjit has one library and no fallback.
         outputs.flag("disable_fallback")?;
@@ -55,7 +58,7 @@ pub fn wanted(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
 }
 
 /// Reads the constraint of one kind from the field with this name.
-fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
+fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<ContentFormat>, Refusal> {
     if way == "choice" {
         return choice(f, name);
     }
@@ -69,7 +72,7 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
             Some(schema) => schema,
         };
         return if schema.is_object() {
-            Ok(Some(Form::json(schema)))
+            Ok(Some(ContentFormat::json(schema)))
         } else {
             Err(f.wrong(name, wrong))
         };
@@ -79,24 +82,24 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
         return Err(f.wrong(name, format_args!("give 1 to {MOST_BYTES} bytes")));
     }
     if way == "regex" {
-        return Ok(Some(Form::Regex(text)));
+        return Ok(Some(ContentFormat::Regex(text)));
     }
     if text.lines().any(is_gbnf) {
         return lark_of_gbnf(&text)
-            .map(|lark| Some(Form::Lark(lark)))
+            .map(|lark| Some(ContentFormat::Lark(lark)))
             .map_err(|why| f.wrong(name, format_args!("it is GBNF, and wrong: {why}")));
     }
-    Ok(Some(Form::Lark(text)))
+    Ok(Some(ContentFormat::Lark(text)))
 }
 
 /// llama.cpp's `grammar`: GBNF. An empty string means no constraint.
-pub fn gbnf(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
+pub fn gbnf(f: &mut Fields) -> Result<Option<(ContentFormat, &'static str)>, Refusal> {
     let Some(text) = f.text("grammar")?.filter(|text| !text.is_empty()) else { return Ok(None) };
     if text.len() > MOST_BYTES {
         return Err(f.wrong("grammar", format_args!("give at most {MOST_BYTES} bytes")));
     }
     let lark = lark_of_gbnf(&text).map_err(|why| f.wrong("grammar", why))?;
-    Ok(Some((Form::Lark(lark), "grammar")))
+    Ok(Some((ContentFormat::Lark(lark), "grammar")))
 }
 
 /// Whether a line defines a rule in GBNF: a name and `::=`.
@@ -108,7 +111,7 @@ fn is_gbnf(line: &str) -> bool {
 }
 
 /// Reads a list of strings; the answer is one of them.
-fn choice(f: &mut Fields, name: &str) -> Result<Option<Form>, Refusal> {
+fn choice(f: &mut Fields, name: &str) -> Result<Option<ContentFormat>, Refusal> {
     let Some(all) = f.list(name)? else { return Ok(None) };
     let wrong = || {
         let what = format_args!(
@@ -125,20 +128,22 @@ fn choice(f: &mut Fields, name: &str) -> Result<Option<Form>, Refusal> {
     let texts: Vec<String> = all.iter().map(text).collect::<Option<_>>().ok_or_else(wrong)?;
     let bytes = texts.iter().map(String::len).sum::<usize>();
     match (1..=MOST_CHOICES).contains(&texts.len()) && bytes <= MOST_BYTES {
-        true => Ok(Some(Form::Lark(format!("start: {}", texts.join(" | "))))),
+        true => Ok(Some(ContentFormat::Lark(format!("start: {}", texts.join(" | "))))),
         false => Err(wrong()),
     }
 }
 
 /// Reads OpenAI's `response_format`.
-fn response_format(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
+fn response_format(f: &mut Fields) -> Result<Option<(ContentFormat, &'static str)>, Refusal> {
     let Some(mut format) = f.object("response_format")? else { return Ok(None) };
     let form = match format.needed_text("type")?.as_str() {
         "text" => None,
         // llama.cpp and other servers also accept a schema in this type.
         "json_object" => match format.take("schema") {
-            None => Some((Form::json(json!({ "type": "object" })), "response_format")),
-            Some(schema @ Value::Object(_)) => Some((Form::json(schema), "response_format.schema")),
+            None => Some((ContentFormat::json(json!({ "type": "object" })), "response_format")),
+            Some(schema @ Value::Object(_)) => {
+                Some((ContentFormat::json(schema), "response_format.schema"))
+            }
             Some(_) => return Err(format.wrong("schema", "give a JSON schema: an object")),
         },
         "json_schema" => {
@@ -154,7 +159,7 @@ fn response_format(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refus
                 None => return Err(json_schema.wrong("schema", "is missing")),
             };
             json_schema.done()?;
-            Some((Form::Json { schema, exact }, "response_format.json_schema.schema"))
+            Some((ContentFormat::Json { schema, exact }, "response_format.json_schema.schema"))
         }
         _ => return Err(format.wrong("type", "give text, json_object or json_schema")),
     };

@@ -1,13 +1,13 @@
 //! LM Studio's list of models, `GET /api/v0/models`.
 
-use crate::models::Seen;
+use crate::models::ModelStatus;
 use crate::refusal::Refusal;
 use crate::service::Service;
 use serde_json::{Value, json};
 
 /// The list of all models.
 pub fn models(service: &Service) -> Value {
-    let of = |(served, seen): (&crate::options::Served, Seen)| -> Vec<Value> {
+    let of = |(served, seen): (&crate::options::Served, ModelStatus)| -> Vec<Value> {
         served.names.iter().map(|name| card(name, &seen)).collect()
     };
     json!({ "object": "list", "data": service.all().flat_map(of).collect::<Vec<_>>() })
@@ -21,7 +21,7 @@ pub fn model(service: &Service, name: &str) -> Result<Value, Refusal> {
     service.meant(Some(name)).map(|(_, seen)| card(name, &seen))
 }
 
-fn card(name: &str, seen: &Seen) -> Value {
+fn card(name: &str, seen: &ModelStatus) -> Value {
     let state = if seen.loaded.is_some() { "loaded" } else { "not-loaded" };
     let mut all = json!({
         "id": name, "object": "model", "publisher": "kjit", "compatibility_type": "gguf",

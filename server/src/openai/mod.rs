@@ -12,8 +12,8 @@ mod scores;
 
 use crate::clock::unix_time;
 use crate::fields::Fields;
-use crate::generation::{Done, Ended};
-use crate::models::Seen;
+use crate::generation::{AnswerStatistics, FinishReason};
+use crate::models::ModelStatus;
 use crate::options::Served;
 use crate::refusal::Refusal;
 use crate::service::Service;
@@ -83,18 +83,18 @@ pub fn json_response(document: &Value) -> Response {
 }
 
 /// The reason why an answer ended, as OpenAI's `finish_reason`.
-pub fn finish_reason(done: &Done) -> &'static str {
+pub fn finish_reason(done: &AnswerStatistics) -> &'static str {
     match done.ended {
-        Ended::Stop => "stop",
-        Ended::Length => "length",
-        Ended::Calls => "tool_calls",
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Calls => "tool_calls",
     }
 }
 
 /// Usage of several answers. The tokens of each prompt count once.
 pub fn usage<'a>(
-    prompts: impl IntoIterator<Item = &'a Done>,
-    answers: impl IntoIterator<Item = &'a Done>,
+    prompts: impl IntoIterator<Item = &'a AnswerStatistics>,
+    answers: impl IntoIterator<Item = &'a AnswerStatistics>,
 ) -> Value {
     let (mut prompt, mut cached) = (0, 0);
     for done in prompts {
@@ -139,7 +139,7 @@ pub fn place(fields: &mut Fields, service: &Service) -> Result<usize, Refusal> {
 
 /// Where a stream reports its usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum UsageReporting {
     /// In no event.
     Never,
     /// In one last event.
@@ -150,26 +150,26 @@ pub enum Told {
 
 /// Token counts of an answer so far.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct SoFar {
+pub struct RunningUsage {
     /// Tokens of the prompt.
     pub prompt: usize,
     /// Tokens of the answer.
     pub generated: usize,
 }
 
-impl Told {
+impl UsageReporting {
     /// Whether a last event with the usage is sent.
     pub fn at_the_end(self) -> bool {
-        self != Told::Never
+        self != UsageReporting::Never
     }
 
     /// Adds the usage to an event.
-    pub fn tell(self, event: &mut Value, so_far: SoFar) {
-        let SoFar { prompt, generated } = so_far;
+    pub fn tell(self, event: &mut Value, so_far: RunningUsage) {
+        let RunningUsage { prompt, generated } = so_far;
         let usage = match self {
-            Told::Never => return,
-            Told::AtTheEnd => Value::Null,
-            Told::Always => json!({
+            UsageReporting::Never => return,
+            UsageReporting::AtTheEnd => Value::Null,
+            UsageReporting::Always => json!({
                 "prompt_tokens": prompt, "completion_tokens": generated,
                 "total_tokens": prompt + generated
             }),
@@ -180,18 +180,18 @@ impl Told {
     }
 }
 /// Reads `stream`, and where the stream reports its usage.
-pub fn stream(fields: &mut Fields) -> Result<(bool, Told), Refusal> {
+pub fn stream(fields: &mut Fields) -> Result<(bool, UsageReporting), Refusal> {
     let stream = fields.flag("stream")?.unwrap_or(false);
-    let mut usage = Told::Never;
+    let mut usage = UsageReporting::Never;
     if let Some(mut options) = fields.object("stream_options")? {
         if !stream {
             return Err(fields.wrong("stream_options", "is for streams: give stream, too"));
         }
         if options.flag("include_usage")?.unwrap_or(false) {
-            usage = Told::AtTheEnd;
+            usage = UsageReporting::AtTheEnd;
         }
         if options.flag("continuous_usage_stats")?.unwrap_or(false) {
-            usage = Told::Always;
+            usage = UsageReporting::Always;
         }
         options.ignore(&["include_obfuscation"]);
         options.done()?;
@@ -201,7 +201,7 @@ pub fn stream(fields: &mut Fields) -> Result<(bool, Told), Refusal> {
 
 /// `GET /v1/models`: the list of models.
 pub fn models(service: &Service) -> Value {
-    let of = |(served, seen): (&Served, Seen)| -> Vec<Value> {
+    let of = |(served, seen): (&Served, ModelStatus)| -> Vec<Value> {
         served.names.iter().map(|name| model_card(service, name, &seen)).collect()
     };
     let all: Vec<Value> = service.all().flat_map(of).collect();
@@ -209,7 +209,7 @@ pub fn models(service: &Service) -> Value {
 }
 
 /// `GET /v1/models/{name}`.
-pub fn model_card(service: &Service, name: &str, seen: &Seen) -> Value {
+pub fn model_card(service: &Service, name: &str, seen: &ModelStatus) -> Value {
     let context = seen.card.as_ref().map(|card| card.context);
     json!({
         "id": name, "object": "model", "created": service.started_unix, "owned_by": "kjit", "max_model_len": context,

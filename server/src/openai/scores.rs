@@ -33,14 +33,14 @@ pub fn chat(loaded: &Loaded, scores: &[Score]) -> Value {
 
 /// Position in the text of a completion.
 #[derive(Debug, Clone, Default)]
-pub struct At {
+pub struct TextPosition {
     /// Number of complete characters.
     characters: usize,
     /// Bytes of the incomplete character.
     begun: Vec<u8>,
 }
 
-impl At {
+impl TextPosition {
     /// Advances by some bytes. Each byte that cannot begin or continue a character counts as one
     /// character.
     fn push(&mut self, bytes: &[u8]) {
@@ -79,17 +79,17 @@ fn key(bytes: &[u8]) -> String {
 
 /// Scores of a completion: `{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`.
 #[derive(Debug, Default)]
-pub struct Written {
+pub struct CompletionScores {
     tokens: Vec<String>,
     chosen: Vec<Option<f32>>,
     tops: Vec<Option<Map<String, Value>>>,
     offsets: Vec<usize>,
 }
 
-impl Written {
+impl CompletionScores {
     /// Adds a token without probability: the first token of all. `says`: the token is part of the
     /// text.
-    pub fn unknown(&mut self, loaded: &Loaded, id: u32, says: bool, at: &mut At) {
+    pub fn unknown(&mut self, loaded: &Loaded, id: u32, says: bool, at: &mut TextPosition) {
         let bytes_of = bytes(loaded, id);
         self.offsets.push(at.characters);
         if says {
@@ -102,7 +102,14 @@ impl Written {
 
     /// Adds a token with the `most` most likely alternatives. Offsets, in characters, continue from
     /// `at`. A token inside a character has the offset of the character.
-    pub fn push(&mut self, loaded: &Loaded, score: &Score, most: usize, says: bool, at: &mut At) {
+    pub fn push(
+        &mut self,
+        loaded: &Loaded,
+        score: &Score,
+        most: usize,
+        says: bool,
+        at: &mut TextPosition,
+    ) {
         self.unknown(loaded, score.id, says, at);
         let mut top = Map::new();
         for other in score.logprobs.top.iter().take(most) {
@@ -153,7 +160,7 @@ pub fn of_prompt(loaded: &Loaded, scores: &[Score], most: usize) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::{At, key};
+    use super::{TextPosition, key};
 
     #[test]
     fn parts_of_characters_have_keys_of_their_own_and_the_place_of_their_character() {
@@ -163,7 +170,7 @@ mod tests {
             parts.map(key),
             ["a", "bytes:\\xf0\\x9f", "bytes:\\x98", "bytes:\\x8a", "\u{e4}b", "bytes:\\xff"]
         );
-        let mut at = At::default();
+        let mut at = TextPosition::default();
         let places = parts.map(|part| {
             let place = at.characters;
             at.push(part);
@@ -172,7 +179,7 @@ mod tests {
         // The text is "a😊äb" and a replacement character.
         assert_eq!((places, at.characters), ([0, 1, 1, 1, 2, 4], 5));
         // A character that is never completed counts as one.
-        let mut at = At::default();
+        let mut at = TextPosition::default();
         at.push(b"\xf0\x9f");
         at.push(b"x");
         assert_eq!(at.characters, 2);

@@ -2,10 +2,10 @@
 
 /// Computes the new value from the old value in memory and the data of the lane. For a compare and
 /// swap, the low part of the data is the new value, the high part the expected value.
-pub type Change = fn(u64, u128) -> u64;
+pub type AtomicUpdate = fn(u64, u128) -> u64;
 
 /// The operation of the atomic instruction `verb`.
-pub fn atomic(verb: &str) -> Option<Change> {
+pub fn atomic(verb: &str) -> Option<AtomicUpdate> {
     Some(match verb {
         "add" => |a, b| a.wrapping_add(b as u64),
         "sub" => |a, b| a.wrapping_sub(b as u64),
@@ -26,7 +26,7 @@ pub fn atomic(verb: &str) -> Option<Change> {
 }
 
 /// A compare and swap of `size` bytes.
-pub(super) fn compare_and_swap(size: usize) -> Change {
+pub(super) fn compare_and_swap(size: usize) -> AtomicUpdate {
     match size {
         4 => |a, b| if a == u64::from((b >> 32) as u32) { u64::from(b as u32) } else { a },
         _ => |a, b| if a == (b >> 64) as u64 { b as u64 } else { a },

@@ -45,11 +45,11 @@ struct Case {
 #[derive(Debug, Deserialize)]
 struct Arguments {
     hex: String,
-    slots: Vec<Slot>,
+    slots: Vec<BufferSlot>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Slot {
+struct BufferSlot {
     offset: usize,
     kind: String,
     buffer: Option<usize>,
@@ -60,7 +60,7 @@ struct Buffer {
     name: String,
     bytes: usize,
     before: Content,
-    after: After,
+    after: ExpectedContent,
 }
 
 #[derive(Debug, Deserialize)]
@@ -72,7 +72,7 @@ enum Content {
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "must_be", rename_all = "snake_case")]
-enum After {
+enum ExpectedContent {
     Unchanged,
     Anything,
     Exactly { content: Content },
@@ -88,7 +88,7 @@ enum Storage {
 
 /// The result of a case.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum CaseResult {
     /// All buffers are as expected. The value is the number of executed instructions.
     Right(u64),
     /// A buffer differs from its expected content.
@@ -202,10 +202,10 @@ impl Bundle {
     }
 
     /// Runs a case and compares its buffers with the expected ones.
-    pub fn run(&self, case: usize, seed: u64) -> Verdict {
+    pub fn run(&self, case: usize, seed: u64) -> CaseResult {
         match self.machine(case) {
             Ok(mut machine) => self.run_on(&mut machine, case, seed),
-            Err(why) => Verdict::Unknown(why),
+            Err(why) => CaseResult::Unknown(why),
         }
     }
 
@@ -216,10 +216,10 @@ impl Bundle {
         case: usize,
         part: &str,
         seed: u64,
-    ) -> Result<Vec<(String, Verdict)>, String> {
+    ) -> Result<Vec<(String, CaseResult)>, String> {
         let mut machine = self.machine(case)?;
         match self.run_on(&mut machine, case, seed) {
-            Verdict::Right(_) => {}
+            CaseResult::Right(_) => {}
             other => return Err(format!("with all of them: {other:?}")),
         }
         let mut places = Vec::new();
@@ -238,11 +238,11 @@ impl Bundle {
     }
 
     /// Runs a case on a machine that [`Bundle::machine`] made.
-    pub fn run_on(&self, machine: &mut Machine, case: usize, seed: u64) -> Verdict {
+    pub fn run_on(&self, machine: &mut Machine, case: usize, seed: u64) -> CaseResult {
         let c = &self.manifest.cases[case];
         let (launch, regions) = match self.lay_out(machine, c, seed) {
             Ok(both) => both,
-            Err(why) => return Verdict::Unknown(why),
+            Err(why) => return CaseResult::Unknown(why),
         };
         match machine.run(&launch, regions) {
             Ok((memory, instructions)) => {
@@ -256,14 +256,14 @@ impl Bundle {
                         .unwrap_or_default();
                     match self.wrong(b, got) {
                         Ok(None) => {}
-                        Ok(Some(why)) => return Verdict::Wrong(format!("{what}: {why}")),
-                        Err(why) => return Verdict::Unknown(why),
+                        Ok(Some(why)) => return CaseResult::Wrong(format!("{what}: {why}")),
+                        Err(why) => return CaseResult::Unknown(why),
                     }
                 }
-                Verdict::Right(instructions)
+                CaseResult::Right(instructions)
             }
-            Err(fault) if fault.what.contains("is unknown") => Verdict::Unknown(fault.what),
-            Err(fault) => Verdict::Fault(fault.what),
+            Err(fault) if fault.what.contains("is unknown") => CaseResult::Unknown(fault.what),
+            Err(fault) => CaseResult::Fault(fault.what),
         }
     }
 
@@ -336,10 +336,12 @@ impl Bundle {
             Some(format!("byte {at} is {:#04x}, not {:#04x}", got[at], want[at]))
         };
         let (storage, at, values, norm, each) = match &b.after {
-            After::Anything => return Ok(None),
-            After::Unchanged => return Ok(differs(self.content(&b.before, b.bytes)?)),
-            After::Exactly { content } => return Ok(differs(self.content(content, b.bytes)?)),
-            After::Near { storage, at, values, norm, each } => {
+            ExpectedContent::Anything => return Ok(None),
+            ExpectedContent::Unchanged => return Ok(differs(self.content(&b.before, b.bytes)?)),
+            ExpectedContent::Exactly { content } => {
+                return Ok(differs(self.content(content, b.bytes)?));
+            }
+            ExpectedContent::Near { storage, at, values, norm, each } => {
                 (*storage, *at, *values, *norm, *each)
             }
         };

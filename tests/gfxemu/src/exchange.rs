@@ -3,7 +3,7 @@
 use crate::target::Target;
 use crate::text::Text;
 use crate::width::LANES;
-use crate::width::Wide;
+use crate::width::LaneValues64;
 
 /// The lane that each lane reads.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ impl Exchange {
     }
 
     /// Exchanges the lanes. Returns the lanes that have undefined bits.
-    pub fn apply(&self, exec: u64, value: &mut Wide, bad: &mut Wide) -> u64 {
+    pub fn apply(&self, exec: u64, value: &mut LaneValues64, bad: &mut LaneValues64) -> u64 {
         let (old, old_bad) = (*value, *bad);
         let mut any = 0;
         for l in 0..self.lanes {

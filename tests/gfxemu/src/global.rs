@@ -1,26 +1,26 @@
 //! Global memory and scalar loads.
 
-use crate::atomic::{Change, atomic, compare_and_swap};
+use crate::atomic::{AtomicUpdate, atomic, compare_and_swap};
 use crate::memory::{Access, Memory};
 use crate::operand::{Operand, Type, register, source};
 use crate::span::Span;
 use crate::target::{Event, Target};
 use crate::text::{Text, integer};
+use crate::unsupported::Unsupported;
 use crate::wave::Wave;
-use crate::why::Why;
 
 #[derive(Clone, Copy, Debug)]
-enum Verb {
+enum GlobalOp {
     Load,
     Store,
     /// The operation, and the destination register if the old value is returned.
-    Atomic(Change, Option<u16>),
+    Atomic(AtomicUpdate, Option<u16>),
 }
 
 /// A global memory instruction.
 #[derive(Clone, Debug)]
 pub struct Global {
-    verb: Verb,
+    verb: GlobalOp,
     /// Number of bytes per lane.
     size: usize,
     /// Whether the loaded value is sign-extended.
@@ -102,7 +102,7 @@ impl Global {
             let k = usize::from(returns);
             let data = vector(k + 1)?;
             return Ok(Some(Global {
-                verb: Verb::Atomic(change, returns.then(|| vector(0)).transpose()?),
+                verb: GlobalOp::Atomic(change, returns.then(|| vector(0)).transpose()?),
                 size,
                 signed: false,
                 compares,
@@ -126,7 +126,7 @@ impl Global {
         let Some((size, signed)) = size_of(plain.trim_matches('_')) else { return Ok(None) };
         let (address, data) =
             if load { (vector(1)?, vector(0)?) } else { (vector(0)?, vector(1)?) };
-        let verb = if load { Verb::Load } else { Verb::Store };
+        let verb = if load { GlobalOp::Load } else { GlobalOp::Store };
         Ok(Some(Global {
             verb,
             size,
@@ -144,12 +144,12 @@ impl Global {
 
     /// Whether it is a load that fully overwrites its registers.
     pub fn fills(&self) -> bool {
-        matches!(self.verb, Verb::Load) && self.half.is_none()
+        matches!(self.verb, GlobalOp::Load) && self.half.is_none()
     }
 
-    fn address(&self, wave: &Wave, lane: usize) -> Result<u64, Why> {
+    fn address(&self, wave: &Wave, lane: usize) -> Result<u64, Unsupported> {
         let low = wave.register(self.address);
-        let at = |what: &str| Why { what: what.into(), lane: Some(lane as u32) };
+        let at = |what: &str| Unsupported { what: what.into(), lane: Some(lane as u32) };
         let (mut value, mut bad) = (u64::from(low.value[lane]), low.bad[lane]);
         match self.base {
             Some(n) => {
@@ -173,19 +173,19 @@ impl Global {
     }
 
     /// Executes the instruction.
-    pub fn run(&self, wave: &mut Wave, memory: &mut Memory) -> Result<(), Why> {
+    pub fn run(&self, wave: &mut Wave, memory: &mut Memory) -> Result<(), Unsupported> {
         let exec = wave.exec();
         let lanes = (0..64usize).filter(|l| exec >> l & 1 == 1);
         let mut who = wave.access(self.bypass);
         let words = self.size.div_ceil(4);
         match self.verb {
-            Verb::Load => {
+            GlobalOp::Load => {
                 who.load = memory.next_load(wave.number);
                 for l in lanes {
                     let mut bytes = [0; 16];
                     memory
                         .read(&who, self.address(wave, l)?, &mut bytes[..self.size])
-                        .map_err(Why::at(l))?;
+                        .map_err(Unsupported::at(l))?;
                     for k in 0..words {
                         let raw: [u8; 4] = std::array::from_fn(|i| bytes[4 * k + i]);
                         let mut x = u32::from_le_bytes(raw);
@@ -211,7 +211,7 @@ impl Global {
                     Vec::new(),
                 );
             }
-            Verb::Store => {
+            GlobalOp::Store => {
                 let number = memory.next_store(wave.number);
                 for l in lanes {
                     let mut bytes = [0; 16];
@@ -226,18 +226,18 @@ impl Global {
                             .copy_from_slice(&(register.value[l] >> shift).to_le_bytes());
                     }
                     if undefined != 0 {
-                        return Err(Why {
+                        return Err(Unsupported {
                             what: "an undefined value is stored".into(),
                             lane: Some(l as u32),
                         });
                     }
                     memory
                         .write(&who, self.address(wave, l)?, &bytes[..self.size])
-                        .map_err(Why::at(l))?;
+                        .map_err(Unsupported::at(l))?;
                 }
                 wave.ask(Event::Store, None, number, Vec::new());
             }
-            Verb::Atomic(change, answer) => {
+            GlobalOp::Atomic(change, answer) => {
                 let words = self.size / 4;
                 if answer.is_some() {
                     who.load = memory.next_load(wave.number);
@@ -249,7 +249,7 @@ impl Global {
                     for k in 0..if self.compares { 2 * words } else { words } {
                         let register = wave.register(self.data + k as u16);
                         if register.bad[l] != 0 {
-                            return Err(Why {
+                            return Err(Unsupported {
                                 what: "an undefined value in an atomic".into(),
                                 lane: Some(l as u32),
                             });
@@ -259,7 +259,7 @@ impl Global {
                     let address = self.address(wave, l)?;
                     let old =
                         memory.atomic(&who, address, self.size, (change, by), answer.is_some());
-                    let old = old.map_err(Why::at(l))?;
+                    let old = old.map_err(Unsupported::at(l))?;
                     for k in (0..words).filter(|_| answer.is_some()) {
                         let into = answer.unwrap_or(0) + k as u16;
                         wave.register_mut(into).set(l, (old >> (32 * k)) as u32, 0);
@@ -324,7 +324,7 @@ impl ScalarLoad {
     }
 
     /// Executes the instruction.
-    pub fn run(&self, wave: &mut Wave, memory: &mut Memory) -> Result<(), Why> {
+    pub fn run(&self, wave: &mut Wave, memory: &mut Memory) -> Result<(), Unsupported> {
         let (base, mut bad) = wave.pair(self.base);
         let mut address = base.wrapping_add_signed(self.offset);
         if let Some(register) = self.register {

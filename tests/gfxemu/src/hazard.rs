@@ -19,7 +19,7 @@ const BEFORE: u64 = 1000;
 
 /// The history of a vector register; times are wait states.
 #[derive(Clone, Copy, Debug, Default)]
-struct Past {
+struct RegisterHistory {
     /// Last write by vector arithmetic other than matrix instructions.
     written: u64,
     /// Last write by a transcendental instruction.
@@ -51,10 +51,10 @@ pub struct Hazards {
     target: Target,
     /// Wait states so far.
     now: u64,
-    vector: Vec<Past>,
+    vector: Vec<RegisterHistory>,
     /// Last write of each scalar register by vector arithmetic.
     scalar: [u64; SCALARS],
-    rdna: history::State,
+    rdna: history::WaveHistory,
 }
 
 impl Hazards {
@@ -63,9 +63,9 @@ impl Hazards {
         Hazards {
             target: target.clone(),
             now: BEFORE,
-            vector: vec![Past::default(); 1024],
+            vector: vec![RegisterHistory::default(); 1024],
             scalar: [0; SCALARS],
-            rdna: history::State::default(),
+            rdna: history::WaveHistory::default(),
         }
     }
 
@@ -96,7 +96,7 @@ impl Hazards {
     }
 
     /// The registers of a span with their histories.
-    fn pasts(&self, s: Span) -> impl Iterator<Item = (u16, &Past)> {
+    fn pasts(&self, s: Span) -> impl Iterator<Item = (u16, &RegisterHistory)> {
         let range = if s.vector { s.first..s.first + s.count } else { 0..0 };
         range.filter_map(|r| Some((r, self.vector.get(usize::from(r))?)))
     }

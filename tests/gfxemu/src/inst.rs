@@ -12,9 +12,9 @@ use crate::scalar::Scalar;
 use crate::span::Span;
 use crate::target::{Counter, Event, Target};
 use crate::text::{Text, integer};
+use crate::unsupported::Unsupported;
 use crate::vector::Vector;
 use crate::wave::Wave;
-use crate::why::Why;
 use crate::windows::widened;
 
 /// The condition of a branch.
@@ -54,7 +54,7 @@ enum Kind {
 
 /// The place where a wave continues after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Next {
+pub enum NextInstruction {
     /// The next instruction.
     On,
     /// The instruction at this address.
@@ -298,7 +298,7 @@ impl Inst {
         wave: &mut Wave,
         lds: &mut Lds,
         memory: &mut Memory,
-    ) -> Result<Next, Why> {
+    ) -> Result<NextInstruction, Unsupported> {
         match &self.kind {
             Kind::Global(g) if g.fills() => wave.check_load(&self.spans)?,
             _ => wave.check_spans(&self.spans)?,
@@ -322,7 +322,7 @@ impl Inst {
                     Condition::Scc(set) => wave.scc == set,
                     Condition::Zero(mask, zero) => wave.is_zero(mask)? == zero,
                 };
-                return Ok(if taken { Next::Jump(*to) } else { Next::On });
+                return Ok(if taken { NextInstruction::Jump(*to) } else { NextInstruction::On });
             }
             Kind::Wait(list) => list.iter().for_each(|&(c, n)| wave.wait(c, n, memory)),
             Kind::Invalidate(near, far) => {
@@ -346,7 +346,7 @@ impl Inst {
                     lds.settled[usize::from(wave.in_block)] = wave.lds_done();
                 }
                 wave.signalled = false;
-                return Ok(Next::Barrier);
+                return Ok(NextInstruction::Barrier);
             }
             Kind::Signal => {
                 memory.writers[wave.number as usize].barrier();
@@ -368,11 +368,11 @@ impl Inst {
                 // Stores for which no wait was executed stay invisible to all other waves of the
                 // launch.
                 lds.settled[usize::from(wave.in_block)] = u32::MAX;
-                return Ok(Next::End);
+                return Ok(NextInstruction::End);
             }
             Kind::Nothing => {}
         }
-        Ok(Next::On)
+        Ok(NextInstruction::On)
     }
 
     /// The properties that hazards depend on.

@@ -5,12 +5,12 @@ use crate::operand::{Operand, Type, register, source};
 use crate::span::Span;
 use crate::target::{Event, Target};
 use crate::text::Text;
+use crate::unsupported::Unsupported;
 use crate::wave::Wave;
-use crate::why::Why;
 use crate::width::LANES;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum How {
+enum LaneExchange {
     FirstLane,
     ReadLane,
     WriteLane,
@@ -25,7 +25,7 @@ enum How {
 /// A lane-exchange instruction.
 #[derive(Clone, Debug)]
 pub struct Lanes {
-    how: How,
+    how: LaneExchange,
     destination: u16,
     sources: Vec<Operand>,
     lanes: usize,
@@ -37,17 +37,21 @@ impl Lanes {
     /// Decodes an instruction; `None` if its name is unknown.
     pub fn decode(target: &Target, text: &Text) -> Result<Option<Lanes>, String> {
         let how = match text.name.trim_end_matches("_e32").trim_end_matches("_e64") {
-            "v_readfirstlane_b32" => How::FirstLane,
-            "v_readlane_b32" => How::ReadLane,
-            "v_writelane_b32" => How::WriteLane,
-            "v_permlane64_b32" => How::Halves,
-            "ds_bpermute_b32" => How::Permute(text.number("offset")? as u32),
+            "v_readfirstlane_b32" => LaneExchange::FirstLane,
+            "v_readlane_b32" => LaneExchange::ReadLane,
+            "v_writelane_b32" => LaneExchange::WriteLane,
+            "v_permlane64_b32" => LaneExchange::Halves,
+            "ds_bpermute_b32" => LaneExchange::Permute(text.number("offset")? as u32),
             "ds_swizzle_b32" => {
                 let pattern = text.value("offset").unwrap_or_default();
                 let swap = pattern
                     .strip_prefix("swizzle(SWAP,")
                     .and_then(|r| r.strip_suffix(')')?.trim().parse().ok());
-                How::Swizzle(31, 0, swap.ok_or_else(|| format!("swizzle {pattern} is unknown"))?)
+                LaneExchange::Swizzle(
+                    31,
+                    0,
+                    swap.ok_or_else(|| format!("swizzle {pattern} is unknown"))?,
+                )
             }
             _ => return Ok(None),
         };
@@ -69,7 +73,7 @@ impl Lanes {
         }))
     }
 
-    fn vector(&self, k: usize) -> Result<u16, Why> {
+    fn vector(&self, k: usize) -> Result<u16, Unsupported> {
         match self.sources.get(k) {
             Some(Operand::Vector(n)) => Ok(*n),
             _ => Err("a source that is no vector register".into()),
@@ -77,42 +81,42 @@ impl Lanes {
     }
 
     /// Executes the instruction.
-    pub fn run(&self, wave: &mut Wave) -> Result<(), Why> {
+    pub fn run(&self, wave: &mut Wave) -> Result<(), Unsupported> {
         let exec = wave.exec();
         match self.how {
-            How::FirstLane | How::ReadLane => {
+            LaneExchange::FirstLane | LaneExchange::ReadLane => {
                 let lane = match self.how {
-                    How::FirstLane if exec == 0 => 0,
-                    How::FirstLane => exec.trailing_zeros() as usize,
+                    LaneExchange::FirstLane if exec == 0 => 0,
+                    LaneExchange::FirstLane => exec.trailing_zeros() as usize,
                     _ => self.lane(wave)?,
                 };
                 let r = wave.register(self.vector(0)?);
                 let (value, bad) = (r.value[lane], r.bad[lane]);
                 wave.set_scalar(self.destination, value, bad);
             }
-            How::WriteLane => {
+            LaneExchange::WriteLane => {
                 let lane = self.lane(wave)?;
                 let (value, bad) =
                     wave.read_scalar(*self.sources.first().ok_or("no source")?, false)?;
                 wave.register_mut(self.destination).set(lane, value as u32, bad as u32);
             }
-            How::Halves => {
+            LaneExchange::Halves => {
                 let from = wave.register(self.vector(0)?).clone();
                 let to = wave.register_mut(self.destination);
                 for l in (0..self.lanes).filter(|l| exec >> l & 1 == 1) {
                     to.set(l, from.value[l ^ 32], from.bad[l ^ 32]);
                 }
             }
-            How::Swizzle(and, or, xor) => {
+            LaneExchange::Swizzle(and, or, xor) => {
                 let pick = |l: usize| {
                     l & !31 | ((l & 31 & usize::from(and)) | usize::from(or)) ^ usize::from(xor)
                 };
                 self.through_lds(wave, self.vector(0)?, std::array::from_fn(pick));
             }
-            How::Permute(offset) => {
+            LaneExchange::Permute(offset) => {
                 let address = wave.register(self.vector(0)?);
                 if let Some(l) = (0..self.lanes).find(|l| (exec & address.any) >> l & 1 == 1) {
-                    return Err(Why {
+                    return Err(Unsupported {
                         what: "an undefined lane number".into(),
                         lane: Some(l as u32),
                     });
@@ -128,7 +132,7 @@ impl Lanes {
         Ok(())
     }
 
-    fn lane(&self, wave: &Wave) -> Result<usize, Why> {
+    fn lane(&self, wave: &Wave) -> Result<usize, Unsupported> {
         let (n, bad) = wave.read_scalar(*self.sources.get(1).ok_or("no lane number")?, false)?;
         if bad != 0 {
             return Err("an undefined lane number".into());

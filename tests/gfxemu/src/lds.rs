@@ -4,7 +4,7 @@
 /// An access: the number of the wave, its phase (number of barriers so far), and the number of its
 /// LDS operation.
 #[derive(Clone, Copy, Debug)]
-struct Touch {
+struct LdsAccess {
     wave: u16,
     phase: u32,
     operation: u32,
@@ -13,7 +13,7 @@ struct Touch {
 const NOBODY: u16 = u16::MAX;
 /// Several waves in the same phase.
 const SEVERAL: u16 = u16::MAX - 1;
-const NONE: Touch = Touch { wave: NOBODY, phase: 0, operation: 0 };
+const NONE: LdsAccess = LdsAccess { wave: NOBODY, phase: 0, operation: 0 };
 
 /// The kind of an LDS operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Kind {
 
 /// The wave that makes an LDS access, and the time.
 #[derive(Clone, Copy, Debug)]
-pub struct Who {
+pub struct WaveAccess {
     /// The wave's number in its block.
     pub wave: u16,
     /// Number of barriers that the wave has passed.
@@ -42,9 +42,9 @@ pub struct Who {
 pub struct Lds {
     bytes: Vec<u8>,
     bad: Vec<u8>,
-    writers: Vec<Touch>,
+    writers: Vec<LdsAccess>,
     atomic: Vec<bool>,
-    readers: Vec<Touch>,
+    readers: Vec<LdsAccess>,
     /// The number of the last LDS operation that was complete at the last barrier, for each wave.
     pub settled: Vec<u32>,
 }
@@ -78,7 +78,7 @@ impl Lds {
     }
 
     /// Whether the access `touch` certainly precedes the current access of `who`.
-    fn ordered(&self, touch: &Touch, who: &Who) -> Result<(), &'static str> {
+    fn ordered(&self, touch: &LdsAccess, who: &WaveAccess) -> Result<(), &'static str> {
         if touch.wave == NOBODY || touch.wave == who.wave {
             Ok(())
         } else if touch.phase == who.phase {
@@ -90,7 +90,12 @@ impl Lds {
         }
     }
 
-    fn look(&mut self, range: std::ops::Range<usize>, who: &Who, kind: Kind) -> Result<(), String> {
+    fn look(
+        &mut self,
+        range: std::ops::Range<usize>,
+        who: &WaveAccess,
+        kind: Kind,
+    ) -> Result<(), String> {
         for i in range {
             let (writer, reader) = (self.writers[i], self.readers[i]);
             let both_atomic = kind == Kind::Atomic && self.atomic[i];
@@ -102,14 +107,14 @@ impl Lds {
             {
                 return Err(format!("LDS byte {i:#x}: wave {} read it {why}", name(reader.wave)));
             }
-            let now = Touch { wave: who.wave, phase: who.phase, operation: who.operation };
+            let now = LdsAccess { wave: who.wave, phase: who.phase, operation: who.operation };
             if kind == Kind::Read {
                 let other =
                     reader.wave != NOBODY && reader.wave != who.wave && reader.phase == who.phase;
-                self.readers[i] = Touch { wave: if other { SEVERAL } else { who.wave }, ..now };
+                self.readers[i] = LdsAccess { wave: if other { SEVERAL } else { who.wave }, ..now };
             } else {
                 let other = both_atomic && writer.wave != who.wave && writer.phase == who.phase;
-                self.writers[i] = Touch { wave: if other { SEVERAL } else { who.wave }, ..now };
+                self.writers[i] = LdsAccess { wave: if other { SEVERAL } else { who.wave }, ..now };
                 self.atomic[i] = kind == Kind::Atomic;
             }
         }
@@ -119,7 +124,7 @@ impl Lds {
     /// Reads bytes with their undefined bits.
     pub fn read(
         &mut self,
-        who: &Who,
+        who: &WaveAccess,
         at: u32,
         out: &mut [u8],
         bad: &mut [u8],
@@ -132,7 +137,13 @@ impl Lds {
     }
 
     /// Writes bytes with their undefined bits.
-    pub fn write(&mut self, who: &Who, at: u32, bytes: &[u8], bad: &[u8]) -> Result<(), String> {
+    pub fn write(
+        &mut self,
+        who: &WaveAccess,
+        at: u32,
+        bytes: &[u8],
+        bad: &[u8],
+    ) -> Result<(), String> {
         let range = self.range(at, bytes.len())?;
         self.look(range.clone(), who, Kind::Write)?;
         self.bytes[range.clone()].copy_from_slice(bytes);
@@ -143,7 +154,7 @@ impl Lds {
     /// Changes 4 or 8 bytes. Returns the old value.
     pub fn atomic(
         &mut self,
-        who: &Who,
+        who: &WaveAccess,
         at: u32,
         size: usize,
         change: impl Fn(u64) -> u64,

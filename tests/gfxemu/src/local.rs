@@ -1,27 +1,27 @@
 //! LDS instructions.
 
-use crate::atomic::{Change, atomic};
+use crate::atomic::{AtomicUpdate, atomic};
 use crate::global::size_of;
-use crate::lds::{Lds, Who};
+use crate::lds::{Lds, WaveAccess};
 use crate::operand::{Operand, register};
 use crate::span::Span;
 use crate::target::Event;
 use crate::text::Text;
+use crate::unsupported::Unsupported;
 use crate::wave::Wave;
-use crate::why::Why;
 
 #[derive(Clone, Copy, Debug)]
-enum Verb {
+enum LdsOp {
     Load,
     Store,
     /// The operation, and the destination register if the old value is returned.
-    Atomic(Change, Option<u16>),
+    Atomic(AtomicUpdate, Option<u16>),
 }
 
 /// An LDS instruction with one or two addresses.
 #[derive(Clone, Debug)]
 pub struct Local {
-    verb: Verb,
+    verb: LdsOp,
     size: usize,
     signed: bool,
     half: Option<u32>,
@@ -66,7 +66,7 @@ impl Local {
                 let k = usize::from(words.contains(&"rtn"));
                 let answer = if k == 1 { Some(vector(0)?) } else { None };
                 return Ok(Some(Local {
-                    verb: Verb::Atomic(change, answer),
+                    verb: LdsOp::Atomic(change, answer),
                     size: if kind.ends_with("64") { 8 } else { 4 },
                     signed: false,
                     half: None,
@@ -101,20 +101,21 @@ impl Local {
         } else {
             vec![(offset, data)]
         };
-        let verb = if load { Verb::Load } else { Verb::Store };
+        let verb = if load { LdsOp::Load } else { LdsOp::Store };
         Ok(Some(Local { verb, size, signed, half, address, places }))
     }
 
     /// Executes the instruction.
-    pub fn run(&self, wave: &mut Wave, lds: &mut Lds) -> Result<(), Why> {
+    pub fn run(&self, wave: &mut Wave, lds: &mut Lds) -> Result<(), Unsupported> {
         if wave.signalled {
             return Err("LDS between the signal of a barrier and the wait for it".into());
         }
         let exec = wave.exec();
         let words = self.size.div_ceil(4);
         wave.lds_issued += 1;
-        let who = Who { wave: wave.in_block, phase: wave.phase, operation: wave.lds_issued };
-        let undefined = |what: &str, l: usize| Why { what: what.into(), lane: Some(l as u32) };
+        let who = WaveAccess { wave: wave.in_block, phase: wave.phase, operation: wave.lds_issued };
+        let undefined =
+            |what: &str, l: usize| Unsupported { what: what.into(), lane: Some(l as u32) };
         // Both addresses are read before either destination is written.
         let addresses = wave.register(self.address).clone();
         for &(offset, data) in &self.places {
@@ -124,10 +125,10 @@ impl Local {
                 }
                 let at = addresses.value[l].wrapping_add(offset);
                 match self.verb {
-                    Verb::Load => {
+                    LdsOp::Load => {
                         let (mut bytes, mut bad) = ([0; 16], [0; 16]);
                         lds.read(&who, at, &mut bytes[..self.size], &mut bad[..self.size])
-                            .map_err(Why::at(l))?;
+                            .map_err(Unsupported::at(l))?;
                         for k in 0..words {
                             let word = |b: &[u8; 16]| {
                                 u32::from_le_bytes(std::array::from_fn(|i| b[4 * k + i]))
@@ -152,7 +153,7 @@ impl Local {
                             }
                         }
                     }
-                    Verb::Store => {
+                    LdsOp::Store => {
                         let (mut bytes, mut bad) = ([0; 16], [0; 16]);
                         for k in 0..words {
                             let register = wave.register(data + k as u16);
@@ -163,9 +164,9 @@ impl Local {
                                 .copy_from_slice(&(register.bad[l] >> shift).to_le_bytes());
                         }
                         lds.write(&who, at, &bytes[..self.size], &bad[..self.size])
-                            .map_err(Why::at(l))?;
+                            .map_err(Unsupported::at(l))?;
                     }
-                    Verb::Atomic(change, answer) => {
+                    LdsOp::Atomic(change, answer) => {
                         let mut by = 0;
                         for k in 0..words {
                             let register = wave.register(data + k as u16);
@@ -176,7 +177,7 @@ impl Local {
                         }
                         let old = lds
                             .atomic(&who, at, self.size, |x| change(x, u128::from(by)))
-                            .map_err(Why::at(l))?;
+                            .map_err(Unsupported::at(l))?;
                         for (k, into) in answer
                             .into_iter()
                             .flat_map(|r| (0..words).map(move |k| (k, r + k as u16)))
@@ -190,8 +191,8 @@ impl Local {
         let span =
             |first: u16, count: usize| Some(Span { vector: true, first, count: count as u16 });
         let into = match (self.verb, self.places.first()) {
-            (Verb::Load, Some(&(_, data))) => span(data, words * self.places.len()),
-            (Verb::Atomic(_, Some(answer)), _) => span(answer, words),
+            (LdsOp::Load, Some(&(_, data))) => span(data, words * self.places.len()),
+            (LdsOp::Atomic(_, Some(answer)), _) => span(answer, words),
             _ => None,
         };
         let number = wave.lds_issued;

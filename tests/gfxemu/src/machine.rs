@@ -1,6 +1,6 @@
 //! A launch: runs its blocks and waves in an order that a seed chooses.
 
-use crate::inst::{Inst, Next};
+use crate::inst::{Inst, NextInstruction};
 use crate::lds::Lds;
 use crate::llvm::Disassembler;
 use crate::memory::Memory;
@@ -49,11 +49,11 @@ impl std::fmt::Display for Fault {
 struct Block {
     id: [u32; 3],
     lds: Lds,
-    waves: Vec<(Wave, State)>,
+    waves: Vec<(Wave, WaveState)>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum State {
+enum WaveState {
     Ready,
     AtBarrier,
     Over,
@@ -182,7 +182,7 @@ impl Machine {
             for l in 0..self.target.wave {
                 wave.register_mut(0).set(l as usize, thread + l, 0);
             }
-            (wave, State::Ready)
+            (wave, WaveState::Ready)
         });
         let waves: Vec<_> = waves.collect();
         memory.writers.resize_with(memory.writers.len() + count as usize, || Writer::of(number));
@@ -230,7 +230,7 @@ impl Machine {
             let which = random.below(live.len());
             let block = &mut live[which];
             let ready: Vec<usize> =
-                (0..block.waves.len()).filter(|&w| block.waves[w].1 == State::Ready).collect();
+                (0..block.waves.len()).filter(|&w| block.waves[w].1 == WaveState::Ready).collect();
             let w = ready[random.below(ready.len())];
             // The seed chooses after how many instructions another wave runs.
             let turns =
@@ -243,15 +243,15 @@ impl Machine {
                 let what = format!("the launch hangs: {total} instructions so far");
                 return Err(Fault { what, instruction: String::new() });
             }
-            if block.waves.iter().all(|(_, s)| *s != State::Ready) {
+            if block.waves.iter().all(|(_, s)| *s != WaveState::Ready) {
                 for (wave, state) in &mut block.waves {
-                    if *state == State::AtBarrier {
-                        *state = State::Ready;
+                    if *state == WaveState::AtBarrier {
+                        *state = WaveState::Ready;
                         wave.phase += 1;
                     }
                 }
             }
-            if live[which].waves.iter().all(|(_, s)| *s == State::Over) {
+            if live[which].waves.iter().all(|(_, s)| *s == WaveState::Over) {
                 live.swap_remove(which);
             }
         }
@@ -279,7 +279,7 @@ impl Machine {
             self.taken[slot] += 1;
             let Some(inst) = &self.decoded[slot] else { unreachable!("it was put there") };
             let next = if self.skipped.contains(&pc) {
-                Ok(Next::On)
+                Ok(NextInstruction::On)
             } else {
                 inst.run(self.base + pc, wave, &mut block.lds, memory)
             };
@@ -294,12 +294,12 @@ impl Machine {
                 instruction: inst.text.clone(),
             })?;
             wave.pc = match next {
-                Next::Jump(to) => to,
+                NextInstruction::Jump(to) => to,
                 _ => pc + inst.size,
             };
             match next {
-                Next::Barrier => *state = State::AtBarrier,
-                Next::End => *state = State::Over,
+                NextInstruction::Barrier => *state = WaveState::AtBarrier,
+                NextInstruction::End => *state = WaveState::Over,
                 _ => continue,
             }
             return Ok(done);

@@ -2,7 +2,7 @@
 //! proof bundle and prints the verdicts.
 #![allow(clippy::print_stdout)]
 
-use gfxemu::bundle::{Bundle, Verdict};
+use gfxemu::bundle::{Bundle, CaseResult};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -16,7 +16,7 @@ const USAGE: &str = "usage: gfxemu BUNDLE [--match TEXT] [--wave N] [--case N] [
   --list: instead of that, the instructions of each case, those that it executed behind a star
   --ways: instead of that, what comes too early behind a matrix instruction on any way through the code";
 
-struct Asked {
+struct CommandLine {
     folder: String,
     text: String,
     wave: Option<u32>,
@@ -29,8 +29,8 @@ struct Asked {
     ways: bool,
 }
 
-fn arguments() -> Option<Asked> {
-    let mut asked = Asked {
+fn arguments() -> Option<CommandLine> {
+    let mut asked = CommandLine {
         folder: String::new(),
         text: String::new(),
         wave: None,
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
     }
     let (began, next) = (Instant::now(), AtomicUsize::new(0));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let verdicts: Vec<(usize, Verdict)> = std::thread::scope(|scope| {
+    let verdicts: Vec<(usize, CaseResult)> = std::thread::scope(|scope| {
         let work = || {
             let mut out = Vec::new();
             while let Some(&i) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -101,10 +101,10 @@ fn main() -> ExitCode {
                 let verdict = bundle.run(i, asked.seed);
                 let seconds = start.elapsed().as_secs_f64();
                 let (word, rest) = match &verdict {
-                    Verdict::Right(n) => ("right", format!("{n} instructions")),
-                    Verdict::Wrong(why) => ("wrong", why.clone()),
-                    Verdict::Fault(why) => ("fault", why.clone()),
-                    Verdict::Unknown(why) => ("not run", why.clone()),
+                    CaseResult::Right(n) => ("right", format!("{n} instructions")),
+                    CaseResult::Wrong(why) => ("wrong", why.clone()),
+                    CaseResult::Fault(why) => ("fault", why.clone()),
+                    CaseResult::Unknown(why) => ("not run", why.clone()),
                 };
                 println!(
                     "{word:7} {i:4} {seconds:6.2} s  wave {} {}: {rest}",
@@ -118,17 +118,17 @@ fn main() -> ExitCode {
         let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         handles.into_iter().flat_map(|h| h.join().unwrap_or_default()).collect()
     });
-    let count = |of: fn(&Verdict) -> bool| verdicts.iter().filter(|(_, v)| of(v)).count();
-    let right = count(|v| matches!(v, Verdict::Right(_)));
+    let count = |of: fn(&CaseResult) -> bool| verdicts.iter().filter(|(_, v)| of(v)).count();
+    let right = count(|v| matches!(v, CaseResult::Right(_)));
     let instructions: u64 =
-        verdicts.iter().map(|(_, v)| if let Verdict::Right(n) = v { *n } else { 0 }).sum();
+        verdicts.iter().map(|(_, v)| if let CaseResult::Right(n) = v { *n } else { 0 }).sum();
     println!(
         "{}: {right} right, {} wrong, {} at fault, {} not run; {instructions} instructions in \
          {:.1} s",
         bundle.arch(),
-        count(|v| matches!(v, Verdict::Wrong(_))),
-        count(|v| matches!(v, Verdict::Fault(_))),
-        count(|v| matches!(v, Verdict::Unknown(_))),
+        count(|v| matches!(v, CaseResult::Wrong(_))),
+        count(|v| matches!(v, CaseResult::Fault(_))),
+        count(|v| matches!(v, CaseResult::Unknown(_))),
         began.elapsed().as_secs_f64()
     );
     if right > 0 && right == verdicts.len() && right == cases.len() {
@@ -188,10 +188,10 @@ fn without(bundle: &Bundle, cases: &[usize], part: &str, seed: u64) -> ExitCode 
         };
         for (text, verdict) in found {
             let (word, why) = match verdict {
-                Verdict::Right(_) => ("unseen", String::new()),
-                Verdict::Wrong(why) => ("wrong", why),
-                Verdict::Fault(why) => ("fault", why),
-                Verdict::Unknown(why) => ("not run", why),
+                CaseResult::Right(_) => ("unseen", String::new()),
+                CaseResult::Wrong(why) => ("wrong", why),
+                CaseResult::Fault(why) => ("fault", why),
+                CaseResult::Unknown(why) => ("not run", why),
             };
             all += 1;
             seen += usize::from(word != "unseen");

@@ -4,8 +4,8 @@
 use crate::operand::{Operand, Type, register, source};
 use crate::target::Target;
 use crate::text::Text;
+use crate::unsupported::Unsupported;
 use crate::wave::Wave;
-use crate::why::Why;
 use half::f16;
 
 /// The distribution of matrix elements over the lanes of a wave.
@@ -62,7 +62,7 @@ impl Matrix {
     }
 
     /// An element of A or B.
-    fn half(&self, wave: &Wave, first: u16, row: usize, k: usize) -> Result<f64, Why> {
+    fn half(&self, wave: &Wave, first: u16, row: usize, k: usize) -> Result<f64, Unsupported> {
         let (lane, at) = match self.layout {
             Layout::Doubled => (row, k),
             Layout::Halved => (row + 16 * (k / 8), k % 8),
@@ -71,7 +71,7 @@ impl Matrix {
         };
         let r = wave.register(first + (at / 2) as u16);
         if r.bad[lane] >> (16 * (at % 2)) & 0xffff != 0 {
-            return Err(Why {
+            return Err(Unsupported {
                 what: format!("v{} is undefined in a matrix", first + (at / 2) as u16),
                 lane: Some(lane as u32),
             });
@@ -90,7 +90,7 @@ impl Matrix {
     }
 
     /// Executes the instruction.
-    pub fn run(&self, wave: &mut Wave) -> Result<(), Why> {
+    pub fn run(&self, wave: &mut Wave) -> Result<(), Unsupported> {
         if wave.exec() != wave.full {
             return Err("a matrix instruction with lanes switched off".into());
         }
@@ -100,14 +100,17 @@ impl Matrix {
                     let reg = wave.register(r);
                     if reg.any & wave.full != 0 {
                         let lane = Some((reg.any & wave.full).trailing_zeros());
-                        return Err(Why { what: format!("v{r} is undefined in a matrix"), lane });
+                        return Err(Unsupported {
+                            what: format!("v{r} is undefined in a matrix"),
+                            lane,
+                        });
                     }
                     if let Some(l) = (0..16).find(|&l| reg.value[l] != reg.value[l + 16]) {
                         let what = format!(
                             "lanes {l} and {} of v{r} differ in a matrix instruction",
                             l + 16
                         );
-                        return Err(Why { what, lane: Some(l as u32) });
+                        return Err(Unsupported { what, lane: Some(l as u32) });
                     }
                 }
             }
@@ -129,7 +132,7 @@ impl Matrix {
                         let reg = wave.register(n + r);
                         if reg.bad[lane] != 0 {
                             let what = format!("register {} is undefined in a matrix", n + r);
-                            return Err(Why { what, lane: Some(lane as u32) });
+                            return Err(Unsupported { what, lane: Some(lane as u32) });
                         }
                         f32::from_bits(reg.value[lane])
                     }

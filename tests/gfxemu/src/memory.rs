@@ -7,16 +7,16 @@
 //! This is stricter than any order in which a card executes stores.
 
 mod access;
-mod chosen;
+mod delayed_atomics;
 mod in_flight;
-mod late;
+mod reordered_stores;
 
-use crate::order::{Mark, Writer};
+use crate::order::{LastAccess, Writer};
 use crate::region::Region;
 use crate::target::Target;
 pub use access::Access;
-use in_flight::Chosen;
-use in_flight::Late;
+use in_flight::PendingAtomic;
+use in_flight::StoresInFlight;
 use std::collections::HashMap;
 
 /// Maximum number of other waves that are remembered because they stored the same value.
@@ -36,9 +36,9 @@ pub struct Memory {
     signals: Vec<Vec<u64>>,
     /// The time since when the shared caches of a block contain no old data, for each block.
     invalidated: Vec<u64>,
-    late: Vec<Late>,
+    late: Vec<PendingAtomic>,
     /// Stores in flight in loose mode. If `None`, the memory rules are checked.
-    chosen: Option<Chosen>,
+    chosen: Option<StoresInFlight>,
     /// Other waves that stored the same value before, for each address.
     same: HashMap<u64, Vec<u64>>,
     split_caches: bool,
@@ -116,7 +116,7 @@ impl Memory {
     }
 
     /// Checks whether `who` may rely on a byte with this mark. If not, returns the reason.
-    fn hidden(&self, mark: Mark, who: &Access) -> Option<String> {
+    fn hidden(&self, mark: LastAccess, who: &Access) -> Option<String> {
         if mark.wave == 0 || mark.wave == who.wave + 1 && !who.scalar || mark.atomic && who.bypass {
             return None;
         }
@@ -183,7 +183,7 @@ impl Memory {
 
     /// Checks whether `who` may overwrite bytes with this mark of a reader. If not, returns the
     /// reason.
-    fn still_read(&self, mark: Mark, who: &Access) -> Option<String> {
+    fn still_read(&self, mark: LastAccess, who: &Access) -> Option<String> {
         if mark.wave == 0 || mark.wave == who.wave + 1 {
             return None;
         }
@@ -219,7 +219,7 @@ impl Memory {
     fn read_at(&self, region: usize, at: usize, who: &Access) -> Option<String> {
         let region = &self.regions[region];
         let readers = region.readers.get(at / 2)?;
-        let why = readers.iter().find_map(|&m| self.still_read(Mark::of(m), who))?;
+        let why = readers.iter().find_map(|&m| self.still_read(LastAccess::of(m), who))?;
         Some(format!("byte {at} of {} is overwritten: {why}", region.what))
     }
 
@@ -237,7 +237,7 @@ impl Memory {
         out.copy_from_slice(&region.bytes[at..at + out.len()]);
         if !region.marks.is_empty() {
             for (k, mark) in region.marks[at..at + out.len()].iter().enumerate() {
-                if let Some(why) = self.hidden(Mark::of(*mark), who)
+                if let Some(why) = self.hidden(LastAccess::of(*mark), who)
                     && !self.agreed(address + k as u64, who)
                 {
                     return Err(format!("byte {} of {}: {why}", at + k, region.what));
@@ -249,9 +249,10 @@ impl Memory {
             if region.readers.is_empty() {
                 region.readers = vec![[0; 2]; region.bytes.len().div_ceil(2)];
             }
-            let mark = Mark { wave: who.wave + 1, number: who.load, load: true, atomic: false };
+            let mark =
+                LastAccess { wave: who.wave + 1, number: who.load, load: true, atomic: false };
             for last in &mut region.readers[at / 2..(at + out.len()).div_ceil(2)] {
-                if Mark::of(last[0]).wave != mark.wave {
+                if LastAccess::of(last[0]).wave != mark.wave {
                     last[1] = last[0];
                 }
                 last[0] = mark.pack();
@@ -263,7 +264,7 @@ impl Memory {
     /// Whether another wave stored the same value, and `who` may rely on its store.
     fn agreed(&self, address: u64, who: &Access) -> bool {
         let others = self.same.get(&address).map_or(&[][..], Vec::as_slice);
-        others.iter().any(|&m| self.hidden(Mark::of(m), who).is_none())
+        others.iter().any(|&m| self.hidden(LastAccess::of(m), who).is_none())
     }
 
     /// Writes `bytes` as the latest store of the wave.
@@ -288,9 +289,10 @@ impl Memory {
             if region.bytes[at + k] == byte {
                 continue;
             }
-            let mark = region.marks.get(at + k).map_or(Mark::default(), |m| Mark::of(*m));
+            let mark =
+                region.marks.get(at + k).map_or(LastAccess::default(), |m| LastAccess::of(*m));
             let alike = self.same.get(&(address + k as u64)).map_or(&[][..], Vec::as_slice);
-            let mut all = std::iter::once(mark).chain(alike.iter().map(|&m| Mark::of(m)));
+            let mut all = std::iter::once(mark).chain(alike.iter().map(|&m| LastAccess::of(m)));
             if let Some(why) = all.find_map(|m| self.hidden(m, &far)) {
                 return Err(format!(
                     "byte {} of {} stored again, with another value: {why}",
@@ -306,7 +308,7 @@ impl Memory {
             self.signal(who.wave);
         }
         let number = self.writers[who.wave as usize].stores.issued;
-        let mark = Mark { wave: who.wave + 1, number, load: false, atomic: false }.pack();
+        let mark = LastAccess { wave: who.wave + 1, number, load: false, atomic: false }.pack();
         let region = &mut self.regions[i];
         if region.marks.is_empty() {
             region.marks = vec![0; region.bytes.len()];

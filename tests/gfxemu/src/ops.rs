@@ -10,7 +10,7 @@ pub type Compute = fn(&[u64; 4]) -> u128;
 
 /// The layout of an instruction's operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum OperandLayout {
     /// Destination, then sources.
     Plain,
     /// Destination, then sources; the destination is also the last source.
@@ -39,15 +39,20 @@ pub struct Op {
     /// The function for one lane.
     pub compute: Compute,
     /// The layout of its operands.
-    pub form: Form,
+    pub form: OperandLayout,
 }
 
 const FLAG: u32 = 64;
 
 fn op(sources: &'static [Type], out: Type, compute: Compute) -> Option<Op> {
-    Some(Op { sources, out, compute, form: Form::Plain })
+    Some(Op { sources, out, compute, form: OperandLayout::Plain })
 }
-fn formed(form: Form, sources: &'static [Type], out: Type, compute: Compute) -> Option<Op> {
+fn formed(
+    form: OperandLayout,
+    sources: &'static [Type],
+    out: Type,
+    compute: Compute,
+) -> Option<Op> {
     Some(Op { sources, out, compute, form })
 }
 /// An operation on two u32 with a u32 as the result.
@@ -113,7 +118,7 @@ pub fn find(name: &str) -> Option<Op> {
     const S2: &[Type] = &[B16, B16];
     const CARRY: &[Type] = &[B32, B32, Mask];
     if let Some(rest) = name.strip_prefix("v_cmpx_") {
-        return compare(rest).map(|o| Op { form: Form::CompareExec, ..o });
+        return compare(rest).map(|o| Op { form: OperandLayout::CompareExec, ..o });
     }
     if let Some(rest) = name.strip_prefix("v_cmp_") {
         return compare(rest);
@@ -179,17 +184,17 @@ pub fn find(name: &str) -> Option<Op> {
         "v_add_nc_u32" | "v_add_u32" => op(W2, B32, |s| sum(s[0], s[1], 0)),
         "v_sub_nc_u32" | "v_sub_u32" => op(W2, B32, |s| difference(s[0], s[1], 0)),
         "v_subrev_nc_u32" | "v_subrev_u32" => op(W2, B32, |s| difference(s[1], s[0], 0)),
-        "v_add_co_u32" => formed(Form::Flagged, W2, B32, |s| sum(s[0], s[1], 0)),
-        "v_sub_co_u32" => formed(Form::Flagged, W2, B32, |s| difference(s[0], s[1], 0)),
-        "v_subrev_co_u32" => formed(Form::Flagged, W2, B32, |s| difference(s[1], s[0], 0)),
+        "v_add_co_u32" => formed(OperandLayout::Flagged, W2, B32, |s| sum(s[0], s[1], 0)),
+        "v_sub_co_u32" => formed(OperandLayout::Flagged, W2, B32, |s| difference(s[0], s[1], 0)),
+        "v_subrev_co_u32" => formed(OperandLayout::Flagged, W2, B32, |s| difference(s[1], s[0], 0)),
         "v_add_co_ci_u32" | "v_addc_co_u32" => {
-            formed(Form::Flagged, CARRY, B32, |s| sum(s[0], s[1], s[2]))
+            formed(OperandLayout::Flagged, CARRY, B32, |s| sum(s[0], s[1], s[2]))
         }
         "v_sub_co_ci_u32" | "v_subb_co_u32" => {
-            formed(Form::Flagged, CARRY, B32, |s| difference(s[0], s[1], s[2]))
+            formed(OperandLayout::Flagged, CARRY, B32, |s| difference(s[0], s[1], s[2]))
         }
         "v_subrev_co_ci_u32" | "v_subbrev_co_u32" => {
-            formed(Form::Flagged, CARRY, B32, |s| difference(s[1], s[0], s[2]))
+            formed(OperandLayout::Flagged, CARRY, B32, |s| difference(s[1], s[0], s[2]))
         }
         "v_mul_lo_u32" => op(W2, B32, |s| r(w(s[0]).wrapping_mul(w(s[1])))),
         "v_mul_hi_u32" => {
@@ -205,13 +210,17 @@ pub fn find(name: &str) -> Option<Op> {
         "v_mad_i32_i24" => {
             word(|s| r((s24(s[0]) * s24(s[1])).wrapping_add(i64::from(i(s[2]))) as u32))
         }
-        "v_mad_u64_u32" | "v_mad_co_u64_u32" => formed(Form::Flagged, &[B32, B32, B64], B64, |s| {
-            u128::from(w(s[0])) * u128::from(w(s[1])) + u128::from(s[2])
-        }),
-        "v_mad_i64_i32" | "v_mad_co_i64_i32" => formed(Form::Flagged, &[B32, B32, B64], B64, |s| {
-            let x = i128::from(i(s[0])) * i128::from(i(s[1])) + i128::from(s[2] as i64);
-            u128::from(x as u64) | flagged(i128::from(x as i64) != x)
-        }),
+        "v_mad_u64_u32" | "v_mad_co_u64_u32" => {
+            formed(OperandLayout::Flagged, &[B32, B32, B64], B64, |s| {
+                u128::from(w(s[0])) * u128::from(w(s[1])) + u128::from(s[2])
+            })
+        }
+        "v_mad_i64_i32" | "v_mad_co_i64_i32" => {
+            formed(OperandLayout::Flagged, &[B32, B32, B64], B64, |s| {
+                let x = i128::from(i(s[0])) * i128::from(i(s[1])) + i128::from(s[2] as i64);
+                u128::from(x as u64) | flagged(i128::from(x as i64) != x)
+            })
+        }
         "v_max_u32" => op(W2, B32, |s| r(w(s[0]).max(w(s[1])))),
         "v_min_u32" => op(W2, B32, |s| r(w(s[0]).min(w(s[1])))),
         "v_max_i32" => op(W2, B32, |s| r(i(s[0]).max(i(s[1])) as u32)),
@@ -248,10 +257,12 @@ pub fn find(name: &str) -> Option<Op> {
         }),
         "v_dot4_i32_i8" | "v_dot4_i32_iu8" => word(|s| dot4_signed(s[0], s[1], s[2])),
         "v_dot4_u32_u8" => word(|s| dot4_unsigned(s[0], s[1], s[2])),
-        "v_dot4c_i32_i8" => formed(Form::Accumulate, W2, B32, |s| dot4_signed(s[0], s[1], s[2])),
+        "v_dot4c_i32_i8" => {
+            formed(OperandLayout::Accumulate, W2, B32, |s| dot4_signed(s[0], s[1], s[2]))
+        }
         "v_dot2_f32_f16" => op(&[B32, B32, F32], F32, |s| dot2(s[0], s[1], s[2])),
         "v_dot2c_f32_f16" | "v_dot2acc_f32_f16" => {
-            formed(Form::Accumulate, W2, F32, |s| dot2(s[0], s[1], s[2]))
+            formed(OperandLayout::Accumulate, W2, F32, |s| dot2(s[0], s[1], s[2]))
         }
         _ => float(name, F1, F2, F3).or_else(|| small(name, H2, S2)).or_else(|| packed(name)),
     }
@@ -276,9 +287,9 @@ fn float(name: &str, f1: &'static [Type], f2: &'static [Type], f3: &'static [Typ
             op(f3, F32, |s| b(min(max(f(s[0]), f(s[1])), f(s[2]))))
         }
         "v_fma_f32" | "v_fmaak_f32" | "v_fmamk_f32" => op(f3, F32, |s| fma(s[0], s[1], s[2])),
-        "v_fmac_f32" => formed(Form::Accumulate, f2, F32, |s| fma(s[0], s[1], s[2])),
+        "v_fmac_f32" => formed(OperandLayout::Accumulate, f2, F32, |s| fma(s[0], s[1], s[2])),
         // Rounds twice and flushes subnormals.
-        "v_mac_f32" => formed(Form::Accumulate, f2, F32, |s| {
+        "v_mac_f32" => formed(OperandLayout::Accumulate, f2, F32, |s| {
             b(flush(flush(flush(f(s[0])) * flush(f(s[1]))) + flush(f(s[2]))))
         }),
         "v_mad_f32" | "v_madak_f32" | "v_madmk_f32" => {
@@ -303,7 +314,9 @@ fn float(name: &str, f1: &'static [Type], f2: &'static [Type], f3: &'static [Typ
             op(f1, F32, |s| b((f(s[0]) - f(s[0]).floor()).min(f32::from_bits(0x3f7f_ffff))))
         }
         "v_ldexp_f32" => op(&[F32, B32], F32, |s| b(ldexp(f64::from(f(s[0])), i(s[1])) as f32)),
-        "v_div_scale_f32" => formed(Form::Flagged, f3, F32, |s| div_scale(s[0], s[1], s[2])),
+        "v_div_scale_f32" => {
+            formed(OperandLayout::Flagged, f3, F32, |s| div_scale(s[0], s[1], s[2]))
+        }
         "v_div_fmas_f32" => {
             op(&[F32, F32, F32, Mask], F32, |s| div_fmas(f(s[0]), f(s[1]), f(s[2]), s[3] & 1 == 1))
         }
@@ -336,9 +349,9 @@ fn float(name: &str, f1: &'static [Type], f2: &'static [Type], f3: &'static [Typ
         "v_fma_f64" | "v_fmaak_f64" | "v_fmamk_f64" => {
             op(&[F64, F64, F64], F64, |s| bd(d(s[0]).mul_add(d(s[1]), d(s[2]))))
         }
-        "v_fmac_f64" => {
-            formed(Form::Accumulate, &[F64, F64], F64, |s| bd(d(s[0]).mul_add(d(s[1]), d(s[2]))))
-        }
+        "v_fmac_f64" => formed(OperandLayout::Accumulate, &[F64, F64], F64, |s| {
+            bd(d(s[0]).mul_add(d(s[1]), d(s[2])))
+        }),
         "v_floor_f64" => op(&[F64], F64, |s| bd(d(s[0]).floor())),
         "v_trunc_f64" => op(&[F64], F64, |s| bd(d(s[0]).trunc())),
         "v_ldexp_f64" => op(&[F64, B32], F64, |s| bd(ldexp(d(s[0]), i(s[1])))),
@@ -384,32 +397,32 @@ fn small(name: &str, h2: &'static [Type], s2: &'static [Type]) -> Option<Op> {
 fn packed(name: &str) -> Option<Op> {
     const H2: &[Type] = &[F16, F16];
     let of = |name: &str| find(name);
-    let halves = |o: Op| Op { form: Form::Halves, ..o };
+    let halves = |o: Op| Op { form: OperandLayout::Halves, ..o };
     match name {
         "v_pk_add_f16" => of("v_add_f16").map(halves),
         "v_pk_mul_f16" => of("v_mul_f16").map(halves),
         "v_pk_fma_f16" => of("v_fma_f16").map(halves),
         "v_pk_max_f16" | "v_pk_max_num_f16" => {
-            formed(Form::Halves, H2, F16, |s| bh(f64::from(max(h(s[0]), h(s[1])))))
+            formed(OperandLayout::Halves, H2, F16, |s| bh(f64::from(max(h(s[0]), h(s[1])))))
         }
         "v_pk_min_f16" | "v_pk_min_num_f16" => {
-            formed(Form::Halves, H2, F16, |s| bh(f64::from(min(h(s[0]), h(s[1])))))
+            formed(OperandLayout::Halves, H2, F16, |s| bh(f64::from(min(h(s[0]), h(s[1])))))
         }
         "v_pk_add_u16" => of("v_add_u16").map(halves),
         "v_pk_sub_u16" | "v_pk_sub_i16" => of("v_sub_u16").map(halves),
         "v_pk_mul_lo_u16" => of("v_mul_lo_u16").map(halves),
         "v_pk_lshlrev_b16" => of("v_lshlrev_b16").map(halves),
         "v_pk_lshrrev_b16" => of("v_lshrrev_b16").map(halves),
-        "v_pk_add_f32" => of("v_add_f32").map(|o| Op { form: Form::Pairs, ..o }),
-        "v_pk_mul_f32" => of("v_mul_f32").map(|o| Op { form: Form::Pairs, ..o }),
-        "v_pk_fma_f32" => of("v_fma_f32").map(|o| Op { form: Form::Pairs, ..o }),
+        "v_pk_add_f32" => of("v_add_f32").map(|o| Op { form: OperandLayout::Pairs, ..o }),
+        "v_pk_mul_f32" => of("v_mul_f32").map(|o| Op { form: OperandLayout::Pairs, ..o }),
+        "v_pk_fma_f32" => of("v_fma_f32").map(|o| Op { form: OperandLayout::Pairs, ..o }),
         // The low result is read from the first source, the high one from the second.
-        "v_pk_mov_b32" => formed(Form::Pairs, &[B32, B32], B32, |s| r(w(s[0]))),
+        "v_pk_mov_b32" => formed(OperandLayout::Pairs, &[B32, B32], B32, |s| r(w(s[0]))),
         "v_fma_mix_f32" | "v_mad_mix_f32" | "v_fma_mix_f32_bf16" => {
-            formed(Form::Mix, &[F32, F32, F32], F32, |s| fma(s[0], s[1], s[2]))
+            formed(OperandLayout::Mix, &[F32, F32, F32], F32, |s| fma(s[0], s[1], s[2]))
         }
         "v_fma_mixlo_f16" | "v_fma_mixhi_f16" | "v_mad_mixlo_f16" | "v_mad_mixhi_f16" => {
-            formed(Form::Mix, &[F32, F32, F32], F16, |s| {
+            formed(OperandLayout::Mix, &[F32, F32, F32], F16, |s| {
                 bh(f64::from(f(s[0])) * f64::from(f(s[1])) + f64::from(f(s[2])))
             })
         }
@@ -437,10 +450,14 @@ fn class(x: u64, mask: u64, exponent: u32, fraction: u32) -> bool {
 fn compare(rest: &str) -> Option<Op> {
     match rest {
         "class_f32" => {
-            return formed(Form::Compare, &[F32, B32], Mask, |s| flagged(class(s[0], s[1], 8, 23)));
+            return formed(OperandLayout::Compare, &[F32, B32], Mask, |s| {
+                flagged(class(s[0], s[1], 8, 23))
+            });
         }
         "class_f16" => {
-            return formed(Form::Compare, &[F16, B32], Mask, |s| flagged(class(s[0], s[1], 5, 10)));
+            return formed(OperandLayout::Compare, &[F16, B32], Mask, |s| {
+                flagged(class(s[0], s[1], 5, 10))
+            });
         }
         _ => {}
     }
@@ -466,7 +483,7 @@ fn compare(rest: &str) -> Option<Op> {
                 "u" => |s| flagged($read(s[0]) != $read(s[0]) || $read(s[1]) != $read(s[1])),
                 _ => return None,
             };
-            formed(Form::Compare, $types, Mask, compute)
+            formed(OperandLayout::Compare, $types, Mask, compute)
         }};
     }
     match ty {

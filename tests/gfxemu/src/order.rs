@@ -2,7 +2,7 @@
 
 /// The last access to a byte: the wave, and the number of its store or load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Mark {
+pub struct LastAccess {
     /// The number of the wave + 1; 0 means no access.
     pub wave: u32,
     /// The number of the wave's store or load.
@@ -13,15 +13,15 @@ pub struct Mark {
     pub load: bool,
 }
 
-impl Mark {
+impl LastAccess {
     /// Packs the mark. 0 means no access, so zeroed memory needs no initialisation.
     pub fn pack(self) -> u64 {
         let flags = u64::from(self.atomic) << 63 | u64::from(self.load) << 62;
         flags | u64::from(self.wave) << 32 | u64::from(self.number)
     }
     /// Unpacks a mark.
-    pub fn of(packed: u64) -> Mark {
-        Mark {
+    pub fn of(packed: u64) -> LastAccess {
+        LastAccess {
             wave: (packed >> 32) as u32 & 0x3fff_ffff,
             number: packed as u32,
             atomic: packed >> 63 & 1 == 1,
@@ -103,7 +103,7 @@ impl Writer {
         Writer { block, ..Writer::default() }
     }
     /// The kind of accesses that a mark belongs to.
-    pub fn row(&self, mark: Mark) -> &Row {
+    pub fn row(&self, mark: LastAccess) -> &Row {
         if mark.load { &self.loads } else { &self.stores }
     }
     /// Records that the wave reaches a barrier.
@@ -117,7 +117,7 @@ impl Writer {
     }
     /// The time from which other blocks may see the marked access. Atomics happen in the cache that
     /// all blocks share.
-    pub fn released(&self, mark: Mark) -> Option<u64> {
+    pub fn released(&self, mark: LastAccess) -> Option<u64> {
         if mark.atomic {
             self.row(mark).since(mark.number)
         } else {

@@ -3,8 +3,8 @@
 use crate::float::{b, f, to_i32, to_u32};
 use crate::operand::{EXEC, Operand, Type, register, source};
 use crate::text::{Text, integer};
+use crate::unsupported::Unsupported;
 use crate::wave::Wave;
-use crate::why::Why;
 
 /// The result, and the new SCC if the instruction sets it.
 type Result2 = (u64, Option<bool>);
@@ -289,7 +289,7 @@ impl Scalar {
     }
 
     /// Executes the instruction.
-    pub fn run(&self, wave: &mut Wave) -> Result<(), Why> {
+    pub fn run(&self, wave: &mut Wave) -> Result<(), Unsupported> {
         let (mut s, mut bad) = ([0; 3], [0; 3]);
         for (k, &(operand, wide)) in self.sources.iter().enumerate() {
             (s[k], bad[k]) = wave.read_scalar(operand, wide)?;

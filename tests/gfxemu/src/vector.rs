@@ -7,13 +7,13 @@ mod part;
 
 use crate::exchange::Exchange;
 use crate::operand::{EXEC, Operand, Type, register, source};
-use crate::ops::{Form, Op, find};
+use crate::ops::{Op, OperandLayout, find};
 use crate::target::Target;
 use crate::text::Text;
+use crate::unsupported::Unsupported;
 use crate::wave::Wave;
-use crate::why::Why;
 use fetch::Fetch;
-use part::{Clamp, Part, Put, Rest};
+use part::{Clamp, OtherBits, Part, ResultDestination};
 
 /// A vector instruction.
 #[derive(Clone, Debug)]
@@ -121,8 +121,8 @@ impl Vector {
             _ => Err("flags that go nowhere".to_string()),
         };
         match op.form {
-            Form::Compare => flags = Some(scalar(taken(&mut operands)?)?),
-            Form::CompareExec => {
+            OperandLayout::Compare => flags = Some(scalar(taken(&mut operands)?)?),
+            OperandLayout::CompareExec => {
                 if operands.len() > op.sources.len() {
                     return Err("a comparison into EXEC and a mask".into());
                 }
@@ -133,14 +133,14 @@ impl Vector {
                     Operand::Vector(n) => n,
                     _ => return Err("a destination that is no vector register".into()),
                 });
-                if op.form == Form::Flagged {
+                if op.form == OperandLayout::Flagged {
                     flags = Some(scalar(taken(&mut operands)?)?);
                 }
             }
         }
         let last = text.operands.first().cloned().unwrap_or_default();
         let mut types = op.sources.to_vec();
-        if op.form == Form::Accumulate {
+        if op.form == OperandLayout::Accumulate {
             operands.push(&last);
             types.push(op.out);
         }
@@ -158,7 +158,7 @@ impl Vector {
             return Err(format!("{} sources, not {}", operands.len(), types.len()));
         }
         let selected = text.list("op_sel").unwrap_or_default();
-        let high_default = u32::from(op.form != Form::Mix);
+        let high_default = u32::from(op.form != OperandLayout::Mix);
         let selected_high = text.list("op_sel_hi").unwrap_or_else(|| vec![high_default; 4]);
         let mut fetch = Vec::new();
         for (k, &ty) in types.iter().enumerate() {
@@ -167,7 +167,7 @@ impl Vector {
                 continue;
             };
             let at = |list: &[u32]| list.get(k).copied().unwrap_or(0);
-            let mixed = op.form == Form::Mix && at(&selected_high) == 1;
+            let mixed = op.form == OperandLayout::Mix && at(&selected_high) == 1;
             let s = source(operand, if mixed { Type::F16 } else { ty })?;
             let mut f = Fetch::new(s.operand, if mixed { Type::F16 } else { ty });
             let brain = name.ends_with("_bf16");
@@ -196,22 +196,27 @@ impl Vector {
             f.turn = if s.negative { sign } else { 0 };
             fetch.push(f);
         }
-        let mut put =
-            Put { register: destination, shift: 0, bits: op.out.bits(), rest: Rest::Keep, flags };
-        if op.out.bits() == 16 && op.form != Form::Halves {
+        let mut put = ResultDestination {
+            register: destination,
+            shift: 0,
+            bits: op.out.bits(),
+            rest: OtherBits::Keep,
+            flags,
+        };
+        if op.out.bits() == 16 && op.form != OperandLayout::Halves {
             let upper =
                 selected.get(types.len()).is_some_and(|&s| s == 1) || name.contains("mixhi");
             put.shift = if upper { 16 } else { 0 };
             if !upper && clears_upper(target, name) {
-                put.rest = Rest::Zero;
+                put.rest = OtherBits::Zero;
             }
         }
         if sdwa && destination.is_some() {
             (put.shift, put.bits) = selection(text.value("dst_sel").unwrap_or("DWORD"))?;
             put.rest = match text.value("dst_unused") {
-                Some("UNUSED_PRESERVE") => Rest::Keep,
-                Some("UNUSED_SEXT") => Rest::Sign,
-                _ => Rest::Zero,
+                Some("UNUSED_PRESERVE") => OtherBits::Keep,
+                Some("UNUSED_SEXT") => OtherBits::Sign,
+                _ => OtherBits::Zero,
             };
         }
         let clamp = match (text.has("clamp"), op.out) {
@@ -264,10 +269,10 @@ impl Vector {
                 return Err(format!("modifier {m} is unknown"));
             }
         }
-        let compare = matches!(op.form, Form::Compare | Form::CompareExec);
+        let compare = matches!(op.form, OperandLayout::Compare | OperandLayout::CompareExec);
         let part = Part { compute: op.compute, fetch, put, compare, clamp, scale };
         match op.form {
-            Form::Halves | Form::Pairs => {
+            OperandLayout::Halves | OperandLayout::Pairs => {
                 part.twice(name, text, op.form, &selected, &selected_high)
             }
             _ => Ok(vec![part]),
@@ -275,7 +280,7 @@ impl Vector {
     }
 
     /// Executes the instruction: computes all parts, then writes the results.
-    pub fn run(&self, wave: &mut Wave) -> Result<(), Why> {
+    pub fn run(&self, wave: &mut Wave) -> Result<(), Unsupported> {
         let exec = wave.exec();
         let write = exec & self.exchange.as_ref().map_or(u64::MAX, |e| e.writes(exec));
         let mut out = Vec::with_capacity(2);

@@ -6,7 +6,7 @@ use crate::memory::{Access, Memory};
 use crate::operand::{ACC, EXEC, NULL, Operand, SCALARS, VCC};
 use crate::span::Span;
 use crate::target::{COUNTERS, Counter, Event, Target};
-use crate::why::Why;
+use crate::unsupported::Unsupported;
 use crate::width::LANES;
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ impl Register {
 
 /// An outstanding operation.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct OutstandingOp {
     event: Event,
     into: Option<Span>,
     number: u32,
@@ -71,7 +71,7 @@ pub struct Wave {
     pub near: u64,
     /// gfx1250: the upper bits of register numbers.
     pub windows: u8,
-    asked: [VecDeque<Asked>; COUNTERS],
+    asked: [VecDeque<OutstandingOp>; COUNTERS],
     pending_vector: Vec<u8>,
     pending_scalar: [u8; SCALARS],
     pending: usize,
@@ -197,10 +197,10 @@ impl Wave {
     }
 
     /// Checks that EXEC is defined. It must be defined at each change.
-    pub fn check_exec(&self) -> Result<(), Why> {
+    pub fn check_exec(&self) -> Result<(), Unsupported> {
         match self.pair(EXEC).1 & self.full {
             0 => Ok(()),
-            bad => Err(Why {
+            bad => Err(Unsupported {
                 what: "EXEC depends on an undefined value".into(),
                 lane: Some(bad.trailing_zeros()),
             }),
@@ -208,7 +208,7 @@ impl Wave {
     }
 
     /// Whether the mask that a branch tests (VCC or EXEC) is zero. The mask must be defined.
-    pub fn is_zero(&self, n: u16) -> Result<bool, Why> {
+    pub fn is_zero(&self, n: u16) -> Result<bool, Unsupported> {
         let (value, bad) = self.mask(n);
         match (value & !bad, bad) {
             (0, 0) => Ok(true),
@@ -234,7 +234,7 @@ impl Wave {
     }
 
     /// Checks that the instruction does not read or write a register with a load in flight.
-    pub fn check_spans(&self, spans: &[Span]) -> Result<(), Why> {
+    pub fn check_spans(&self, spans: &[Span]) -> Result<(), Unsupported> {
         for s in spans {
             let range = usize::from(s.first)..usize::from(s.first + s.count);
             if s.vector {
@@ -268,7 +268,7 @@ impl Wave {
 
     /// [`check_spans`](Wave::check_spans) for a global load into the first span: earlier global
     /// loads into it are allowed if loads complete in order.
-    pub fn check_load(&self, spans: &[Span]) -> Result<(), Why> {
+    pub fn check_load(&self, spans: &[Span]) -> Result<(), Unsupported> {
         let Some((into, others)) =
             spans.split_first().filter(|(s, _)| s.vector && self.target.loads_in_order())
         else {
@@ -289,7 +289,7 @@ impl Wave {
     }
 
     /// Fails if the next instruction comes before the hardware can execute it.
-    pub fn check_hazards(&mut self, facts: &Facts) -> Result<(), Why> {
+    pub fn check_hazards(&mut self, facts: &Facts) -> Result<(), Unsupported> {
         Ok(self.hazards.step(facts, self.vector.len())?)
     }
 
@@ -311,7 +311,7 @@ impl Wave {
     /// Records an outstanding operation.
     pub fn ask(&mut self, event: Event, into: Option<Span>, number: u32, upto: Vec<(u32, u32)>) {
         self.mark(into, true);
-        self.asked[self.target.counter(event) as usize].push_back(Asked {
+        self.asked[self.target.counter(event) as usize].push_back(OutstandingOp {
             event,
             into,
             number,
@@ -352,7 +352,7 @@ impl Wave {
 
     /// The value of an operand that is the same for the whole wave: a scalar register or a
     /// constant.
-    pub fn read_scalar(&self, operand: Operand, wide: bool) -> Result<(u64, u64), Why> {
+    pub fn read_scalar(&self, operand: Operand, wide: bool) -> Result<(u64, u64), Unsupported> {
         Ok(match operand {
             Operand::Scalar(n) if wide => self.pair(n),
             Operand::Scalar(n) => {

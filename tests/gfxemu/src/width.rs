@@ -4,4 +4,4 @@
 pub const LANES: usize = 64;
 
 /// 64 bits for each lane.
-pub type Wide = [u64; LANES];
+pub type LaneValues64 = [u64; LANES];

@@ -3,9 +3,9 @@
 //! contain TEXT.
 
 use crate::common::WORKER;
-use gfxemu::bundle::{Bundle, Verdict};
+use gfxemu::bundle::{Bundle, CaseResult};
 use kjit_engine::{Config, Engine, Isolation, Target, Vendor};
-use kjit_model::gpu::bundle::{LIMIT, Wish, export};
+use kjit_model::gpu::bundle::{ExportOptions, LIMIT, export};
 use kjit_tests::simulator::engine;
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,7 @@ fn bundle_by(
     }
     let place = folder.path().join("bundle");
     // The size limit is larger than for a mailed bundle, so that all cases fit.
-    let wish = Wish { seed: 20_261_122, filter: filter.to_owned(), limit: 4 * LIMIT };
+    let wish = ExportOptions { seed: 20_261_122, filter: filter.to_owned(), limit: 4 * LIMIT };
     let made = export(engine, &Target::parse(arch).unwrap(), &wish, &place, &|_, _| {}).unwrap();
     assert_eq!(made.left_out, Vec::<String>::new());
     let bundle = Bundle::open(&place).unwrap();
@@ -91,14 +91,14 @@ impl Tally {
             let mut verdict = bundle.run(case, case as u64 + 1);
             // LLVM 19 does not handle this gfx12 hazard (docs/amd-kernels.md). All other rules are
             // checked.
-            if matches!(&verdict, Verdict::Fault(why) if why.contains("and kept before")) {
+            if matches!(&verdict, CaseResult::Fault(why) if why.contains("and kept before")) {
                 bundle.excused = true;
                 verdict = bundle.run(case, case as u64 + 1);
                 bundle.excused = false;
                 self.excused += 1;
             }
             match verdict {
-                Verdict::Right(n) => {
+                CaseResult::Right(n) => {
                     assert!(n > 0, "{name} ran nothing");
                     self.right += 1;
                     self.instructions += n;
@@ -109,7 +109,7 @@ impl Tally {
                         (bundle.loose, bundle.excused) = (true, true);
                         let loose = bundle.run(case, case as u64 + 7 * seed);
                         (bundle.loose, bundle.excused) = (false, false);
-                        if !matches!(loose, Verdict::Right(_)) {
+                        if !matches!(loose, CaseResult::Right(_)) {
                             bad.push(format!("{name}: stores in an order by seed: {loose:?}"));
                         }
                     }
@@ -117,7 +117,7 @@ impl Tally {
                         bad.extend(machine.too_early().iter().map(|why| format!("{name}: {why}")));
                     }
                 }
-                Verdict::Unknown(why) if known.is_some_and(|known| name.starts_with(known)) => {
+                CaseResult::Unknown(why) if known.is_some_and(|known| name.starts_with(known)) => {
                     eprintln!("SKIPPED: {arch}: {name}: {why}");
                 }
                 other => bad.push(format!("{name}: {other:?}")),
@@ -295,7 +295,7 @@ fn what_clang_19_makes_of_attention_by_gfx908s_matrix_unit_is_at_fault() {
     let Some((_folder, bundle)) = bundle("gfx908:sound-copies", KEEPING) else { return };
     assert_eq!(bundle.len(), 1);
     match bundle.run(0, 1) {
-        Verdict::Fault(why) => assert!(why.contains("an undefined value"), "{why}"),
+        CaseResult::Fault(why) => assert!(why.contains("an undefined value"), "{why}"),
         other => panic!("{other:?}"),
     }
 }
@@ -316,7 +316,7 @@ fn a_compiler_without_that_fault_is_asked_and_attention_by_gfx908s_matrix_unit_i
     for case in 0..bundle.len() {
         let mut machine = bundle.machine(case).unwrap();
         let verdict = bundle.run_on(&mut machine, case, 7);
-        assert!(matches!(verdict, Verdict::Right(_)), "{}: {verdict:?}", bundle.name(case));
+        assert!(matches!(verdict, CaseResult::Right(_)), "{}: {verdict:?}", bundle.name(case));
         let text = |(at, inst): (u64, Result<gfxemu::inst::Inst, String>)| {
             inst.ok().filter(|_| machine.executed(at))
         };
@@ -359,9 +359,9 @@ fn in_f32_alone_machine_code_has_no_instruction_for_halves() {
         for case in 0..bundle.len() {
             let mut machine = bundle.machine(case).unwrap();
             match bundle.run_on(&mut machine, case, 7) {
-                Verdict::Right(_) => {}
+                CaseResult::Right(_) => {}
                 // Scratch memory is not emulated (`check_but`).
-                Verdict::Unknown(why) if all.is_some() => {
+                CaseResult::Unknown(why) if all.is_some() => {
                     eprintln!("SKIPPED: {arch}: {}: {why}", bundle.name(case))
                 }
                 other => panic!("{arch}: {}: {other:?}", bundle.name(case)),

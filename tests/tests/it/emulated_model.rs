@@ -6,8 +6,8 @@ use kjit_model::gguf::Gguf;
 use kjit_model::session::{KvType, OpenOptions, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::near::off;
-use kjit_tests::one::One;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use kjit_tests::solo_session::SoloSession;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -42,11 +42,12 @@ fn as_the_host(test: &str, arch: &str, name: &str, prompt: &[u32], tokens: usize
             ..OpenOptions::default()
         };
         let precise = OpenOptions { precise: true, ..options.clone() };
-        let mut host = One::cpu(&gguf, &graph, &precise);
+        let mut host = SoloSession::cpu(&gguf, &graph, &precise);
         let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "clang");
         let simulated = Simulated::here();
         simulated.emulate();
-        let mut gpu = One::gpu(&engine, &engine.device("rocm:0").unwrap(), &gguf, &graph, &options);
+        let mut gpu =
+            SoloSession::gpu(&engine, &engine.device("rocm:0").unwrap(), &gguf, &graph, &options);
         let mut ids = prompt.to_vec();
         for step in 0..=tokens {
             let (before, start) = (kjit_tests::emulated::counts(), Instant::now());

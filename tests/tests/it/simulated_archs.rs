@@ -14,9 +14,9 @@ use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Session, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::near::off;
-use kjit_tests::one::One;
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use kjit_tests::solo_session::SoloSession;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ fn worst(want: &[f32], got: &[f32], vocab: usize) -> f64 {
 
 /// Copies a prefix and a whole sequence, continues both copies and then the original. Returns the
 /// maximum KL divergence from the host.
-fn copies(session: &mut Session, host: &mut One) -> f64 {
+fn copies(session: &mut Session, host: &mut SoloSession) -> f64 {
     let text: Vec<u32> = (0..23).map(|i| (i * 29 + 3) % host.n_vocab() as u32).collect();
     let (first, rest) = text.split_at(13);
     let one = session.add(SampleOptions::default()).unwrap();
@@ -131,9 +131,9 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
         return vectors(&file, engine, graph).map(Some);
     }
     let device = engine.device("rocm:0").map_err(|e| fail(&e))?;
-    let mut host = One::cpu(&file, graph, &OpenOptions { precise: true, ..options(1) });
+    let mut host = SoloSession::cpu(&file, graph, &OpenOptions { precise: true, ..options(1) });
     let mut gpu = match Session::on_gpu(engine, &device, &file, graph.clone(), &options(1)) {
-        Ok(session) => One::of(session),
+        Ok(session) => SoloSession::of(session),
         Err(e) if e.to_string().contains("cannot run on a GPU yet") => return Ok(None),
         Err(e) => return Err(e.to_string()),
     };
@@ -187,7 +187,7 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
         let streamed = OpenOptions { stream: true, ..options(1) };
         let session = Session::on_gpu(engine, &device, &file, graph.clone(), &streamed)
             .map_err(|e| e.to_string())?;
-        let mut gpu = One::of(session);
+        let mut gpu = SoloSession::of(session);
         let got = gpu.feed(&ids, Want::All).map_err(|e| fail(&e))?;
         seen.push(("streamed", worst(&want, &got, vocab)));
     }

@@ -6,10 +6,10 @@ use kjit_model::gguf::Gguf;
 use kjit_model::gpu::jobs_for;
 use kjit_model::session::{KvType, OpenOptions, Session};
 use kjit_tests::files::model_path;
-use kjit_tests::one::One;
 use kjit_tests::reproducible::Text;
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use kjit_tests::solo_session::SoloSession;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -43,7 +43,7 @@ fn as_the_host(
             ..OpenOptions::default()
         };
         let precise = OpenOptions { precise: true, ..options.clone() };
-        let mut host = One::cpu(&gguf, &graph, &precise);
+        let mut host = SoloSession::cpu(&gguf, &graph, &precise);
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         let options = OpenOptions { sequences: *sizes.iter().max().unwrap(), ..options };

@@ -2,14 +2,14 @@
 
 use crate::common::{TEMPORARY, WORKER};
 use kjit_engine::Target;
-use kjit_model::gpu::bundle::{self, Bundle, BundleError, Exported, LIMIT, Wish};
+use kjit_model::gpu::bundle::{self, Bundle, BundleError, ExportOptions, Exported, LIMIT};
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 use std::path::Path;
 
 /// Exports a bundle of the cases whose names contain `filter`.
 fn export(arch: &str, filter: &str, limit: u64, folder: &Path) -> Exported {
     let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "clang");
-    let wish = Wish { seed: 20_261_121, filter: filter.to_owned(), limit };
+    let wish = ExportOptions { seed: 20_261_121, filter: filter.to_owned(), limit };
     let made =
         bundle::export(&engine, &Target::parse(arch).unwrap(), &wish, folder, &|_, _| {}).unwrap();
     eprintln!("{arch} '{filter}': {made:?}");
@@ -158,7 +158,7 @@ fn what_makes_a_bundle_too_large_is_left_out_and_named() {
             let again = bundle::export(
                 &engine(&cache(TEMPORARY).join("real"), WORKER, "clang"),
                 &Target::parse("gfx1100").unwrap(),
-                &Wish { seed: 1, filter: "argmax".to_owned(), limit: LIMIT },
+                &ExportOptions { seed: 1, filter: "argmax".to_owned(), limit: LIMIT },
                 small.path(),
                 &|_, _| {},
             );

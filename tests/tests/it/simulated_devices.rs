@@ -10,8 +10,8 @@ use kjit_model::sample::SampleOptions;
 use kjit_model::session::OpenOptions;
 use kjit_tests::files::model_path;
 use kjit_tests::launch::TestLaunch;
-use kjit_tests::one::One;
 use kjit_tests::simulator::{Alive, Setup, Simulated, cache, engine};
+use kjit_tests::solo_session::SoloSession;
 use std::sync::Arc;
 
 const TWO: &str = "gfx1100,gfx942:sramecc+:xnack-";
@@ -349,7 +349,7 @@ fn a_processors_own_gpu_takes_weights_from_the_hosts_memory_without_a_copy() {
         for name in ["rocm:0", "rocm:0", "rocm:1", "rocm:1"] {
             let device = engine.device(name).unwrap();
             let before = device.counts();
-            let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &options);
+            let mut gpu = SoloSession::gpu(&engine, &device, &gguf, &graph, &options);
             let weights = gpu.on_gpu().statistics().weights;
             let copied = (device.counts() - before).bytes_in;
             seen.push((weights, copied, gpu.generate(&[5, 42, 79], 3, SampleOptions::default())));

@@ -4,14 +4,16 @@
 use crate::common::{TEMPORARY, WORKER};
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
-use kjit_model::lookup;
+use kjit_model::prompt_lookup;
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{After, Given, OpenOptions, SequenceId, Session, Want, Work};
+use kjit_model::session::{
+    DecodeControl, OpenOptions, SequenceId, Session, StepOutput, Want, Work,
+};
 use kjit_tests::files::model_path;
-use kjit_tests::one::One;
 use kjit_tests::paged::PAGE;
 use kjit_tests::side_by_side::gap;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use kjit_tests::solo_session::SoloSession;
 use std::sync::Arc;
 
 const ARCH: &str = "gfx1100";
@@ -73,7 +75,7 @@ fn drafted(
         tokens.extend(&draft);
         let before = session.len(id).unwrap() + tokens.len() - draft.len();
         let work = Work { sequence: id, tokens: &tokens, want: Want::Drafted(draft.len()) };
-        let Some(Given::Tokens(ids)) = session.step(&[work]).unwrap().pop() else {
+        let Some(StepOutput::Tokens(ids)) = session.step(&[work]).unwrap().pop() else {
             panic!("no tokens")
         };
         assert_eq!(session.len(id).unwrap(), before + ids.len() - 1);
@@ -96,7 +98,7 @@ fn plain(
     let mut chosen = vec![];
     let mut sink = |_: SequenceId, token| {
         chosen.push(token);
-        if chosen.len() < n { After::Go } else { After::End }
+        if chosen.len() < n { DecodeControl::Go } else { DecodeControl::End }
     };
     session.decode(&[(id, &[base.1])], &mut sink).unwrap();
     session.remove(id).unwrap();
@@ -113,7 +115,7 @@ fn what_is_drafted_on_simulated_gfx1100_changes_no_token() {
         || {
             let gguf = Arc::new(Gguf::open(&path).unwrap());
             let graph = kjit_model::arch::build(&gguf).unwrap();
-            let mut host = One::cpu(
+            let mut host = SoloSession::cpu(
                 &gguf,
                 &graph,
                 &OpenOptions { precise: true, paged: None, ..options(false) },
@@ -171,7 +173,7 @@ fn goes_round(session: &mut Session) {
         session.remove(id).unwrap();
         let id = session.add(how.clone()).unwrap();
         let drafts =
-            lookup::decode(session, id, round.clone(), 16, &mut |id| push(&mut ids[1], id))
+            prompt_lookup::decode(session, id, round.clone(), 16, &mut |id| push(&mut ids[1], id))
                 .unwrap();
         session.remove(id).unwrap();
         assert_eq!(ids[0], ids[1], "{drafts:?}");
@@ -181,7 +183,7 @@ fn goes_round(session: &mut Session) {
     }
 }
 
-fn push(ids: &mut Vec<u32>, id: u32) -> After {
+fn push(ids: &mut Vec<u32>, id: u32) -> DecodeControl {
     ids.push(id);
-    if ids.len() < 20 { After::Go } else { After::End }
+    if ids.len() < 20 { DecodeControl::Go } else { DecodeControl::End }
 }

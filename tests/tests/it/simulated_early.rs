@@ -6,14 +6,14 @@
 use crate::common::{TEMPORARY, WORKER};
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
-use kjit_model::gpu::Early;
+use kjit_model::gpu::BackgroundCompiling;
 use kjit_model::graph::Graph;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Persistence, Probe, Session, SessionError, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::near::off;
-use kjit_tests::one::One;
 use kjit_tests::simulator::{Setup, Simulated, engine};
+use kjit_tests::solo_session::SoloSession;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,16 +55,20 @@ impl Model {
         )
     }
 
-    fn early(&self, cache: &std::path::Path) -> One {
-        One::of(self.open(&engine(cache, WORKER, "hiprtc"), true).unwrap())
+    fn early(&self, cache: &std::path::Path) -> SoloSession {
+        SoloSession::of(self.open(&engine(cache, WORKER, "hiprtc"), true).unwrap())
     }
 
-    fn host(&self) -> One {
-        One::cpu(&self.gguf, &self.graph, &OpenOptions { precise: true, ..self.options.clone() })
+    fn host(&self) -> SoloSession {
+        SoloSession::cpu(
+            &self.gguf,
+            &self.graph,
+            &OpenOptions { precise: true, ..self.options.clone() },
+        )
     }
 }
 
-fn late(gpu: &One) -> Early {
+fn late(gpu: &SoloSession) -> BackgroundCompiling {
     gpu.on_gpu().early().expect("kernels for prompts are still being compiled").clone()
 }
 
@@ -77,7 +81,7 @@ fn setup(arch: &str, slow: &str, refuse: &str) -> Setup {
 }
 
 /// Computes `probe` until the prompt kernels are in use.
-fn compiled(gpu: &mut One, probe: &[u32]) {
+fn compiled(gpu: &mut SoloSession, probe: &[u32]) {
     let until = Instant::now() + Duration::from_secs(60);
     while late(gpu).status().swapped_at.is_none() {
         assert!(
@@ -239,7 +243,7 @@ fn a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled() {
         let launches =
             Model { gguf: Arc::clone(&model.gguf), graph: model.graph.clone(), options: launches };
         let mut launches =
-            One::of(launches.open(&engine(all.path(), WORKER, "hiprtc"), false).unwrap());
+            SoloSession::of(launches.open(&engine(all.path(), WORKER, "hiprtc"), false).unwrap());
         let want = launches.generate(&[5], TOKENS, greedy.clone());
 
         let mut gpu = model.early(none.path());

@@ -4,15 +4,15 @@
 use crate::common::{TEMPORARY, WORKER};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan_for;
-use kjit_model::placement::{Apart, experts_apart, experts_here};
+use kjit_model::placement::{HostExpertsGraph, experts_apart, experts_here};
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{HostPrompts, KvType, OpenOptions, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::larger::prompts;
-use kjit_tests::one::One;
 use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::Simulated;
+use kjit_tests::solo_session::SoloSession;
 use std::path::{Path, PathBuf};
 
 const EXPERTS: &str = "tiny/tiny-moe-q4_k_m.gguf";
@@ -28,7 +28,7 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         let all = Several::new(EXPERTS, TEMPORARY, WORKER);
         let here = options(KvType::F16);
         let precise = OpenOptions { precise: true, sequences: 1, ..here.clone() };
-        let mut host = One::cpu(&all.gguf, &all.graph, &precise);
+        let mut host = SoloSession::cpu(&all.gguf, &all.graph, &precise);
         let mut alone = all.open(&OpenOptions { precise: true, ..here.clone() }).unwrap();
         let whole = alone.gpu().unwrap().plan().memory.weights;
         let mut off = side_by_side::scores(&mut alone, &mut host, 3);
@@ -208,7 +208,7 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
         for host_prompts in [HostPrompts::Compute, HostPrompts::Copy] {
             let hot_experts = Some(2 << 20);
             let with = OpenOptions { host_experts: 99, hot_experts, host_prompts, ..here.clone() };
-            let apart = Apart::of(&all.graph, &with).unwrap();
+            let apart = HostExpertsGraph::of(&all.graph, &with).unwrap();
             assert!((5..9).contains(&apart.places), "{apart}");
             assert!(experts_here(&apart.graph).unwrap().ops == all.graph.ops);
             let mut session = all.open(&with).unwrap();
@@ -292,12 +292,12 @@ fn hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side()
             ..options(KvType::F16)
         };
         let mut host =
-            One::cpu(&all.gguf, &all.graph, &OpenOptions { sequences: 1, ..here.clone() });
+            SoloSession::cpu(&all.gguf, &all.graph, &OpenOptions { sequences: 1, ..here.clone() });
         let off = side_by_side::scores(&mut all.open(&here).unwrap(), &mut host, 3);
         // The CPU computes the experts of two of three layers; the device computes those of the
         // third.
         let with = OpenOptions { host_experts: 2, hot_experts: Some(1 << 20), ..here };
-        let apart = Apart::of(&all.graph, &with).unwrap();
+        let apart = HostExpertsGraph::of(&all.graph, &with).unwrap();
         assert!((2..16).contains(&apart.places) && (apart.taken, apart.of) == (2, 3), "{apart}");
         let mut session = all.open(&with).unwrap();
         let gpu = session.gpu().unwrap();

@@ -7,13 +7,13 @@ use kjit_model::gpu::{jobs_for, plan_for};
 use kjit_model::graph::Graph;
 use kjit_model::placement::{HostFfnGraph, experts_here};
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{After, HostPrompts, KvType, OpenOptions, Session, Want};
+use kjit_model::session::{DecodeControl, HostPrompts, KvType, OpenOptions, Session, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::larger::{prompts, spans, traced};
-use kjit_tests::one::One;
 use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::Simulated;
+use kjit_tests::solo_session::SoloSession;
 
 /// Seven layers, more than the ring has slots.
 const MODEL: &str = "tiny/tiny-gemma3-q4_k_m.gguf";
@@ -39,7 +39,7 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
         let layers = all.graph.states.len();
         let here = OpenOptions { sequences: 2, ..options(KvType::F16) };
         let precise = OpenOptions { precise: true, sequences: 1, ..here.clone() };
-        let mut host = One::cpu(&all.gguf, &all.graph, &precise);
+        let mut host = SoloSession::cpu(&all.gguf, &all.graph, &precise);
         let one = OpenOptions { sequences: 1, ..here.clone() };
         let want = prompts(&mut all.open(&one).unwrap());
         let cases = [(2, 2), (99, layers)];
@@ -99,7 +99,7 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
                 session
                     .decode(&[(id, &[5, 6])], &mut |_, token| {
                         tokens.push(token);
-                        if tokens.len() == 6 { After::End } else { After::Go }
+                        if tokens.len() == 6 { DecodeControl::End } else { DecodeControl::Go }
                     })
                     .unwrap();
                 let along: Vec<u32> = [5, 6].into_iter().chain(tokens).collect();

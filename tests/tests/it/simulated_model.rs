@@ -9,8 +9,8 @@ use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::near::off;
-use kjit_tests::one::One;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use kjit_tests::solo_session::SoloSession;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -41,13 +41,17 @@ fn same_as_the_host(test: &str, arch: &str) {
             ..OpenOptions::default()
         };
         let precise = OpenOptions { precise: true, ..options.clone() };
-        let want =
-            One::cpu(&gguf, &graph, &precise).generate(PROMPT, TOKENS, SampleOptions::default());
+        let want = SoloSession::cpu(&gguf, &graph, &precise).generate(
+            PROMPT,
+            TOKENS,
+            SampleOptions::default(),
+        );
 
         let before = Simulated::here().alive();
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let start = Instant::now();
-        let mut gpu = One::gpu(&engine, &engine.device("rocm:0").unwrap(), &gguf, &graph, &options);
+        let mut gpu =
+            SoloSession::gpu(&engine, &engine.device("rocm:0").unwrap(), &gguf, &graph, &options);
         eprintln!("{arch}: opened in {:.1?}: {:?}", start.elapsed(), gpu.on_gpu().statistics());
         let start = Instant::now();
         let got = gpu.generate(PROMPT, TOKENS, SampleOptions::default());
@@ -96,9 +100,10 @@ fn logits_are_the_hosts(test: &str, name: &str, arch: &str) {
             ..OpenOptions::default()
         };
         let precise = OpenOptions { precise: true, ..options.clone() };
-        let mut host = One::cpu(&gguf, &graph, &precise);
+        let mut host = SoloSession::cpu(&gguf, &graph, &precise);
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
-        let mut gpu = One::gpu(&engine, &engine.device("rocm:0").unwrap(), &gguf, &graph, &options);
+        let mut gpu =
+            SoloSession::gpu(&engine, &engine.device("rocm:0").unwrap(), &gguf, &graph, &options);
         let mut seen = vec![];
         for step in [37u32, 101, 311] {
             let ids: Vec<u32> = (0..41).map(|i| (i * step + 5) % host.n_vocab() as u32).collect();

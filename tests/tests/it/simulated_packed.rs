@@ -4,7 +4,7 @@
 use crate::common::{TEMPORARY, WORKER};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{Given, OpenOptions, Session, Want, Work};
+use kjit_model::session::{StepOutput, OpenOptions, Session, Want, Work};
 use kjit_tests::files::model_path;
 use kjit_tests::near::off;
 use kjit_tests::one::One;
@@ -67,7 +67,7 @@ fn packs_as_the_host(test: &str, name: &str, arch: &str, paged: bool) {
                     assert!((made as usize) < 2 * launches, "{made} launches for three prompts");
                 }
                 for (i, given) in given.into_iter().enumerate() {
-                    let Given::Logits(row) = given else { panic!("{given:?}") };
+                    let StepOutput::Logits(row) = given else { panic!("{given:?}") };
                     host.truncate(0);
                     let want = host.feed(&texts[i][..(half + 1) * lens[i]], Want::Last).unwrap();
                     seen.push(off(&row, &want));

@@ -5,14 +5,14 @@ use crate::common::{TEMPORARY, WORKER};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::{SampleOptions, TokenMask};
 use kjit_model::serve::{Constraint, Failure, Reason, Scheduler, SchedulerOptions};
-use kjit_model::session::{After, KvType, OpenOptions, SequenceId, Session};
-use kjit_tests::asked::{Asked, Got, ask};
+use kjit_model::session::{DecodeControl, KvType, OpenOptions, SequenceId, Session};
 use kjit_tests::files::model_path;
-use kjit_tests::one::One;
 use kjit_tests::paged::{self, PAGE, text};
 use kjit_tests::returning;
 use kjit_tests::side_by_side::gap;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use kjit_tests::solo_session::SoloSession;
+use kjit_tests::submitted_request::{Got, SubmittedRequest, ask};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,8 +77,11 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
             threads: 2,
             ..OpenOptions::new(300)
         };
-        let mut host =
-            One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
+        let mut host = SoloSession::cpu(
+            &gguf,
+            &graph,
+            &OpenOptions { precise: true, paged: None, ..options.clone() },
+        );
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         let before = Simulated::here().alive();
@@ -109,7 +112,8 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
         // Other requests with this system prompt, which ends inside a page. Each request computes
         // only the rest of its prompt.
         let others: Vec<Vec<u32>> = (2..5).map(|i| [&system[..], &prompt(i, 9)].concat()).collect();
-        let asked: Vec<Asked> = others.iter().map(|p| ask(&scheduler, p, 4, |_| {})).collect();
+        let asked: Vec<SubmittedRequest> =
+            others.iter().map(|p| ask(&scheduler, p, 4, |_| {})).collect();
         for (i, (asked, p)) in asked.into_iter().zip(&others).enumerate() {
             let got = asked.got();
             near(&format!("with the system prompt {i}"), p, &got, 4);
@@ -118,7 +122,8 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
         // As they grow, the requests need more pages than exist: the newest are preempted, and no
         // token is lost.
         let many: Vec<Vec<u32>> = (10..16).map(|i| prompt(i, 95)).collect();
-        let asked: Vec<Asked> = many.iter().map(|p| ask(&scheduler, p, 38, |_| {})).collect();
+        let asked: Vec<SubmittedRequest> =
+            many.iter().map(|p| ask(&scheduler, p, 38, |_| {})).collect();
         for (i, (asked, p)) in asked.into_iter().zip(&many).enumerate() {
             near(&format!("of many {i}"), p, &asked.got(), 38);
         }
@@ -150,8 +155,11 @@ fn returning(test: &str, names: &[&str], arch: &str) {
         let gguf = Arc::new(Gguf::open(path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let options = returning::options(OpenOptions { threads: 2, ..OpenOptions::default() });
-        let mut host =
-            One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
+        let mut host = SoloSession::cpu(
+            &gguf,
+            &graph,
+            &OpenOptions { precise: true, paged: None, ..options.clone() },
+        );
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         let before = Simulated::here().alive();
@@ -205,7 +213,7 @@ impl Constraint for Nothing {
 
 /// A session of a model with a scan beside attention, with three sequences and four pages, and the
 /// session of the host.
-fn scan_in_few_pages(test: &str, go: impl FnOnce(Session, One)) {
+fn scan_in_few_pages(test: &str, go: impl FnOnce(Session, SoloSession)) {
     let Some(path) = model_path("archs/falcon-h1.gguf") else { return };
     let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
@@ -217,8 +225,11 @@ fn scan_in_few_pages(test: &str, go: impl FnOnce(Session, One)) {
             paged: Some(4 * PAGE),
             ..returning::options(OpenOptions::default())
         };
-        let host =
-            One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
+        let host = SoloSession::cpu(
+            &gguf,
+            &graph,
+            &OpenOptions { precise: true, paged: None, ..options.clone() },
+        );
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         go(Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap(), host);
@@ -239,7 +250,11 @@ fn who_pauses_costs_no_other_that_runs_ahead_the_states_that_cannot_go_back() {
             let sink = &mut |id: SequenceId, token| {
                 let came = &mut came[usize::from(id != ids[0])];
                 came.push(token);
-                if id == ids[0] && came.len() == most { After::Pause } else { After::Go }
+                if id == ids[0] && came.len() == most {
+                    DecodeControl::Pause
+                } else {
+                    DecodeControl::Go
+                }
             };
             session.decode(starts, sink).unwrap();
             came
@@ -268,7 +283,8 @@ fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_w
         let scheduler = Scheduler::start(session, returning::scheduling()).unwrap();
         let system = text(77, PAGE + 12, vocab);
         let texts = [3, 4].map(|i| [&system[..], &text(i, 9, vocab)].concat());
-        let asked: Vec<Asked> = texts.iter().map(|p| ask(&scheduler, p, 30, |_| {})).collect();
+        let asked: Vec<SubmittedRequest> =
+            texts.iter().map(|p| ask(&scheduler, p, 30, |_| {})).collect();
         asked.iter().for_each(|asked| _ = asked.tokens(2));
         let fails = ask(&scheduler, &text(5, 5, vocab), 4, |r| {
             r.constraint = Some(Box::new(Nothing(vocab)))

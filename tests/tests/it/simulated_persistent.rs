@@ -5,17 +5,17 @@ use crate::common::{TEMPORARY, WORKER};
 use kjit_engine::{Arg, Device, Geometry};
 use kjit_kernels::norm::{NormKind, NormSpec};
 use kjit_kernels::persistent::{HEAD, Persistent, Probe};
-use kjit_kernels::step::Inside;
+use kjit_kernels::step::StepContext;
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Persistence, Session, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::launch::TestLaunch;
 use kjit_tests::near::off;
-use kjit_tests::one::One;
 use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use kjit_tests::solo_session::SoloSession;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +33,9 @@ fn as_launches(test: &str, name: &str, (arch, chunk): (&str, usize), probe: Prob
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         let one = OpenOptions { persistent: Persistence::On, probe, ..options.clone() };
-        let mut many = One::gpu(&engine, &device, &gguf, &graph, &options);
+        let mut many = SoloSession::gpu(&engine, &device, &gguf, &graph, &options);
         assert_eq!(many.on_gpu().persistent(), None);
-        let mut one = One::gpu(&engine, &device, &gguf, &graph, &one);
+        let mut one = SoloSession::gpu(&engine, &device, &gguf, &graph, &one);
         let plan = one.on_gpu().plan();
         assert_eq!(
             one.on_gpu().persistent(),
@@ -99,12 +99,12 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
         let options = OpenOptions { sequences: 1, ..options(KvType::F16) };
         let on =
             OpenOptions { persistent: Persistence::On, probe: Probe::Delays, ..options.clone() };
-        let opened = |devices: &[Device], o: &OpenOptions| -> One {
+        let opened = |devices: &[Device], o: &OpenOptions| -> SoloSession {
             let session = Session::on_gpus(&b.engine, devices, &b.gguf, b.graph.clone(), o);
-            One::of(session.map_err(|e| format!("{e:?}")).unwrap())
+            SoloSession::of(session.map_err(|e| format!("{e:?}")).unwrap())
         };
         // Prompts are launches that synchronise with the same variables.
-        let said = |s: &mut One| {
+        let said = |s: &mut SoloSession| {
             let vocab = s.n_vocab() as u32;
             let mut rows = vec![];
             for round in 0..2 {
@@ -180,7 +180,8 @@ fn one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100() {
             threads: 2,
             ..OpenOptions::new(24)
         };
-        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options.clone() });
+        let mut host =
+            SoloSession::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options.clone() });
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         // Its pages alternate with pages of other sequences.
@@ -217,7 +218,7 @@ fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
         &[spec.into()],
         device.target(),
         Probe::None,
-        Inside::of(device.target(), 1, 1),
+        StepContext::of(device.target(), 1, 1),
     )
     .unwrap();
     let kernel = engine

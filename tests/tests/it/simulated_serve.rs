@@ -9,12 +9,12 @@ use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::{Request, plan};
 use kjit_model::sample::{SampleOptions, Sampler, TokenMask};
 use kjit_model::serve::{Constraint, Failure, Reason, Scheduler, SchedulerOptions, State};
-use kjit_model::session::{Given, OpenOptions, SequenceId, Session, SessionError, Want, Work};
-use kjit_tests::asked::{Asked, Got, ask};
+use kjit_model::session::{OpenOptions, SequenceId, Session, SessionError, StepOutput, Want, Work};
 use kjit_tests::files::model_path;
-use kjit_tests::one::One;
 use kjit_tests::side_by_side::gap;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use kjit_tests::solo_session::SoloSession;
+use kjit_tests::submitted_request::{Got, SubmittedRequest, ask};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,8 +45,8 @@ fn prompt(number: usize, len: usize) -> Vec<u32> {
     (0..len).map(|i| ((number * 131 + i * i * 7 + i * 37 + 5) % 250) as u32).collect()
 }
 
-fn all(asked: Vec<Asked>) -> Vec<Got> {
-    asked.into_iter().map(Asked::got).collect()
+fn all(asked: Vec<SubmittedRequest>) -> Vec<Got> {
+    asked.into_iter().map(SubmittedRequest::got).collect()
 }
 
 #[test]
@@ -58,7 +58,8 @@ fn requests_on_simulated_gfx1100_are_each_what_the_host_makes_of_them() {
         || {
             let gguf = Arc::new(Gguf::open(&path).unwrap());
             let graph = kjit_model::arch::build(&gguf).unwrap();
-            let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options() });
+            let mut host =
+                SoloSession::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options() });
             let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
             let before = Simulated::here().alive();
             let session = open(&engine, &gguf);
@@ -333,9 +334,8 @@ fn biases_penalties_and_masks_on_the_device_choose_what_the_hosts_sampler_choose
                     assert_eq!(asked, 1);
                     let (tokens, rows) = given.split_at(pair.len());
                     for ((one, token), row) in all.iter_mut().zip(tokens).zip(rows) {
-                        let (Given::Token(token), Given::Logits(row)) = (token, row) else {
-                            panic!("{token:?}")
-                        };
+                        let StepOutput::Token(token) = token else { panic!("{token:?}") };
+                        let StepOutput::Logits(row) = row else { panic!("{row:?}") };
                         let (id, sampler, masked, text) = one;
                         if *masked {
                             sampler.set_mask(Some(mask(step)));
@@ -367,7 +367,7 @@ fn biases_penalties_and_masks_on_the_device_choose_what_the_hosts_sampler_choose
             let plain =
                 |n| all((0..n).map(|i| ask(&scheduler, &prompt(i, 7), 8, |_| {})).collect());
             let before = plain(3);
-            let mut asked: Vec<Asked> =
+            let mut asked: Vec<SubmittedRequest> =
                 (0..2).map(|i| ask(&scheduler, &prompt(i, 9), 12, constrained)).collect();
             asked.extend((0..3).map(|i| ask(&scheduler, &prompt(i, 7), 8, |_| {})));
             let got = all(asked);

@@ -3,14 +3,14 @@
 //! errors when a device is lost.
 
 use crate::common::{TEMPORARY, WORKER};
-use kjit_model::placement::{Layers, Place};
+use kjit_model::placement::{Layers, StageDevice};
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{After, KvType, OpenOptions, Session, SessionError, Want};
+use kjit_model::session::{DecodeControl, KvType, OpenOptions, Session, SessionError, Want};
 use kjit_tests::files::model_path;
-use kjit_tests::one::One;
 use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::Simulated;
+use kjit_tests::solo_session::SoloSession;
 use kjit_tests::story::{same, story};
 use std::ops::Deref;
 use std::time::Instant;
@@ -38,8 +38,8 @@ impl Bench {
         Bench { all, layers }
     }
 
-    fn gpu(&self, label: &str) -> Place {
-        Place::Gpu(self.engine.device(label).unwrap())
+    fn gpu(&self, label: &str) -> StageDevice {
+        StageDevice::Gpu(self.engine.device(label).unwrap())
     }
 
     fn one(&self, options: &OpenOptions) -> Session {
@@ -48,10 +48,10 @@ impl Bench {
     }
 
     /// Opens with the first layer on the first of these devices and the last layer on the last.
-    fn several(&self, places: &[Place], options: &OpenOptions) -> Session {
+    fn several(&self, places: &[StageDevice], options: &OpenOptions) -> Session {
         let more = self.layers - places.len();
         let counts = (0..places.len()).map(|i| if i == 1 { 1 + more } else { 1 });
-        let stages: Vec<(Place, usize)> = places.iter().cloned().zip(counts).collect();
+        let stages: Vec<(StageDevice, usize)> = places.iter().cloned().zip(counts).collect();
         Session::on_stages(&self.engine, &stages, &self.gguf, self.graph.clone(), options).unwrap()
     }
 }
@@ -65,7 +65,7 @@ fn greedy(session: &mut Session, n: usize) -> Vec<Vec<u32>> {
         .decode(&starts, &mut |id, token| {
             let answer = &mut said[usize::from(id == ids[1])];
             answer.push(token);
-            if answer.len() == n { After::End } else { After::Go }
+            if answer.len() == n { DecodeControl::End } else { DecodeControl::Go }
         })
         .unwrap();
     ids.into_iter().for_each(|id| session.remove(id).unwrap());
@@ -95,7 +95,7 @@ fn a_token_is_one_replay(session: &mut Session) {
             if seen == 3 || seen == 9 {
                 counts.push(device.counts());
             }
-            if seen == 10 { After::End } else { After::Go }
+            if seen == 10 { DecodeControl::End } else { DecodeControl::Go }
         })
         .unwrap();
     session.remove(id).unwrap();
@@ -217,12 +217,12 @@ fn the_cpu_before_between_and_behind_simulated_devices_gives_the_hosts_logits() 
     setup("gfx1100,gfx1100").run(test, TEMPORARY, || {
         let (b, options) = (Bench::new(LLAMA), options(KvType::F16));
         let precise = OpenOptions { precise: true, sequences: 1, ..options.clone() };
-        let mut host = One::cpu(&b.gguf, &b.graph, &precise);
+        let mut host = SoloSession::cpu(&b.gguf, &b.graph, &precise);
         let (first, second) = (b.gpu("rocm:0"), b.gpu("rocm:1"));
         for places in [
-            vec![Place::Cpu, first.clone()],
-            vec![first.clone(), Place::Cpu],
-            vec![first.clone(), Place::Cpu, second.clone()],
+            vec![StageDevice::Cpu, first.clone()],
+            vec![first.clone(), StageDevice::Cpu],
+            vec![first.clone(), StageDevice::Cpu, second.clone()],
         ] {
             let mut session = b.several(&places, &options);
             let mut seen = side_by_side::scores(&mut session, &mut host, 3);

@@ -6,7 +6,7 @@ use crate::common::{TEMPORARY, WORKER};
 use kjit_model::gpu::plan_for;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{
-    After, Given, KvType, OpenOptions, Persistence, SequenceId, Session, Want, Work,
+    DecodeControl, KvType, OpenOptions, Persistence, SequenceId, Session, StepOutput, Want, Work,
 };
 use kjit_tests::files::model_path;
 use kjit_tests::larger::{spans, traced};
@@ -53,7 +53,7 @@ fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Ve
         };
         let prompts: Vec<&'static [u32]> = prompts.into_iter().map(|p| &*p.leak()).collect();
         for given in session.step(&all.iter().zip(prompts).map(work).collect::<Vec<_>>()).unwrap() {
-            let Given::Logits(logits) = given else { panic!("no logits") };
+            let StepOutput::Logits(logits) = given else { panic!("no logits") };
             keep(logits);
         }
     }
@@ -62,7 +62,7 @@ fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Ve
     session
         .decode(&starts, &mut |_, token| {
             tokens.push(token);
-            if tokens.len() == 5 * sequences { After::Pause } else { After::Go }
+            if tokens.len() == 5 * sequences { DecodeControl::Pause } else { DecodeControl::Go }
         })
         .unwrap();
     (rows, tokens)
@@ -80,7 +80,7 @@ fn a_token_is_one_replay(session: &mut Session) {
             if seen == 4 || seen == 8 {
                 counts.push(device.counts());
             }
-            if seen == 10 { After::End } else { After::Go }
+            if seen == 10 { DecodeControl::End } else { DecodeControl::Go }
         })
         .unwrap();
     let n = counts[1] - counts[0];

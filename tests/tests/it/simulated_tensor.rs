@@ -8,13 +8,13 @@ use kjit_engine::{Arg, Device, Geometry, Job};
 use kjit_kernels::Family;
 use kjit_kernels::reduce::{ReduceSpec, STRETCH, WORDS, words_of_stretches};
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{After, KvType, OpenOptions, Session, SessionError, Want};
+use kjit_model::session::{DecodeControl, KvType, OpenOptions, Session, SessionError, Want};
 use kjit_tests::files::model_path;
 use kjit_tests::launch::TestLaunch;
-use kjit_tests::one::One;
 use kjit_tests::several::{Several, options, setup};
 use kjit_tests::side_by_side;
 use kjit_tests::simulator::{Simulated, cache, engine};
+use kjit_tests::solo_session::SoloSession;
 use std::ops::Deref;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ fn said(session: &mut Session) -> (Vec<Vec<f32>>, Vec<u32>) {
     let mut answer = vec![];
     let mut sink = |_, token| {
         answer.push(token);
-        if answer.len() < 12 { After::Go } else { After::Pause }
+        if answer.len() < 12 { DecodeControl::Go } else { DecodeControl::Pause }
     };
     session.decode(&[(ids[1], &[2])], &mut sink).unwrap();
     ids.into_iter().for_each(|id| session.remove(id).unwrap());
@@ -82,7 +82,7 @@ fn as_the_host(test: &str, name: &'static str, devices: &str) {
     setup(devices).run(test, TEMPORARY, || {
         let (b, n, start) = (Bench::new(name), devices.split(',').count(), Instant::now());
         let before = Simulated::here().alive();
-        let mut host = One::cpu(
+        let mut host = SoloSession::cpu(
             &b.gguf,
             &b.graph,
             &OpenOptions { precise: true, sequences: 1, ..options(KvType::F16) },
@@ -170,7 +170,7 @@ fn four(test: &str, link: &'static str) {
         let b = Several::of(&path, TEMPORARY, WORKER);
         let options = OpenOptions { sequences: 1, ..options(KvType::F16) };
         let mut host =
-            One::cpu(&b.gguf, &b.graph, &OpenOptions { precise: true, ..options.clone() });
+            SoloSession::cpu(&b.gguf, &b.graph, &OpenOptions { precise: true, ..options.clone() });
         let four = Session::on_gpus(&b.engine, &b.devices(4), &b.gguf, b.graph.clone(), &options);
         let mut four = four.map_err(|e| format!("{e:?}")).unwrap();
         assert_eq!(four.gpu().unwrap().ranks(), 4);
@@ -413,7 +413,7 @@ fn never_comes(test: &str, link: &'static str) {
         let start = Instant::now();
         // One of the devices does not get its token.
         Simulated::here().fail(c"hipGraphLaunch", 1, 700);
-        let error = two.decode(&[(id, &[2])], &mut |_, _| After::Go).unwrap_err();
+        let error = two.decode(&[(id, &[2])], &mut |_, _| DecodeControl::Go).unwrap_err();
         assert!(matches!(&error, SessionError::Lost(why) if why.contains("rocm:")), "{error:?}");
         assert!(start.elapsed() < Duration::from_secs(30), "after {:?}", start.elapsed());
         let again = two.feed(id, &[2], Want::Last).unwrap_err();

@@ -10,8 +10,8 @@ use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, SessionError};
 use kjit_tests::files::model_path;
 use kjit_tests::launch::TestLaunch;
-use kjit_tests::one::One;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use kjit_tests::solo_session::SoloSession;
 use std::sync::Arc;
 
 const MODEL: &str = "tiny/tiny-llama-q8_0.gguf";
@@ -44,8 +44,11 @@ fn right_tokens(test: &str, arch: &str, wrong: &str, variant: &str) {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let precise = OpenOptions { precise: true, ..options() };
-        let want =
-            One::cpu(&gguf, &graph, &precise).generate(PROMPT, TOKENS, SampleOptions::default());
+        let want = SoloSession::cpu(&gguf, &graph, &precise).generate(
+            PROMPT,
+            TOKENS,
+            SampleOptions::default(),
+        );
         // Results of the tests are in a separate folder, because the card of another test is
         // correct.
         let folder = cache(TEMPORARY).join(format!("trust-{arch}-{wrong}-{}", std::process::id()));
@@ -55,8 +58,13 @@ fn right_tokens(test: &str, arch: &str, wrong: &str, variant: &str) {
         for start in 0..2 {
             let engine = engine(&folder, WORKER, "hiprtc");
             let before = launches();
-            let mut gpu =
-                One::gpu(&engine, &engine.device("rocm:0").unwrap(), &gguf, &graph, &options());
+            let mut gpu = SoloSession::gpu(
+                &engine,
+                &engine.device("rocm:0").unwrap(),
+                &gguf,
+                &graph,
+                &options(),
+            );
             counted.push(launches() - before);
             let remarks = gpu.on_gpu().remarks().to_vec();
             assert!(

@@ -8,9 +8,9 @@ use kjit_kernels::segments::Finish;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::{Choices, Shipped};
 use kjit_model::gguf::Gguf;
-use kjit_model::gpu::measure::{Limits, Subject, measure, of_plan};
+use kjit_model::gpu::measure::{Limits, MeasuredKernel, measure, of_plan};
 use kjit_model::gpu::plan::{Plan, Request, plan};
-use kjit_model::gpu::tune::{Kept, Options, Tuned, TuningSet, serve, tune};
+use kjit_model::gpu::tune::{Options, StoredTunings, Tuned, TuningSet, serve, tune};
 use kjit_model::session::{KvType, OpenOptions};
 use kjit_tests::files::model_path;
 use kjit_tests::simulator::{Setup, cache, engine};
@@ -77,7 +77,7 @@ fn every_kernel_of_a_model_is_checked_and_timed_with_its_resources() {
     setup("gfx1100").run(test, TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
-        let plan = planned(&path, device.target(), &Kept::of(&engine));
+        let plan = planned(&path, device.target(), &StoredTunings::of(&engine));
         let subjects = of_plan(&plan, 20);
         for job in &plan.jobs {
             assert!(subjects.iter().any(|s| s.spec == job.spec), "{} is not measured", job.spec);
@@ -103,7 +103,7 @@ fn every_kernel_of_a_model_is_checked_and_timed_with_its_resources() {
 
 /// The kernels of a tuned model, for the requesting process and for the measuring process.
 fn course(path: &PathBuf, engine: &Engine, device: &Device) -> TuningSet {
-    TuningSet::of_plan(&planned(path, device.target(), &Kept::of(engine)), 9)
+    TuningSet::of_plan(&planned(path, device.target(), &StoredTunings::of(engine)), 9)
 }
 
 /// Tunes the product of one matrix of a tiny model in a separate cache, in child processes of this
@@ -140,7 +140,10 @@ fn tuned(
         ..Options::default()
     };
     // The down projection of the feed-forward part.
-    let down = |s: &Subject| matches!(&s.spec, Spec::Matvec(m) if m.finish == Finish::Add && m.cols > m.segments[0].rows);
+    let down = |s: &MeasuredKernel| {
+        let Spec::Matvec(m) = &s.spec else { return false };
+        m.finish == Finish::Add && m.cols > m.segments[0].rows
+    };
     let all = tune(&engine, &device, &course, &down, &options, &spawn, &|_| {}).unwrap();
     body(&engine, &device, &all);
 }
@@ -208,7 +211,7 @@ fn a_default_that_faults_is_given_up_and_never_beaten_by_chance() {
             }
             assert_eq!((&one.chosen, one.duel), (&one.default, None));
             assert_eq!(
-                Kept::of(engine).choice(&one.subject.spec.with(None), device.target()),
+                StoredTunings::of(engine).choice(&one.subject.spec.with(None), device.target()),
                 None
             );
         });
@@ -224,12 +227,12 @@ fn what_was_chosen_is_what_later_plans_and_models_run() {
             let [one] = all else { panic!("{} subjects", all.len()) };
             assert!(one.candidates.iter().all(|c| c.outcome.is_ok()), "{one:?}");
             // Times are random on the simulator, so the last variant is made the choice.
-            let (spec, kept) = (one.subject.spec.with(None), Kept::of(engine));
+            let (spec, kept) = (one.subject.spec.with(None), StoredTunings::of(engine));
             let last = &one.candidates.last().unwrap().tuning;
             let tuning = spec.named(device.target(), last).unwrap();
             kept.keep(&spec, device.target(), tuning, "a test").unwrap();
             let has = |p: &Plan, s: &Spec| p.jobs.iter().any(|j| j.spec == *s);
-            let plan = planned(&path, device.target(), &Kept::of(engine));
+            let plan = planned(&path, device.target(), &StoredTunings::of(engine));
             assert!(has(&plan, &spec.with(Some(tuning))) && !has(&plan, &spec));
             // A run only loads kernels that `warm` compiled.
             let gguf = std::sync::Arc::new(Gguf::open(&path).unwrap());

@@ -1,7 +1,7 @@
 //! Command lines of commands that run a model and print the result.
 
 use super::values::{id, positive, whole};
-use super::{Kv, Placing, Room, Sampling, Setup, Switch};
+use super::{Kv, MemoryLimitArgs, PlacementArgs, Sampling, Setup, Switch};
 use crate::model::ModelName;
 use clap::{Args, ValueEnum, ValueHint};
 use kjit_model::graph::Pooling;
@@ -149,9 +149,9 @@ pub struct Perplexity {
     #[arg(long)]
     pub reproducible: bool,
     #[command(flatten)]
-    pub room: Room,
+    pub room: MemoryLimitArgs,
     #[command(flatten)]
-    pub placing: Placing,
+    pub placing: PlacementArgs,
     /// One JSON document on stdout
     #[arg(long)]
     pub json: bool,

@@ -14,7 +14,7 @@ pub use files::{Dequant, Detokenize, Inspect, Pull, Rm, Template, Tokenize};
 pub use generate::{Embed, Logits, Perplexity, Run};
 pub use kernels::{Bench, BenchOutput, Doctor, Warm};
 pub use serve::Serve;
-pub use setup::{Kv, Placing, PromptsBy, Room, Sampling, Setup, Whole};
+pub use setup::{Kv, MemoryLimitArgs, PersistentMode, PlacementArgs, PromptsBy, Sampling, Setup};
 pub use values::{Completions, Json, Man, Switch, positive};
 
 use clap::{Parser, Subcommand};

@@ -25,20 +25,20 @@ pub struct Setup {
     /// One kernel launch per token on a GPU. auto: where it was measured to be faster (H100, H200).
     /// With -v, the reason is printed where a model cannot use it
     #[arg(long, value_name = "WHEN", default_value = "auto")]
-    pub persistent: Whole,
+    pub persistent: PersistentMode,
     /// Tokens of a prompt per step (default: 2048 on a GPU, 512 on the CPU)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,
     #[command(flatten)]
-    pub room: Room,
+    pub room: MemoryLimitArgs,
     #[command(flatten)]
-    pub placing: Placing,
+    pub placing: PlacementArgs,
 }
 
 /// Placement of a model's layers.
 #[derive(Debug, Clone, Args)]
 #[command(group(ArgGroup::new("on the CPU").args(["host_experts", "host_ffn"]).multiple(true)))]
-pub struct Placing {
+pub struct PlacementArgs {
     /// Division of a model among devices. layers: each device has some layers. tensor: all devices
     /// compute each layer together. ranks: as tensor, with one GPU per process, numbered by Slurm,
     /// mpirun, Kubernetes or RANK and WORLD_SIZE
@@ -105,7 +105,7 @@ impl From<SplitBy> for Split {
 
 /// Memory of a GPU that a model may use.
 #[derive(Debug, Clone, Default, Args)]
-pub struct Room {
+pub struct MemoryLimitArgs {
     /// GPU memory for weights, keys and values, and working memory together. Layers that do not fit
     /// are copied to the GPU for each step (default: all free memory)
     #[arg(long, value_name = "SIZE")]
@@ -135,19 +135,19 @@ impl From<Kv> for KvType {
 
 /// `--persistent`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Whole {
+pub enum PersistentMode {
     #[default]
     Auto,
     On,
     Off,
 }
 
-impl From<Whole> for Persistence {
-    fn from(whole: Whole) -> Persistence {
+impl From<PersistentMode> for Persistence {
+    fn from(whole: PersistentMode) -> Persistence {
         match whole {
-            Whole::Auto => Persistence::Auto,
-            Whole::On => Persistence::On,
-            Whole::Off => Persistence::Off,
+            PersistentMode::Auto => Persistence::Auto,
+            PersistentMode::On => Persistence::On,
+            PersistentMode::Off => Persistence::Off,
         }
     }
 }

@@ -3,10 +3,10 @@
 use super::bench_table::{Head, Row, name, print};
 use crate::args;
 use crate::args::Shared;
-use crate::load::{How, open_one};
+use crate::load::{LoadOptions, open_one};
 use crate::report::say;
 use anyhow::bail;
-use kjit_model::session::{After, SequenceId, Session, SessionError, Want};
+use kjit_model::session::{DecodeControl, SequenceId, Session, SessionError, Want};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
         }
         _ => setup.context = Some(setup.context.unwrap_or(needed)),
     }
-    let (mut model, sequence) = open_one(path, &setup, shared, &How::default())?;
+    let (mut model, sequence) = open_one(path, &setup, shared, &LoadOptions::default())?;
     let session = &mut model.session;
     if let Some(gpu) = session.gpu() {
         gpu.given_besides(&(args.prompt, args.tokens, args.depth, args.repeat));
@@ -47,7 +47,7 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
             let mut left = ids.len();
             session.decode_past_ends(&[(sequence, ids.get(..1).unwrap_or(ids))], &mut |_, _| {
                 left = left.saturating_sub(1);
-                if left == 0 { After::End } else { After::Go }
+                if left == 0 { DecodeControl::End } else { DecodeControl::Go }
             })
         };
         let rates = measure(session, sequence, args, one_by_one, args.tokens)?;

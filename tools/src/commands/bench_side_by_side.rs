@@ -2,11 +2,11 @@
 
 use super::bench_table::{Head, Row, name, print};
 use crate::args::{self, Setup, Shared};
-use crate::load::{How, open};
+use crate::load::{LoadOptions, open};
 use anyhow::bail;
 use kjit_model::SampleOptions;
 use kjit_model::graph::Op;
-use kjit_model::session::{After, SequenceId, Session, SessionError, Want, Work};
+use kjit_model::session::{DecodeControl, SequenceId, Session, SessionError, Want, Work};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -19,7 +19,8 @@ pub fn bench(path: &Path, args: &args::Bench, shared: &Shared) -> anyhow::Result
     let context = args.setup.context.unwrap_or(needed).max(needed);
     let setup = Setup { context: Some(context), ..args.setup.clone() };
     let sequences = args.sequences.iter().copied().max().unwrap_or(1);
-    let mut model = open(path, &setup, shared, &How { sequences, ..How::default() })?;
+    let mut model =
+        open(path, &setup, shared, &LoadOptions { sequences, ..LoadOptions::default() })?;
     // Several tokens read more experts than one token. The number is random, so no limit is
     // printed.
     let dense = !model.session.graph().ops.iter().any(|op| matches!(op, Op::Route(_)));
@@ -61,7 +62,7 @@ fn measure(session: &mut Session, n: usize, args: &args::Bench) -> Result<Vec<f6
         // the run.
         session.decode_past_ends(&starts, &mut |_, _| {
             left = left.saturating_sub(1);
-            if left == 0 { After::Pause } else { After::Go }
+            if left == 0 { DecodeControl::Pause } else { DecodeControl::Go }
         })?;
         if repetition > 0 {
             rates.push((n * args.tokens) as f64 / start.elapsed().as_secs_f64());

@@ -138,7 +138,9 @@ pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyho
 /// Measures the bandwidth of the device's memory in bytes per second.
 pub(super) fn bandwidth(device: &DeviceTaken, shared: &Shared) -> anyhow::Result<f64> {
     match device.threads {
-        None => Ok(kjit_model::gpu::limit::copy_bandwidth(&engine(shared).device(&device.label)?)?),
+        None => {
+            Ok(kjit_model::gpu::bandwidth::copy_bandwidth(&engine(shared).device(&device.label)?)?)
+        }
         Some(threads) => Ok(kjit_model::host::read_bandwidth(threads)),
     }
 }

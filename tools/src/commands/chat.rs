@@ -12,7 +12,7 @@ use editor::Input;
 use editor::QUOTES;
 use kjit_model::Model;
 use kjit_model::chat::{ChatTemplate, Message};
-use kjit_model::conversation::{Seen, forget_oldest};
+use kjit_model::conversation::{CachedTokens, forget_oldest};
 use kjit_model::generate::{Answer, Request, StopReason, generate};
 use kjit_model::session::{SequenceId, SessionError};
 use printer::Printer;
@@ -73,7 +73,7 @@ pub fn chat(
         template,
         history: opening.clone(),
         opening,
-        seen: Seen::default(),
+        seen: CachedTokens::default(),
         last: None,
         cut: None,
         interrupt: Interrupt::watch(),
@@ -106,7 +106,7 @@ struct Chat<'a> {
     /// Messages at the start of every conversation.
     opening: Vec<Message>,
     history: Vec<Message>,
-    seen: Seen,
+    seen: CachedTokens,
     /// The last answer, and the number of tokens in the context for it.
     last: Option<(Answer, usize)>,
     /// Tokens of prompt and answer, if the last answer was cut.

@@ -8,7 +8,7 @@ use crate::load::named_gpu;
 use crate::report::{bytes, say};
 use kjit_engine::{CompilerInfo, Engine, Error, Inventory, Target, Vendor, amd_system};
 use kjit_model::gpu::bundle;
-use kjit_model::gpu::prove::{self, Verdict};
+use kjit_model::gpu::prove::{self, CaseResult};
 use kjit_model::host::Cpu;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
@@ -309,7 +309,8 @@ fn export(
     shared: &Shared,
 ) -> anyhow::Result<Vec<Check>> {
     let target = Target::parse(arch)?;
-    let wish = bundle::Wish { seed: SEED, filter: filter.to_owned(), limit: bundle::LIMIT };
+    let wish =
+        bundle::ExportOptions { seed: SEED, filter: filter.to_owned(), limit: bundle::LIMIT };
     let progress = progress(shared, "kernels compiled");
     let done = bundle::export(engine, &target, &wish, folder, &progress)?;
     let said = format!(
@@ -393,7 +394,7 @@ fn kernels(engine: &Engine, filter: &str, shared: &Shared, checks: &mut Vec<Chec
 }
 
 /// Adds the number of correct cases, and a line for each wrong case.
-fn verdicts(device: &str, verdicts: Vec<Verdict>, checks: &mut Vec<Check>) {
+fn verdicts(device: &str, verdicts: Vec<CaseResult>, checks: &mut Vec<Check>) {
     let failed = verdicts.iter().filter(|v| v.failure.is_some()).count();
     let said = format!("{} of {} cases right on {device}", verdicts.len() - failed, verdicts.len());
     checks.push(Check::new("kernels", failed == 0 && !verdicts.is_empty(), said));

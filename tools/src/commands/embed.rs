@@ -1,7 +1,7 @@
 //! `kjit embed`: one embedding per text.
 
 use crate::args::{self, Shared};
-use crate::load::{How, open};
+use crate::load::{LoadOptions, open};
 use anyhow::{Context, bail};
 use kjit_model::session::Output;
 use kjit_model::tokenizer::EncodeOptions;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 pub fn embed(args: &args::Embed, shared: &Shared) -> anyhow::Result<ExitCode> {
     let output = Output::Vector(args.pooling.map(Into::into));
-    let how = How { output, ..How::default() };
+    let how = LoadOptions { output, ..LoadOptions::default() };
     let mut model = open(&args.model.path(shared)?, &args.setup, shared, &how)?;
     let tokenizer = &model.tokenizer;
     let session = &mut model.session;

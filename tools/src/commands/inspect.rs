@@ -11,7 +11,7 @@ use kjit_model::gguf::{Gguf, Summary, Value};
 use kjit_model::gpu::plan::{MemoryNeed, Plan, Streaming};
 use kjit_model::gpu::plan_for;
 use kjit_model::graph::Graph;
-use kjit_model::placement::{Apart, HostFfnGraph};
+use kjit_model::placement::{HostExpertsGraph, HostFfnGraph};
 use kjit_model::session::{HostPrompts, KvType, OpenOptions, SessionError};
 use serde_json::json;
 use std::io::{self, Write};
@@ -38,7 +38,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
                 || args.host_experts.is_some()
                 || args.host_ffn.is_some() =>
         {
-            Some(Placed::of(graph, args, shared)?)
+            Some(GpuPlacement::of(graph, args, shared)?)
         }
         _ => None,
     };
@@ -86,7 +86,7 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
 }
 
 /// Placement of the model on a GPU.
-struct Placed {
+struct GpuPlacement {
     target: Target,
     layers: usize,
     streamed: usize,
@@ -114,8 +114,8 @@ struct Experts {
     all: usize,
 }
 
-impl Placed {
-    fn of(graph: &Graph, args: &args::Inspect, shared: &Shared) -> anyhow::Result<Placed> {
+impl GpuPlacement {
+    fn of(graph: &Graph, args: &args::Inspect, shared: &Shared) -> anyhow::Result<GpuPlacement> {
         let engine = engine(shared);
         let target = match &args.arch {
             Some(arch) => Target::parse(arch)?,
@@ -132,7 +132,7 @@ impl Placed {
         let hot_experts = args.hot_experts.map(|size| size.0);
         if let Some(host_experts) = args.host_experts.filter(|n| *n > 0 || hot_experts.is_some()) {
             let options = OpenOptions { host_experts, hot_experts, ..options };
-            return Placed::with_experts(&engine, graph, target, memory, options);
+            return GpuPlacement::with_experts(&engine, graph, target, memory, options);
         }
         // Without --host-ffn and if the model does not fit, `run` decides by measured rates.
         let by_rates = args.host_ffn.is_none() && !args.stream;
@@ -167,7 +167,7 @@ impl Placed {
         let by_rates = all.map(|all| {
             Ok::<_, SessionError>((all.taken, least(&engine, &all.graph, &target, &options)?))
         });
-        Ok(Placed {
+        Ok(GpuPlacement {
             target,
             layers: plan.layers(graph),
             streamed: streaming.map_or(0, Streaming::steps),
@@ -187,8 +187,9 @@ impl Placed {
         target: Target,
         memory: Option<u64>,
         options: OpenOptions,
-    ) -> anyhow::Result<Placed> {
-        let Apart { graph: part, taken, of, places, experts: all } = Apart::of(graph, &options)?;
+    ) -> anyhow::Result<GpuPlacement> {
+        let HostExpertsGraph { graph: part, taken, of, places, experts: all } =
+            HostExpertsGraph::of(graph, &options)?;
         let fits = |plan: &Plan| memory.is_none_or(|memory| plan.memory.total() <= memory);
         let mut plan = plan_for(engine, &part, &target, &options)?;
         if !fits(&plan) {
@@ -211,7 +212,7 @@ impl Placed {
         let copied = plan.streaming.as_ref().map_or(0, Streaming::bytes);
         let (layers, need, experts) =
             (plan.layers(&part), plan.memory, Some(Experts { taken, of, copied, places, all }));
-        Ok(Placed {
+        Ok(GpuPlacement {
             target,
             layers,
             streamed: 0,
@@ -245,9 +246,9 @@ fn here(engine: &Engine, shared: &Shared) -> anyhow::Result<Target> {
     target.context("there is no GPU here to place the model on: --arch names one (gfx1100, sm_90)")
 }
 
-impl std::fmt::Display for Placed {
+impl std::fmt::Display for GpuPlacement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Placed { target, layers, streamed, need, .. } = self;
+        let GpuPlacement { target, layers, streamed, need, .. } = self;
         let parts = [need.weights, need.kv, need.rest].map(bytes);
         let [weights, kv, rest] = parts;
         write!(

@@ -1,7 +1,7 @@
 //! `kjit logits`: scores of the next token.
 
 use crate::args::{self, Shared};
-use crate::load::{How, open_one};
+use crate::load::{LoadOptions, open_one};
 use crate::ranks::answers;
 use kjit_model::session::{Want, check_scores};
 use serde_json::json;
@@ -13,7 +13,7 @@ pub fn logits(args: &args::Logits, shared: &Shared) -> anyhow::Result<ExitCode> 
         &args.model.path(shared)?,
         &args.setup,
         shared,
-        &How { steady: true, ..How::default() },
+        &LoadOptions { steady: true, ..LoadOptions::default() },
     )?;
     let row = model.session.feed(sequence, &args.ids, Want::Last)?;
     check_scores(&row)?;

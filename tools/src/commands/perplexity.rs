@@ -1,8 +1,8 @@
 //! `kjit perplexity`: measures how well a model predicts a text.
 
-use crate::args::{self, Setup, Shared, Whole};
+use crate::args::{self, PersistentMode, Setup, Shared};
 use crate::input;
-use crate::load::{How, open_one};
+use crate::load::{LoadOptions, open_one};
 use crate::ranks::answers;
 use crate::report::say;
 use serde_json::json;
@@ -15,7 +15,7 @@ pub fn perplexity(args: &args::Perplexity, shared: &Shared) -> anyhow::Result<Ex
         kv_type: args.kv_type,
         precise: args.precise,
         reproducible: args.reproducible,
-        persistent: Whole::default(),
+        persistent: PersistentMode::default(),
         prefill_chunk: None,
         room: args.room.clone(),
         placing: args.placing.clone(),
@@ -25,7 +25,7 @@ pub fn perplexity(args: &args::Perplexity, shared: &Shared) -> anyhow::Result<Ex
         &args.model.path(shared)?,
         &setup,
         shared,
-        &How { steady: true, ..How::default() },
+        &LoadOptions { steady: true, ..LoadOptions::default() },
     )?;
     let show = !shared.quiet && io::stderr().is_terminal();
     let result = kjit_model::perplexity::perplexity(

@@ -4,7 +4,7 @@ use super::statistics::{early_of, prompt_rate, rate, statistics, told};
 use crate::args::{self, Sampling, Shared};
 use crate::input;
 use crate::interrupt::Interrupt;
-use crate::load::{How, open_one, weights};
+use crate::load::{LoadOptions, open_one, weights};
 use crate::ranks::{answers, silent};
 use crate::report::{INTERRUPTED, say};
 use anyhow::{Context, bail};
@@ -12,7 +12,7 @@ use kjit_engine::Trace;
 use kjit_model::Model;
 use kjit_model::chat::Message;
 use kjit_model::generate::{Answer, Request, StopReason, generate};
-use kjit_model::gpu::Early;
+use kjit_model::gpu::BackgroundCompiling;
 use kjit_model::host::peak_memory;
 use kjit_model::sample::{SampleOptions, Sampler};
 use kjit_model::session::{SessionError, Split, StageRunner};
@@ -36,8 +36,13 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     // generation.
     let steady = args.sampling.temp <= 0.0 || args.sampling.seed.is_some();
     let early = !args.wait_compile && !steady;
-    let how =
-        How { trace: trace.as_ref(), early, steady, drafts: args.lookup.is_on(), ..How::default() };
+    let how = LoadOptions {
+        trace: trace.as_ref(),
+        early,
+        steady,
+        drafts: args.lookup.is_on(),
+        ..LoadOptions::default()
+    };
     let (mut model, sequence) = open_one(&args.model.path(shared)?, &args.setup, shared, &how)?;
     // All ranks draw the same random numbers.
     let seed = model.session.gpu().and_then(|gpu| gpu.common_seed());
@@ -268,7 +273,7 @@ fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {
 /// `one_launch_at` are the same for the kernel of a whole token.
 fn kernels(model: &Model) -> serde_json::Value {
     let counts = model.kernels();
-    let early = early_of(model).map(Early::status).unwrap_or_default();
+    let early = early_of(model).map(BackgroundCompiling::status).unwrap_or_default();
     json!({
         "compiled": counts.compiled, "cached": counts.cached, "seconds": counts.seconds,
         "late": early.late, "single": early.single, "swapped_at": early.swapped_at,

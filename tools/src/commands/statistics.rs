@@ -4,7 +4,7 @@ use crate::load::weights;
 use crate::report::{bytes, say};
 use kjit_model::Model;
 use kjit_model::generate::Answer;
-use kjit_model::gpu::{Early, EarlyStatus};
+use kjit_model::gpu::{BackgroundCompiling, BackgroundStatus};
 
 /// Tokens per second; 0 if no time was measured.
 pub(super) fn rate(tokens: usize, seconds: f64) -> f64 {
@@ -17,13 +17,13 @@ pub(super) fn prompt_rate(a: &Answer, prompt: usize) -> f64 {
 }
 
 /// The status of the early start, if there was one.
-pub(super) fn early_of(model: &Model) -> Option<&Early> {
+pub(super) fn early_of(model: &Model) -> Option<&BackgroundCompiling> {
     model.session.gpu().and_then(|gpu| gpu.early())
 }
 
 /// The counts of an early start as text.
-pub(super) fn told(early: &EarlyStatus) -> Vec<String> {
-    let EarlyStatus { late, single, .. } = early;
+pub(super) fn told(early: &BackgroundStatus) -> Vec<String> {
+    let BackgroundStatus { late, single, .. } = early;
     let prompts = match early.swapped_at {
         Some(at) => format!(
             "{late} kernels for prompts were compiled meanwhile: {single} tokens went one by one, \

@@ -6,7 +6,7 @@ use crate::commands::kernels::{Tuning, tune_for};
 use crate::engine;
 use crate::interrupt;
 use crate::load::named_gpu;
-use crate::report::{Told, bytes, say};
+use crate::report::{FailureReport, bytes, say};
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use kjit_engine::{CodeObject, Engine, Job, Origin, Target};
@@ -15,7 +15,7 @@ use kjit_model::catalogue::COMMON;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::{self, plan::Plan};
 use kjit_model::graph::Graph;
-use kjit_model::placement::{Apart, ExpertsError, FfnError, HostFfnGraph};
+use kjit_model::placement::{ExpertsError, FfnError, HostExpertsGraph, HostFfnGraph};
 use kjit_model::session::{OpenOptions, Persistence};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
@@ -100,7 +100,7 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
         )?;
     }
     out.flush()?;
-    let mut told = Told::default();
+    let mut told = FailureReport::default();
     failed.iter().for_each(|e| told.failed(e));
     if lost > 0 && !shared.no_cache {
         let why = engine.cache().warnings().pop().map_or(String::new(), |w| format!(": {w}"));
@@ -181,12 +181,13 @@ fn wanted(
             }
         },
         _ => {
-            let apart = graphs.into_iter().map(|graph| match Apart::of(&graph, &options) {
-                Ok(apart) => Ok(apart.graph),
-                // Most of the common models have no experts.
-                Err(ExpertsError::None { .. }) if args.model.is_none() => Ok(graph),
-                Err(other) => Err(other.into()),
-            });
+            let apart =
+                graphs.into_iter().map(|graph| match HostExpertsGraph::of(&graph, &options) {
+                    Ok(apart) => Ok(apart.graph),
+                    // Most of the common models have no experts.
+                    Err(ExpertsError::None { .. }) if args.model.is_none() => Ok(graph),
+                    Err(other) => Err(other.into()),
+                });
             apart.collect::<anyhow::Result<_>>()?
         }
     };

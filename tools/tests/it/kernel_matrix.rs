@@ -17,7 +17,7 @@ use std::process::Command;
 const PART: &str = "^(repack Q6_K|embed Q4_K|matvec (Q4_K|Q8_0|F16) (norm|gated)|matvec Q4_K Q4_K \
     Q6_K|matvec Q6_K × 8|experts Q4_K|\
     quantize Quantised.*Norm|attend (32/8 × 128|8/4 × 256|16/4)|latent_flash \
-    128|key_scores|top_keys|rope_kv 32/8|flash (32/8 × 128|8/4 × 256|16/4)|norm_rows \
+    128|indexer_scores|top_keys|rope_kv 32/8|flash (32/8 × 128|8/4 × 256|16/4)|norm_rows \
     Rms|softmax|combine Silu|map|rows|\
     route|expert_sum|argmax|draw|gemm (Q4_K|F16) (·|gated)|gemm Q4_K Q4_K|gemm Q8_0 experts|tiles \
     4096 Norm|moe)";

@@ -27,7 +27,7 @@ macro_rules! calls {
         #[allow(non_snake_case, reason = "the vendor's names")]
         #[derive(Clone)]
         pub struct $owner {
-            opened: $crate::Opened,
+            opened: $crate::LoadedLibrary,
             $($name: Option<unsafe extern "C" fn($($t),*) -> u32>,)*
         }
 
@@ -41,7 +41,7 @@ macro_rules! calls {
 
             /// Looks up all calls in an opened library.
             #[must_use]
-            pub fn over(opened: $crate::Opened) -> $owner {
+            pub fn over(opened: $crate::LoadedLibrary) -> $owner {
                 // SAFETY: the signatures are those of the vendor's headers (checked by this crate's
                 // tests), with results as numbers.
                 unsafe { $owner { $($name: opened.symbol(stringify!($name)),)* opened } }
@@ -49,7 +49,7 @@ macro_rules! calls {
 
             /// The opened library, and the paths that were tried before.
             #[must_use]
-            pub fn opened(&self) -> &$crate::Opened {
+            pub fn opened(&self) -> &$crate::LoadedLibrary {
                 &self.opened
             }
 

@@ -1,6 +1,6 @@
 //! Errors of calls to AMD's libraries.
 
-use crate::Tried;
+use crate::SearchedPath;
 use std::path::PathBuf;
 
 /// A failed call, a call that the library lacks, or a missing library.
@@ -33,7 +33,7 @@ pub enum Error {
         /// Name of the library.
         library: &'static str,
         /// All paths that were searched.
-        tried: Vec<Tried>,
+        tried: Vec<SearchedPath>,
         /// The package to install.
         package: &'static str,
     },

@@ -39,8 +39,8 @@ mod tried;
 
 pub use calls::Signature;
 pub use error::{CodeName, Error, code, name_in};
-pub use loader::{Opened, Search, WHEEL_FOLDERS, for_loader, place_by_place, usual_folders};
-pub use tried::Tried;
+pub use loader::{LoadedLibrary, Search, WHEEL_FOLDERS, for_loader, place_by_place, usual_folders};
+pub use tried::SearchedPath;
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;

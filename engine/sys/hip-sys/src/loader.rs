@@ -1,7 +1,7 @@
 //! Finds and opens one of AMD's libraries, and records every path that it searched.
 
 use crate::Error;
-use crate::tried::{NOT_THERE, Tried};
+use crate::tried::{NOT_THERE, SearchedPath};
 use libloading::Library;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,24 +10,24 @@ use std::path::{Path, PathBuf};
 /// An opened library. It is never closed, because AMD's runtimes have their own threads and exit
 /// handlers.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct LoadedLibrary {
     /// Handle of the library.
     pub library: &'static Library,
     /// The name given to the loader: an absolute path, or a soname.
     pub place: PathBuf,
     /// The paths that were tried before.
-    pub tried: Vec<Tried>,
+    pub tried: Vec<SearchedPath>,
 }
 
-impl Opened {
+impl LoadedLibrary {
     /// Opens a file.
     ///
     /// # Errors
     /// [`Error::NotFound`] with the message of the loader.
-    pub fn file(search: &Search, file: &Path) -> Result<Opened, Error> {
+    pub fn file(search: &Search, file: &Path) -> Result<LoadedLibrary, Error> {
         match open(file) {
-            Ok(library) => Ok(Opened { library, place: file.to_owned(), tried: Vec::new() }),
-            Err(why) => Err(search.not_found(vec![Tried {
+            Ok(library) => Ok(LoadedLibrary { library, place: file.to_owned(), tried: Vec::new() }),
+            Err(why) => Err(search.not_found(vec![SearchedPath {
                 via: "named file",
                 place: file.to_owned(),
                 why,
@@ -66,15 +66,15 @@ impl Search {
     ///
     /// # Errors
     /// [`Error::NotFound`] with all searched paths.
-    pub fn open(&self, more: impl FnOnce() -> Vec<PathBuf>) -> Result<Opened, Error> {
+    pub fn open(&self, more: impl FnOnce() -> Vec<PathBuf>) -> Result<LoadedLibrary, Error> {
         let mut tried = Vec::new();
         if let Some(file) = std::env::var_os(self.variable).filter(|v| !v.is_empty()) {
             let place = PathBuf::from(file);
             let why = match open(&place) {
-                Ok(library) => return Ok(Opened { library, place, tried }),
+                Ok(library) => return Ok(LoadedLibrary { library, place, tried }),
                 Err(why) => why,
             };
-            tried.push(Tried { via: self.variable, place, why });
+            tried.push(SearchedPath { via: self.variable, place, why });
             return Err(self.not_found(tried));
         }
         for variable in ["ROCM_PATH", "HIP_PATH"] {
@@ -87,10 +87,10 @@ impl Search {
         }
         for place in self.names.iter().flat_map(|name| for_loader(name)) {
             let why = match open(&place) {
-                Ok(library) => return Ok(Opened { library, place, tried }),
+                Ok(library) => return Ok(LoadedLibrary { library, place, tried }),
                 Err(why) => why,
             };
-            tried.push(Tried { via: "loader path", place, why });
+            tried.push(SearchedPath { via: "loader path", place, why });
         }
         for folder in usual_folders() {
             if let Some(opened) = self.folder("usual folder", &folder, &mut tried) {
@@ -105,24 +105,29 @@ impl Search {
         Err(self.not_found(tried))
     }
 
-    fn folder(&self, via: &'static str, folder: &Path, tried: &mut Vec<Tried>) -> Option<Opened> {
+    fn folder(
+        &self,
+        via: &'static str,
+        folder: &Path,
+        tried: &mut Vec<SearchedPath>,
+    ) -> Option<LoadedLibrary> {
         let mut any = false;
         for place in self.names.iter().map(|name| folder.join(name)).filter(|p| p.is_file()) {
             any = true;
             match open(&place) {
                 Ok(library) => {
-                    return Some(Opened { library, place, tried: std::mem::take(tried) });
+                    return Some(LoadedLibrary { library, place, tried: std::mem::take(tried) });
                 }
-                Err(why) => tried.push(Tried { via, place, why }),
+                Err(why) => tried.push(SearchedPath { via, place, why }),
             }
         }
         if !any {
-            tried.push(Tried { via, place: folder.to_owned(), why: NOT_THERE.to_owned() });
+            tried.push(SearchedPath { via, place: folder.to_owned(), why: NOT_THERE.to_owned() });
         }
         None
     }
 
-    fn not_found(&self, tried: Vec<Tried>) -> Error {
+    fn not_found(&self, tried: Vec<SearchedPath>) -> Error {
         Error::NotFound { library: self.library, tried, package: self.package }
     }
 }

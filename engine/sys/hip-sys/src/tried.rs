@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// A path that was searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
+pub struct SearchedPath {
     /// The reason for the search: `KJIT_HIP_LIBRARY`, `ROCM_PATH`, `loader path`, `usual folder`,
     /// `Python package`.
     pub via: &'static str,
@@ -15,7 +15,7 @@ pub struct Tried {
     pub why: String,
 }
 
-impl fmt::Display for Tried {
+impl fmt::Display for SearchedPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.place.display())?;
         if self.why == NOT_THERE { Ok(()) } else { write!(f, " ({})", self.why) }

@@ -27,7 +27,7 @@
 )]
 #![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendor's names")]
 
-use hip_sys::{CodeName, Error, Opened, Search, calls, code, name_in};
+use hip_sys::{CodeName, Error, LoadedLibrary, Search, calls, code, name_in};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 
@@ -124,10 +124,10 @@ impl Hiprtc {
     /// # Errors
     /// See [`Hiprtc::open`].
     pub fn open_file(file: &Path) -> Result<Hiprtc, Error> {
-        Hiprtc::complete(Opened::file(&SEARCH, file)?)
+        Hiprtc::complete(LoadedLibrary::file(&SEARCH, file)?)
     }
 
-    fn complete(opened: Opened) -> Result<Hiprtc, Error> {
+    fn complete(opened: LoadedLibrary) -> Result<Hiprtc, Error> {
         let hiprtc = Hiprtc::over(opened);
         match hiprtc.missing().first() {
             Some(symbol) => Err(Error::Missing { symbol, library: hiprtc.opened().place.clone() }),
@@ -180,7 +180,7 @@ impl Comgr {
     ///
     /// # Errors
     /// [`Error::NotFound`] with all searched paths.
-    pub fn beside(compiler: &Opened) -> Result<Comgr, Error> {
+    pub fn beside(compiler: &LoadedLibrary) -> Result<Comgr, Error> {
         // SAFETY: the signature is the one in the vendor's header. A lookup in a library also finds
         // symbols of its dependencies.
         let loaded = unsafe {
@@ -198,7 +198,7 @@ impl Comgr {
             .flat_map(|f| COMGR_SEARCH.names.iter().map(|n| f.join(n)))
             .find(|p| p.is_file());
         let opened = match near {
-            Some(file) => Opened::file(&COMGR_SEARCH, &file)?,
+            Some(file) => LoadedLibrary::file(&COMGR_SEARCH, &file)?,
             None => COMGR_SEARCH.open(Vec::new)?,
         };
         Ok(Comgr::over(opened))

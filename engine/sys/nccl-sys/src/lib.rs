@@ -21,7 +21,7 @@
 )]
 #![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendors' names")]
 
-pub use hip_sys::{Error, Opened, Search, Signature};
+pub use hip_sys::{Error, LoadedLibrary, Search, Signature};
 
 use hip_sys::{CodeName, calls, code, name_in};
 use std::ffi::{c_char, c_int, c_void};

@@ -90,7 +90,7 @@ fn a_file_that_is_there_and_no_library_is_told_in_the_loaders_words() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("libamdhip64.so.6");
     std::fs::write(&file, b"not a library").unwrap();
-    let error = hip_sys::Opened::file(&SEARCH, &file).unwrap_err().to_string();
+    let error = hip_sys::LoadedLibrary::file(&SEARCH, &file).unwrap_err().to_string();
     assert!(error.contains("libamdhip64.so.6 (") && error.contains("file too short"), "{error}");
 }
 

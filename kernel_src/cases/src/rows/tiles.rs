@@ -9,7 +9,7 @@ use crate::samples::{PROMPT, Samples};
 use crate::tiled::{ROUNDED, want_panels, want_tiled, want_turned};
 use kjit_engine::Target;
 use kjit_kernels::activations::Prologue;
-use kjit_kernels::tiles::{Form, TilesArgs, TilesSpec};
+use kjit_kernels::tiles::{TileLayout, TilesArgs, TilesSpec};
 use kjit_kernels::variant::Wave;
 use kjit_kernels::{Family, Size, SpecError};
 
@@ -34,15 +34,15 @@ impl Cases for TilesSpec {
     ) -> Result<(), SpecError> {
         let tuning = Some(Wave { wave });
         for (cols, rows, prologue, gather, form) in [
-            (96, 5, Prologue::None, false, Form::Tiles),
-            (2500, 3, Prologue::Norm, false, Form::Tiles),
-            (576, 9, Prologue::Norm, true, Form::Tiles),
-            (1000, 3, Prologue::Silu, false, Form::Tiles),
-            (161, 3, Prologue::Gelu, false, Form::Tiles),
-            (96, 5, Prologue::None, false, Form::Panels),
-            (1056, 11, Prologue::Norm, false, Form::Panels),
-            (96, 5, Prologue::None, false, Form::Turned),
-            (1056, 70, Prologue::Norm, false, Form::Turned),
+            (96, 5, Prologue::None, false, TileLayout::Tiles),
+            (2500, 3, Prologue::Norm, false, TileLayout::Tiles),
+            (576, 9, Prologue::Norm, true, TileLayout::Tiles),
+            (1000, 3, Prologue::Silu, false, TileLayout::Tiles),
+            (161, 3, Prologue::Gelu, false, TileLayout::Tiles),
+            (96, 5, Prologue::None, false, TileLayout::Panels),
+            (1056, 11, Prologue::Norm, false, TileLayout::Panels),
+            (96, 5, Prologue::None, false, TileLayout::Turned),
+            (1056, 70, Prologue::Norm, false, TileLayout::Turned),
         ] {
             let source: Vec<u32> = if gather { vec![4, u32::MAX, 0, 8, 4] } else { vec![] };
             into.push(of(
@@ -65,13 +65,14 @@ impl Cases for TilesSpec {
             (14336, Prologue::Gelu, false),
             (2048, Prologue::Norm, true),
         ] {
-            let spec = TilesSpec { cols, prologue, gather, form: Form::Tiles, tuning: None };
+            let spec = TilesSpec { cols, prologue, gather, form: TileLayout::Tiles, tuning: None };
             let gathered = if gather { " gathered" } else { "" };
             list.add(format!("tiles {cols} {prologue:?}{gathered}"), spec, size)?;
         }
         for wave in list.other_waves() {
             let (prologue, tuning) = (Prologue::Norm, Some(Wave { wave }));
-            let spec = TilesSpec { cols: 4096, prologue, gather: false, form: Form::Tiles, tuning };
+            let spec =
+                TilesSpec { cols: 4096, prologue, gather: false, form: TileLayout::Tiles, tuning };
             list.add(format!("tiles 4096 Norm @ wave {wave}"), spec, size)?;
         }
         Ok(())
@@ -95,9 +96,9 @@ fn of(
         false => made.iter().cloned().map(Some).collect(),
     };
     let y = match form {
-        Form::Tiles => want_tiled(&want, cols),
-        Form::Panels => want_panels(&want, cols),
-        Form::Turned => want_turned(&want, cols),
+        TileLayout::Tiles => want_tiled(&want, cols),
+        TileLayout::Panels => want_panels(&want, cols),
+        TileLayout::Turned => want_turned(&want, cols),
     };
     let args = TilesArgs {
         x: floats("x", &x),

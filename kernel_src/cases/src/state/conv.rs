@@ -5,7 +5,7 @@ use crate::cases::Cases;
 use crate::data::Random;
 use crate::expect::{Expect, SINGLE, Storage};
 use crate::samples::Samples;
-use crate::state::sequences::{Before, Sequences};
+use crate::state::sequences::{InitialStates, Sequences};
 use kjit_engine::Target;
 use kjit_kernels::conv::{ConvArgs, ConvSpec};
 use kjit_kernels::{Family, Size, SpecError};
@@ -70,7 +70,7 @@ fn case(
     let x = random.normals(rows * channels, 1.0);
     let w = if spec.weights { random.normals(channels * taps, 0.7) } else { vec![] };
     let b = if spec.bias { random.normals(channels, 0.5) } else { vec![] };
-    let past = Before::of(sequences, spec.state(), random);
+    let past = InitialStates::of(sequences, spec.state(), random);
     let (mut want, mut after) = (vec![f64::NAN; rows * channels], past.poison());
     for s in past.each() {
         // Tokens are counted from the oldest one in the state.

@@ -5,7 +5,7 @@ use crate::cases::Cases;
 use crate::data::Random;
 use crate::expect::{Expect, SINGLE, Storage};
 use crate::samples::Samples;
-use crate::state::sequences::{Before, Sequences};
+use crate::state::sequences::{InitialStates, Sequences};
 use kjit_engine::Target;
 use kjit_kernels::linear::{LinearArgs, LinearSpec};
 use kjit_kernels::{Family, Size, SpecError};
@@ -86,7 +86,7 @@ fn case(
     let a = some(corrected, rows * heads * keys, by);
     let b = some(corrected, rows * heads * keys, by);
     let u = some(bonus, heads * keys, 1.0);
-    let past = Before::of(sequences, spec.state(), random);
+    let past = InitialStates::of(sequences, spec.state(), random);
     let f = |v: &[f32], i: usize| f64::from(v[i]);
     let (mut want, mut after) = (vec![f64::NAN; rows * heads * values], past.poison());
     for s in past.each() {

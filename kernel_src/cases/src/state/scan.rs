@@ -5,7 +5,7 @@ use crate::cases::Cases;
 use crate::data::Random;
 use crate::expect::{Expect, SINGLE, Storage};
 use crate::samples::Samples;
-use crate::state::sequences::{Before, Sequences};
+use crate::state::sequences::{InitialStates, Sequences};
 use kjit_engine::Target;
 use kjit_kernels::scan::{ScanArgs, ScanSpec};
 use kjit_kernels::{Family, Size, SpecError};
@@ -74,7 +74,7 @@ fn case(
     let a: Vec<f32> =
         numbers(heads * if each { n } else { 1 }, 1.5).iter().map(|v| -v.abs()).collect();
     let d = numbers(heads, 1.0);
-    let past = Before::of(sequences, spec.state(), random);
+    let past = InitialStates::of(sequences, spec.state(), random);
     let f = |v: &[f32], i: usize| f64::from(v[i]);
     let (mut want, mut after) = (vec![f64::NAN; rows * width], past.poison());
     for s in past.each() {

@@ -40,7 +40,7 @@ impl Sequences {
 }
 
 /// A sequence.
-pub(crate) struct One<'a> {
+pub(crate) struct TestSequence<'a> {
     /// Slot of the sequence.
     pub slot: usize,
     /// First row of the sequence.
@@ -53,7 +53,7 @@ pub(crate) struct One<'a> {
 
 /// The states of slots before a launch. Unused slots, and slots whose sequence begins, contain
 /// poison.
-pub(crate) struct Before {
+pub(crate) struct InitialStates {
     each: usize,
     one: bool,
     rows: usize,
@@ -63,9 +63,9 @@ pub(crate) struct Before {
     kept: Vec<Vec<f32>>,
 }
 
-impl Before {
+impl InitialStates {
     /// States of `each` numbers.
-    pub(crate) fn of(sequences: &Sequences, each: usize, random: &mut Random) -> Before {
+    pub(crate) fn of(sequences: &Sequences, each: usize, random: &mut Random) -> InitialStates {
         let (one, pasts) = match sequences {
             Sequences::One { past, .. } => (true, vec![*past]),
             Sequences::Several(pasts) => (false, pasts.clone()),
@@ -79,14 +79,14 @@ impl Before {
                 kept[slot] = random.normals(each, 1.0);
             }
         }
-        Before { each, one, rows: sequences.rows(), slot_of, positions, kept }
+        InitialStates { each, one, rows: sequences.rows(), slot_of, positions, kept }
     }
 
     /// The sequences in the order of their rows.
-    pub(crate) fn each(&self) -> impl Iterator<Item = One<'_>> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = TestSequence<'_>> {
         self.slot_of.iter().enumerate().map(|(i, &slot)| {
             let (first, tokens) = if self.one { (0, self.rows) } else { (i, 1) };
-            One { slot, first, tokens, kept: &self.kept[slot] }
+            TestSequence { slot, first, tokens, kept: &self.kept[slot] }
         })
     }
 

@@ -62,13 +62,13 @@ fn clang_19_does_not_copy_gfx908s_accumulation_registers_rightly() {
     let Some((engine, folder)) = clang("copies") else { return };
     let target = Target::parse("gfx908").unwrap();
     let major = engine.compiler_for(&target).unwrap().compiler.version.0;
-    let code = engine.compile(&kjit_kernels::copies::asks(&target).unwrap()).unwrap();
+    let code = engine.compile(&kjit_kernels::agpr_copy_check::probe_job(&target).unwrap()).unwrap();
     assert!(
         text(code.bytes()).into_iter().filter(|&w| accumulates(w)).count() > 10,
         "it does not ask what it should"
     );
     if major == 19 {
-        assert!(!kjit_kernels::copies::are_sound(code.bytes()));
+        assert!(!kjit_kernels::agpr_copy_check::copies_are_correct(code.bytes()));
     }
     let _ = std::fs::remove_dir_all(&folder);
 }
@@ -103,7 +103,7 @@ fn attention_on_gfx908_leaves_accumulation_registers_alone() {
 
 /// Instructions around the write-back of a cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Mark {
+enum WriteBack {
     /// `buffer_wbl2` (MUBUF, operation 0x28).
     WritesBack,
     /// `s_waitcnt` with vmcnt(0), for stores and for the write-back.
@@ -113,12 +113,12 @@ enum Mark {
     Tells,
 }
 
-fn mark(word: u32) -> Option<Mark> {
+fn mark(word: u32) -> Option<WriteBack> {
     match word {
-        w if w & 0xfffc_0000 == 0xe0a0_0000 => Some(Mark::WritesBack),
-        w if w & 0xffff_c00f == 0xbf8c_0000 => Some(Mark::Waits),
-        w if w >> 26 == 0x37 && w >> 18 & 0x7f >= 0x40 => Some(Mark::Tells),
-        0xbf8a_0000 => Some(Mark::Tells),
+        w if w & 0xfffc_0000 == 0xe0a0_0000 => Some(WriteBack::WritesBack),
+        w if w & 0xffff_c00f == 0xbf8c_0000 => Some(WriteBack::Waits),
+        w if w >> 26 == 0x37 && w >> 18 & 0x7f >= 0x40 => Some(WriteBack::Tells),
+        0xbf8a_0000 => Some(WriteBack::Tells),
         _ => None,
     }
 }
@@ -138,12 +138,12 @@ fn blocks_of_gfx942_wait_for_what_they_write_back_before_they_tell_of_it() {
     assert_eq!(samples.len(), told.len());
     for sample in samples {
         let words = text(engine.compile(&sample.kernel.job(&target)).unwrap().bytes());
-        let marks: Vec<Mark> = words.iter().filter_map(|w| mark(*w)).collect();
-        let back = marks.iter().position(|m| *m == Mark::WritesBack);
+        let marks: Vec<WriteBack> = words.iter().filter_map(|w| mark(*w)).collect();
+        let back = marks.iter().position(|m| *m == WriteBack::WritesBack);
         let back = back.unwrap_or_else(|| panic!("{}: nothing is written back", sample.name));
         assert_eq!(
             marks.get(back + 1..back + 3),
-            Some(&[Mark::Waits, Mark::Tells][..]),
+            Some(&[WriteBack::Waits, WriteBack::Tells][..]),
             "{}: {marks:?}",
             sample.name
         );

@@ -25,7 +25,7 @@ use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::small_gemm::SmallGemmSpec;
 use kjit_kernels::softmax::SoftmaxSpec;
 use kjit_kernels::spec::Spec;
-use kjit_kernels::tiles::{Form, TilesSpec};
+use kjit_kernels::tiles::{TileLayout, TilesSpec};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ fn specs() -> Vec<Spec> {
             cols: 256,
             prologue: Prologue::Norm,
             gather: false,
-            form: Form::Tiles,
+            form: TileLayout::Tiles,
             tuning: None,
         }
         .into(),

@@ -113,7 +113,7 @@ pub enum Function {
 pub struct List {
     pub items: Vec<Value>,
     pub kind: ListKind,
-    pub inside: Inside,
+    pub inside: ContentFlags,
 }
 
 /// Python's type of a sequence.
@@ -143,7 +143,7 @@ impl ListKind {
 
 /// Properties of the content of a list or an object.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Inside {
+pub struct ContentFlags {
     depth: u16,
     /// Whether the content includes a namespace. Such a value cannot be stored in a namespace, so
     /// that no value contains itself.
@@ -156,7 +156,7 @@ pub struct Map {
     pub entries: Vec<(Value, Value)>,
     /// Index by key.
     places: HashMap<Key, usize>,
-    pub inside: Inside,
+    pub inside: ContentFlags,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -269,7 +269,7 @@ impl Value {
         meter: &Rc<Meter>,
     ) -> Result<Rc<Metered<List>>, Fault> {
         meter.work(1 + items.len() / 4)?;
-        let inside = Inside::of(items.iter())?;
+        let inside = ContentFlags::of(items.iter())?;
         let bytes = BASE + items.len() * ELEMENT;
         meter.take(bytes)?;
         Ok(Metered::taken(List { items, kind, inside }, bytes, meter))
@@ -298,7 +298,7 @@ impl Value {
                     }
                 }
             }
-            Inside::of(kept.iter().map(|(_, value)| value))
+            ContentFlags::of(kept.iter().map(|(_, value)| value))
         })();
         match filled {
             Ok(inside) => {
@@ -357,7 +357,7 @@ impl Value {
         }
     }
 
-    pub fn inside(&self) -> Inside {
+    pub fn inside(&self) -> ContentFlags {
         match self {
             Value::List(list) => list.inside,
             Value::Map(map) => map.inside,
@@ -365,20 +365,20 @@ impl Value {
             Value::Cycler(cycler) => cycler.items.inside,
             Value::Joiner(joiner) => joiner.0.inside(),
             // The scope of the whole template exists as long as any namespace.
-            Value::Macro(_, scope) => Inside { depth: 0, namespace: scope.at > 0 },
-            Value::Namespace(_) | Value::Loop(_) => Inside { depth: 0, namespace: true },
+            Value::Macro(_, scope) => ContentFlags { depth: 0, namespace: scope.at > 0 },
+            Value::Namespace(_) | Value::Loop(_) => ContentFlags { depth: 0, namespace: true },
             Value::Method(method) => method.0.inside(),
-            _ => Inside::default(),
+            _ => ContentFlags::default(),
         }
     }
 }
 
-impl Inside {
-    fn of<'v>(values: impl Iterator<Item = &'v Value>) -> Result<Inside, Fault> {
-        let mut all = Inside::default();
+impl ContentFlags {
+    fn of<'v>(values: impl Iterator<Item = &'v Value>) -> Result<ContentFlags, Fault> {
+        let mut all = ContentFlags::default();
         for value in values {
             let inside = value.inside();
-            all = Inside {
+            all = ContentFlags {
                 depth: all.depth.max(inside.depth),
                 namespace: all.namespace || inside.namespace,
             };
@@ -386,7 +386,7 @@ impl Inside {
         if all.depth >= MAX_DEPTH {
             return limit(format!("lists and objects are nested more than {MAX_DEPTH} deep"));
         }
-        Ok(Inside { depth: all.depth + 1, ..all })
+        Ok(ContentFlags { depth: all.depth + 1, ..all })
     }
 }
 

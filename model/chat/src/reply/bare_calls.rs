@@ -18,7 +18,7 @@ const MAX_UNNAMED: usize = 4096;
 
 /// Whether an answer with this start is a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CallGuess {
     No,
     /// Not known yet.
     Open,
@@ -63,23 +63,23 @@ fn inside(text: &str) -> Option<&str> {
 }
 
 /// Classifies the start of an answer.
-pub fn may_be(text: &str, names: &[String]) -> Verdict {
+pub fn may_be(text: &str, names: &[String]) -> CallGuess {
     let text = text.trim_start();
-    let all = |is: bool| if is { Verdict::Open } else { Verdict::No };
+    let all = |is: bool| if is { CallGuess::Open } else { CallGuess::No };
     if text.is_empty() || "```".starts_with(text) {
-        return Verdict::Open;
+        return CallGuess::Open;
     }
     if let Some(rest) = text.strip_prefix("```") {
         return match rest.find(['\n', '{', '[']).and_then(|at| rest.split_at_checked(at)) {
             Some((word, body)) if FENCES.contains(&word.trim()) => json(body, names),
-            Some(_) => Verdict::No,
+            Some(_) => CallGuess::No,
             None => all(FENCES.iter().any(|word| word.starts_with(rest.trim_end()))),
         };
     }
     if let Some(rest) = text.strip_prefix(FUNCTION) {
         return match rest.split_once('>') {
-            Some((name, _)) if names.iter().any(|known| known == name.trim()) => Verdict::Named,
-            Some(_) => Verdict::No,
+            Some((name, _)) if names.iter().any(|known| known == name.trim()) => CallGuess::Named,
+            Some(_) => CallGuess::No,
             None => all(names.iter().any(|name| name.starts_with(rest.trim()))),
         };
     }
@@ -99,57 +99,59 @@ pub fn may_be(text: &str, names: &[String]) -> Verdict {
 }
 
 /// Like [`may_be`], for JSON.
-fn json(text: &str, names: &[String]) -> Verdict {
+fn json(text: &str, names: &[String]) -> CallGuess {
     let text = text.trim_start();
     if text.len() > MAX_UNNAMED {
-        return Verdict::No;
+        return CallGuess::No;
     }
     let text = text.strip_prefix('[').unwrap_or(text).trim_start();
     if text.is_empty() {
-        return Verdict::Open;
+        return CallGuess::Open;
     }
-    let Some(mut rest) = text.strip_prefix('{') else { return Verdict::No };
+    let Some(mut rest) = text.strip_prefix('{') else { return CallGuess::No };
     loop {
         rest = rest.trim_start_matches([',', ' ', '\n', '\r', '\t']);
         let Some(inner) = rest.strip_prefix('"') else {
-            return if rest.is_empty() { Verdict::Open } else { Verdict::No };
+            return if rest.is_empty() { CallGuess::Open } else { CallGuess::No };
         };
         let Some((key, after)) = inner.split_once('"') else {
             return if KEYS.iter().any(|key| key.starts_with(inner)) {
-                Verdict::Open
+                CallGuess::Open
             } else {
-                Verdict::No
+                CallGuess::No
             };
         };
         if !KEYS.contains(&key) {
-            return Verdict::No;
+            return CallGuess::No;
         }
         let after = after.trim_start();
         if after.is_empty() {
-            return Verdict::Open;
+            return CallGuess::Open;
         }
-        let Some(after) = after.strip_prefix(':').map(str::trim_start) else { return Verdict::No };
+        let Some(after) = after.strip_prefix(':').map(str::trim_start) else {
+            return CallGuess::No;
+        };
         match (key, after.strip_prefix('"').map(|inner| (inner, inner.split_once('"')))) {
-            _ if after.is_empty() => return Verdict::Open,
+            _ if after.is_empty() => return CallGuess::Open,
             ("function", None) if after.starts_with('{') => return json(after, names),
             ("name" | "tool_name" | "function", Some((_, Some((name, _))))) => {
                 return if names.iter().any(|known| known == name) {
-                    Verdict::Named
+                    CallGuess::Named
                 } else {
-                    Verdict::No
+                    CallGuess::No
                 };
             }
             ("name" | "tool_name" | "function", Some((begun, None))) => {
                 return if names.iter().any(|name| name.starts_with(begun)) {
-                    Verdict::Open
+                    CallGuess::Open
                 } else {
-                    Verdict::No
+                    CallGuess::No
                 };
             }
-            ("name" | "tool_name" | "function", None) => return Verdict::No,
+            ("name" | "tool_name" | "function", None) => return CallGuess::No,
             _ => match calls::value(after) {
                 Some((_, after)) => rest = after,
-                None => return Verdict::Open,
+                None => return CallGuess::Open,
             },
         }
     }

@@ -32,19 +32,19 @@ pub struct Body {
 }
 
 /// A marker at a position of the text.
-enum Mark {
+enum CallMarker {
     Whole(usize),
     /// The text may become a marker.
     Partial,
     None,
 }
 
-fn mark(rest: &[u8], marks: &[&str]) -> Mark {
+fn mark(rest: &[u8], marks: &[&str]) -> CallMarker {
     let whole = marks.iter().enumerate().filter(|(_, mark)| rest.starts_with(mark.as_bytes()));
     match whole.max_by_key(|(_, mark)| mark.len()) {
-        Some((i, _)) => Mark::Whole(i),
-        None if marks.iter().any(|mark| mark.as_bytes().starts_with(rest)) => Mark::Partial,
-        None => Mark::None,
+        Some((i, _)) => CallMarker::Whole(i),
+        None if marks.iter().any(|mark| mark.as_bytes().starts_with(rest)) => CallMarker::Partial,
+        None => CallMarker::None,
     }
 }
 
@@ -97,9 +97,9 @@ impl Body {
             return Ok(1);
         }
         match mark(rest, ends) {
-            Mark::Whole(i) => return Err(Some(i)),
-            Mark::Partial => return Err(None),
-            Mark::None => {}
+            CallMarker::Whole(i) => return Err(Some(i)),
+            CallMarker::Partial => return Err(None),
+            CallMarker::None => {}
         }
         match byte {
             b'"' => self.quoted = self.depth > 0,
@@ -115,17 +115,17 @@ impl Body {
         let [open, close] = PARAMETER;
         let other = if self.quoted { close } else { open };
         match mark(rest, &[other]) {
-            Mark::Whole(_) => {
+            CallMarker::Whole(_) => {
                 self.quoted = !self.quoted;
                 return Ok(other.len());
             }
-            Mark::Partial => return Err(None),
-            Mark::None => {}
+            CallMarker::Partial => return Err(None),
+            CallMarker::None => {}
         }
-        match if self.quoted { Mark::None } else { mark(rest, ends) } {
-            Mark::Whole(i) => Err(Some(i)),
-            Mark::Partial => Err(None),
-            Mark::None => Ok(1),
+        match if self.quoted { CallMarker::None } else { mark(rest, ends) } {
+            CallMarker::Whole(i) => Err(Some(i)),
+            CallMarker::Partial => Err(None),
+            CallMarker::None => Ok(1),
         }
     }
 

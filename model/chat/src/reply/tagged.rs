@@ -1,6 +1,6 @@
 //! Parses answers with tags around reasoning and calls.
 
-use super::bare_calls::{self, Verdict};
+use super::bare_calls::{self, CallGuess};
 use super::body::Body;
 use super::calls;
 use super::form::{FENCE, Form, TOOL_CODE};
@@ -92,13 +92,13 @@ impl Tagged {
                 let bare = self.tools && self.form == Form::Llama3 && first == '{';
                 let is = match self.tools && !self.either && !self.names.is_empty() {
                     true => bare_calls::may_be(&self.held, &self.names),
-                    false => Verdict::No,
+                    false => CallGuess::No,
                 };
                 self.section = match is {
                     _ if bare => Section::Whole,
-                    Verdict::Open => return false,
-                    Verdict::Named => Section::Whole,
-                    Verdict::No => Section::Content,
+                    CallGuess::Open => return false,
+                    CallGuess::Named => Section::Whole,
+                    CallGuess::No => Section::Content,
                 };
                 true
             }
@@ -244,7 +244,7 @@ impl Tagged {
         let begun = held.trim_start();
         if matches!(self.section, Section::Start | Section::Whole)
             && (begun.starts_with("<t") || begun.starts_with("<f"))
-            && bare_calls::may_be(begun, &self.names) != Verdict::No
+            && bare_calls::may_be(begun, &self.names) != CallGuess::No
         {
             return false;
         }

@@ -7,6 +7,7 @@ mod act;
 mod add;
 mod affine;
 mod attention;
+mod attention_temperature;
 mod compute;
 mod concat;
 mod conv;
@@ -14,9 +15,9 @@ mod dot;
 mod embed;
 mod expert_matmul;
 mod expert_sum;
-mod given;
 mod glu;
 mod head_matmul;
+mod input_rows;
 mod kv_write;
 mod linear_attention;
 mod matmul;
@@ -31,7 +32,6 @@ mod scan;
 mod shift;
 mod slice;
 mod spread;
-mod temper;
 mod top_keys;
 
 use super::run::Run;
@@ -53,7 +53,7 @@ fn run(op: &Op, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         Op::Embed(op) => op.run(host, outs),
         Op::ExpertMatMul(op) => op.run(host, outs),
         Op::ExpertSum(op) => op.run(host, outs),
-        Op::Given(op) => op.run(host, outs),
+        Op::InputRows(op) => op.run(host, outs),
         Op::Glu(op) => op.run(host, outs),
         Op::HeadMatMul(op) => op.run(host, outs),
         Op::KvWrite(op) => op.run(host, outs),
@@ -69,7 +69,7 @@ fn run(op: &Op, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         Op::Shift(op) => op.run(host, outs),
         Op::Slice(op) => op.run(host, outs),
         Op::Spread(op) => op.run(host, outs),
-        Op::Temper(op) => op.run(host, outs),
+        Op::AttentionTemperature(op) => op.run(host, outs),
         Op::TopKeys(op) => op.run(host, outs),
     }
 }

@@ -4,7 +4,7 @@ use super::avx2_codes;
 use super::eight;
 use super::tile_arguments::Tile;
 use super::vector::{CHUNK, Job, LANES, Vector};
-use crate::described::Described;
+use crate::format_type::FormatType;
 use std::arch::x86_64::*;
 
 /// Whether the CPU and the system support all features that [`enter`] enables.
@@ -263,7 +263,7 @@ unsafe impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn codes<F: Described, const C: usize>(
+    unsafe fn codes<F: FormatType, const C: usize>(
         first: *const u8,
         second: *const u8,
     ) -> Self::Codes {

@@ -1,7 +1,7 @@
 //! Unpacks 64 codes of any block format into four 128-bit registers, sixteen each.
 
-use super::codes::{Piece, plane_pieces, unsigned};
-use crate::described::Described;
+use super::codes::{CodeLocation, plane_pieces, unsigned};
+use crate::format_type::FormatType;
 use kjit_formats::format::Plane;
 use std::arch::x86_64::*;
 
@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 /// # Safety
 /// The CPU has AVX2; both pointers are valid for a block.
 #[inline(always)]
-pub unsafe fn codes<F: Described, const C: usize>(
+pub unsafe fn codes<F: FormatType, const C: usize>(
     first: *const u8,
     second: *const u8,
 ) -> [__m128i; 4] {
@@ -51,7 +51,7 @@ unsafe fn sixteen(
     first: *const u8,
     second: *const u8,
     plane: &Plane,
-    piece: Piece,
+    piece: CodeLocation,
     c: usize,
     j: usize,
 ) -> __m128i {

@@ -5,9 +5,9 @@ use super::eight;
 use super::tile_arguments::InterleavedTile;
 use super::tile_arguments::Tile;
 use super::tile_arguments::WordTile;
-use super::vector::{CHUNK, Job, LANES, Vector, WordJob, Words};
+use super::vector::{CHUNK, Job, LANES, Vector, WordJob, WordKernel};
 use super::{avx512_codes, avx512_interleaved};
-use crate::described::Described;
+use crate::format_type::FormatType;
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
@@ -61,7 +61,7 @@ pub unsafe fn enter_words<J: WordJob>(job: J) {
 /// registers. Two registers of the panel and a broadcast make 27.
 ///
 /// # Safety
-/// The requirements of [`enter`] and [`Words::word_tile`].
+/// The requirements of [`enter`] and [`WordKernel::word_tile`].
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
 )]
@@ -307,7 +307,7 @@ unsafe impl Vector for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> __m512i {
+    unsafe fn codes<F: FormatType, const C: usize>(first: *const u8, second: *const u8) -> __m512i {
         // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { avx512_codes::codes::<F, C>(first, second) }
     }
@@ -487,7 +487,7 @@ unsafe fn put(q: [__m512i; 2], part: usize, chunk: *mut u8) {
 
 // SAFETY: the instructions used are those that `enter` enables; memory is accessed only through the
 // pointers, as the trait describes.
-unsafe impl Words for Avx512 {
+unsafe impl WordKernel for Avx512 {
     #[inline(always)]
     unsafe fn store_words(codes: __m512i, bias: u8, to: *mut f32) {
         // SAFETY: the caller guarantees the instruction set and space for 64 int16.

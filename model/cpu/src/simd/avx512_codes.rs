@@ -4,8 +4,8 @@
 //! format. There are only a few patterns, each with a load that is cheapest for it. The compiler
 //! selects it.
 
-use super::codes::{Piece, pieces, unsigned};
-use crate::described::Described;
+use super::codes::{CodeLocation, pieces, unsigned};
+use crate::format_type::FormatType;
 use kjit_formats::format::{BlockFormat, Plane};
 use std::arch::x86_64::*;
 
@@ -26,7 +26,7 @@ enum Load {
     Each,
 }
 
-const fn load(p: &[Piece; 4]) -> Load {
+const fn load(p: &[CodeLocation; 4]) -> Load {
     let at = p[0].at;
     let offsets = [p[1].at.wrapping_sub(at), p[2].at.wrapping_sub(at), p[3].at.wrapping_sub(at)];
     match (p[2].second, offsets) {
@@ -42,7 +42,7 @@ const fn load(p: &[Piece; 4]) -> Load {
 /// The common shift of all shifted groups of sixteen, and a mask of the shifted 16-bit elements. A
 /// shift of 0: no group is shifted. `None`: there are several shifts, and the instruction with a
 /// shift per element, which is the slowest, is used.
-const fn one_shift(p: &[Piece; 4]) -> Option<(u32, u32)> {
+const fn one_shift(p: &[CodeLocation; 4]) -> Option<(u32, u32)> {
     let (mut shift, mut which) = (0, 0);
     let mut i = 0;
     while i < 4 {
@@ -59,7 +59,7 @@ const fn one_shift(p: &[Piece; 4]) -> Option<(u32, u32)> {
 }
 
 /// The shift of each 16-bit element.
-const fn shifts(p: &[Piece; 4]) -> [u16; 32] {
+const fn shifts(p: &[CodeLocation; 4]) -> [u16; 32] {
     let mut shifts = [0; 32];
     let mut i = 0;
     while i < 32 {
@@ -71,16 +71,21 @@ const fn shifts(p: &[Piece; 4]) -> [u16; 32] {
 
 /// The compile-time properties of a plane.
 #[derive(Clone, Copy)]
-struct Known {
-    pieces: [Piece; 4],
+struct PlaneLayout {
+    pieces: [CodeLocation; 4],
     load: Load,
     one_shift: Option<(u32, u32)>,
     shifts: [u16; 32],
 }
 
-const fn known(f: &BlockFormat, plane: usize, c: usize) -> Known {
+const fn known(f: &BlockFormat, plane: usize, c: usize) -> PlaneLayout {
     let pieces = pieces(f, &f.planes[plane], c);
-    Known { pieces, load: load(&pieces), one_shift: one_shift(&pieces), shifts: shifts(&pieces) }
+    PlaneLayout {
+        pieces,
+        load: load(&pieces),
+        one_shift: one_shift(&pieces),
+        shifts: shifts(&pieces),
+    }
 }
 
 const fn plane(f: &BlockFormat, plane: usize) -> Plane {
@@ -92,7 +97,7 @@ const fn plane(f: &BlockFormat, plane: usize) -> Plane {
 /// # Safety
 /// The CPU has AVX-512 F and BW; both pointers are valid for a block.
 #[inline(always)]
-pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> __m512i {
+pub unsafe fn codes<F: FormatType, const C: usize>(first: *const u8, second: *const u8) -> __m512i {
     // SAFETY: the caller guarantees the instruction set and the blocks; a test of each format shows
     // that `known` stays in the block.
     unsafe {
@@ -120,7 +125,7 @@ pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *con
 /// # Safety
 /// The requirements of [`codes`].
 #[inline(always)]
-unsafe fn one_plane_or_nothing<F: Described, const C: usize>(
+unsafe fn one_plane_or_nothing<F: FormatType, const C: usize>(
     first: *const u8,
     second: *const u8,
 ) -> __m512i {
@@ -138,7 +143,7 @@ unsafe fn one_plane_or_nothing<F: Described, const C: usize>(
 /// # Safety
 /// The requirements of [`codes`].
 #[inline(always)]
-unsafe fn one_plane<F: Described, const C: usize, const P: usize>(
+unsafe fn one_plane<F: FormatType, const C: usize, const P: usize>(
     first: *const u8,
     second: *const u8,
 ) -> __m512i {
@@ -178,7 +183,8 @@ unsafe fn one_plane<F: Described, const C: usize, const P: usize>(
                 _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(second.add(at).cast()))
             }
             Load::Each => {
-                let from = |p: Piece| if p.second { second.add(p.at) } else { first.add(p.at) };
+                let from =
+                    |p: CodeLocation| if p.second { second.add(p.at) } else { first.add(p.at) };
                 let v = _mm512_castsi128_si512(_mm_loadu_si128(from(k.pieces[0]).cast()));
                 let v = _mm512_inserti32x4::<1>(v, _mm_loadu_si128(from(k.pieces[1]).cast()));
                 let v = _mm512_inserti32x4::<2>(v, _mm_loadu_si128(from(k.pieces[2]).cast()));

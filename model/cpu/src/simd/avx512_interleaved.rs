@@ -7,7 +7,7 @@ use super::vector::LANES;
 use crate::interleaved::{ROWS, START, UNIT};
 use std::arch::x86_64::*;
 
-/// See [`Words::round_unit`](super::Words::round_unit).
+/// See [`WordKernel::round_unit`](super::WordKernel::round_unit).
 ///
 /// # Safety
 /// The CPU has AVX-512; 32 elements are readable, a unit writable.
@@ -38,9 +38,9 @@ pub unsafe fn round_unit(x: *const f32, to: *mut f32) {
     }
 }
 
-/// See [`Words::beside_tile`](super::Words::beside_tile). Activations are `256 · high + low`. The
-/// sums of each byte are added over a block, and the first is shifted. This is exact: below 32 ·
-/// 255 · 32512 < 2^28. Each sum uses two registers, since a product waits for the previous one with
+/// See [`WordKernel::beside_tile`](super::WordKernel::beside_tile). Activations are
+/// `256 · high + low`. The sums of each byte are added over a block, and the first is shifted. This
+/// is exact: below 32 · 255 · 32512 < 2^28. Each sum uses two registers, since a product waits for the previous one with
 /// the same register: eight would take 40 cycles.
 ///
 /// # Safety

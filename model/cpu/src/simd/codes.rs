@@ -50,26 +50,26 @@ pub(super) const fn made_unsigned(value: Value) -> Unsigned {
 /// Where 16 codes of a plane with groups of at least 16 are stored: whether in the second block,
 /// the byte, and the shift.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct CodeLocation {
     pub second: bool,
     pub at: usize,
     pub shift: u32,
 }
 
 /// The four pieces of chunk `c` of a plane.
-pub const fn pieces(f: &BlockFormat, plane: &Plane, c: usize) -> [Piece; 4] {
-    let mut pieces = [Piece { second: false, at: 0, shift: 0 }; 4];
+pub const fn pieces(f: &BlockFormat, plane: &Plane, c: usize) -> [CodeLocation; 4] {
+    let mut pieces = [CodeLocation { second: false, at: 0, shift: 0 }; 4];
     let mut j = 0;
     while j < 4 {
         let code = if f.elems == 32 { j % 2 * 16 } else { c * CHUNK + j * 16 };
         let (at, shift) = plane.locate(code);
-        pieces[j] = Piece { second: f.elems == 32 && j >= 2, at, shift };
+        pieces[j] = CodeLocation { second: f.elems == 32 && j >= 2, at, shift };
         j += 1;
     }
     pieces
 }
 
 /// The pieces of chunk `c` of plane `p` of a format, or of its first plane if it has no plane `p`.
-pub const fn plane_pieces(f: &BlockFormat, p: usize, c: usize) -> [Piece; 4] {
+pub const fn plane_pieces(f: &BlockFormat, p: usize, c: usize) -> [CodeLocation; 4] {
     pieces(f, &f.planes[if p < f.planes.len() { p } else { 0 }], c)
 }

@@ -40,7 +40,7 @@ mod vector;
 pub use codes::unsigned;
 pub use tile_arguments::{InterleavedTile, Tile, WordTile};
 pub use tiles::{ByteBlock, TILE_ROWS, TILE_UNIT, TileBlock, TileJob, Tiles};
-pub use vector::{CHUNK, CHUNK_BYTES, Job, LANES, Vector, WordJob, Words};
+pub use vector::{CHUNK, CHUNK_BYTES, Job, LANES, Vector, WordJob, WordKernel};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {

@@ -3,7 +3,7 @@
 use super::neon_codes;
 use super::tile_arguments::Tile;
 use super::vector::{CHUNK, Job, LANES, Vector};
-use crate::described::Described;
+use crate::format_type::FormatType;
 use std::arch::aarch64::*;
 use std::array::from_fn;
 
@@ -207,7 +207,7 @@ unsafe impl Vector for Neon {
     }
 
     #[inline(always)]
-    unsafe fn codes<F: Described, const C: usize>(
+    unsafe fn codes<F: FormatType, const C: usize>(
         first: *const u8,
         second: *const u8,
     ) -> Self::Codes {

@@ -1,9 +1,9 @@
 //! [`Vector`] as an array, for every CPU. The compiler decides whether it uses registers.
 
-use super::codes::{Piece, plane_pieces, unsigned};
+use super::codes::{CodeLocation, plane_pieces, unsigned};
 use super::tile_arguments::Tile;
 use super::vector::{CHUNK, Job, LANES, Vector};
-use crate::described::Described;
+use crate::format_type::FormatType;
 use half::f16;
 
 /// Runs a job. This is a separate function, so that it is compiled once:
@@ -174,7 +174,7 @@ unsafe impl Vector for Plain {
     }
 
     #[inline(always)]
-    unsafe fn codes<F: Described, const C: usize>(
+    unsafe fn codes<F: FormatType, const C: usize>(
         first: *const u8,
         second: *const u8,
     ) -> Self::Codes {
@@ -185,7 +185,7 @@ unsafe impl Vector for Plain {
         for (j, codes) in codes.chunks_exact_mut(16).enumerate() {
             let mut up = 0;
             for (plane, known) in f.planes.iter().zip(known) {
-                let Piece { second: in_second, at, shift } = known[j];
+                let CodeLocation { second: in_second, at, shift } = known[j];
                 let block = if in_second { second } else { first };
                 let mask = ((1u16 << plane.bits) - 1) as u8;
                 // SAFETY: a test of each format shows that the plane is in the block, and the

@@ -1,7 +1,7 @@
 //! A vector of 32 floats, and kernels over it.
 
 use super::tile_arguments::{InterleavedTile, Tile, WordTile};
-use crate::described::Described;
+use crate::format_type::FormatType;
 
 /// Floats in a [`Vector`].
 pub const LANES: usize = 32;
@@ -83,7 +83,7 @@ pub unsafe trait Vector: Copy {
     /// then all of `second`. For blocks of 256: chunk `C` of `first`.
     ///
     /// Each pointer must be valid for a block.
-    unsafe fn codes<F: Described, const C: usize>(
+    unsafe fn codes<F: FormatType, const C: usize>(
         first: *const u8,
         second: *const u8,
     ) -> Self::Codes;
@@ -195,7 +195,7 @@ pub unsafe trait Vector: Copy {
 ///
 /// # Safety
 /// The requirements of [`Vector`].
-pub unsafe trait Words: Vector {
+pub unsafe trait WordKernel: Vector {
     /// Writes `code − bias` of 64 codes as 16-bit integers.
     ///
     /// `to` must be valid for 64 integers, which are 32 floats.
@@ -234,13 +234,13 @@ pub trait Job {
     unsafe fn run<V: Vector>(self) -> Self::Out;
 }
 
-/// A kernel that needs [`Words`].
+/// A kernel that needs [`WordKernel`].
 pub trait WordJob {
     /// Does the work.
     ///
     /// # Safety
     /// The CPU has `V`'s instruction set, and the job's requirements on its fields hold.
-    unsafe fn run<V: Words>(self);
+    unsafe fn run<V: WordKernel>(self);
 }
 
 /// The largest integer whose high byte, rounded, fits in a signed byte.

@@ -1,7 +1,7 @@
 //! Errors of folders. Each is one line that names the key or tensor. [`gguf::Error`](crate::Error)
 //! adds the path of the file in front.
 
-use crate::Shown;
+use crate::QuotedText;
 
 /// The reasons why a file of a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -42,13 +42,13 @@ pub enum FolderError {
         why: String,
     },
     /// A required key is missing.
-    #[error("key {} is missing, and kjit does not guess it", Shown(key))]
+    #[error("key {} is missing, and kjit does not guess it", QuotedText(key))]
     MissingKey {
         /// Name of the key.
         key: String,
     },
     /// A key has an unusable value.
-    #[error("key {} is {}: {why}", Shown(key), Shown(value))]
+    #[error("key {} is {}: {why}", QuotedText(key), QuotedText(value))]
     Value {
         /// Name of the key.
         key: String,
@@ -60,7 +60,7 @@ pub enum FolderError {
     /// The architecture is not supported as a folder.
     #[error(
         "model_type is {}: {known} run as folders; a GGUF file of this model may run",
-        Shown(found)
+        QuotedText(found)
     )]
     ModelType {
         /// The architecture in the file.
@@ -72,7 +72,7 @@ pub enum FolderError {
     #[error(
         "quantization_config says {}: a folder's weights are BF16, F16 or F32; use the model's \
          original folder or a GGUF file",
-        Shown(method)
+        QuotedText(method)
     )]
     Quantized {
         /// Value of `quant_method`.
@@ -87,7 +87,7 @@ pub enum FolderError {
     /// A tensor's bytes are not completely in the file.
     #[error(
         "ends at byte {len}, inside tensor {} (bytes {at} to {end}): truncated, fetch it again",
-        Shown(tensor)
+        QuotedText(tensor)
     )]
     Truncated {
         /// Name of the tensor.
@@ -103,7 +103,7 @@ pub enum FolderError {
     #[error(
         "tensor {} has {found} bytes, where its type and shape take {want}: damaged, fetch \
          it again",
-        Shown(tensor)
+        QuotedText(tensor)
     )]
     Bytes {
         /// Name of the tensor.
@@ -114,7 +114,7 @@ pub enum FolderError {
         want: u64,
     },
     /// The type of the weights is not supported.
-    #[error("tensor {} is {dtype}: a folder's weights are BF16, F16 or F32", Shown(tensor))]
+    #[error("tensor {} is {dtype}: a folder's weights are BF16, F16 or F32", QuotedText(tensor))]
     Dtype {
         /// Name of the tensor.
         tensor: String,
@@ -122,7 +122,10 @@ pub enum FolderError {
         dtype: String,
     },
     /// A shape differs from the sizes in `config.json`.
-    #[error("tensor {} has the shape {found:?}, where config.json says {want:?}", Shown(tensor))]
+    #[error(
+        "tensor {} has the shape {found:?}, where config.json says {want:?}",
+        QuotedText(tensor)
+    )]
     Shape {
         /// Name of the tensor.
         tensor: String,
@@ -135,14 +138,14 @@ pub enum FolderError {
     #[error(
         "tensor {} is in none of the folder's files: an incomplete download, or another model \
          than config.json says",
-        Shown(tensor)
+        QuotedText(tensor)
     )]
     MissingTensor {
         /// Name of the tensor.
         tensor: String,
     },
     /// A tensor is in two files, or under two names.
-    #[error("tensor {} is there twice", Shown(tensor))]
+    #[error("tensor {} is there twice", QuotedText(tensor))]
     Twice {
         /// Name of the tensor.
         tensor: String,
@@ -150,14 +153,14 @@ pub enum FolderError {
     /// A tensor that the index lists is missing.
     #[error(
         "tensor {} is not in it, though model.safetensors.index.json says so: fetch it again",
-        Shown(tensor)
+        QuotedText(tensor)
     )]
     NotInShard {
         /// Name of the tensor.
         tensor: String,
     },
     /// A tensor that the model does not use: the model may be an unknown variant.
-    #[error("tensor {} does not belong to a {model_type} model (config.json)", Shown(tensor))]
+    #[error("tensor {} does not belong to a {model_type} model (config.json)", QuotedText(tensor))]
     UnknownTensor {
         /// Name of the tensor.
         tensor: String,
@@ -173,7 +176,7 @@ pub enum FolderError {
     /// The tokenizer cannot be converted.
     #[error(
         "{what} is {}, which kjit does not know: a GGUF file of this model may run",
-        Shown(found)
+        QuotedText(found)
     )]
     Tokenizer {
         /// The part of the tokenizer.
@@ -188,7 +191,7 @@ pub enum FolderError {
     )]
     NoEnd,
     /// The tokens do not match the model.
-    #[error("token {} has the id {id}: {why}", Shown(text))]
+    #[error("token {} has the id {id}: {why}", QuotedText(text))]
     Token {
         /// Text of the token.
         text: String,

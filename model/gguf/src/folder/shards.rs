@@ -5,7 +5,7 @@ use super::error::FolderError;
 use super::fail::fail;
 use super::json::{self, one_line};
 use crate::map::map_file;
-use crate::{Error, Shown};
+use crate::{Error, QuotedText};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, TensorInfo};
 use serde::Deserialize;
@@ -213,7 +213,7 @@ fn read(file: &[u8]) -> Result<Vec<ShardTensor>, FolderError> {
         let Some((at, end)) = place else {
             return Err(damaged(format!(
                 "tensor {} is at bytes {from} to {to} of its data",
-                Shown(&name)
+                QuotedText(&name)
             )));
         };
         if end > len {
@@ -229,8 +229,8 @@ fn read(file: &[u8]) -> Result<Vec<ShardTensor>, FolderError> {
         {
             return Err(damaged(format!(
                 "tensors {} and {} overlap",
-                Shown(&a.name),
-                Shown(&b.name)
+                QuotedText(&a.name),
+                QuotedText(&b.name)
             )));
         }
     }

@@ -11,7 +11,7 @@ use super::fail::fail;
 use super::header::Header;
 use super::json::{self, Object, short};
 use super::pretokenizer;
-use crate::{Error, Shown};
+use crate::{Error, QuotedText};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -270,7 +270,7 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
     let normalized: Vec<&AddedToken> =
         file.added_tokens.iter().filter(|added| pieces && added.normalized).collect();
     if let [first, ..] = normalized[..] {
-        let (n, first) = (normalized.len(), Shown(&first.content));
+        let (n, first) = (normalized.len(), QuotedText(&first.content));
         remarks.push(format!(
             "{n} added tokens, as {first}, are looked for in the text as it is, though \
              \"normalized\" by tokenizer.json"
@@ -351,7 +351,7 @@ impl Tokens {
                     return Err(refuse(text, id, format!("the model has {rows} rows for tokens")));
                 }
                 Some(Some(other)) => {
-                    return Err(refuse(text, id, format!("so has {}", Shown(other))));
+                    return Err(refuse(text, id, format!("so has {}", QuotedText(other))));
                 }
                 Some(room) => *room = Some(text),
             }
@@ -368,7 +368,7 @@ impl Tokens {
                     continue;
                 }
                 Some(Some(other)) if *other != text => {
-                    return Err(refuse(text, id, format!("so has {}", Shown(other))));
+                    return Err(refuse(text, id, format!("so has {}", QuotedText(other))));
                 }
                 Some(room) => *room = Some(text),
             }
@@ -589,7 +589,7 @@ fn roles(
         && let Some(old) = eos.replace(last)
     {
         let (end, also) = (tokens.text(last), tokens.text(old));
-        let (end, also) = (Shown(&end), Shown(&also));
+        let (end, also) = (QuotedText(&end), QuotedText(&also));
         remark = Some(format!(
             "{end} ends a text by tokenizer.json and is the eos token, {also} ends an answer, too"
         ));

@@ -17,7 +17,7 @@ mod read;
 mod write;
 
 pub use read::Bundle;
-pub use write::{Exported, LIMIT, Wish, export};
+pub use write::{ExportOptions, Exported, LIMIT, export};
 
 use kjit_engine::Error;
 use kjit_kernels::SpecError;
@@ -116,7 +116,7 @@ pub(super) struct Manifest {
     pub seed: u64,
     pub code: Vec<Code>,
     pub cases: Vec<Entry>,
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<SkippedCase>,
 }
 
 /// A code object.
@@ -159,11 +159,11 @@ pub(super) struct Entry {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Arguments {
     pub hex: String,
-    pub slots: Vec<Slot>,
+    pub slots: Vec<BufferSlot>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Slot {
+pub(super) struct BufferSlot {
     pub offset: u32,
     pub size: u32,
     pub kind: SlotKind,
@@ -187,7 +187,7 @@ pub(super) struct Buffer {
     pub name: String,
     pub bytes: u64,
     pub before: Content,
-    pub after: After,
+    pub after: ExpectedContent,
 }
 
 /// A buffer's bytes: one repeated byte, or an offset in `data.bin`.
@@ -201,7 +201,7 @@ pub(super) enum Content {
 /// The expected content of a buffer after the launch.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "must_be", rename_all = "snake_case")]
-pub(super) enum After {
+pub(super) enum ExpectedContent {
     Unchanged,
     Anything,
     Exactly {
@@ -227,7 +227,7 @@ pub(super) enum Storage {
 
 /// A case that is not in the bundle.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct LeftOut {
+pub(super) struct SkippedCase {
     pub name: String,
     pub bytes: u64,
     pub why: String,

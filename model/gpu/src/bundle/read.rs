@@ -1,11 +1,11 @@
 //! Reads a bundle, checks every byte, and runs it.
 
 use super::{
-    After, BundleError, CHECK, Content, DATA, Entry, FORMAT, MANIFEST, Manifest, README, SUMS,
-    Slot, SlotKind, Storage, VERSION, io,
+    BufferSlot, BundleError, CHECK, Content, DATA, Entry, ExpectedContent, FORMAT, MANIFEST,
+    Manifest, README, SUMS, SlotKind, Storage, VERSION, io,
 };
 use crate::launch;
-use crate::prove::Verdict;
+use crate::prove::CaseResult;
 use kjit_engine::{Arg, CodeObject, Device, DeviceBuffer, Digest, Geometry, Module, Target};
 use kjit_kernel_cases::{self as cases, Expect, Tolerance};
 use std::collections::HashMap;
@@ -105,7 +105,7 @@ impl Bundle {
         &self,
         device: &Device,
         progress: &dyn Fn(usize, usize),
-    ) -> Result<Vec<Verdict>, BundleError> {
+    ) -> Result<Vec<CaseResult>, BundleError> {
         if self.target.id() != device.target().id() {
             return Err(BundleError::Arch {
                 bundle: self.target.to_string(),
@@ -117,7 +117,7 @@ impl Bundle {
         let mut verdicts = vec![];
         for entry in &self.manifest.cases {
             let failure = self.case(device, entry, &mut modules).err();
-            verdicts.push(Verdict { case: entry.name.clone(), failure });
+            verdicts.push(CaseResult { case: entry.name.clone(), failure });
             progress(verdicts.len(), self.cases());
         }
         Ok(verdicts)
@@ -198,10 +198,12 @@ impl Bundle {
                 self.slice(at, b.bytes)?;
             }
             expect.push(match &b.after {
-                After::Unchanged => Expect::Same,
-                After::Anything => Expect::Anything,
-                After::Exactly { content } => Expect::Bytes(self.content(content, b.bytes)?),
-                After::Near { storage, at, values, norm, each, reason: _ } => {
+                ExpectedContent::Unchanged => Expect::Same,
+                ExpectedContent::Anything => Expect::Anything,
+                ExpectedContent::Exactly { content } => {
+                    Expect::Bytes(self.content(content, b.bytes)?)
+                }
+                ExpectedContent::Near { storage, at, values, norm, each, reason: _ } => {
                     let bytes = values.checked_mul(8).ok_or("too many values")?;
                     let want = self
                         .slice(*at, bytes)?
@@ -263,7 +265,7 @@ enum Value {
     F32(f32),
 }
 
-fn value(slot: &Slot, block: &[u8], buffers: usize) -> Option<Value> {
+fn value(slot: &BufferSlot, block: &[u8], buffers: usize) -> Option<Value> {
     let start = slot.offset as usize;
     let bytes = block.get(start..start.checked_add(slot.size as usize)?)?;
     Some(match slot.kind {

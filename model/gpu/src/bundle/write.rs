@@ -1,8 +1,8 @@
 //! Writes a proof bundle.
 
 use super::{
-    After, Arguments, Buffer, BundleError, CHECK, Code, Content, DATA, Entry, FORMAT, LeftOut,
-    MANIFEST, Manifest, README, RUN, SUMS, Slot, SlotKind, Storage, VERSION, io,
+    Arguments, Buffer, BufferSlot, BundleError, CHECK, Code, Content, DATA, Entry, ExpectedContent,
+    FORMAT, MANIFEST, Manifest, README, RUN, SUMS, SkippedCase, SlotKind, Storage, VERSION, io,
 };
 use crate::settled;
 use kjit_engine::{CodeObject, Digest, Engine, Job, KernelInfo, Target};
@@ -15,7 +15,7 @@ pub const LIMIT: u64 = 50_000_000;
 
 /// Options of [`export`].
 #[derive(Debug, Clone)]
-pub struct Wish {
+pub struct ExportOptions {
     /// The seed of the random inputs.
     pub seed: u64,
     /// Only cases whose name contains this text; empty for all.
@@ -48,7 +48,7 @@ pub struct Exported {
 pub fn export(
     engine: &Engine,
     target: &Target,
-    wish: &Wish,
+    wish: &ExportOptions,
     folder: &Path,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Exported, BundleError> {
@@ -154,7 +154,7 @@ struct Writer {
     code: Vec<CodeObject>,
     listed: Vec<Code>,
     index: HashMap<Digest, usize>,
-    left_out: Vec<LeftOut>,
+    left_out: Vec<SkippedCase>,
 }
 
 impl Writer {
@@ -171,7 +171,7 @@ impl Writer {
         let need = weight(case).saturating_add(code.bytes().len() as u64).saturating_add(text);
         if self.other.saturating_add(self.data.len() as u64).saturating_add(need) > self.limit {
             let why = format!("it would make the bundle larger than {} bytes", self.limit);
-            self.left_out.push(LeftOut { name: name.to_owned(), bytes: weight(case), why });
+            self.left_out.push(SkippedCase { name: name.to_owned(), bytes: weight(case), why });
             return Ok(None);
         }
         let wrong = |why: String| BundleError::Case { case: name.to_owned(), why };
@@ -250,15 +250,15 @@ impl Writer {
         at
     }
 
-    fn after(&mut self, expect: &Expect) -> After {
+    fn after(&mut self, expect: &Expect) -> ExpectedContent {
         match expect {
-            Expect::Same => After::Unchanged,
+            Expect::Same => ExpectedContent::Unchanged,
             // A bundle has no format for columns. No bundled case uses them.
-            Expect::Anything | Expect::Columns { .. } => After::Anything,
-            Expect::Bytes(want) => After::Exactly { content: self.content(want) },
+            Expect::Anything | Expect::Columns { .. } => ExpectedContent::Anything,
+            Expect::Bytes(want) => ExpectedContent::Exactly { content: self.content(want) },
             Expect::Real { storage, want, tolerance } => {
                 let bytes: Vec<u8> = want.iter().flat_map(|v| v.to_le_bytes()).collect();
-                After::Near {
+                ExpectedContent::Near {
                     storage: match storage {
                         cases::Storage::F32 => Storage::F32,
                         cases::Storage::F16 => Storage::F16,
@@ -306,7 +306,7 @@ fn arguments(case: &Case, info: &KernelInfo) -> Result<Arguments, String> {
             buffers += 1;
             buffers - 1
         });
-        slots.push(Slot { offset: place.offset, size: place.size, kind, buffer });
+        slots.push(BufferSlot { offset: place.offset, size: place.size, kind, buffer });
     }
     let hex = block.iter().map(|b| format!("{b:02x}")).collect();
     Ok(Arguments { hex, slots })

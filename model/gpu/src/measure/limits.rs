@@ -1,7 +1,7 @@
 //! Limits of a device, measured with kjit's kernels in the same run: reading memory, and
 //! multiplying matrices.
 
-use super::Placed;
+use super::LoadedCase;
 use kjit_engine::{Device, Engine};
 use kjit_kernel_cases::Random;
 use kjit_kernels::format::Format;
@@ -95,7 +95,7 @@ fn seconds(engine: &Engine, device: &Device, spec: &Spec, size: Size) -> Result<
     let (units, mut random) = (device.info().units, Random::new(SEED));
     let case = kjit_kernel_cases::case(spec, target, units, size, &mut random);
     let case = case.map_err(|e| e.to_string())?;
-    let mut placed = Placed::new(device, case).map_err(|e| e.to_string())?;
+    let mut placed = LoadedCase::new(device, case).map_err(|e| e.to_string())?;
     placed.check(&entry, false)?;
     let (timing, _) = placed.alone(&entry).map_err(|e| e.to_string())?;
     if timing.median > 0.0 { Ok(timing.median) } else { Err(format!("{spec} took no time at all")) }

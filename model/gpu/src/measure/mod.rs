@@ -8,16 +8,16 @@
 
 mod content;
 mod limits;
-mod placed;
+mod loaded_case;
+mod measured_kernel;
 mod sources;
-mod subject;
 
 pub use limits::Limits;
-pub use placed::{Placed, Timing, time};
+pub use loaded_case::{LoadedCase, Timing, time};
+pub use measured_kernel::{MeasuredKernel, of_plan, representative};
 pub(super) use sources::Sources;
-pub use subject::{Subject, of_plan, representative};
 
-use crate::probed::settled;
+use crate::target_probe::settled;
 use kjit_engine::{Device, Engine, KernelReport};
 use kjit_kernel_cases::Random;
 use kjit_kernels::launch::Work;
@@ -25,9 +25,9 @@ use limits::SEED;
 
 /// The measurement of one subject.
 #[derive(Debug, Clone)]
-pub struct Measured {
+pub struct Measurement {
     /// The kernel and size.
-    pub subject: Subject,
+    pub subject: MeasuredKernel,
     /// The tuning in use, if the family has a choice.
     pub tuning: Option<String>,
     /// Registers and other resources of its code; `None` if unknown.
@@ -69,9 +69,9 @@ impl Timed {
 pub fn measure(
     engine: &Engine,
     device: &Device,
-    subjects: &[Subject],
-    done: &dyn Fn(&Measured),
-) -> Vec<Measured> {
+    subjects: &[MeasuredKernel],
+    done: &dyn Fn(&Measurement),
+) -> Vec<Measurement> {
     let target = &settled(engine, device.target());
     let kernels: Vec<_> = subjects.iter().map(|s| s.spec.kernel(target)).collect();
     let jobs: Vec<_> = kernels.iter().flatten().map(|k| k.job(target)).collect();
@@ -79,7 +79,7 @@ pub fn measure(
     let mut modules = engine.load_all(device, &jobs).into_iter();
     let mut all = vec![];
     for (subject, kernel) in subjects.iter().zip(kernels) {
-        let mut measured = Measured {
+        let mut measured = Measurement {
             subject: subject.clone(),
             tuning: subject.spec.tuning(target).map(|t| t.to_string()),
             report: None,
@@ -97,7 +97,7 @@ pub fn measure(
             let case = kjit_kernel_cases::case(spec, target, units, subject.size, &mut random);
             let (case, work) = (case.map_err(|e| e.to_string())?, subject.spec.work(subject.size));
             let entry = module.kernel(kernel.entry).map_err(|e| e.to_string())?;
-            let mut placed = Placed::new(device, case).map_err(|e| e.to_string())?;
+            let mut placed = LoadedCase::new(device, case).map_err(|e| e.to_string())?;
             placed.check(&entry, true)?;
             let (timing, cached) = placed.alone(&entry).map_err(|e| e.to_string())?;
             Ok(Timed { timing, work, cached })

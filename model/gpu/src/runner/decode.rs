@@ -2,7 +2,7 @@
 
 use super::{GpuRunner, choice_of};
 use kjit_engine::Trace;
-use kjit_exec::{After, SessionError, Task};
+use kjit_exec::{DecodeControl, SessionError, Task};
 use kjit_plan::Choice;
 
 /// The most tokens that the device is ahead of the host. Those left at an end are discarded, but
@@ -11,7 +11,7 @@ use kjit_plan::Choice;
 const AHEAD: usize = 4;
 
 /// The progress of a sequence.
-struct Running {
+struct DecodeProgress {
     slot: usize,
     /// Position of the token that the next step computes.
     next: usize,
@@ -27,7 +27,7 @@ struct Running {
     live: bool,
 }
 
-impl Running {
+impl DecodeProgress {
     /// Number of launched steps whose token has not yet been passed to the sink.
     fn ahead(&self) -> usize {
         (self.next + 1).saturating_sub(self.read)
@@ -40,7 +40,7 @@ impl GpuRunner {
     pub(super) fn decode(
         &mut self,
         tasks: &mut [Task<'_>],
-        sink: &mut dyn FnMut(usize, u32) -> After,
+        sink: &mut dyn FnMut(usize, u32) -> DecodeControl,
     ) -> (Vec<usize>, Result<(), SessionError>) {
         if self.graph.pooling.is_some() {
             let arch = self.graph.arch.clone();
@@ -56,14 +56,14 @@ impl GpuRunner {
     pub(super) fn decode_alone(
         &mut self,
         tasks: &mut [Task<'_>],
-        sink: &mut dyn FnMut(usize, u32) -> After,
+        sink: &mut dyn FnMut(usize, u32) -> DecodeControl,
     ) -> (Vec<usize>, Result<(), SessionError>) {
         if let Err(error) = self.all_have_place(tasks) {
             return (tasks.iter().map(|t| t.first).collect(), Err(error));
         }
         // The guard must not be held here: the sink may take any time.
         drop(self.given(tasks));
-        let mut running: Vec<Running> = tasks.iter().map(starting).collect();
+        let mut running: Vec<DecodeProgress> = tasks.iter().map(starting).collect();
         let choice = self.recorded_choice(tasks.iter().map(|t| choice_of(t.sampler.options())));
         let begun = self.begin(tasks, &mut running, choice);
         let done = begun
@@ -93,7 +93,7 @@ impl GpuRunner {
     fn begin(
         &mut self,
         tasks: &[Task<'_>],
-        running: &mut [Running],
+        running: &mut [DecodeProgress],
         choice: Choice,
     ) -> Result<(), SessionError> {
         for t in tasks {
@@ -123,9 +123,9 @@ impl GpuRunner {
     fn run(
         &mut self,
         tasks: &mut [Task<'_>],
-        running: &mut [Running],
+        running: &mut [DecodeProgress],
         choice: Choice,
-        sink: &mut dyn FnMut(usize, u32) -> After,
+        sink: &mut dyn FnMut(usize, u32) -> DecodeControl,
     ) -> Result<(), SessionError> {
         let (context, ring) = (self.context, self.context + 1);
         // Only one step ahead in three cases: recurrent states, which cannot drop a discarded
@@ -191,12 +191,12 @@ impl GpuRunner {
                 (r.len, r.read) = (r.read, r.read + 1);
                 t.sampler.accept(token);
                 match sink(index, token) {
-                    After::Go => {}
+                    DecodeControl::Go => {}
                     // A state that cannot go back already has the tokens of the other sequences:
                     // they are passed on too.
-                    After::Pause if self.graph.is_recurrent() => pause = true,
-                    After::Pause => return Ok(()),
-                    After::End => {
+                    DecodeControl::Pause if self.graph.is_recurrent() => pause = true,
+                    DecodeControl::Pause => return Ok(()),
+                    DecodeControl::End => {
                         // Steps already launched for this sequence are discarded.
                         (r.live, r.next, recording) = (false, r.read - 1, None);
                     }
@@ -209,9 +209,9 @@ impl GpuRunner {
     }
 }
 
-fn starting(t: &Task<'_>) -> Running {
+fn starting(t: &Task<'_>) -> DecodeProgress {
     let end = t.first + t.tokens.len();
-    Running {
+    DecodeProgress {
         slot: t.slot,
         next: end - 1,
         read: end,

@@ -6,10 +6,10 @@
 //! the step ends.
 
 use super::Drafted;
-use super::{Again, GpuRunner, choice_of};
+use super::{GpuRunner, RecordedLaunches, choice_of};
 use crate::loaded_plan::{NONE, SlotScope};
 use kjit_exec::{SessionError, Task, Want, follow};
-use kjit_plan::{Choice, DRAFTED, Now, PICK};
+use kjit_plan::{Choice, DRAFTED, LaunchParams, PICK};
 
 /// The most captured graphs that are kept. A graph contains addresses of a slot's memory, so each
 /// slot has its own; the oldest is dropped.
@@ -42,8 +42,8 @@ impl GpuRunner {
         })?;
         r.stream.copy_in(&words.put, &words.rows)?;
         match self.drafts.get(recording) {
-            Some((_, Again::Replay(recording))) => r.stream.replay(recording)?,
-            Some((_, Again::Launch(now))) => self.issue_drafted(what, now)?,
+            Some((_, RecordedLaunches::Replay(recording))) => r.stream.replay(recording)?,
+            Some((_, RecordedLaunches::Launch(now))) => self.issue_drafted(what, now)?,
             None => return Err(none()),
         }
         self.note(t.slot, |s| s.held = None);
@@ -78,8 +78,8 @@ impl GpuRunner {
         let drafts = r.plan.drafts.as_ref().ok_or_else(none)?;
         let now = self.now(&drafts.program, what.rows, Choice::Greedy)?;
         let recording = match self.captures {
-            true => Again::Replay(r.capture(|| self.issue_drafted(what, &now))?),
-            false => Again::Launch(now),
+            true => RecordedLaunches::Replay(r.capture(|| self.issue_drafted(what, &now))?),
+            false => RecordedLaunches::Launch(now),
         };
         if self.drafts.len() >= KEPT {
             self.drafts.remove(0);
@@ -88,7 +88,7 @@ impl GpuRunner {
         Ok(self.drafts.len() - 1)
     }
 
-    fn issue_drafted(&self, what: Drafted, now: &Now) -> kjit_engine::Result<()> {
+    fn issue_drafted(&self, what: Drafted, now: &LaunchParams) -> kjit_engine::Result<()> {
         let (r, whose) = (&self.loaded, SlotScope::Slot(what.slot));
         let Some(drafts) = &r.plan.drafts else { return Ok(()) };
         r.issue(&drafts.program, 0, now, whose)?;

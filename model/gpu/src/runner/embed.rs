@@ -1,7 +1,7 @@
 //! Embeddings: vectors of texts, from encoder models.
 
 use super::GpuRunner;
-use kjit_exec::{Made, Piece, Runner, SessionError, embeds};
+use kjit_exec::{HiddenStates, Runner, SessionError, TokenSpan, embeds};
 
 impl GpuRunner {
     /// Computes a text's vector.
@@ -13,8 +13,8 @@ impl GpuRunner {
         let pooling = embeds(&self.graph, tokens, self.context)?;
         let (width, mut all) = (self.graph.value(self.graph.logits).width, vec![]);
         // An encoder's sequences have no tokens, so any slot is free.
-        self.rows(&[Piece { slot: 0, first: 0, tokens }], &mut |_, made| {
-            if let Made::Device(stream, rows) = made {
+        self.rows(&[TokenSpan { slot: 0, first: 0, tokens }], &mut |_, made| {
+            if let HiddenStates::Device(stream, rows) = made {
                 all.append(&mut stream.read(&rows)?);
             }
             Ok(())

@@ -15,24 +15,24 @@ mod decode;
 mod device_sharing;
 mod draft;
 mod embed;
-mod link;
 mod pages;
 mod rank;
 mod rank_shutdown;
 mod shared_devices;
 mod stage;
+mod stage_link;
 mod step;
 mod tables;
 mod takeover;
 mod tensor_parallel;
 
-pub use tensor_parallel::NotTogether;
+pub use tensor_parallel::DevicesIncompatible;
 
-use super::background::Early;
+use super::background::BackgroundCompiling;
 use super::expert_cache::{ExpertCache, ExpertCacheCounts};
 use super::host_part::PromptCopy;
 use super::loaded_plan::{LoadedPlan, NONE, SlotScope, Timeline};
-use super::plan::{BufferId, Choice, Launch, Now, Plan, Program};
+use super::plan::{BufferId, Choice, Launch, LaunchParams, Plan, Program};
 use crate::statistics::Statistics;
 use half::f16;
 use kjit_engine::Stream;
@@ -53,7 +53,7 @@ const DRAW: Choice = Choice::Draw { top_k: 1, inverse: 1.0, top_p: 1.0, min_p: 0
 /// without any allocation, compile, copy or wait between steps.
 pub struct GpuRunner {
     /// The other devices of a tensor split. The first field, because fields are dropped in order.
-    others: Others,
+    others: OtherDevices,
     /// Detects other models on the devices of a tensor split.
     sole: Option<Arc<shared_devices::SharedDevices>>,
     /// Waits for the ranks of other processes at shutdown.
@@ -61,7 +61,7 @@ pub struct GpuRunner {
     loaded: LoadedPlan,
     graph: Graph,
     context: usize,
-    slots: Vec<Slot>,
+    slots: Vec<SlotWords>,
     /// Staging for the slot list.
     rows: PinnedBuffer<u32>,
     /// The slot list on the device.
@@ -69,17 +69,17 @@ pub struct GpuRunner {
     /// Staging for rows of logits.
     logits: PinnedBuffer<f32>,
     /// Captured launches by key, captured when first needed.
-    recordings: Vec<(Recorded, Again)>,
+    recordings: Vec<(RecordingKey, RecordedLaunches)>,
     /// Captured draft steps.
-    drafts: Vec<(Drafted, Again)>,
+    drafts: Vec<(Drafted, RecordedLaunches)>,
     /// Whether launches are captured. If the runtime cannot capture, they are issued for each
     /// token.
     captures: bool,
     /// The last program that ran.
-    last: Last,
+    last: LastProgram,
     statistics: Statistics,
     /// The state of the background compiles; `None` if nothing was missing.
-    early: Option<Early>,
+    early: Option<BackgroundCompiling>,
     /// Warnings about kernels that could not be verified and variants that were rejected.
     remarks: Vec<String>,
     /// Whether the prompt kernels are loaded.
@@ -87,7 +87,7 @@ pub struct GpuRunner {
     /// Whether the persistent kernel is still being compiled.
     one_launch_late: bool,
     /// The previous stage of a layer split, on another device.
-    before: Option<link::Before>,
+    before: Option<stage_link::PreviousStage>,
     /// The prompts whose experts are copied to the GPU. Only set if the CPU computes the experts of
     /// single tokens.
     copied: Option<PromptCopy>,
@@ -99,7 +99,7 @@ pub struct GpuRunner {
 
 /// The state of a slot's control words, as far as the host knows it.
 #[derive(Debug, Clone, Default)]
-struct Slot {
+struct SlotWords {
     /// The device's position; `None` if unknown.
     at: Option<usize>,
     /// Ring words from this index on are [`NONE`].
@@ -115,33 +115,33 @@ struct Slot {
 }
 
 /// The key of a captured graph: the number of rows, and how the next tokens are chosen.
-type Recorded = (usize, Option<Chosen>);
+type RecordingKey = (usize, Option<SamplingMode>);
 
 /// How tokens are chosen after rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Chosen {
+struct SamplingMode {
     choice: Choice,
     /// Whether a slot has biases, a mask or penalties. If not, no adjustment is launched.
     adjusted: bool,
 }
 
-impl From<Choice> for Chosen {
-    fn from(choice: Choice) -> Chosen {
-        Chosen { choice, adjusted: false }
+impl From<Choice> for SamplingMode {
+    fn from(choice: Choice) -> SamplingMode {
+        SamplingMode { choice, adjusted: false }
     }
 }
 
 /// A captured graph, or the values for issuing its launches again.
-enum Again {
+enum RecordedLaunches {
     /// A captured graph.
     Replay(Recording),
     /// The values for launches that are issued one by one.
-    Launch(Now),
+    Launch(LaunchParams),
 }
 
 /// The last program that ran: a prompt program and its tokens, or rows.
 #[derive(Debug, Clone, Copy)]
-enum Last {
+enum LastProgram {
     Prompt(usize, usize),
     Rows(usize),
 }
@@ -190,19 +190,21 @@ impl GpuRunner {
         graph: Graph,
         context: usize,
         statistics: Statistics,
-        early: Option<Early>,
+        early: Option<BackgroundCompiling>,
     ) -> Result<GpuRunner, SessionError> {
         let device = loaded.stream.device();
         let (logits, rows) = (device.pinned(graph.n_vocab())?, device.pinned(loaded.plan.slots)?);
         // The rings were never written.
-        let slots =
-            vec![Slot { used: context + 1, adjusted: true, ..Slot::default() }; loaded.plan.slots];
+        let slots = vec![
+            SlotWords { used: context + 1, adjusted: true, ..SlotWords::default() };
+            loaded.plan.slots
+        ];
         // A trace of streamed layers must show each copy; a replayed graph does not.
         let shown = loaded.ring.is_none() || loaded.stream.device().trace().is_none();
         // Host parts cannot be captured.
         let captures = shown && loaded.aside.is_none();
         let mut runner = GpuRunner {
-            others: Others::default(),
+            others: OtherDevices::default(),
             sole: None,
             far: None,
             loaded,
@@ -215,10 +217,10 @@ impl GpuRunner {
             recordings: vec![],
             drafts: vec![],
             captures,
-            last: Last::Rows(1),
+            last: LastProgram::Rows(1),
             statistics,
             prompts_ready: early.as_ref().is_none_or(|early| early.jobs().is_empty()),
-            one_launch_late: early.as_ref().is_some_and(Early::lacks_one_launch),
+            one_launch_late: early.as_ref().is_some_and(BackgroundCompiling::lacks_one_launch),
             early,
             remarks: vec![],
             before: None,
@@ -284,7 +286,7 @@ impl GpuRunner {
     }
 
     /// The background compiles of opening and their state; `None` if nothing was missing.
-    pub fn early(&self) -> Option<&Early> {
+    pub fn early(&self) -> Option<&BackgroundCompiling> {
         self.early.as_ref()
     }
 
@@ -372,8 +374,8 @@ impl GpuRunner {
         let id = id.ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")))?;
         let r = &self.loaded;
         let (program, rows) = match self.last {
-            Last::Prompt(index, rows) => (self.prompt(index)?, rows),
-            Last::Rows(rows) => (self.rows_of(rows)?.program, rows),
+            LastProgram::Prompt(index, rows) => (self.prompt(index)?, rows),
+            LastProgram::Rows(rows) => (self.rows_of(rows)?.program, rows),
         };
         let Some(kept) = program.kept.iter().find(|k| k.value == id) else { return Ok(None) };
         let (v, view) = (self.graph.value(id), r.buffer(program, kept.buffer)?);
@@ -448,14 +450,19 @@ impl GpuRunner {
     }
 
     /// The values for evaluating a program's launches.
-    fn now(&self, program: &Program, tokens: usize, choice: Choice) -> Result<Now, SessionError> {
+    fn now(
+        &self,
+        program: &Program,
+        tokens: usize,
+        choice: Choice,
+    ) -> Result<LaunchParams, SessionError> {
         let r = &self.loaded;
         let now = program.now(&r.plan.target, r.units(), tokens as u32, choice);
         now.map_err(|e| SessionError::Device(e.to_string()))
     }
 
     /// Index of the captured graph for this key; captured if missing.
-    fn record(&mut self, what: Recorded) -> Result<usize, SessionError> {
+    fn record(&mut self, what: RecordingKey) -> Result<usize, SessionError> {
         if let Some(at) = self.recordings.iter().position(|(w, _)| *w == what) {
             return Ok(at);
         }
@@ -463,13 +470,13 @@ impl GpuRunner {
         let (r, rows) = (&self.loaded, self.rows_of(n)?);
         let now = self.now(rows.program, n, choice.map_or(Choice::Greedy, |c| c.choice))?;
         let recording = match self.captures {
-            true => Again::Replay(r.capture(|| self.issue(what, &now))?),
-            false => Again::Launch(now),
+            true => RecordedLaunches::Replay(r.capture(|| self.issue(what, &now))?),
+            false => RecordedLaunches::Launch(now),
         };
         // If options are launch arguments, each set of options has its own graph. The last graph of
         // each kind is kept.
-        let same = |(w, _): &(Recorded, Again)| {
-            let drawn = |c: &Chosen| c.choice != Choice::Greedy;
+        let same = |(w, _): &(RecordingKey, RecordedLaunches)| {
+            let drawn = |c: &SamplingMode| c.choice != Choice::Greedy;
             let (before, now) = (w.1.filter(drawn), choice.filter(drawn));
             w.0 == n && before.zip(now).is_some_and(|(before, now)| before.adjusted == now.adjusted)
         };
@@ -483,8 +490,8 @@ impl GpuRunner {
         let (what, recording) =
             found.ok_or_else(|| SessionError::Device("no such recording".to_owned()))?;
         match recording {
-            Again::Replay(recording) => self.loaded.stream.replay(recording)?,
-            Again::Launch(now) => self.issue(*what, now)?,
+            RecordedLaunches::Replay(recording) => self.loaded.stream.replay(recording)?,
+            RecordedLaunches::Launch(now) => self.issue(*what, now)?,
         }
         Ok(())
     }
@@ -505,7 +512,7 @@ impl GpuRunner {
     }
 
     /// Issues the launches of rows and of the choice of tokens.
-    fn issue(&self, (n, choice): Recorded, now: &Now) -> kjit_engine::Result<()> {
+    fn issue(&self, (n, choice): RecordingKey, now: &LaunchParams) -> kjit_engine::Result<()> {
         let r = &self.loaded;
         let rows = self.rows_of(n).map_err(|e| kjit_engine::Error::Buffer(e.to_string()))?;
         r.issue_rows(rows.program, now, rows.whose)?;
@@ -513,7 +520,12 @@ impl GpuRunner {
     }
 
     /// Issues the launches that choose tokens after rows.
-    fn issue_choice(&self, rows: &Rows<'_>, chosen: Chosen, now: &Now) -> kjit_engine::Result<()> {
+    fn issue_choice(
+        &self,
+        rows: &Rows<'_>,
+        chosen: SamplingMode,
+        now: &LaunchParams,
+    ) -> kjit_engine::Result<()> {
         let r = &self.loaded;
         if let Some(adjust) = rows.adjust.filter(|_| chosen.adjusted) {
             r.launch(rows.program, adjust, now, rows.whose)?;
@@ -529,11 +541,11 @@ impl GpuRunner {
         if drawn != Choice::Greedy && !self.loaded.plan.batches.is_empty() { DRAW } else { drawn }
     }
 
-    fn slot(&self, slot: usize) -> Slot {
+    fn slot(&self, slot: usize) -> SlotWords {
         self.slots.get(slot).cloned().unwrap_or_default()
     }
 
-    fn note(&mut self, slot: usize, change: impl FnOnce(&mut Slot)) {
+    fn note(&mut self, slot: usize, change: impl FnOnce(&mut SlotWords)) {
         if let Some(s) = self.slots.get_mut(slot) {
             change(s);
         }
@@ -711,7 +723,7 @@ impl GpuRunner {
         self.listed.clear();
         let used = self.context + 1;
         slots.iter().for_each(|&slot| {
-            self.note(slot, |s| *s = Slot { used, adjusted: true, ..Slot::default() })
+            self.note(slot, |s| *s = SlotWords { used, adjusted: true, ..SlotWords::default() })
         });
     }
 }
@@ -727,19 +739,19 @@ pub(super) struct Drafted {
 
 /// The other devices of a tensor split; empty without one.
 #[derive(Default)]
-pub(super) struct Others {
+pub(super) struct OtherDevices {
     pub(super) runners: Vec<GpuRunner>,
     /// The streams of all devices, the first one included.
     pub(super) streams: Vec<Stream>,
 }
 
-impl Others {
+impl OtherDevices {
     pub(super) fn is_empty(&self) -> bool {
         self.runners.is_empty()
     }
 }
 
-impl Drop for Others {
+impl Drop for OtherDevices {
     fn drop(&mut self) {
         // Work in flight on one device writes to the memory of other devices.
         let end = Instant::now() + PATIENCE;

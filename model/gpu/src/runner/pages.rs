@@ -3,15 +3,15 @@
 //! A page has the keys and values of [`PAGE`] positions of all layers. Each slot has a table of
 //! pages by position. Sequences with a common prefix share its pages, and the prefix cache may also
 //! hold pages. A slot that writes to a shared page first gets a copy of the part before that
-//! position. This module does not use a device. It returns the work as [`Change`]s in stream order,
-//! so a page freed here can be reused immediately.
+//! position. This module does not use a device. It returns the work as [`PageOperation`]s in stream
+//! order, so a page freed here can be reused immediately.
 
 use kjit_exec::PageCount;
 use kjit_kernels::kv::PAGE;
 
 /// Work on the device before positions are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum PageOperation {
     /// Sets an entry of a slot's table.
     Entry { slot: usize, at: usize, page: u32 },
     /// Copies a page.
@@ -57,7 +57,7 @@ impl Pages {
 
     /// Gives a slot exclusive pages for positions `first..end`. Returns the work on the device.
     /// `None`, without any change, if too few pages are free.
-    pub fn reserve(&mut self, slot: usize, first: usize, end: usize) -> Option<Vec<Change>> {
+    pub fn reserve(&mut self, slot: usize, first: usize, end: usize) -> Option<Vec<PageOperation>> {
         if self.need(slot, first, end) > self.free.len() {
             return None;
         }
@@ -75,7 +75,7 @@ impl Pages {
             if let Some(before) = before {
                 // Positions from `first` on will be overwritten.
                 if first > at * PAGE {
-                    changes.push(Change::Copy { from: before, to: page });
+                    changes.push(PageOperation::Copy { from: before, to: page });
                 }
                 self.release(&[before]);
             }
@@ -84,7 +84,7 @@ impl Pages {
                 Some(entry) => *entry = page,
                 None => table.push(page),
             }
-            changes.push(Change::Entry { slot, at, page });
+            changes.push(PageOperation::Entry { slot, at, page });
         }
         Some(changes)
     }
@@ -97,13 +97,17 @@ impl Pages {
     }
 
     /// Starts an empty slot with `pages`.
-    pub fn begin(&mut self, slot: usize, pages: &[u32]) -> Vec<Change> {
+    pub fn begin(&mut self, slot: usize, pages: &[u32]) -> Vec<PageOperation> {
         self.truncate(slot, 0);
         self.hold(pages);
         if let Some(table) = self.tables.get_mut(slot) {
             table.extend_from_slice(pages);
         }
-        pages.iter().enumerate().map(|(at, &page)| Change::Entry { slot, at, page }).collect()
+        pages
+            .iter()
+            .enumerate()
+            .map(|(at, &page)| PageOperation::Entry { slot, at, page })
+            .collect()
     }
 
     /// Adds one reference to each page.
@@ -140,7 +144,7 @@ impl Pages {
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, PAGE, Pages};
+    use super::{PAGE, PageOperation, Pages};
     use std::collections::HashMap;
 
     #[test]
@@ -162,12 +166,15 @@ mod tests {
         let to = pages.of(1)[1];
         assert_eq!(
             changes,
-            [Change::Copy { from: first[1], to }, Change::Entry { slot: 1, at: 1, page: to }]
+            [
+                PageOperation::Copy { from: first[1], to },
+                PageOperation::Entry { slot: 1, at: 1, page: to }
+            ]
         );
         // A page that is overwritten from its start needs no copy.
         assert!(matches!(
             pages.reserve(1, 0, 1).unwrap()[..],
-            [Change::Entry { slot: 1, at: 0, .. }]
+            [PageOperation::Entry { slot: 1, at: 0, .. }]
         ));
         assert_eq!((pages.count().free(), pages.reserve(0, 0, 3 * PAGE)), (0, None));
         pages.truncate(1, 0);
@@ -233,8 +240,10 @@ mod tests {
             };
             for change in &changes {
                 match *change {
-                    Change::Entry { slot, at, page } => drop(tables.insert((slot, at), page)),
-                    Change::Copy { from, to } => {
+                    PageOperation::Entry { slot, at, page } => {
+                        tables.insert((slot, at), page);
+                    }
+                    PageOperation::Copy { from, to } => {
                         memory[to as usize] = memory[from as usize];
                         copies += 1;
                     }

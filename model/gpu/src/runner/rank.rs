@@ -12,7 +12,7 @@ use kjit_engine::{COLLECTIVE_ID, Device, Engine};
 use kjit_exec::{OpenOptions, SessionError, Task};
 use kjit_gguf::Gguf;
 use kjit_graph::Graph;
-use kjit_ranks::{Far, Hello, Links, Ranks, RanksError, Waiting, meet};
+use kjit_ranks::{DeviceWait, Hello, RankConnections, Ranks, RanksError, RemoteRanks, handshake};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -32,17 +32,17 @@ impl GpuRunner {
         let library = device.collective_library()?;
         let version = library.version();
         let hello = hello(source.gguf, device, options, version, ranks.size);
-        let (id, links) = meet(ranks, &hello, || {
+        let (id, links) = handshake(ranks, &hello, || {
             library.id().map(Vec::from).map_err(|e| RanksError::Meeting(e.to_string()))
         })
         .map_err(error)?;
         let id = <[u8; COLLECTIVE_ID]>::try_from(id);
         let id = id.map_err(|_| SessionError::Device("rank 0 sent an incomplete id".to_owned()))?;
         let (place, said) = ((ranks.rank, ranks.size), links.1.clone());
-        let stop = || Links::gone(&links).map(|rank| format!("rank {rank} has ended"));
+        let stop = || RankConnections::gone(&links).map(|rank| format!("rank {rank} has ended"));
         let collective = library.join(&id, place, JOIN, &stop)?;
         let room = plan_for(engine, &share, device.target(), options)?.room().unwrap_or_default();
-        let far = |sums| Far::new(collective, links, (ranks.rank, ranks.limit), sums);
+        let far = |sums| RemoteRanks::new(collective, links, (ranks.rank, ranks.limit), sums);
         let meeting = Exchange::of_rank(device, place, room, far)?;
         let instead = |error| meeting.instead(device, error);
         if let Some(far) = meeting.far() {
@@ -114,7 +114,7 @@ impl GpuRunner {
 
     /// Announces this call's inputs, which must be equal on all ranks. Ranks wait for each other
     /// while the returned value exists. `None` with one process.
-    pub(super) fn given(&self, tasks: &[Task<'_>]) -> Option<Waiting> {
+    pub(super) fn given(&self, tasks: &[Task<'_>]) -> Option<DeviceWait> {
         let far = self.loaded.meeting.as_ref().and_then(Exchange::far)?;
         let mut all = DefaultHasher::new();
         for task in tasks {
@@ -131,7 +131,7 @@ impl GpuRunner {
 /// Exchanges one word before any rank loads a model, so that a broken link is detected early.
 fn first_word(
     device: &Device,
-    far: &Far,
+    far: &RemoteRanks,
     (rank, ranks): (usize, usize),
 ) -> Result<(), SessionError> {
     let (stream, word, all) = (device.stream()?, device.buffer(1)?, device.buffer(ranks)?);

@@ -5,11 +5,12 @@
 //! waiting on the host, if a test pattern arrived in this way at the start. Otherwise they are
 //! copied through page-locked memory of both devices.
 
-use super::link::{Before, STAGING, Way};
-use super::{GpuRunner, Last};
-use kjit_engine::{Crossing, Stream};
+use super::stage_link::{PreviousStage, STAGING, StageLink};
+use super::{GpuRunner, LastProgram};
+use kjit_engine::{CopyEvents, Stream};
 use kjit_exec::{
-    After, Ahead, Given, KvPages, Late, Made, Piece, Runner, SessionError, Sink, Task,
+    DecodeControl, DeviceDecode, HiddenStates, HiddenStatesSink, KvPages, MaskCallback, Runner,
+    SessionError, StepOutput, Task, TokenSpan,
 };
 use kjit_graph::Graph;
 use kjit_plan::{BufferId, Program};
@@ -17,21 +18,21 @@ use std::any::Any;
 
 /// Words of the test pattern.
 const PATTERN: usize = 64 << 10;
-impl Before {
+impl PreviousStage {
     /// Sets up the link from a stage to a stream. The text is the reason why a link between two
     /// devices is not used.
     pub(super) fn new(
         stage: Box<dyn Runner>,
         to: &Stream,
-    ) -> Result<(Before, Option<String>), SessionError> {
+    ) -> Result<(PreviousStage, Option<String>), SessionError> {
         let width = stage.graph().value(stage.graph().logits).width;
         let room = STAGING.next_multiple_of(width.max(1));
-        let (mut way, mut there, mut said) = (Way::Host, None, None);
+        let (mut way, mut there, mut said) = (StageLink::Host, None, None);
         let any: &dyn Any = &*stage;
         if let Some(gpu) = any.downcast_ref::<GpuRunner>() {
             let from = &gpu.loaded.stream;
             match peer(from, to) {
-                Ok(Some(crossing)) => way = Way::Peer(crossing),
+                Ok(Some(crossing)) => way = StageLink::Peer(crossing),
                 Ok(None) => {}
                 Err(lost @ SessionError::Lost(_))
                     if from.device().memory().is_err() || to.device().memory().is_err() =>
@@ -43,18 +44,18 @@ impl Before {
                     said = Some(format!("copies from {from} to {to} go through the host: {why}"));
                 }
             }
-            if matches!(way, Way::Host) {
+            if matches!(way, StageLink::Host) {
                 there = Some(from.device().pinned(room)?);
             }
         }
-        let here = to.device().pinned(if matches!(way, Way::Host) { room } else { 1 })?;
-        Ok((Before { stage, way, width, here, there }, said))
+        let here = to.device().pinned(if matches!(way, StageLink::Host) { room } else { 1 })?;
+        Ok((PreviousStage { stage, way, width, here, there }, said))
     }
 }
 
 /// Tests the vendor's copies between two devices with two patterns. `None` for devices of different
 /// vendors.
-fn peer(from: &Stream, to: &Stream) -> Result<Option<Crossing>, SessionError> {
+fn peer(from: &Stream, to: &Stream) -> Result<Option<CopyEvents>, SessionError> {
     if from.device().target().vendor() != to.device().target().vendor() {
         return Ok(None);
     }
@@ -79,7 +80,7 @@ impl GpuRunner {
     /// Places this runner after the stage `before`.
     pub fn behind(mut self, before: Option<Box<dyn Runner>>) -> Result<GpuRunner, SessionError> {
         if let Some(stage) = before {
-            let (before, said) = Before::new(stage, &self.loaded.stream)?;
+            let (before, said) = PreviousStage::new(stage, &self.loaded.stream)?;
             self.remarks.extend(said);
             self.before = Some(before);
         }
@@ -89,12 +90,16 @@ impl GpuRunner {
     /// The link from the previous stage: `device to device` or `through the host`.
     pub fn link(&self) -> Option<&'static str> {
         self.before.as_ref().map(|b| match b.way {
-            Way::Peer(_) => "device to device",
-            Way::Host => "through the host",
+            StageLink::Peer(_) => "device to device",
+            StageLink::Host => "through the host",
         })
     }
 
-    fn try_rows(&mut self, pieces: &[Piece<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
+    fn try_rows(
+        &mut self,
+        pieces: &[TokenSpan<'_>],
+        sink: &mut HiddenStatesSink<'_>,
+    ) -> Result<(), SessionError> {
         for p in pieces {
             self.put(p.slot, p.first, p.tokens)?;
         }
@@ -121,15 +126,19 @@ impl GpuRunner {
 
     /// Passes on the hidden states of the last program; `first` is the number of the first row.
     /// Returns the number of rows.
-    fn hand_on(&self, first: usize, sink: &mut Sink<'_>) -> Result<usize, SessionError> {
+    fn hand_on(
+        &self,
+        first: usize,
+        sink: &mut HiddenStatesSink<'_>,
+    ) -> Result<usize, SessionError> {
         let (program, rows) = match self.last {
-            Last::Prompt(index, rows) => (self.prompt(index)?, rows),
-            Last::Rows(rows) => (self.rows_of(rows)?.program, rows),
+            LastProgram::Prompt(index, rows) => (self.prompt(index)?, rows),
+            LastProgram::Rows(rows) => (self.rows_of(rows)?.program, rows),
         };
         let width = self.graph.value(self.graph.logits).width;
         let made =
             self.loaded.buffer(program, program.head)?.cast::<f32>()?.slice(..rows * width)?;
-        sink(first, Made::Device(&self.loaded.stream, made))?;
+        sink(first, HiddenStates::Device(&self.loaded.stream, made))?;
         Ok(rows)
     }
 
@@ -148,7 +157,7 @@ impl GpuRunner {
 
     fn take_from(
         &self,
-        before: &mut Before,
+        before: &mut PreviousStage,
         program: impl Fn(&GpuRunner) -> Result<&Program, SessionError>,
         tokens: &[(usize, usize, usize)],
     ) -> Result<(), SessionError> {
@@ -166,10 +175,10 @@ impl GpuRunner {
                     .collect::<Result<_, _>>()?,
             );
         }
-        let pieces: Vec<Piece<'_>> = tokens
+        let pieces: Vec<TokenSpan<'_>> = tokens
             .iter()
             .zip(&ids)
-            .map(|(&(slot, first, _), tokens)| Piece { slot, first, tokens })
+            .map(|(&(slot, first, _), tokens)| TokenSpan { slot, first, tokens })
             .collect();
         before.rows(&pieces, &r.stream, &given)
     }
@@ -205,7 +214,11 @@ impl Runner for GpuRunner {
         len.min(now)
     }
 
-    fn rows(&mut self, pieces: &[Piece<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
+    fn rows(
+        &mut self,
+        pieces: &[TokenSpan<'_>],
+        sink: &mut HiddenStatesSink<'_>,
+    ) -> Result<(), SessionError> {
         let done = self.try_rows(pieces, sink);
         if done.is_err() {
             let slots: Vec<usize> = pieces.iter().map(|p| p.slot).collect();
@@ -217,8 +230,8 @@ impl Runner for GpuRunner {
     fn step(
         &mut self,
         tasks: &mut [Task<'_>],
-        late: Option<Late<'_>>,
-    ) -> Result<Vec<Given>, SessionError> {
+        late: Option<MaskCallback<'_>>,
+    ) -> Result<Vec<StepOutput>, SessionError> {
         GpuRunner::step(self, tasks, late)
     }
 
@@ -227,7 +240,7 @@ impl Runner for GpuRunner {
     }
 
     /// With previous stages, the first stage must know a token before the next one can be computed.
-    fn ahead(&mut self) -> Option<&mut dyn Ahead> {
+    fn ahead(&mut self) -> Option<&mut dyn DeviceDecode> {
         if self.before.is_none() { Some(self) } else { None }
     }
 
@@ -248,11 +261,11 @@ impl Runner for GpuRunner {
     }
 }
 
-impl Ahead for GpuRunner {
+impl DeviceDecode for GpuRunner {
     fn decode(
         &mut self,
         tasks: &mut [Task<'_>],
-        sink: &mut dyn FnMut(usize, u32) -> After,
+        sink: &mut dyn FnMut(usize, u32) -> DecodeControl,
     ) -> (Vec<usize>, Result<(), SessionError>) {
         GpuRunner::decode(self, tasks, sink)
     }

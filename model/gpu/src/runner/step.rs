@@ -1,9 +1,9 @@
 //! A step: prompt chunks one after another, then one token of each sequence together.
 
-use super::{Chosen, GpuRunner, Last, Recorded, choice_of};
+use super::{GpuRunner, LastProgram, RecordingKey, SamplingMode, choice_of};
 use crate::loaded_plan::{Piece, SlotScope};
 use kjit_engine::DeviceBuffer;
-use kjit_exec::{Given, Late, SessionError, Task, Want, choose, follow};
+use kjit_exec::{MaskCallback, SessionError, StepOutput, Task, Want, choose, follow};
 use kjit_kernels::changes::MOST;
 use kjit_plan::Choice;
 use std::ops::Range;
@@ -17,8 +17,8 @@ impl GpuRunner {
     pub(super) fn step(
         &mut self,
         tasks: &mut [Task<'_>],
-        late: Option<Late<'_>>,
-    ) -> Result<Vec<Given>, SessionError> {
+        late: Option<MaskCallback<'_>>,
+    ) -> Result<Vec<StepOutput>, SessionError> {
         if self.graph.pooling.is_some() {
             return Err(SessionError::Encoder { arch: self.graph.arch.clone() });
         }
@@ -32,8 +32,8 @@ impl GpuRunner {
     pub(super) fn step_alone(
         &mut self,
         tasks: &mut [Task<'_>],
-        late: Option<Late<'_>>,
-    ) -> Result<Vec<Given>, SessionError> {
+        late: Option<MaskCallback<'_>>,
+    ) -> Result<Vec<StepOutput>, SessionError> {
         // A lack of pages is reported before anything is changed.
         self.all_have_place(tasks)?;
         let _waiting = self.given(tasks);
@@ -49,8 +49,8 @@ impl GpuRunner {
     fn try_step(
         &mut self,
         tasks: &mut [Task<'_>],
-        mut late: Option<Late<'_>>,
-    ) -> Result<Vec<Given>, SessionError> {
+        mut late: Option<MaskCallback<'_>>,
+    ) -> Result<Vec<StepOutput>, SessionError> {
         let mut logits: Vec<Vec<f32>> = vec![vec![]; tasks.len()];
         // Tasks whose last token runs together with the last tokens of others.
         let joins =
@@ -141,7 +141,7 @@ impl GpuRunner {
         &mut self,
         tasks: &[Task<'_>],
         rows: &[usize],
-    ) -> Result<Option<Chosen>, SessionError> {
+    ) -> Result<Option<SamplingMode>, SessionError> {
         let of = |t: &Task<'_>| choice_of(t.sampler.options());
         let here: Vec<&Task<'_>> = rows.iter().filter_map(|&i| tasks.get(i)).collect();
         let mut choices = here.iter().filter(|t| by_device(t)).map(|t| of(t)).peekable();
@@ -162,14 +162,14 @@ impl GpuRunner {
             // Rows that the host samples keep their logits unchanged.
             self.put_adjustments(t.slot, Some(&*t.sampler).filter(|_| changes(t)))?;
         }
-        Ok(Some(Chosen { choice, adjusted }))
+        Ok(Some(SamplingMode { choice, adjusted }))
     }
 
     /// Runs one token at each `(slot, position)`, whose ids are in the ring, then the choice.
     pub(super) fn run_rows(
         &mut self,
         at: &[(usize, usize)],
-        choice: Option<Chosen>,
+        choice: Option<SamplingMode>,
     ) -> Result<(), SessionError> {
         let slots: Vec<usize> = at.iter().map(|(slot, _)| *slot).collect();
         self.list(&slots)?;
@@ -180,7 +180,7 @@ impl GpuRunner {
         if let Some(&(_, position)) = at.first() {
             self.take_over(position)?;
         }
-        let what: Recorded = (at.len(), choice);
+        let what: RecordingKey = (at.len(), choice);
         let recording = self.record(what)?;
         if self.before.is_some() {
             let tokens: Vec<(usize, usize, usize)> =
@@ -192,7 +192,7 @@ impl GpuRunner {
         if choice.is_some() {
             at.iter().for_each(|&(slot, position)| self.moved_on(slot, position));
         }
-        self.last = Last::Rows(at.len());
+        self.last = LastProgram::Rows(at.len());
         Ok(())
     }
 
@@ -202,7 +202,11 @@ impl GpuRunner {
     }
 
     /// Launches the choice of the next tokens after `n` rows.
-    pub(super) fn launch_choice(&mut self, n: usize, chosen: Chosen) -> Result<(), SessionError> {
+    pub(super) fn launch_choice(
+        &mut self,
+        n: usize,
+        chosen: SamplingMode,
+    ) -> Result<(), SessionError> {
         let rows = self.rows_of(n)?;
         let now = self.now(rows.program, n, chosen.choice)?;
         Ok(self.issue_choice(&rows, chosen, &now)?)
@@ -347,7 +351,7 @@ impl GpuRunner {
             let Some(t) = tasks.get(i) else { continue };
             self.note(t.slot, |s| s.held = Some(t.first + n));
         }
-        self.last = Last::Prompt(index, rows);
+        self.last = LastProgram::Prompt(index, rows);
         Ok(())
     }
 
@@ -407,7 +411,7 @@ impl GpuRunner {
         }
         drop(span);
         self.note(slot, |s| s.held = Some(at + tokens));
-        self.last = Last::Prompt(index, tokens);
+        self.last = LastProgram::Prompt(index, tokens);
         Ok(tokens)
     }
 
@@ -419,9 +423,9 @@ impl GpuRunner {
         last: usize,
     ) -> Result<(), SessionError> {
         match self.last {
-            Last::Prompt(index, fed) => self.head(index, fed - 1..fed)?,
+            LastProgram::Prompt(index, fed) => self.head(index, fed - 1..fed)?,
             // The last piece was a single token and has logits.
-            Last::Rows(_) => {}
+            LastProgram::Rows(_) => {}
         }
         self.list(&[slot])?;
         self.move_to(slot, last)
@@ -440,7 +444,7 @@ impl GpuRunner {
             let all: Vec<usize> = (0..here.len()).collect();
             self.head(index, here)?;
             // `read_rows` finds logits by the number of rows.
-            let last = std::mem::replace(&mut self.last, Last::Rows(all.len()));
+            let last = std::mem::replace(&mut self.last, LastProgram::Rows(all.len()));
             let read = self.read_rows(&all);
             self.last = last;
             out.append(&mut read?);
@@ -464,8 +468,8 @@ impl GpuRunner {
     /// Logits of some rows of the last program.
     fn read_rows(&mut self, rows: &[usize]) -> Result<Vec<f32>, SessionError> {
         let n = match self.last {
-            Last::Rows(n) => n,
-            Last::Prompt(..) => 1,
+            LastProgram::Rows(n) => n,
+            LastProgram::Prompt(..) => 1,
         };
         let r = &self.loaded;
         let view = r.kept(self.rows_of(n)?.program, self.graph.logits)?.cast::<f32>()?;
@@ -504,7 +508,7 @@ impl GpuRunner {
         mut logits: Vec<Vec<f32>>,
         chosen: Vec<Option<Vec<u32>>>,
         rows: &[usize],
-    ) -> Result<Vec<Given>, SessionError> {
+    ) -> Result<Vec<StepOutput>, SessionError> {
         let n_vocab = self.graph.n_vocab();
         let wanted = |t: &Task<'_>| t.want != Want::Nothing && !by_device(t);
         let task_of = |row: usize| rows.get(row).and_then(|&i| tasks.get(i));
@@ -533,7 +537,7 @@ impl GpuRunner {
         for ((t, rows), chosen) in tasks.iter_mut().zip(logits).zip(chosen) {
             let last = last_of(t);
             given.push(match t.want {
-                Want::Drafted(n) => Given::Tokens(match chosen {
+                Want::Drafted(n) => StepOutput::Tokens(match chosen {
                     Some(chosen) => chosen,
                     None => {
                         let before = (rows.len() / n_vocab).saturating_sub(n + 1) * n_vocab;
@@ -542,13 +546,15 @@ impl GpuRunner {
                         follow(t, rows.get(before..).unwrap_or_default(), n_vocab, drafts)?
                     }
                 }),
-                Want::Nothing => Given::Nothing,
-                Want::Last | Want::All => Given::Logits(rows),
-                Want::Choose if !by_device(t) => tokens.next().map_or(Given::Nothing, Given::Token),
+                Want::Nothing => StepOutput::Nothing,
+                Want::Last | Want::All => StepOutput::Logits(rows),
+                Want::Choose if !by_device(t) => {
+                    tokens.next().map_or(StepOutput::Nothing, StepOutput::Token)
+                }
                 Want::Choose => {
                     let token = self.loaded.wait_for(t.slot * (self.context + 1) + last + 1)?;
                     t.sampler.accept(token);
-                    Given::Token(token)
+                    StepOutput::Token(token)
                 }
             });
         }

@@ -1,6 +1,6 @@
 //! Page tables and pages on the device; `pages.rs` assigns pages to slots.
 
-use super::pages::Change;
+use super::pages::PageOperation;
 use super::{GpuRunner, PageCount};
 use kjit_exec::{KvPages, SessionError, Task};
 use kjit_plan::Parts;
@@ -82,19 +82,19 @@ impl GpuRunner {
     }
 
     /// Applies changes of tables and pages on the device, in stream order.
-    fn change(&self, changes: &[Change]) -> Result<(), SessionError> {
+    fn change(&self, changes: &[PageOperation]) -> Result<(), SessionError> {
         let (Some((_, numbers)), r) = (&self.pages, &self.loaded) else { return Ok(()) };
         let stride = r.plan.table(self.context);
         for change in changes {
             match *change {
-                Change::Entry { slot, at, page } => {
+                PageOperation::Entry { slot, at, page } => {
                     let (page, at) = (page as usize, slot * stride + at);
                     r.stream.copy_in(
                         &numbers.slice(page..page + 1)?,
                         &r.control.pages.slice(at..at + 1)?,
                     )?;
                 }
-                Change::Copy { from, to } => {
+                PageOperation::Copy { from, to } => {
                     let in_pages = r.caches.iter().zip(&r.plan.parts).filter_map(
                         |(sides, parts)| match parts {
                             Parts::Pages(pages) => Some((sides, (*pages).max(1))),

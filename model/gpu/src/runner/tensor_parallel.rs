@@ -7,36 +7,36 @@
 //! The results of the first device are returned.
 
 use super::GpuRunner;
-use super::Others;
+use super::OtherDevices;
 use super::shared_devices::SharedDevices;
-use crate::exchange::{Exchange, Way};
+use crate::exchange::{Exchange, InboxMemory};
 use crate::loaded_plan::{Persistent, SlotScope};
 use crate::open::plan_for;
 use crate::source::Source;
 use kjit_engine::{Device, Engine, Stream};
 use kjit_exec::Sampler;
-use kjit_exec::{After, Given, Late, OpenOptions, SessionError, Task, Want};
+use kjit_exec::{DecodeControl, MaskCallback, OpenOptions, SessionError, StepOutput, Task, Want};
 use kjit_graph::Graph;
-use kjit_plan::{Bind, Choice, Room};
+use kjit_plan::{Bind, Choice, ExchangeSizes};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 /// The reason why devices cannot compute together.
-pub enum NotTogether {
+pub enum DevicesIncompatible {
     /// The devices differ in kind, or data sent between them does not arrive.
     Link(String),
     /// Any other error.
     Other(SessionError),
 }
 
-impl<E: Into<SessionError>> From<E> for NotTogether {
-    fn from(error: E) -> NotTogether {
-        NotTogether::Other(error.into())
+impl<E: Into<SessionError>> From<E> for DevicesIncompatible {
+    fn from(error: E) -> DevicesIncompatible {
+        DevicesIncompatible::Other(error.into())
     }
 }
 
 /// A task with its own copy of the sampler.
-struct Own<'a> {
+struct FollowerSampler<'a> {
     slot: usize,
     first: usize,
     tokens: &'a [u32],
@@ -44,20 +44,20 @@ struct Own<'a> {
     sampler: Sampler,
 }
 
-impl<'a> Own<'a> {
-    fn of(task: &Task<'a>) -> Own<'a> {
+impl<'a> FollowerSampler<'a> {
+    fn of(task: &Task<'a>) -> FollowerSampler<'a> {
         let &Task { slot, first, tokens, want, .. } = task;
-        Own { slot, first, tokens, want, sampler: task.sampler.clone() }
+        FollowerSampler { slot, first, tokens, want, sampler: task.sampler.clone() }
     }
 
     fn task(&mut self) -> Task<'_> {
-        let Own { slot, first, tokens, want, sampler } = self;
+        let FollowerSampler { slot, first, tokens, want, sampler } = self;
         Task { slot: *slot, first: *first, tokens, want: *want, sampler }
     }
 }
 
 /// The work of a device other than the first.
-type Follower<'a> =
+type FollowerTask<'a> =
     Box<dyn FnMut(&mut GpuRunner, &mut [Task<'_>]) -> Result<(), SessionError> + Send + 'a>;
 
 impl GpuRunner {
@@ -68,13 +68,13 @@ impl GpuRunner {
         source: Source<'_>,
         shards: Vec<Graph>,
         options: &OpenOptions,
-    ) -> Result<GpuRunner, NotTogether> {
+    ) -> Result<GpuRunner, DevicesIncompatible> {
         let mut unreached = None;
         for a in devices {
             for b in devices.iter().filter(|b| !b.same(a)) {
                 if a.target() != b.target() {
                     // The last bits of sums would differ, and so would tokens.
-                    return Err(NotTogether::Link(format!(
+                    return Err(DevicesIncompatible::Link(format!(
                         "{} and {} are not of one kind",
                         a.label(),
                         b.label()
@@ -92,7 +92,7 @@ impl GpuRunner {
         };
         let room = plan_for(engine, first, device.target(), options)?.room().unwrap_or_default();
         let places = match unreached {
-            None => Exchange::of(devices, room, Way::Devices)?,
+            None => Exchange::of(devices, room, InboxMemory::Devices)?,
             Some(_) => in_host(devices, room, unreached.as_deref())?,
         };
         let opened: Vec<Result<GpuRunner, SessionError>> = std::thread::scope(|scope| {
@@ -117,13 +117,13 @@ impl GpuRunner {
         let proven = |runners: &[GpuRunner]| {
             prove(runners, 0, runners.len()).map_err(|error| match error {
                 lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => {
-                    NotTogether::Other(lost)
+                    DevicesIncompatible::Other(lost)
                 }
-                other => NotTogether::Link(other.to_string()),
+                other => DevicesIncompatible::Link(other.to_string()),
             })
         };
         match proven(&runners) {
-            Err(NotTogether::Link(why)) if unreached.is_none() => {
+            Err(DevicesIncompatible::Link(why)) if unreached.is_none() => {
                 // Kernels that still wait use memory that is about to be freed.
                 runners.iter().try_for_each(|r| r.loaded.stream.synchronize())?;
                 for (runner, place) in runners.iter_mut().zip(in_host(devices, room, Some(&why))?) {
@@ -141,7 +141,7 @@ impl GpuRunner {
         sole.opened(&streams, runners.iter().filter(|r| has(r) > 0).count());
         runners.iter_mut().for_each(|r| r.sole = Some(Arc::clone(&sole)));
         let mut leader = runners.remove(0);
-        leader.others = Others { runners, streams };
+        leader.others = OtherDevices { runners, streams };
         leader.remark(
             unreached
                 .map(|why| format!("sums go through the host's memory: {why}"))
@@ -160,9 +160,9 @@ impl GpuRunner {
     /// or `by the vendor's library`.
     pub fn sums_go(&self) -> Option<&'static str> {
         self.loaded.meeting.as_ref().map(|place| match place.way() {
-            Way::Devices => "from device to device",
-            Way::Host => "through the host's memory",
-            Way::Own => "by the vendor's library",
+            InboxMemory::Devices => "from device to device",
+            InboxMemory::Host => "through the host's memory",
+            InboxMemory::Own => "by the vendor's library",
         })
     }
 
@@ -170,18 +170,19 @@ impl GpuRunner {
     fn all<T>(
         &mut self,
         tasks: &[Task<'_>],
-        mut theirs: Vec<Follower<'_>>,
+        mut theirs: Vec<FollowerTask<'_>>,
         ours: impl FnOnce(&mut GpuRunner) -> Result<T, SessionError>,
     ) -> Result<T, SessionError> {
         let _busy = self.sole.as_ref().map(SharedDevices::begin);
         let mut others = std::mem::take(&mut self.others.runners);
-        let mut own: Vec<Vec<Own<'_>>> =
-            others.iter().map(|_| tasks.iter().map(Own::of).collect()).collect();
+        let mut own: Vec<Vec<FollowerSampler<'_>>> =
+            others.iter().map(|_| tasks.iter().map(FollowerSampler::of).collect()).collect();
         let (mine, rest) = std::thread::scope(|scope| {
             let parts = others.iter_mut().zip(&mut own).zip(&mut theirs);
             let running = parts.map(|((runner, own), does)| {
                 scope.spawn(move || {
-                    let mut tasks: Vec<Task<'_>> = own.iter_mut().map(Own::task).collect();
+                    let mut tasks: Vec<Task<'_>> =
+                        own.iter_mut().map(FollowerSampler::task).collect();
                     let done = does(runner, &mut tasks);
                     runner.end_unless_well(&done);
                     done
@@ -233,15 +234,15 @@ impl GpuRunner {
     pub(super) fn step_together(
         &mut self,
         tasks: &mut [Task<'_>],
-        late: Option<Late<'_>>,
-    ) -> Result<Vec<Given>, SessionError> {
+        late: Option<MaskCallback<'_>>,
+    ) -> Result<Vec<StepOutput>, SessionError> {
         // The other devices also need the masks.
         if let Some(late) = late {
             late(tasks);
         }
-        let copies: Vec<Own<'_>> = tasks.iter().map(Own::of).collect();
+        let copies: Vec<FollowerSampler<'_>> = tasks.iter().map(FollowerSampler::of).collect();
         let mut copies = copies;
-        let given: Vec<Task<'_>> = copies.iter_mut().map(Own::task).collect();
+        let given: Vec<Task<'_>> = copies.iter_mut().map(FollowerSampler::task).collect();
         let theirs = self.others.runners.iter().map(|_| {
             let does = |runner: &mut GpuRunner, tasks: &mut [Task<'_>]| {
                 runner.step_alone(tasks, None).map(drop)
@@ -257,14 +258,14 @@ impl GpuRunner {
     pub(super) fn decode_together(
         &mut self,
         tasks: &mut [Task<'_>],
-        sink: &mut dyn FnMut(usize, u32) -> After,
+        sink: &mut dyn FnMut(usize, u32) -> DecodeControl,
     ) -> (Vec<usize>, Result<(), SessionError>) {
-        let mut copies: Vec<Own<'_>> = tasks.iter().map(Own::of).collect();
-        let given: Vec<Task<'_>> = copies.iter_mut().map(Own::task).collect();
+        let mut copies: Vec<FollowerSampler<'_>> = tasks.iter().map(FollowerSampler::of).collect();
+        let given: Vec<Task<'_>> = copies.iter_mut().map(FollowerSampler::task).collect();
         let mut to = vec![];
-        let mut theirs: Vec<Follower<'_>> = vec![];
+        let mut theirs: Vec<FollowerTask<'_>> = vec![];
         for _ in &self.others.runners {
-            let (tell, told) = channel::<(usize, u32, After)>();
+            let (tell, told) = channel::<(usize, u32, DecodeControl)>();
             to.push(tell);
             theirs.push(Box::new(move |runner, tasks| follow(runner, tasks, &told)));
         }
@@ -300,15 +301,15 @@ impl GpuRunner {
 /// Exchange buffers in host memory. The error also gives the reason why device memory is not used.
 fn in_host(
     devices: &[Device],
-    room: Room,
+    room: ExchangeSizes,
     why: Option<&str>,
-) -> Result<Vec<Exchange>, NotTogether> {
-    Exchange::of(devices, room, Way::Host).map_err(|error| match error {
+) -> Result<Vec<Exchange>, DevicesIncompatible> {
+    Exchange::of(devices, room, InboxMemory::Host).map_err(|error| match error {
         // A failed call is not a lost device if the devices still respond.
         lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => {
-            NotTogether::Other(lost)
+            DevicesIncompatible::Other(lost)
         }
-        error => NotTogether::Link(format!(
+        error => DevicesIncompatible::Link(format!(
             "{}, and in the host's memory {error}",
             why.unwrap_or_default()
         )),
@@ -316,10 +317,13 @@ fn in_host(
 }
 
 /// Adds to a link error the reason why device memory is not used.
-fn in_host_too(why: &str, done: Result<(), NotTogether>) -> Result<(), NotTogether> {
+fn in_host_too(
+    why: &str,
+    done: Result<(), DevicesIncompatible>,
+) -> Result<(), DevicesIncompatible> {
     done.map_err(|apart| match apart {
-        NotTogether::Link(second) => {
-            NotTogether::Link(format!("{why}, and in the host's memory {second}"))
+        DevicesIncompatible::Link(second) => {
+            DevicesIncompatible::Link(format!("{why}, and in the host's memory {second}"))
         }
         other => other,
     })
@@ -329,7 +333,7 @@ fn in_host_too(why: &str, done: Result<(), NotTogether>) -> Result<(), NotTogeth
 fn follow(
     runner: &mut GpuRunner,
     tasks: &mut [Task<'_>],
-    told: &Receiver<(usize, u32, After)>,
+    told: &Receiver<(usize, u32, DecodeControl)>,
 ) -> Result<(), SessionError> {
     let mut apart = None;
     let label = runner.opened().label().to_owned();
@@ -338,10 +342,10 @@ fn follow(
         Ok((_, other, _)) => {
             apart =
                 Some(format!("{label} chose token {token} where the first device chose {other}"));
-            After::Pause
+            DecodeControl::Pause
         }
         // The first device has failed.
-        Err(_) => After::Pause,
+        Err(_) => DecodeControl::Pause,
     });
     apart.map_or(done, |why| Err(SessionError::Lost(why)))
 }

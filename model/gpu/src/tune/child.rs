@@ -1,9 +1,9 @@
 //! The measuring process. If it faults, hangs or is killed, the parent continues.
 
 use super::TuningSet;
-use super::protocol::{Answer, Ask};
-use crate::measure::{Placed, Subject, Timing, time};
-use crate::probed::settled;
+use super::protocol::{ChildRequest, ChildResponse};
+use crate::measure::{LoadedCase, MeasuredKernel, Timing, time};
+use crate::target_probe::settled;
 use kjit_engine::{Device, Engine, Kernel, Stream, Target};
 use kjit_kernel_cases::Random;
 use kjit_kernels::spec::Spec;
@@ -32,14 +32,14 @@ pub fn serve(
     let target = settled(engine, device.target());
     let mut child = Child { engine, device, target, course, stream, stations: HashMap::new() };
     for line in questions.lines() {
-        let answer = match serde_json::from_str::<Ask>(&line?) {
+        let answer = match serde_json::from_str::<ChildRequest>(&line?) {
             Ok(ask) => child.answer(&ask),
-            Err(e) => Answer::Wrong { why: format!("not a request: {e}") },
+            Err(e) => ChildResponse::Wrong { why: format!("not a request: {e}") },
         };
         serde_json::to_writer(&mut answers, &answer)?;
         answers.write_all(b"\n")?;
         answers.flush()?;
-        if matches!(answer, Answer::Lost { .. }) {
+        if matches!(answer, ChildResponse::Lost { .. }) {
             break;
         }
     }
@@ -48,7 +48,7 @@ pub fn serve(
 
 /// A subject on the device with its current variant.
 struct DeviceSubject {
-    placed: Placed,
+    placed: LoadedCase,
     spec: Spec,
     kernel: Kernel,
 }
@@ -86,27 +86,29 @@ impl From<kjit_engine::Error> for Fault {
 type Outcome<T> = Result<T, Fault>;
 
 impl Child<'_> {
-    fn answer(&mut self, ask: &Ask) -> Answer {
+    fn answer(&mut self, ask: &ChildRequest) -> ChildResponse {
         let done = match ask {
-            Ask::Prepare { subject, spec } => self.prepare(*subject, spec).map(|()| Answer::Ready),
-            Ask::Measure { subject, spec, tuning } => {
-                self.measure(*subject, spec, tuning).map(Answer::from)
+            ChildRequest::Prepare { subject, spec } => {
+                self.prepare(*subject, spec).map(|()| ChildResponse::Ready)
             }
-            Ask::Use { subject, spec, tuning } => {
-                self.put(*subject, spec, tuning).map(|_| Answer::Ready)
+            ChildRequest::Measure { subject, spec, tuning } => {
+                self.measure(*subject, spec, tuning).map(ChildResponse::from)
             }
-            Ask::Comparison { subject, spec, tunings, rounds } => {
+            ChildRequest::Use { subject, spec, tuning } => {
+                self.put(*subject, spec, tuning).map(|_| ChildResponse::Ready)
+            }
+            ChildRequest::Comparison { subject, spec, tunings, rounds } => {
                 self.duel(*subject, spec, tunings, *rounds)
             }
         };
         match done {
             Ok(answer) => answer,
-            Err(Fault::Wrong(why)) => Answer::Wrong { why },
-            Err(Fault::Lost(why)) => Answer::Lost { why },
+            Err(Fault::Wrong(why)) => ChildResponse::Wrong { why },
+            Err(Fault::Lost(why)) => ChildResponse::Lost { why },
         }
     }
 
-    fn subject(&self, index: usize, spec: &str) -> Outcome<&Subject> {
+    fn subject(&self, index: usize, spec: &str) -> Outcome<&MeasuredKernel> {
         let found = self.course.subjects.get(index).filter(|s| s.spec.to_string() == spec);
         found.ok_or_else(|| {
             Fault::Wrong(format!("subject {index} is not '{spec}' here: another model or version?"))
@@ -149,7 +151,7 @@ impl Child<'_> {
             case.vary(&subject.spec, target, units, subject.size).map_err(wrong)?;
         }
         let kernel = self.kernel(&subject.spec)?;
-        let mut placed = Placed::new(self.device, case)?;
+        let mut placed = LoadedCase::new(self.device, case)?;
         let launches = self.course.token.iter().filter(|&&i| i == index).count();
         let (free, _) = self.device.memory()?;
         placed.spread_out(launches, free / 8)?;
@@ -218,7 +220,7 @@ impl Child<'_> {
         spec: &str,
         tunings: &[String; 2],
         rounds: usize,
-    ) -> Outcome<Answer> {
+    ) -> Outcome<ChildResponse> {
         let mut medians = [vec![], vec![]];
         let mut first = None;
         for _ in 0..rounds {
@@ -232,7 +234,7 @@ impl Child<'_> {
             self.restore(index, &first)?;
         }
         let [first, second] = medians;
-        Ok(Answer::Duelled { first, second })
+        Ok(ChildResponse::Duelled { first, second })
     }
 
     /// Times the current variant of a subject: within a whole token if it is part of one, and

@@ -11,17 +11,17 @@ use std::sync::{Mutex, PoisonError};
 /// The tuning choices in an engine's cache: its own directory, packs and other read-only layers. A
 /// record that does not name a variant of its kernel is set aside with a warning of the cache, and
 /// the shipped default is used.
-pub struct Kept<'e> {
+pub struct StoredTunings<'e> {
     engine: &'e Engine,
     /// Answers so far: a plan asks for the same spec once for each layer.
     asked: Mutex<HashMap<(String, String), Option<Tuning>>>,
 }
 
-impl<'e> Kept<'e> {
+impl<'e> StoredTunings<'e> {
     /// The choices of this engine.
     #[must_use]
-    pub fn of(engine: &'e Engine) -> Kept<'e> {
-        Kept { engine, asked: Mutex::default() }
+    pub fn of(engine: &'e Engine) -> StoredTunings<'e> {
+        StoredTunings { engine, asked: Mutex::default() }
     }
 
     /// Saves a choice for all later plans with this cache. `measured` describes its source for
@@ -67,13 +67,13 @@ impl<'e> Kept<'e> {
     }
 }
 
-impl fmt::Debug for Kept<'_> {
+impl fmt::Debug for StoredTunings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Kept")
     }
 }
 
-impl Choices for Kept<'_> {
+impl Choices for StoredTunings<'_> {
     fn choice(&self, spec: &Spec, target: &Target) -> Option<Tuning> {
         let key = (target.to_string(), spec.to_string());
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! A tuning course: the kernels to tune and the launches among which they are timed. Parent and
 //! child make the same course from the same plan, and identify its parts by their texts.
 
-use crate::measure::{Subject, of_plan};
+use crate::measure::{MeasuredKernel, of_plan};
 use kjit_engine::Target;
 use kjit_plan::Plan;
 
@@ -9,7 +9,7 @@ use kjit_plan::Plan;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TuningSet {
     /// All kernels of the model, or the requested ones.
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<MeasuredKernel>,
     /// The launches of a token, as indices of subjects. A one-token kernel is timed among them,
     /// since the best variant in a chain of only its launches is not the best in a layer. If empty,
     /// every kernel is timed in a chain of only its launches.

@@ -13,6 +13,6 @@ mod parent;
 mod protocol;
 
 pub use child::serve;
-pub use choices::Kept;
+pub use choices::StoredTunings;
 pub use course::TuningSet;
 pub use parent::{Candidate, Options, Progress, Tuned, tune};

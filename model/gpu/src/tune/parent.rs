@@ -1,11 +1,11 @@
 //! The parent process: sends variants to a child, restarts the child if it ends, and saves the
 //! results.
 
-use super::protocol::{Answer, Ask};
-use super::{Kept, TuningSet};
-use crate::measure::{Subject, Timing};
-use crate::probed::settled;
+use super::protocol::{ChildRequest, ChildResponse};
+use super::{StoredTunings, TuningSet};
+use crate::measure::{MeasuredKernel, Timing};
 use crate::process::Process;
+use crate::target_probe::settled;
 use kjit_engine::{Device, Engine, Target, TuningSubject};
 use kjit_exec::NonExhaustive;
 use kjit_kernels::spec::Spec;
@@ -54,7 +54,7 @@ pub struct Candidate {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tuned {
     /// The subject.
-    pub subject: Subject,
+    pub subject: MeasuredKernel,
     /// Text of the default tuning.
     pub default: String,
     /// All tried variants, the default first.
@@ -72,7 +72,7 @@ pub struct Tuned {
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'a> {
     /// The current subject.
-    pub subject: &'a Subject,
+    pub subject: &'a MeasuredKernel,
     /// The result of the subject when it is done.
     pub tuned: Option<&'a Tuned>,
     /// Number of variants that were tried.
@@ -91,7 +91,7 @@ pub fn tune(
     engine: &Engine,
     device: &Device,
     course: &TuningSet,
-    wanted: &dyn Fn(&Subject) -> bool,
+    wanted: &dyn Fn(&MeasuredKernel) -> bool,
     options: &Options,
     spawn: &dyn Fn() -> Command,
     told: &dyn Fn(&Progress<'_>),
@@ -118,9 +118,9 @@ struct Parent<'a> {
     course: &'a TuningSet,
     options: &'a Options,
     spawn: &'a dyn Fn() -> Command,
-    child: Option<Process<Answer>>,
+    child: Option<Process<ChildResponse>>,
     /// Requests that a new child gets again.
-    used: Vec<Ask>,
+    used: Vec<ChildRequest>,
 }
 
 /// Children in a row that may end before their first answer.
@@ -130,7 +130,7 @@ impl Parent<'_> {
     fn subject(
         &mut self,
         index: usize,
-        subject: &Subject,
+        subject: &MeasuredKernel,
         told: &dyn Fn(&Progress<'_>),
     ) -> Result<Tuned, String> {
         let (target, spec) = (self.target.clone(), subject.spec.with(None));
@@ -142,10 +142,16 @@ impl Parent<'_> {
         for (i, tuning) in space.iter().enumerate() {
             told(&Progress { subject, tuned: None, done: i, all: space.len() });
             let tuning = tuning.to_string();
-            let ask = Ask::Measure { subject: index, spec: what.clone(), tuning: tuning.clone() };
+            let ask = ChildRequest::Measure {
+                subject: index,
+                spec: what.clone(),
+                tuning: tuning.clone(),
+            };
             let outcome = match self.ask(&ask)? {
-                Ok(Answer::Timed { median, spread }) => Ok(Timing { median, spread }),
-                Ok(Answer::Wrong { why } | Answer::Lost { why }) | Err(why) => Err(why),
+                Ok(ChildResponse::Timed { median, spread }) => Ok(Timing { median, spread }),
+                Ok(ChildResponse::Wrong { why } | ChildResponse::Lost { why }) | Err(why) => {
+                    Err(why)
+                }
                 Ok(other) => Err(format!("an answer to another request: {other:?}")),
             };
             candidates.push(Candidate { tuning, outcome });
@@ -158,7 +164,7 @@ impl Parent<'_> {
         let (mut chosen, mut duel) = (default.clone(), None);
         if let Some((_, best)) = ranked.first().filter(|(_, best)| *best != default) {
             let tunings = [default.clone(), (*best).to_owned()];
-            let ask = Ask::Comparison {
+            let ask = ChildRequest::Comparison {
                 subject: index,
                 spec: what.clone(),
                 tunings,
@@ -166,7 +172,7 @@ impl Parent<'_> {
             };
             // If the default fails, there is no comparison; a variant that fails in the comparison
             // is not chosen.
-            if let Ok(Answer::Duelled { first, second }) = self.ask(&ask)? {
+            if let Ok(ChildResponse::Duelled { first, second }) = self.ask(&ask)? {
                 let (usual, other, chance) = decide(first, second);
                 duel = Some((usual, other, chance));
                 if usual - other > chance {
@@ -190,7 +196,8 @@ impl Parent<'_> {
         let tuned = Tuned { subject: subject.clone(), default, candidates, chosen, duel, context };
         self.keep(&tuned, &spec, &space)?;
         if tuned.chosen != tuned.default {
-            let ask = Ask::Use { subject: index, spec: what, tuning: tuned.chosen.clone() };
+            let ask =
+                ChildRequest::Use { subject: index, spec: what, tuning: tuned.chosen.clone() };
             // If the child ends here, the next child gets the request again.
             let _ = self.ask(&ask)?;
             self.used.push(ask);
@@ -225,7 +232,7 @@ impl Parent<'_> {
         self.engine
             .keep_tuning_timings(&subject, device.driver, &bytes)
             .map_err(|e| e.to_string())?;
-        let kept = Kept::of(self.engine);
+        let kept = StoredTunings::of(self.engine);
         let known = kept.choice(spec, target);
         let chosen = space.iter().find(|t| t.to_string() == tuned.chosen).copied();
         match chosen {
@@ -239,7 +246,7 @@ impl Parent<'_> {
 
     /// Sends a request to the child, which is started if needed. The inner error is a failure of
     /// the variant; the outer error means that no child starts.
-    fn ask(&mut self, ask: &Ask) -> Result<Result<Answer, String>, String> {
+    fn ask(&mut self, ask: &ChildRequest) -> Result<Result<ChildResponse, String>, String> {
         let mut last = String::new();
         for _ in 0..TRIES {
             let (mut process, fresh) = match self.child.take() {
@@ -251,12 +258,12 @@ impl Parent<'_> {
                 (false, _) => Ok(()),
                 (
                     true,
-                    Ask::Prepare { subject, spec }
-                    | Ask::Measure { subject, spec, .. }
-                    | Ask::Comparison { subject, spec, .. }
-                    | Ask::Use { subject, spec, .. },
+                    ChildRequest::Prepare { subject, spec }
+                    | ChildRequest::Measure { subject, spec, .. }
+                    | ChildRequest::Comparison { subject, spec, .. }
+                    | ChildRequest::Use { subject, spec, .. },
                 ) => {
-                    let prepare = Ask::Prepare { subject: *subject, spec: spec.clone() };
+                    let prepare = ChildRequest::Prepare { subject: *subject, spec: spec.clone() };
                     let told = std::iter::once((&prepare, self.options.start));
                     let used = self.used.iter().map(|used| (used, self.options.patience));
                     told.chain(used)
@@ -268,14 +275,14 @@ impl Parent<'_> {
                 continue;
             }
             // A comparison consists of many measurements.
-            let times = if let Ask::Comparison { rounds, .. } = ask {
+            let times = if let ChildRequest::Comparison { rounds, .. } = ask {
                 2 * u32::try_from(*rounds).unwrap_or(u32::MAX)
             } else {
                 1
             };
             let patience = self.options.patience.saturating_mul(times.max(1));
             return Ok(match process.exchange(ask, patience) {
-                Ok(answer @ Answer::Lost { .. }) => {
+                Ok(answer @ ChildResponse::Lost { .. }) => {
                     process.end("the device is lost");
                     Ok(answer)
                 }

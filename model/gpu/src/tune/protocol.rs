@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// A request to the child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) enum Ask {
+pub(super) enum ChildRequest {
     /// Makes and uploads the data of a subject, and of the subjects among which it is timed. Does
     /// not run kernels.
     Prepare { subject: usize, spec: String },
@@ -19,7 +19,7 @@ pub(super) enum Ask {
 
 /// The child's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum ChildResponse {
     /// Seconds of a token, or of a launch if timed alone.
     Timed { median: f64, spread: f64 },
     /// Medians of each round, for the first and the second variant.
@@ -32,8 +32,8 @@ pub(super) enum Answer {
     Lost { why: String },
 }
 
-impl From<Timing> for Answer {
-    fn from(t: Timing) -> Answer {
-        Answer::Timed { median: t.median, spread: t.spread }
+impl From<Timing> for ChildResponse {
+    fn from(t: Timing) -> ChildResponse {
+        ChildResponse::Timed { median: t.median, spread: t.spread }
     }
 }

@@ -1,6 +1,6 @@
 //! Attention whose heads have their own keys and values (MHA, GQA, MQA).
 
-use super::facts::{QkNorm, Scale, Temper};
+use super::facts::{QkNorm, QueryTemperature, Scale};
 use super::layer::Layer;
 use crate::op::NormKind;
 use crate::{Activation, Builder, GraphError, Kv, Part, StateId, StateKind, ValueId};
@@ -124,14 +124,14 @@ fn projected(
 pub fn tempered(l: &Layer<'_, '_>, b: &mut Builder<'_>, q: ValueId) -> Result<ValueId, GraphError> {
     let (h, name) = (l.h(), l.name("attn_q_tempered"));
     match l.m.facts.temper {
-        Temper::Key(period) => {
+        QueryTemperature::Key(period) => {
             match (h.factor("attention.temperature_scale")?, h.opt_size(period)?) {
                 (Some(scale), Some(period)) => Ok(b.temper(name, q, scale, period, 0)),
                 (Some(scale), None) => Ok(b.temper(name, q, scale, h.context, 0)),
                 (None, _) => Ok(q),
             }
         }
-        Temper::Unturned if l.rope().is_none() => {
+        QueryTemperature::Unturned if l.rope().is_none() => {
             let scale = h.factor("attention.temperature_scale")?.unwrap_or(0.1);
             Ok(b.temper(
                 name,

@@ -68,7 +68,7 @@ pub struct Facts {
     /// Factor on the logits.
     pub logit_scale: Scale,
     /// Factor on queries that grows with the position.
-    pub temper: Temper,
+    pub temper: QueryTemperature,
     /// Kind of the dense feed-forward part.
     pub ffn: Ffn,
     /// The key `hidden_activation` names the activation if gate and up are in one tensor.
@@ -115,7 +115,7 @@ pub const LLAMA: Facts = Facts {
     embed_scale: Scale::One,
     residual_scale: Scale::One,
     logit_scale: Scale::One,
-    temper: Temper::None,
+    temper: QueryTemperature::None,
     ffn: Ffn::Gated(Activation::Silu),
     activation_key: false,
     ffn_size: FfnSize::Key,
@@ -339,7 +339,7 @@ pub enum FfnSize {
 
 /// A factor on queries that grows with the position.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Temper {
+pub enum QueryTemperature {
     /// No factor.
     None,
     /// It grows by `attention.temperature_scale`, with one step per n positions. The key named here

@@ -68,7 +68,7 @@ const COHERE: Facts = Facts {
 /// Latent attention; the multiplier of YaRN's attention factor is stored times 0.1.
 const LATENT: Facts = Facts {
     mix: latent::either,
-    temper: Temper::Key("attention.temperature_length"),
+    temper: QueryTemperature::Key("attention.temperature_length"),
     log_multiplier: LogMultiplier::Tenths,
     experts: Some(UNNORMED),
     ..LLAMA
@@ -88,7 +88,7 @@ pub const TABLE: &[Facts] = &[
     Facts { experts: Some(MIXTURE), windows: LISTED, ..LLAMA },
     Facts {
         arch: "mistral3",
-        temper: Temper::Key("rope.scaling.original_context_length"),
+        temper: QueryTemperature::Key("rope.scaling.original_context_length"),
         log_multiplier: LogMultiplier::AsItIs,
         experts: Some(MIXTURE),
         ..LLAMA
@@ -122,7 +122,7 @@ pub const TABLE: &[Facts] = &[
         windows: Windows::Chunks(8192, 4),
         rope_on: RopeOn::AllBut(4),
         local_rope: LocalRope::OwnBase,
-        temper: Temper::Unturned,
+        temper: QueryTemperature::Unturned,
         qk_norm: QkNorm::PlainTurned(128),
         experts: Some(Experts { share_input: true, renormalise: false, ..SIGMOID }),
         ..LLAMA
@@ -375,7 +375,7 @@ pub const TABLE: &[Facts] = &[
     // layers first.
     Facts { arch: "deepseek2", log_multiplier: LogMultiplier::Scores, ..LATENT },
     // DeepSeek-AI 2025: an indexer of small heads chooses the keys that each layer reads.
-    Facts { arch: "deepseek32", temper: Temper::None, ..LATENT },
+    Facts { arch: "deepseek32", temper: QueryTemperature::None, ..LATENT },
     Facts { arch: "mistral4", ..LATENT },
     // The file does not contain these factors; they are constants of the model.
     Facts {

@@ -3,7 +3,8 @@
 use super::Builder;
 use crate::activation::Activation;
 use crate::op::{
-    Act, Add, Affine, Concat, Dot, Glu, Norm, NormKind, Op, Repeat, Slice, Spread, Temper,
+    Act, Add, Affine, AttentionTemperature, Concat, Dot, Glu, Norm, NormKind, Op, Repeat, Slice,
+    Spread,
 };
 use crate::value::{Dtype, ValueId};
 use crate::weight::WeightId;
@@ -150,7 +151,7 @@ impl Builder<'_> {
         self.push(Op::Spread(Spread { x, shares, out }), out)
     }
 
-    /// Appends a [`Temper`].
+    /// Appends a [`AttentionTemperature`].
     pub fn temper(
         &mut self,
         name: String,
@@ -160,6 +161,9 @@ impl Builder<'_> {
         offset: usize,
     ) -> ValueId {
         let out = self.like(name, x);
-        self.push(Op::Temper(Temper { x, scale, period, offset, out }), out)
+        self.push(
+            Op::AttentionTemperature(AttentionTemperature { x, scale, period, offset, out }),
+            out,
+        )
     }
 }

@@ -10,15 +10,16 @@ mod act;
 mod add;
 mod affine;
 mod attention;
+mod attention_temperature;
 mod concat;
 mod conv;
 mod dot;
 mod embed;
 mod expert_matmul;
 mod expert_sum;
-mod given;
 mod glu;
 mod head_matmul;
+mod input_rows;
 mod kv_write;
 mod linear_attention;
 mod matmul;
@@ -34,7 +35,6 @@ mod scan;
 mod shift;
 mod slice;
 mod spread;
-mod temper;
 mod top_keys;
 
 pub use attention::Mask;
@@ -131,7 +131,7 @@ operations! {
     embed::Embed,
     expert_matmul::ExpertMatMul,
     expert_sum::ExpertSum,
-    given::Given,
+    input_rows::InputRows,
     glu::Glu,
     head_matmul::HeadMatMul,
     kv_write::KvWrite,
@@ -147,6 +147,6 @@ operations! {
     shift::Shift,
     slice::Slice,
     spread::Spread,
-    temper::Temper,
+    attention_temperature::AttentionTemperature,
     top_keys::TopKeys,
 }

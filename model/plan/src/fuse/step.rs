@@ -150,7 +150,7 @@ pub enum Step {
         experts: ValueId,
         /// The stacked matrices; either all have a bias or none.
         segments: Vec<Segment>,
-        /// `Store`, `Glu` or `Sum`.
+        /// `Store`, `Glu` or `AllReduceLaunch`.
         finish: Finish,
     },
     /// Head norms, rotation, cache write and attention.

@@ -6,7 +6,7 @@
 //! one value are intersected ([`meet`]), and the result is written as rules ([`write`]). The
 //! library still compiles strings with a pattern or a format, and multiples.
 
-mod meet;
+mod intersect;
 mod number;
 mod read;
 mod sequence;

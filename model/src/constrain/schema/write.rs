@@ -45,7 +45,7 @@ pub struct Writer<'a> {
 }
 
 /// The kind of expression for a value in a rule.
-enum Piece {
+enum RuleExpression {
     /// It can be used in terminals.
     Terminal(String),
     /// It can be used in rules only.
@@ -111,65 +111,65 @@ impl Writer<'_> {
     pub fn value(&mut self, schema: &Schema) -> Result<Option<String>, String> {
         Ok(match self.piece(schema)? {
             None => None,
-            Some(Piece::Terminal(is)) => Some(self.terminal(&is)),
-            Some(Piece::Rule(is)) => Some(is),
+            Some(RuleExpression::Terminal(is)) => Some(self.terminal(&is)),
+            Some(RuleExpression::Rule(is)) => Some(is),
         })
     }
 
-    fn piece(&mut self, schema: &Schema) -> Result<Option<Piece>, String> {
+    fn piece(&mut self, schema: &Schema) -> Result<Option<RuleExpression>, String> {
         Ok(Some(match schema {
             Schema::Never => return Ok(None),
-            Schema::Any => Piece::Rule(self.anything()),
-            Schema::Null => Piece::Terminal("\"null\"".to_owned()),
-            Schema::Bool => Piece::Terminal("\"true\" | \"false\"".to_owned()),
+            Schema::Any => RuleExpression::Rule(self.anything()),
+            Schema::Null => RuleExpression::Terminal("\"null\"".to_owned()),
+            Schema::Bool => RuleExpression::Terminal("\"true\" | \"false\"".to_owned()),
             Schema::Number(numbers) => {
                 let Some(terminal) = numbers.terminal() else { return Ok(None) };
                 let held = |m| super::number::Decimal::of(m).is_some_and(|m| m.places().is_some());
                 if numbers.multiples.iter().all(held) {
-                    return Ok(Some(Piece::Terminal(terminal)));
+                    return Ok(Some(RuleExpression::Terminal(terminal)));
                 }
                 match numbers.schema().filter(|schema| tried(schema).is_ok()) {
-                    Some(schema) => Piece::Rule(self.rule(&by_library(&schema))),
+                    Some(schema) => RuleExpression::Rule(self.rule(&by_library(&schema))),
                     None => {
                         self.reader.note("multipleOf", "$", false);
-                        Piece::Terminal(terminal)
+                        RuleExpression::Terminal(terminal)
                     }
                 }
             }
             Schema::String(strings) => return self.string(strings),
-            Schema::Array(array) => return Ok(self.array(array)?.map(Piece::Rule)),
-            Schema::Object(object) => return Ok(self.object(object)?.map(Piece::Rule)),
+            Schema::Array(array) => return Ok(self.array(array)?.map(RuleExpression::Rule)),
+            Schema::Object(object) => return Ok(self.object(object)?.map(RuleExpression::Rule)),
             Schema::Literal(value) => self.literal(value),
             Schema::Union(all) => return self.union(all),
             Schema::Ref(number) => {
                 if self.named.insert(*number) {
                     self.wanted.push(*number);
                 }
-                Piece::Rule(format!("d{number}"))
+                RuleExpression::Rule(format!("d{number}"))
             }
         }))
     }
 
     /// One terminal for all alternatives that are terminals, and the rules for the others.
-    fn union(&mut self, all: &[Schema]) -> Result<Option<Piece>, String> {
+    fn union(&mut self, all: &[Schema]) -> Result<Option<RuleExpression>, String> {
         let (mut terminals, mut rules) = (vec![], vec![]);
         for one in all {
             match self.piece(one)? {
                 None => {}
-                Some(Piece::Terminal(is)) if terminals.contains(&is) => {}
-                Some(Piece::Terminal(is)) => terminals.push(is),
-                Some(Piece::Rule(is)) if rules.contains(&is) => {}
-                Some(Piece::Rule(is)) => rules.push(is),
+                Some(RuleExpression::Terminal(is)) if terminals.contains(&is) => {}
+                Some(RuleExpression::Terminal(is)) => terminals.push(is),
+                Some(RuleExpression::Rule(is)) if rules.contains(&is) => {}
+                Some(RuleExpression::Rule(is)) => rules.push(is),
             }
         }
         let terminal = (!terminals.is_empty()).then(|| terminals.join(" | "));
         if rules.is_empty() {
-            return Ok(terminal.map(Piece::Terminal));
+            return Ok(terminal.map(RuleExpression::Terminal));
         }
         if let Some(terminal) = terminal {
             rules.push(self.terminal(&terminal));
         }
-        Ok(Some(Piece::Rule(match rules.as_slice() {
+        Ok(Some(RuleExpression::Rule(match rules.as_slice() {
             [one] => one.clone(),
             _ => self.rule(&rules.join(" | ")),
         })))
@@ -190,17 +190,17 @@ impl Writer<'_> {
         "any".to_owned()
     }
 
-    fn literal(&mut self, value: &Value) -> Piece {
+    fn literal(&mut self, value: &Value) -> RuleExpression {
         match value {
-            Value::Array(all) if all.is_empty() => Piece::Terminal("\"[]\"".to_owned()),
-            Value::Object(all) if all.is_empty() => Piece::Terminal("\"{}\"".to_owned()),
-            Value::String(text) => Piece::Terminal(json_text(text)),
+            Value::Array(all) if all.is_empty() => RuleExpression::Terminal("\"[]\"".to_owned()),
+            Value::Object(all) if all.is_empty() => RuleExpression::Terminal("\"{}\"".to_owned()),
+            Value::String(text) => RuleExpression::Terminal(json_text(text)),
             Value::Array(all) => {
                 let mut parts = vec![];
                 for one in all {
                     parts.push(self.literal_rule(one));
                 }
-                Piece::Rule(self.rule(&format!("\"[\" {} \"]\"", parts.join(" \",\" "))))
+                RuleExpression::Rule(self.rule(&format!("\"[\" {} \"]\"", parts.join(" \",\" "))))
             }
             Value::Object(all) => {
                 let mut parts = vec![];
@@ -208,25 +208,25 @@ impl Writer<'_> {
                     let value = self.literal_rule(one);
                     parts.push(format!("{} \":\" {value}", json_text(name)));
                 }
-                Piece::Rule(self.rule(&format!("\"{{\" {} \"}}\"", parts.join(" \",\" "))))
+                RuleExpression::Rule(self.rule(&format!("\"{{\" {} \"}}\"", parts.join(" \",\" "))))
             }
-            other => Piece::Terminal(quoted(&other.to_string())),
+            other => RuleExpression::Terminal(quoted(&other.to_string())),
         }
     }
 
     fn literal_rule(&mut self, value: &Value) -> String {
         match self.literal(value) {
-            Piece::Terminal(is) => self.terminal(&is),
-            Piece::Rule(is) => is,
+            RuleExpression::Terminal(is) => self.terminal(&is),
+            RuleExpression::Rule(is) => is,
         }
     }
 
-    fn string(&mut self, strings: &Strings) -> Result<Option<Piece>, String> {
+    fn string(&mut self, strings: &Strings) -> Result<Option<RuleExpression>, String> {
         if strings.most.is_some_and(|most| most < strings.least) {
             return Ok(None);
         }
         if strings.patterns.is_empty() && strings.formats.is_empty() {
-            return Ok(Some(Piece::Terminal(string_terminal(strings))));
+            return Ok(Some(RuleExpression::Terminal(string_terminal(strings))));
         }
         let moment = ["date-time", "time", "duration"];
         let most = match strings.formats.iter().any(|format| moment.contains(&format.as_str())) {
@@ -273,7 +273,7 @@ impl Writer<'_> {
         ] {
             let one = schema(patterns, formats);
             match tried(&one) {
-                Ok(()) => return Ok(Some(Piece::Rule(self.rule(&by_library(&one))))),
+                Ok(()) => return Ok(Some(RuleExpression::Rule(self.rule(&by_library(&one))))),
                 Err(why) if why.starts_with("Unsatisfiable") => return Ok(None),
                 Err(_) => {
                     let at = strings.patterns.first().map_or("$", |(_, at)| at.as_str());
@@ -281,7 +281,7 @@ impl Writer<'_> {
                 }
             }
         }
-        Ok(Some(Piece::Terminal(string_terminal(strings))))
+        Ok(Some(RuleExpression::Terminal(string_terminal(strings))))
     }
 
     fn array(&mut self, array: &Array) -> Result<Option<String>, String> {

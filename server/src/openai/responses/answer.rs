@@ -1,9 +1,9 @@
 //! Answers in the format of OpenAI's Responses API: a document of output items, and the events that
 //! build it.
 
-use super::kept::{Client, Entry};
+use super::response_store::{Client, Entry};
 use crate::clock::unix_time;
-use crate::generation::{Done, Ended, Piece};
+use crate::generation::{AnswerEvent, AnswerStatistics, FinishReason};
 use crate::models::Lease;
 use crate::openai::random_id;
 use crate::refusal::Refusal;
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// Values of a request that its response repeats or depends on.
-pub struct Manner {
+pub struct ResponseContext {
     pub id: String,
     created: u64,
     /// Fields of the request that the response repeats.
@@ -28,7 +28,7 @@ pub struct Manner {
     parallel: bool,
 }
 
-impl Manner {
+impl ResponseContext {
     /// The values for a new response.
     pub fn new(
         echoed: Map<String, Value>,
@@ -36,9 +36,9 @@ impl Manner {
         new: usize,
         client: Client,
         parallel: bool,
-    ) -> Manner {
+    ) -> ResponseContext {
         let (id, created) = (random_id("resp"), unix_time());
-        Manner { id, created, echoed, items, new, client, parallel }
+        ResponseContext { id, created, echoed, items, new, client, parallel }
     }
 }
 
@@ -76,7 +76,7 @@ struct Open {
 pub struct Building {
     service: Arc<Service>,
     loaded: Lease,
-    manner: Manner,
+    manner: ResponseContext,
     status: Status,
     begun: bool,
     events: u64,
@@ -89,7 +89,7 @@ pub struct Building {
 
 impl Building {
     /// A response without output.
-    pub fn new(service: Arc<Service>, loaded: Lease, manner: Manner) -> Building {
+    pub fn new(service: Arc<Service>, loaded: Lease, manner: ResponseContext) -> Building {
         Building {
             service,
             loaded,
@@ -106,20 +106,20 @@ impl Building {
     }
 
     /// Adds a piece and returns its events. `None` is the end of the pieces.
-    pub fn piece(&mut self, piece: Option<(usize, Piece)>) -> String {
+    pub fn piece(&mut self, piece: Option<(usize, AnswerEvent)>) -> String {
         if self.status != Status::InProgress {
             return String::new();
         }
         let begun = self.start();
         begun
             + &match piece {
-                Some((_, Piece::Started { .. } | Piece::Prompt(_))) => String::new(),
-                Some((_, Piece::Said { parts, .. })) => {
+                Some((_, AnswerEvent::Started { .. } | AnswerEvent::Prompt(_))) => String::new(),
+                Some((_, AnswerEvent::Said { parts, .. })) => {
                     parts.into_iter().map(|part| self.part(part)).collect()
                 }
-                Some((_, Piece::Done(done))) => self.done(&done),
-                Some((_, Piece::Failed(refusal))) => self.failed(&refusal),
-                // If the response is cancelled, the pieces stop before `Done`.
+                Some((_, AnswerEvent::Done(done))) => self.done(&done),
+                Some((_, AnswerEvent::Failed(refusal))) => self.failed(&refusal),
+                // If the response is cancelled, the pieces stop before `AnswerStatistics`.
                 None => self.ended(Status::Cancelled),
             }
     }
@@ -245,10 +245,10 @@ impl Building {
                 .event("response.output_item.done", json!({ "output_index": index, "item": item }))
     }
 
-    fn done(&mut self, done: &Done) -> String {
+    fn done(&mut self, done: &AnswerStatistics) -> String {
         let status = match done.ended {
-            Ended::Stop | Ended::Calls => Status::Completed,
-            Ended::Length => Status::Incomplete,
+            FinishReason::Stop | FinishReason::Calls => Status::Completed,
+            FinishReason::Length => Status::Incomplete,
         };
         let mut events = String::new();
         if self.output.is_empty() && self.open.is_none() {

@@ -1,6 +1,6 @@
 //! Reads the items of a Responses conversation as turns.
 
-use super::kept::{Client, Kept};
+use super::response_store::{Client, ResponseStore};
 use crate::conversation::{Called, Turn};
 use crate::fields::Fields;
 use crate::refusal::Refusal;
@@ -12,7 +12,11 @@ use std::sync::Arc;
 const BETWEEN: &str = "\n\n";
 
 /// Reads `input`: a string, or items. References are replaced by the items that they name.
-pub fn input(f: &mut Fields, kept: &Kept, client: &Client) -> Result<Vec<Arc<Value>>, Refusal> {
+pub fn input(
+    f: &mut Fields,
+    kept: &ResponseStore,
+    client: &Client,
+) -> Result<Vec<Arc<Value>>, Refusal> {
     match f.take("input") {
         None => Ok(vec![]),
         Some(Value::String(text)) => {

@@ -2,21 +2,21 @@
 
 mod answer;
 mod items;
-pub mod kept;
 mod request;
+pub mod response_store;
 
 use super::json_response;
 use crate::caller::Caller;
 use crate::constrain::noted;
-use crate::converse::{Asked, ask};
-use crate::generation::Piece;
+use crate::conversation_request::{StartedAnswers, ask};
+use crate::generation::AnswerEvent;
 use crate::refusal::Refusal;
 use crate::service::Service;
 use crate::streamed::{self, IN_FLIGHT};
-use answer::{Building, Manner};
+use answer::{Building, ResponseContext};
 use axum::response::Response;
 use hyper::body::Bytes;
-use kept::Run;
+use response_store::Run;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -35,8 +35,9 @@ pub async fn answer(
 ) -> Result<Response, Refusal> {
     let read = request::read(&service, &body, caller)?;
     let loaded = service.model(read.at, None).await?;
-    let Asked { pieces, unheld, .. } = ask(&service, &loaded, read.ask).await?;
-    let manner = Manner::new(read.echoed, read.items, read.new, read.client, read.parallel);
+    let StartedAnswers { pieces, unheld, .. } = ask(&service, &loaded, read.ask).await?;
+    let manner =
+        ResponseContext::new(read.echoed, read.items, read.new, read.client, read.parallel);
     let run = service.kept.run(&manner.client, &manner.id);
     let mut pieces = cancellable(pieces, run);
     let mut building = Building::new(Arc::clone(&service), loaded, manner);
@@ -45,7 +46,7 @@ pub async fn answer(
         return Ok(noted(streamed::named_events(pieces, format, NOTHING), &unheld));
     }
     while let Some(piece) = pieces.recv().await {
-        if let (_, Piece::Failed(refusal)) = piece {
+        if let (_, AnswerEvent::Failed(refusal)) = piece {
             return Err(refusal);
         }
         building.piece(Some(piece));
@@ -56,9 +57,9 @@ pub async fn answer(
 
 /// Forwards pieces until the response is cancelled. Then the rest of the answer is dropped.
 fn cancellable(
-    mut pieces: mpsc::Receiver<(usize, Piece)>,
+    mut pieces: mpsc::Receiver<(usize, AnswerEvent)>,
     mut run: Run,
-) -> mpsc::Receiver<(usize, Piece)> {
+) -> mpsc::Receiver<(usize, AnswerEvent)> {
     let (to, taken) = mpsc::channel(IN_FLIGHT);
     tokio::spawn(async move {
         loop {

@@ -2,17 +2,17 @@
 
 use super::super::{IGNORED, REFUSED, effort, place};
 use super::items::{input, turns};
-use super::kept::Client;
+use super::response_store::Client;
 use crate::caller::Caller;
 use crate::choice::Choice;
-use crate::constrain::Form;
+use crate::constrain::ContentFormat;
 use crate::conversation::Conversation;
-use crate::converse::Ask;
+use crate::conversation_request::ConversationRequest;
 use crate::fields::Fields;
+use crate::reasoning_limit;
 use crate::refusal::Refusal;
 use crate::sampling::{self, Ends};
 use crate::service::Service;
-use crate::thought;
 use crate::tool_list::ToolList;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -43,8 +43,8 @@ const SAID_AGAIN: [&str; 11] = [
 ];
 
 /// A request for a response.
-pub struct Read {
-    pub ask: Ask,
+pub struct ResponsesRequest {
+    pub ask: ConversationRequest,
     /// The model's index.
     pub at: usize,
     pub stream: bool,
@@ -59,7 +59,7 @@ pub struct Read {
     pub client: Client,
 }
 
-pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Read, Refusal> {
+pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<ResponsesRequest, Refusal> {
     let mut f = Fields::parse(body)?;
     let (mut echoed, client) = (echoed(&f), caller.client.clone());
     let store = f.flag("store")?.unwrap_or(true);
@@ -98,7 +98,7 @@ pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Read, Refu
     let max_tokens = f.count("max_output_tokens", 1..=i64::MAX)?;
     let sampling = sampling::openai(&mut f)?;
     let stop = sampling::stop(&mut f)?;
-    let thinking = thought::budget(&mut f)?;
+    let thinking = reasoning_limit::budget(&mut f)?;
     let (form, variables) = (text(&mut f)?, reasoning(&mut f)?);
     let offer = tools(&mut f)?;
     let choice = tool_choice(&mut f, &offer)?;
@@ -107,7 +107,7 @@ pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Read, Refu
     f.done()?;
     let (offered, tools) = offer.into_parts();
     let tools = tools.filter(|_| choice != Choice::None);
-    let ask = Ask {
+    let ask = ConversationRequest {
         conversation: Conversation { turns, tools, variables, ..Conversation::default() },
         follow: choice.follow(offered, form, parallel)?,
         n: 1,
@@ -123,7 +123,7 @@ pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Read, Refu
     };
     let new = items.len() - before;
     let items = store.then_some(items);
-    Ok(Read { ask, at, stream, parallel, echoed, items, new, client })
+    Ok(ResponsesRequest { ask, at, stream, parallel, echoed, items, new, client })
 }
 
 fn echoed(f: &Fields) -> Map<String, Value> {
@@ -140,7 +140,7 @@ fn echoed(f: &Fields) -> Map<String, Value> {
 }
 
 /// Reads `text.format`.
-fn text(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
+fn text(f: &mut Fields) -> Result<Option<(ContentFormat, &'static str)>, Refusal> {
     let Some(mut text) = f.object("text")? else { return Ok(None) };
     text.ignore(&["verbosity"]);
     let format = text.object("format")?;
@@ -148,13 +148,13 @@ fn text(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
     let Some(mut format) = format else { return Ok(None) };
     let form = match format.needed_text("type")?.as_str() {
         "text" => None,
-        "json_object" => Some((Form::json(json!({ "type": "object" })), "text.format")),
+        "json_object" => Some((ContentFormat::json(json!({ "type": "object" })), "text.format")),
         "json_schema" => {
             format.ignore(&["name", "description"]);
             let exact = format.flag("strict")?.unwrap_or(false);
             match format.take("schema") {
                 Some(schema @ Value::Object(_)) => {
-                    Some((Form::Json { schema, exact }, "text.format.schema"))
+                    Some((ContentFormat::Json { schema, exact }, "text.format.schema"))
                 }
                 Some(_) => return Err(format.wrong("schema", "give a JSON schema: an object")),
                 None => return Err(format.wrong("schema", "is missing")),

@@ -4,7 +4,7 @@
 
 use kjit_model::DeviceChoice;
 use kjit_model::session::OpenOptions;
-use kjit_server::{Inside, Limits, Options, Served};
+use kjit_server::{InProcessServer, Limits, Options, Served};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -36,8 +36,8 @@ pub fn model() -> PathBuf {
 }
 
 /// A server of it.
-pub fn server() -> &'static (Runtime, Inside) {
-    static SERVER: OnceLock<(Runtime, Inside)> = OnceLock::new();
+pub fn server() -> &'static (Runtime, InProcessServer) {
+    static SERVER: OnceLock<(Runtime, InProcessServer)> = OnceLock::new();
     SERVER.get_or_init(|| {
         let template = std::env::temp_dir().join(format!("kjit-fuzz-{}.jinja", std::process::id()));
         std::fs::write(&template, TEMPLATE).unwrap();
@@ -64,8 +64,8 @@ pub fn server() -> &'static (Runtime, Inside) {
             },
             ..Options::new(vec![served])
         };
-        let inside =
-            Inside::open(options).unwrap_or_else(|why| panic!("{why} (scripts/fetch-test-models)"));
+        let inside = InProcessServer::open(options)
+            .unwrap_or_else(|why| panic!("{why} (scripts/fetch-test-models)"));
         let _ = std::fs::remove_file(template);
         (Builder::new_current_thread().enable_all().build().unwrap(), inside)
     })

@@ -108,10 +108,10 @@ impl Hazards {
                 for r in range {
                     let Some(p) = self.vector.get_mut(usize::from(r)) else { continue };
                     let old = *p;
-                    *p = super::Past {
+                    *p = super::RegisterHistory {
                         stored: old.stored,
                         summand: old.summand,
-                        ..super::Past::default()
+                        ..super::RegisterHistory::default()
                     };
                     match facts.unit {
                         Unit::Matrix => p.matrix = (now, s.first),
@@ -129,7 +129,7 @@ impl Hazards {
             for s in facts.writes.iter().filter(|s| s.vector) {
                 for r in s.first..s.first + s.count {
                     if let Some(p) = self.vector.get_mut(usize::from(r)) {
-                        *p = super::Past::default();
+                        *p = super::RegisterHistory::default();
                     }
                 }
             }

@@ -5,7 +5,7 @@ use crate::operand::SCALARS;
 
 /// gfx12's cached copy of a scalar register.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct CachedScalar {
     /// Whether vector arithmetic has read the register or its pair, so its value may be cached.
     pub(super) read: bool,
     /// Set when scalar arithmetic has written the register since then: the number of other scalar
@@ -15,7 +15,7 @@ pub(super) struct Kept {
 
 /// The history of a wave.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct WaveHistory {
     /// gfx10.1: scalar registers that accesses, or scalar loads, may still be reading.
     pub(super) accessed: [bool; SCALARS],
     pub(super) loading: [bool; SCALARS],
@@ -39,15 +39,15 @@ pub struct State {
     /// The result registers of the last matrix instruction, if no vector arithmetic followed.
     pub(super) matrix: Option<(u16, u16)>,
     /// gfx12: the cache state of each scalar register.
-    pub(super) kept: [Kept; SCALARS],
+    pub(super) kept: [CachedScalar; SCALARS],
     /// gfx1250: the last matrix instructions in order, each with the number of vector instructions
     /// after it.
     pub(super) deep: Vec<(Facts, u32)>,
 }
 
-impl Default for State {
-    fn default() -> State {
-        State {
+impl Default for WaveHistory {
+    fn default() -> WaveHistory {
+        WaveHistory {
             accessed: [false; SCALARS],
             loading: [false; SCALARS],
             exec_read: false,
@@ -60,7 +60,7 @@ impl Default for State {
             masks: [false; SCALARS],
             late: [false; SCALARS],
             matrix: None,
-            kept: [Kept::default(); SCALARS],
+            kept: [CachedScalar::default(); SCALARS],
             deep: Vec::new(),
         }
     }

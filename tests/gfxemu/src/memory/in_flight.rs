@@ -1,6 +1,6 @@
 //! Loads and stores in flight.
 
-use crate::atomic::Change;
+use crate::atomic::AtomicUpdate;
 use crate::random::Random;
 use std::collections::HashMap;
 
@@ -38,7 +38,7 @@ impl Pending {
 
 /// The old value of a byte that was overwritten.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Old {
+pub(super) struct OverwrittenByte {
     /// The times from which other blocks, and the own block, may see the new byte.
     pub(super) time: u64,
     pub(super) arrived: u64,
@@ -49,22 +49,22 @@ pub(super) struct Old {
 
 /// Stores in flight, and old bytes that caches may still contain.
 #[derive(Debug)]
-pub(super) struct Chosen {
+pub(super) struct StoresInFlight {
     pub(super) random: Random,
     pub(super) turns: u64,
     /// Stores before the caches, and stores in the caches of the blocks.
     pub(super) front: Vec<Pending>,
     pub(super) cached: Vec<Pending>,
-    pub(super) old: HashMap<u64, Vec<Old>>,
+    pub(super) old: HashMap<u64, Vec<OverwrittenByte>>,
 }
 
 /// An atomic in flight.
 #[derive(Debug)]
-pub(super) struct Late {
+pub(super) struct PendingAtomic {
     pub wave: u32,
     pub store: u32,
     pub address: u64,
     pub size: usize,
-    pub change: Change,
+    pub change: AtomicUpdate,
     pub by: u128,
 }

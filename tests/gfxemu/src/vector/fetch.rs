@@ -1,10 +1,10 @@
 //! Sources of a vector instruction: the values of all lanes, the selected bits, and undefined bits.
 
 use crate::operand::{Operand, Type};
+use crate::unsupported::Unsupported;
 use crate::wave::Wave;
-use crate::why::Why;
 use crate::width::LANES;
-use crate::width::Wide;
+use crate::width::LaneValues64;
 
 /// A source with its modifiers.
 #[derive(Clone, Debug)]
@@ -61,7 +61,12 @@ impl Fetch {
 
     /// Reads values and undefined bits of all lanes, before sign modifiers. Returns the lanes that
     /// have undefined bits.
-    pub fn read(&self, wave: &Wave, value: &mut Wide, bad: &mut Wide) -> Result<u64, Why> {
+    pub fn read(
+        &self,
+        wave: &Wave,
+        value: &mut LaneValues64,
+        bad: &mut LaneValues64,
+    ) -> Result<u64, Unsupported> {
         match self.operand {
             Operand::Vector(n) => {
                 let low = wave.register(n);

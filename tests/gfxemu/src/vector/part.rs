@@ -7,17 +7,17 @@
 use super::fetch::Fetch;
 use crate::exchange::Exchange;
 use crate::operand::{EXEC, Operand, Type};
-use crate::ops::{Compute, Form};
+use crate::ops::{Compute, OperandLayout};
 use crate::text::Text;
+use crate::unsupported::Unsupported;
 use crate::wave::Wave;
-use crate::why::Why;
 use crate::width::LANES;
-use crate::width::Wide;
+use crate::width::LaneValues64;
 use half::f16;
 
 /// The effect on the other bits of a destination register.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Rest {
+pub(super) enum OtherBits {
     Keep,
     Zero,
     Sign,
@@ -25,11 +25,11 @@ pub(super) enum Rest {
 
 /// The destination of a result.
 #[derive(Clone, Debug)]
-pub(super) struct Put {
+pub(super) struct ResultDestination {
     pub register: Option<u16>,
     pub shift: u32,
     pub bits: u32,
-    pub rest: Rest,
+    pub rest: OtherBits,
     pub flags: Option<u16>,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum Clamp {
 pub(super) struct Part {
     pub compute: Compute,
     pub fetch: Vec<Fetch>,
-    pub put: Put,
+    pub put: ResultDestination,
     /// Whether it is a comparison: its result is undefined if any bit of a source is undefined.
     pub compare: bool,
     pub clamp: Clamp,
@@ -53,9 +53,9 @@ pub(super) struct Part {
 }
 
 /// The result of a part.
-pub(super) struct Out {
-    value: Wide,
-    bad: Wide,
+pub(super) struct PartResult {
+    value: LaneValues64,
+    bad: LaneValues64,
     flags: u64,
     flags_bad: u64,
 }
@@ -78,7 +78,7 @@ impl Part {
         self,
         name: &str,
         text: &Text,
-        form: Form,
+        form: OperandLayout,
         selected: &[u32],
         selected_high: &[u32],
     ) -> Result<Vec<Part>, String> {
@@ -96,7 +96,7 @@ impl Part {
                     f.turn ^= 1 << (f.bits - 1);
                 }
                 match (form, f.operand) {
-                    (Form::Halves, _) => f.shift = 16 * upper,
+                    (OperandLayout::Halves, _) => f.shift = 16 * upper,
                     (_, Operand::Vector(n)) => f.operand = Operand::Vector(n + upper as u16),
                     (_, Operand::Scalar(n)) => f.operand = Operand::Scalar(n + upper as u16),
                     _ => {}
@@ -105,7 +105,7 @@ impl Part {
             if name == "v_pk_mov_b32" {
                 part.fetch.swap(0, usize::from(half));
             }
-            if form == Form::Halves {
+            if form == OperandLayout::Halves {
                 part.put.shift = 16 * u32::from(half);
             } else {
                 part.put.register = part.put.register.map(|r| r + half);
@@ -145,7 +145,7 @@ impl Part {
         exec: u64,
         write: u64,
         exchange: Option<&Exchange>,
-    ) -> Result<Out, Why> {
+    ) -> Result<PartResult, Unsupported> {
         let mut values = [[0u64; LANES]; 4];
         let mut bads = [[0u64; LANES]; 4];
         let mut any = 0;
@@ -161,7 +161,7 @@ impl Part {
                 values[k].iter_mut().for_each(|x| *x = f.finish(*x));
             }
         }
-        let mut out = Out { value: [0; LANES], bad: [0; LANES], flags: 0, flags_bad: 0 };
+        let mut out = PartResult { value: [0; LANES], bad: [0; LANES], flags: 0, flags_bad: 0 };
         let mut todo = write;
         while todo != 0 {
             let l = todo.trailing_zeros() as usize;
@@ -207,7 +207,7 @@ impl Part {
         value[lane]
     }
 
-    pub fn store(&self, wave: &mut Wave, write: u64, out: &Out) -> Result<(), Why> {
+    pub fn store(&self, wave: &mut Wave, write: u64, out: &PartResult) -> Result<(), Unsupported> {
         let put = &self.put;
         if let Some(r) = put.register {
             let bits = put.bits.min(32);
@@ -223,9 +223,9 @@ impl Part {
                     register.bad[l] = b;
                 } else {
                     let (old, old_bad) = match put.rest {
-                        Rest::Keep => (register.value[l], register.bad[l]),
-                        Rest::Zero => (0, 0),
-                        Rest::Sign => {
+                        OtherBits::Keep => (register.value[l], register.bad[l]),
+                        OtherBits::Zero => (0, 0),
+                        OtherBits::Sign => {
                             let sign = x >> (bits - 1) & 1 == 1;
                             (if sign { u32::MAX << put.shift } else { 0 }, 0)
                         }

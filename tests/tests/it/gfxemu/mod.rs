@@ -2,7 +2,7 @@
 
 mod common;
 mod hazards;
-mod late;
-mod loose;
+mod memory_order;
 mod parts;
-mod planted;
+mod planted_faults;
+mod reordered_stores;

@@ -1,7 +1,7 @@
 //! Tests of single parts of the emulator: parsing of text, properties of instructions, LDS, modes.
 
 use gfxemu::facts::{Facts, Unit, scalar};
-use gfxemu::lds::{Lds, Who};
+use gfxemu::lds::{Lds, WaveAccess};
 use gfxemu::object::modes;
 use gfxemu::operand::{EXEC, Operand, Type, VCC, register, source};
 use gfxemu::span::Span;
@@ -99,8 +99,8 @@ fn waits_by_name_and_by_number() {
     assert!(all.all && all.local && !Facts::of("s_waitcnt vmcnt(0) lgkmcnt(0)").waits.all);
 }
 
-fn who(wave: u16, phase: u32, operation: u32) -> Who {
-    Who { wave, phase, operation }
+fn who(wave: u16, phase: u32, operation: u32) -> WaveAccess {
+    WaveAccess { wave, phase, operation }
 }
 
 #[test]

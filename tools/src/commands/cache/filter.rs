@@ -17,28 +17,28 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A filter that is ready for use.
-pub struct Picker<'a> {
+pub struct CacheSelection<'a> {
     filter: &'a CacheFilter,
-    wanted: Vec<Wanted>,
+    wanted: Vec<ModelKernels>,
     sources: HashSet<Digest>,
     now_s: u64,
 }
 
 /// The kernels of a model on one architecture.
-pub struct Wanted {
+pub struct ModelKernels {
     pub arch: String,
     /// Source keys and kernel names.
     pub kernels: HashMap<Digest, String>,
 }
 
-impl<'a> Picker<'a> {
+impl<'a> CacheSelection<'a> {
     /// `entries` are all entries of the cache. Without `--arch`, a model is planned for the
     /// architectures that occur in them.
     pub fn new(
         engine: &Engine,
         filter: &'a CacheFilter,
         entries: &[EntryInfo],
-    ) -> anyhow::Result<Picker<'a>> {
+    ) -> anyhow::Result<CacheSelection<'a>> {
         for arch in &filter.arch {
             // A name that this build does not know may be an architecture of a newer build that has
             // entries here.
@@ -51,7 +51,7 @@ impl<'a> Picker<'a> {
         let wanted = wanted(engine, filter, entries)?;
         let sources = wanted.iter().flat_map(|w| w.kernels.keys().copied()).collect();
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        Ok(Picker { filter, wanted, sources, now_s })
+        Ok(CacheSelection { filter, wanted, sources, now_s })
     }
 
     /// Whether there is no filter.
@@ -77,12 +77,12 @@ impl<'a> Picker<'a> {
     }
 
     /// The kernels of the model, by architecture. Empty without `--model`.
-    pub fn wanted(&self) -> &[Wanted] {
+    pub fn wanted(&self) -> &[ModelKernels] {
         &self.wanted
     }
 }
 
-impl Wanted {
+impl ModelKernels {
     /// Names of kernels that are not among the entries.
     pub fn missing(&self, entries: &[EntryInfo]) -> Vec<&str> {
         let here: HashSet<Digest> = entries.iter().map(|e| e.key.source().digest()).collect();
@@ -113,7 +113,7 @@ fn wanted(
     engine: &Engine,
     filter: &CacheFilter,
     entries: &[EntryInfo],
-) -> anyhow::Result<Vec<Wanted>> {
+) -> anyhow::Result<Vec<ModelKernels>> {
     let Some(model) = &filter.model else { return Ok(Vec::new()) };
     let gguf = Gguf::open(model.here()?)?;
     let graph = kjit_model::arch::build(&gguf).with_context(|| model.to_string())?;
@@ -128,20 +128,20 @@ fn wanted(
         persistent: Persistence::default(),
         ..OpenOptions::default()
     };
-    let plan = |target: &Target| -> anyhow::Result<Wanted> {
+    let plan = |target: &Target| -> anyhow::Result<ModelKernels> {
         let jobs = gpu::jobs_for(engine, &graph, target, &options)
             .with_context(|| format!("for {target}"))?;
         let key =
             |job: &kjit_engine::Job| Ok((job.source_key()?.digest(), job.source.name().to_owned()));
         let kernels = jobs.iter().map(key).collect::<anyhow::Result<_>>()?;
-        Ok(Wanted { arch: target.to_string(), kernels })
+        Ok(ModelKernels { arch: target.to_string(), kernels })
     };
     if !filter.arch.is_empty() {
         return filter.arch.iter().map(|arch| plan(&Target::parse(arch)?)).collect();
     }
     let here: BTreeSet<&str> =
         entries.iter().map(|e| meta(e, "arch")).filter(|arch| !arch.is_empty()).collect();
-    let mut wanted: Vec<Wanted> = Vec::new();
+    let mut wanted: Vec<ModelKernels> = Vec::new();
     for arch in here {
         match Target::parse(arch).map_err(anyhow::Error::from).and_then(|target| plan(&target)) {
             Ok(w) if wanted.iter().any(|known| known.arch == w.arch) => {}

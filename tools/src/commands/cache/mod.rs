@@ -7,7 +7,7 @@ mod show;
 use crate::args::{self, CacheFilter, Shared};
 use crate::engine::engine;
 use crate::report::{bytes, say};
-use filter::Picker;
+use filter::CacheSelection;
 use kjit_cache::{EntryInfo, Origin, Warning};
 use kjit_engine::Engine;
 use serde_json::json;
@@ -34,7 +34,7 @@ pub fn cache(args: &args::Cache, shared: &Shared) -> anyhow::Result<ExitCode> {
         args::Cache::List { filter, json } => show::list(engine, filter, json.json, &mut out)?,
         args::Cache::Verify { filter, json } => show::verify(engine, filter, json.json, &mut out)?,
         args::Cache::Clear { filter, dry_run, records, json } => {
-            let how = Clear {
+            let how = ClearReport {
                 dry_run: *dry_run,
                 records: *records,
                 json: json.json,
@@ -63,7 +63,7 @@ pub fn cache(args: &args::Cache, shared: &Shared) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-struct Clear {
+struct ClearReport {
     dry_run: bool,
     records: bool,
     json: bool,
@@ -73,12 +73,12 @@ struct Clear {
 fn clear(
     engine: &Engine,
     filter: &CacheFilter,
-    how: &Clear,
+    how: &ClearReport,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
     let cache = engine.cache();
     let entries = cache.list();
-    let picker = Picker::new(engine, filter, &entries)?;
+    let picker = CacheSelection::new(engine, filter, &entries)?;
     let ours = |e: &EntryInfo| matches!(e.layer, Origin::Home | Origin::Memory);
     let (mine, packed): (Vec<&EntryInfo>, Vec<&EntryInfo>) =
         entries.iter().filter(|e| picker.picks(e)).partition(|e| ours(e));

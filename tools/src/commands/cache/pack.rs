@@ -1,6 +1,6 @@
 //! `kjit cache export` and `import`.
 
-use super::filter::Picker;
+use super::filter::CacheSelection;
 use super::show::{by_arch, presence};
 use crate::args::CacheFilter;
 use crate::input;
@@ -30,7 +30,7 @@ pub fn export(
     let secret = sign.map(secret_key).transpose()?;
     let cache = engine.cache();
     let entries = cache.list();
-    let picker = Picker::new(engine, filter, &entries)?;
+    let picker = CacheSelection::new(engine, filter, &entries)?;
     // If some kernels of the model are missing, the machine that gets the pack would compile them,
     // or fail.
     if let Some(wanted) = picker.wanted().iter().find(|w| !w.missing(&entries).is_empty()) {

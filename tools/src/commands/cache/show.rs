@@ -1,6 +1,6 @@
 //! `kjit cache stat`, `list` and `verify`.
 
-use super::filter::{Picker, Wanted, meta};
+use super::filter::{CacheSelection, ModelKernels, meta};
 use crate::args::CacheFilter;
 use crate::columns;
 use crate::report::{bytes, say};
@@ -51,7 +51,7 @@ pub fn stat(
     // needs them.
     let asked = filter_asks(filter);
     let entries = if asked { cache.list() } else { Vec::new() };
-    let picker = Picker::new(engine, filter, &entries)?;
+    let picker = CacheSelection::new(engine, filter, &entries)?;
     let picked: Vec<&EntryInfo> = entries.iter().filter(|e| picker.picks(e)).collect();
     let by_arch = by_arch(picked.iter().copied());
     let size: u64 = picked.iter().map(|e| e.bytes).sum();
@@ -123,7 +123,7 @@ fn filter_asks(f: &CacheFilter) -> bool {
 }
 
 /// `gfx1100: 40 of the model's 42 kernels are here; missing: …`
-pub fn presence(wanted: &Wanted, entries: &[EntryInfo]) -> String {
+pub fn presence(wanted: &ModelKernels, entries: &[EntryInfo]) -> String {
     let missing = wanted.missing(entries);
     let all = wanted.kernels.len();
     let here =
@@ -142,8 +142,8 @@ pub fn presence(wanted: &Wanted, entries: &[EntryInfo]) -> String {
     }
 }
 
-fn presence_json(wanted: &[Wanted], entries: &[EntryInfo]) -> Value {
-    let one = |w: &Wanted| json!({ "arch": w.arch, "kernels": w.kernels.len(), "missing": w.missing(entries) });
+fn presence_json(wanted: &[ModelKernels], entries: &[EntryInfo]) -> Value {
+    let one = |w: &ModelKernels| json!({ "arch": w.arch, "kernels": w.kernels.len(), "missing": w.missing(entries) });
     wanted.iter().map(one).collect()
 }
 
@@ -154,7 +154,7 @@ pub fn list(
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
     let all = engine.cache().list();
-    let picker = Picker::new(engine, filter, &all)?;
+    let picker = CacheSelection::new(engine, filter, &all)?;
     let entries = all.iter().filter(|e| picker.picks(e));
     if as_json {
         let all: Vec<Value> = entries
@@ -224,7 +224,7 @@ pub fn verify(
             report
         }
     };
-    let picker = Picker::new(engine, filter, &entries)?;
+    let picker = CacheSelection::new(engine, filter, &entries)?;
     if asked {
         let picked = || entries.iter().filter(|e| picker.picks(e));
         (v.good, v.bytes) = (picked().count() as u64, picked().map(|e| e.bytes).sum());

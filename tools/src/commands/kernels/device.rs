@@ -5,7 +5,7 @@ use crate::args::{self, BenchOutput, Shared};
 use crate::report::say;
 use crate::table::{self, Cell, cell};
 use kjit_engine::{Device, Engine};
-use kjit_model::gpu::measure::{Limits, Measured, measure, of_plan, representative};
+use kjit_model::gpu::measure::{Limits, Measurement, measure, of_plan, representative};
 use kjit_model::gpu::settled;
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
@@ -55,7 +55,7 @@ pub fn device(
 /// Values of a row. Values without meaning are shown as unknown: the arithmetic rate if memory is
 /// the limit (a matrix-vector product has two operations per weight), and the percentage of the
 /// memory bandwidth if the data are in a cache.
-fn cells(row: &Measured, limits: &Limits) -> Vec<Cell> {
+fn cells(row: &Measurement, limits: &Limits) -> Vec<Cell> {
     let timed = row.outcome.as_ref().ok();
     let part = timed.and_then(|t| t.of_limit(limits));
     let cached = timed.is_some_and(|t| t.cached);
@@ -103,7 +103,7 @@ fn cells(row: &Measured, limits: &Limits) -> Vec<Cell> {
 }
 
 fn print(
-    rows: &[Measured],
+    rows: &[Measurement],
     limits: &Limits,
     device: &Device,
     output: BenchOutput,

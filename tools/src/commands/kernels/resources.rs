@@ -5,7 +5,7 @@
 
 use super::selection::Filter;
 use crate::args::{self, BenchOutput};
-use crate::report::Told;
+use crate::report::FailureReport;
 use crate::table::{self, Cell, cell};
 use anyhow::Context;
 use kjit_engine::arch::issue::IssueBound;
@@ -27,7 +27,7 @@ struct Row {
 }
 
 pub fn resources(engine: &Engine, args: &args::Bench, filter: &Filter) -> anyhow::Result<ExitCode> {
-    let (mut rows, mut told) = (vec![], Told::default());
+    let (mut rows, mut told) = (vec![], FailureReport::default());
     for arch in &args.arch {
         let target = kjit_model::gpu::settled(engine, &Target::parse(arch)?);
         let mut all = representative(&target).with_context(|| format!("for {target}"))?;

@@ -7,10 +7,10 @@ use anyhow::bail;
 use kjit_engine::{Engine, Target};
 use kjit_model::DeviceChoice;
 use kjit_model::gguf::Gguf;
-use kjit_model::gpu::measure::Subject;
+use kjit_model::gpu::measure::MeasuredKernel;
 use kjit_model::gpu::plan::{Plan, Request, plan};
 use kjit_model::gpu::settled;
-use kjit_model::gpu::tune::Kept;
+use kjit_model::gpu::tune::StoredTunings;
 use regex_lite::Regex;
 use std::path::Path;
 
@@ -26,7 +26,7 @@ impl Filter {
     }
 
     /// Whether the filter matches the kernel's name, its specification or its program.
-    pub fn wants(&self, subject: &Subject) -> bool {
+    pub fn wants(&self, subject: &MeasuredKernel) -> bool {
         self.takes(&subject.name)
             || self.takes(&subject.spec.to_string())
             || self.takes(&subject.program)
@@ -53,8 +53,13 @@ pub fn plan_of(
     let graph = kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?;
     let options = kjit_model::OpenOptions { sequences, ..setup.options() };
     let target = &settled(engine, target);
-    let request =
-        Request { graph: &graph, target, options: &options, keep: &[], tuned: &Kept::of(engine) };
+    let request = Request {
+        graph: &graph,
+        target,
+        options: &options,
+        keep: &[],
+        tuned: &StoredTunings::of(engine),
+    };
     plan(&request).with_context(|| format!("{} for {target}", model.display()))
 }
 

@@ -1,12 +1,12 @@
 //! `kjit bench MODEL --kernels --timeline FILE`: a page that shows when each block of a token in
 //! one launch worked and waited.
 
-use crate::args::{self, Shared, Whole};
-use crate::load::{How, open_one};
+use crate::args::{self, PersistentMode, Shared};
+use crate::load::{LoadOptions, open_one};
 use crate::table::{self, Cell, cell};
 use anyhow::{Context, bail};
 use kjit_model::gpu::Timeline;
-use kjit_model::session::{After, Probe};
+use kjit_model::session::{DecodeControl, Probe};
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,16 +20,16 @@ const PAGE: &str = include_str!("timeline.html");
 pub fn timeline(args: &args::Bench, file: &Path, shared: &Shared) -> anyhow::Result<ExitCode> {
     let Some(model) = &args.model else { bail!("--timeline is about a model: none is given") };
     let path = &*model.path(shared)?;
-    let how = How { probe: Probe::Stamps, ..How::default() };
+    let how = LoadOptions { probe: Probe::Stamps, ..LoadOptions::default() };
     let mut setup = args.setup.clone();
-    setup.persistent = Whole::On;
+    setup.persistent = PersistentMode::On;
     setup.context = Some(setup.context.unwrap_or(0).max(args.depth + BEFORE + 1));
     let (mut opened, sequence) = open_one(path, &setup, shared, &how)?;
     let ids: Vec<u32> = (0..args.depth.max(1) as u32).map(|i| i % 97 + 1).collect();
     let mut left = BEFORE;
     opened.session.decode(&[(sequence, &ids)], &mut |_, _| {
         left = left.saturating_sub(1);
-        if left == 0 { After::End } else { After::Go }
+        if left == 0 { DecodeControl::End } else { DecodeControl::Go }
     })?;
     let gpu = opened.session.gpu().context("--timeline is about a GPU")?;
     let Some(seen) = gpu.timeline()? else {
