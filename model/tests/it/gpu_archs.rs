@@ -61,7 +61,7 @@ fn word(gguf: &Gguf, name: &str) -> &'static str {
 /// and values. If nothing reads that input after attention, its memory may be reused for the
 /// results, so all blocks must synchronise first.
 #[test]
-fn heads_are_handed_over_where_what_they_are_made_of_stays() {
+fn attention_may_overwrite_input_only_after_synchronising() {
     for (name, handed) in [("llama", true), ("qwen3", true), ("orion", false)] {
         let Some(path) = model_path(&format!("archs/{name}.gguf")) else { return };
         let graph = kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap();
@@ -86,7 +86,7 @@ fn heads_are_handed_over_where_what_they_are_made_of_stays() {
 }
 
 #[test]
-fn the_page_on_architectures_says_what_plans_say() {
+fn architectures_page_matches_plans() {
     if model_path("archs").is_none() {
         return;
     }
@@ -156,7 +156,7 @@ fn told(graph: &Graph, target: &str, sequences: usize) -> String {
 }
 
 #[test]
-fn plans_are_written_where_somebody_asks_for_them() {
+fn plans_are_written_on_request() {
     let Some(folder) = std::env::var_os("KJIT_TEST_OUT") else {
         eprintln!("SKIPPED: KJIT_TEST_OUT=FOLDER writes all plans there");
         return;
