@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn preparation_is_fair_and_small_requests_never_wait() {
+    fn preparation_is_fair_and_small_requests_bypass_large() {
         let queue = Arc::new(PreparationQueue::default());
         let (many, few, small) =
             (caller("many", SMALL + 1), caller("few", SMALL + 1), caller("many", SMALL));

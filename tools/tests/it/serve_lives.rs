@@ -260,7 +260,7 @@ fn endless_bodies_share_one_limit() {
 }
 
 #[test]
-fn worker_announces_itself_and_answers_health_checks() {
+fn worker_announces_itself_and_answers_inference() {
     let hive = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://me:secret@{}", hive.local_addr().unwrap());
     let (to, heard) = std::sync::mpsc::channel();

@@ -256,7 +256,7 @@ fn narrow() -> Served {
 }
 
 #[test]
-fn idle_model_is_unloaded_for_requested_one_after_answers() {
+fn idle_model_is_unloaded_to_load_a_requested_one() {
     let mut server = narrow();
     let ids = json!([5, 6, 7, 8]);
     let before = text(&server, "a", ids.clone());
