@@ -64,7 +64,7 @@ mod tests {
     use super::{Caller, Fields, HeaderMap, Key, header};
 
     #[test]
-    fn an_owner_is_a_key_and_a_salt_and_not_what_a_client_calls_itself() {
+    fn owner_is_derived_from_key_and_salt_only() {
         let (none, mut named) = (HeaderMap::new(), HeaderMap::new());
         named.insert(header::AUTHORIZATION, "Bearer x".parse().unwrap());
         let salted = |caller: Caller, salt: &str| {

@@ -52,7 +52,7 @@ mod tests {
     use super::{Constraint, Forced, TokenMask};
 
     #[test]
-    fn forced_tokens_come_first_and_ends_neither_among_them_nor_too_early() {
+    fn forced_tokens_come_first_and_end_tokens_wait() {
         let all = |without: &[u32]| TokenMask::new(5, (0..5).filter(|id| !without.contains(id)));
         let (forced, ends) = (vec![3, 4, 1], vec![4]);
         let mut constraint = Forced { forced, ends, least: 1, n_vocab: 5, then: None, at: 0 };

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_the_keys_is_let_in_and_nothing_else() {
+    fn only_listed_keys_are_accepted() {
         let keys = Keys::parse("# people\nalpha\n\n beta \n");
         let check = |value: &str| keys.check(&headers(&[("authorization", value)])).is_ok();
         assert!(check("Bearer alpha") && check("bearer beta"));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_what_a_browser_writes() {
+    fn origins_are_normalised_like_browsers() {
         for (text, is) in [
             ("https://app.example", "https://app.example"),
             ("HTTPS://App.Example:443", "https://app.example"),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_and_the_servers_own_page_are_let_in_and_other_pages_and_names_are_not() {
+    fn origins_and_host_names_are_checked() {
         let origins = Origins { named: vec!["https://good.example".into()], loopback: true };
         let check =
             |host: &str, all: &[(&'static str, &str)]| origins.check(host, &headers(all)).is_ok();

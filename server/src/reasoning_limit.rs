@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thought_ends_when_it_had_its_tokens_and_not_before() {
+    fn reasoning_ends_exactly_at_its_token_limit() {
         let (begun, none) = (Position::Thought(0), Position::Begin(0));
         assert_eq!(said(begun, 2, &[5, 5, 5, 5, 5, 5]), [5, 5, 2, 3, 5, 5]);
         assert_eq!(said(begun, 0, &[5, 5, 5]), [2, 3, 5]);

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_product_has_one_order_of_sums_for_any_number_of_tokens() {
+    fn fixed_gemm_summation_order_is_independent_of_token_count() {
         let target = Target::parse("sm_90a").unwrap();
         let mut others = 0;
         for (rows, cols) in

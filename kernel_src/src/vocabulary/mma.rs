@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_element_of_a_tiled_matrix_has_a_place_of_its_own() {
+    fn tiled_matrix_elements_have_unique_indices() {
         let (rows, cols) = (70, 100);
         for (bytes, index) in [
             (tiled_bytes(rows, cols), tiled_index as fn(usize, usize, usize) -> usize),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_rows_have_the_same_chunk_in_different_places_of_a_row() {
+    fn tiled_chunks_of_eight_rows_have_distinct_positions() {
         let chunk = |row| tiled_index(row, 24, 64) % 64 / 8;
         let places: std::collections::BTreeSet<_> = (0..8).map(chunk).collect();
         assert_eq!(places.len(), 8);

@@ -368,7 +368,12 @@ impl LoadedPlan {
 
     /// Enqueues a program for tokens of several sequences ([`Program::packs`]). Launches that belong
     /// to a sequence are made for each piece, all others once, for all rows.
-    pub fn issue_packed(&self, program: &Program, now: &LaunchParams, pieces: &[Piece]) -> Result<()> {
+    pub fn issue_packed(
+        &self,
+        program: &Program,
+        now: &LaunchParams,
+        pieces: &[Piece],
+    ) -> Result<()> {
         for l in &program.launches {
             if l.is_of_a_sequence() {
                 for p in pieces {

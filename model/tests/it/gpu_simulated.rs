@@ -145,22 +145,22 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
 }
 
 #[test]
-fn llama_takes_a_prompt_in_chunks() {
+fn llama_processes_a_prompt_in_chunks() {
     prompt("tiny-llama-q4_k_m.gguf", "gfx1100", KvType::F16);
 }
 
 #[test]
-fn biases_and_eight_bit_keys_and_values_take_a_prompt() {
+fn biases_and_q8_0_kv_process_a_prompt() {
     prompt("tiny-qwen2-f16.gguf", "gfx942", KvType::Q8_0);
 }
 
 #[test]
-fn windows_and_post_norms_take_a_prompt() {
+fn windows_and_post_norms_process_a_prompt() {
     prompt("tiny-gemma3-q8_0.gguf", "gfx1100", KvType::F16);
 }
 
 #[test]
-fn experts_take_a_prompt() {
+fn experts_process_a_prompt() {
     prompt("tiny-moe-q4_k_m.gguf", "gfx1100", KvType::F16);
 }
 
@@ -175,7 +175,7 @@ fn llama_decodes_at_wave_64() {
 }
 
 #[test]
-fn biases_and_eight_bit_keys_and_values_decode() {
+fn biases_and_q8_0_kv_decode() {
     decode("tiny-qwen2-f16.gguf", "gfx942", KvType::Q8_0);
 }
 
@@ -190,6 +190,6 @@ fn windows_and_post_norms_decode() {
 }
 
 #[test]
-fn experts_decode() {
+fn mixture_of_experts_decodes() {
     decode("tiny-moe-q4_k_m.gguf", "gfx1100", KvType::F16);
 }

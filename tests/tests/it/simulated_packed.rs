@@ -4,12 +4,12 @@
 use crate::common::{TEMPORARY, WORKER};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{StepOutput, OpenOptions, Session, Want, Work};
+use kjit_model::session::{OpenOptions, Session, StepOutput, Want, Work};
 use kjit_tests::files::model_path;
 use kjit_tests::near::off;
-use kjit_tests::one::One;
 use kjit_tests::paged::{PAGE, text};
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
+use kjit_tests::solo_session::SoloSession;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -30,7 +30,7 @@ fn packs_as_the_host(test: &str, name: &str, arch: &str, paged: bool) {
             ..OpenOptions::new(300)
         };
         let precise = OpenOptions { precise: true, ..options.clone() };
-        let mut host = One::cpu(&gguf, &graph, &precise);
+        let mut host = SoloSession::cpu(&gguf, &graph, &precise);
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         let mut session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();

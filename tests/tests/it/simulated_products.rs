@@ -92,8 +92,8 @@ fn counted(device: &Device, what: &str, launches: u64, make: &dyn Fn() -> Tensor
 }
 
 #[test]
-fn products_of_any_size_are_right() {
-    on_both("simulated_products::products_of_any_size_are_right", |device| {
+fn products_of_any_size_are_correct() {
+    on_both("simulated_products::products_of_any_size_are_correct", |device| {
         let mut random = Random::new("products");
         // Sizes that are multiples of sixteen bytes, and sizes that are not.
         let even = |random: &mut Random| 8 * random.size(1, 20);
@@ -145,8 +145,8 @@ fn products_of_any_size_are_right() {
 }
 
 #[test]
-fn readers_of_a_product_join_its_launch() {
-    on_both("simulated_products::readers_of_a_product_join_its_launch", |device| {
+fn readers_of_a_product_are_fused_into_it() {
+    on_both("simulated_products::readers_of_a_product_are_fused_into_it", |device| {
         let mut random = Random::new("readers");
         let (m, k, n) = (random.size(1, 90), random.size(1, 90), random.size(2, 90));
         for dtype in [DType::F32, DType::F16] {
@@ -317,8 +317,8 @@ fn softmax_and_norms_are_one_launch() {
 }
 
 #[test]
-fn attention_is_one_launch_of_halves() {
-    on_both("simulated_products::attention_is_one_launch_of_halves", |device| {
+fn attention_is_one_f16_launch() {
+    on_both("simulated_products::attention_is_one_f16_launch", |device| {
         let mut random = Random::new("attention");
         for dtype in [DType::F32, DType::F16] {
             let (t, s, d) = (random.size(2, 70), random.size(2, 70), 8 * random.size(1, 8));

@@ -411,7 +411,7 @@ mod tests {
     use std::path::PathBuf;
 
     #[test]
-    fn a_device_file_that_cannot_be_opened_is_a_failed_check_that_says_what_to_do() {
+    fn unopenable_device_file_fails_check_with_advice() {
         // A folder cannot be opened for writing, even by root.
         let found = permissions(&[PathBuf::from("/dev/null"), PathBuf::from("/dev")]);
         assert_eq!(found.iter().map(|c| c.good).collect::<Vec<_>>(), [Some(true), Some(false)]);

@@ -282,7 +282,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_model_is_served_by_its_name_wherever_it_lies() {
+    fn served_model_name_is_independent_of_its_folder() {
         let dir = tempfile::tempdir().unwrap();
         for (folder, name) in [
             ("models--org--Small-0.6B/snapshots/0123abcd", "Small-0.6B"),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn large_states_leave_half_of_the_memory_to_pages() {
+    fn large_states_leave_half_of_memory_for_pages() {
         const GB: u64 = 1 << 30;
         let (state, context) = (100 << 20, 32 << 20);
         // 64 sequences with this number of copies need more than all memory, and 50 sequences leave
