@@ -269,6 +269,7 @@ pub(super) fn source(entry: &str, text: &str) -> Source {
     Source::new(entry.to_owned(), "tensor.hip", text.to_owned())
         .file("ops.h", include_str!("../../gpu/ops.h"))
         .file("math.h", include_str!("../../gpu/math.h"))
+        .file("math32.h", include_str!("../../gpu/math32.h"))
         .file("order.h", include_str!("../../gpu/order.h"))
         .file("kjit.h", kjit_kernels::DIALECT)
         .words()
