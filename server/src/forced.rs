@@ -2,7 +2,7 @@
 //! prompt are computed by forcing the prompt's tokens as an answer.
 
 use kjit_model::sample::TokenMask;
-use kjit_model::serve::Constraint;
+use kjit_model::serve::{Constraint, Interrupt};
 
 /// Forces the first tokens of an answer, then delays its end.
 pub struct Forced {
@@ -44,6 +44,10 @@ impl Constraint for Forced {
             None => false,
         };
         Ok(complete || self.ends.contains(&token))
+    }
+
+    fn interrupt(&self) -> Option<Interrupt> {
+        self.then.as_ref()?.interrupt()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::loaded::Loaded;
 use crate::refusal::Refusal;
 use kjit_model::chat::Form;
 use kjit_model::sample::TokenMask;
-use kjit_model::serve::Constraint;
+use kjit_model::serve::{Constraint, Interrupt};
 use kjit_model::tokenizer::EncodeOptions;
 
 /// Names of the field in llama.cpp, vLLM and Qwen's API.
@@ -135,6 +135,10 @@ impl Constraint for Bounded {
     fn accept(&mut self, token: u32) -> Result<bool, String> {
         self.thought.saw(token);
         self.then.as_mut().map_or(Ok(false), |then| then.accept(token))
+    }
+
+    fn interrupt(&self) -> Option<Interrupt> {
+        self.then.as_ref()?.interrupt()
     }
 }
 

@@ -18,6 +18,7 @@
 mod admit;
 mod batching;
 mod checkpoints;
+mod constrained;
 mod deliver_tokens;
 mod device_decode;
 mod held_tokens;
@@ -38,8 +39,8 @@ mod waiting;
 mod worker;
 
 pub use request::{
-    Alternative, Constraint, Event, EventSink, Failure, Logprobs, Owner, Reason, Refused, Request,
-    Stop, Usage,
+    Alternative, Constraint, Event, EventSink, Failure, Interrupt, Logprobs, Owner, Reason,
+    Refused, Request, Stop, Usage,
 };
 pub use scheduler::{Answer, Scheduler};
 pub use shared::SchedulerOptions;

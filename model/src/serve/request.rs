@@ -3,6 +3,7 @@
 use crate::NonExhaustive;
 use crate::sample::{SampleOptions, TokenMask};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Receives the events of a request. It runs on the scheduler's thread, so it must not block.
@@ -23,7 +24,16 @@ pub trait Constraint: Send {
     /// # Errors
     /// See [`Constraint::allowed`].
     fn accept(&mut self, token: u32) -> Result<bool, String>;
+
+    /// A function that stops `allowed` and `accept` from another thread: they then return an error
+    /// soon. `None`: they are always quick.
+    fn interrupt(&self) -> Option<Interrupt> {
+        None
+    }
 }
+
+/// Stops a [`Constraint`] for good.
+pub type Interrupt = Arc<dyn Fn() + Send + Sync>;
 
 /// The owner of cached texts. A request reuses only texts of its own owner. All requests without an
 /// owner share the default owner. The owner is usually a digest of an API key: it is compared and

@@ -58,6 +58,7 @@ impl Scheduler {
             gone: false,
             facts,
             usual: 1.0,
+            longest_mask: options.longest_mask,
             status,
         };
         let shared = Arc::new(Shared {
@@ -90,7 +91,12 @@ impl Scheduler {
             return Err(Refused::Logprobs { asked, most: MOST_LOGPROBS });
         }
         room(&mut inner, 0)?;
-        let job = ActiveRequest::new(request, &inner.facts.end_ids, Arc::clone(&cancelled));
+        let job = ActiveRequest::new(
+            request,
+            &inner.facts.end_ids,
+            inner.longest_mask,
+            Arc::clone(&cancelled),
+        );
         inner.waiting.push(job);
         inner.status.taken += 1;
         drop(inner);

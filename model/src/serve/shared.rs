@@ -32,6 +32,9 @@ pub struct SchedulerOptions {
     /// Whether ended sequences are retained for prompts with the same prefix, while there is
     /// memory.
     pub reuse: bool,
+    /// Maximum time of a request's constraint for one token. A request whose constraint takes
+    /// longer fails; other requests do not wait for it.
+    pub longest_mask: Duration,
     /// Reopens the session after a fault. `None`: the scheduler ends after a fault.
     pub reopen: Option<Reopen>,
     #[doc(hidden)]
@@ -46,6 +49,7 @@ impl Default for SchedulerOptions {
             latency_target: LATENCY_TARGET,
             held_tokens: None,
             reuse: true,
+            longest_mask: Duration::from_secs(10),
             reopen: None,
             _more: NonExhaustive::default(),
         }
@@ -64,7 +68,7 @@ pub(super) struct Embed {
 /// State shared by handles and worker. The lock is held only for short accesses.
 pub(super) struct Shared {
     pub(super) inner: Mutex<Inner>,
-    /// Wakes the worker because of a request, a cancellation, or a stop.
+    /// Wakes the worker because of a request, a cancellation, a mask, or a stop.
     pub(super) wake: Condvar,
     /// Signals that the worker has ended.
     pub(super) gone: Condvar,
@@ -100,6 +104,8 @@ pub(super) struct Inner {
     pub facts: Facts,
     /// Mean seconds from start to end of recent requests.
     pub usual: f64,
+    /// Maximum time of a constraint for one token.
+    pub longest_mask: Duration,
     pub status: Status,
 }
 
@@ -125,9 +131,9 @@ impl Shared {
         self.news.load(Ordering::Relaxed)
     }
 
-    /// Clears the flag. The worker calls this with the lock held.
-    pub fn heard(&self) {
-        self.news.store(false, Ordering::Relaxed);
+    /// Clears the flag and returns it. The worker calls this with the lock held.
+    pub fn heard(&self) -> bool {
+        self.news.swap(false, Ordering::Relaxed)
     }
 
     /// Publishes the worker's status.

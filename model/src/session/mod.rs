@@ -321,19 +321,23 @@ impl Session {
     }
 
     /// Like [`Session::step`], for masks that are not known yet. `masks` returns them after the
-    /// work before the choice was launched.
+    /// work before the choice was launched. `None`: the mask is still not known; for this sequence
+    /// [`Want::Choose`] returns the logits, as [`Want::Last`] does.
     ///
     /// # Errors
     /// See [`Session::step`].
     pub fn step_masked(
         &mut self,
         work: &[Work<'_>],
-        masks: &mut dyn FnMut() -> Vec<(SequenceId, TokenMask)>,
+        masks: &mut dyn FnMut() -> Vec<(SequenceId, Option<TokenMask>)>,
     ) -> Result<Vec<StepOutput>, SessionError> {
         let mut set = |tasks: &mut [Task<'_>]| {
             for (id, mask) in masks() {
-                if let Some(task) = tasks.iter_mut().find(|t| t.slot == id.slot) {
-                    task.sampler.set_mask(Some(mask));
+                let Some(task) = tasks.iter_mut().find(|t| t.slot == id.slot) else { continue };
+                match mask {
+                    Some(mask) => task.sampler.set_mask(Some(mask)),
+                    None if task.want == Want::Choose => task.want = Want::Last,
+                    None => {}
                 }
             }
         };

@@ -17,6 +17,7 @@ mod host_golden;
 mod host_oracle;
 mod options;
 mod serve;
+mod serve_slow;
 mod session;
 mod stages;
 #[path = "../support/mod.rs"]
