@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         Command::Perplexity(a) => commands::perplexity::perplexity(a, shared),
         Command::Dequant(a) => commands::dequant::dequant(a),
         Command::Doctor(a) => commands::doctor::doctor(a, shared),
+        Command::Probe(a) => commands::probe::probe(a, shared),
         Command::Warm(a) => commands::warm::warm(a, shared),
         Command::Cache(a) => commands::cache::cache(a, shared),
         Command::Serve(a) => commands::serve::serve(a, shared),

@@ -31,6 +31,7 @@ const FILES: &[(&str, &str)] = files! {
     "attend_wide.hip"
     "batch_gemm.h"
     "batch_gemm.hip"
+    "card.hip"
     "chosen.h"
     "combine.h"
     "combine.hip"

@@ -59,6 +59,9 @@ pub enum Persistence {
     /// only for one sequence.) If the kernel cannot be compiled, ordinary launches are used.
     #[default]
     Auto,
+    /// As `Auto`, and where nothing was measured the kernel is planned as well, for a trial at
+    /// opening. `Auto` becomes this on devices that have a trial (AMD).
+    Tried,
     /// If possible. If not, ordinary launches are used and the plan says why.
     On,
     /// Never.

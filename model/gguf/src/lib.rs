@@ -166,6 +166,31 @@ impl Gguf {
         Gguf::assemble(Part::read(path, map)?, Vec::new())
     }
 
+    /// Like [`Gguf::without_data`], with memory for the data, which `fill` writes. Used to measure a
+    /// device with a model of given shapes. Offsets of tensors count from the beginning of the slice.
+    ///
+    /// # Errors
+    /// See [`Gguf::open`]; the memory cannot be had.
+    pub fn filled(
+        name: &str,
+        header: &[u8],
+        data: u64,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Gguf, Error> {
+        let path = Path::new(name);
+        let map = || -> io::Result<Mmap> {
+            let len = usize::try_from(data).ok().and_then(|data| data.checked_add(header.len()));
+            let len = len.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+            let mut map = MmapOptions::new().len(len).map_anon()?;
+            fill(&mut map);
+            map.iter_mut().zip(header).for_each(|(to, from)| *to = *from);
+            map.make_read_only()
+        };
+        let map =
+            map().map_err(|source| Error::new(path, ErrorKind::Io { doing: "map", source }))?;
+        Gguf::assemble(Part::read(path, map)?, Vec::new())
+    }
+
     fn assemble(mut first: Part, mut others: Vec<Part>) -> Result<Gguf, Error> {
         let mut tensors = std::mem::take(&mut first.layout.tensors);
         for (part, no) in others.iter_mut().zip(1..) {

@@ -8,6 +8,7 @@ use super::plan::{JobId, MemoryNeed, Parts, PersistentKernel, Plan, PlanError, R
 use super::staging::Staging;
 use super::streamed::{Repacker, StagingRing, layout_of};
 use super::target_probe::settled;
+use super::trial::Trial;
 use super::tune::StoredTunings;
 use super::upload::{Matrix, SLOT, Uploader, vector};
 use super::verify;
@@ -55,6 +56,10 @@ pub fn plan_for(
     options: &OpenOptions,
 ) -> Result<Plan, SessionError> {
     let target = &settled(engine, target);
+    // The kernel of a whole token, which a trial may choose at the first start.
+    let tried = options.persistent == Persistence::Auto && engine.tries_forms(target.vendor());
+    let persistent = if tried { Persistence::Tried } else { options.persistent };
+    let options = &OpenOptions { persistent, ..options.clone() };
     Ok(plan(&Request { graph, target, options, keep: &[], tuned: &StoredTunings::of(engine) })?)
 }
 
@@ -142,6 +147,19 @@ impl GpuRunner {
         let (kept, keep) = (StoredTunings::of(engine), kept_values(graph, options)?);
         let request = Request { graph, target, options, keep: &keep, tuned: &kept };
         let mut asked = planned.map_or_else(|| plan(&request), Ok)?;
+        let trial = match meeting {
+            None => Trial::of(engine, device, &asked, options),
+            Some(_) => None,
+        };
+        let tried = OpenOptions { persistent: Persistence::Tried, ..options.clone() };
+        let options = match &trial {
+            Some(trial) if trial.wants_one_launch() => &tried,
+            _ => options,
+        };
+        let request = Request { options, ..request };
+        if options.persistent == Persistence::Tried {
+            asked = plan(&request)?;
+        }
         // Missing memory for copies of experts must not prevent opening: the CPU computes prompts
         // instead.
         let computing = OpenOptions { host_prompts: HostPrompts::Compute, ..options.clone() };
@@ -173,6 +191,9 @@ impl GpuRunner {
         );
         let mut runner = opened.map_err(|error| what_helps(error, memory, options))?;
         runner.remark(left_out.into_iter().collect());
+        if let Some(trial) = trial {
+            trial.settle(engine, device, &mut runner)?;
+        }
         Ok(runner)
     }
 
@@ -296,7 +317,7 @@ pub(super) fn kept_values(
 }
 
 /// Available bytes of system memory; 0 if unknown.
-fn system_memory() -> u64 {
+pub(super) fn system_memory() -> u64 {
     let said = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = said.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
     line.and_then(|l| l.trim().split(' ').next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)

@@ -92,7 +92,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
         Persistence::On if options.reproducible => {
             (vec![], Some("--reproducible needs separate launches".to_owned()))
         }
-        Persistence::Auto if options.reproducible => (vec![], None),
+        Persistence::Auto | Persistence::Tried if options.reproducible => (vec![], None),
         Persistence::On => planner.one_launches(&decode, 1, sequences)?,
         // Used if it was measured to be faster. It was not requested, so the plan does not report
         // its absence.
@@ -100,6 +100,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
             Some(from) => (planner.one_launches(&decode, from, sequences)?.0, None),
             None => (vec![], None),
         },
+        // A trial decides. Two sequences are not tried.
+        Persistence::Tried => (planner.one_launches(&decode, 1, sequences)?.0, None),
         Persistence::Off => (vec![], None),
     };
     let packets: u64 = persistent.iter().map(|one| one.packets).sum();

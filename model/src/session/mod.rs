@@ -175,6 +175,13 @@ impl Session {
         any.downcast_ref()
     }
 
+    /// Like [`Session::gpu`], but mutable: to switch the form of its tokens
+    /// ([`GpuRunner::set_form`]).
+    pub fn gpu_mut(&mut self) -> Option<&mut GpuRunner> {
+        let any: &mut dyn Any = &mut *self.runner;
+        any.downcast_mut()
+    }
+
     /// Whether [`Session::seat`] may add sequences.
     pub(crate) fn grows(&self) -> bool {
         self.runner.grows()

@@ -222,7 +222,7 @@ fn missing_part_kernels_or_rates_copy_all_with_remark() {
         let dir = tempfile::tempdir().unwrap();
         let config = |kind: &str| {
             let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir.path());
-            Config::new().cache(cache).isolation(Isolation::Worker(WORKER.into())).compiler_kind(kind)
+            Config::new().cache(cache).isolation(Isolation::Worker(WORKER.into())).compiler_kind(kind).without_trial()
         };
         let warm = |graph: &Graph| {
             let compiling = Engine::new(config("hiprtc"));

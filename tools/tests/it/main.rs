@@ -35,6 +35,7 @@ mod serve_tls;
 mod serve_words;
 mod simulated;
 mod simulated_cache;
+mod simulated_probe;
 mod simulated_ranks;
 mod simulated_tuning;
 mod simulated_warm;
