@@ -144,7 +144,7 @@ impl Common {
         let mut state = 1u32;
         let pattern: Vec<u8> = std::iter::repeat_with(|| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 24) as u8 % 20 | (state >> 16) as u8 & 0x80
+            ((state >> 24) as u8 % 20) | ((state >> 16) as u8 & 0x80)
         })
         .take(PATTERN)
         .collect();
