@@ -85,6 +85,7 @@
 )]
 
 pub mod amd_system;
+pub mod amd_traps;
 pub mod arch;
 mod args;
 mod background;

@@ -33,7 +33,12 @@ const MEASURED: &str = include_str!("../../benches/results/amd-measured.tsv");
 pub fn costs(arch: &str, gb_per_s: f64) -> Costs {
     if let Some([read, node, _, meet]) = measured(MEASURED, arch) {
         let same = |cost| [cost; 3];
-        return Costs { node: same(node), meet: same(meet), reads: read / gb_per_s, measured: true };
+        return Costs {
+            node: same(node),
+            meet: same(meet),
+            reads: read / gb_per_s,
+            measured: true,
+        };
     }
     let hbm = matches!(arch, "gfx900" | "gfx906" | "gfx908" | "gfx90a" | "gfx942" | "gfx950");
     let several_dies = matches!(arch, "gfx942" | "gfx950");
@@ -64,7 +69,8 @@ pub fn counts(model: &Common, layers: u32, arch: &str) -> Result<(usize, Option<
     let (graph, target, options) = (&graph, &target, &options);
     let made = plan(&Request { graph, target, options, keep: &[], tuned: &Shipped });
     let made = made.map_err(|e| e.to_string())?;
-    let meets = made.persistent.first().map(|one| one.instructions.iter().filter(|i| i.meets).count());
+    let meets =
+        made.persistent.first().map(|one| one.instructions.iter().filter(|i| i.meets).count());
     // The choice of the next token is a launch in both forms.
     Ok((made.decode.launches.len() + 1, meets))
 }
@@ -72,7 +78,12 @@ pub fn counts(model: &Common, layers: u32, arch: &str) -> Result<(usize, Option<
 /// Microseconds of a token as a graph and as one launch: `work` and the cost of each, of these
 /// three: `0` the lowest, `1` the likely, `2` the highest.
 #[must_use]
-pub fn forms(work: f64, counts: (usize, Option<usize>), costs: &Costs, which: usize) -> [Option<f64>; 2] {
+pub fn forms(
+    work: f64,
+    counts: (usize, Option<usize>),
+    costs: &Costs,
+    which: usize,
+) -> [Option<f64>; 2] {
     let at = |cost: &[f64; 3]| cost.get(which).copied().unwrap_or(f64::NAN);
     let graph = work + counts.0 as f64 * at(&costs.node);
     let one = counts.1.map(|meets| work + 2.0 * at(&costs.node) + meets as f64 * at(&costs.meet));

@@ -174,17 +174,24 @@ impl Setup {
 }
 
 /// An engine with its cache in `dir` that compiles with `kind` (`hiprtc` or `clang`) in processes
-/// of `worker`.
+/// of `worker`. It tries no forms of a token.
 #[must_use]
 pub fn engine(dir: &Path, worker: &str, kind: &str) -> Engine {
-    Engine::new(
-        Config::new()
-            .cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir))
-            .isolation(Isolation::Worker(PathBuf::from(worker)))
-            .compiler_kind(kind)
-            .without_trial()
-            .jobs(std::thread::available_parallelism().map_or(2, usize::from)),
-    )
+    Engine::new(config(dir, worker, kind).without_trial())
+}
+
+/// As [`engine`], with the trial of forms.
+#[must_use]
+pub fn trying(dir: &Path, worker: &str, kind: &str) -> Engine {
+    Engine::new(config(dir, worker, kind))
+}
+
+fn config(dir: &Path, worker: &str, kind: &str) -> Config {
+    Config::new()
+        .cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir))
+        .isolation(Isolation::Worker(PathBuf::from(worker)))
+        .compiler_kind(kind)
+        .jobs(std::thread::available_parallelism().map_or(2, usize::from))
 }
 
 /// Folder of compiled code objects that simulated tests keep between runs.

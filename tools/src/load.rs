@@ -172,6 +172,7 @@ pub fn open(
                 ));
             }
         }
+        say(format_args!("tokens run as: {}", gpu.form().name().replace('_', " ")));
         let asked = options.persistent == Persistence::On;
         match (gpu.persistent(), &gpu.plan().no_persistent) {
             (Some((steps, most)), _) => {

@@ -64,4 +64,6 @@ pub use runner::{Form, GpuRunner};
 pub use source::Source;
 pub use statistics::{Statistics, Streamed};
 pub use target_probe::settled;
+#[doc(hidden)]
+pub use trial::trial_plan;
 pub use verify::VerifyStatistics;

@@ -27,6 +27,17 @@ pub(super) struct Trial {
     known: Option<String>,
 }
 
+/// The plan of a record: its target, and the kernels and grids of a token.
+#[must_use]
+pub fn trial_plan(plan: &Plan) -> String {
+    let launches = plan.decode.launches.iter().filter_map(|launch| {
+        let job = plan.jobs.get(launch.job.0 as usize)?;
+        Some(format!("{} {:?}\n", job.spec, launch.grid))
+    });
+    let text: String = launches.collect();
+    Digest::of(format!("{} {}\n{text}", plan.target, plan.slots).as_bytes()).hex()
+}
+
 impl Trial {
     /// The trial of a plan; `None` if the form is given or cannot be chosen.
     pub fn of(
@@ -44,12 +55,7 @@ impl Trial {
         if !open || !engine.tries_forms(device.target().vendor()) {
             return None;
         }
-        let launches = plan.decode.launches.iter().filter_map(|launch| {
-            let job = plan.jobs.get(launch.job.0 as usize)?;
-            Some(format!("{} {:?}\n", job.spec, launch.grid))
-        });
-        let text: String = launches.collect();
-        let plan = Digest::of(format!("{} {}\n{text}", plan.target, plan.slots).as_bytes()).hex();
+        let plan = trial_plan(plan);
         let known = engine.launch_form(device.info(), &plan);
         Some(Trial { plan, known })
     }

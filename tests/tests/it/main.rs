@@ -34,5 +34,6 @@ mod simulated_stages;
 mod simulated_steps;
 mod simulated_stream;
 mod simulated_tensor;
+mod simulated_trial;
 mod simulated_trust;
 mod simulated_tuning;

@@ -106,3 +106,47 @@ fn without_a_card_there_is_one_error_line() {
     let line = crate::support::error_line(c.args(["probe", "--device", "rocm:0"]), 1);
     assert!(line.contains("/nowhere/libamdhip64.so"), "{line}");
 }
+
+/// Traps of machines with AMD GPUs that show in the architectures. Each note says what to do.
+#[test]
+fn the_doctor_names_the_traps_of_a_processors_gpu_and_of_an_old_card() {
+    let test = "simulated_probe::the_doctor_names_the_traps_of_a_processors_gpu_and_of_an_old_card";
+    let setup = Setup::devices("gfx90c:xnack-,gfx1012:xnack-").set("HIPSIM_INTEGRATED", "0");
+    setup.set("AMD_COMGR_CACHE_DIR", "/nowhere/comgr").run(test, TEMPORARY, || {
+        let output = kjit().arg("doctor").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        for (name, mend) in [
+            ("gfx90c", "kjit compiles for the chip itself"),
+            ("gfx101x", "kjit needs none of these libraries"),
+            ("two GPUs", "HIP_VISIBLE_DEVICES"),
+            ("comgr's cache", "unset it"),
+        ] {
+            let line = text.lines().find(|l| l.starts_with(&format!("note {name}: ")));
+            assert!(line.is_some_and(|l| l.contains(mend)), "{name}: {text}");
+        }
+    });
+}
+
+/// A runtime that ends the process in one launch: the next start uses launches of a graph.
+#[test]
+fn a_process_that_one_launch_ended_is_the_last_one() {
+    let test = "simulated_probe::a_process_that_one_launch_ended_is_the_last_one";
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
+    let setup = setup.set("HIPSIM_BREAK", "persistent:wave32:abort").set("KJIT_PROVE", "");
+    setup.set("HIPSIM_FAULTS", "abort").run(test, TEMPORARY, || {
+        let dir = tempfile::tempdir().unwrap();
+        let run = || {
+            let mut c = kjit();
+            c.args(["--device", "rocm:0", "--cache-dir"]).arg(dir.path()).arg("run");
+            c.arg(crate::support::model("tiny/tiny-llama-q4_k_m.gguf"));
+            c.args(["--raw", "-p", "hello", "-n", "3", "--temp", "0", "-c", "64"]);
+            c.args(["--prefill-chunk", "8", "-v"]).output().unwrap()
+        };
+        let first = run();
+        let said = String::from_utf8_lossy(&first.stderr).into_owned();
+        assert!(!first.status.success(), "{said}");
+        let second = run();
+        let said = String::from_utf8_lossy(&second.stderr).into_owned();
+        assert!(second.status.success() && said.contains("tokens run as: graph"), "{said}");
+    });
+}
