@@ -65,6 +65,7 @@ fn main() -> ExitCode {
         Command::Embed(a) => commands::embed::embed(a, shared),
         Command::Logits(a) => commands::logits::logits(a, shared),
         Command::Perplexity(a) => commands::perplexity::perplexity(a, shared),
+        Command::Merge(a) => commands::merge::merge(a, shared),
         Command::Dequant(a) => commands::dequant::dequant(a),
         Command::Doctor(a) => commands::doctor::doctor(a, shared),
         Command::Probe(a) => commands::probe::probe(a, shared),

@@ -276,6 +276,8 @@ pub(super) struct ControlWords {
     pub pages: DeviceBuffer<u32>,
     /// The position of each prompt token, if launches read it.
     pub each: Option<DeviceBuffer<u32>>,
+    /// The factor of each adapter.
+    pub adapters: DeviceBuffer<f32>,
     /// Words of drafts; `None` without drafts.
     pub drafts: Option<DraftWords>,
 }
@@ -552,6 +554,7 @@ impl LoadedPlan {
             Bind::Control(Control::Position) => part(self.control.position.cast()?)?,
             Bind::Control(Control::Options) => part(self.control.options.cast()?)?,
             Bind::Control(Control::Adjustments) => part(self.control.adjustments.cast()?)?,
+            Bind::Control(Control::Adapters) => part(self.control.adapters.cast()?)?,
             Bind::Control(Control::Slots) => self.control.slots.cast()?,
             Bind::Control(Control::Pages) => part(self.control.pages.cast()?)?,
             Bind::Control(Control::Each) => {

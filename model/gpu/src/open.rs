@@ -255,8 +255,7 @@ impl GpuRunner {
         let (((kernels, remarks), early), weights, tables) = (kernels?, weights?, tables?);
         let proven = proofs.end();
         let (remark, repackers) = (weights.remark.clone(), weights.repackers.clone());
-        let mut loaded =
-            assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
+        let mut loaded = assemble(plan, context, stream, kernels, weights, &tables, graph)?;
         loaded.meeting = meeting.cloned();
         let hot = ExpertCache::new(
             device,
@@ -723,9 +722,11 @@ fn assemble(
     kernels: Vec<Option<Kernel>>,
     weights: Uploaded,
     tables: &[Vec<f32>],
-    n_vocab: usize,
+    graph: &Graph,
 ) -> Result<LoadedPlan, SessionError> {
-    let device = stream.device().clone();
+    let (device, n_vocab) = (stream.device().clone(), graph.n_vocab());
+    // Buffers are not empty.
+    let factors = if graph.adapters.is_empty() { vec![0.0] } else { graph.adapter_factors() };
     let bytes = |n: u64| {
         usize::try_from(n)
             .map_err(|_| SessionError::Device(format!("{n} bytes cannot be addressed")))
@@ -771,6 +772,7 @@ fn assemble(
             .max()
             .map(|n| device.buffer(n))
             .transpose()?,
+        adapters: stream.upload(&factors.repeat(slots))?,
         drafts: plan.drafts.as_ref().map(|_| DraftWords::new(&device)).transpose()?,
     };
     control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;

@@ -10,12 +10,12 @@ mod shared;
 mod values;
 
 pub use cache::{Cache, CacheFilter};
-pub use files::{Dequant, Detokenize, Inspect, Pull, Rm, Template, Tokenize};
+pub use files::{Dequant, Detokenize, Inspect, Merge, MergeType, Pull, Rm, Template, Tokenize};
 pub use generate::{Embed, Logits, Perplexity, Run};
 pub use kernels::{Bench, BenchOutput, Doctor, Probe, Warm};
 pub use serve::Serve;
 pub use setup::{Kv, MemoryLimitArgs, PersistentMode, PlacementArgs, PromptsBy, Sampling, Setup};
-pub use values::{Completions, Json, Man, Switch, positive};
+pub use values::{Completions, Json, Lora, Man, Switch, positive};
 
 use clap::{Parser, Subcommand};
 pub use shared::Shared;
@@ -86,6 +86,9 @@ pub enum Command {
     /// Measure a model's perplexity on a text
     #[command(after_help = "Example:\n  kjit perplexity model.gguf -f text.txt")]
     Perplexity(Perplexity),
+    /// Write a model with LoRA adapters merged into its matrices
+    #[command(after_help = "Example:\n  kjit merge model.gguf --lora adapter.gguf -o merged.gguf")]
+    Merge(Merge),
     /// Decode quantised blocks to f32
     #[command(after_help = "Example:\n  kjit dequant --type Q8_0 --hex < blocks.hex")]
     Dequant(Dequant),

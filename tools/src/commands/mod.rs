@@ -15,6 +15,7 @@ pub mod hub;
 pub mod inspect;
 pub mod kernels;
 pub mod logits;
+pub mod merge;
 pub mod packaging;
 pub mod perplexity;
 pub mod probe;

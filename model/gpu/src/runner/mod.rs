@@ -695,6 +695,16 @@ impl GpuRunner {
         Ok(())
     }
 
+    /// Sets the factor of each adapter of a slot, in stream order.
+    fn put_factors(&self, slot: usize, factors: &[f32]) -> Result<(), SessionError> {
+        let n = self.graph.adapters.len();
+        if n > 0 {
+            let r = &self.loaded;
+            r.stream.write(&r.control.adapters.slice(slot * n..(slot + 1) * n)?, factors)?;
+        }
+        Ok(())
+    }
+
     /// Sets or removes the adjustments of a slot's logits.
     fn put_adjustments(
         &mut self,
