@@ -1,6 +1,7 @@
 //! Integration tests of the model, one module for each part. Some tests set variables or signal
 //! handlers of their process, so each test needs its own process (as with nextest).
 
+mod adapters;
 mod archs;
 mod catalogue;
 #[cfg(feature = "constrain")]

@@ -15,7 +15,7 @@ pub use generate::{Embed, Logits, Perplexity, Run};
 pub use kernels::{Bench, BenchOutput, Doctor, Probe, Warm};
 pub use serve::Serve;
 pub use setup::{Kv, MemoryLimitArgs, PersistentMode, PlacementArgs, PromptsBy, Sampling, Setup};
-pub use values::{Completions, Json, Lora, Man, Switch, positive};
+pub use values::{Completions, Json, Man, Switch, positive};
 
 use clap::{Parser, Subcommand};
 pub use shared::Shared;
