@@ -316,6 +316,7 @@ impl Loaded {
             drafts: false,
             early: false,
             output: Output::Vector(Some(pooling)),
+            adapters: vec![],
             ..served.open.clone()
         };
         let scheduling =

@@ -26,7 +26,9 @@ pub(super) struct ActiveRequest {
     pub logprobs: Option<usize>,
     pub lookup: bool,
     pub client: Option<String>,
+    /// The owner of the text. It includes the scales of adapters.
     pub owner: Owner,
+    pub adapters: Option<Vec<f32>>,
     pub usage: Usage,
     pub submitted: Instant,
     /// Time of the last token.
@@ -70,7 +72,11 @@ impl ActiveRequest {
             logprobs: request.logprobs,
             lookup: request.lookup,
             client: request.client,
-            owner: request.owner,
+            owner: match &request.adapters {
+                Some(scales) => request.owner.with_adapters(scales),
+                None => request.owner,
+            },
+            adapters: request.adapters,
             usage: Usage { prompt_tokens: prompt, ..Usage::default() },
             submitted: Instant::now(),
             last_token: None,

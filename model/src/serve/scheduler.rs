@@ -90,6 +90,10 @@ impl Scheduler {
         if let Some(asked) = request.logprobs.filter(|n| *n > MOST_LOGPROBS) {
             return Err(Refused::Logprobs { asked, most: MOST_LOGPROBS });
         }
+        let given = request.adapters.as_ref().map(Vec::len);
+        if let Some(given) = given.filter(|given| *given != facts.adapters) {
+            return Err(Refused::Adapters { given, adapters: facts.adapters });
+        }
         room(&mut inner, 0)?;
         let job = ActiveRequest::new(
             request,

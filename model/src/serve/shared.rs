@@ -82,6 +82,8 @@ pub(super) struct Shared {
 pub(super) struct Facts {
     pub arch: String,
     pub encoder: bool,
+    /// Number of adapters.
+    pub adapters: usize,
     pub context: usize,
     pub n_vocab: usize,
     pub slots: usize,

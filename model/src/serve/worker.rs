@@ -27,6 +27,7 @@ pub(super) fn facts(session: &Session) -> Facts {
     Facts {
         arch: graph.arch.clone(),
         encoder: graph.pooling.is_some(),
+        adapters: graph.adapters.len(),
         context: session.context(),
         n_vocab: session.n_vocab(),
         slots: session.sequences(),

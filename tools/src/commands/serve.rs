@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use kjit_kernels::kv::PAGE;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::copies_beside;
-use kjit_model::session::{OpenOptions, Split};
+use kjit_model::session::{AdapterFile, OpenOptions, Split};
 use kjit_model::{DeviceChoice, arch};
 use kjit_server::{End, Keys, Limits, Options, Origins, Served, Tls, Worker, serve as run};
 use std::net::{IpAddr, ToSocketAddrs};
@@ -60,6 +60,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         device: device(args, shared)?,
         threads: shared.threads.map_or_else(kjit_model::host::default_threads, usize::from),
         drafts: args.lookup.is_some_and(args::Switch::is_on),
+        adapters: vec![],
         ..args.setup.options()
     };
     let options = Options {
@@ -140,6 +141,9 @@ fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
              devices"
         );
     }
+    if !args.setup.lora.is_empty() {
+        bail!("--lora is for one model: {models} are given");
+    }
     if args.template.is_some() {
         bail!("--template is for one model: {models} are given, each with its own");
     }
@@ -173,7 +177,9 @@ fn served(
         {
             names.truncate(aliases.len());
         }
-        Ok(Served { open, shared_memory, must_page, ..Served::new(path.clone(), names) })
+        let files: Vec<AdapterFile> = args.setup.lora.iter().map(|one| one.0.clone()).collect();
+        let served = Served { open, shared_memory, must_page, ..Served::new(path.clone(), names) };
+        Ok(served.with_adapters(&files))
     };
     paths.iter().enumerate().map(one).collect()
 }

@@ -205,7 +205,7 @@ fn unsupported_values_are_refused_by_name() {
             "/v1/chat/completions",
             json!({ "messages": user, "lora": "x" }),
             400,
-            "'lora': adapters are not supported",
+            "'lora': choose an adapter by the model's name",
         ),
         (
             "/v1/chat/completions",
