@@ -19,6 +19,7 @@ mod kernel_matrix;
 mod ps;
 mod readme;
 mod serve;
+mod serve_adapters;
 mod serve_clients;
 mod serve_drain;
 mod serve_faults;
