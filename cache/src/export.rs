@@ -235,7 +235,7 @@ fn may_be_replaced(path: &Path) -> Result<(), PackError> {
     if is_pack {
         Ok(())
     } else {
-        Err(refused("it is there already and is no pack; it is left as it is"))
+        Err(refused("it is there already and is not a pack; it is left as it is"))
     }
 }
 

@@ -358,7 +358,7 @@ fn parse_head(head: &[u8], file_len: u64) -> Result<Head, String> {
         offset = offset.checked_add(len).ok_or("the lengths overflow")?;
     }
     if offset != file_len {
-        return Err(format!("{file_len} bytes where the index speaks of {offset}"));
+        return Err(format!("the file has {file_len} bytes, but the index needs {offset}"));
     }
     Ok(Head { meta, signer, items })
 }
@@ -368,7 +368,7 @@ fn verify_signature(signed: &[u8], seal: &[u8]) -> Result<PublicKey, String> {
     let text = |error: WireError| error.to_string();
     let public: [u8; 32] = reader.array("the public key").map_err(text)?;
     let signature: [u8; 64] = reader.array("the signature").map_err(text)?;
-    let key = VerifyingKey::from_bytes(&public).map_err(|_| "its public key is none")?;
+    let key = VerifyingKey::from_bytes(&public).map_err(|_| "its public key is invalid")?;
     key.verify_strict(&Digest::of(signed).0, &Signature::from_bytes(&signature))
         .map_err(|_| "its signature is wrong")?;
     Ok(PublicKey(public))

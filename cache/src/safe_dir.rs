@@ -112,7 +112,7 @@ impl SafeDir {
     pub(crate) fn open_dir(&self, name: &str) -> Result<Self, Fault> {
         let fd = match rustix::fs::openat(&self.fd, name, OPEN_DIR, Mode::empty()) {
             Err(Errno::NOTDIR) => {
-                return Err(Fault::Refused("something that is no directory stands in its place"));
+                return Err(Fault::Refused("the path is not a directory"));
             }
             result => result?,
         };
@@ -282,7 +282,7 @@ pub(crate) fn regular_file_len(fd: impl AsFd) -> Result<u64, Fault> {
         FileType::RegularFile => {}
         FileType::Fifo => return Err(Fault::Refused("a FIFO stands in its place")),
         FileType::Directory => return Err(Fault::Refused("a directory stands in its place")),
-        _ => return Err(Fault::Refused("it is no regular file")),
+        _ => return Err(Fault::Refused("it is not a regular file")),
     }
     u64::try_from(stat.st_size).map_err(|_| Fault::Refused("its length is negative"))
 }

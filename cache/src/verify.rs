@@ -110,7 +110,7 @@ impl Cache {
                 let own = ItemPath::entry(entry.key().source().digest(), entry.key().digest());
                 if own != place {
                     if !ours || !self.publish_entry(&entry) {
-                        return Err("it lies under another entry's name".to_owned());
+                        return Err("it is stored under the name of another entry".to_owned());
                     }
                     report.moved += 1;
                     let _ = store.remove(&place);

@@ -93,9 +93,8 @@ pub fn disagreements(
             ));
         } else if here > there {
             said.push(format!(
-                "the HIP runtime shows {here} × {arch}, the kernel driver lists {there}: kernels \
-                 run on another \
-                 architecture than they are made for{because}"
+                "the HIP runtime shows {here} × {arch}, the kernel driver lists {there}: the \
+                 runtime reports a wrong architecture{because}"
             ));
         }
     }

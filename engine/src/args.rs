@@ -172,7 +172,7 @@ pub(crate) fn pack(kernel: &KernelInfo, args: &[Arg<'_>], into: &mut Vec<u8>) ->
         let start = offset as usize;
         let slot = into
             .get_mut(start..start + size as usize)
-            .ok_or_else(|| fail(format!("argument {i} lies outside")))?;
+            .ok_or_else(|| fail(format!("argument {i} is outside")))?;
         match arg {
             Arg::Buffer { address, .. } => slot.copy_from_slice(&address.to_le_bytes()),
             Arg::Null => slot.fill(0),

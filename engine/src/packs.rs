@@ -47,9 +47,9 @@ impl Engine {
         let (needs, maker) =
             (found.entry.needs().get("driver")?, found.entry.meta().get("compiler")?);
         Some(format!(
-            "its code by {maker} is there but needs driver {needs} or newer, and the driver is \
-             {major}.{minor}: update the driver, or compile with a compiler that is not newer \
-             than it"
+            "the pack has this kernel, compiled by {maker}, but it needs driver {needs} or newer \
+             (installed: {major}.{minor}): update the driver, or compile with a compiler that is \
+             not newer than it"
         ))
     }
 

@@ -46,7 +46,7 @@ impl ProofSubject<'_> {
 /// ignored.
 const REVISION: &str = "2";
 /// The verdict on a code object that killed its process.
-const ENDED: &str = "the process that proved it was ended by it";
+const ENDED: &str = "the kernel killed the process that tested it";
 /// Maximum time to wait for another process to release the record. Then it is written anyway.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// If a process cannot be inspected, a mark of this age in seconds counts as the mark of an ended

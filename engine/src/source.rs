@@ -265,9 +265,10 @@ impl Constants {
             && !name.starts_with(|c: char| c.is_ascii_digit())
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let wrong = match &value {
-            _ if !identifier => {
-                Some(format!("the constant's name '{}' is no identifier", name.escape_default()))
-            }
+            _ if !identifier => Some(format!(
+                "the constant's name '{}' is not an identifier",
+                name.escape_default()
+            )),
             _ if name == "KJ_WAVE" => {
                 Some("KJ_WAVE comes from the options, not from the constants".to_owned())
             }

@@ -18,8 +18,8 @@ pub enum Error {
     },
     /// The model is not in the cache, and network access is off.
     #[error(
-        "{what} is not in {cache}, and HF_HUB_OFFLINE is set: unset it to fetch, or look what is \
-         there with `kjit list`"
+        "{what} is not in {cache}, and HF_HUB_OFFLINE is set: unset it to fetch, or run `kjit \
+         list` to see what is there"
     )]
     Offline {
         /// The reference to the model.
@@ -61,8 +61,8 @@ pub enum Error {
     },
     /// The transfer was interrupted in every try.
     #[error(
-        "{file}: the transfer from {host} broke off {tries} times in a row ({why}): what came is \
-         kept, the same command goes on from there"
+        "{file}: the transfer from {host} broke off {tries} times in a row ({why}): downloaded \
+         parts are kept; run the command again to resume"
     )]
     Broken {
         /// The file.
@@ -121,7 +121,7 @@ pub enum Error {
         host: String,
     },
     /// The repository has no such branch, tag or commit.
-    #[error("{repo} has no revision {revision}: leave @{revision} out, or see {host}/{repo}")]
+    #[error("{repo} has no revision {revision}: remove @{revision}, or see {host}/{repo}")]
     NoRevision {
         /// Scheme, host name and port.
         host: String,
@@ -190,8 +190,8 @@ pub enum Error {
     },
     /// The digest of the content differs from the digest of the hub.
     #[error(
-        "{file}: what {host} sent has the sha256 {got}, and the hub's file has {want}: nothing \
-         was kept; try again, or check any proxy in between"
+        "{file}: {host} sent content with sha256 {got}, but the hub lists {want}: the download \
+         was discarded; try again, or check for a proxy"
     )]
     Hash {
         /// The file.

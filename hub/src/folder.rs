@@ -329,7 +329,7 @@ impl FolderWalk<'_> {
                 Some(Kind::Other) => {
                     (self.skipped)(
                         &place.path().join(&name),
-                        io::Error::other("it is no plain file"),
+                        io::Error::other("it is not a plain file"),
                     );
                 }
                 Some(Kind::Folder | Kind::Link) | None => {}

@@ -41,7 +41,7 @@ impl Http {
         let endpoint: Uri = settings.endpoint.parse().map_err(|e| Error::Setting {
             variable: "HF_ENDPOINT",
             why: format!(
-                "is '{}', which is no address ({e}): unset it, or name a hub",
+                "is '{}', which is not an address ({e}): unset it, or name a hub",
                 settings.endpoint
             ),
         })?;

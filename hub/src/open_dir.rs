@@ -85,7 +85,7 @@ impl OpenDir {
                 Ok(rustix::fs::openat(&self.fd, to, FOLDER, Mode::empty())?)
             }
             FileType::Symlink => Err(refused("it is a symbolic link of another user")),
-            _ => Err(refused("something that is no folder stands in its place")),
+            _ => Err(refused("the path is not a folder")),
         }
     }
 
@@ -189,13 +189,13 @@ impl OpenDir {
                     FileType::RegularFile if !is_ours(&stat) => "is another user's file",
                     FileType::RegularFile if stat.st_nlink > 1 => "has another name besides",
                     FileType::RegularFile => return Ok(File::from(fd)),
-                    _ => "is no plain file",
+                    _ => "is not a plain file",
                 }
             }
             Err(Errno::NOENT) => return self.create(name),
             Err(Errno::LOOP) => "is a symbolic link",
             Err(Errno::ACCESS) => "is a file that we may not write",
-            Err(Errno::NXIO) => "is no plain file",
+            Err(Errno::NXIO) => "is not a plain file",
             Err(errno) => return Err(errno.into()),
         };
         self.remove(name)?;
@@ -217,7 +217,7 @@ impl OpenDir {
         })?;
         match kind(&rustix::fs::fstat(&fd)?) {
             FileType::RegularFile => Ok(File::from(fd)),
-            _ => Err(refused("it is no plain file")),
+            _ => Err(refused("it is not a plain file")),
         }
     }
 

@@ -132,7 +132,7 @@ impl FromStr for Reference {
                 return Err(bad("names a file that no repository can have"));
             }
             Pick::Tag(word) if word.is_empty() || !word.bytes().all(of_name) => {
-                return Err(bad("has a word behind the colon that is no quant"));
+                return Err(bad("has an invalid quantisation name after the colon"));
             }
             _ => {}
         }

@@ -130,7 +130,7 @@ fn text(variable: &'static str) -> Result<Option<String>, Error> {
     value
         .into_string()
         .map(Some)
-        .map_err(|_| Error::Setting { variable, why: "is no UTF-8: set it anew".to_owned() })
+        .map_err(|_| Error::Setting { variable, why: "is not UTF-8: set it anew".to_owned() })
 }
 
 /// The first variable that is set, as a path. `~` stands for the home folder.

@@ -1,16 +1,18 @@
 // sums.h: sums over several devices (all-reduce) in a kernel of many steps (persist.h). One launch
-// computes a token of a device's share of a model. Inside it the parts of a row become one row on
-// all devices.
+// computes one token for the device's shard of the model. Inside the launch, the partial rows of all
+// devices are summed, and every device gets the sum.
 //
-// The devices use the words and inboxes of reduce.h, and count the same exchanges: the launch's
-// first exchange has the next number, and the launch adds all of them at its end. So prompts, which
-// are ordinary launches, and tokens can follow each other in any order.
+// The devices use the words and inboxes of reduce.h. Exchanges are numbered as there: a launch uses
+// the next `count` numbers and adds `count` to the counter at its end. So prompts, which are
+// ordinary launches, and tokens can follow each other in any order.
 //
-// A product that makes a part also sends it (stream.h). The thread that completes a row sends it to
-// the other devices, waits for their parts, and has the sum, so no grid barrier is needed. Two
-// halves of an inbox are enough. A sender for exchange n + 2 has a whole vector that was made from
-// the sums of exchange n + 1. So all data of exchange n + 1 had arrived, and its senders had read
-// all data of exchange n. For other steps a sum is a separate step (Reduce<S>::inside).
+// The matvec that computes a partial row also sends it (stream.h). The thread that completes a row
+// sends it to the other devices, waits for their rows, and then has the complete sum, so no grid
+// barrier is needed. For other steps a sum is a separate step (Reduce<S>::inside).
+//
+// The inbox has two halves, used in turn by even and odd exchanges. A device sends for exchange
+// n + 2 only after it has all sums of n + 1, and each device sends for n + 1 only after it has read
+// all data of n. So the half of exchange n is free.
 //
 // Blocks that divide rows differently on two devices cannot deadlock: each sends a row before it
 // waits for one, in the same order. 8b Q4_K_M on two H200: 1.3 µs for a sum.
@@ -22,7 +24,7 @@
 #endif
 
 struct SumsPlace {
-    u32 *words, *late;  // as in reduce.h, also below
+    u32 *words, *late;  // as in reduce.h, like the fields below
     u64 *inbox, *to[KJ_RANKS];
     u64 room, limit;
     u32 rank, met, count;

@@ -330,8 +330,8 @@ fn on_device(
         if options.stream || options.memory.is_some() {
             let said = why.map_or(String::new(), |why| format!(" ({why})"));
             let error = format!(
-                "--memory and --stream are for what does not fit a GPU; the CPU computes where \
-                 the weights lie{said}"
+                "--memory and --stream need a GPU: on the CPU the weights stay in the mapped \
+                 file{said}"
             );
             return Err(OpenError::Cpu(SessionError::Device(error)));
         }

@@ -83,7 +83,10 @@ impl Tensor {
         let (least, most) = dtype.range();
         let span = i128::from(high) - i128::from(low);
         if !dtype.is_int() || span <= 0 || i128::from(low) < least || i128::from(high) - 1 > most {
-            return Err(Error::value("randint", format!("{low} to {high} is no range of {dtype}")));
+            return Err(Error::value(
+                "randint",
+                format!("{low} to {high} is not a range of {dtype}"),
+            ));
         }
         if span > i128::from(u32::MAX) {
             return Err(Error::value("randint", "a range of more than 2^32 - 1 integers"));

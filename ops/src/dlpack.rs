@@ -229,7 +229,10 @@ impl Tensor {
         let found = DTYPES.into_iter().find(|d| type_of(*d) == given.dtype);
         let Some(dtype) = found else {
             let DLDataType { code, bits, lanes } = given.dtype;
-            let why = format!("type code {code} of {bits} bits, {lanes} lanes is no dtype of kjit");
+            let why = format!(
+                "type code {code} of {bits} bits, {lanes} lanes is not a dtype of \
+                               kjit"
+            );
             return Err(Error::dtype(op, why));
         };
         let rank = usize::try_from(given.ndim).unwrap_or(usize::MAX);

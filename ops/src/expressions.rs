@@ -29,7 +29,7 @@ fn typed(op: &'static str, list: &str) -> Result<Vec<Typed>> {
             [kind, name] => {
                 let dtype = DTYPES.into_iter().find(|d| d.name() == *kind);
                 if dtype.is_none() && kind.len() != 1 {
-                    return Err(Error::value(op, format!("'{kind}' is no dtype and no letter")));
+                    return Err(Error::value(op, format!("'{kind}' is not a dtype and no letter")));
                 }
                 Ok(Typed { dtype, letter: (*kind).to_owned(), name: (*name).to_owned() })
             }
@@ -94,7 +94,7 @@ fn check_name(op: &'static str, name: &str) -> Result<()> {
     let fits = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && !name.is_empty();
-    if fits { Ok(()) } else { Err(Error::value(op, format!("'{name}' is no name of a kernel"))) }
+    if fits { Ok(()) } else { Err(Error::value(op, format!("'{name}' is not a name of a kernel"))) }
 }
 
 /// The kernel's name in the text. CUDA has functions of its own called `norm`, `max` and the like.

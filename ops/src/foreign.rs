@@ -45,11 +45,11 @@ impl Tensor {
     /// Errors of the computation; [`Error::Value`] for a complex tensor or one on the CPU.
     pub fn gpu_view(&self) -> Result<GpuView> {
         if self.im.is_some() {
-            return Err(Error::value("gpu_view", "a complex tensor lies as two parts"));
+            return Err(Error::value("gpu_view", "a complex tensor is stored as two tensors"));
         }
         let buffer = eval::value(&self.re)?;
         let Store::Gpu(gpu, memory) = &buffer.store else {
-            return Err(Error::value("gpu_view", "it lies on the CPU"));
+            return Err(Error::value("gpu_view", "it is on the CPU"));
         };
         gpu.synchronize()?;
         let from = buffer.offset * self.re.dtype.size() as i64;

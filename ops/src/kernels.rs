@@ -51,7 +51,7 @@ impl RawKernel {
         let mut from = 0;
         let list = loop {
             let rest = plain.get(from..).unwrap_or_default();
-            let at = rest.find(name).ok_or_else(|| fail("is no kernel of the text"))?;
+            let at = rest.find(name).ok_or_else(|| fail("is not a kernel of the text"))?;
             let (before, after) = (rest.get(..at).unwrap_or_default(), rest.get(at + name.len()..));
             from += at + name.len();
             let alone = !before.ends_with(is_word);

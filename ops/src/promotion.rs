@@ -62,7 +62,7 @@ impl DType {
     pub fn parse(name: &str) -> Result<DType> {
         DTYPES.into_iter().find(|d| d.name() == name).ok_or_else(|| {
             let names: Vec<&str> = DTYPES.iter().map(|d| d.name()).collect();
-            Error::value("dtype", format!("'{name}' is none; there are {}", names.join(", ")))
+            Error::value("dtype", format!("'{name}' is not a dtype; valid: {}", names.join(", ")))
         })
     }
 }

@@ -49,7 +49,7 @@ def asarray(
             raise ValueError("asarray: another dtype or device needs a copy")
         return _kjit.copy(out) if copy else out
     if copy is False:
-        raise ValueError("asarray: a copy is needed of what is no kjit.Tensor")
+        raise ValueError("asarray: copy=False needs a kjit.Tensor")
     foreign = from_foreign(obj)
     if foreign is None:
         if isinstance(obj, (list, tuple)):
@@ -142,7 +142,7 @@ def linspace(
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
     """Coordinates of vectors: each of shape (len(a), len(b), …), for "xy" (len(b), len(a), …)."""
     if indexing not in ("xy", "ij"):
-        raise ValueError(f"meshgrid: indexing '{indexing}' is none; there are xy and ij")
+        raise ValueError(f"meshgrid: indexing '{indexing}' is not valid; use xy and ij")
     if any(a.ndim != 1 for a in arrays):
         raise ValueError("meshgrid takes tensors of one axis")
     if any(a.dtype != arrays[0].dtype for a in arrays):

@@ -101,7 +101,7 @@ def isdtype(dtype: Any, kind: Any) -> builtins.bool:
         return any(isdtype(dtype, k) for k in kind)
     if isinstance(kind, str):
         if kind not in _KINDS:
-            raise ValueError(f"isdtype: kind '{kind}' is none; there are {', '.join(_KINDS)}")
+            raise ValueError(f"isdtype: kind '{kind}' is not valid; use {', '.join(_KINDS)}")
         return dtype in _KINDS[kind]
     return builtins.bool(dtype == kind)
 

@@ -57,7 +57,7 @@ def _header(data: Any) -> tuple[dict[str, Any], int]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"safetensors: the header cannot be read: {error}") from None
     if not isinstance(head, dict):
-        raise ValueError("safetensors: the header is no JSON object")
+        raise ValueError("safetensors: the header is not a JSON object")
     return head, 8 + length
 
 

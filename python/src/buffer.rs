@@ -63,7 +63,7 @@ pub(crate) unsafe fn fill(
     let size = dtype.size();
     if t.device().label() != "cpu" {
         return Err(PyBufferError::new_err(format!(
-            "it lies on {}: to_device(\"cpu\") first",
+            "it is on {}: to_device(\"cpu\") first",
             t.device()
         )));
     }

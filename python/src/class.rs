@@ -279,7 +279,7 @@ impl Tensor {
 
     fn __float__(&self, py: Python<'_>) -> PyResult<f64> {
         match self.one(py)? {
-            Scalar::Complex(..) => Err(PyTypeError::new_err("a complex number is no float")),
+            Scalar::Complex(..) => Err(PyTypeError::new_err("a complex number is not a float")),
             value => Ok(value.float()),
         }
     }
@@ -291,7 +291,7 @@ impl Tensor {
 
     fn __int__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self.one(py)? {
-            Scalar::Complex(..) => Err(PyTypeError::new_err("a complex number is no int")),
+            Scalar::Complex(..) => Err(PyTypeError::new_err("a complex number is not an int")),
             // Python raises the exception for an infinity or NaN.
             Scalar::Float(v) => Ok(PyFloat::new(py, v).call_method0("__int__")?.unbind()),
             value => python(py, Scalar::Int(value.int())),

@@ -105,7 +105,7 @@ pub(crate) fn dtype(given: &Bound<'_, PyAny>) -> PyResult<kjit_ops::DType> {
     DTYPES
         .into_iter()
         .find(|d| d.name() == name)
-        .ok_or_else(|| PyTypeError::new_err(format!("{given} is no dtype of kjit")))
+        .ok_or_else(|| PyTypeError::new_err(format!("{given} is not a dtype of kjit")))
 }
 
 /// A device by its name; the default device without one.
@@ -231,7 +231,7 @@ fn one_index(given: &Bound<'_, PyAny>) -> PyResult<Index> {
 fn whole(given: &Bound<'_, PyAny>) -> PyResult<i64> {
     let v = given
         .call_method0("__index__")
-        .map_err(|_| PyIndexError::new_err(format!("{} is no index", type_name(given))))?;
+        .map_err(|_| PyIndexError::new_err(format!("{} is not an index", type_name(given))))?;
     v.extract::<i64>()
         .or_else(|_| v.lt(0).map(|negative| if negative { i64::MIN / 2 } else { i64::MAX / 2 }))
 }

@@ -122,7 +122,7 @@ fn from_dlpack(
     let shared = word.is_some() && device_of(&device) == place;
     if copy == Some(false) && device_of(&device) != place {
         return Err(PyBufferError::new_err(format!(
-            "from_dlpack: it lies on DLPack's device {place:?}, so {device} needs a copy"
+            "from_dlpack: it is on DLPack's device {place:?}, so {device} needs a copy"
         )));
     }
     let kwargs = PyDict::new(py);
@@ -203,7 +203,7 @@ pub(crate) fn cuda_array<'py>(
     };
     if device_of(tensor.device()).0 != CUDA {
         return Err(PyAttributeError::new_err(format!(
-            "no CUDA array: it lies on {}",
+            "no CUDA array: it is on {}",
             tensor.device()
         )));
     }

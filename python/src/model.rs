@@ -252,7 +252,7 @@ impl LanguageModel {
         seed: Option<u64>,
     ) -> PyResult<TextStream> {
         if ids.is_empty() {
-            return Err(PyValueError::new_err("the prompt is empty: no token to go on from"));
+            return Err(PyValueError::new_err("the prompt is empty: no token to continue from"));
         }
         if stop.iter().any(String::is_empty) {
             return Err(PyValueError::new_err("an empty stop text would end every answer"));
@@ -419,7 +419,7 @@ fn pooled(word: &str) -> PyResult<Pooling> {
         "last" => Ok(Pooling::Last),
         "mean" => Ok(Pooling::Mean),
         other => Err(PyValueError::new_err(format!(
-            "pooling '{other}' is none; there are first, last, mean"
+            "pooling '{other}' is not valid; use first, last, mean"
         ))),
     }
 }

@@ -25,7 +25,7 @@ fn reduction(word: &str) -> PyResult<Reduction> {
         "mean" => Ok(Reduction::Mean),
         "sum" => Ok(Reduction::Sum),
         other => Err(PyValueError::new_err(format!(
-            "reduction '{other}' is none; there are none, mean, sum"
+            "reduction '{other}' is not valid; use none, mean, sum"
         ))),
     }
 }

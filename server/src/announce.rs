@@ -110,9 +110,9 @@ impl Announcer {
         let (hive, say) = (&self.hive, self.service.options.say);
         match (&problem, self.heard) {
             (Some(why), true) => {
-                say(&format!("the hive at {hive} does not hear of this worker: {why}"))
+                say(&format!("the announcement to the hive at {hive} failed: {why}"))
             }
-            (None, false) => say(&format!("the hive at {hive} hears of this worker again")),
+            (None, false) => say(&format!("the hive at {hive} accepts announcements again")),
             _ => {}
         }
         self.heard = problem.is_none();

@@ -204,7 +204,7 @@ impl OutputConstraints {
             let all = unheld(schema).map_err(|why| Refusal::field(&field, why))?;
             if let Some(one) = all.iter().find(|one| one.matters) {
                 let why = format_args!(
-                    "{one} cannot be held, and strict asks for it: leave one of them out"
+                    "{one} cannot be enforced, but strict is on: remove the keyword or strict"
                 );
                 return Err(Refusal::field(&field, why));
             }

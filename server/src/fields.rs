@@ -21,7 +21,7 @@ impl Fields {
     pub fn parse(body: &[u8]) -> Result<Fields, Refusal> {
         match serde_json::from_slice(body) {
             Ok(Value::Object(map)) => Ok(Fields { map, within: String::new() }),
-            Ok(_) => Err(Refusal::bad("the request's body is no JSON object")),
+            Ok(_) => Err(Refusal::bad("the request's body is not a JSON object")),
             Err(error) => Err(no_json(body, &error)),
         }
     }
@@ -232,7 +232,7 @@ fn no_json(body: &[u8], error: &serde_json::Error) -> Refusal {
         }
         _ => match std::str::from_utf8(body) {
             Err(wrong) => {
-                format!("is no UTF-8 from byte {} on: send JSON in UTF-8", wrong.valid_up_to())
+                format!("is not UTF-8 from byte {} on: send JSON in UTF-8", wrong.valid_up_to())
             }
             Ok(text) => match lone_surrogate(text).filter(|_| error.is_syntax()) {
                 Some((at, half)) => format!(
@@ -240,7 +240,7 @@ fn no_json(body: &[u8], error: &serde_json::Error) -> Refusal {
                      escape such a character as a pair, or \
                      leave it as it is in UTF-8"
                 ),
-                None => format!("is no JSON: {error}"),
+                None => format!("is not JSON: {error}"),
             },
         },
     };
@@ -282,9 +282,9 @@ mod tests {
             (b"{\0\"\0", "UTF-16"),
             (b"\xff\xfe{\0", "UTF-16"),
             (b"{\"a\": \"\xed\xa0\x80\"}", "no UTF-8 from byte 7 on"),
-            (b"{\"a\": nonsense}", "is no JSON: expected ident"),
-            (br#"{"a": "\ud83d\ude00", "prompt": nonsense}"#, "is no JSON: expected ident"),
-            (br#"{"a": "\\ud800", "#, "is no JSON: EOF"),
+            (b"{\"a\": nonsense}", "is not JSON: expected ident"),
+            (br#"{"a": "\ud83d\ude00", "prompt": nonsense}"#, "is not JSON: expected ident"),
+            (br#"{"a": "\\ud800", "#, "is not JSON: EOF"),
         ] {
             let why = Fields::parse(body).unwrap_err();
             assert!(

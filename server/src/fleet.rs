@@ -57,7 +57,7 @@ pub async fn inference(
     if !stream {
         let whole = collect(pieces, 1).await?.pop().unwrap_or_default();
         let Some(done) = whole.done else {
-            return Err(Refusal::internal("the answer's end was lost"));
+            return Err(Refusal::internal("the stream ended before the answer was complete"));
         };
         return Ok(json_response(&json!({
             "text": whole.content, "prompt_tokens": done.prompt_tokens, "generated_tokens": done.generated_tokens,
@@ -87,7 +87,10 @@ pub async fn inference(
                 event(&refusal.json(Dialect::OpenAi))
             }
             None if ended => String::new(),
-            None => event(&Refusal::internal("the answer's end was lost").json(Dialect::OpenAi)),
+            None => event(
+                &Refusal::internal("the stream ended before the answer was complete")
+                    .json(Dialect::OpenAi),
+            ),
         }),
     ))
 }

@@ -267,7 +267,7 @@ fn nothing(
         total: none,
     };
     to.try_send((index, AnswerEvent::Done(done)))
-        .map_err(|_| Refusal::internal("the answer's end was lost"))
+        .map_err(|_| Refusal::internal("the stream ended before the answer was complete"))
 }
 /// The HTTP error of a request that the scheduler did not accept, for this field.
 pub fn refused(why: &Refused, field: &str) -> Refusal {
@@ -341,7 +341,7 @@ impl Reader {
                 () = to.closed() => return,
             };
             let Some(mut event) = event else {
-                let lost = Refusal::internal("the answer's end was lost");
+                let lost = Refusal::internal("the stream ended before the answer was complete");
                 let _ = to.send((index, AnswerEvent::Failed(lost))).await;
                 return;
             };

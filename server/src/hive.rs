@@ -25,7 +25,8 @@ impl FromStr for Hive {
     fn from_str(url: &str) -> Result<Hive, String> {
         const WANTED: &str = "give http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT";
         let wrong = |why: &str| format!("{why}; {WANTED}");
-        let uri: Uri = url.parse().map_err(|error| wrong(&format!("it is no address: {error}")))?;
+        let uri: Uri =
+            url.parse().map_err(|error| wrong(&format!("it is not an address: {error}")))?;
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => {

@@ -105,8 +105,8 @@ impl Origins {
     /// The origin or the host name is not accepted.
     pub fn check(&self, host: &str, headers: &HeaderMap) -> Result<(), Refusal> {
         if self.loopback && !host.is_empty() && !is_loopback_name(host) {
-            let why = "this server listens for its own machine only, by the names localhost and \
-                127.0.0.1 (--host listens elsewhere)";
+            let why = "this server accepts only the host names localhost and 127.0.0.1; to serve \
+                       other machines, use --host";
             return Err(Refusal::foreign(why));
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
@@ -115,7 +115,10 @@ impl Origins {
         if own || self.named.iter().any(|named| named == origin) {
             return Ok(());
         }
-        Err(Refusal::foreign("pages of other origins are not let in (--cors ORIGIN lets one in)"))
+        Err(Refusal::foreign(
+            "requests from pages of other origins are refused; --cors ORIGIN \
+                              allows one",
+        ))
     }
 
     /// The value of `access-control-allow-origin`, if the request comes from another page.
@@ -135,7 +138,7 @@ pub fn origin(text: &str) -> Result<String, String> {
         format!("{why}: give an origin as https://app.example or http://localhost:3000")
     };
     if text == "*" {
-        return Err(wrong("every page of the web could ask then, name each"));
+        return Err(wrong("`*` would allow every web page: list each origin"));
     }
     let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("there is no scheme"))?;
     let (scheme, rest) = (scheme.to_ascii_lowercase(), rest.to_ascii_lowercase());

@@ -99,8 +99,7 @@ impl Loaded {
         let model = Model::open_with(&served.path, &served.open, options.engine.clone())?;
         model.gguf.remarks().iter().for_each(|line| (options.say)(&format!("note: {line}")));
         if served.must_page && model.session.pages().is_none() {
-            let why = "keys and values in pages are a GPU's, and the CPU computes, which takes \
-                memory as tokens come";
+            let why = "KV pages need a GPU, but the model runs on the CPU";
             return Err(format!("--kv-pages on: {why} ({})", model.device()).into());
         }
         let template = match &options.template {
@@ -343,9 +342,10 @@ impl Loaded {
                     return Ok((scheduler, Some(listed)));
                 }
                 Ok(_) => (options.say)(
-                    "vectors: there is no room for the model once more: the CPU makes them",
+                    "embeddings: the GPU has no memory for a second copy of the model, so the \
+                     CPU computes them",
                 ),
-                Err(error) => (options.say)(&format!("vectors: {error}: the CPU makes them")),
+                Err(error) => (options.say)(&format!("embeddings: {error}: the CPU computes them")),
             }
         }
         let open = OpenOptions { device: DeviceChoice::Cpu, memory: None, ..open };
@@ -590,7 +590,7 @@ fn again(options: &Options, served: &Served, device: &str, others: &Arc<LoadedMo
             say(&format!("{which} could not be opened again: {error}"));
             error.to_string()
         })?;
-        say(&format!("{which} is there again: {}", model.device()));
+        say(&format!("{which} was reopened: {}", model.device()));
         let mut session = model.session;
         seated(&mut session, &served);
         Ok(session)

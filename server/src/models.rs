@@ -290,7 +290,7 @@ impl Models {
                     Some(_) => {}
                     None if place.waiting >= max_queue => {
                         let why = format!(
-                            "{} requests wait until the model is loaded: ask again later",
+                            "{} requests wait until the model is loaded: retry later",
                             place.waiting
                         );
                         return Err(Refusal::busy(10, why));
@@ -313,7 +313,7 @@ impl Models {
                 Err(_) => {
                     return Err(Refusal::unavailable(
                         30,
-                        "the model is still being loaded: ask again later",
+                        "the model is still being loaded: retry later",
                     ));
                 }
             }
@@ -363,7 +363,7 @@ impl Models {
                     self.unload(at, lease);
                     let why = match idle.as_secs() {
                         0 => "its last request asked for that (keep_alive)".to_owned(),
-                        seconds => format!("nobody asked for it for {seconds} s"),
+                        seconds => format!("it was not used for {seconds} s"),
                     };
                     (options.say)(&format!("{} is unloaded: {why}", name(at)));
                 }

@@ -34,12 +34,24 @@ const WITHOUT_EFFECT: [&str; 6] =
 pub fn take(f: &mut Fields) -> Result<(), Refusal> {
     for (name, neutral) in NUMBERS {
         if f.take(name).is_some_and(|value| value.as_f64() != Some(neutral)) {
-            return Err(f.wrong(name, format_args!("is not supported: leave it out, or {neutral}")));
+            return Err(f.wrong(
+                name,
+                format_args!(
+                    "is not supported: remove it, or set it to \
+                                                   {neutral}"
+                ),
+            ));
         }
     }
     for (name, neutral) in FLAGS {
         if f.take(name).is_some_and(|value| value != Value::Bool(neutral)) {
-            return Err(f.wrong(name, format_args!("is not supported: leave it out, or {neutral}")));
+            return Err(f.wrong(
+                name,
+                format_args!(
+                    "is not supported: remove it, or set it to \
+                                                   {neutral}"
+                ),
+            ));
         }
     }
     f.ignore(&WITHOUT_EFFECT);
@@ -60,11 +72,11 @@ mod tests {
             "cache_prompt": true}"#;
         assert_eq!(read(neutral), Ok(()));
         for (json, why) in [
-            (r#"{"top_a": 0.5}"#, "'top_a': is not supported: leave it out, or 0"),
-            (r#"{"tfs_z": "1"}"#, "'tfs_z': is not supported: leave it out, or 1"),
+            (r#"{"top_a": 0.5}"#, "'top_a': is not supported: remove it, or set it to 0"),
+            (r#"{"tfs_z": "1"}"#, "'tfs_z': is not supported: remove it, or set it to 1"),
             (
                 r#"{"skip_special_tokens": false}"#,
-                "'skip_special_tokens': is not supported: leave it out, or true",
+                "'skip_special_tokens': is not supported: remove it, or set it to true",
             ),
         ] {
             assert_eq!(read(json), Err(why.to_owned()));

@@ -10,13 +10,13 @@ use std::path::Path;
 const FLAGS: &[(&[&str], &str)] = &[
     (
         &["-i", "--interactive", "--interactive-first"],
-        "leave it out: `kjit run MODEL` without a prompt is a chat",
+        "remove it: `kjit run MODEL` without a prompt is a chat",
     ),
     (
         &["-no-cnv", "--no-conversation"],
-        "leave it out and give a prompt; --raw feeds it without the chat template",
+        "remove it and give a prompt; --raw feeds it without the chat template",
     ),
-    (&["-st", "--single-turn"], "leave it out: with a prompt there is one answer"),
+    (&["-st", "--single-turn"], "remove it: with a prompt there is one answer"),
     (
         &["-hfr", "-hff", "--hf-file", "-mu", "--model-url"],
         "the model stands by itself: kjit run hf:ORG/REPO:QUANT …",
@@ -31,7 +31,7 @@ const FLAGS: &[(&[&str], &str)] = &[
         &["-ctk", "-ctv", "--cache-type-k", "--cache-type-v"],
         "give --kv-type f16 or q8_0, for keys and values alike",
     ),
-    (&["-kvu"], "leave it out: kjit decides this itself"),
+    (&["-kvu"], "remove it: kjit decides this itself"),
     (&["-dev", "-mg", "--main-gpu"], "give --device cuda:N or rocm:N (`kjit devices` lists them)"),
     (
         &["-ts", "--tensor-split", "-sm", "--split-mode"],

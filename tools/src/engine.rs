@@ -54,7 +54,10 @@ fn number(variable: &str, shared: &Shared) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|v| !v.is_empty())?;
     let number = text.parse().ok().filter(|n| *n > 0);
     if number.is_none() && !shared.quiet {
-        say(format_args!("warning: {variable}={text} is no whole number above 0, and is ignored"));
+        say(format_args!(
+            "warning: {variable}={text} is not a whole number above 0, and is \
+                          ignored"
+        ));
     }
     number
 }

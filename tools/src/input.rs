@@ -86,12 +86,12 @@ pub fn text(mut bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
     if bytes.starts_with(b"\xFF\xFE") || bytes.starts_with(b"\xFE\xFF") {
         bail!("{name} is UTF-16: save it as UTF-8");
     }
-    String::from_utf8(bytes).with_context(|| format!("{name} is no UTF-8"))
+    String::from_utf8(bytes).with_context(|| format!("{name} is not UTF-8"))
 }
 
 /// Parses a line of stdin as JSON.
 pub fn json(number: usize, line: &[u8]) -> anyhow::Result<serde_json::Value> {
-    serde_json::from_slice(line).with_context(|| format!("line {number} of stdin is no JSON"))
+    serde_json::from_slice(line).with_context(|| format!("line {number} of stdin is not JSON"))
 }
 
 /// Calls `each` with every line of stdin that is not blank, without its line end, and with its

@@ -115,8 +115,9 @@ pub fn open(
         if let Some(streamed) = streamed {
             say(streamed);
             if how.steady && setup.placing.host_ffn.is_none() && !options.stream {
-                say("the same tokens are promised each time, and so all of that is copied; \
-                     --host-ffn N leaves N layers' feed-forward part to the CPU");
+                say("this command promises the same tokens each time, so all streamed weights \
+                     are copied to the GPU; --host-ffn N computes N layers' feed-forward part on \
+                     the CPU");
             }
         }
         let cannot = streamed.is_some() || !gpu.plan().decode.pauses.is_empty();
@@ -195,9 +196,10 @@ pub fn open(
                     ));
                 }
             }
-            (None, Some(why)) if asked => {
-                say(format_args!("a token is many launches, in spite of --persistent on: {why}"))
-            }
+            (None, Some(why)) if asked => say(format_args!(
+                "--persistent on has no effect (each token needs many \
+                                  launches): {why}"
+            )),
             (None, None) if gpu.early().is_some_and(|early| early.status().one_launch_late) => {
                 say("a token is many launches until the kernel that does all of them is compiled");
             }

@@ -120,8 +120,8 @@ fn found(path: &Path) -> anyhow::Result<Cow<'_, Path>> {
             .find(|(name, _)| *name == base)
             .map_or("ORG/REPO:QUANT", |(_, repo)| repo);
         anyhow::bail!(
-            "'{word}' is no file or folder here: name a model of the hub, for example `kjit run \
-             {repo}`"
+            "'{word}' is not a file or folder here: name a model of the hub, for example `kjit \
+             run {repo}`"
         );
     }
     Ok(Cow::Borrowed(path))

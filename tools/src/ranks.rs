@@ -21,7 +21,7 @@ pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
     let asked = |placing: &PlacementArgs| Split::from(placing.split) == Split::Ranks;
     match &cli.command {
         Command::Run(a) if asked(&a.setup.placing) && a.trace.is_some() => {
-            bail!("--split ranks: all ranks would write one trace: leave --trace out")
+            bail!("--split ranks: all ranks would write one trace: remove --trace")
         }
         Command::Bench(a) if asked(&a.setup.placing) && a.kernels => {
             bail!("--split ranks: --kernels is for one device")

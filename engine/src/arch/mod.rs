@@ -66,7 +66,7 @@ impl Target {
                 };
                 if less == arch {
                     return Err(fail(format!(
-                        "{} has no '{what}' to do without: AMD's are matrix and dot",
+                        "{} has no option 'no-{what}': AMD targets have no-matrix and no-dot",
                         arch.id
                     )));
                 }
@@ -80,7 +80,7 @@ impl Target {
             if flag == SOUND_COPIES {
                 let sound = family::with_sound_copies(arch);
                 if sound == arch {
-                    return Err(fail(format!("{} has no '{SOUND_COPIES}' to be told of", arch.id)));
+                    return Err(fail(format!("{} has no option '{SOUND_COPIES}'", arch.id)));
                 }
                 arch = sound;
                 continue;

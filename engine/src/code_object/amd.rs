@@ -26,8 +26,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
     let note = metadata(&file)?;
     let mut rest = note;
     let root = rmpv::decode::read_value_ref_with_max_depth(&mut rest, MOST_DEPTH)
-        .map_err(|e| format!("its metadata is no MessagePack: {e}"))?;
-    let root = Map::of(&root).ok_or("its metadata is no map")?;
+        .map_err(|e| format!("its metadata is not MessagePack: {e}"))?;
+    let root = Map::of(&root).ok_or("its metadata is not a map")?;
     let target = root.text("amdhsa.target").unwrap_or_default();
     let symbols: HashSet<&str> = file
         .symbols()
@@ -37,7 +37,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
         .collect();
     let mut kernels = Vec::new();
     for kernel in root.list("amdhsa.kernels") {
-        let kernel = Map::of(kernel).ok_or("a kernel's metadata is no map")?;
+        let kernel = Map::of(kernel).ok_or("a kernel's metadata is not a map")?;
         let info = describe(&kernel, target)?;
         // A launch needs the kernel descriptor, so its symbol must exist as well.
         for symbol in [kernel.text(".symbol").unwrap_or_default(), &info.name] {
@@ -79,7 +79,7 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
         None => Ok(None),
         Some(value) => {
             let n = value.as_u64().and_then(|n| u32::try_from(n).ok());
-            n.map(Some).ok_or_else(|| format!("kernel {name}: {key} is no number"))
+            n.map(Some).ok_or_else(|| format!("kernel {name}: {key} is not a number"))
         }
     };
     let need = |key: &str| number(key)?.ok_or_else(|| format!("kernel {name}: {key} is missing"));
@@ -87,7 +87,7 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
     let mut args = Vec::new();
     for (index, arg) in kernel.list(".args").iter().enumerate() {
         let wrong = |what: &str| format!("kernel {name}: argument {index} {what}");
-        let arg = Map::of(arg).ok_or_else(|| wrong("is no map"))?;
+        let arg = Map::of(arg).ok_or_else(|| wrong("is not a map"))?;
         let value = |key: &str| {
             let n = arg.get(key).and_then(|v| v.as_u64()).and_then(|n| u32::try_from(n).ok());
             n.ok_or_else(|| wrong(&format!("has no {key}")))
@@ -98,7 +98,7 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
         }
         let (offset, size) = (value(".offset")?, value(".size")?);
         if offset.checked_add(size).is_none_or(|end| end > block) {
-            return Err(wrong(&format!("lies outside the {block} bytes of all arguments")));
+            return Err(wrong(&format!("is outside the {block} bytes of all arguments")));
         }
         let kind = match word {
             "global_buffer" if size == 8 => Some(ArgKind::Buffer),

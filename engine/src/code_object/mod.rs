@@ -190,7 +190,7 @@ fn machine(bytes: &[u8]) -> Option<u16> {
 pub fn inspect(name: &str, bytes: &[u8]) -> Result<Vec<KernelInfo>> {
     let corrupt = |why: String| Error::Corrupt { kernel: name.to_owned(), why };
     let Some(machine) = machine(bytes) else {
-        return Err(corrupt(format!("{} bytes that are no 64-bit ELF file", bytes.len())));
+        return Err(corrupt(format!("{} bytes that are not a 64-bit ELF file", bytes.len())));
     };
     match READERS.iter().find(|(of, _)| *of == machine) {
         Some((_, read)) => read(bytes).map_err(corrupt),

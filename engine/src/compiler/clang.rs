@@ -248,7 +248,7 @@ impl Backend for ClangCompiler {
         let mut numbers = version.split(['.', ' ', '-']).map(|n| n.parse::<u32>().ok());
         let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else {
             return Err(format!(
-                "it is no clang: {}",
+                "it is not a clang: {}",
                 said.lines().next().unwrap_or("it says nothing")
             ));
         };

@@ -131,7 +131,7 @@ impl Workers {
             Err(Failed { failure: Failure::Start(error), .. }) => Err(*error),
             // A second process would hang as well.
             Err(Failed { failure: Failure::Slow, log }) => told(
-                format!("ran past {} s and was ended", self.limits.timeout.as_secs_f64()),
+                format!("was stopped after {} s (time limit)", self.limits.timeout.as_secs_f64()),
                 &log,
             ),
             Err(Failed { failure: Failure::Died(_), .. }) => match self.try_once(ask) {
@@ -249,8 +249,8 @@ impl Workers {
         }
         Err(Error::NoProcess {
             why: format!(
-                "it runs in a process of its own, and neither calls this program \
-                 kjit_engine::child_main() first in main, nor is {} there",
+                "it runs in a child process: call kjit_engine::child_main() first in main, or \
+                 install {}",
                 tried.join(" or ")
             ),
         })

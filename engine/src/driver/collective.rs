@@ -212,7 +212,9 @@ impl Collective {
     /// The error since joining, as text of the library.
     #[must_use]
     pub fn failed(&self) -> Option<String> {
-        let Some(call) = self.inner.call() else { return Some("it was given up".to_owned()) };
+        let Some(call) = self.inner.call() else {
+            return Some("the communicator was aborted".to_owned());
+        };
         let mut code = 0;
         // SAFETY: the handle is alive as long as `call` is; writes one number.
         match unsafe { self.inner.library.nccl.ncclCommGetAsyncError(call.handle, &mut code) } {
@@ -326,7 +328,7 @@ impl Stream {
             None => Err(Fault {
                 call: "ncclAllGather",
                 code: 0,
-                says: "it was given up".to_owned(),
+                says: "the communicator was aborted".to_owned(),
                 kind: FaultKind::Other,
             }),
             Some(call) => self.device().raw().make_current().and_then(|()| {

@@ -240,7 +240,8 @@ impl Stream {
         if other.same(self.device()) || other.target().vendor() != self.device().target().vendor() {
             let (here, there) = (self.device().label(), other.label());
             return Err(Error::Buffer(format!(
-                "a copy from {there} to {here} is none between two devices of a vendor"
+                "cannot copy from {there} to {here}: a peer copy needs two different devices of \
+                 one vendor"
             )));
         }
         Ok(())

@@ -110,9 +110,8 @@ impl Inventory {
         }
         if let Some(version) = set("HSA_OVERRIDE_GFX_VERSION") {
             warnings.push(format!(
-                "HSA_OVERRIDE_GFX_VERSION={version}: the AMD runtime takes its devices for \
-                 another architecture than they \
-                 are; kernels are compiled for that one and may compute wrongly or fault"
+                "HSA_OVERRIDE_GFX_VERSION={version}: the AMD runtime reports a wrong \
+                 architecture; kernels are compiled for it and may give wrong results or fault"
             ));
         }
         let hidden = |(name, value): &&(String, String)| {

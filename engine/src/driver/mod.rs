@@ -204,7 +204,7 @@ pub(crate) fn open(asked: &str, trace: Option<Trace>) -> Result<Device> {
     }
     let (word, ordinal) = match asked.split_once(':') {
         Some((word, n)) => {
-            (word, n.parse::<u32>().map_err(|_| fail(format!("'{n}' is no device number")))?)
+            (word, n.parse::<u32>().map_err(|_| fail(format!("'{n}' is not a device number")))?)
         }
         None => (asked, 0),
     };

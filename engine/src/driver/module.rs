@@ -100,7 +100,7 @@ impl Module {
             return Err(fail(format!("it has no kernel '{name}'; it has {}", names.join(", "))));
         };
         let symbol = CString::new(name)
-            .map_err(|_| fail(format!("'{}' is no symbol", name.escape_default())))?;
+            .map_err(|_| fail(format!("'{}' is not a symbol", name.escape_default())))?;
         // SAFETY: the module is alive; the name is terminated.
         let raw = unsafe { self.inner.device.raw().function(self.inner.raw, &symbol) };
         let raw = self.inner.device.ok(raw)?;

@@ -20,7 +20,7 @@ impl Device {
     pub fn shared_in_host<T: Pod>(devices: &[Device], len: usize) -> Result<Vec<DeviceBuffer<T>>> {
         let Some(first) = devices.first() else {
             return Err(Error::Buffer(
-                "memory for several devices, of which there is none".to_owned(),
+                "shared memory needs at least one device".to_owned(),
             ));
         };
         if let Some(other) = devices.iter().find(|d| d.target().vendor() != first.target().vendor())

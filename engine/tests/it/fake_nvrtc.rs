@@ -100,7 +100,7 @@ fn invalid_cubin_is_an_error_and_not_cached() {
     let engine = engine(dir.path(), &make(dir.path(), 1));
     let error = engine.compile(&job("bad", "fake: garbage")).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
-    assert!(error.to_string().contains("8 bytes that are no 64-bit ELF file"), "{error}");
+    assert!(error.to_string().contains("8 bytes that are not a 64-bit ELF file"), "{error}");
     assert!(engine.cache().list().is_empty());
 }
 

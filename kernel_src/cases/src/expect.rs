@@ -214,7 +214,7 @@ fn near(
             }
             if w.is_infinite() {
                 if g.is_nan() {
-                    return Err(format!("element {i} is no number"));
+                    return Err(format!("element {i} is not a number"));
                 }
                 continue;
             }

@@ -290,10 +290,10 @@ impl Family for BatchGemmSpec {
             format!("rows of {}: it takes multiples of 32", self.cols)
         })?;
         require(self.finish != Finish::Add || !self.turned, NAME, || {
-            "a residual goes with results in f32".to_owned()
+            "a residual needs results in f32".to_owned()
         })?;
         require(!self.turned || self.weights().results().len() == 1, NAME, || {
-            "turned results are of one weight".to_owned()
+            "results in `turned` tiles need exactly one weight".to_owned()
         })?;
         self.weights().check(NAME, 1)?;
         let units = (self.row_tiles(t) + 1).saturating_mul(self.cols.div_ceil(128));

@@ -228,7 +228,7 @@ impl Family for GemmSpec {
             format!("rows of {}: it takes multiples of 32", self.cols)
         })?;
         require(self.finish != Finish::Add || !self.tiled, NAME, || {
-            "a residual goes with results in f32".to_owned()
+            "a residual needs results in f32".to_owned()
         })?;
         require((1..=1 << 16).contains(&self.experts), NAME, || {
             format!("{} experts", self.experts)

@@ -226,7 +226,7 @@ impl Family for SmallGemmSpec {
             format!("rows of {}: it takes multiples of {WHOLE}", self.cols)
         })?;
         require(self.finish != Finish::Add || !self.panels, NAME, || {
-            "a residual goes with results in f32".to_owned()
+            "a residual needs results in f32".to_owned()
         })?;
         self.weights().check(NAME, 1)?;
         let fine = t.waves.is_power_of_two()

@@ -395,7 +395,7 @@ impl ChatTemplate {
         if let Data::List(all) = &messages
             && !all.iter().all(|message| matches!(message, Data::Map(_)))
         {
-            return Err(ChatError::Messages("an element is no object".to_owned()));
+            return Err(ChatError::Messages("an element is not an object".to_owned()));
         }
         let tools = tools.map(array).transpose()?.unwrap_or(Data::None);
         let (template, name) = match &self.with_tools {

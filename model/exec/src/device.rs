@@ -58,7 +58,7 @@ impl Devices {
 #[non_exhaustive]
 pub enum DeviceError {
     /// The text after the colon is not a number.
-    #[error("'{0}' is no device number")]
+    #[error("'{0}' is not a device number")]
     Number(String),
     /// A CPU number other than 0.
     #[error("all CPU cores together are one device: give cpu, or cpu:0")]
@@ -256,7 +256,7 @@ mod tests {
         for (text, says) in [
             ("cpu:1", "one device"),
             ("auto:0", "give auto"),
-            ("cuda:x", "'x' is no device number"),
+            ("cuda:x", "'x' is not a device number"),
             ("cuda:-1", "no device number"),
             ("metal", "no metal driver"),
             ("metal:0", "no metal driver"),

@@ -77,7 +77,7 @@ pub enum SessionError {
     #[error("a sequence is named twice in one step")]
     Twice,
     /// Logits or a token were requested, but the sequence has no tokens.
-    #[error("no token to go on from")]
+    #[error("no token to continue from")]
     NoTokens,
     /// The mask and the biases forbid every token.
     #[error("no token is allowed: the mask or the biases forbid every one")]
@@ -94,7 +94,7 @@ pub enum SessionError {
     },
     /// A logit is infinite or NaN.
     #[error(
-        "the model's scores are no numbers (token {id}'s is {score}): weights in the file are \
+        "the model's scores are not numbers (token {id}'s is {score}): weights in the file are \
          damaged or too large; download it again"
     )]
     Scores {

@@ -245,10 +245,12 @@ impl OpenOptions {
     pub fn may_page(&self, graph: &Graph) -> Result<(), String> {
         match (&self.device, self.host_layers) {
             (DeviceChoice::Cpu, _) => {
-                return Err("the CPU has no pages: it takes memory as tokens come".to_owned());
+                return Err(
+                    "KV pages need a GPU: on the CPU, memory grows with the tokens".to_owned()
+                );
             }
             (DeviceChoice::Several(_), _) | (_, Some(1..)) => {
-                return Err("pages are one GPU's".to_owned());
+                return Err("KV pages need exactly one GPU and no layers on the CPU".to_owned());
             }
             (DeviceChoice::Auto | DeviceChoice::Gpu { .. }, _) => {}
         }
@@ -274,7 +276,7 @@ impl OpenOptions {
 /// The reason why a model's states cannot be in pages; `None` if they can.
 pub fn why_no_pages(graph: &Graph) -> Option<String> {
     if graph.pooling.is_some() {
-        return Some("what makes vectors of texts keeps no keys and values".to_owned());
+        return Some("embedding models have no KV cache".to_owned());
     }
     if graph.ops.iter().any(|op| matches!(op, Op::TopKeys(_))) {
         return Some("sparse attention does not support pages".to_owned());

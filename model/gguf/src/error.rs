@@ -95,7 +95,7 @@ pub enum ErrorKind {
     },
     /// The rest of the file is too short for a count.
     #[error(
-        "{what} (byte {at}) is {count}, but the {left} bytes that follow cannot hold so many: \
+        "{what} (byte {at}) is {count}, but the {left} bytes that follow cannot hold that many: \
          truncated or damaged, download it again"
     )]
     Count {
@@ -119,7 +119,7 @@ pub enum ErrorKind {
         why: String,
     },
     /// The name of a key or tensor occurs twice.
-    #[error("{what} {} is there twice, at byte {first} and at byte {second}", QuotedText(name))]
+    #[error("{what} {} occurs twice, at byte {first} and at byte {second}", QuotedText(name))]
     Duplicate {
         /// "metadata key" or "tensor".
         what: &'static str,
@@ -165,7 +165,7 @@ pub enum ErrorKind {
         key: String,
     },
     /// A key has another type than required.
-    #[error("metadata key {} (byte {at}) is {found}, where {want} is wanted", QuotedText(key))]
+    #[error("metadata key {} (byte {at}) is {found}, expected {want}", QuotedText(key))]
     WrongType {
         /// Name of the key.
         key: String,
@@ -190,7 +190,7 @@ pub enum ErrorKind {
     },
     /// An array has the wrong length.
     #[error(
-        "metadata key {} (byte {at}) has {found} elements, where {want} are wanted",
+        "metadata key {} (byte {at}) has {found} elements, expected {want}",
         QuotedText(key)
     )]
     ArrayLength {

@@ -56,7 +56,7 @@ impl Gguf {
         if (v as f32).is_finite() {
             Ok(Some(v as f32))
         } else {
-            Err(self.bad_value(entry, v.to_string(), "a finite number that fits an f32 is wanted"))
+            Err(self.bad_value(entry, v.to_string(), "expected a finite number that fits an f32"))
         }
     }
 
@@ -87,7 +87,7 @@ impl Gguf {
                 Ok(s) => Ok(Some(s)),
                 Err(e) => {
                     let value = format!("not UTF-8 from its byte {}", e.valid_up_to());
-                    Err(self.bad_value(entry, value, "text is wanted"))
+                    Err(self.bad_value(entry, value, "expected text"))
                 }
             },
             Some((entry, _)) => Err(self.wrong_type(entry, "a string")),
@@ -197,7 +197,7 @@ impl Gguf {
             None => Ok(None),
             Some((entry, Value::Int(v))) => match T::try_from(v) {
                 Ok(v) => Ok(Some(v)),
-                Err(_) => Err(self.bad_value(entry, v.to_string(), format!("{want} is wanted"))),
+                Err(_) => Err(self.bad_value(entry, v.to_string(), format!("expected {want}"))),
             },
             Some((entry, _)) => Err(self.wrong_type(entry, "an integer")),
         }
@@ -244,7 +244,7 @@ impl Gguf {
                     return Err(self.bad_value(
                         entry,
                         format!("{found} in element {i}"),
-                        format!("{want} is wanted"),
+                        format!("expected {want}"),
                     ));
                 }
                 None => return Err(self.wrong_type(entry, want)),

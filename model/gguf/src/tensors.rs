@@ -128,7 +128,7 @@ fn read_one(cursor: &mut Cursor<'_>, index: u64) -> Result<TensorInfo, ErrorKind
         Some(t) => {
             if !row.is_multiple_of(u64::from(t.block_elems)) {
                 return Err(shape(format!(
-                    "its rows of {row} are no whole number of {} blocks of {}",
+                    "its rows of {row} are not a whole number of {} blocks of {}",
                     t.name, t.block_elems
                 )));
             }

@@ -61,9 +61,9 @@ impl std::fmt::Display for ExpertCacheCounts {
         let (hit, whole) = (part(self.hit, self.chosen), part(self.whole, self.times));
         write!(
             f,
-            "experts: {places} of {experts} in each of {layers} layers are on the card; {hit:.1} \
-             % of those chosen were \
-             there (all of a layer's {whole:.1} % of the times), {brought} were brought"
+            "experts: {places} of {experts} per layer are cached on the GPU ({layers} layers); \
+             hits: {hit:.1} % of chosen experts, {whole:.1} % of layers with hits only; \
+             {brought} copied"
         )?;
         self.stopped.as_ref().map_or(Ok(()), |why| write!(f, ", and no more are: {why}"))
     }

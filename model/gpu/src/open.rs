@@ -383,7 +383,7 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
     if !plan.decode.pauses.is_empty() && !is_ffn_apart(request.graph) {
         let (need, room) = (plan.memory.total(), memory.unwrap_or(free).min(free) >> 20);
         let hint = match stream {
-            true => "--host-experts needs resident layers: leave --stream out".to_owned(),
+            true => "--host-experts needs resident layers: remove --stream".to_owned(),
             false => format!(
                 "{room} MiB may be taken; {} takes less",
                 less_aside(request.graph, request.options)

@@ -33,8 +33,8 @@ pub enum ExpertsError {
     },
     /// The expert cache does not support this kind of experts.
     #[error(
-        "--hot-experts: the experts of architecture '{arch}' cannot be cached on the card: leave \
-         it out"
+        "--hot-experts: the experts of architecture '{arch}' cannot be cached on the card: \
+         remove it"
     )]
     Hot {
         /// `general.architecture`.
@@ -56,7 +56,7 @@ pub enum ExpertsError {
         given: u64,
     },
     /// The layers are not in sequence.
-    #[error("--host-experts: {0}; leave it out")]
+    #[error("--host-experts: {0}; remove it")]
     Cut(#[from] CutError),
 }
 

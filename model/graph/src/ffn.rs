@@ -25,7 +25,7 @@ pub enum FfnError {
         arch: String,
     },
     /// The layers are not in sequence.
-    #[error("--host-ffn: {0}; leave it out")]
+    #[error("--host-ffn: {0}; remove it")]
     Cut(#[from] CutError),
 }
 

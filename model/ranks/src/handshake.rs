@@ -226,7 +226,7 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
         Ok(listener) => Ok((listener, None)),
         // A name that leads here indirectly, such as the name of a service, cannot be bound.
         Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {
-            everywhere(format!("{} is no address of this machine ({e})", shown(&ranks.host)))
+            everywhere(format!("{} is not an address of this machine ({e})", shown(&ranks.host)))
         }
         Err(e) => Err(failed(&e)),
     }
@@ -339,10 +339,16 @@ fn welcome(
     if let Some((i, (what, ours))) = differs {
         let theirs = shown(theirs.get(i).copied().unwrap_or("none"));
         came.push(VerifiedRank { rank, stream, drawn });
-        return Some(format!("rank {rank} has another {what} than rank 0 ({theirs}, not {ours})"));
+        return Some(format!(
+            "rank {rank} has a different {what} from rank 0 ({theirs}, not \
+                             {ours})"
+        ));
     }
     if rank >= ranks.size {
-        away(format!("rank {rank} is none of {} ranks", ranks.size));
+        away(format!(
+            "rank {rank} is out of range: the job has {} ranks, counted from 0",
+            ranks.size
+        ));
         return None;
     }
     let twice = came.iter().any(|other| other.rank == rank);
@@ -393,7 +399,8 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, RankConnections), Rank
     };
     let stranger = || {
         meeting(format!(
-            "the process that listens at {} is no rank of this job, or was given another {SECRET}",
+            "the process that listens at {} does not belong to this job, or has a different \
+             {SECRET}",
             place(ranks)
         ))
     };

@@ -171,7 +171,7 @@ impl Ranks {
             return Err(wrong(
                 by.size,
                 size.to_string(),
-                "is one process: leave --split ranks out",
+                "is one process: remove --split ranks",
             ));
         }
         let local = number(by.local)?.unwrap_or(0);
@@ -189,7 +189,7 @@ impl Ranks {
                 .parse()
                 .ok()
                 .filter(|p| *p > 0)
-                .ok_or_else(|| wrong("MASTER_PORT", text, "is no port")),
+                .ok_or_else(|| wrong("MASTER_PORT", text, "is not a port")),
             // Two Slurm jobs on one machine use two ports.
             None => Ok(job.map_or(PORT, |job| 20_000 + (job % 10_000) as u16)),
         }?;
@@ -299,7 +299,7 @@ mod tests {
             (&[("RANK", "1")], "none says which"),
             (&[("SLURM_PROCID", "0")], "SLURM_NTASKS"),
             (&[("RANK", "2"), ("WORLD_SIZE", "2")], "RANK=2 is not below WORLD_SIZE=2"),
-            (&[("RANK", "0"), ("WORLD_SIZE", "1")], "leave --split ranks out"),
+            (&[("RANK", "0"), ("WORLD_SIZE", "1")], "remove --split ranks"),
             (&[("RANK", "x"), ("WORLD_SIZE", "2")], "RANK=x is not a number"),
             (&[("RANK", "0"), ("WORLD_SIZE", "2")], "MASTER_ADDR"),
             (

@@ -66,7 +66,7 @@ impl Secret {
         match self.0.is_some() || addresses.iter().all(|at| at.ip().is_loopback()) {
             true => Ok(()),
             false => Err(RanksError::Secret {
-                why: "is not set, and the ranks do not meet at 127.0.0.1".to_owned(),
+                why: "is not set, which is allowed only if rank 0 listens on 127.0.0.1".to_owned(),
             }),
         }
     }

@@ -30,7 +30,7 @@ pub fn lark_of_gbnf(grammar: &str) -> Result<String, String> {
             return Err(reader.wrong("the end of the rule is expected"));
         }
         if reader.defined.contains(&name) {
-            return Err(reader.wrong(&format!("the rule '{name}' is there twice")));
+            return Err(reader.wrong(&format!("the rule '{name}' occurs twice")));
         }
         let _ = writeln!(rules, "{}: {body}", rule(&name));
         reader.defined.push(name);
@@ -299,7 +299,7 @@ mod tests {
             ("root ::= \"x\" )", "line 1, column 14: the end of the rule is expected"),
             ("root ::= [z-a]", "line 1, column 14: the range ends before it begins"),
             ("root ::= \"a\\q\"", "line 1, column 12: no such escape"),
-            ("root ::= \"a\"\nroot ::= \"b\"", "line 2, column 13: the rule 'root' is there twice"),
+            ("root ::= \"a\"\nroot ::= \"b\"", "line 2, column 13: the rule 'root' occurs twice"),
             (
                 "root ::= \"a\"{3,2}",
                 "line 1, column 18: give repetitions up to 2000, the least first",

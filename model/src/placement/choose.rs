@@ -26,12 +26,12 @@ pub enum PlacementError {
     Ranks(String),
     /// [`Persistence::On`] was requested with several stages.
     #[error(
-        "--persistent on is one launch on one device, or on each with --split tensor: leave it out \
+        "--persistent on is one launch on one device, or on each with --split tensor: remove it \
          with --split layers"
     )]
     Persistent,
     /// [`OpenOptions::stream`] was requested with several stages.
-    #[error("--stream copies all layers to one device: leave it out with several devices")]
+    #[error("--stream copies all layers to one device: remove it with several devices")]
     Stream,
     /// Host experts were requested without exactly one GPU for the rest.
     #[error("--host-experts is for one GPU that has all else: {0}")]
@@ -107,10 +107,10 @@ impl RequestedDevices {
         let ffn = options.host_ffn.unwrap_or(0) > 0;
         if options.host_experts > 0 || ffn {
             let refused = match &options.device {
-                _ if ffn && options.host_experts > 0 => Some("leave --host-experts out"),
-                _ if together => Some("leave --split tensor out"),
-                _ if asked.is_some() => Some("leave --host-layers out"),
-                _ if options.stream => Some("leave --stream out"),
+                _ if ffn && options.host_experts > 0 => Some("remove --host-experts"),
+                _ if together => Some("remove --split tensor"),
+                _ if asked.is_some() => Some("remove --host-layers"),
+                _ if options.stream => Some("remove --stream"),
                 DeviceChoice::Several(_) => Some("name one with --device"),
                 DeviceChoice::Cpu => Some("--device names none"),
                 DeviceChoice::Auto | DeviceChoice::Gpu { .. } => None,
@@ -152,10 +152,10 @@ impl RequestedDevices {
         };
         match (together, host, gpus.len()) {
             (true, HostLayers::Rest, _) => {
-                return Err(PlacementError::Tensor("leave cpu out of --device"));
+                return Err(PlacementError::Tensor("remove cpu from --device"));
             }
             (true, HostLayers::These(1..), _) => {
-                return Err(PlacementError::Tensor("leave --host-layers out"));
+                return Err(PlacementError::Tensor("remove --host-layers"));
             }
             (true, _, 0 | 1) => return Err(PlacementError::Tensor(ONE)),
             _ => {}

@@ -21,11 +21,11 @@ pub(crate) fn open_rank(
         DeviceChoice::Cpu | DeviceChoice::Several(_) => {
             Some("each process has one GPU: give --device one, or none")
         }
-        _ if options.host_layers.is_some_and(|n| n > 0) => Some("leave --host-layers out"),
-        _ if options.host_experts > 0 => Some("leave --host-experts out"),
-        _ if options.host_ffn.is_some_and(|n| n > 0) => Some("leave --host-ffn out"),
-        _ if options.stream => Some("leave --stream out"),
-        _ if options.persistent == Persistence::On => Some("leave --persistent on out"),
+        _ if options.host_layers.is_some_and(|n| n > 0) => Some("remove --host-layers"),
+        _ if options.host_experts > 0 => Some("remove --host-experts"),
+        _ if options.host_ffn.is_some_and(|n| n > 0) => Some("remove --host-ffn"),
+        _ if options.stream => Some("remove --stream"),
+        _ if options.persistent == Persistence::On => Some("remove --persistent on"),
         _ => None,
     };
     if let Some(why) = refused {

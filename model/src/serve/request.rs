@@ -282,16 +282,16 @@ pub enum Refused {
 #[non_exhaustive]
 pub enum Failure {
     /// The device failed, and the model is being reopened. The client may send the request again.
-    #[error("the device failed while this was computed; ask again: {0}")]
+    #[error("the device failed during this request; send it again: {0}")]
     Device(String),
     /// The system refused memory, although no other request used any. Other programs may free some.
-    #[error("there is no memory for this now; ask again later: {0}")]
+    #[error("not enough memory for this request now; send it again later: {0}")]
     Memory(String),
     /// The session rejects the request.
     #[error("{0}")]
     Request(String),
     /// The constraint cannot continue.
-    #[error("the constraint cannot go on: {0}")]
+    #[error("the constraint cannot continue: {0}")]
     Constraint(String),
     /// A panic in this program.
     #[error("an internal fault: {0}")]

@@ -112,7 +112,9 @@ pub(super) fn one_gpu(options: &OpenOptions) -> Result<(), SessionError> {
     match options.paged {
         None => Ok(()),
         Some(_) => Err(SessionError::Device(
-            "keys and values in pages are one GPU's: give one device".to_owned(),
+            "keys and values in KV pages need exactly one GPU and no layers on the CPU: give one \
+             device"
+                .to_owned(),
         )),
     }
 }

@@ -57,7 +57,7 @@ fn check(name: &str, plan: &Plan, program: &Program) {
     };
     for (a, one) in program.buffers.iter().enumerate() {
         let Some(la) = life(a) else { panic!("{name}: buffer {} is bound by nothing", one.name) };
-        assert!(one.offset + one.bytes <= program.arena, "{name}: {} lies outside", one.name);
+        assert!(one.offset + one.bytes <= program.arena, "{name}: {} is outside", one.name);
         for (b, other) in program.buffers.iter().enumerate().take(a) {
             let Some(lb) = life(b) else { continue };
             let together = one.zeroed || other.zeroed || la.0 <= lb.1 && lb.0 <= la.1;

@@ -344,7 +344,7 @@ pub fn limits(session: &mut Session) {
     for (refused, want) in [
         (vec![work(all[1], &[u32::MAX][..], Want::Last)], "outside the vocabulary"),
         (vec![work(all[1], &[1][..], Want::Last); 2], "twice"),
-        (vec![work(all[1], &[][..], Want::Choose)], "no token to go on from"),
+        (vec![work(all[1], &[][..], Want::Choose)], "no token to continue from"),
     ] {
         let error = session.step(&refused).unwrap_err().to_string();
         assert!(error.contains(want), "{error}");

@@ -100,7 +100,9 @@ pub fn stream_format(manner: AnswerContext) -> Format {
         }
         Some((_, AnswerEvent::Done(done))) => stream.end(&done),
         Some((_, AnswerEvent::Failed(refusal))) => stream.failed(&refusal),
-        None => stream.failed(&Refusal::internal("the answer's end was lost")),
+        None => {
+            stream.failed(&Refusal::internal("the stream ended before the answer was complete"))
+        }
     })
 }
 

@@ -40,7 +40,7 @@ pub fn turns(f: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     match read.all.last() {
         Some(turn) if turn.role == "assistant" => Err(Refusal::field(
             "messages",
-            "the last one is the assistant's: an answer that is begun cannot be continued",
+            "the last message has the role assistant: continuing a partial answer is not supported",
         )),
         _ => Ok(read.all),
     }
@@ -247,8 +247,8 @@ mod tests {
             ),
             (
                 json!([{ "role": "user", "content": "x" }, { "role": "assistant", "content": "I" }]),
-                "'messages': the last one is the assistant's: an answer that is begun cannot be \
-                 continued",
+                "'messages': the last message has the role assistant: continuing a partial \
+                 answer is not supported",
             ),
         ] {
             let refused = turns(&mut fields(&json!({ "messages": messages }))).unwrap_err();

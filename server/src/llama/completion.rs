@@ -116,7 +116,7 @@ pub async fn go(
     }
     let whole = collect(pieces, 1).await?.pop().unwrap_or_default();
     let Some(done) = whole.done else {
-        return Err(Refusal::internal("the answer's end was lost"));
+        return Err(Refusal::internal("the stream ended before the answer was complete"));
     };
     Ok(noted(json_response(&last(&manner, whole.content, &whole.ids, &done)), &unheld))
 }
@@ -168,6 +168,9 @@ fn stream_format(manner: CompletionContext) -> Format {
             ended = true;
             event(&refusal.json(Dialect::OpenAi))
         }
-        None => event(&Refusal::internal("the answer's end was lost").json(Dialect::OpenAi)),
+        None => event(
+            &Refusal::internal("the stream ended before the answer was complete")
+                .json(Dialect::OpenAi),
+        ),
     })
 }

@@ -46,7 +46,11 @@ pub fn stream_format(manner: AnswerContext) -> Format {
     Box::new(move |piece| match piece {
         None if ended_well || failed => String::new(),
         None => {
-            format!("{}\n", Refusal::internal("the answer's end was lost").json(Dialect::Ollama))
+            format!(
+                "{}\n",
+                Refusal::internal("the stream ended before the answer was complete")
+                    .json(Dialect::Ollama)
+            )
         }
         Some((_, AnswerEvent::Started { .. } | AnswerEvent::Prompt(_))) => String::new(),
         Some((_, AnswerEvent::Said { parts, .. })) => {

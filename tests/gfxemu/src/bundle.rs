@@ -298,7 +298,7 @@ impl Bundle {
         let byte = |i: usize| {
             hex.get(i..i + 2)
                 .and_then(|b| u8::from_str_radix(b, 16).ok())
-                .ok_or("arguments are no hex")
+                .ok_or("arguments are not hex")
         };
         let mut block = (0..hex.len() / 2).map(|i| byte(2 * i)).collect::<Result<Vec<u8>, _>>()?;
         // The compiler may load an argument in blocks of 16 bytes, past its end.

@@ -71,7 +71,7 @@ impl Global {
         }
         let vector = |k: usize| match register(text.operand(k)?) {
             Some((Operand::Vector(n), _)) => Ok(n),
-            _ => Err(format!("operand {k} is no vector register")),
+            _ => Err(format!("operand {k} is not a vector register")),
         };
         let base = |k: usize| match register(text.operand(k)?) {
             Some((Operand::Scalar(n), _)) => Ok(Some(n)),
@@ -307,7 +307,7 @@ impl ScalarLoad {
         };
         let scalar = |k: usize| match register(text.operand(k)?) {
             Some((Operand::Scalar(n), _)) => Ok(n),
-            _ => Err(format!("operand {k} is no scalar register")),
+            _ => Err(format!("operand {k} is not a scalar register")),
         };
         let by = text.operand(2)?;
         let register =

@@ -125,7 +125,7 @@ fn spans(line: &str) -> Vec<Span> {
 /// Parses `vmcnt(0) lgkmcnt(1)`.
 fn waits(text: &Text, target: &Target) -> Result<Option<Vec<(Counter, usize)>>, String> {
     let number =
-        |s: &str| integer(s).map(|n| n as usize).ok_or_else(|| format!("{s} is no number"));
+        |s: &str| integer(s).map(|n| n as usize).ok_or_else(|| format!("{s} is not a number"));
     let counter = |name: &str| match name {
         "vmcnt" | "loadcnt" => Ok(Some(Counter::Load)),
         "vscnt" | "storecnt" => Ok(Some(Counter::Store)),
@@ -222,7 +222,7 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
             }
         }
         "s_set_vgpr_msb" if target.arch == "gfx1250" => {
-            Kind::Windows(integer(text.operand(0)?).ok_or("a mode that is no number")? as u8)
+            Kind::Windows(integer(text.operand(0)?).ok_or("a mode that is not a number")? as u8)
         }
         "s_memrealtime" | "s_memtime" => match register(text.operand(0)?) {
             Some((Operand::Scalar(n), _)) => Kind::Time(n),

@@ -76,7 +76,7 @@ impl Lanes {
     fn vector(&self, k: usize) -> Result<u16, Unsupported> {
         match self.sources.get(k) {
             Some(Operand::Vector(n)) => Ok(*n),
-            _ => Err("a source that is no vector register".into()),
+            _ => Err("a source that is not a vector register".into()),
         }
     }
 

@@ -44,7 +44,7 @@ impl Local {
         }
         let vector = |k: usize| match register(text.operand(k)?) {
             Some((Operand::Vector(n), _)) => Ok(n),
-            _ => Err(format!("operand {k} is no vector register")),
+            _ => Err(format!("operand {k} is not a vector register")),
         };
         let offset = text.number("offset")? as u32;
         let (load, rest) = match (

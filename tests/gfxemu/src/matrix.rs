@@ -48,7 +48,7 @@ impl Matrix {
         }
         let vector = |k| match register(text.operand(k)?) {
             Some((Operand::Vector(n), _)) => Ok(n),
-            _ => Err(format!("operand {k} is no vector register")),
+            _ => Err(format!("operand {k} is not a vector register")),
         };
         let c = source(text.operand(3)?, Type::F32)?.operand;
         Ok(Some(Matrix {

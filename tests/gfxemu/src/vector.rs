@@ -131,7 +131,7 @@ impl Vector {
             _ => {
                 destination = Some(match taken(&mut operands)? {
                     Operand::Vector(n) => n,
-                    _ => return Err("a destination that is no vector register".into()),
+                    _ => return Err("a destination that is not a vector register".into()),
                 });
                 if op.form == OperandLayout::Flagged {
                     flags = Some(scalar(taken(&mut operands)?)?);

@@ -35,20 +35,19 @@ pub struct Run {
         allow_hyphen_values = true
     )]
     pub system: Option<String>,
-    /// Prompt as it is, without the model's chat template
+    /// Do not apply the chat template to the prompt
     #[arg(long)]
     pub raw: bool,
     /// Chat template (Jinja) that replaces the model's
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub template: Option<PathBuf>,
-    /// Generation starts when all kernels are compiled. Without this flag it starts with the
-    /// kernels for single tokens and takes up the others as they become ready. --temp 0 and --seed
-    /// imply this flag
+    /// Start generation only when all kernels are compiled. Without this flag it starts with the
+    /// kernels for single tokens and uses the others when they are ready. --temp 0 and --seed imply
+    /// this flag
     #[arg(long)]
     pub wait_compile: bool,
-    /// Drafts from n-grams that repeat in the prompt and the answer, verified in one step. The
-    /// answer is the same and comes sooner where text repeats. Drafting stops where it does not
-    /// pay
+    /// Draft tokens from n-grams that repeat in the prompt and the answer, and verify them in one
+    /// step. The answer is the same. Drafting stops if it is not faster
     #[arg(long, value_enum, default_value_t = Switch::Off, value_name = "on|off", hide_possible_values = true)]
     pub lookup: Switch,
     #[command(flatten)]
@@ -61,7 +60,7 @@ pub struct Run {
     /// Stop text. It ends the answer and is not printed. May be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
-    /// One JSON document on stdout, after generation
+    /// Print one JSON document on stdout after generation
     #[arg(long)]
     pub json: bool,
 }
@@ -76,7 +75,7 @@ pub struct Embed {
     /// One JSON string per line in, one array of numbers per line out
     #[arg(long, required = true)]
     pub jsonl: bool,
-    /// Vectors of length 1
+    /// Normalise vectors to length 1
     #[arg(long, alias = "normalize")]
     pub normalise: bool,
     /// Pooling of a text's token vectors into one vector: their mean, the first one, or the last
@@ -114,7 +113,7 @@ pub struct Logits {
     /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = id, required = true, allow_negative_numbers = true)]
     pub ids: Vec<u32>,
-    /// Number of best tokens to print
+    /// Number of most likely tokens to print
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub top: usize,
     #[command(flatten)]

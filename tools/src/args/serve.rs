@@ -91,8 +91,8 @@ pub struct Serve {
     /// many tokens per step as keep it, at least 512; not with --token-budget
     #[arg(long, default_value_t = 50, value_name = "MS", value_parser = positive, allow_negative_numbers = true)]
     pub latency_target: usize,
-    /// Drafts from n-grams that repeat in a prompt and its answer, verified in one step. Drafting
-    /// stops where it does not pay (default: on with the CPU, off with GPUs)
+    /// Draft from n-grams that repeat in a prompt and its answer, and verify in one step. Drafting
+    /// stops if it is not faster (default: on with the CPU, off with GPUs)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     pub lookup: Option<Switch>,
     /// Maximum number of connections, half of them from one address. A further one closes the

@@ -9,7 +9,11 @@ use std::process::ExitCode;
 pub fn dequant(args: &args::Dequant) -> anyhow::Result<ExitCode> {
     let Some(format) = Format::by_name(&args.format) else {
         let known: Vec<&str> = ALL.iter().map(|f| f.name).collect();
-        bail!("'{}' is no format that kjit decodes; it decodes {}", args.format, known.join(", "));
+        bail!(
+            "'{}' is not a format that kjit decodes; it decodes {}",
+            args.format,
+            known.join(", ")
+        );
     };
     let mut out = io::BufWriter::new(io::stdout().lock());
     crate::input::lines(|number, line| {
@@ -41,7 +45,7 @@ fn unhex(line: &[u8]) -> anyhow::Result<Vec<u8>> {
         .iter()
         .map(|pair| match pair.map(digit) {
             [Some(high), Some(low)] => Ok((high << 4 | low) as u8), // both below 16
-            _ => bail!("'{}' is no hex", String::from_utf8_lossy(pair).escape_default()),
+            _ => bail!("'{}' is not hex", String::from_utf8_lossy(pair).escape_default()),
         })
         .collect()
 }

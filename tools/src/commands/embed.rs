@@ -19,7 +19,7 @@ pub fn embed(args: &args::Embed, shared: &Shared) -> anyhow::Result<ExitCode> {
     crate::input::lines(|number, line| {
         let at = || format!("line {number} of stdin");
         let Value::String(text) = crate::input::json(number, line)? else {
-            bail!("{} is no JSON string", at())
+            bail!("{} is not a JSON string", at())
         };
         let ids = tokenizer.encode(text.as_bytes(), EncodeOptions::RAW_PROMPT);
         let mut vector = session.embed(&ids).with_context(at)?;

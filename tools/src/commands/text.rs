@@ -23,7 +23,7 @@ pub fn tokenize(args: &args::Tokenize, shared: &Shared) -> anyhow::Result<ExitCo
     let mut out = io::BufWriter::new(io::stdout().lock());
     crate::input::lines(|number, line| {
         let Value::String(text) = json(number, line)? else {
-            bail!("line {number} of stdin is no JSON string")
+            bail!("line {number} of stdin is not a JSON string")
         };
         let ids = tokenizer.encode(text.as_bytes(), options);
         Ok(writeln!(out, "{}", serde_json::to_string(&ids)?)?)
@@ -37,7 +37,7 @@ pub fn detokenize(args: &args::Detokenize, shared: &Shared) -> anyhow::Result<Ex
     let mut out = io::BufWriter::new(io::stdout().lock());
     crate::input::lines(|number, line| {
         let ids: Vec<u32> = serde_json::from_value(json(number, line)?)
-            .with_context(|| format!("line {number} of stdin is no array of token ids"))?;
+            .with_context(|| format!("line {number} of stdin is not an array of token ids"))?;
         let bytes = tokenizer.decode(&ids).with_context(|| format!("line {number} of stdin"))?;
         if args.hex {
             bytes.iter().try_for_each(|b| write!(out, "{b:02x}"))?;
@@ -57,7 +57,7 @@ pub fn template(args: &args::Template, shared: &Shared) -> anyhow::Result<ExitCo
     let mut out = io::BufWriter::new(io::stdout().lock());
     crate::input::lines(|number, line| {
         let text = std::str::from_utf8(line)
-            .with_context(|| format!("line {number} of stdin is no UTF-8"))?;
+            .with_context(|| format!("line {number} of stdin is not UTF-8"))?;
         let prompt = template
             .render_json(text, None, true)
             .with_context(|| format!("line {number} of stdin"))?;

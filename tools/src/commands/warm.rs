@@ -245,7 +245,7 @@ fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::R
         // A cleared bar means that all are done.
         let done = shown.position();
         shown.finish_and_clear();
-        format!("{done} of {all} kernels are there; the same command goes on from here")
+        format!("{done} of {all} kernels are compiled; run the command again to continue")
     });
     let (hits, size) = (AtomicU64::new(0), AtomicU64::new(0));
     let results = engine.compile_each(jobs, &|index, result| {

@@ -76,7 +76,7 @@ fn filters_combine_architecture_kernel_size_and_age() {
     assert_eq!(listed(&home, &["--arch", "gfx90a"]), ["gfx90a:xnack+ matvec"]);
     assert_eq!(listed(&home, &["--arch", "gfx1100,sm_90a"]).len(), 4);
     let line = error_line(&mut cache(&home, &["list", "--arch", "gfx110"]), 1);
-    assert!(line.contains("'gfx110'"), "a prefix is no architecture: {line}");
+    assert!(line.contains("'gfx110'"), "a prefix is not an architecture: {line}");
     assert_eq!(
         listed(&home, &["--kernel", "matvec", "--larger", "40kB"]),
         ["gfx90a:xnack+ matvec", "sm_90a matvec"]
@@ -377,7 +377,7 @@ fn export_overwrites_only_packs_and_lists_entries_without_match() {
     let letter = dir.path().join("letter.txt");
     std::fs::write(&letter, "Dear pack,").unwrap();
     for (path, why) in [
-        (letter.clone(), "is no pack"),
+        (letter.clone(), "is not a pack"),
         (dir.path().to_owned(), "is a directory"),
         (dir.path().join("none/x.kjitpack"), "No such file"),
     ] {

@@ -100,7 +100,7 @@ fn missing_cache_is_empty_and_not_created() {
 fn invalid_foreign_or_world_writable_cache_is_refused() {
     let (dir, home, pack) = with_pack();
     let file = dir.path().join("file");
-    std::fs::write(&file, "no directory").unwrap();
+    std::fs::write(&file, "not a directory").unwrap();
     all_refuse(&file, &pack, "Not a directory");
     std::fs::set_permissions(&home, PermissionsExt::from_mode(0o777)).unwrap();
     all_refuse(&home, &pack, "others may write to it");

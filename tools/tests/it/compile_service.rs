@@ -194,7 +194,7 @@ fn ctrl_c_in_warm_exits_130_and_cleans_up() {
     assert_eq!((out.status.code(), &document(&out)["compiled"]), (Some(0), &1.into()));
     let there = document(&out)["cached"].as_u64().unwrap();
     let wanted = format!(
-        "interrupted: {there} of {} kernels are there; the same command goes on from here",
+        "interrupted: {there} of {} kernels are compiled; run the command again to continue",
         there + 1
     );
     assert_eq!(lines, [wanted], "{said}");

@@ -317,7 +317,7 @@ fn lines_end_at_column_100() {
     let root = root();
     let listed = Command::new("git").args(["ls-files"]).current_dir(&root).output();
     let Some(listed) = listed.ok().filter(|out| out.status.success()) else {
-        return eprintln!("SKIPPED: this is no checkout of git");
+        return eprintln!("SKIPPED: this is not a checkout of git");
     };
     let mut long = vec![];
     for file in String::from_utf8(listed.stdout).unwrap().lines() {

@@ -107,7 +107,7 @@ fn embed_errors_name_line_or_choices() {
     let mean = ["--pooling", "mean", "-c", "16"];
     for (lines, words) in [
         ("\"a\"\nnope\n", ["line 2", "no JSON"]),
-        ("\"a\"\n[1]\n", ["line 2", "no JSON string"]),
+        ("\"a\"\n[1]\n", ["line 2", "not a JSON string"]),
         (
             "\"a\"\n\"b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b \
              b b b\"\n",

@@ -156,7 +156,7 @@ fn known_good_driver_is_queried_directly() {
     assert_eq!(listed(&[("TMPDIR", "/nowhere")]), 2);
     let records = || walk(dir.path()).len();
     let before = records();
-    assert!(before > 0, "nothing was kept");
+    assert!(before > 0, "the download was discarded");
     assert_eq!((listed(&[]), records()), (2, before));
     // For another set of devices the query is repeated.
     assert_eq!(listed(&[("HIP_VISIBLE_DEVICES", "0")]), 2);
@@ -208,7 +208,7 @@ fn two_cards_of_different_families_match_host() {
         (
             "rocm:0",
             &["--host-experts", "1", "--stream"],
-            "--host-experts is for one GPU that has all else: leave --stream out",
+            "--host-experts is for one GPU that has all else: remove --stream",
         ),
         (
             "rocm:0",
@@ -223,10 +223,10 @@ fn two_cards_of_different_families_match_host() {
         (
             "rocm:0",
             &["--host-ffn", "1", "--stream"],
-            "--host-ffn is for one GPU that has all else: leave --stream out",
+            "--host-ffn is for one GPU that has all else: remove --stream",
         ),
-        ("rocm:0", &["--host-ffn", "1", "--host-layers", "1"], "leave --host-layers out"),
-        ("rocm:0", &["--host-ffn", "1", "--host-experts", "1"], "leave --host-experts out"),
+        ("rocm:0", &["--host-ffn", "1", "--host-layers", "1"], "remove --host-layers"),
+        ("rocm:0", &["--host-ffn", "1", "--host-experts", "1"], "remove --host-experts"),
         (
             "rocm:0,rocm:1",
             &["--host-ffn", "1"],

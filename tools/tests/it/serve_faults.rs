@@ -65,7 +65,7 @@ fn device_failure_fails_only_running_requests() {
     let last = said.body.trim_end().rsplit("\n\n").next().unwrap().strip_prefix("data: ").unwrap();
     let error: Value = serde_json::from_str(last).unwrap();
     let message = error["error"]["message"].as_str().unwrap();
-    assert!(message.contains("the device failed while this was computed; ask again"), "{message}");
+    assert!(message.contains("the device failed during this request; send it again"), "{message}");
     let said = answer(&mut whole).unwrap();
     assert!(said.status == 503 && said.header("retry-after").is_some(), "{said:?}");
     assert!(
@@ -230,8 +230,12 @@ fn unsupported_kv_pages_is_one_error_line() {
     };
     let tiny = crate::support::model("tiny/tiny-llama-q4_k_m.gguf");
     for (device, why) in [
-        ("cpu", "tiny-llama-q4_k_m.gguf: the CPU has no pages: it takes memory as tokens come"),
-        ("cuda:0,cuda:1", "pages are one GPU's"),
+        (
+            "cpu",
+            "tiny-llama-q4_k_m.gguf: KV pages need a GPU: on the CPU, memory grows with the \
+                 tokens",
+        ),
+        ("cuda:0,cuda:1", "KV pages need exactly one GPU and no layers on the CPU"),
         ("auto", "--kv-pages on: keys and values in pages are a GPU's, and the CPU computes"),
     ] {
         let line = refused(&tiny, device);
@@ -240,6 +244,6 @@ fn unsupported_kv_pages_is_one_error_line() {
     let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.models/archs/bert.gguf");
     if encoder.exists() {
         let line = refused(&encoder, "rocm:0");
-        assert!(line.contains("what makes vectors of texts keeps no keys and values"), "{line}");
+        assert!(line.contains("embedding models have no KV cache"), "{line}");
     }
 }

@@ -253,7 +253,7 @@ fn unusable_configured_compiler_is_named() {
         .env("KJIT_CLANG", "/bin/true");
     let line =
         String::from_utf8(warm.assert().failure().code(1).get_output().stderr.clone()).unwrap();
-    assert!(line.contains("true: it is no clang"), "{line}");
+    assert!(line.contains("true: it is not a clang"), "{line}");
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn nan_scores_are_an_error() {
         &["perplexity", "-c", "16", "-f", text.to_str().unwrap(), "--json"],
     ] {
         let line = error_line(kjit().args(command).arg(&path).args(["--device", "cpu"]), 1);
-        assert!(line.contains("no numbers") && line.contains("NaN"), "{command:?}: {line}");
+        assert!(line.contains("not numbers") && line.contains("NaN"), "{command:?}: {line}");
     }
 }
 

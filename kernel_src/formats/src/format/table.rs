@@ -469,5 +469,9 @@ const _: () = {
         }
         i += 1;
     }
-    assert!(at == ids.len() && other == others.len(), "an id in a list that is no block format's");
+    assert!(
+        at == ids.len() && other == others.len(),
+        "an id in a list that is not a block \
+                                                       format's"
+    );
 };

@@ -24,7 +24,7 @@ impl Run {
             let Value::Map(map) = self.eval(expr)? else { return wrong("'**' takes an object") };
             for (key, value) in &map.entries {
                 let Some(name) = key.as_text() else {
-                    return wrong("a name of an argument is no text");
+                    return wrong("a name of an argument is not a text");
                 };
                 self.meter.bytes(name.len())?;
                 all.named.push((name.to_owned(), value.clone()));
@@ -37,7 +37,10 @@ impl Run {
         match function {
             Value::Macro(code, scope) => match self.place_of(*scope) {
                 Some(at) => self.call_macro(code, at, arguments),
-                None => wrong(format!("{:.40}() outlives what it stands in", code.name)),
+                None => wrong(format!(
+                    "{:.40}() was called after the scope that defines it ended",
+                    code.name
+                )),
             },
             Value::Loop(state) => match arguments.positional.as_slice() {
                 [list] => self.recurse(state, list),

@@ -52,7 +52,7 @@ pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Resu
                     return wrong("a namespace cannot be put into a namespace");
                 }
                 let Some(name) = key.as_text() else {
-                    return wrong("a name of an attribute is no text");
+                    return wrong("a name of an attribute is not a text");
                 };
                 all.insert(name.to_owned(), value);
             }

@@ -222,7 +222,7 @@ fn url_encoded(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
 
 fn attributes(value: &Value, space: bool, meter: &Rc<Meter>) -> Result<Value, Fault> {
     let Value::Map(map) = value else {
-        return wrong(format!("xmlattr: {} is no object", value.kind()));
+        return wrong(format!("xmlattr: {} is not an object", value.kind()));
     };
     let mut out = MeteredString::new(meter);
     let mut first = true;
@@ -234,7 +234,7 @@ fn attributes(value: &Value, space: bool, meter: &Rc<Meter>) -> Result<Value, Fa
         if key.is_empty()
             || key.contains(|c: char| chars::is_space(c) || matches!(c, '/' | '>' | '='))
         {
-            return wrong(format!("xmlattr: {key:.40?} is no name of an attribute"));
+            return wrong(format!("xmlattr: {key:.40?} is not a name of an attribute"));
         }
         out.push(if first && !space { "" } else { " " })?;
         first = false;

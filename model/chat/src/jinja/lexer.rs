@@ -252,7 +252,7 @@ impl Lexer<'_> {
             let len = digits.find(|c: char| c != '_' && !c.is_digit(radix)).unwrap_or(digits.len());
             let number = digits.get(..len).unwrap_or_default().replace('_', "");
             let Ok(number) = i128::from_str_radix(&number, radix) else {
-                return self.fail(format!("{number:.40} is no number, or too large a one"));
+                return self.fail(format!("{number:.40} is not a number, or too large a one"));
             };
             self.push(Token::Int(number));
             self.skip(2 + len);
@@ -343,7 +343,7 @@ impl Lexer<'_> {
                         _ => 8,
                     };
                     let Some(c) = hex(digits) else {
-                        return self.fail("an escape in a text is no character");
+                        return self.fail("an escape in a text is not a character");
                     };
                     out.push(c);
                 }

@@ -200,7 +200,7 @@ impl Run {
             Target::Attribute(object, name) => {
                 let Value::Namespace(namespace) = self.lookup(object) else {
                     return wrong(format!(
-                        "only attributes of namespaces can be set, and {object} is none"
+                        "only attributes of namespaces can be set, and {object} is not a namespace"
                     ));
                 };
                 if value.inside().namespace {

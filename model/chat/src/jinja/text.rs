@@ -262,7 +262,7 @@ impl Json {
             Value::List(list)
                 if !matches!(list.kind, ListKind::List | ListKind::Tuple | ListKind::Group) =>
             {
-                wrong(format!("tojson: {} is no JSON", value.kind()))
+                wrong(format!("tojson: {} is not JSON", value.kind()))
             }
             Value::List(list) if list.items.is_empty() => out.push("[]"),
             Value::List(list) => {
@@ -301,7 +301,7 @@ impl Json {
                 self.line(depth, out)?;
                 out.push("}")
             }
-            other => wrong(format!("tojson: {} is no JSON", other.kind())),
+            other => wrong(format!("tojson: {} is not JSON", other.kind())),
         }
     }
 

@@ -140,9 +140,11 @@ impl Config {
             return Err(text.bad(key, format!("a {} model has {want}", self.kind.name())));
         }
         if text.f64("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
-            return Err(
-                text.bad("partial_rotary_factor", "all of a head turns in this type of model")
-            );
+            return Err(text.bad(
+                "partial_rotary_factor",
+                "must be 1: RoPE covers the whole head in this \
+                                                   type of model",
+            ));
         }
         if gemma {
             // Only the largest model scales queries by width / heads (arch/table.rs).

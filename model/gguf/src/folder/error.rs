@@ -79,7 +79,7 @@ pub enum FolderError {
         method: String,
     },
     /// The header is invalid.
-    #[error("is no safetensors file, or damaged: {why}")]
+    #[error("is not a safetensors file, or damaged: {why}")]
     Header {
         /// Why the header is invalid.
         why: String,
@@ -145,7 +145,7 @@ pub enum FolderError {
         tensor: String,
     },
     /// A tensor is in two files, or under two names.
-    #[error("tensor {} is there twice", QuotedText(tensor))]
+    #[error("tensor {} occurs twice", QuotedText(tensor))]
     Twice {
         /// Name of the tensor.
         tensor: String,

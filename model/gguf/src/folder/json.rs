@@ -37,7 +37,7 @@ pub fn bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     };
     let kind = file.metadata().map_err(refused("read"))?;
     if !kind.is_file() {
-        return Err(fail(path, FolderError::NotThere { hint: ": what has this name is no file" }));
+        return Err(fail(path, FolderError::NotThere { hint: ": it is not a regular file" }));
     }
     let mut bytes = vec![];
     if kind.len() <= most {
@@ -155,7 +155,7 @@ impl Object {
             Some(Value::Object(map)) => {
                 Ok(Some(Object { path: self.path.clone(), map: map.clone() }))
             }
-            Some(_) => Err(self.bad(key, "an object is wanted")),
+            Some(_) => Err(self.bad(key, "expected an object")),
         }
     }
 
@@ -183,7 +183,7 @@ impl Object {
             .or_else(|| value.as_f64().filter(|x| x.fract() == 0.0 && *x >= 0.0).map(|x| x as u64));
         match number.and_then(|n| u32::try_from(n).ok()) {
             Some(n) => Ok(Some(n)),
-            None => Err(self.bad(key, "an integer of 0 to 4294967295 is wanted")),
+            None => Err(self.bad(key, "expected an integer of 0 to 4294967295")),
         }
     }
 
@@ -192,20 +192,20 @@ impl Object {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_f64().filter(|x| (*x as f32).is_finite()) {
             Some(x) => Ok(Some(x)),
-            None => Err(self.bad(key, "a number is wanted")),
+            None => Err(self.bad(key, "expected a number")),
         }
     }
 
     /// A boolean.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        value.as_bool().map(Some).ok_or_else(|| self.bad(key, "true or false is wanted"))
+        value.as_bool().map(Some).ok_or_else(|| self.bad(key, "expected true or false"))
     }
 
     /// A string.
     pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        value.as_str().map(Some).ok_or_else(|| self.bad(key, "a text is wanted"))
+        value.as_str().map(Some).ok_or_else(|| self.bad(key, "expected a text"))
     }
 
     /// One integer or a list of them.
@@ -216,7 +216,7 @@ impl Object {
             Value::Array(list) => list.iter().map(id).collect(),
             one => id(one).map(|id| vec![id]),
         };
-        ids.ok_or_else(|| self.bad(key, "ids of tokens are wanted"))
+        ids.ok_or_else(|| self.bad(key, "expected ids of tokens"))
     }
 
     /// A required value.

@@ -95,7 +95,7 @@ fn step(folder: &Path) -> Result<Option<(PathBuf, bool)>, Error> {
                     .components()
                     .all(|part| matches!(part, Component::Normal(_)));
                 if !inside {
-                    return Err(refuse(module.path, "the path of a folder in this one is wanted"));
+                    return Err(refuse(module.path, "expected the path of a folder in this one"));
                 }
                 found = Some(folder.join(&module.path).join("config.json"));
             }

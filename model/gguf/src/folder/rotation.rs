@@ -23,7 +23,11 @@ pub fn write(
         && (full.is_some() || local.is_some())
     {
         if kind != Kind::Gemma3 {
-            return Err(text.bad("rope_parameters", "all layers of this type of model turn alike"));
+            return Err(text.bad(
+                "rope_parameters",
+                "models of this type have one rope_parameters \
+                                                    for all layers",
+            ));
         }
         all.require("full_attention", full.as_ref())?;
         all.require("sliding_attention", local.as_ref())?;
@@ -31,9 +35,11 @@ pub fn write(
     let old = text.inner("rope_scaling")?;
     for part in [&all, &full, &local, &old].into_iter().flatten() {
         if part.f64("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
-            return Err(
-                part.bad("partial_rotary_factor", "all of a head turns in this type of model")
-            );
+            return Err(part.bad(
+                "partial_rotary_factor",
+                "must be 1: RoPE covers the whole head in this \
+                                                   type of model",
+            ));
         }
     }
     if let Some(local) = &local {
@@ -88,7 +94,7 @@ pub fn write(
             }
             let factor = factor()?;
             if factor < 1.0 {
-                return Err(scaling.bad("factor", "YaRN stretches: 1 or more is wanted"));
+                return Err(scaling.bad("factor", "must be 1 or more (YaRN)"));
             }
             let original = scaling
                 .u32("original_max_position_embeddings")?

@@ -126,7 +126,7 @@ pub fn files(folder: &Path) -> Result<(Vec<IndexedFile>, Option<String>), Error>
             // A file name must not lead out of the folder.
             let mut parts = Path::new(file).components();
             if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
-                let why = "the name of a file in the folder is wanted".to_owned();
+                let why = "expected the name of a file in the folder".to_owned();
                 let key = tensors.first().cloned().unwrap_or_default();
                 return Err(fail(&index, FolderError::Value { key, value: file.clone(), why }));
             }

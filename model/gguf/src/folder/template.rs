@@ -37,11 +37,11 @@ pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
                     let text = |key: &str| one.get(key).and_then(Value::as_str);
                     let (Some(name), Some(template)) = (text("name"), text("template")) else {
                         return Err(
-                            file.bad("chat_template", "templates with a name each are wanted")
+                            file.bad("chat_template", "expected templates with a name each")
                         );
                     };
                     if !seen.insert(name) {
-                        return Err(file.bad("chat_template", "a name is there twice"));
+                        return Err(file.bad("chat_template", "a name occurs twice"));
                     }
                     match name {
                         "default" => header.str(KEY, template),
@@ -49,7 +49,7 @@ pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
                     }
                 }
             }
-            Some(_) => return Err(file.bad("chat_template", "a text or a list of them is wanted")),
+            Some(_) => return Err(file.bad("chat_template", "expected a text or a list of them")),
         }
         return Ok(());
     }

@@ -205,7 +205,7 @@ const NEVER: f32 = -1e9;
 pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<String>, Error> {
     let path = folder.join("tokenizer.json");
     let Some(bytes) = json::json_bytes(&path, json::MOST_TOKENIZER)? else {
-        let hint = ": a folder's vocabulary is in it (a tokenizer.model alone is not read)";
+        let hint = ": kjit reads the vocabulary from tokenizer.json, not from tokenizer.model";
         return Err(fail(&path, FolderError::NotThere { hint }));
     };
     let refuse = |what, found| fail(&path, FolderError::Tokenizer { what, found });
@@ -272,8 +272,8 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
     if let [first, ..] = normalized[..] {
         let (n, first) = (normalized.len(), QuotedText(&first.content));
         remarks.push(format!(
-            "{n} added tokens, as {first}, are looked for in the text as it is, though \
-             \"normalized\" by tokenizer.json"
+            "{n} added tokens, such as {first}, are matched in the original text, although \
+             tokenizer.json marks them \"normalized\""
         ));
     }
     #[allow(clippy::type_complexity, reason = "a flag's name and the flag")]
@@ -351,7 +351,7 @@ impl Tokens {
                     return Err(refuse(text, id, format!("the model has {rows} rows for tokens")));
                 }
                 Some(Some(other)) => {
-                    return Err(refuse(text, id, format!("so has {}", QuotedText(other))));
+                    return Err(refuse(text, id, format!("{} has the same id", QuotedText(other))));
                 }
                 Some(room) => *room = Some(text),
             }
@@ -368,12 +368,12 @@ impl Tokens {
                     continue;
                 }
                 Some(Some(other)) if *other != text => {
-                    return Err(refuse(text, id, format!("so has {}", QuotedText(other))));
+                    return Err(refuse(text, id, format!("{} has the same id", QuotedText(other))));
                 }
                 Some(room) => *room = Some(text),
             }
             if added.single_word {
-                let why = "it is to stand as a word alone (single_word), which kjit does not know";
+                let why = "single_word is not supported";
                 return Err(refuse(text, id, why.to_owned()));
             }
             let control = added.special || looks_special(text);
@@ -463,8 +463,8 @@ fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Er
         {
             if score.is_some() && last != Some(id) {
                 let why = format!(
-                    "merge {rank} makes it after others that do not, and kjit has one rank for \
-                     a token"
+                    "its merges are not adjacent (merge {rank}), but kjit supports one rank per \
+                     token"
                 );
                 return Err(fail(path, FolderError::Token { text, id: id.into(), why }));
             }
@@ -540,7 +540,7 @@ fn roles(
         let Some(file) = &of_tokenizer else { return Ok(None) };
         let Some(value) = file.get(role) else { return Ok(None) };
         let text = value.as_str().or_else(|| value.get("content").and_then(Value::as_str));
-        let text = text.ok_or_else(|| file.bad(role, "a token is wanted"))?;
+        let text = text.ok_or_else(|| file.bad(role, "expected a token"))?;
         tokens.id(text).map(Some).ok_or_else(|| file.bad(role, "the vocabulary has no such token"))
     };
     let ids = |role: &str| -> Result<Vec<u32>, Error> {
@@ -574,7 +574,7 @@ fn roles(
         of_tokenizer.as_ref().is_some_and(|file| file.is_null("bos_token")) && first.is_none();
     let bos = named("bos_token")?.or(starts.first().copied().filter(|_| !no_bos)).or(first);
     if let (Some(file), None, Some(true)) = (&of_tokenizer, bos, add_bos) {
-        return Err(file.bad("add_bos_token", "nothing says which token that is (bos_token)"));
+        return Err(file.bad("add_bos_token", "bos_token is missing"));
     }
     if let Some(first) = first.filter(|first| Some(*first) != bos) {
         return Err(refuse(
@@ -591,7 +591,7 @@ fn roles(
         let (end, also) = (tokens.text(last), tokens.text(old));
         let (end, also) = (QuotedText(&end), QuotedText(&also));
         remark = Some(format!(
-            "{end} ends a text by tokenizer.json and is the eos token, {also} ends an answer, too"
+            "{end} is the eos token (tokenizer.json adds it to texts); {also} also ends an answer"
         ));
         stops.push(old);
     }

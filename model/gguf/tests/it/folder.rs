@@ -224,7 +224,7 @@ fn bad_folder_is_refused_with_file_and_tensor() {
                 f.config["rope_parameters"] =
                     json!({ "full_attention": { "rope_type": "default" } })
             },
-            &["'rope_parameters'", "turn alike"],
+            &["'rope_parameters'", "one rope_parameters for all layers"],
         ),
     ];
     for (change, words) in cases {
@@ -263,7 +263,7 @@ fn bad_folder_is_refused_with_file_and_tensor() {
     let at = bytes.windows(a.len()).position(|window| window == a).unwrap();
     bytes[at..at + b.len()].copy_from_slice(b);
     std::fs::write(&weights, &bytes).unwrap();
-    assert!(refused(dir.path()).contains("'model.layers.0.mlp.up_proj.weight' is there twice"));
+    assert!(refused(dir.path()).contains("'model.layers.0.mlp.up_proj.weight' occurs twice"));
     bytes[..8].copy_from_slice(&100_000_001u64.to_le_bytes());
     std::fs::write(&weights, &bytes).unwrap();
     assert!(refused(dir.path()).contains("its header has 100000001 bytes: more than 16777216"));

@@ -79,30 +79,30 @@ fn wrong_type_names_key_found_and_expected_type() {
     let g = open(Writer::sample());
     says(
         g.require_u32("general.architecture"),
-        &["'general.architecture' (byte ", "is a string", "an integer is wanted"],
+        &["'general.architecture' (byte ", "is a string", "expected an integer"],
     );
     says(g.require_u32("a.f32"), &["'a.f32'", "is an f32"]);
     says(g.require_u32("a.bool"), &["is a bool"]);
-    says(g.require_f32("a.u8"), &["is a u8", "an f32 is wanted"]);
-    says(g.require_bool("a.u8"), &["is a u8", "a bool is wanted"]);
+    says(g.require_f32("a.u8"), &["is a u8", "expected an f32"]);
+    says(g.require_bool("a.u8"), &["is a u8", "expected a bool"]);
     says(
         g.require_str("tokenizer.ggml.tokens"),
-        &["is an array of 4 string", "a string is wanted"],
+        &["is an array of 4 string", "expected a string"],
     );
     says(
         g.strings("tokenizer.ggml.scores"),
-        &["is an array of 3 f32", "an array of strings is wanted"],
+        &["is an array of 3 f32", "expected an array of strings"],
     );
-    says(g.strings("a.u8"), &["is a u8", "an array of strings is wanted"]);
+    says(g.strings("a.u8"), &["is a u8", "expected an array of strings"]);
     says(
         g.i32s("tokenizer.ggml.scores"),
-        &["is an array of 3 f32", "an array of integers is wanted"],
+        &["is an array of 3 f32", "expected an array of integers"],
     );
     says(
         g.f32s("tokenizer.ggml.token_type"),
-        &["is an array of 3 i32", "an array of f32 is wanted"],
+        &["is an array of 3 i32", "expected an array of f32"],
     );
-    says(g.opt_bools("tokenizer.ggml.token_type"), &["an array of bools is wanted"]);
+    says(g.opt_bools("tokenizer.ggml.token_type"), &["expected an array of bools"]);
     says(g.i32s("a.nested"), &["is an array of 1 array"]);
 }
 
@@ -145,7 +145,7 @@ fn layer_numbers_are_scalar_or_per_layer() {
     );
     assert_eq!(g.per_layer_u32("one", 3).unwrap(), [4, 4, 4]);
     assert_eq!(g.per_layer_u32("each", 3).unwrap(), [8, 0, 8]);
-    says(g.per_layer_u32("each", 4), &["'each'", "3 elements", "4 are wanted"]);
+    says(g.per_layer_u32("each", 4), &["'each'", "3 elements", "expected 4"]);
     says(g.per_layer_u32("neg", 3), &["'neg'", "-1 in element 1"]);
     says(g.per_layer_u32("none", 3), &["'none' is missing"]);
 }

@@ -270,8 +270,8 @@ impl GpuRunner {
             let persistent = std::mem::take(&mut self.loaded.persistent);
             if self.records().is_ok() {
                 self.remarks.push(format!(
-                    "blocks that meet are refused on {label} ({refused}): kernels of one block \
-                     take their place"
+                    "{label} refuses to capture cooperative launches ({refused}): kernels of one \
+                     block are used instead"
                 ));
                 return Ok(());
             }
@@ -280,8 +280,8 @@ impl GpuRunner {
         self.recordings.clear();
         self.captures = false;
         self.remarks.push(format!(
-            "launches cannot be recorded on {label} ({refused}): each is made anew for each \
-             token, which is slower"
+            "{label} cannot capture launches in a graph ({refused}): every launch is issued \
+             again for each token, which is slower"
         ));
         Ok(())
     }

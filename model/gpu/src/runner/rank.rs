@@ -61,7 +61,7 @@ impl GpuRunner {
         let proven = prove(std::slice::from_ref(&runner), ranks.rank, ranks.size);
         proven.map_err(|e| match instead(e) {
             lost @ SessionError::Lost(_) => lost,
-            e => SessionError::Device(format!("what ranks send each other does not arrive: {e}")),
+            e => SessionError::Device(format!("data between ranks does not arrive: {e}")),
         })?;
         if let Some(far) = meeting.far() {
             far.opened();
@@ -146,7 +146,7 @@ fn first_word(
     let came: Vec<f32> = stream.read(&all)?;
     match came.iter().zip(0u16..).all(|(came, rank)| *came == f32::from(rank) + 0.5) {
         true => Ok(()),
-        false => Err(SessionError::Device("what ranks send each other does not arrive".to_owned())),
+        false => Err(SessionError::Device("data between ranks does not arrive".to_owned())),
     }
 }
 

@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
     pub fn count(&mut self) -> Result<(), String> {
         self.made += 1;
         match self.made > MOST {
-            true => Err(format!("it stands for more than {MOST} schemas")),
+            true => Err(format!("it expands to more than {MOST} schemas")),
             false => Ok(()),
         }
     }
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
             Value::Object(fields) => fields,
             _ => {
                 return Err(format!(
-                    "{at}: {} is no schema: give an object, true or false",
+                    "{at}: {} is not a schema: give an object, true or false",
                     short(schema)
                 ));
             }
@@ -165,11 +165,11 @@ impl<'a> Reader<'a> {
             Some(Value::String(one)) => vec![one],
             Some(Value::Array(all)) if !all.is_empty() => {
                 let text = |one: &'a Value| {
-                    one.as_str().ok_or_else(|| format!("{at}.type: {} is no type", short(one)))
+                    one.as_str().ok_or_else(|| format!("{at}.type: {} is not a type", short(one)))
                 };
                 all.iter().map(text).collect::<Result<_, _>>()?
             }
-            Some(other) => return Err(format!("{at}.type: {} is no type", short(other))),
+            Some(other) => return Err(format!("{at}.type: {} is not a type", short(other))),
             // Keywords such as `properties` imply the type object.
             None => {
                 let spoken = OF_TYPES
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
                 "string" => Schema::String(self.string(fields, at)?),
                 "array" => self.array(fields, at, depth)?,
                 "object" => self.object(fields, at, depth)?,
-                other => return Err(format!("{at}.type: {other:?} is no type of JSON")),
+                other => return Err(format!("{at}.type: {other:?} is not a type of JSON")),
             });
         }
         Ok(Schema::union(any))
@@ -203,10 +203,14 @@ impl<'a> Reader<'a> {
     fn number(&mut self, fields: &Fields, at: &str, whole: bool) -> Result<Numbers, String> {
         let number = |word: &str| match fields.get(word) {
             None | Some(Value::Bool(_)) => Ok(None),
-            Some(Value::Number(n)) => {
-                Decimal::of(n).map(Some).ok_or_else(|| format!("{at}.{word}: {n} cannot be told"))
-            }
-            Some(other) => Err(format!("{at}.{word}: {} is no number", short(other))),
+            Some(Value::Number(n)) => Decimal::of(n).map(Some).ok_or_else(|| {
+                format!(
+                    "{at}.{word}: {n} has an exponent \
+                                                                beyond ±400, which is not \
+                                                                supported"
+                )
+            }),
+            Some(other) => Err(format!("{at}.{word}: {} is not a number", short(other))),
         };
         let end = |word: &str, exclusive: &str| -> Result<[Option<Bound>; 2], String> {
             // Draft 4 has a boolean here.
@@ -227,7 +231,7 @@ impl<'a> Reader<'a> {
                 numbers.multiples.push(n.clone())
             }
             Some(other) => {
-                return Err(format!("{at}.multipleOf: {} is no number above 0", short(other)));
+                return Err(format!("{at}.multipleOf: {} is not a number above 0", short(other)));
             }
         }
         Ok(numbers)
@@ -237,7 +241,9 @@ impl<'a> Reader<'a> {
         let pattern = match fields.get("pattern") {
             None => None,
             Some(Value::String(pattern)) => Some((pattern.clone(), at.to_owned())),
-            Some(other) => return Err(format!("{at}.pattern: {} is no expression", short(other))),
+            Some(other) => {
+                return Err(format!("{at}.pattern: {} is not an expression", short(other)));
+            }
         };
         let format = match fields.get("format") {
             Some(Value::String(name)) if FORMATS.contains(&name.as_str()) => Some(name.clone()),
@@ -299,7 +305,7 @@ impl<'a> Reader<'a> {
             for name in list(names, &format!("{at}.required"))? {
                 let name = name
                     .as_str()
-                    .ok_or_else(|| format!("{at}.required: {} is no name", short(name)))?;
+                    .ok_or_else(|| format!("{at}.required: {} is not a name", short(name)))?;
                 if seen.insert(name) {
                     required.push(name.to_owned());
                 }
@@ -337,7 +343,7 @@ impl<'a> Reader<'a> {
             None => return Ok(vec![]),
             Some(Value::Object(all)) => all,
             Some(other) => {
-                return Err(format!("{at}.{word}: {} is no object of schemas", short(other)));
+                return Err(format!("{at}.{word}: {} is not an object of schemas", short(other)));
             }
         };
         let mut read = Vec::with_capacity(all.len());
@@ -399,7 +405,7 @@ impl<'a> Reader<'a> {
     /// Returns the index of a reference's target in `definitions`.
     fn refer(&mut self, reference: &Value, at: &str) -> Result<usize, String> {
         let Some(text) = reference.as_str() else {
-            return Err(format!("{at}: {} is no reference", short(reference)));
+            return Err(format!("{at}: {} is not a reference", short(reference)));
         };
         if let Some(number) = self.numbers.get(text) {
             return Ok(*number);
@@ -456,7 +462,7 @@ impl<'a> Reader<'a> {
                 Ok(schema)
             }
             Definition::Reading => {
-                Err(format!("{name} is asked for what it is while that is found out"))
+                Err(format!("{name} refers to itself while it is being resolved (a cycle of $ref)"))
             }
             Definition::Unread(value) => {
                 self.open += 1;
@@ -498,12 +504,12 @@ impl<'a> Reader<'a> {
                     !all.is_empty()
                 }
                 ("dependentRequired" | "dependentSchemas" | "dependencies", _) => {
-                    return Err(format!("{at}.{word}: {} is no object", short(value)));
+                    return Err(format!("{at}.{word}: {} is not an object", short(value)));
                 }
                 (_, Value::Bool(_) | Value::Object(_)) => true,
                 _ => {
                     return Err(format!(
-                        "{at}.{word}: {} is no schema: give an object, true or false",
+                        "{at}.{word}: {} is not a schema: give an object, true or false",
                         short(value)
                     ));
                 }
@@ -560,7 +566,10 @@ fn close(schema: &mut Schema, objects: bool) -> bool {
 }
 
 fn list<'a>(value: &'a Value, at: &str) -> Result<&'a [Value], String> {
-    value.as_array().map(Vec::as_slice).ok_or_else(|| format!("{at}: {} is no list", short(value)))
+    value
+        .as_array()
+        .map(Vec::as_slice)
+        .ok_or_else(|| format!("{at}: {} is not a list", short(value)))
 }
 
 /// Reads a count, such as `minItems`.

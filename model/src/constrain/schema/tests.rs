@@ -198,7 +198,7 @@ fn rows() -> Vec<Row> {
             &[],
         ),
         (
-            "a format that is no name",
+            "a format that is not a name",
             one(json!({ "format": 3, "type": "string" })),
             &["{\"p\": \"\"}"],
             &[],
@@ -674,7 +674,7 @@ fn invalid_schema_is_refused_with_position() {
         deep = json!({ "items": deep });
     }
     for (schema, says) in [
-        (json!({ "type": "banana" }), "$.type: \"banana\" is no type"),
+        (json!({ "type": "banana" }), "$.type: \"banana\" is not a type"),
         (json!({ "properties": { "a": { "type": ["string", 3] } } }), "$.properties.a.type"),
         (json!({ "$ref": "#/$defs/none" }), "\"#/$defs/none\" leads to nothing"),
         (json!({ "$ref": "http://example.com/x" }), "leads out of the schema"),
@@ -684,7 +684,11 @@ fn invalid_schema_is_refused_with_position() {
         ),
         (json!({ "type": "string", "pattern": "(" }), "$.pattern"),
         (json!({ "properties": [] }), "$.properties"),
-        (json!({ "type": "object", "unevaluatedItems": 3 }), "$.unevaluatedItems: 3 is no schema"),
+        (
+            json!({ "type": "object", "unevaluatedItems": 3 }),
+            "$.unevaluatedItems: 3 is not a \
+                                                              schema",
+        ),
         (json!({ "minLength": -1 }), "$.minLength: -1 is no count"),
         (json!({ "multipleOf": 0 }), "$.multipleOf"),
         (json!({ "enum": 3 }), "$.enum"),

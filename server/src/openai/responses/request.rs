@@ -72,7 +72,7 @@ pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<ResponsesR
         return Err(f.wrong("background", "is not supported: give stream"));
     }
     if f.text("truncation")?.is_some_and(|word| word != "disabled") {
-        return Err(f.wrong("truncation", "a conversation is not cut: give disabled"));
+        return Err(f.wrong("truncation", "truncation is not supported: set it to \"disabled\""));
     }
     if f.count("top_logprobs", 0..=20)?.is_some_and(|n| n > 0) {
         return Err(f.wrong("top_logprobs", "are given by /v1/chat/completions"));

@@ -40,7 +40,7 @@ pub fn filter(
                 };
                 Value::generator(map.entries.iter().map(pair).collect::<Result<_, _>>()?, meter)
             }
-            other => wrong(format!("items: {} is no object", other.kind())),
+            other => wrong(format!("items: {} is not an object", other.kind())),
         },
         "first" => Ok(match value {
             Value::Generator(generator) => generator.next(),

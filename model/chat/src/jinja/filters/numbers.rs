@@ -23,7 +23,7 @@ pub fn filter(
                     .map_or_else(|| wrong("a number is too large"), |n| Ok(Value::Int(n))),
                 Value::Bool(b) => Ok(Value::Int(i128::from(*b))),
                 Value::Float(x) => Ok(Value::Float(x.abs())),
-                other => wrong(format!("abs: {} is no number", other.kind())),
+                other => wrong(format!("abs: {} is not a number", other.kind())),
             }
         }
         "int" => {
@@ -45,7 +45,7 @@ pub fn filter(
             let [binary] = arguments.bind(name, ["binary"], 0)?;
             match float(value) {
                 Some(bytes) => Value::text(&file_size(bytes, flag(binary, false)), meter),
-                None => wrong(format!("filesizeformat: {} is no number", value.kind())),
+                None => wrong(format!("filesizeformat: {} is not a number", value.kind())),
             }
         }
     }
@@ -73,7 +73,7 @@ fn int(value: &Value, default: Value, base: i128) -> Result<Value, Fault> {
     match value {
         Value::Int(_) => Ok(value.clone()),
         Value::Bool(b) => Ok(Value::Int(i128::from(*b))),
-        Value::Float(x) if x.is_infinite() => wrong("int: infinity is no whole number"),
+        Value::Float(x) if x.is_infinite() => wrong("int: infinity is not a whole number"),
         Value::Text(text) => match digits(text.trim_matches(chars::is_space), base) {
             Some(n) => Ok(Value::Int(n)),
             None => Ok(float(value).and_then(cut).unwrap_or(default)),
@@ -109,7 +109,7 @@ fn round(value: &Value, precision: i32, method: &str) -> Result<Value, Fault> {
         Value::Text(_) => None,
         other => float(other),
     }) else {
-        return wrong(format!("round: {} is no number", value.kind()));
+        return wrong(format!("round: {} is not a number", value.kind()));
     };
     let scaled = |whole: fn(f64) -> f64| {
         let power = 10f64.powi(precision);

@@ -40,7 +40,7 @@ pub fn filter(
                 _ => return wrong("dictsort: 'by' is key or value"),
             };
             let Value::Map(map) = value else {
-                return wrong(format!("dictsort: {} is no object", value.kind()));
+                return wrong(format!("dictsort: {} is not an object", value.kind()));
             };
             Value::room_for(map.entries.len().saturating_mul(3), meter)?;
             let pair = |(key, value): &(Value, Value)| {

@@ -58,7 +58,7 @@ impl Spec {
         spec.kind = chars.next();
         match chars.next() {
             None => Ok(spec),
-            Some(_) => wrong(format!("format: '{source:.40}' is no specification")),
+            Some(_) => wrong(format!("format: '{source:.40}' is not a specification")),
         }
     }
 }

@@ -478,9 +478,11 @@ fn translate(this: &str, table: &Value, meter: &Rc<Meter>) -> Result<Value, Faul
             Some(Value::Text(text)) => out.push(text)?,
             Some(Value::Int(n)) => match u32::try_from(*n).ok().and_then(char::from_u32) {
                 Some(c) => out.push_char(c)?,
-                None => return wrong(format!("translate(): {n} is no code point")),
+                None => return wrong(format!("translate(): {n} is not a code point")),
             },
-            Some(other) => return wrong(format!("translate(): {} is no character", other.kind())),
+            Some(other) => {
+                return wrong(format!("translate(): {} is not a character", other.kind()));
+            }
         }
     }
     Value::grown(out, meter)
